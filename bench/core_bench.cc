@@ -1,0 +1,199 @@
+// What surrounds the kernels: the executor's cost of an instruction, the time from the start of a
+// process to the end of its first step, the memory of a process beside its plan, and the tokenizer.
+//
+// usage: core_bench            (it starts itself again as core_bench --child=... for the second and
+//                               third)
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/backend/null/null_backend.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/passes/pipeline.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/tokenizer/train_bpe.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+constexpr int kThreads = 2;
+
+void executor_overhead() {
+  const auto backend = make_null_backend();
+  const Program program = compile_training(
+      training_graph(
+          describe_llama(llama_flavor("debug").value_or(LlamaConfig())), 1, 512, DType::kF32),
+      {});
+  std::int64_t instructions = 0;
+  for (const Call& call : program.calls) {
+    instructions += static_cast<std::int64_t>(program[call.segment].instructions.size());
+  }
+  Executor executor(program, *backend);
+  std::vector<double> seconds;
+  for (int i = 0; i < 101; ++i) {
+    const Clock::time_point start = Clock::now();
+    executor.run_step();
+    seconds.push_back(seconds_since(start));
+  }
+  std::printf("executor: %.4f us an instruction (%ld instructions, null kernels)   target 1\n",
+              median(seconds) / static_cast<double>(instructions) * 1e6,
+              static_cast<long>(instructions));
+}
+
+// Runs `steps` steps of a model with constant tokens; the arena's size comes back.
+std::int64_t train_steps(const LlamaConfig& config,
+                         std::int64_t batch,
+                         std::int64_t seq,
+                         int steps) {
+  const auto backend = make_cpu_backend(kThreads);
+  const Graph graph = training_graph(describe_llama(config), batch, seq, DType::kF32);
+  const Program program = compile_training(
+      graph,
+      {.workspace_bytes = [&](const Op& op, std::span<const View> in, std::span<const View> out) {
+        return backend->workspace_bytes(op, in, out);
+      }});
+  Executor executor(program, *backend);
+  initialize_state(executor, parameter_inits(graph), 1, kThreads);
+  executor.set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(batch * seq)));
+  executor.set_scalar("apply", 1.0F);
+  for (int i = 1; i <= steps; ++i) {
+    executor.set_scalar("update_number", static_cast<float>(i));
+    executor.run_step();
+  }
+  return program.arena_bytes;
+}
+
+LlamaConfig tiny() {
+  return {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 128, .vocab = 256};
+}
+
+LlamaConfig model_134m() {
+  return {.dim = 768, .layers = 12, .heads = 12, .kv_heads = 12, .ffn = 2048, .vocab = 32000};
+}
+
+std::int64_t status_bytes(std::string_view key) {
+  std::ifstream file("/proc/self/status");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::size_t at = text.find(key);
+  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + key.size()) * 1024;
+}
+
+int child(std::string_view mode) {
+  if (mode == "first-step") {
+    train_steps(tiny(), 1, 64, 1);
+    return 0;
+  }
+  const std::int64_t plan = train_steps(model_134m(), 2, 512, 2);
+  const std::int64_t peak = status_bytes("VmHWM:");
+  std::printf("memory, 134 M f32: plan %s, whole process at its peak %s: %s more   target 64 MiB\n",
+              format_bytes(plan).c_str(),
+              format_bytes(peak).c_str(),
+              format_bytes(peak - plan).c_str());
+  return 0;
+}
+
+// Wall time of a whole process.
+double run_process(const std::vector<std::string>& arguments) {
+  const Clock::time_point start = Clock::now();
+  const pid_t process = ::fork();
+  if (process == 0) {
+    std::vector<char*> pointers;
+    for (const std::string& argument : arguments) {
+      pointers.push_back(const_cast<char*>(argument.c_str()));
+    }
+    pointers.push_back(nullptr);
+    ::execv(pointers[0], pointers.data());
+    std::_Exit(127);
+  }
+  int status = 0;
+  ::waitpid(process, &status, 0);
+  return status == 0 ? seconds_since(start) : -1.0;
+}
+
+void start_to_first_step(const std::string& self) {
+  std::vector<double> own;
+  std::vector<double> peer;
+  for (int i = 0; i < 7; ++i) {
+    own.push_back(run_process({self, "--child=first-step"}));
+    peer.push_back(run_process({"/usr/bin/python3", "-c", "import torch"}));
+  }
+  std::printf(
+      "start to end of the first step (tiny model): %.1f ms   target 100\n"
+      "  beside it, python3 -c \"import torch\": %.1f ms%s\n",
+      median(own) * 1e3,
+      median(peer) * 1e3,
+      median(peer) < 0 ? " (failed: is python3-torch installed?)" : "");
+}
+
+void tokenizer() {
+  const std::filesystem::path corpus = "build/quickstart/cmake-help.txt";
+  if (!std::filesystem::exists(corpus)) {
+    std::printf("tokenizer: skipped, %s is missing (./x train makes it)\n", corpus.c_str());
+    return;
+  }
+  const std::string text = read_file(corpus);
+  const Clock::time_point start = Clock::now();
+  const Tokenizer trained = train_bpe(text, {.vocab_size = 2048});
+  const double training = seconds_since(start);
+  std::vector<double> seconds;
+  for (int i = 0; i < 9; ++i) {
+    const Clock::time_point begin = Clock::now();
+    trained.encode(text);
+    seconds.push_back(seconds_since(begin));
+  }
+  std::printf(
+      "tokenizer: trained with 2048 entries in %.2f s   target 5\n"
+      "  encodes %.1f MB/s on one thread   target 10\n",
+      training,
+      static_cast<double>(text.size()) / median(seconds) / 1e6);
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) try {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--child=")) {
+      return tessera::child(argument.substr(std::string_view("--child=").size()));
+    }
+  }
+  tessera::executor_overhead();
+  tessera::start_to_first_step(argv[0]);
+  tessera::run_process({argv[0], "--child=memory"});
+  tessera::tokenizer();
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

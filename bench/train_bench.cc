@@ -1,0 +1,358 @@
+// Training speed and memory beside PyTorch, in one run: for each case both programs run alternately
+// (A B A B), each in its best dtype with the same threads. Prints tokens/s, the ratio of medians,
+// the share of the GEMM bound and the memory of both.
+//
+// usage: train_bench [--rounds=N] [--case=NAME] [--peer=no]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/error.h"
+#include "tessera/base/units.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/pipeline.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kThreads = 2;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0.0 : values[values.size() / 2];
+}
+
+struct Case {
+  std::string name;
+  LlamaConfig model;
+  std::int64_t batch;
+  std::int64_t seq;
+  double target;
+
+  double tokens() const { return static_cast<double>(batch * seq); }
+};
+
+std::vector<Case> cases() {
+  return {{"134m",
+           {.dim = 768, .layers = 12, .heads = 12, .kv_heads = 12, .ffn = 2048, .vocab = 32000},
+           2,
+           512,
+           1.8},
+          {"debug", llama_flavor("debug").value_or(LlamaConfig()), 1, 2048, 4.0}};
+}
+
+// Our side: the training program of the case on random tokens.
+class Tessera {
+ public:
+  Tessera(const Case& test, DType dtype)
+      : backend_(make_cpu_backend(kThreads)),
+        graph_(training_graph(describe_llama(test.model), test.batch, test.seq, dtype)),
+        program_(compile_training(graph_, {.workspace_bytes = query()})),
+        executor_(program_, *backend_) {
+    initialize_state(executor_, parameter_inits(graph_), 1, kThreads);
+    std::uint32_t random = 12345;
+    for (const Binding& input : program_.inputs) {
+      auto* values = reinterpret_cast<std::int32_t*>(executor_.bytes(input).data());
+      for (std::int64_t i = 0; i < input.tensor.type.num_elements(); ++i) {
+        random = random * 1664525U + 1013904223U;
+        const auto token = static_cast<std::int32_t>((random >> 8U) %
+                                                     static_cast<std::uint32_t>(test.model.vocab));
+        values[i] = input.name == "documents"   ? 0
+                    : input.name == "positions" ? static_cast<std::int32_t>(i % test.seq)
+                                                : token;
+      }
+    }
+    executor_.set_scalar("seed", static_cast<float>(1.0 / test.tokens()));
+    executor_.set_scalar("learning_rate", 3e-4F);
+    executor_.set_scalar("apply", 1.0F);
+  }
+
+  double step() {
+    const Clock::time_point start = Clock::now();
+    executor_.set_scalar("update_number", static_cast<float>(++updates_));
+    executor_.run_step();
+    return seconds_since(start);
+  }
+
+  const Program& program() const { return program_; }
+
+  // Seconds by op name of one step, each instruction timed alone in its place in the step.
+  std::vector<std::pair<std::string, double>> profile() { return executor_.profile_step(); }
+
+  // The step's matrix products alone, back to back, those of head and loss included: the bound that
+  // the library sets.
+  double gemm_seconds(const Case& test, DType dtype) {
+    Program only = program_;
+    for (Segment& segment : only.segments) {
+      std::erase_if(segment.instructions, [](const Instruction& instruction) {
+        return instruction.op->get_if<MatmulAttrs>() == nullptr;
+      });
+    }
+    Executor products(only, *backend_);
+    const Program head_program =
+        compile_forward(head_products(test, dtype), {.workspace_bytes = query()});
+    Executor head(head_program, *backend_);
+    std::vector<double> seconds;
+    for (int i = 0; i < 5; ++i) {
+      const Clock::time_point start = Clock::now();
+      products.run_step();
+      head.run_step();
+      seconds.push_back(seconds_since(start));
+    }
+    return median({seconds.begin() + 1, seconds.end()});
+  }
+
+ private:
+  WorkspaceQuery query() {
+    return [this](const Op& op, std::span<const View> in, std::span<const View> out) {
+      return backend_->workspace_bytes(op, in, out);
+    };
+  }
+
+  // What cross_entropy multiplies: logits, hidden gradient and head gradient of every chunk of
+  // rows.
+  static Graph head_products(const Case& test, DType dtype) {
+    GraphBuilder builder("head", dtype);
+    const auto matrix = [](Dim rows, Dim columns, DType type) {
+      return TensorType{.dtype = type, .dims = {std::move(rows), std::move(columns)}};
+    };
+    const Dim vocab{.name = "vocab", .bound = test.model.vocab};
+    const Dim embed{.name = "embed", .bound = test.model.dim};
+    const std::int64_t chunk = std::min(CrossEntropyAttrs{}.chunk, test.batch * test.seq);
+    const Dim rows{.name = "rows", .bound = chunk};
+    const Value head = builder.input("head", matrix(vocab, embed, dtype));
+    Value total = builder.state(ValueKind::kOptimizer, "total", matrix(vocab, embed, DType::kF32));
+    const Value state = total;
+    for (std::int64_t row = 0; row < test.batch * test.seq; row += chunk) {
+      const Value x = builder.input(format("x{}", row), matrix(rows, embed, dtype));
+      const Value logits = matmul(x, head, {.transpose_b = true});
+      const Value dlogits = builder.input(format("d{}", row), matrix(rows, vocab, dtype));
+      builder.output(format("logits{}", row), logits);
+      builder.output(format("hidden{}", row), matmul(dlogits, head, {.dtype = dtype}));
+      total = builder.emit(make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
+                           {dlogits, x, total})[0];
+    }
+    builder.update(state, total);
+    return builder.take();
+  }
+
+  std::unique_ptr<Backend> backend_;
+  Graph graph_;
+  Program program_;
+  Executor executor_;
+  int updates_ = 0;
+};
+
+// The other side: a Python process that waits for commands.
+class Peer {
+ public:
+  Peer(const Case& test, std::string_view dtype) {
+    std::vector<std::string> arguments = {"/usr/bin/python3",
+                                          TESSERA_SOURCE_DIR "/bench/peers/torch_llama.py"};
+    for (const auto& [key, value] : {std::pair{"dim", test.model.dim},
+                                     {"layers", test.model.layers},
+                                     {"heads", test.model.heads},
+                                     {"ffn", test.model.ffn},
+                                     {"vocab", test.model.vocab},
+                                     {"batch", test.batch},
+                                     {"seq", test.seq},
+                                     {"threads", std::int64_t{kThreads}}}) {
+      arguments.push_back(format("--{}={}", key, value));
+    }
+    arguments.push_back(format("--dtype={}", dtype));
+    start(arguments);
+    answer();
+  }
+
+  ~Peer() {
+    std::fputs("{\"quit\": true}\n", to_);
+    std::fclose(to_);
+    std::fclose(from_);
+    ::waitpid(process_, nullptr, 0);
+  }
+
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  double step() {
+    std::fputs("{\"steps\": 1}\n", to_);
+    std::fflush(to_);
+    const nlohmann::json result = answer();
+    peak_bytes_ = result.at("peak_bytes");
+    return result.at("seconds").at(0);
+  }
+
+  std::int64_t peak_bytes() const { return peak_bytes_; }
+
+ private:
+  void start(std::vector<std::string>& arguments) {
+    int in[2];
+    int out[2];
+    TESSERA_REQUIRE(::pipe(in) == 0 && ::pipe(out) == 0, ErrorCode::kDeviceError, "no pipes");
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::dup2(in[0], 0);
+      ::dup2(out[1], 1);
+      for (const int descriptor : {in[0], in[1], out[0], out[1]}) {
+        ::close(descriptor);
+      }
+      std::vector<char*> pointers;
+      for (std::string& argument : arguments) {
+        pointers.push_back(argument.data());
+      }
+      pointers.push_back(nullptr);
+      ::execv(pointers[0], pointers.data());
+      std::_Exit(127);
+    }
+    ::close(in[0]);
+    ::close(out[1]);
+    to_ = ::fdopen(in[1], "w");
+    from_ = ::fdopen(out[0], "r");
+  }
+
+  nlohmann::json answer() {
+    char line[65536];
+    TESSERA_REQUIRE(std::fgets(line, sizeof line, from_) != nullptr,
+                    ErrorCode::kDeviceError,
+                    "the peer ended: is python3-torch installed?");
+    return nlohmann::json::parse(line);
+  }
+
+  pid_t process_ = 0;
+  std::FILE* to_ = nullptr;
+  std::FILE* from_ = nullptr;
+  std::int64_t peak_bytes_ = 0;
+};
+
+struct Side {
+  std::string dtype;
+  std::vector<double> seconds;
+  std::int64_t memory_bytes = 0;
+};
+
+void print_side(const char* name, const Case& test, const Side& side) {
+  std::printf("  %-8s %-5s %8.1f tokens/s   median step %.3f s   peak memory %s\n",
+              name,
+              side.dtype.c_str(),
+              test.tokens() / median(side.seconds),
+              median(side.seconds),
+              format_bytes(side.memory_bytes).c_str());
+}
+
+const Side& best(const std::vector<Side>& sides) {
+  return *std::min_element(sides.begin(), sides.end(), [](const Side& a, const Side& b) {
+    return median(a.seconds) < median(b.seconds);
+  });
+}
+
+void print_profile(Tessera& own) {
+  auto rows = own.profile();
+  const double total = std::accumulate(
+      rows.begin(), rows.end(), 0.0, [](double sum, const auto& row) { return sum + row.second; });
+  for (const auto& [op, seconds] : rows) {
+    std::printf("    %-28s %8.2f ms  %5.1f %%\n", op.c_str(), seconds * 1e3, 100 * seconds / total);
+  }
+}
+
+void run_case(const Case& test, int rounds, bool with_peer) {
+  std::printf("%s: batch %ld, sequence %ld, %d threads\n",
+              test.name.c_str(),
+              static_cast<long>(test.batch),
+              static_cast<long>(test.seq),
+              kThreads);
+  std::vector<Side> own_sides;
+  std::vector<Side> peer_sides;
+  for (const auto& [text, dtype] : {std::pair{"f32", DType::kF32}, {"bf16", DType::kBF16}}) {
+    Side own{.dtype = text, .seconds = {}};
+    Side peer{.dtype = text, .seconds = {}};
+    Tessera tessera(test, dtype);
+    tessera.step();
+    std::unique_ptr<Peer> torch = with_peer ? std::make_unique<Peer>(test, text) : nullptr;
+    if (torch) {
+      torch->step();
+    }
+    for (int round = 0; round < rounds; ++round) {
+      own.seconds.push_back(tessera.step());
+      own.seconds.push_back(tessera.step());
+      if (torch) {
+        peer.seconds.push_back(torch->step());
+      }
+    }
+    own.memory_bytes = tessera.program().arena_bytes;
+    print_side("tessera", test, own);
+    const double gemm = tessera.gemm_seconds(test, dtype);
+    std::printf(
+        "           GEMMs alone %.3f s: %.2f of the step\n", gemm, gemm / median(own.seconds));
+    print_profile(tessera);
+    if (torch) {
+      peer.memory_bytes = torch->peak_bytes();
+      print_side("pytorch", test, peer);
+      peer_sides.push_back(peer);
+    }
+    own_sides.push_back(own);
+  }
+  if (with_peer) {
+    std::printf("  ratio of the best modes (%s / %s): %.2f   target %.1f\n",
+                best(own_sides).dtype.c_str(),
+                best(peer_sides).dtype.c_str(),
+                median(best(peer_sides).seconds) / median(best(own_sides).seconds),
+                test.target);
+    std::printf("  memory, plan over PyTorch's peak in the best modes: %.2f\n",
+                static_cast<double>(best(own_sides).memory_bytes) /
+                    static_cast<double>(best(peer_sides).memory_bytes));
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) try {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  int rounds = 5;
+  bool with_peer = true;
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--rounds=")) {
+      rounds = std::atoi(argv[i] + std::strlen("--rounds="));
+    } else if (argument.starts_with("--case=")) {
+      only = argument.substr(std::strlen("--case="));
+    } else if (argument == "--peer=no") {
+      with_peer = false;
+    }
+  }
+  for (const auto& test : tessera::cases()) {
+    if (only.empty() || test.name == only) {
+      tessera::run_case(test, rounds, with_peer);
+    }
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,69 @@
+# Every third-party library that Tessera builds against, in one place. All that are missing are
+# named at once, with their Debian packages (which ./x installs from packages.txt).
+
+set(tessera_missing "")
+
+# tessera_need(VARIABLE WHAT PACKAGE): remembers WHAT as missing unless VARIABLE is true.
+macro(tessera_need found what package)
+  if(NOT ${found})
+    list(APPEND tessera_missing "  ${what} (Debian package ${package})")
+  endif()
+endmacro()
+
+find_package(Threads REQUIRED)
+find_package(OpenMP QUIET COMPONENTS CXX)
+tessera_need(OpenMP_CXX_FOUND "OpenMP for C++" g++)
+if(TESSERA_SANITIZE STREQUAL "thread" AND TARGET OpenMP::OpenMP_CXX)
+  # libgomp's barriers are futexes that the thread sanitizer does not see, so that every parallel
+  # region would look like a race: under it, regions run on one thread; our own threads are seen.
+  set_target_properties(OpenMP::OpenMP_CXX PROPERTIES INTERFACE_COMPILE_OPTIONS
+                                                      "-Wno-unknown-pragmas;-Wno-error")
+endif()
+find_package(fmt QUIET)
+tessera_need(fmt_FOUND fmt libfmt-dev)
+find_package(spdlog QUIET)
+tessera_need(spdlog_FOUND spdlog libspdlog-dev)
+find_package(CLI11 QUIET)
+tessera_need(CLI11_FOUND CLI11 libcli11-dev)
+find_package(nlohmann_json QUIET)
+tessera_need(nlohmann_json_FOUND nlohmann-json nlohmann-json3-dev)
+find_package(tomlplusplus QUIET)
+tessera_need(tomlplusplus_FOUND toml++ libtomlplusplus-dev)
+
+# Debian's dnnl-config.cmake asks for OpenCL headers, which the CPU engine does not need.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+find_library(DNNL_LIBRARY dnnl)
+if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+  set(dnnl_FOUND TRUE)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION "${DNNL_LIBRARY}"
+                                              INTERFACE_INCLUDE_DIRECTORIES "${DNNL_INCLUDE_DIR}")
+endif()
+tessera_need(dnnl_FOUND oneDNN libdnnl-dev)
+
+find_package(PkgConfig QUIET)
+tessera_need(PKG_CONFIG_FOUND pkg-config pkg-config)
+if(PKG_CONFIG_FOUND)
+  pkg_check_modules(hwy QUIET IMPORTED_TARGET libhwy)
+  tessera_need(hwy_FOUND Highway libhwy-dev)
+  pkg_check_modules(pcre2 QUIET IMPORTED_TARGET libpcre2-8)
+  tessera_need(pcre2_FOUND PCRE2 libpcre2-dev)
+  pkg_check_modules(utf8proc QUIET IMPORTED_TARGET libutf8proc)
+  tessera_need(utf8proc_FOUND utf8proc libutf8proc-dev)
+  pkg_check_modules(xxhash QUIET IMPORTED_TARGET libxxhash)
+  tessera_need(xxhash_FOUND xxHash libxxhash-dev)
+endif()
+
+if(tessera_missing)
+  list(JOIN tessera_missing "\n" tessera_missing)
+  message(FATAL_ERROR "Tessera needs these, and CMake did not find them:\n${tessera_missing}\n"
+                      "Install them, or name their place in CMAKE_PREFIX_PATH or PKG_CONFIG_PATH.")
+endif()
+
+# What only tests and benchmarks need: without it their targets say so; the program still builds.
+if(TESSERA_TESTS)
+  find_package(GTest QUIET)
+endif()
+if(TESSERA_BENCH)
+  find_package(benchmark QUIET)
+endif()

@@ -1,0 +1,99 @@
+# One way to declare a module, so that every target gets the same warnings, floating-point rules and
+# sanitizers.
+
+# Flags of all our own code. Contraction is off so that a sum is the same whatever the instruction
+# set: where a fused multiply-add is wanted, the code says so.
+add_library(tessera_flags INTERFACE)
+target_compile_features(tessera_flags INTERFACE cxx_std_20)
+target_compile_options(
+  tessera_flags
+  INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wswitch-enum -Werror
+            -ffp-contract=off -fno-math-errno)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports these inside its own headers at -O2 (PR105329, PR105562); clang-tidy covers them.
+  target_compile_options(tessera_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+endif()
+target_include_directories(tessera_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE}
+                                                 -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
+endif()
+
+# tessera_module(NAME SOURCES file... [TESTS file...] [LIBRARIES target...]
+#                [TEST_LIBRARIES target...] [LABEL label])
+#
+# SOURCES become part of libtessera; LIBRARIES are what their .cc files include. TESTS become one
+# GoogleTest program, NAME_test, registered with CTest under LABEL (default: unit), which links
+# TEST_LIBRARIES too.
+function(tessera_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;TESTS;LIBRARIES;TEST_LIBRARIES")
+  if(arg_SOURCES)
+    add_library(tessera_${name} OBJECT ${arg_SOURCES})
+    set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt ${arg_LIBRARIES})
+    set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES tessera_${name})
+    set_property(GLOBAL APPEND PROPERTY TESSERA_LIBRARIES ${arg_LIBRARIES})
+  endif()
+  if(arg_TESTS)
+    tessera_test(${name}_test SOURCES ${arg_TESTS} LABEL ${arg_LABEL}
+                 LIBRARIES ${arg_LIBRARIES} ${arg_TEST_LIBRARIES})
+  endif()
+endfunction()
+
+# Programs that only developers run are built on demand, so that a plain build is the product alone.
+# Without the library that they need, their target fails and says so.
+function(tessera_group target available library)
+  if(available)
+    add_custom_target(${target})
+  else()
+    add_custom_target(
+      ${target}
+      COMMAND ${CMAKE_COMMAND} -E echo "The target ${target} needs ${library}, not found here"
+      COMMAND ${CMAKE_COMMAND} -E false
+      VERBATIM)
+  endif()
+endfunction()
+
+if(TESSERA_TESTS)
+  tessera_group(tests "${GTest_FOUND}" "GoogleTest and GoogleMock")
+endif()
+if(TESSERA_BENCH)
+  tessera_group(benchmarks "${benchmark_FOUND}" "Google Benchmark")
+endif()
+
+# tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label])
+function(tessera_test name)
+  if(NOT TESSERA_TESTS OR NOT GTest_FOUND)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LIBRARIES")
+  if(NOT arg_LABEL)
+    set(arg_LABEL unit)
+  endif()
+  add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+  add_dependencies(tests ${name})
+  target_link_libraries(${name} PRIVATE tessera_flags tessera GTest::gtest GTest::gtest_main
+                                        GTest::gmock fmt::fmt ${arg_LIBRARIES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                             TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
+endfunction()
+
+# tessera_benchmark(NAME SOURCES file... [LIBRARIES target...]): the Google Benchmark program
+# bench/NAME of the build folder.
+function(tessera_benchmark name)
+  if(NOT TESSERA_BENCH OR NOT benchmark_FOUND)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
+  add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+  add_dependencies(benchmarks ${name})
+  target_link_libraries(${name} PRIVATE tessera_flags tessera benchmark::benchmark fmt::fmt
+                                        ${arg_LIBRARIES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bench")
+  target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                             TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
+endfunction()

@@ -1,0 +1,142 @@
+#include "tessera/autodiff/differentiate.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/grad_builder.h"
+#include "tessera/ops/elementwise/elementwise.h"
+#include "tessera/ops/op.h"
+
+namespace tessera {
+namespace {
+
+// A gradient that one use of a value sends back.
+struct Contribution {
+  ValueId value;
+  std::int32_t layer;
+};
+
+class Differentiator {
+ public:
+  Differentiator(Graph graph, ValueId loss)
+      : builder_(std::move(graph)),
+        num_forward_(builder_.graph().nodes.size()),
+        loss_(loss),
+        depends_(parameters_reach()),
+        contributions_(builder_.graph().values.size()) {}
+
+  Graph run() {
+    for (std::size_t i = num_forward_; i-- > 0;) {
+      visit(NodeId::of(i));
+    }
+    for (const ValueId parameter : builder_.graph().sources(ValueKind::kParameter)) {
+      const std::string name = builder_.graph()[parameter].name;
+      const auto gradient = total(parameter, Phase::kWeightGradient);
+      TESSERA_REQUIRE(gradient.has_value(),
+                      ErrorCode::kInvalidArgument,
+                      "parameter {} does not reach the loss",
+                      name);
+      builder_.output(gradient_name(name), *gradient);
+    }
+    return builder_.take();
+  }
+
+ private:
+  // For every value, whether some parameter has an influence on it.
+  std::vector<bool> parameters_reach() const {
+    const Graph& graph = builder_.graph();
+    std::vector<bool> depends(graph.values.size(), false);
+    for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+      depends[parameter.at()] = true;
+    }
+    for (const Node& node : graph.nodes) {
+      const bool any = std::any_of(
+          node.operands.begin(), node.operands.end(), [&](ValueId id) { return depends[id.at()]; });
+      for (const ValueId result : node.results) {
+        depends[result.at()] = any;
+      }
+    }
+    return depends;
+  }
+
+  // The sum of what arrived for `value`, in the order of use; arrivals are in reverse.
+  std::optional<Value> total(ValueId value, Phase phase) {
+    auto& arrived = contributions_[value.at()];
+    if (arrived.empty()) {
+      return std::nullopt;
+    }
+    builder_.set_phase(phase);
+    builder_.set_layer(phase == Phase::kWeightGradient ? -1 : arrived.back().layer);
+    Value sum = builder_.handle(arrived.back().value);
+    for (std::size_t i = arrived.size() - 1; i-- > 0;) {
+      sum = add(sum, builder_.handle(arrived[i].value));
+    }
+    return sum;
+  }
+
+  void visit(NodeId id) {
+    // A copy: the rules append nodes, which moves the list.
+    const Node node = builder_.graph().nodes[id.at()];
+    bool reached = false;
+    std::vector<std::optional<Value>> gradients;
+    for (const ValueId result : node.results) {
+      gradients.push_back(total(result, Phase::kBackward));
+      reached = reached || gradients.back().has_value() || result == loss_;
+    }
+    std::vector<bool> wanted;
+    for (const ValueId operand : node.operands) {
+      wanted.push_back(depends_[operand.at()]);
+    }
+    if (!reached || std::none_of(wanted.begin(), wanted.end(), [](bool w) { return w; })) {
+      return;
+    }
+    builder_.set_layer(node.layer);
+    GradBuilder grad(builder_, node, wanted, std::move(gradients));
+    with_context([&] { return format("gradient of node {}: {}", id.index, to_string(*node.op)); },
+                 [&] { backward(*node.op, grad); });
+    for (std::size_t i = node.operands.size(); i-- > 0;) {
+      const auto& gradient = grad.operand_gradients()[i];
+      if (!wanted[i]) {
+        continue;
+      }
+      TESSERA_REQUIRE(gradient.has_value(),
+                      ErrorCode::kUnsupported,
+                      "node {}: {} has no gradient for its operand {}, on which a parameter has an "
+                      "influence",
+                      id.index,
+                      to_string(*node.op),
+                      i);
+      contributions_[node.operands[i].at()].push_back({.value = gradient->id, .layer = node.layer});
+    }
+  }
+
+  GraphBuilder builder_;
+  std::size_t num_forward_;
+  ValueId loss_;
+  std::vector<bool> depends_;
+  std::vector<std::vector<Contribution>> contributions_;
+};
+
+}  // namespace
+
+std::string gradient_name(std::string_view parameter) {
+  return format("gradient.{}", parameter);
+}
+
+Graph differentiate(Graph graph, std::string_view loss) {
+  const auto output = std::find_if(graph.outputs.begin(),
+                                   graph.outputs.end(),
+                                   [&](const Output& candidate) { return candidate.name == loss; });
+  TESSERA_REQUIRE(output != graph.outputs.end(),
+                  ErrorCode::kInvalidArgument,
+                  "graph {} has no output \"{}\" to differentiate",
+                  graph.name,
+                  loss);
+  const ValueId loss_value = output->value;
+  return Differentiator(std::move(graph), loss_value).run();
+}
+
+}  // namespace tessera

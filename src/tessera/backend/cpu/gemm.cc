@@ -1,0 +1,107 @@
+#include "tessera/backend/cpu/gemm.h"
+
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/primitive_cache.h"
+#include "tessera/base/error.h"
+
+namespace tessera::cpu {
+namespace {
+
+dnnl::memory::data_type data_type(DType dtype) {
+  TESSERA_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16,
+                  ErrorCode::kUnsupported,
+                  "matrix products of {} on the CPU: expected f32 or bf16",
+                  name(dtype));
+  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+dnnl::memory::desc matrix(
+    std::int64_t rows, std::int64_t columns, bool transposed, std::int64_t pitch, DType dtype) {
+  const dnnl::memory::dims strides =
+      transposed ? dnnl::memory::dims{1, pitch} : dnnl::memory::dims{pitch, 1};
+  return {{rows, columns}, data_type(dtype), strides};
+}
+
+}  // namespace
+
+std::size_t GemmHash::operator()(const Gemm& gemm) const {
+  std::uint64_t hash = 0;
+  const auto mix = [&hash](std::int64_t value) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15ULL;
+    hash ^= hash >> 32U;
+  };
+  for (const std::int64_t value :
+       {gemm.m, gemm.n, gemm.k, gemm.pitch_a, gemm.pitch_b, gemm.pitch_c}) {
+    mix(value);
+  }
+  mix((gemm.transpose_a ? 1 : 0) + (gemm.transpose_b ? 2 : 0) + (gemm.accumulate ? 4 : 0) +
+      8 * static_cast<std::int64_t>(gemm.input) + 64 * static_cast<std::int64_t>(gemm.output));
+  return hash;
+}
+
+PrimitiveCache::PrimitiveCache() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+
+GemmPrimitive PrimitiveCache::compile(const Gemm& key) const {
+  const auto a = matrix(key.m, key.k, key.transpose_a, key.pitch_a, key.input);
+  const auto b = matrix(key.k, key.n, key.transpose_b, key.pitch_b, key.input);
+  const auto c = matrix(key.m, key.n, false, key.pitch_c, key.output);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (key.accumulate) {
+    dnnl::post_ops operations;
+    operations.append_sum(1.0F);
+    attributes.set_post_ops(operations);
+  }
+  try {
+    const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine_);
+    GemmPrimitive result;
+    result.primitive = dnnl::matmul(description);
+    result.a = dnnl::memory(a, engine_, nullptr);
+    result.b = dnnl::memory(b, engine_, nullptr);
+    result.c = dnnl::memory(c, engine_, nullptr);
+    result.workspace = dnnl::memory(description.scratchpad_desc(), engine_, nullptr);
+    result.workspace_bytes = description.scratchpad_desc().get_size();
+    return result;
+  } catch (const dnnl::error& error) {
+    fail(ErrorCode::kUnsupported,
+         "oneDNN cannot multiply {} matrices into {} on this processor ({}): choose "
+         "train.dtype = \"f32\"",
+         name(key.input),
+         name(key.output),
+         error.message);
+  }
+}
+
+GemmPrimitive& PrimitiveCache::gemm(const Gemm& key) {
+  const auto found = gemms_.find(key);
+  return found != gemms_.end() ? found->second : gemms_.emplace(key, compile(key)).first->second;
+}
+
+std::int64_t gemm_workspace_bytes(Context& context, const Gemm& gemm) {
+  return static_cast<std::int64_t>(context.primitives().gemm(gemm).workspace_bytes);
+}
+
+void run_gemm(Context& context,
+              const Gemm& gemm,
+              const void* a,
+              const void* b,
+              void* c,
+              std::span<std::byte> workspace) {
+  GemmPrimitive& compiled = context.primitives().gemm(gemm);
+  TESSERA_CHECK(workspace.size() >= compiled.workspace_bytes,
+                "{} bytes of workspace, expected {}",
+                workspace.size(),
+                compiled.workspace_bytes);
+  // oneDNN's handles are not const, but it only reads A and B.
+  compiled.a.set_data_handle(const_cast<void*>(a));
+  compiled.b.set_data_handle(const_cast<void*>(b));
+  compiled.c.set_data_handle(c);
+  compiled.workspace.set_data_handle(workspace.data());
+  compiled.primitive.execute(context.primitives().stream(),
+                             {{DNNL_ARG_SRC, compiled.a},
+                              {DNNL_ARG_WEIGHTS, compiled.b},
+                              {DNNL_ARG_DST, compiled.c},
+                              {DNNL_ARG_SCRATCHPAD, compiled.workspace}});
+}
+
+}  // namespace tessera::cpu

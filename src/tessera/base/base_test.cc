@@ -1,0 +1,151 @@
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/half.h"
+#include "tessera/base/random.h"
+#include "tessera/base/units.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Known answers of the Random123 distribution (kat_vectors).
+TEST(Philox, KnownAnswers) {
+  EXPECT_THAT(philox(0, {0, 0, 0, 0}),
+              ElementsAre(0x6627e8d5U, 0xe169c58dU, 0xbc57ac4cU, 0x9b00dbd8U));
+  EXPECT_THAT(philox(0xffffffffffffffffULL, {~0U, ~0U, ~0U, ~0U}),
+              ElementsAre(0x408f276dU, 0x41c83b0eU, 0xa20bc7c6U, 0x6d5451fdU));
+  EXPECT_THAT(philox(0x299f31d0a4093822ULL, {0x243f6a88U, 0x85a308d3U, 0x13198a2eU, 0x03707344U}),
+              ElementsAre(0xd16cfe09U, 0x94fdccebU, 0x5001e420U, 0x24126ea1U));
+}
+
+TEST(Normal, MomentsAndCut) {
+  std::vector<float> values(1 << 20);
+  fill_normal(random_key(42, "weights"), 0, {.std = 2.0F}, values, 2);
+  double sum = 0;
+  double square = 0;
+  double fourth = 0;
+  for (const float v : values) {
+    sum += v;
+    square += double{v} * v;
+    fourth += std::pow(double{v}, 4);
+  }
+  const auto n = static_cast<double>(values.size());
+  EXPECT_NEAR(sum / n, 0.0, 0.01);
+  EXPECT_NEAR(square / n, 4.0, 0.03);
+  EXPECT_NEAR(fourth / n / 16.0, 3.0, 0.05);
+
+  fill_normal(random_key(42, "weights"), 0, {.std = 1.0F, .cut = 1.5F}, values, 2);
+  EXPECT_LE(*std::max_element(values.begin(), values.end()), 1.5F + 1e-5F);
+  EXPECT_GE(*std::min_element(values.begin(), values.end()), -1.5F - 1e-5F);
+}
+
+// The share of variates below z is Phi(z), in the middle and in the tail.
+TEST(Normal, Distribution) {
+  std::vector<float> values(1 << 22);
+  fill_normal(7, 0, {}, values, 2);
+  for (const double z : {-4.0, -2.5, -1.0, 0.0, 0.5, 2.0, 3.5}) {
+    const auto below = static_cast<double>(
+        std::count_if(values.begin(), values.end(), [&](float v) { return double{v} < z; }));
+    const double expected =
+        0.5 * std::erfc(-z / std::sqrt(2.0)) * static_cast<double>(values.size());
+    EXPECT_NEAR(below, expected, 5.0 * std::sqrt(expected)) << z;
+  }
+}
+
+TEST(Normal, DependsOnIndexAlone) {
+  std::vector<float> whole(1003);
+  fill_normal(9, 0, {}, whole, 2);
+  for (const std::size_t first : {0U, 1U, 6U, 500U}) {
+    std::vector<float> part(whole.size() - first);
+    fill_normal(9, first, {}, part, 1);
+    EXPECT_EQ(part,
+              std::vector<float>(whole.begin() + static_cast<std::ptrdiff_t>(first), whole.end()))
+        << first;
+  }
+  std::vector<float> aligned(1000);
+  fill_normal(9, 0, {}, aligned, 2);
+  EXPECT_EQ(aligned, std::vector<float>(whole.begin(), whole.begin() + 1000));
+}
+
+TEST(Half, BFloat16RoundsToNearestEven) {
+  EXPECT_EQ(to_bfloat16(1.0F).bits, 0x3f80U);
+  EXPECT_EQ(to_bfloat16(1.00390625F).bits, 0x3f80U);  // tie to even
+  EXPECT_EQ(to_bfloat16(1.01171875F).bits, 0x3f82U);  // tie to even, upwards
+  EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_EQ(to_float(to_bfloat16(-std::numeric_limits<float>::infinity())),
+            -std::numeric_limits<float>::infinity());
+}
+
+TEST(Half, Float16RoundTripsEveryValue) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const Float16 half{static_cast<std::uint16_t>(bits)};
+    const float value = to_float(half);
+    if (!std::isnan(value)) {
+      EXPECT_EQ(to_float16(value).bits, half.bits) << bits;
+    }
+  }
+  EXPECT_EQ(to_float16(65519.0F).bits, 0x7bffU);
+  EXPECT_EQ(to_float16(65520.0F).bits, 0x7c00U);
+}
+
+TEST(Units, Text) {
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_count(6163712), "6.16 M");
+  EXPECT_EQ(format_duration(185), "3m05s");
+  EXPECT_EQ(format_grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(edit_distance("learning_rate", "lerning_rat"), 2);
+}
+
+TEST(Error, CodesAndContext) {
+  EXPECT_EQ(exit_code(ErrorCode::kInvalidConfig), 2);
+  EXPECT_EQ(exit_code(ErrorCode::kInvalidData), 3);
+  EXPECT_EQ(exit_code(ErrorCode::kOutOfMemory), 4);
+  EXPECT_EQ(exit_code(ErrorCode::kPeerFailure), 5);
+  try {
+    with_context([] { return std::string("rank 3"); },
+                 [] { TESSERA_CHECK(1 == 2, "one is {}", 1); });
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("1 == 2: one is 1 (rank 3)"));
+  }
+}
+
+TEST(File, AtomicWriteReadMapAndLock) {
+  const auto directory = std::filesystem::temp_directory_path() / "tessera_base_test";
+  std::filesystem::create_directories(directory);
+  write_file_atomic(directory / "a", "one");
+  write_file_atomic(directory / "a", "two");
+  EXPECT_EQ(read_file(directory / "a"), "two");
+  EXPECT_EQ(MappedFile(directory / "a").text(), "two");
+  try {
+    read_file(directory / "missing");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+    EXPECT_THAT(error.what(), HasSubstr("missing: No such file"));
+  }
+  const FileLock lock(directory / "lock");
+  try {
+    const FileLock second(directory / "lock");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
+    EXPECT_THAT(error.what(), HasSubstr("in use by process"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,206 @@
+#include "tessera/base/file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+std::string reason(int error) {
+  return std::strerror(error);
+}
+
+FileDescriptor open_for_reading(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  TESSERA_REQUIRE(
+      file.get() >= 0, ErrorCode::kInvalidData, "cannot open {}: {}", path.string(), reason(errno));
+  return file;
+}
+
+std::size_t file_size(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat info{};
+  TESSERA_REQUIRE(::fstat(file.get(), &info) == 0,
+                  ErrorCode::kInvalidData,
+                  "cannot stat {}: {}",
+                  path.string(),
+                  reason(errno));
+  TESSERA_REQUIRE(
+      S_ISREG(info.st_mode), ErrorCode::kInvalidData, "{} is not a regular file", path.string());
+  return static_cast<std::size_t>(info.st_size);
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  const FileDescriptor file = open_for_reading(path);
+  std::string bytes(file_size(file, path), '\0');
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    TESSERA_REQUIRE(count > 0,
+                    ErrorCode::kInvalidData,
+                    "cannot read {}: {} after {} of {} bytes",
+                    path.string(),
+                    count == 0 ? "end of file" : reason(errno),
+                    done,
+                    bytes.size());
+    done += static_cast<std::size_t>(count);
+  }
+  return bytes;
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const FileDescriptor handle(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  TESSERA_REQUIRE(handle.get() >= 0 && ::fsync(handle.get()) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot flush directory {}: {}",
+                  directory.string(),
+                  reason(errno));
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const FileDescriptor file = open_for_reading(path);
+  size_ = file_size(file, path);
+  if (size_ == 0) {
+    return;
+  }
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  TESSERA_REQUIRE(address != MAP_FAILED,
+                  ErrorCode::kInvalidData,
+                  "cannot map {}: {}",
+                  path.string(),
+                  reason(errno));
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    ::munmap(const_cast<std::byte*>(data_), size_);
+  }
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::string_view MappedFile::text() const {
+  return {reinterpret_cast<const char*>(data_), size_};
+}
+
+void write_all(const FileDescriptor& file,
+               std::string_view bytes,
+               const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    TESSERA_REQUIRE(
+        written >= 0, ErrorCode::kDeviceError, "cannot write {}: {}", path.string(), reason(errno));
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      temporary_(path_.string() + format(".tmp.{}", static_cast<int>(::getpid()))),
+      file_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  TESSERA_REQUIRE(file_.get() >= 0,
+                  ErrorCode::kDeviceError,
+                  "cannot create {}: {}",
+                  temporary_.string(),
+                  reason(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) {
+    ::unlink(temporary_.c_str());
+  }
+}
+
+void AtomicFile::commit() {
+  TESSERA_REQUIRE(::fsync(file_.get()) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot flush {}: {}",
+                  temporary_.string(),
+                  reason(errno));
+  TESSERA_REQUIRE(::rename(temporary_.c_str(), path_.c_str()) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot rename {} to {}: {}",
+                  temporary_.string(),
+                  path_.string(),
+                  reason(errno));
+  temporary_.clear();
+  sync_directory(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+void write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+FileLock::FileLock(const std::filesystem::path& path)
+    : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  TESSERA_REQUIRE(file_.get() >= 0,
+                  ErrorCode::kDeviceError,
+                  "cannot create {}: {}",
+                  path.string(),
+                  reason(errno));
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    TESSERA_REQUIRE(error == EWOULDBLOCK,
+                    ErrorCode::kDeviceError,
+                    "cannot lock {}: {}",
+                    path.string(),
+                    reason(error));
+    std::string holder = read_file(path);
+    while (!holder.empty() && holder.back() == '\n') {
+      holder.pop_back();
+    }
+    fail(ErrorCode::kInvalidConfig,
+         "{} is in use by process {}: wait for it to end, or choose another directory",
+         path.parent_path().string(),
+         holder.empty() ? "(unknown)" : holder);
+  }
+  const std::string owner = format("{}\n", static_cast<int>(::getpid()));
+  TESSERA_REQUIRE(::ftruncate(file_.get(), 0) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot write {}: {}",
+                  path.string(),
+                  reason(errno));
+  write_all(file_, owner, path);
+}
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// Whole file as bytes. Errors: kInvalidData naming the path and the system's reason.
+std::string read_file(const std::filesystem::path& path);
+
+// Makes renames and creations inside `directory` durable.
+void sync_directory(const std::filesystem::path& directory);
+
+// A file mapped read-only; unmapped on destruction. Empty files give an empty span.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  std::string_view text() const;
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// An owned file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+
+  explicit FileDescriptor(int descriptor) : descriptor_(descriptor) {}
+
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept;
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Writes all of `bytes` at the file's position, whatever the system cuts short or interrupts.
+// Errors: kDeviceError naming `path` and the system's reason.
+void write_all(const FileDescriptor& file,
+               std::string_view bytes,
+               const std::filesystem::path& path);
+
+// A file that appears at its path whole or not at all: written under a temporary name in the same
+// directory, which is removed if commit() is not reached; an old file at `path` stays until then.
+// Errors: kDeviceError naming the path and the system's reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::string_view bytes) { write_all(file_, bytes, temporary_); }
+
+  // fsync, rename, fsync of the directory.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  FileDescriptor file_;
+};
+
+// Replaces `path` by an AtomicFile of these bytes.
+void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
+
+// An exclusive advisory lock on `path` (created when absent), held for the object's life and freed
+// by the kernel if the process dies. Errors: kInvalidConfig naming the holder's process id when
+// another process holds it.
+class FileLock {
+ public:
+  explicit FileLock(const std::filesystem::path& path);
+
+ private:
+  FileDescriptor file_;
+};
+
+}  // namespace tessera

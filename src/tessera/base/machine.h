@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace tessera {
+
+// What the control groups of this process, versions 1 and 2, leave to it; nothing where they set no
+// limit. A parent group's limit counts like the process's own.
+struct CgroupLimits {
+  std::optional<double> cores;
+  std::optional<std::int64_t> memory_bytes;
+};
+
+// `root` holds the control files; `membership` names this process's groups.
+CgroupLimits cgroup_limits(const std::filesystem::path& root = "/sys/fs/cgroup",
+                           const std::filesystem::path& membership = "/proc/self/cgroup");
+
+// Cores that this process may keep busy: its affinity mask, cut to the control group's quota
+// (rounded down); at least 1.
+int usable_cores();
+
+// Main memory of the machine. Errors: kDeviceError when the system does not say.
+std::int64_t machine_memory_bytes();
+
+// Main memory that this process may fill: the machine's, cut to the control group's limit.
+// Errors: kDeviceError when the system does not say.
+std::int64_t usable_memory_bytes();
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/checkpoint.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kTemporaryPrefix = ".tmp-";
+
+struct Found {
+  std::int64_t step = 0;
+  fs::path path;
+};
+
+std::optional<std::int64_t> parse_step(std::string_view name) {
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  name.remove_prefix(kPrefix.size());
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool whole = error == std::errc() && end == name.data() + name.size() && step >= 0;
+  return whole ? std::optional(step) : std::nullopt;
+}
+
+std::vector<fs::path> entries_of(const fs::path& parent) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator it(parent, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    entries.push_back(it->path());
+  }
+  TESSERA_REQUIRE(!error || error == std::errc::no_such_file_or_directory,
+                  ErrorCode::kDeviceError,
+                  "cannot list {}: {}",
+                  parent.string(),
+                  error.message());
+  return entries;
+}
+
+// Newest first. The name only appears once everything inside is durable, manifest included.
+std::vector<Found> complete_checkpoints(const fs::path& parent) {
+  std::vector<Found> found;
+  for (const fs::path& path : entries_of(parent)) {
+    const std::optional<std::int64_t> step = parse_step(path.filename().string());
+    if (!step) {
+      continue;
+    }
+    std::error_code error;
+    if (fs::exists(path / "manifest.json", error)) {
+      found.push_back({.step = *step, .path = path});
+    } else {
+      log_warning(format("{} is skipped: it has no manifest.json", path.string()));
+    }
+  }
+  std::sort(
+      found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step > b.step; });
+  return found;
+}
+
+void remove_directory(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  TESSERA_REQUIRE(
+      !error, ErrorCode::kDeviceError, "cannot remove {}: {}", path.string(), error.message());
+}
+
+}  // namespace
+
+fs::path checkpoint_directory(const fs::path& parent, std::int64_t step) {
+  return parent / format("{}{:08}", kPrefix, step);
+}
+
+std::optional<fs::path> find_newest_checkpoint(const fs::path& parent) {
+  const std::vector<Found> found = complete_checkpoints(parent);
+  return found.empty() ? std::nullopt : std::optional(found.front().path);
+}
+
+void prune_checkpoints(const fs::path& parent, int keep) {
+  for (const fs::path& path : entries_of(parent)) {
+    if (path.filename().string().starts_with(kTemporaryPrefix)) {
+      remove_directory(path);
+    }
+  }
+  const std::vector<Found> found = complete_checkpoints(parent);
+  const std::size_t kept = keep == 0 ? found.size() : static_cast<std::size_t>(keep);
+  for (std::size_t i = kept; i < found.size(); ++i) {
+    // Under a temporary name first, so that a kill half-way leaves nothing that looks complete.
+    const fs::path doomed =
+        parent / format("{}{}", kTemporaryPrefix, found[i].path.filename().string());
+    std::error_code error;
+    fs::rename(found[i].path, doomed, error);
+    TESSERA_REQUIRE(!error,
+                    ErrorCode::kDeviceError,
+                    "cannot rename {} to {}: {}",
+                    found[i].path.string(),
+                    doomed.string(),
+                    error.message());
+    remove_directory(doomed);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,422 @@
+#include "tessera/checkpoint/checkpoint.h"
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The state of a model of two parameters in bf16 with f32 master weights.
+class State {
+ public:
+  explicit State(std::uint8_t fill) : bytes_(4096) {
+    for (std::size_t i = 0; i < bytes_.size(); ++i) {
+      bytes_[i] = static_cast<std::byte>(i * 7 + fill);
+    }
+    add("embed", {10, 4});
+    add("layers.0.norm", {4});
+  }
+
+  std::vector<CheckpointTensor>& tensors() { return tensors_; }
+
+ private:
+  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const auto count = static_cast<std::size_t>(shape.size() == 1 ? shape[0] : shape[0] * shape[1]);
+    const std::span<const std::byte> bytes(bytes_);
+    const std::size_t offset = tensors_.size() * 16;
+    tensors_.push_back({.name = name,
+                        .role = TensorRole::kParameter,
+                        .dtype = DType::kBF16,
+                        .shape = shape,
+                        .data = bytes.subspan(offset, count * 2)});
+    for (const TensorRole role :
+         {TensorRole::kMoment1, TensorRole::kMoment2, TensorRole::kMaster}) {
+      const std::size_t begin = offset + 100 * static_cast<std::size_t>(role);
+      tensors_.push_back({.name = name,
+                          .role = role,
+                          .dtype = DType::kF32,
+                          .shape = shape,
+                          .data = bytes.subspan(begin, count * 4)});
+    }
+  }
+
+  std::vector<std::byte> bytes_;
+  std::vector<CheckpointTensor> tensors_;
+};
+
+constexpr std::string_view kModel = R"({"name":"llama3","dim":4,"vocab":10})";
+
+CheckpointMeta meta_of(std::int64_t step) {
+  return {.step = step,
+          .applied_steps = step - 1,
+          .tokens_seen = step * 2048,
+          .seed = 42,
+          .model = std::string(kModel),
+          .config = "[run]\nseed = 42\n"};
+}
+
+Error caught(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ErrorCode::kInternal, "no error"};
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+void expect_state(const CheckpointReader& reader, State& state) {
+  ASSERT_EQ(reader.tensors().size(), state.tensors().size());
+  for (const CheckpointTensor& tensor : state.tensors()) {
+    const std::span<const std::byte> found = reader.data(tensor.name, tensor.role);
+    ASSERT_EQ(found.size(), tensor.data.size());
+    EXPECT_TRUE(std::equal(found.begin(), found.end(), tensor.data.begin()))
+        << tensor.name << " " << to_string(tensor.role);
+  }
+  reader.require_model(kModel, state.tensors());
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  fs::path save(std::int64_t step, std::uint8_t fill) const {
+    State state(fill);
+    const fs::path directory = checkpoint_directory(parent_, step);
+    save_checkpoint(directory, meta_of(step), state.tensors());
+    return directory;
+  }
+
+  [[noreturn]] void save_until_killed() const {
+    try {
+      for (std::int64_t step = 1;; step = step % 5 + 1) {
+        save(step, static_cast<std::uint8_t>(step));
+        prune_checkpoints(parent_, 2);
+      }
+    } catch (const Error&) {
+      ::_exit(1);
+    }
+  }
+
+  TestDirectory root_;
+  fs::path parent_ = root_.path() / "run" / "checkpoints";
+};
+
+TEST_F(CheckpointTest, WhatIsSavedReadsBack) {
+  const fs::path directory = save(400, 1);
+  EXPECT_EQ(directory.filename(), "step-00000400");
+  EXPECT_THAT(names_in(parent_), ElementsAre("step-00000400"));
+  EXPECT_THAT(names_in(directory),
+              ElementsAre("manifest.json",
+                          "model-00001-of-00001.safetensors",
+                          "optimizer-00001-of-00001.safetensors"));
+  const CheckpointReader reader(directory);
+  EXPECT_EQ(reader.meta(), meta_of(400));
+  State state(1);
+  expect_state(reader, state);
+  reader.verify();
+}
+
+// Weights are a file that any reader of the format takes, under the model's own names.
+TEST_F(CheckpointTest, WeightsAreAPlainSafetensorsFile) {
+  const SafetensorsFile file(save(1, 1) / "model-00001-of-00001.safetensors");
+  ASSERT_EQ(file.tensors().size(), 2U);
+  ASSERT_NE(file.find("layers.0.norm"), nullptr);
+  EXPECT_EQ(file.find("layers.0.norm")->dtype, DType::kBF16);
+  EXPECT_THAT(file.find("embed")->shape, ElementsAre(10, 4));
+}
+
+TEST_F(CheckpointTest, ManifestDescribesGlobalTensors) {
+  const fs::path path = save(1, 1) / "manifest.json";
+  const Manifest manifest = parse_manifest(read_file(path), path);
+  ASSERT_EQ(manifest.tensors.size(), 8U);
+  const ManifestTensor expected{.name = "embed",
+                                .role = TensorRole::kMoment1,
+                                .dtype = DType::kF32,
+                                .shape = {10, 4},
+                                .slices = {{.file = "optimizer-00001-of-00001.safetensors",
+                                            .key = "moment1/embed",
+                                            .offset = {0, 0},
+                                            .extent = {10, 4}}}};
+  EXPECT_THAT(manifest.tensors, ::testing::Contains(expected));
+}
+
+TEST_F(CheckpointTest, SplitsIntoFilesOfBoundedSize) {
+  State state(3);
+  const fs::path directory = checkpoint_directory(parent_, 7);
+  // Moments and masters: 160 + 160 | 160 + 16 + 16 + 16.
+  save_checkpoint(directory, meta_of(7), state.tensors(), {.max_file_bytes = 320});
+  EXPECT_THAT(names_in(directory),
+              ElementsAre("manifest.json",
+                          "model-00001-of-00001.safetensors",
+                          "optimizer-00001-of-00002.safetensors",
+                          "optimizer-00002-of-00002.safetensors"));
+  expect_state(CheckpointReader(directory), state);
+  // A tensor larger than the bound still has a file.
+  save_checkpoint(directory, meta_of(7), state.tensors(), {.max_file_bytes = 1});
+  EXPECT_EQ(names_in(directory).size(), 9U);
+  expect_state(CheckpointReader(directory), state);
+}
+
+TEST_F(CheckpointTest, SavingTheSameStepAgainReplacesIt) {
+  save(5, 1);
+  const fs::path directory = save(5, 2);
+  EXPECT_THAT(names_in(parent_), ElementsAre("step-00000005"));
+  State state(2);
+  expect_state(CheckpointReader(directory), state);
+}
+
+TEST_F(CheckpointTest, RefusesRepeatedOrMisshapenTensors) {
+  State state(1);
+  const fs::path directory = checkpoint_directory(parent_, 1);
+  state.tensors().push_back(state.tensors()[1]);
+  const Error twice = caught([&] { save_checkpoint(directory, meta_of(1), state.tensors()); });
+  EXPECT_EQ(twice.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(twice.message(), "moment1 'embed' is in the checkpoint twice");
+  state.tensors().pop_back();
+  state.tensors()[1].shape = {10, 5};
+  const Error shape = caught([&] { save_checkpoint(directory, meta_of(1), state.tensors()); });
+  EXPECT_EQ(shape.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(shape.message(), "tensor 'moment1/embed': F32 (10, 5) given 160 bytes of data");
+  EXPECT_TRUE(names_in(parent_).empty()) << "the temporary directory is removed";
+}
+
+TEST_F(CheckpointTest, NewestIsTheHighestCompleteStep) {
+  EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt);
+  const fs::path newest = save(12, 1);
+  save(9, 1);
+  save(100, 1);
+  fs::remove(checkpoint_directory(parent_, 100) / "manifest.json");
+  fs::create_directories(parent_ / ".tmp-step-00000200-77");
+  fs::create_directories(parent_ / "step-x");
+  fs::create_directories(parent_ / "step-99x");
+  std::ofstream(parent_ / ".tmp-step-00000200-77" / "manifest.json") << "{}";
+  std::ofstream(parent_ / "step-99x" / "manifest.json") << "{}";
+  EXPECT_EQ(find_newest_checkpoint(parent_), newest);
+}
+
+TEST_F(CheckpointTest, DamageIsNotSkippedInSilence) {
+  save(1, 1);
+  const fs::path newest = save(2, 1);
+  fs::resize_file(newest / "manifest.json", 100);
+  EXPECT_EQ(find_newest_checkpoint(parent_), newest);
+  const Error error = caught([&] { CheckpointReader reader(newest); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+  EXPECT_THAT(error.message(), HasSubstr((newest / "manifest.json").string()));
+}
+
+TEST_F(CheckpointTest, PruneKeepsTheNewestAndClearsLeftovers) {
+  for (const std::int64_t step : {3, 1, 10, 2}) {
+    save(step, 1);
+  }
+  fs::create_directories(parent_ / ".tmp-step-00000011-77" / "x");
+  fs::create_directories(parent_ / ".tmp-step-00000001" / "x");
+  fs::create_directories(parent_ / "mine");
+  prune_checkpoints(parent_, 0);
+  EXPECT_THAT(
+      names_in(parent_),
+      ElementsAre("mine", "step-00000001", "step-00000002", "step-00000003", "step-00000010"));
+  prune_checkpoints(parent_, 2);
+  EXPECT_THAT(names_in(parent_), ElementsAre("mine", "step-00000003", "step-00000010"));
+  prune_checkpoints(root_.path() / "missing", 2);
+}
+
+TEST_F(CheckpointTest, NamesTheFirstDifferenceOfAnotherModel) {
+  State state(1);
+  const fs::path directory = save(1, 1);
+  const CheckpointReader reader(directory);
+  const auto refusal = [&](std::string_view model,
+                           const std::vector<CheckpointTensor>& expected) -> std::string {
+    const Error error = caught([&] { reader.require_model(model, expected); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+    const std::string prefix =
+        format("checkpoint {} belongs to another model: ", directory.string());
+    EXPECT_TRUE(error.message().starts_with(prefix)) << error.message();
+    return error.message().substr(prefix.size());
+  };
+  std::vector<CheckpointTensor> expected = state.tensors();
+  expected[4].shape = {8};
+  EXPECT_EQ(refusal(kModel, expected), "tensor 'layers.0.norm': found bf16 (4), expected bf16 (8)");
+  expected = state.tensors();
+  expected[1].dtype = DType::kBF16;
+  EXPECT_EQ(refusal(kModel, expected),
+            "tensor 'embed' (moment1): found f32 (10, 4), expected bf16 (10, 4)");
+  expected = state.tensors();
+  expected[4].name = "layers.1.norm";
+  EXPECT_EQ(refusal(kModel, expected), "tensor 'layers.1.norm': found none, expected bf16 (4)");
+  expected = state.tensors();
+  expected.pop_back();
+  EXPECT_EQ(refusal(kModel, expected),
+            "tensor 'layers.0.norm' (master): found f32 (4), expected none");
+  EXPECT_EQ(refusal(R"({"name":"llama3","dim":4,"vocab":12})", state.tensors()),
+            "model/vocab: found 10, expected 12");
+  EXPECT_EQ(
+      refusal(R"({"name":"llama3","dim":4,"vocab":10,"rope":{"theta":5e5}})", state.tensors()),
+      "model/rope: found none, expected {\"theta\":500000.0}");
+  // The order of keys and white space are no difference.
+  reader.require_model(R"({ "dim": 4, "vocab": 10, "name": "llama3" })", state.tensors());
+}
+
+TEST_F(CheckpointTest, NamesAMissingTensor) {
+  const fs::path directory = save(1, 1);
+  const Error error =
+      caught([&] { CheckpointReader(directory).data("head", TensorRole::kMaster); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+  EXPECT_EQ(error.message(), format("checkpoint {} has no master 'head'", directory.string()));
+}
+
+// Rewrites a checkpoint's manifest, with a right checksum.
+void edit_manifest(const fs::path& directory, const std::function<void(Manifest&)>& edit) {
+  const fs::path path = directory / "manifest.json";
+  Manifest manifest = parse_manifest(read_file(path), path);
+  edit(manifest);
+  write_file_atomic(path, print_manifest(manifest));
+}
+
+TEST_F(CheckpointTest, RefusesManifestsThatDoNotMatchTheFiles) {
+  const auto refusal = [&](ErrorCode code, const std::function<void(Manifest&)>& edit) {
+    const fs::path directory = save(1, 1);
+    edit_manifest(directory, edit);
+    const Error error = caught([&] { CheckpointReader reader(directory); });
+    EXPECT_EQ(error.code(), code);
+    return error.message();
+  };
+  EXPECT_EQ(refusal(ErrorCode::kUnsupported,
+                    [](Manifest& m) { m.tensors[0].slices.push_back(m.tensors[0].slices[0]); }),
+            "tensor 'embed' is saved in 2 slices: this build reads whole tensors");
+  EXPECT_EQ(
+      refusal(ErrorCode::kUnsupported, [](Manifest& m) { m.tensors[0].slices[0].extent = {5, 4}; }),
+      "tensor 'embed' is saved in 1 slices: this build reads whole tensors");
+  EXPECT_EQ(
+      refusal(ErrorCode::kInvalidData, [](Manifest& m) { m.tensors[0].slices[0].file = "other"; }),
+      "tensor 'embed' lies in other, which the manifest does not list");
+  EXPECT_EQ(
+      refusal(ErrorCode::kInvalidData, [](Manifest& m) { m.tensors[0].slices[0].key = "other"; }),
+      "tensor 'other' of model-00001-of-00001.safetensors: found none, expected bf16 (10, 4)");
+  EXPECT_EQ(refusal(ErrorCode::kInvalidData,
+                    [](Manifest& m) {
+                      m.tensors[0].shape = {4, 10};
+                      m.tensors[0].slices[0].extent = {4, 10};
+                    }),
+            "tensor 'embed' of model-00001-of-00001.safetensors: found bf16 (10, 4), expected "
+            "bf16 (4, 10)");
+}
+
+// A limit on file sizes stops a write half-way, as a full disk does.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limited{.rlim_cur = bytes, .rlim_max = old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+  }
+
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit old_{};
+  void (*handler_)(int);
+};
+
+TEST_F(CheckpointTest, AFailedSaveLeavesEarlierCheckpointsAlone) {
+  const fs::path earlier = save(1, 1);
+  // Fails in the weights, in the optimizer's state, and in the manifest.
+  for (const rlim_t limit : {0, 300, 1000}) {
+    const Error error = caught([&] {
+      const FileSizeLimit full(limit);
+      save(2, 2);
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kDeviceError) << "limit " << limit;
+    EXPECT_THAT(error.message(), HasSubstr("cannot write " + parent_.string()));
+    EXPECT_THAT(error.message(), HasSubstr("File too large"));
+    EXPECT_THAT(error.what(), HasSubstr("earlier checkpoints are intact"));
+    EXPECT_THAT(names_in(parent_), ElementsAre("step-00000001"));
+  }
+  State state(1);
+  expect_state(CheckpointReader(earlier), state);
+  // So does a save over the same step.
+  EXPECT_EQ(caught([&] {
+              const FileSizeLimit full(1000);
+              save(1, 2);
+            }).code(),
+            ErrorCode::kDeviceError);
+  expect_state(CheckpointReader(earlier), state);
+}
+
+// Wherever a kill falls, the newest checkpoint is whole, and what is left behind goes with the next
+// prune.
+TEST_F(CheckpointTest, AKilledSaveLeavesAWholeCheckpoint) {
+  save(1, 1);
+  for (int round = 0; round < 10; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      save_until_killed();
+    }
+    ::usleep(2000 * static_cast<useconds_t>(round + 1));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the child failed by itself";
+    const std::optional<fs::path> newest = find_newest_checkpoint(parent_);
+    if (!newest) {
+      FAIL() << "no checkpoint is left";
+    }
+    const CheckpointReader reader(*newest);
+    State state(static_cast<std::uint8_t>(reader.meta().step));
+    expect_state(reader, state);
+  }
+  prune_checkpoints(parent_, 1);
+  EXPECT_EQ(names_in(parent_).size(), 1U);
+}
+
+TEST_F(CheckpointTest, NamesADirectoryThatCannotBeMade) {
+  std::ofstream(root_.path() / "run") << "a file";
+  const Error error = caught([&] { save(1, 1); });
+  EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
+  EXPECT_EQ(error.message(),
+            format("cannot create directory {}: File exists", (root_.path() / "run").string()));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,219 @@
+#include "tessera/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/file_digest.h"
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormatName = "tessera-checkpoint";
+constexpr int kVersion = 1;
+
+// The text is exactly kPrefix, the checksum of body, kMiddle, body, kSuffix: no byte is unchecked.
+constexpr std::string_view kPrefix = "{\"xxh3_128\":\"";
+constexpr std::string_view kMiddle = "\",\n\"manifest\":";
+constexpr std::string_view kSuffix = "}\n";
+constexpr std::size_t kChecksumDigits = 32;
+
+constexpr std::array<std::pair<TensorRole, std::string_view>, 4> kRoleNames = {
+    {{TensorRole::kParameter, "parameter"},
+     {TensorRole::kMoment1, "moment1"},
+     {TensorRole::kMoment2, "moment2"},
+     {TensorRole::kMaster, "master"}}};
+
+std::string checksum(std::string_view text) {
+  return digest(std::as_bytes(std::span(text))).xxh3_128;
+}
+
+Json to_json(const CheckpointMeta& meta) {
+  return {{"step", meta.step},
+          {"applied_steps", meta.applied_steps},
+          {"tokens_seen", meta.tokens_seen},
+          {"seed", meta.seed}};
+}
+
+Json to_json(const ManifestFile& file) {
+  return {{"name", file.name},
+          {"size_bytes", file.digest.size_bytes},
+          {"xxh3_128", file.digest.xxh3_128}};
+}
+
+Json to_json(const ManifestTensor& tensor) {
+  Json slices = Json::array();
+  for (const ManifestSlice& slice : tensor.slices) {
+    slices.push_back({{"file", slice.file},
+                      {"key", slice.key},
+                      {"offset", slice.offset},
+                      {"extent", slice.extent}});
+  }
+  return {{"name", tensor.name},
+          {"role", to_string(tensor.role)},
+          {"dtype", name(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"slices", std::move(slices)}};
+}
+
+// One element a line, so that people can read and compare manifests.
+template <class Element>
+std::string print_lines(const std::vector<Element>& elements) {
+  std::string text = "[";
+  for (const Element& element : elements) {
+    text += format("{}\n  {}", text.size() > 1 ? "," : "", to_json(element).dump());
+  }
+  return text + "\n ]";
+}
+
+// Throws Json::exception for text that is not JSON or not UTF-8.
+std::string print_body(const Manifest& manifest) {
+  std::string body = "{\n";
+  body += format(" \"format\": \"{}\",\n \"version\": {},\n", kFormatName, kVersion);
+  body += format(" \"trainer\": {},\n", to_json(manifest.meta).dump());
+  body += format(" \"model\": {},\n", Json::parse(manifest.meta.model).dump());
+  body += format(" \"config\": {},\n", Json(manifest.meta.config).dump());
+  body += format(" \"files\": {},\n", print_lines(manifest.files));
+  body += format(" \"tensors\": {}\n}}", print_lines(manifest.tensors));
+  return body;
+}
+
+// The body, once every byte of `text` is known to be what print_manifest wrote.
+std::string_view checked_body(std::string_view text, const std::string& path) {
+  const std::size_t middle = kPrefix.size() + kChecksumDigits;
+  const std::size_t body_begin = middle + kMiddle.size();
+  const bool framed = text.size() >= body_begin + kSuffix.size() && text.starts_with(kPrefix) &&
+                      text.substr(middle).starts_with(kMiddle) && text.ends_with(kSuffix);
+  TESSERA_REQUIRE(framed,
+                  ErrorCode::kInvalidData,
+                  "{}: found {} bytes that do not have the frame of a checkpoint manifest: "
+                  "truncated or damaged",
+                  path,
+                  text.size());
+  const std::string_view body = text.substr(body_begin, text.size() - body_begin - kSuffix.size());
+  const std::string_view expected = text.substr(kPrefix.size(), kChecksumDigits);
+  const std::string found = checksum(body);
+  TESSERA_REQUIRE(found == expected,
+                  ErrorCode::kInvalidData,
+                  "{}: found checksum {}, expected {}: damaged",
+                  path,
+                  found,
+                  expected);
+  return body;
+}
+
+TensorRole parse_role(const std::string& text) {
+  for (const auto& [role, name] : kRoleNames) {
+    if (name == text) {
+      return role;
+    }
+  }
+  fail(ErrorCode::kInvalidData, "role '{}': expected parameter, moment1, moment2 or master", text);
+}
+
+ManifestFile parse_file(const Json& json) {
+  ManifestFile file{
+      .name = json.at("name"),
+      .digest = {.size_bytes = json.at("size_bytes"), .xxh3_128 = json.at("xxh3_128")}};
+  TESSERA_REQUIRE(!file.name.empty() && file.name.find('/') == std::string::npos,
+                  ErrorCode::kInvalidData,
+                  "file name '{}': expected a name without '/'",
+                  file.name);
+  return file;
+}
+
+ManifestTensor parse_tensor(const Json& json) {
+  const std::string dtype_name = json.at("dtype");
+  const std::optional<DType> dtype = parse_dtype(dtype_name);
+  TESSERA_REQUIRE(dtype,
+                  ErrorCode::kInvalidData,
+                  "dtype '{}': expected f64, f32, bf16, f16, i64, i32 or u8",
+                  dtype_name);
+  ManifestTensor tensor{.name = json.at("name"),
+                        .role = parse_role(json.at("role")),
+                        .dtype = *dtype,
+                        .shape = json.at("shape"),
+                        .slices = {}};
+  for (const Json& slice : json.at("slices")) {
+    tensor.slices.push_back({.file = slice.at("file"),
+                             .key = slice.at("key"),
+                             .offset = slice.at("offset"),
+                             .extent = slice.at("extent")});
+  }
+  return tensor;
+}
+
+Manifest parse_body(const Json& json) {
+  TESSERA_REQUIRE(json.at("format") == kFormatName,
+                  ErrorCode::kInvalidData,
+                  "format {}: expected \"{}\"",
+                  json.at("format").dump(),
+                  kFormatName);
+  TESSERA_REQUIRE(json.at("version") == kVersion,
+                  ErrorCode::kUnsupported,
+                  "checkpoint version {}: this build reads {}",
+                  json.at("version").dump(),
+                  kVersion);
+  const Json& trainer = json.at("trainer");
+  Manifest manifest;
+  manifest.meta = {.step = trainer.at("step"),
+                   .applied_steps = trainer.at("applied_steps"),
+                   .tokens_seen = trainer.at("tokens_seen"),
+                   .seed = trainer.at("seed"),
+                   .model = json.at("model").dump(),
+                   .config = json.at("config")};
+  for (const Json& file : json.at("files")) {
+    manifest.files.push_back(parse_file(file));
+  }
+  for (const Json& tensor : json.at("tensors")) {
+    manifest.tensors.push_back(parse_tensor(tensor));
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string_view to_string(TensorRole role) {
+  return std::find_if(kRoleNames.begin(),
+                      kRoleNames.end(),
+                      [role](const auto& known) { return known.first == role; })
+      ->second;
+}
+
+std::string print_manifest(const Manifest& manifest) {
+  try {
+    const std::string body = print_body(manifest);
+    return format("{}{}{}{}{}", kPrefix, checksum(body), kMiddle, body, kSuffix);
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kInvalidArgument, "a checkpoint's model or a name: {}", error.what());
+  }
+}
+
+Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {
+  const std::string_view body = checked_body(text, path.string());
+  return with_context([&] { return format("while reading {}", path.string()); },
+                      [&] {
+                        try {
+                          return parse_body(Json::parse(body));
+                        } catch (const Json::exception& error) {
+                          fail(ErrorCode::kInvalidData, "not a manifest: {}", error.what());
+                        }
+                      });
+}
+
+}  // namespace tessera

@@ -1,0 +1,160 @@
+#include "tessera/checkpoint/manifest.h"
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/file_digest.h"
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+Manifest example() {
+  return {
+      .meta = {.step = 400,
+               .applied_steps = 399,
+               .tokens_seen = 819200,
+               .seed = 0xffffffffffffffffULL,
+               .model = R"({"name":"llama3","eps":1e-05,"dim":256})",
+               .config = "[run]\nseed = 42 # \"é\"\n"},
+      .files = {{.name = "model-00001-of-00001.safetensors",
+                 .digest = {.size_bytes = 120, .xxh3_128 = "99aa06d3014798d86001c324468d497f"}}},
+      .tensors = {
+          {.name = "norm",
+           .role = TensorRole::kParameter,
+           .dtype = DType::kBF16,
+           .shape = {256},
+           .slices = {{.file = "model-00001-of-00001.safetensors",
+                       .key = "norm",
+                       .offset = {0},
+                       .extent = {256}}}},
+          {.name = "scalar",
+           .role = TensorRole::kMoment2,
+           .dtype = DType::kF32,
+           .shape = {},
+           .slices = {{.file = "f", .key = "moment2/scalar", .offset = {}, .extent = {}}}}}};
+}
+
+// A manifest with this body and the right checksum.
+std::string with_checksum(std::string_view body) {
+  return format("{{\"xxh3_128\":\"{}\",\n\"manifest\":{}}}\n",
+                digest(std::as_bytes(std::span(body))).xxh3_128,
+                body);
+}
+
+Error caught(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return {ErrorCode::kInternal, "no error"};
+}
+
+// People and other programs read this text: a change of it is a change of the format.
+TEST(Manifest, PrintsTheDocumentedText) {
+  const std::string body = R"({
+ "format": "tessera-checkpoint",
+ "version": 1,
+ "trainer": {"step":400,"applied_steps":399,"tokens_seen":819200,"seed":18446744073709551615},
+ "model": {"name":"llama3","eps":1e-05,"dim":256},
+ "config": "[run]\nseed = 42 # \"é\"\n",
+ "files": [
+  {"name":"model-00001-of-00001.safetensors","size_bytes":120,"xxh3_128":"99aa06d3014798d86001c324468d497f"}
+ ],
+ "tensors": [
+  {"name":"norm","role":"parameter","dtype":"bf16","shape":[256],"slices":[{"file":"model-00001-of-00001.safetensors","key":"norm","offset":[0],"extent":[256]}]},
+  {"name":"scalar","role":"moment2","dtype":"f32","shape":[],"slices":[{"file":"f","key":"moment2/scalar","offset":[],"extent":[]}]}
+ ]
+})";
+  EXPECT_EQ(print_manifest(example()), with_checksum(body));
+}
+
+TEST(Manifest, PrintsAndParses) {
+  EXPECT_EQ(parse_manifest(print_manifest(example()), "m"), example());
+  Manifest empty;
+  empty.meta.model = "null";
+  EXPECT_EQ(parse_manifest(print_manifest(empty), "m"), empty);
+}
+
+TEST(Manifest, RefusesEveryChangedByte) {
+  const std::string good = print_manifest(example());
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    for (const unsigned flip : {1U, 32U, 128U}) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(static_cast<unsigned char>(bad[i]) ^ flip);
+      const Error error = caught([&] { parse_manifest(bad, "dir/manifest.json"); });
+      ASSERT_EQ(error.code(), ErrorCode::kInvalidData) << "byte " << i;
+      ASSERT_THAT(error.message(), HasSubstr("dir/manifest.json: found "));
+      ASSERT_THAT(error.message(), HasSubstr("damaged"));
+    }
+  }
+}
+
+TEST(Manifest, RefusesEveryTruncation) {
+  const std::string good = print_manifest(example());
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    const Error error = caught([&] { parse_manifest(good.substr(0, size), "m"); });
+    ASSERT_EQ(error.code(), ErrorCode::kInvalidData) << "size " << size;
+  }
+  EXPECT_EQ(caught([&] { parse_manifest(good + " ", "m"); }).code(), ErrorCode::kInvalidData);
+}
+
+TEST(Manifest, RefusesOtherContents) {
+  const auto refusal = [](std::string_view body) {
+    return caught([&] { parse_manifest(with_checksum(body), "m"); });
+  };
+  const Error newer = refusal(R"({"format":"tessera-checkpoint","version":2})");
+  EXPECT_EQ(newer.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(newer.message(), "checkpoint version 2: this build reads 1");
+  const Error other = refusal(R"({"format":"other","version":1})");
+  EXPECT_EQ(other.code(), ErrorCode::kInvalidData);
+  EXPECT_STREQ(other.what(), "format \"other\": expected \"tessera-checkpoint\" (while reading m)");
+  for (const std::string_view body :
+       {"", "[]", "3", "{}", R"({"format":"tessera-checkpoint","version":1})"}) {
+    const Error error = refusal(body);
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData) << body;
+    EXPECT_THAT(error.message(), HasSubstr("not a manifest: "));
+  }
+}
+
+TEST(Manifest, RefusesBadFields) {
+  const auto refusal = [](std::string_view from, std::string_view to) {
+    std::string text = print_manifest(example());
+    const std::string_view begin = "\"manifest\":";
+    std::string body = text.substr(text.find(begin) + begin.size());
+    body.resize(body.size() - 2);
+    body.replace(body.find(from), from.size(), to);
+    const Error error = caught([&] { parse_manifest(with_checksum(body), "m"); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+    return error.message();
+  };
+  EXPECT_EQ(refusal("\"role\":\"moment2\"", "\"role\":\"moment3\""),
+            "role 'moment3': expected parameter, moment1, moment2 or master");
+  EXPECT_EQ(refusal("\"bf16\"", "\"bf17\""),
+            "dtype 'bf17': expected f64, f32, bf16, f16, i64, i32 or u8");
+  EXPECT_EQ(refusal("\"name\":\"model-", "\"name\":\"../model-"),
+            "file name '../model-00001-of-00001.safetensors': expected a name without '/'");
+  EXPECT_THAT(refusal("\"step\":400", "\"step\":\"x\""), HasSubstr("not a manifest: "));
+}
+
+TEST(Manifest, RefusesAModelThatIsNotJson) {
+  Manifest manifest = example();
+  manifest.meta.model = "llama";
+  const Error error = caught([&] { print_manifest(manifest); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.message(), HasSubstr("a checkpoint's model or a name: "));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,284 @@
+#include "tessera/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/tensor_size.h"
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+constexpr std::array<std::pair<DType, std::string_view>, 7> kDTypeNames = {{{DType::kF64, "F64"},
+                                                                            {DType::kF32, "F32"},
+                                                                            {DType::kBF16, "BF16"},
+                                                                            {DType::kF16, "F16"},
+                                                                            {DType::kI64, "I64"},
+                                                                            {DType::kI32, "I32"},
+                                                                            {DType::kU8, "U8"}}};
+
+// A tensor whose bytes are still only promised.
+struct Entry {
+  SafetensorsTensor tensor;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+std::string_view header_of(std::span<const std::byte> file, const std::string& path) {
+  TESSERA_REQUIRE(file.size() >= kLengthBytes,
+                  ErrorCode::kInvalidData,
+                  "{}: found {} bytes, expected at least the {} of a safetensors header length",
+                  path,
+                  file.size(),
+                  kLengthBytes);
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) {
+    length = length << 8U | std::to_integer<std::uint64_t>(file[i]);
+  }
+  TESSERA_REQUIRE(length <= kMaxHeaderBytes,
+                  ErrorCode::kInvalidData,
+                  "{}: header length {} at offset 0: expected at most {}",
+                  path,
+                  length,
+                  kMaxHeaderBytes);
+  TESSERA_REQUIRE(length <= file.size() - kLengthBytes,
+                  ErrorCode::kInvalidData,
+                  "{}: the header needs {} bytes after offset 8, found {}: the file is truncated",
+                  path,
+                  length,
+                  file.size() - kLengthBytes);
+  const std::string_view header(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+  TESSERA_REQUIRE(header.starts_with('{'),
+                  ErrorCode::kInvalidData,
+                  "{}: the header at offset 8 does not begin with '{{'",
+                  path);
+  return header;
+}
+
+// The format forbids repeated keys, which the JSON library would merge in silence.
+Json parse_header(std::string_view text, const std::string& path) {
+  // The library takes a zero byte for the end of the text.
+  TESSERA_REQUIRE(text.find('\0') == std::string_view::npos,
+                  ErrorCode::kInvalidData,
+                  "{}: the header is not JSON: it holds a zero byte",
+                  path);
+  std::vector<std::set<std::string>> keys;
+  const auto refuse_repeats = [&](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) {
+      keys.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      keys.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      TESSERA_REQUIRE(keys.back().insert(key).second,
+                      ErrorCode::kInvalidData,
+                      "{}: key '{}' appears twice in the header",
+                      path,
+                      key);
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, refuse_repeats);
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kInvalidData, "{}: the header is not JSON: {}", path, error.what());
+  }
+}
+
+std::map<std::string, std::string> parse_metadata(const Json& metadata, const std::string& path) {
+  TESSERA_REQUIRE(metadata.is_object(),
+                  ErrorCode::kInvalidData,
+                  "{}: {} is a JSON {}: expected an object of strings",
+                  path,
+                  kMetadataKey,
+                  metadata.type_name());
+  std::map<std::string, std::string> strings;
+  for (const auto& [key, value] : metadata.items()) {
+    TESSERA_REQUIRE(value.is_string(),
+                    ErrorCode::kInvalidData,
+                    "{}: {} '{}' is a JSON {}: expected a string",
+                    path,
+                    kMetadataKey,
+                    key,
+                    value.type_name());
+    strings.emplace(key, value.get<std::string>());
+  }
+  return strings;
+}
+
+DType parse_dtype_name(const Json& entry, const std::string& where) {
+  const auto found = entry.find("dtype");
+  TESSERA_REQUIRE(found != entry.end() && found->is_string(),
+                  ErrorCode::kInvalidData,
+                  "{}: expected a string 'dtype'",
+                  where);
+  const auto& text = found->get_ref<const std::string&>();
+  for (const auto& [dtype, name] : kDTypeNames) {
+    if (name == text) {
+      return dtype;
+    }
+  }
+  fail(ErrorCode::kInvalidData,
+       "{}: dtype '{}': expected F64, F32, BF16, F16, I64, I32 or U8",
+       where,
+       text);
+}
+
+// An array of integers in [0, 2^63).
+std::vector<std::int64_t> parse_integers(const Json& entry,
+                                         const char* key,
+                                         const std::string& where) {
+  const auto found = entry.find(key);
+  TESSERA_REQUIRE(found != entry.end() && found->is_array(),
+                  ErrorCode::kInvalidData,
+                  "{}: expected an array '{}'",
+                  where,
+                  key);
+  std::vector<std::int64_t> integers;
+  for (const Json& element : *found) {
+    TESSERA_REQUIRE(element.is_number_unsigned() &&
+                        element.get<std::uint64_t>() <=
+                            static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()),
+                    ErrorCode::kInvalidData,
+                    "{}: '{}' holds {}: expected integers from 0 to 2^63 - 1",
+                    where,
+                    key,
+                    element.dump(-1, ' ', false, Json::error_handler_t::replace));
+    integers.push_back(element.get<std::int64_t>());
+  }
+  return integers;
+}
+
+Entry parse_entry(const std::string& name, const Json& json, const std::string& path) {
+  const std::string where = format("{}: tensor '{}'", path, name);
+  TESSERA_REQUIRE(json.is_object(),
+                  ErrorCode::kInvalidData,
+                  "{} is a JSON {}: expected an object",
+                  where,
+                  json.type_name());
+  const std::vector<std::int64_t> offsets = parse_integers(json, "data_offsets", where);
+  TESSERA_REQUIRE(offsets.size() == 2 && offsets[0] <= offsets[1],
+                  ErrorCode::kInvalidData,
+                  "{}: expected data_offsets of [begin, end] with begin <= end",
+                  where);
+  Entry entry{.tensor = {.name = name,
+                         .dtype = parse_dtype_name(json, where),
+                         .shape = parse_integers(json, "shape", where),
+                         .data = {}},
+              .begin = static_cast<std::uint64_t>(offsets[0]),
+              .end = static_cast<std::uint64_t>(offsets[1])};
+  const std::optional<std::int64_t> expected =
+      tensor_size_bytes(entry.tensor.dtype, entry.tensor.shape);
+  TESSERA_REQUIRE(expected,
+                  ErrorCode::kInvalidData,
+                  "{}: shape {} has more than 2^63 bytes",
+                  where,
+                  format_shape(entry.tensor.shape));
+  TESSERA_REQUIRE(entry.end - entry.begin == static_cast<std::uint64_t>(*expected),
+                  ErrorCode::kInvalidData,
+                  "{}: data_offsets span {} bytes, expected {} for {} {}",
+                  where,
+                  entry.end - entry.begin,
+                  *expected,
+                  safetensors_name(entry.tensor.dtype),
+                  format_shape(entry.tensor.shape));
+  return entry;
+}
+
+// Points the tensors at their bytes; they must cover `data` without holes or overlaps.
+void place_entries(std::vector<Entry>& entries,
+                   std::span<const std::byte> data,
+                   const std::string& path) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::uint64_t covered = 0;
+  for (Entry& entry : entries) {
+    TESSERA_REQUIRE(entry.begin == covered,
+                    ErrorCode::kInvalidData,
+                    "{}: tensor '{}' begins at data offset {}, expected {}: tensors {}",
+                    path,
+                    entry.tensor.name,
+                    entry.begin,
+                    covered,
+                    entry.begin < covered ? "overlap" : "leave a hole");
+    TESSERA_REQUIRE(entry.end <= data.size(),
+                    ErrorCode::kInvalidData,
+                    "{}: tensor '{}' ends at data offset {}, but there are {} bytes of data: the "
+                    "file is truncated",
+                    path,
+                    entry.tensor.name,
+                    entry.end,
+                    data.size());
+    entry.tensor.data = data.subspan(entry.begin, entry.end - entry.begin);
+    covered = entry.end;
+  }
+  TESSERA_REQUIRE(covered == data.size(),
+                  ErrorCode::kInvalidData,
+                  "{}: found {} bytes of data, expected {}: the last ones belong to no tensor",
+                  path,
+                  data.size(),
+                  covered);
+}
+
+}  // namespace
+
+std::string_view safetensors_name(DType dtype) {
+  return std::find_if(kDTypeNames.begin(),
+                      kDTypeNames.end(),
+                      [dtype](const auto& known) { return known.first == dtype; })
+      ->second;
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : SafetensorsFile(MappedFile(path), path) {}
+
+SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& path)
+    : file_(std::move(file)) {
+  const std::string_view header = header_of(file_.bytes(), path.string());
+  const Json tensors = parse_header(header, path.string());
+  std::vector<Entry> entries;
+  for (const auto& [name, json] : tensors.items()) {
+    if (name == kMetadataKey) {
+      metadata_ = parse_metadata(json, path.string());
+    } else {
+      entries.push_back(parse_entry(name, json, path.string()));
+    }
+  }
+  place_entries(entries, file_.bytes().subspan(kLengthBytes + header.size()), path.string());
+  for (Entry& entry : entries) {
+    index_.emplace(entry.tensor.name, tensors_.size());
+    tensors_.push_back(std::move(entry.tensor));
+  }
+}
+
+const SafetensorsTensor* SafetensorsFile::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+}  // namespace tessera

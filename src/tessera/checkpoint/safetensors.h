@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/file_digest.h"
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+
+// A named tensor in row-major order, little-endian. `data` is borrowed.
+struct SafetensorsTensor {
+  std::string name = {};
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape = {};
+  std::span<const std::byte> data = {};
+};
+
+// The name of a dtype in the file format: "F32", "BF16", ...
+std::string_view safetensors_name(DType dtype);
+
+// A safetensors file, mapped: tensors are views into the file and live as long as this object.
+// Source: https://huggingface.co/docs/safetensors, "Format".
+class SafetensorsFile {
+ public:
+  // Checks the whole header before it gives anything out.
+  // Errors: kInvalidData naming the file, the tensor, what was found and what was expected.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  // The same for a file that is already mapped; `path` is for messages.
+  SafetensorsFile(MappedFile file, const std::filesystem::path& path);
+
+  // In the order of their data.
+  std::span<const SafetensorsTensor> tensors() const { return tensors_; }
+
+  // Null where the file has no such tensor.
+  const SafetensorsTensor* find(std::string_view name) const;
+
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  // The whole file.
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
+
+ private:
+  MappedFile file_;
+  std::vector<SafetensorsTensor> tensors_;
+  std::map<std::string, std::size_t, std::less<>> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Replaces `path` atomically by a file with these tensors, without a copy of their data. Tensors
+// lie in the file by falling element size, then in the order given, so that each one is aligned.
+// Errors: kInvalidArgument for a bad or repeated name, or data that does not match the shape;
+// kDeviceError naming the path and the system's reason (the old file stays).
+FileDigest write_safetensors(const std::filesystem::path& path,
+                             std::span<const SafetensorsTensor> tensors,
+                             const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace tessera

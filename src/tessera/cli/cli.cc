@@ -1,0 +1,121 @@
+#include "tessera/cli/cli.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/cli/build_info.h"
+#include "tessera/cli/machine_report.h"
+#include "tessera/cli/subcommands.h"
+#include "tessera/config/config.h"
+#include "tessera/train/commands.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kUsageError = 2;
+
+// A subcommand with the arguments RUN.toml [--section.key=value ...]; `body` gets their config.
+void add_run_command(CLI::App& app,
+                     const std::string& name,
+                     const std::string& description,
+                     void (*body)(const RunConfig&)) {
+  CLI::App& command = *app.add_subcommand(name, description);
+  // Shared with the callback, which lives as long as the command.
+  auto path = std::make_shared<std::string>();
+  command.add_option("RUN.toml", *path, "The run file")->required();
+  command.footer(
+      "Every key of the run file can be set with --section.key=value, as in --train.steps=100;\n"
+      "`tessera config` lists them.");
+  // What the parser does not know are overrides, which the config checks.
+  command.allow_extras();
+  command.callback([&command, path, body] { body(load_run_config(*path, command.remaining())); });
+}
+
+// A subcommand without arguments that prints a text.
+void add_text_command(CLI::App& app,
+                      const std::string& name,
+                      const std::string& description,
+                      std::string (*text)()) {
+  app.add_subcommand(name, description)->callback([text] { std::fputs(text().c_str(), stdout); });
+}
+
+void add_subcommands(CLI::App& app) {
+  add_run_command(app, "train", "Train a model", train_command);
+  add_run_command(app, "explain", "Print the program, memory and work of a run", explain_command);
+  add_generate(app);
+  add_tokenizer(app);
+  add_text_command(
+      app, "config", "Print every key of a run file, with its default and meaning", schema_toml);
+  add_text_command(app, "doctor", "Describe this machine and what it lacks for training", [] {
+    return format_report(inspect_machine("."));
+  });
+}
+
+// Prints one line, whatever the message holds.
+int report(std::string message, int code) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  log_error(message);
+  return code;
+}
+
+// The command that was being parsed, as typed: "tessera tokenizer train".
+std::string command_of(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app.get_name() : app.get_name() + " " + command_of(*chosen.front());
+}
+
+// What is wrong with a command line that names no subcommand.
+std::string missing_command(const CLI::App& app) {
+  if (app.remaining().empty()) {
+    return "expected a command (see tessera --help)";
+  }
+  const std::string typed = app.remaining().front();
+  const auto commands = app.get_subcommands({});
+  const auto nearest = std::ranges::min_element(commands, {}, [&](const CLI::App* command) {
+    return edit_distance(typed, command->get_name());
+  });
+  return format("unknown command \"{}\"; did you mean \"{}\"? (see tessera --help)",
+                typed,
+                (*nearest)->get_name());
+}
+
+int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+    return app.get_subcommands().empty() ? report(missing_command(app), kUsageError) : 0;
+  } catch (const CLI::Success& asked) {
+    return app.exit(asked);  // prints help or version
+  } catch (const CLI::ParseError& error) {
+    const bool no_command = app.get_subcommands().empty();
+    return report(no_command ? missing_command(app)
+                             : format("{} (see {} --help)", error.what(), command_of(app)),
+                  kUsageError);
+  } catch (const Error& error) {
+    return report(error.what(), exit_code(error.code()));
+  } catch (const std::bad_alloc&) {
+    return report("the system has no memory left", exit_code(ErrorCode::kOutOfMemory));
+  } catch (const std::exception& error) {
+    return report(format("unexpected: {}", error.what()), 1);
+  }
+}
+
+}  // namespace
+
+int run_cli(int argc, const char* const* argv) {
+  CLI::App app("Trains large language models, from a laptop core to thousands of GPUs.", "tessera");
+  app.set_version_flag("--version", describe_build(), "Print version, commit and build facts");
+  app.require_subcommand(0, 1);
+  add_subcommands(app);
+  return parse_and_run(app, argc, argv);
+}
+
+}  // namespace tessera

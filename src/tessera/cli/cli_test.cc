@@ -1,0 +1,207 @@
+#include "tessera/cli/cli.h"
+
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/cli/build_info.h"
+#include "tessera/config/config.h"
+#include "tessera/tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(std::initializer_list<const char*> arguments) {
+  std::vector<const char*> argv = {"tessera"};
+  argv.insert(argv.end(), arguments);
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = run_cli(static_cast<int>(argv.size()), argv.data());
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+// Checks exit code and the one line on stderr; nothing may be on stdout.
+void expect_error(std::initializer_list<const char*> arguments,
+                  int code,
+                  const std::string& message) {
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.code, code);
+  EXPECT_EQ(outcome.err, "error: " + message + "\n");
+  EXPECT_THAT(outcome.out, IsEmpty());
+}
+
+// A directory of its own, removed at the end.
+class CliFiles : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(directory_); }
+
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string write(const std::string& name, const std::string& text) {
+    const std::string path = directory_ / name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  std::string path(const std::string& name) { return directory_ / name; }
+
+ private:
+  std::filesystem::path directory_ = std::filesystem::path(testing::TempDir()) / "tessera_cli_test";
+};
+
+TEST(Cli, Version) {
+  const Outcome outcome = run({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, describe_build() + "\n");
+  EXPECT_THAT(outcome.out,
+              AllOf(StartsWith("tessera " + std::string(build_info().version) + "\n"),
+                    HasSubstr("\ncommit    " + std::string(build_info().commit) + "\n"),
+                    HasSubstr("\noneDNN    ")));
+}
+
+TEST(Cli, EveryCommandHasHelp) {
+  for (const char* command : {"train", "explain", "generate", "tokenizer", "config", "doctor"}) {
+    const Outcome outcome = run({command, "--help"});
+    EXPECT_EQ(outcome.code, 0) << command;
+    EXPECT_THAT(outcome.out, HasSubstr("Usage: tessera " + std::string(command))) << command;
+    EXPECT_THAT(run({"--help"}).out, HasSubstr("\n  " + std::string(command))) << command;
+  }
+  EXPECT_THAT(run({"tokenizer", "train", "--help"}).out, HasSubstr("--vocab"));
+  EXPECT_THAT(run({"train", "--help"}).out,
+              AllOf(HasSubstr("RUN.toml"), HasSubstr("--section.key=value")));
+}
+
+TEST(Cli, ConfigPrintsTheSchema) {
+  const Outcome outcome = run({"config"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, schema_toml());
+}
+
+TEST(Cli, DoctorDescribesTheMachine) {
+  const Outcome outcome = run({"doctor"});
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* fact :
+       {"tessera ", "\ncpu ", "\ncores ", "\nkernels ", "\nbf16 ", "\nmemory ", "\ndisk "}) {
+    EXPECT_THAT(outcome.out, HasSubstr(fact));
+  }
+}
+
+TEST(Cli, BadUsage) {
+  expect_error({}, 2, "expected a command (see tessera --help)");
+  expect_error({"trian", "run.toml"},
+               2,
+               "unknown command \"trian\"; did you mean \"train\"? (see tessera --help)");
+  expect_error({"train"}, 2, "RUN.toml is required (see tessera train --help)");
+  expect_error(
+      {"config", "x"}, 2, "The following argument was not expected: x (see tessera config --help)");
+  expect_error({"tokenizer"}, 2, "A subcommand is required (see tessera tokenizer --help)");
+  expect_error({"tokenizer", "train", "a.txt"},
+               2,
+               "--vocab is required (see tessera tokenizer train --help)");
+  expect_error(
+      {"tokenizer", "train", "a.txt", "--vocab", "0"},
+      2,
+      "--vocab: Value 0 not in range 1 to 2147483647 (see tessera tokenizer train --help)");
+}
+
+TEST(Cli, GenerateOptions) {
+  const std::string tail = " (see tessera generate --help)";
+  expect_error({"generate"}, 2, "CHECKPOINT is required" + tail);
+  expect_error({"generate", "runs/a", "--tokens", "0"},
+               2,
+               "--tokens: Value 0 not in range 1 to 2147483647" + tail);
+  expect_error({"generate", "runs/a", "--top-k", "-1"},
+               2,
+               "--top-k: Value -1 not in range 0 to 2147483647" + tail);
+  expect_error({"generate", "runs/a", "--top-p", "1.5"},
+               2,
+               "--top-p: Value 1.5 not in range 0.000000 to 1.000000" + tail);
+  expect_error(
+      {"generate", "runs/a", "--seed", "abc"}, 2, "Could not convert: --seed = abc" + tail);
+}
+
+TEST_F(CliFiles, BadRunFile) {
+  expect_error({"train", "missing.toml"},
+               2,
+               "run file: cannot open missing.toml: No such file or directory");
+  const std::string bad = write("bad.toml", "[train]\nstepz = 3\n");
+  for (const char* command : {"train", "explain"}) {
+    expect_error({command, bad.c_str()},
+                 2,
+                 bad + ":2:1: unknown key \"train.stepz\"; did you mean \"steps\"?");
+  }
+}
+
+TEST_F(CliFiles, OverridesReachTheConfig) {
+  const std::string good = write("good.toml", "[run]\ndir = \"r\"\n");
+  expect_error({"train", good.c_str(), "--train.steps=x y"},
+               2,
+               "--train.steps=x y: train.steps: found x y, which is not a TOML value, expected "
+               "integer from 1 to 2147483647");
+  expect_error({"explain", "--trian.steps=3", good.c_str()},
+               2,
+               "--trian.steps=3: unknown section \"trian\"; did you mean \"train\"?");
+  expect_error({"train", good.c_str(), "--verbose"}, 2, "--verbose: expected --section.key=value");
+  expect_error(
+      {"train", good.c_str(), "other.toml"}, 2, "other.toml: expected --section.key=value");
+  // The message stays one line.
+  expect_error({"train", good.c_str(), "--train.steps=1\n2"},
+               2,
+               "--train.steps=1 2: train.steps: found 1 2, which is not a TOML value, expected "
+               "integer from 1 to 2147483647");
+  expect_error({"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
+               2,
+               "model.dim: found nothing, expected a value, because model.flavor is empty");
+}
+
+TEST_F(CliFiles, TrainsATokenizer) {
+  const std::string text = write("text.txt", "the cat and the dog and the bird");
+  const std::string output = path("new/tokenizer.json");
+  const Outcome outcome =
+      run({"tokenizer", "train", text.c_str(), "--vocab", "262", "--output", output.c_str()});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith(output + ": 262 entries, trained in "));
+  const Tokenizer tokenizer = Tokenizer::load(output);
+  EXPECT_EQ(tokenizer.vocab_size(), 262);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("the bird")), "the bird");
+}
+
+TEST_F(CliFiles, TokenizerErrors) {
+  const std::string output = path("tokenizer.json");
+  const std::string missing = path("missing.txt");
+  expect_error(
+      {"tokenizer", "train", missing.c_str(), "--vocab", "300", "--output", output.c_str()},
+      3,
+      "cannot open " + missing + ": No such file or directory");
+  const std::string empty = write("empty.txt", "");
+  expect_error({"tokenizer", "train", empty.c_str(), "--vocab", "300", "--output", output.c_str()},
+               3,
+               empty + " is empty: nothing to train on");
+  const std::string text = write("text.txt", "the cat");
+  expect_error({"tokenizer", "train", text.c_str(), "--vocab", "100", "--output", output.c_str()},
+               2,
+               "vocab_size is 100, but the 256 bytes and 2 special tokens need at least 258");
+  EXPECT_FALSE(std::filesystem::exists(output));
+}
+
+}  // namespace
+}  // namespace tessera

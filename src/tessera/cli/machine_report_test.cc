@@ -1,0 +1,105 @@
+#include "tessera/cli/machine_report.h"
+
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/machine.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::StartsWith;
+
+constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
+
+MachineFacts good_machine() {
+  return {.build = "tessera 1.2.3",
+          .build_type = "Release",
+          .cpu = "Some Processor",
+          .cores = 8,
+          .usable_cores = 8,
+          .simd = "AVX3",
+          .dnnl_isa = "AVX-512 with AMX",
+          .bf16 = Bf16::kMatrix,
+          .memory_bytes = 16 * kGibibyte,
+          .usable_memory_bytes = 16 * kGibibyte,
+          .directory = "/data",
+          .directory_is_writable = true,
+          .free_disk_bytes = 100 * kGibibyte};
+}
+
+TEST(MachineReport, NothingIsMissing) {
+  EXPECT_EQ(format_report(good_machine()),
+            "tessera 1.2.3\n"
+            "cpu       Some Processor\n"
+            "cores     8 usable of 8\n"
+            "kernels   own: AVX3 (Highway); matrix products: AVX-512 with AMX (oneDNN)\n"
+            "bf16      native, matrix (AMX)\n"
+            "memory    16.0 GiB usable of 16.0 GiB\n"
+            "disk      100 GiB free in /data\n"
+            "devices   CPU only in this build\n"
+            "\n"
+            "Nothing is missing.\n");
+}
+
+// Each lack gives its one line, and no other.
+TEST(MachineReport, SaysWhatIsMissingAndHowToGetIt) {
+  const auto notes_after = [](auto change) {
+    MachineFacts facts = good_machine();
+    change(facts);
+    const std::string report = format_report(facts);
+    const std::string title = "\nWhat would help:\n";
+    const std::size_t at = report.find(title);
+    return at == std::string::npos ? "" : report.substr(at + title.size());
+  };
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.usable_cores = 2; }),
+              StartsWith("- 6 of 8 cores are out of reach: widen the job's allocation"));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.simd_is_narrow = true; }),
+              StartsWith("- no AVX2: "));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.bf16 = Bf16::kEmulated; }),
+              StartsWith("- no native bf16: leave train.dtype at f32"));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.bf16 = Bf16::kVector; }),
+              StartsWith("- no AMX: "));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.usable_memory_bytes = 2 * kGibibyte; }),
+              StartsWith("- a control group limits the memory: raise the job's limit"));
+  EXPECT_THAT(notes_after([](MachineFacts& m) {
+                m.memory_bytes = kGibibyte / 2;
+                m.usable_memory_bytes = kGibibyte / 2;
+              }),
+              StartsWith("- less than 1 GiB of memory: only tiny models fit"));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.directory_is_writable = false; }),
+              StartsWith("- /data is not writable: set run.dir"));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.free_disk_bytes = kGibibyte - 1; }),
+              StartsWith("- less than 1 GiB of disk: "));
+  EXPECT_THAT(notes_after([](MachineFacts& m) { m.build_type = "Debug"; }),
+              StartsWith("- a Debug build is slow: "));
+}
+
+TEST(MachineFacts, OfThisMachine) {
+  const MachineFacts facts = inspect_machine(testing::TempDir());
+  EXPECT_EQ(facts.usable_cores, usable_cores());
+  EXPECT_GE(facts.cores, facts.usable_cores);
+  EXPECT_EQ(facts.usable_memory_bytes, usable_memory_bytes());
+  EXPECT_GE(facts.memory_bytes, facts.usable_memory_bytes);
+  EXPECT_TRUE(facts.directory_is_writable);
+  EXPECT_GT(facts.free_disk_bytes, 0);
+  EXPECT_NE(facts.simd, "Unknown");
+}
+
+TEST(MachineFacts, MissingDirectory) {
+  try {
+    inspect_machine("/no/such/directory");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
+    EXPECT_EQ(error.message(),
+              "cannot ask for the free space of /no/such/directory: No such file or directory");
+  }
+}
+
+}  // namespace
+}  // namespace tessera

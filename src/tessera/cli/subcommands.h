@@ -1,0 +1,13 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace tessera {
+
+// Each adds one subcommand, which runs while the command line is parsed.
+void add_generate(CLI::App& app);
+void add_tokenizer(CLI::App& app);
+
+}  // namespace tessera

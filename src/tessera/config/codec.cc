@@ -1,0 +1,143 @@
+#include "tessera/config/codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "tessera/base/error.h"
+
+namespace tessera::codec {
+namespace {
+
+constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+
+Codec<double> number(const std::string& expected, bool (*allowed)(double)) {
+  auto read = [=](const ConfigValue& value) {
+    const auto* integer = std::get_if<std::int64_t>(&value.data);
+    const double x =
+        integer != nullptr ? static_cast<double>(*integer) : require<double>(value, expected);
+    if (!std::isfinite(x) || !allowed(x)) {
+      refuse(value, expected);
+    }
+    return x;
+  };
+  return {.expected = expected, .read = read, .write = [](double x) { return ConfigValue{x}; }};
+}
+
+Codec<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::string& expected) {
+  auto read = [=](const ConfigValue& value) {
+    const auto x = require<std::int64_t>(value, expected);
+    if (x < min || x > max) {
+      refuse(value, expected);
+    }
+    return x;
+  };
+  return {
+      .expected = expected, .read = read, .write = [](std::int64_t x) { return ConfigValue{x}; }};
+}
+
+}  // namespace
+
+void refuse(const ConfigValue& found, std::string_view expected) {
+  fail(ErrorCode::kInvalidConfig, "found {}, expected {}", describe(found), expected);
+}
+
+Codec<bool> boolean() {
+  return {.expected = "true or false",
+          .read = [](const ConfigValue& value) { return require<bool>(value, "true or false"); },
+          .write = [](bool flag) { return ConfigValue{flag}; }};
+}
+
+Codec<std::int64_t> at_least(std::int64_t min) {
+  return integer(
+      min, std::numeric_limits<std::int64_t>::max(), format("integer, at least {}", min));
+}
+
+Codec<std::int64_t> between(std::int64_t min, std::int64_t max) {
+  return integer(min, max, format("integer from {} to {}", min, max));
+}
+
+Codec<std::int64_t> size() {
+  return between(1, kMaxSize);
+}
+
+Codec<std::int64_t> size_or_zero() {
+  return between(0, kMaxSize);
+}
+
+Codec<double> positive() {
+  return number("number above 0", [](double x) { return x > 0; });
+}
+
+Codec<double> not_negative() {
+  return number("number, at least 0", [](double x) { return x >= 0; });
+}
+
+Codec<double> ratio() {
+  return number("number from 0 to 1", [](double x) { return x >= 0 && x <= 1; });
+}
+
+Codec<double> below_one() {
+  return number("number from 0 to below 1", [](double x) { return x >= 0 && x < 1; });
+}
+
+Codec<std::array<double, 2>> pair(const Codec<double>& element) {
+  const std::string expected = format("list of two, each a {}", element.expected);
+  auto read = [=, read = element.read](const ConfigValue& value) {
+    const auto& list = require<ConfigValue::List>(value, expected);
+    if (list.size() != 2) {
+      refuse(value, expected);
+    }
+    return std::array{read(list[0]), read(list[1])};
+  };
+  return {.expected = expected, .read = read, .write = [](const std::array<double, 2>& numbers) {
+            return ConfigValue{ConfigValue::List{ConfigValue{numbers[0]}, ConfigValue{numbers[1]}}};
+          }};
+}
+
+Codec<std::string> text() {
+  return {.expected = "string",
+          .form = ValueForm::kText,
+          .read = [](const ConfigValue& value) { return require<std::string>(value, "string"); },
+          .write = [](const std::string& string) { return ConfigValue{string}; }};
+}
+
+Codec<std::vector<std::string>> text_list() {
+  constexpr std::string_view kExpected = "list of strings";
+  auto read = [=](const ConfigValue& value) {
+    std::vector<std::string> strings;
+    for (const ConfigValue& element : require<ConfigValue::List>(value, kExpected)) {
+      strings.push_back(require<std::string>(element, kExpected));
+    }
+    return strings;
+  };
+  auto write = [](const std::vector<std::string>& strings) {
+    ConfigValue::List list;
+    for (const std::string& string : strings) {
+      list.push_back(ConfigValue{string});
+    }
+    return ConfigValue{std::move(list)};
+  };
+  return {
+      .expected = std::string(kExpected), .form = ValueForm::kList, .read = read, .write = write};
+}
+
+Codec<std::string> word(const std::vector<std::string_view>& words) {
+  std::string expected;
+  for (const std::string_view word : words) {
+    expected += format("{}\"{}\"", expected.empty() ? "" : " or ", word);
+  }
+  Codec<std::string> result = text();
+  result.expected = expected;
+  result.read = [=](const ConfigValue& value) {
+    const auto& found = require<std::string>(value, expected);
+    if (std::find(words.begin(), words.end(), found) == words.end()) {
+      refuse(value, expected);
+    }
+    return found;
+  };
+  return result;
+}
+
+}  // namespace tessera::codec

@@ -1,0 +1,402 @@
+#include "tessera/config/config.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/config/schema.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The message of the kInvalidConfig error that `body` must throw.
+std::string config_error(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig) << error.what();
+    return error.message();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+std::string parse_error(std::string_view text) {
+  return config_error([&] { parse_run_config(text, "run.toml"); });
+}
+
+std::string override_error(std::string_view override) {
+  RunConfig config;
+  return config_error([&] { apply_override(config, override); });
+}
+
+RunConfig with_override(std::string_view override) {
+  RunConfig config;
+  apply_override(config, override);
+  return config;
+}
+
+// The smallest config that is valid.
+RunConfig valid_config() {
+  RunConfig config;
+  config.run.dir = "runs/test";
+  config.model.flavor = "debug";
+  config.tokenizer.path = "tokenizer.json";
+  config.data.files = {"a.txt"};
+  return config;
+}
+
+// valid_config() without a flavor.
+RunConfig explicit_config() {
+  RunConfig config = valid_config();
+  config.model.flavor.clear();
+  config.model.dim = 64;
+  config.model.layers = 2;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;
+  config.model.ffn = 128;
+  config.model.vocab = 300;
+  return config;
+}
+
+// The message of validate() after `change`.
+std::string invalid(RunConfig config, const std::function<void(RunConfig&)>& change) {
+  validate(config);
+  change(config);
+  return config_error([&] { validate(config); });
+}
+
+TEST(ParseConfig, ReadsEveryKindOfValue) {
+  const RunConfig config = parse_run_config(R"(
+[run]
+dir = "runs/a"
+seed = 7
+[model]
+dim = 0x40
+tied = true
+[data]
+files = ["a.txt", 'b "2".txt']
+document_separator = "\n\n"
+shuffle = false
+[train]
+dtype = "bf16"
+[optimizer]
+lr = 1
+betas = [0, 0.99]
+[schedule]
+decay = "cosine"
+)",
+                                            "run.toml");
+  RunConfig expected;
+  expected.run = {.dir = "runs/a", .seed = 7};
+  expected.model.dim = 64;
+  expected.model.tied = true;
+  expected.data.files = {"a.txt", "b \"2\".txt"};
+  expected.data.document_separator = "\n\n";
+  expected.data.shuffle = false;
+  expected.train.dtype = DType::kBF16;
+  expected.optimizer.lr = 1.0;
+  expected.optimizer.betas = {0.0, 0.99};
+  expected.schedule.decay = Decay::kCosine;
+  EXPECT_EQ(config, expected);
+}
+
+TEST(ParseConfig, EmptyFileGivesDefaults) {
+  EXPECT_EQ(parse_run_config("", "x"), RunConfig{});
+}
+
+TEST(ParseConfig, UnknownNames) {
+  EXPECT_EQ(parse_error("[train]\nsteps = 3\n  stepz = 4\n"),
+            "run.toml:3:3: unknown key \"train.stepz\"; did you mean \"steps\"?");
+  EXPECT_EQ(parse_error("[train]\nsequence_length = 4\n"),
+            "run.toml:2:1: unknown key \"train.sequence_length\"; did you mean "
+            "\"data.sequence_length\"?");
+  EXPECT_EQ(parse_error("[train]\nxylophone = 4\n"),
+            "run.toml:2:1: unknown key \"train.xylophone\"");
+  EXPECT_EQ(parse_error("\n[optimiser]\nlr = 4\n"),
+            "run.toml:2:2: unknown section \"optimiser\"; did you mean \"optimizer\"?");
+}
+
+// Keys that would change nothing yet are refused, not ignored.
+TEST(ParseConfig, RefusesWhatDoesNotExistYet) {
+  EXPECT_EQ(parse_error("[parallel]\ntensor = 2\n"), "run.toml:1:2: unknown section \"parallel\"");
+  EXPECT_EQ(parse_error("[state]\npreset = \"fsdp\"\n"), "run.toml:1:2: unknown section \"state\"");
+}
+
+TEST(ParseConfig, WrongTypes) {
+  EXPECT_EQ(parse_error("[train]\nsteps = \"many\"\n"),
+            "run.toml:2:9: train.steps: found string \"many\", expected integer from 1 to "
+            "2147483647");
+  EXPECT_EQ(parse_error("[train]\nsteps = 1.5\n"),
+            "run.toml:2:9: train.steps: found number 1.5, expected integer from 1 to 2147483647");
+  EXPECT_EQ(parse_error("[run]\ndir = 3\n"),
+            "run.toml:2:7: run.dir: found integer 3, expected string");
+  EXPECT_EQ(parse_error("[data]\nshuffle = 1\n"),
+            "run.toml:2:11: data.shuffle: found integer 1, expected true or false");
+  EXPECT_EQ(parse_error("[data]\nfiles = \"a.txt\"\n"),
+            "run.toml:2:9: data.files: found string \"a.txt\", expected list of strings");
+  EXPECT_EQ(parse_error("[data]\nfiles = [\"a.txt\", true]\n"),
+            "run.toml:2:9: data.files: found boolean true, expected list of strings");
+  EXPECT_EQ(parse_error("[optimizer]\nlr = [1]\n"),
+            "run.toml:2:6: optimizer.lr: found list [1], expected number above 0");
+  EXPECT_EQ(parse_error("[optimizer]\nlr = 2024-01-01\n"),
+            "run.toml:2:6: optimizer.lr: found a date, expected number above 0");
+  EXPECT_EQ(parse_error("[train.steps]\nx = 1\n"),
+            "run.toml:1:1: train.steps: found a table, expected integer from 1 to 2147483647");
+  EXPECT_EQ(parse_error("train = 3\n"),
+            "run.toml:1:1: train: found integer, expected a section [train]");
+}
+
+TEST(ParseConfig, Ranges) {
+  EXPECT_EQ(parse_error("[train]\nsteps = 0\n"),
+            "run.toml:2:9: train.steps: found integer 0, expected integer from 1 to 2147483647");
+  EXPECT_EQ(parse_error("[run]\nseed = -1\n"),
+            "run.toml:2:8: run.seed: found integer -1, expected integer, at least 0");
+  EXPECT_EQ(parse_error("[optimizer]\nlr = 0.0\n"),
+            "run.toml:2:6: optimizer.lr: found number 0.0, expected number above 0");
+  EXPECT_EQ(parse_error("[optimizer]\nlr = inf\n"),
+            "run.toml:2:6: optimizer.lr: found number inf, expected number above 0");
+  EXPECT_EQ(parse_error("[optimizer]\nclip = nan\n"),
+            "run.toml:2:8: optimizer.clip: found number nan, expected number, at least 0");
+  EXPECT_EQ(parse_error("[optimizer]\nbetas = [0.9, 1.0]\n"),
+            "run.toml:2:9: optimizer.betas: found number 1.0, expected number from 0 to below 1");
+  EXPECT_EQ(parse_error("[optimizer]\nbetas = [0.9]\n"),
+            "run.toml:2:9: optimizer.betas: found list [0.9], expected list of two, each a number "
+            "from 0 to below 1");
+  EXPECT_EQ(parse_error("[schedule]\nfloor = 1.5\n"),
+            "run.toml:2:9: schedule.floor: found number 1.5, expected number from 0 to 1");
+  EXPECT_EQ(parse_error("[train]\ndtype = \"f16\"\n"),
+            "run.toml:2:9: train.dtype: found string \"f16\", expected \"f32\" or \"bf16\"");
+  EXPECT_EQ(
+      parse_error("[model]\nflavor = \"9B\"\n"),
+      "run.toml:2:10: model.flavor: found string \"9B\", expected \"\" or \"debug\" or \"1B\" or "
+      "\"3B\" or \"8B\" or \"70B\" or \"405B\"");
+  EXPECT_EQ(parse_error("[model]\nname = \"gpt2\"\n"),
+            "run.toml:2:8: model.name: found string \"gpt2\", expected \"llama3\"");
+}
+
+TEST(ParseConfig, SyntaxErrorsNameThePlace) {
+  EXPECT_THAT(parse_error("[train]\nsteps = = 3\n"), HasSubstr("run.toml:2:9: "));
+  EXPECT_THAT(parse_error("[train]\nsteps = 3\nsteps = 4\n"), HasSubstr("run.toml:3:"));
+  EXPECT_THAT(parse_error("[run]\ndir = \"\xff\"\n"), HasSubstr("run.toml:2:"));
+}
+
+TEST(Override, ScalarsAndWords) {
+  EXPECT_EQ(with_override("--train.steps=12").train.steps, 12);
+  EXPECT_EQ(with_override("--optimizer.lr=3e-3").optimizer.lr, 3e-3);
+  EXPECT_EQ(with_override("--data.shuffle=false").data.shuffle, false);
+  EXPECT_EQ(with_override("--model.tied=true").model.tied, true);
+  EXPECT_EQ(with_override("--train.dtype=bf16").train.dtype, DType::kBF16);
+  EXPECT_THAT(with_override("--optimizer.betas=[0.8, 0.9]").optimizer.betas, ElementsAre(0.8, 0.9));
+}
+
+TEST(Override, Strings) {
+  EXPECT_EQ(with_override("--run.dir=runs/a b").run.dir, "runs/a b");
+  EXPECT_EQ(with_override("--run.dir=123").run.dir, "123");
+  EXPECT_EQ(with_override("--run.dir=").run.dir, "");
+  EXPECT_EQ(with_override("--sample.prompt=a = b.c").sample.prompt, "a = b.c");
+  EXPECT_EQ(with_override("--sample.prompt=say \"hi\" \\n").sample.prompt, "say \"hi\" \\n");
+  EXPECT_EQ(with_override("--sample.prompt=\"tab\\there \\\"q\\\"\"").sample.prompt,
+            "tab\there \"q\"");
+  EXPECT_EQ(with_override("--sample.prompt='it \"is\"'").sample.prompt, "it \"is\"");
+}
+
+TEST(Override, Lists) {
+  EXPECT_THAT(with_override("--data.files=a, b.txt").data.files, ElementsAre("a, b.txt"));
+  EXPECT_THAT(with_override("--data.files=\"[x].txt\"").data.files, ElementsAre("[x].txt"));
+  EXPECT_THAT(with_override("--data.files=[\"a.txt\", 'b \"2\".txt']").data.files,
+              ElementsAre("a.txt", "b \"2\".txt"));
+  EXPECT_THAT(with_override("--data.files=[]").data.files, ElementsAre());
+}
+
+TEST(Override, Errors) {
+  EXPECT_EQ(override_error("--train.steps=abc"),
+            "--train.steps=abc: train.steps: found abc, which is not a TOML value, expected "
+            "integer from 1 to 2147483647");
+  EXPECT_EQ(override_error("--train.steps=1\ntrain=2"),
+            "--train.steps=1\ntrain=2: train.steps: found 1\ntrain=2, which is not a TOML value, "
+            "expected integer from 1 to 2147483647");
+  EXPECT_EQ(override_error("--train.steps=0"),
+            "--train.steps=0: train.steps: found integer 0, expected integer from 1 to 2147483647");
+  EXPECT_EQ(override_error("--optimizer.lr={a=1}"),
+            "--optimizer.lr={a=1}: optimizer.lr: found a table, expected number above 0");
+  EXPECT_EQ(override_error("--data.files=[\"a\""),
+            "--data.files=[\"a\": data.files: found [\"a\", which is not a TOML value, expected "
+            "list of strings");
+  EXPECT_EQ(override_error("--data.files=[1]"),
+            "--data.files=[1]: data.files: found integer 1, expected list of strings");
+  EXPECT_EQ(override_error("--run.dir=\"x"),
+            "--run.dir=\"x: run.dir: found \"x, which is not a TOML value, expected string");
+  EXPECT_EQ(override_error("--run.dir=\xff"),
+            "--run.dir=\xff: run.dir: found bytes that are not UTF-8, expected string");
+  EXPECT_EQ(override_error("--train.step=3"),
+            "--train.step=3: unknown key \"train.step\"; did you mean \"steps\"?");
+  EXPECT_EQ(override_error("--trian.steps=3"),
+            "--trian.steps=3: unknown section \"trian\"; did you mean \"train\"?");
+  for (const std::string bad : {"--train.steps", "--steps=3.5", "train.steps=3", "--", ""}) {
+    EXPECT_EQ(override_error(bad), bad + ": expected --section.key=value");
+  }
+}
+
+TEST(Validate, Paths) {
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.run.dir.clear(); }),
+            "run.dir: found an empty string, expected a directory");
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.tokenizer.path.clear(); }),
+            "tokenizer.path: found an empty string, expected the path of a tokenizer.json");
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.data.files.clear(); }),
+            "data.files: found an empty list, expected at least one file");
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.data.files.emplace_back(); }),
+            "data.files: found an empty string, expected the path of a file");
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.checkpoint.resume.clear(); }),
+            "checkpoint.resume: found an empty string, expected auto, none or a checkpoint's path");
+}
+
+TEST(Validate, ModelDims) {
+  EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.heads = 5; }),
+            "model.heads: found 5, expected a divisor of model.dim = 64");
+  EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.heads = 64; }),
+            "model.heads: found 64, which makes heads 1 wide (model.dim = 64), expected an even "
+            "width for rotary positions");
+  EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.kv_heads = 3; }),
+            "model.kv_heads: found 3, expected a divisor of model.heads = 4");
+  EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.tokenizer.train_vocab = 301; }),
+            "tokenizer.train_vocab: found 301, expected 0 or model.vocab = 300");
+}
+
+TEST(Validate, DimsMayBeLeftOutOnlyWithAFlavor) {
+  const auto missing = [](std::optional<std::int64_t> ModelSection::* dim) {
+    return invalid(explicit_config(), [=](RunConfig& c) { (c.model.*dim).reset(); });
+  };
+  const std::string tail = ": found nothing, expected a value, because model.flavor is empty";
+  EXPECT_EQ(missing(&ModelSection::dim), "model.dim" + tail);
+  EXPECT_EQ(missing(&ModelSection::layers), "model.layers" + tail);
+  EXPECT_EQ(missing(&ModelSection::heads), "model.heads" + tail);
+  EXPECT_EQ(missing(&ModelSection::ffn), "model.ffn" + tail);
+  EXPECT_EQ(missing(&ModelSection::vocab), "model.vocab" + tail);
+  RunConfig config = explicit_config();
+  config.model.kv_heads.reset();
+  EXPECT_NO_THROW(validate(config));
+}
+
+TEST(Validate, BatchAndSchedule) {
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.train.microbatch = 3; }),
+            "train.microbatch: found 3, expected a divisor of train.global_batch = 4");
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.schedule.warmup = 81; }),
+            "schedule.warmup: found 81, expected at most 80: schedule.decay_ratio = 0.8 takes 320 "
+            "of train.steps = 400");
+  RunConfig config = valid_config();
+  config.schedule.warmup = 80;
+  EXPECT_NO_THROW(validate(config));
+}
+
+TEST(LoadConfig, FileOverridesAndValidation) {
+  const std::string path = testing::TempDir() + "load_config_test.toml";
+  write_file_atomic(path, to_toml(valid_config()));
+  const std::vector<std::string> overrides = {"--train.steps=100", "--train.steps=200"};
+  EXPECT_EQ(load_run_config(path, overrides).train.steps, 200);
+
+  const std::vector<std::string> bad = {"--train.microbatch=3"};
+  EXPECT_EQ(config_error([&] { load_run_config(path, bad); }),
+            "train.microbatch: found 3, expected a divisor of train.global_batch = 4");
+  write_file_atomic(path, "[train]\nx = 1\n");
+  EXPECT_EQ(config_error([&] { load_run_config(path); }), path + ":2:1: unknown key \"train.x\"");
+  std::filesystem::remove(path);
+  EXPECT_EQ(config_error([&] { load_run_config(path); }),
+            "run file: cannot open " + path + ": No such file or directory");
+}
+
+// A config in which every key differs from its default.
+RunConfig unusual_config() {
+  RunConfig c;
+  c.run = {.dir = "dir \"quoted\" \\ \x01\x7f\t\n\xc3\xa4", .seed = 9007199254740993, .threads = 3};
+  c.model = {.name = "llama3",
+             .flavor = "8B",
+             .dim = 64,
+             .layers = 2,
+             .heads = 4,
+             .kv_heads = 2,
+             .ffn = 96,
+             .vocab = 300,
+             .tied = false,
+             .rope_scaling = true,
+             .rope_theta = 10000,
+             .norm_eps = 1.0 / 3};
+  c.tokenizer = {.path = "t.json", .train_vocab = 300};
+  c.data = {.files = {"a", "b # c", ""},
+            .format = DataFormat::kText,
+            .sequence_length = 33,
+            .shuffle = false,
+            .document_mask = false,
+            .mask_boundary = true,
+            .document_separator = "\r\n\f"};
+  c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16};
+  c.optimizer = {.name = OptimizerName::kAdamW,
+                 .lr = 1e-300,
+                 .betas = {0.1 + 0.2, 0.999},
+                 .eps = 5e-324,
+                 .weight_decay = 1e22,
+                 .clip = 100};
+  c.schedule = {.warmup = 1, .decay_ratio = 0.1, .decay = Decay::kSqrt, .floor = 1};
+  c.memory = {.recompute = Recompute::kFull, .limit_bytes = 1LL << 40};
+  c.checkpoint = {.every = 7, .keep = 0, .resume = "none"};
+  c.log = {.every = 1};
+  c.sample = {.prompt = "p", .tokens = 3, .temperature = 0};
+  c.passes = {.fuse = false, .group_gemms = false, .dump = "d"};
+  return c;
+}
+
+TEST(ToToml, ParsesBackToAnEqualConfig) {
+  for (const RunConfig& config : {RunConfig{}, valid_config(), unusual_config()}) {
+    EXPECT_EQ(parse_run_config(to_toml(config), "resolved"), config);
+  }
+}
+
+// Guards the test above: what equals its default would survive a key that is not printed.
+TEST(ToToml, UnusualConfigLeavesNoDefault) {
+  for (const ConfigSection& section : schema()) {
+    for (const ConfigKey& key : section.keys) {
+      const std::string name = format("{}.{}", section.name, key.name);
+      const bool has_one_value =
+          name == "model.name" || name == "data.format" || name == "optimizer.name";
+      EXPECT_EQ(key.get(unusual_config()) == key.get(RunConfig{}), has_one_value) << name;
+    }
+  }
+}
+
+TEST(ToToml, LeavesOutEmptyOptionals) {
+  RunConfig config = unusual_config();
+  EXPECT_THAT(to_toml(config), HasSubstr("tied = false\n"));
+  config.model.tied.reset();
+  EXPECT_THAT(to_toml(config), Not(HasSubstr("tied")));
+}
+
+TEST(Schema, TomlIsAValidFileOfDefaults) {
+  EXPECT_EQ(parse_run_config(schema_toml(), "schema"), RunConfig{});
+  EXPECT_THAT(schema_toml(),
+              HasSubstr("# Optimizer steps. (integer from 1 to 2147483647)\n"
+                        "steps = 400\n"));
+}
+
+// Set TESSERA_UPDATE_GOLDEN=1 to rewrite the page.
+TEST(Schema, ReferencePageIsUpToDate) {
+  const std::filesystem::path page = std::filesystem::path(TESSERA_SOURCE_DIR) / "docs/config.md";
+  if (std::getenv("TESSERA_UPDATE_GOLDEN") != nullptr) {
+    write_file_atomic(page, schema_markdown());
+  }
+  EXPECT_EQ(read_file(page), schema_markdown()) << "TESSERA_UPDATE_GOLDEN=1 rewrites the page";
+}
+
+}  // namespace
+}  // namespace tessera

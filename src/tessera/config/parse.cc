@@ -1,0 +1,180 @@
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <toml++/toml.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/config/config.h"
+#include "tessera/config/lookup.h"
+#include "tessera/config/schema.h"
+
+namespace tessera {
+namespace {
+
+std::string type_name(const toml::node& node) {
+  std::ostringstream name;
+  name << node.type();
+  return name.str();
+}
+
+std::string place(std::string_view source, const toml::source_region& region) {
+  return format("{}:{}:{}", source, region.begin.line, region.begin.column);
+}
+
+// Errors: kInvalidConfig for what no key holds: tables in lists, dates.
+ConfigValue to_value(const toml::node& node, std::string_view expected) {
+  if (const auto* flag = node.as_boolean()) {
+    return {flag->get()};
+  }
+  if (const auto* integer = node.as_integer()) {
+    return {integer->get()};
+  }
+  if (const auto* number = node.as_floating_point()) {
+    return {number->get()};
+  }
+  if (const auto* text = node.as_string()) {
+    return {text->get()};
+  }
+  if (const auto* array = node.as_array()) {
+    ConfigValue::List list;
+    for (const toml::node& element : *array) {
+      list.push_back(to_value(element, expected));
+    }
+    return {std::move(list)};
+  }
+  fail(ErrorCode::kInvalidConfig, "found a {}, expected {}", type_name(node), expected);
+}
+
+// Runs `body`; an error gets "where: section.key: " in front.
+template <class Body>
+decltype(auto) at_key(std::string_view where,
+                      const ConfigSection& section,
+                      const ConfigKey& key,
+                      const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}.{}: {}", where, section.name, key.name, error.message());
+  }
+}
+
+// The value that TOML source text stands for; nothing when it is not one TOML value.
+std::optional<ConfigValue> parse_value(std::string_view text, const ConfigKey& key) {
+  try {
+    const toml::table table = toml::parse(format("value = {}\n", text));
+    const toml::node* value = table.get("value");
+    return table.size() == 1 && value != nullptr ? std::optional(to_value(*value, key.expected))
+                                                 : std::nullopt;
+  } catch (const toml::parse_error&) {
+    return std::nullopt;
+  }
+}
+
+// Text from the command line. Errors: kInvalidConfig when it is not UTF-8, which TOML and so the
+// resolved config cannot hold.
+ConfigValue bare_text(std::string_view text, const ConfigKey& key) {
+  ConfigValue value{std::string(text)};
+  TESSERA_REQUIRE(parse_value(to_toml(value), key).has_value(),
+                  ErrorCode::kInvalidConfig,
+                  "found bytes that are not UTF-8, expected {}",
+                  key.expected);
+  return value;
+}
+
+ConfigValue override_value(std::string_view text, const ConfigKey& key) {
+  const bool quoted = text.starts_with('"') || text.starts_with('\'');
+  const bool bracketed = text.starts_with('[');
+  const bool is_toml = key.form == ValueForm::kScalar || (key.form == ValueForm::kText && quoted) ||
+                       (key.form == ValueForm::kList && (quoted || bracketed));
+  ConfigValue value = bare_text(text, key);
+  if (is_toml) {
+    std::optional<ConfigValue> parsed = parse_value(text, key);
+    TESSERA_REQUIRE(parsed.has_value(),
+                    ErrorCode::kInvalidConfig,
+                    "found {}, which is not a TOML value, expected {}",
+                    text,
+                    key.expected);
+    value = std::move(*parsed);
+  }
+  const bool is_list = std::holds_alternative<ConfigValue::List>(value.data);
+  return key.form == ValueForm::kList && !is_list ? ConfigValue{ConfigValue::List{std::move(value)}}
+                                                  : value;
+}
+
+toml::table parse_toml(std::string_view text, std::string_view source) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail(ErrorCode::kInvalidConfig, "{}: {}", place(source, error.source()), error.description());
+  }
+}
+
+}  // namespace
+
+RunConfig parse_run_config(std::string_view text, std::string_view source) {
+  const std::vector<ConfigSection> sections = schema();
+  const toml::table file = parse_toml(text, source);
+  RunConfig config;
+  for (const auto& [section_name, node] : file) {
+    const std::string section_place = place(source, section_name.source());
+    const ConfigSection& section = find_section(sections, section_name.str(), section_place);
+    const toml::table* table = node.as_table();
+    TESSERA_REQUIRE(table != nullptr,
+                    ErrorCode::kInvalidConfig,
+                    "{}: {}: found {}, expected a section [{}]",
+                    section_place,
+                    section.name,
+                    type_name(node),
+                    section.name);
+    for (const auto& entry : *table) {
+      const toml::key& name = entry.first;
+      const toml::node& value = entry.second;
+      const ConfigKey& key = find_key(sections, section, name.str(), place(source, name.source()));
+      at_key(place(source, value.source()), section, key, [&] {
+        key.set(config, to_value(value, key.expected));
+      });
+    }
+  }
+  return config;
+}
+
+void apply_override(RunConfig& config, std::string_view override) {
+  const std::size_t dot = override.find('.');
+  const std::size_t equals = override.find('=');
+  TESSERA_REQUIRE(override.starts_with("--") && equals != std::string_view::npos && dot < equals,
+                  ErrorCode::kInvalidConfig,
+                  "{}: expected --section.key=value",
+                  override);
+  const std::vector<ConfigSection> sections = schema();
+  const ConfigSection& section = find_section(sections, override.substr(2, dot - 2), override);
+  const ConfigKey& key =
+      find_key(sections, section, override.substr(dot + 1, equals - dot - 1), override);
+  at_key(override, section, key, [&] {
+    key.set(config, override_value(override.substr(equals + 1), key));
+  });
+}
+
+RunConfig load_run_config(const std::filesystem::path& path,
+                          std::span<const std::string> overrides) {
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const Error& error) {
+    // A run file that cannot be read is a mistake on the command line, not bad data.
+    fail(ErrorCode::kInvalidConfig, "run file: {}", error.message());
+  }
+  RunConfig config = parse_run_config(text, path.string());
+  for (const std::string& override : overrides) {
+    apply_override(config, override);
+  }
+  validate(config);
+  return config;
+}
+
+}  // namespace tessera

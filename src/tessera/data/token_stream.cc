@@ -1,0 +1,140 @@
+#include "tessera/data/token_stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <iterator>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+
+namespace tessera {
+namespace {
+
+// Files are mapped and encoded so many at a time, to bound mappings and tokens held twice.
+constexpr std::size_t kFilesPerWave = 256;
+
+MappedFile open_text(const std::filesystem::path& path) {
+  MappedFile file(path);
+  TESSERA_REQUIRE(
+      !file.bytes().empty(), ErrorCode::kInvalidData, "{} is empty: expected text", path.string());
+  return file;
+}
+
+void append_documents(std::string_view text,
+                      std::string_view separator,
+                      std::vector<std::string_view>& documents) {
+  while (!text.empty()) {
+    const std::size_t end = separator.empty() ? text.size() : text.find(separator);
+    const std::string_view document = text.substr(0, end);
+    if (!document.empty()) {
+      documents.push_back(document);
+    }
+    text.remove_prefix(end == std::string_view::npos
+                           ? text.size()
+                           : std::min(end + separator.size(), text.size()));
+  }
+}
+
+// encoded[i] = encode(documents[i]), on up to `threads` threads. An error of `encode` is rethrown.
+std::vector<std::vector<std::int32_t>> encode_all(std::span<const std::string_view> documents,
+                                                  const TextEncoder& encoder,
+                                                  int threads) {
+  std::vector<std::vector<std::int32_t>> encoded(documents.size());
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr first_error;
+  std::mutex error_mutex;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < documents.size(); i = next++) {
+        encoded[i] = encoder.encode(documents[i]);
+      }
+    } catch (...) {
+      const std::scoped_lock lock(error_mutex);
+      first_error = std::current_exception();
+      next = documents.size();
+    }
+  };
+  const std::size_t num_helpers =
+      std::min(static_cast<std::size_t>(std::max(threads, 1)), documents.size()) - 1;
+  std::vector<std::jthread> helpers;
+  helpers.reserve(num_helpers);
+  for (std::size_t i = 0; i < num_helpers; ++i) {
+    helpers.emplace_back(work);
+  }
+  work();
+  helpers.clear();
+  if (first_error) {
+    std::rethrow_exception(first_error);
+  }
+  return encoded;
+}
+
+void append_document(const std::vector<std::int32_t>& document,
+                     const TextEncoder& encoder,
+                     const TextOptions& options,
+                     TokenStream& stream) {
+  const std::size_t start = stream.tokens.size();
+  if (options.add_bos && encoder.bos) {
+    stream.tokens.push_back(*encoder.bos);
+  }
+  std::copy(document.begin(), document.end(), std::back_inserter(stream.tokens));
+  if (options.add_eos && encoder.eos) {
+    stream.tokens.push_back(*encoder.eos);
+  }
+  if (stream.tokens.size() > start) {
+    stream.document_starts.push_back(static_cast<std::int64_t>(start));
+  }
+}
+
+void append_files(std::span<const std::filesystem::path> paths,
+                  const TextEncoder& encoder,
+                  const TextOptions& options,
+                  TokenStream& stream) {
+  std::vector<MappedFile> files;
+  std::vector<std::string_view> documents;
+  for (const std::filesystem::path& path : paths) {
+    files.push_back(open_text(path));
+    const std::size_t before = documents.size();
+    append_documents(files.back().text(), options.document_separator, documents);
+    TESSERA_REQUIRE(documents.size() > before,
+                    ErrorCode::kInvalidData,
+                    "{} holds document separators only: expected text",
+                    path.string());
+  }
+  for (const std::vector<std::int32_t>& document :
+       encode_all(documents, encoder, options.threads)) {
+    append_document(document, encoder, options, stream);
+  }
+}
+
+}  // namespace
+
+TokenStream tokenize_text_files(std::span<const std::filesystem::path> files,
+                                const TextEncoder& encoder,
+                                const TextOptions& options) {
+  TESSERA_REQUIRE(
+      !files.empty(), ErrorCode::kInvalidData, "no data files given: expected at least one");
+  // A bad last file must not cost the time of encoding all the others.
+  for (const std::filesystem::path& path : files) {
+    open_text(path);
+  }
+  TokenStream stream;
+  while (!files.empty()) {
+    const std::size_t count = std::min(files.size(), kFilesPerWave);
+    append_files(files.first(count), encoder, options, stream);
+    files = files.subspan(count);
+  }
+  return stream;
+}
+
+}  // namespace tessera

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/ir/ids.h"
+#include "tessera/ir/op.h"
+#include "tessera/ir/tensor_type.h"
+
+namespace tessera {
+
+// Where a value comes from.
+enum class ValueKind : std::uint8_t {
+  kInput,      // differs from microbatch to microbatch: tokens, labels, ...
+  kScalar,     // set by the host once a step: learning rate, 1/valid tokens, ...
+  kParameter,  // trained weights
+  kGradient,   // accumulates a parameter's gradient over the microbatches of a step
+  kOptimizer,  // optimizer state: moments, f32 master
+  kResult,     // of a node
+};
+
+// When a node runs: once a microbatch (forward, backward, weight gradient) or once a step (update).
+enum class Phase : std::uint8_t { kForward, kBackward, kWeightGradient, kUpdate };
+
+std::string_view name(ValueKind kind);
+std::string_view name(Phase phase);
+
+// How a parameter or optimizer state starts, as a pure function of seed, name and index.
+struct Initializer {
+  double mean = 0.0;
+  double std = 0.0;  // normal with this standard deviation; 0: constant `mean`
+  double cut = 0.0;  // cut at ±cut standard deviations; 0: not cut
+
+  friend bool operator==(const Initializer&, const Initializer&) = default;
+};
+
+struct ValueInfo {
+  TensorType type;
+  ValueKind kind = ValueKind::kResult;
+  std::string name = {};          // unique and not empty unless kResult
+  Initializer init = {};          // kParameter only
+  NodeId producer = {};           // kResult only
+  std::int32_t result_index = 0;  // kResult only
+};
+
+struct Node {
+  OpRef op;
+  std::vector<ValueId> operands;
+  std::vector<ValueId> results;
+  Phase phase = Phase::kForward;
+  std::int32_t layer = -1;  // the model's layer, the unit of recompute; -1 outside the layers
+};
+
+// A value that outlives the step's microbatch. With `updates`, it is the new content of that state
+// (parameter, gradient, optimizer); else it is read by the host after the step.
+struct Output {
+  std::string name;
+  ValueId value;
+  std::optional<ValueId> updates = std::nullopt;
+
+  friend bool operator==(const Output&, const Output&) = default;
+};
+
+// The sequential model, one microbatch of all data ranks, with global shapes: nodes in an order in
+// which they can run. A value is defined once (SSA).
+struct Graph {
+  std::string name;
+  std::vector<ValueInfo> values;
+  std::vector<Node> nodes;
+  std::vector<Output> outputs;
+
+  const ValueInfo& operator[](ValueId id) const { return values[id.at()]; }
+
+  ValueInfo& operator[](ValueId id) { return values[id.at()]; }
+
+  // Adds a value that no node produces.
+  ValueId add_source(ValueKind kind,
+                     std::string value_name,
+                     TensorType type,
+                     Initializer init = {});
+
+  // The source called `value_name`, or an invalid id.
+  ValueId find_source(std::string_view value_name) const;
+
+  // Types of `ids`, in order.
+  TensorTypes types(std::span<const ValueId> ids) const;
+
+  // All sources of `kind`, in order of definition.
+  std::vector<ValueId> sources(ValueKind kind) const;
+};
+
+// The nodes that read each value, in node order, indexed by value; outputs are not counted.
+std::vector<std::vector<NodeId>> users(const Graph& graph);
+
+// The text form, which parse_graph() reads back. One line a value or node.
+std::string to_string(const Graph& graph);
+
+// Errors: kInvalidArgument with line and column. Result types are written in the text and must
+// equal what the op infers. `custom_ops` are prototypes of ops from outside the list that the text
+// names.
+Graph parse_graph(std::string_view text, std::span<const OpRef> custom_ops = {});
+
+// Same values, nodes and outputs, with equal ids.
+bool equal(const Graph& a, const Graph& b);
+
+// Throws kInternal naming node and value unless: operands are defined before use and exist, arity
+// and result types are what the op says, ids link up, names are unique, outputs exist and updated
+// state has the type of its new content.
+void verify(const Graph& graph);
+
+}  // namespace tessera

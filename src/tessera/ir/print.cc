@@ -1,0 +1,205 @@
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/graph.h"
+#include "tessera/ir/text_scanner.h"
+
+// The text form of a graph:
+//   graph "llama" {
+//     %0: i32[batch=1, seq=8] = input "tokens"
+//     %1: f32[vocab=64, embed=16] = parameter "embedding" normal(0, 0.02, 3)
+//     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
+//     output "loss" = %9
+//     update %1 = %12
+//   }
+namespace tessera {
+namespace {
+
+std::string join_values(const Graph& graph, std::span<const ValueId> ids, bool with_types) {
+  std::string text;
+  for (const ValueId id : ids) {
+    text += format("{}%{}", text.empty() ? "" : ", ", id.index);
+    if (with_types) {
+      text += format(": {}", to_string(graph[id].type));
+    }
+  }
+  return text;
+}
+
+std::string source_text(const Graph& graph, ValueId id) {
+  const ValueInfo& value = graph[id];
+  std::string text = format(
+      "%{}: {} = {} {}", id.index, to_string(value.type), name(value.kind), quote(value.name));
+  if (value.kind == ValueKind::kParameter) {
+    text += format(" normal({}, {}, {})", value.init.mean, value.init.std, value.init.cut);
+  }
+  return text;
+}
+
+std::string node_text(const Graph& graph, const Node& node) {
+  std::string text = format("{} = {}({}) @{}",
+                            join_values(graph, node.results, true),
+                            to_string(*node.op),
+                            join_values(graph, node.operands, false),
+                            name(node.phase));
+  if (node.layer >= 0) {
+    text += format(" layer {}", node.layer);
+  }
+  return text;
+}
+
+constexpr std::array kSourceKinds = {ValueKind::kInput,
+                                     ValueKind::kScalar,
+                                     ValueKind::kParameter,
+                                     ValueKind::kGradient,
+                                     ValueKind::kOptimizer};
+constexpr std::array kPhases = {
+    Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
+
+class GraphParser {
+ public:
+  GraphParser(std::string_view text, std::span<const OpRef> custom_ops)
+      : scanner_(text, custom_ops) {}
+
+  Graph parse() {
+    scanner_.expect("graph");
+    graph_.name = scanner_.quoted();
+    scanner_.expect("{");
+    while (!scanner_.accept("}")) {
+      statement();
+    }
+    scanner_.end();
+    return std::move(graph_);
+  }
+
+ private:
+  void statement() {
+    if (scanner_.accept("output")) {
+      std::string output_name = scanner_.quoted();
+      scanner_.expect("=");
+      graph_.outputs.push_back({.name = std::move(output_name), .value = scanner_.value()});
+    } else if (scanner_.accept("update")) {
+      const ValueId state = scanner_.value();
+      scanner_.expect("=");
+      const ValueId content = scanner_.value();
+      TESSERA_REQUIRE(state.valid() && state.at() < graph_.values.size(),
+                      ErrorCode::kInvalidArgument,
+                      "update of %{}, which is not defined",
+                      state.index);
+      graph_.outputs.push_back({.name = graph_[state].name, .value = content, .updates = state});
+    } else {
+      definition();
+    }
+  }
+
+  // Values are numbered in any order, so each is put at its own place.
+  void place(ValueId id, ValueInfo value) {
+    if (!id.valid() || id.index > (1 << 28)) {
+      scanner_.fail_expected("a value number");
+    }
+    if (id.at() >= graph_.values.size()) {
+      graph_.values.resize(id.at() + 1);
+    }
+    graph_[id] = std::move(value);
+  }
+
+  void definition() {
+    std::vector<std::pair<ValueId, TensorType>> results;
+    do {
+      const ValueId id = scanner_.value();
+      scanner_.expect(":");
+      results.emplace_back(id, scanner_.tensor_type());
+    } while (scanner_.accept(","));
+    scanner_.expect("=");
+    for (const ValueKind kind : kSourceKinds) {
+      if (scanner_.accept(name(kind))) {
+        source(kind, results);
+        return;
+      }
+    }
+    node(results);
+  }
+
+  void source(ValueKind kind, std::vector<std::pair<ValueId, TensorType>>& results) {
+    ValueInfo value{.type = results.at(0).second, .kind = kind, .name = scanner_.quoted()};
+    if (kind == ValueKind::kParameter) {
+      scanner_.expect("normal");
+      scanner_.expect("(");
+      value.init.mean = scanner_.number();
+      scanner_.expect(",");
+      value.init.std = scanner_.number();
+      scanner_.expect(",");
+      value.init.cut = scanner_.number();
+      scanner_.expect(")");
+    }
+    place(results[0].first, std::move(value));
+  }
+
+  void node(std::vector<std::pair<ValueId, TensorType>>& results) {
+    Node node{.op = parse_op(scanner_), .operands = {}, .results = {}};
+    scanner_.expect("(");
+    while (!scanner_.accept(")")) {
+      if (!node.operands.empty()) {
+        scanner_.expect(",");
+      }
+      node.operands.push_back(scanner_.value());
+    }
+    scanner_.expect("@");
+    node.phase = phase();
+    if (scanner_.accept("layer")) {
+      node.layer = static_cast<std::int32_t>(scanner_.integer());
+    }
+    const NodeId id = NodeId::of(graph_.nodes.size());
+    for (auto& [result, type] : results) {
+      place(result,
+            {.type = std::move(type),
+             .producer = id,
+             .result_index = static_cast<std::int32_t>(node.results.size())});
+      node.results.push_back(result);
+    }
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  Phase phase() {
+    for (const Phase candidate : kPhases) {
+      if (scanner_.accept(name(candidate))) {
+        return candidate;
+      }
+    }
+    scanner_.fail_expected("a phase");
+  }
+
+  TextScanner scanner_;
+  Graph graph_;
+};
+
+}  // namespace
+
+std::string to_string(const Graph& graph) {
+  std::string text = format("graph {} {{\n", quote(graph.name));
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    if (graph.values[i].kind != ValueKind::kResult) {
+      text += format("  {}\n", source_text(graph, ValueId::of(i)));
+    }
+  }
+  for (const Node& node : graph.nodes) {
+    text += format("  {}\n", node_text(graph, node));
+  }
+  for (const Output& output : graph.outputs) {
+    text += output.updates
+                ? format("  update %{} = %{}\n", output.updates->index, output.value.index)
+                : format("  output {} = %{}\n", quote(output.name), output.value.index);
+  }
+  return text + "}\n";
+}
+
+Graph parse_graph(std::string_view text, std::span<const OpRef> custom_ops) {
+  Graph graph = GraphParser(text, custom_ops).parse();
+  verify(graph);
+  return graph;
+}
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+#include "tessera/ir/tensor_type.h"
+
+#include "tessera/base/error.h"
+#include "tessera/ir/text_scanner.h"
+
+namespace tessera {
+
+std::int64_t TensorType::num_elements() const {
+  return extent(0, dims.size());
+}
+
+std::int64_t TensorType::num_bytes() const {
+  return num_elements() * static_cast<std::int64_t>(size_bytes(dtype));
+}
+
+std::int64_t TensorType::extent(std::size_t first, std::size_t last) const {
+  std::int64_t product = 1;
+  for (std::size_t i = first; i < last; ++i) {
+    product *= dims[i].bound;
+  }
+  return product;
+}
+
+std::string to_string(const TensorType& type) {
+  std::string text(name(type.dtype));
+  text += '[';
+  for (std::size_t i = 0; i < type.dims.size(); ++i) {
+    const Dim& dim = type.dims[i];
+    text += format("{}{}={}", i == 0 ? "" : ", ", dim.name, dim.bound);
+    if (dim.count) {
+      text += format(":%{}", dim.count->index);
+    }
+  }
+  return text + ']';
+}
+
+TensorType parse_tensor_type(std::string_view text) {
+  TextScanner scanner(text);
+  TensorType type = scanner.tensor_type();
+  scanner.end();
+  return type;
+}
+
+}  // namespace tessera

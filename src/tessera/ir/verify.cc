@@ -1,0 +1,100 @@
+#include <set>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/graph.h"
+
+namespace tessera {
+namespace {
+
+void verify_sources(const Graph& graph, std::vector<bool>& defined) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    const ValueInfo& value = graph.values[i];
+    if (value.kind == ValueKind::kResult) {
+      continue;
+    }
+    TESSERA_CHECK(!value.name.empty() && names.insert(value.name).second,
+                  "value %{}: source name \"{}\" is empty or not unique",
+                  i,
+                  value.name);
+    defined[i] = true;
+  }
+}
+
+void verify_operands(const Graph& graph, const Node& node, const std::vector<bool>& defined) {
+  const OpInfo facts = info(*node.op);
+  TESSERA_CHECK(static_cast<std::size_t>(facts.num_operands) == node.operands.size() &&
+                    static_cast<std::size_t>(facts.num_results) == node.results.size(),
+                "{} has {} operands and {} results, expected {} and {}",
+                facts.name,
+                node.operands.size(),
+                node.results.size(),
+                facts.num_operands,
+                facts.num_results);
+  for (const ValueId operand : node.operands) {
+    TESSERA_CHECK(operand.valid() && operand.at() < graph.values.size() && defined[operand.at()],
+                  "operand %{} is used before it is defined",
+                  operand.index);
+  }
+}
+
+void verify_results(const Graph& graph, NodeId id, std::vector<bool>& defined) {
+  const Node& node = graph.nodes[id.at()];
+  const TensorTypes expected = infer(*node.op, graph.types(node.operands));
+  for (std::size_t r = 0; r < node.results.size(); ++r) {
+    const ValueId result = node.results[r];
+    TESSERA_CHECK(result.valid() && result.at() < graph.values.size() && !defined[result.at()],
+                  "result %{} is defined twice",
+                  result.index);
+    const ValueInfo& value = graph[result];
+    TESSERA_CHECK(value.kind == ValueKind::kResult && value.producer == id &&
+                      value.result_index == static_cast<std::int32_t>(r),
+                  "result %{} does not link back to its node",
+                  result.index);
+    TESSERA_CHECK(value.type == expected[r],
+                  "result %{} is {}, the op infers {}",
+                  result.index,
+                  to_string(value.type),
+                  to_string(expected[r]));
+    defined[result.at()] = true;
+  }
+}
+
+void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
+  std::set<std::int32_t> updated;
+  for (const Output& output : graph.outputs) {
+    TESSERA_CHECK(output.value.valid() && output.value.at() < graph.values.size() &&
+                      defined[output.value.at()],
+                  "output {} is not defined",
+                  output.name);
+    if (output.updates) {
+      TESSERA_CHECK(updated.insert(output.updates->index).second &&
+                        graph[*output.updates].type == graph[output.value].type,
+                    "output {} does not fit the state %{} that it updates",
+                    output.name,
+                    output.updates->index);
+    }
+  }
+}
+
+}  // namespace
+
+void verify(const Graph& graph) {
+  with_context([&] { return format("graph {}", graph.name); },
+               [&] {
+                 std::vector<bool> defined(graph.values.size(), false);
+                 verify_sources(graph, defined);
+                 for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+                   const Node& node = graph.nodes[i];
+                   with_context([&] { return format("node {}: {}", i, to_string(*node.op)); },
+                                [&] {
+                                  verify_operands(graph, node, defined);
+                                  verify_results(graph, NodeId::of(i), defined);
+                                });
+                 }
+                 verify_outputs(graph, defined);
+               });
+}
+
+}  // namespace tessera

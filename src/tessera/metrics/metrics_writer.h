@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "tessera/base/file.h"
+
+namespace tessera {
+
+// The measurements of one step; the field names are the keys in metrics.jsonl.
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0.0;  // mean over the step's valid tokens
+  double grad_norm = 0.0;
+  double lr = 0.0;
+  std::int64_t tokens = 0;  // seen since step 1, this step included
+  double step_seconds = 0.0;
+  double tokens_per_second = 0.0;
+  std::int64_t memory_bytes = 0;
+};
+
+// One JSON object on one line, without its end. Floats have enough digits to read back to the same
+// double; NaN and infinities, which JSON lacks, are null.
+std::string to_json(const StepMetrics& metrics);
+
+// Appends a line a step to a JSONL file. Each line is handed to the system at once, so that a
+// killed process loses none.
+class MetricsWriter {
+ public:
+  // Continues the file of a run resumed after `resume_step` (0: a new run): lines of later steps,
+  // and a torn last line, are cut off, so that the file is that of an uninterrupted run.
+  // Errors: kInvalidData naming the file and the place of a line that is not ours; kDeviceError
+  // naming the path and the system's reason.
+  MetricsWriter(const std::filesystem::path& path, std::int64_t resume_step);
+
+  // Errors: kDeviceError naming the path and the system's reason.
+  void write(const StepMetrics& metrics);
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor file_;
+};
+
+}  // namespace tessera

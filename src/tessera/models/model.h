@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tessera/ir/builder.h"
+
+namespace tessera {
+
+// What a model reads, by sequence and position: (batch, seq) i32 each.
+struct ModelInputs {
+  Value tokens;
+  Value positions;
+  Value documents;
+};
+
+// What a model computes: hidden states (batch, seq, embed) and the head (vocab, embed), whose
+// product are the logits. Loss and sampling are built on top, so that the full logits never exist.
+struct ModelOutputs {
+  Value hidden;
+  Value head;
+};
+
+// A model is a function that writes its forward graph. It says nothing about parallelism, gradients
+// or memory: plans map the names of dims to mesh axes.
+using Model = std::function<ModelOutputs(GraphBuilder& builder, const ModelInputs& inputs)>;
+
+// A model and the sizes that the rest of the program needs to know.
+struct ModelDescription {
+  Model model;
+  std::int64_t vocab = 0;
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t num_embedding_parameters = 0;  // looked up, not multiplied: left out of FLOP counts
+  std::string json = "{}";                    // what a checkpoint must agree with, as a JSON object
+};
+
+// Training FLOP per token in TorchTitan's convention, without a discount for causal attention:
+// 6 (N - N_embedding) + 6 layers heads 2 head_dim seq.
+double training_flop_per_token(const ModelDescription& description,
+                               std::int64_t num_parameters,
+                               std::int64_t sequence_length);
+
+}  // namespace tessera

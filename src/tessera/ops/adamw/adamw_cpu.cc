@@ -1,0 +1,131 @@
+#include "tessera/ops/adamw/adamw_cpu.h"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/ops/adamw/adamw_cpu.cc"
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/elements.h"
+#include "tessera/backend/cpu/foreach_target-inl.h"
+#include "tessera/backend/cpu/simd-inl.h"
+#include "tessera/base/error.h"
+
+// Always in place: an element is written where it was read.
+
+HWY_BEFORE_NAMESPACE();
+
+namespace tessera::cpu::HWY_NAMESPACE {
+
+namespace {
+
+// The weights of a segment and, with a bf16 parameter, where its rounded copy goes.
+struct Weights {
+  float* exact = nullptr;
+  BFloat16* rounded = nullptr;
+};
+
+// No result streams: their lines were just read.
+template <class Gradient, bool kMaster>
+HWY_INLINE void update(const AdamwStep& step, const Segment<5>& segment) {
+  const Gradient* const gradient = segment.as<const Gradient>(1);
+  float* const m = segment.as<float>(2);
+  float* const v = segment.as<float>(3);
+  const Weights w = {.exact = segment.as<float>(4), .rounded = segment.as<BFloat16>(0)};
+  const F32 f32;
+  for_lanes(segment.size, [&](auto lanes, std::int64_t i) HWY_ATTR {
+    prefetch_ahead(gradient + i);
+    prefetch_ahead(m + i);
+    prefetch_ahead(v + i);
+    prefetch_ahead(w.exact + i);
+    const VecF32 g = hn::Mul(load(lanes, gradient + i), hn::Set(f32, step.gradient_scale));
+    const VecF32 old_m = hn::Mul(load(lanes, m + i), hn::Set(f32, step.beta1));
+    const VecF32 old_v = hn::Mul(load(lanes, v + i), hn::Set(f32, step.beta2));
+    const VecF32 new_m = hn::MulAdd(g, hn::Set(f32, step.one_minus_beta1), old_m);
+    const VecF32 square = hn::Mul(g, g);
+    const VecF32 new_v = hn::MulAdd(square, hn::Set(f32, step.one_minus_beta2), old_v);
+    const VecF32 root = hn::Mul(hn::Sqrt(new_v), hn::Set(f32, step.root_correction));
+    const VecF32 ratio = hn::Div(new_m, hn::Add(root, hn::Set(f32, step.eps)));
+    const VecF32 kept = hn::Mul(load(lanes, w.exact + i), hn::Set(f32, step.decay));
+    const VecF32 weight = hn::NegMulAdd(ratio, hn::Set(f32, step.step), kept);
+    store(lanes, m + i, new_m);
+    store(lanes, v + i, new_v);
+    store(lanes, w.exact + i, weight);
+    if constexpr (kMaster) {
+      store(lanes, w.rounded + i, weight);
+    }
+  });
+}
+
+void adamw_segment(const AdamwStep& step,
+                   const Segment<5>& segment,
+                   bool gradient_is_bf16,
+                   bool master) {
+  if (gradient_is_bf16) {
+    master ? update<BFloat16, true>(step, segment) : update<BFloat16, false>(step, segment);
+  } else {
+    master ? update<float, true>(step, segment) : update<float, false>(step, segment);
+  }
+}
+
+}  // namespace
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tessera {
+
+namespace cpu {
+
+namespace {
+
+HWY_EXPORT(adamw_segment);
+
+}  // namespace
+
+AdamwStep adamw_step(const AdamwAttrs& attrs, double lr, double t, float gradient_scale) {
+  return {.beta1 = static_cast<float>(attrs.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - attrs.beta1),
+          .beta2 = static_cast<float>(attrs.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - attrs.beta2),
+          .eps = static_cast<float>(attrs.eps),
+          .decay = static_cast<float>(1.0 - lr * attrs.weight_decay),
+          .step = static_cast<float>(lr / (1.0 - std::pow(attrs.beta1, t))),
+          .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(attrs.beta2, t))),
+          .gradient_scale = gradient_scale};
+}
+
+}  // namespace cpu
+
+void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views) {
+  const std::size_t num_states = attrs.master ? 5 : 4;
+  for (std::size_t i = 0; i < views.out.size(); ++i) {
+    const std::size_t operand = i == 0 ? 0 : i + 1;  // all states but the gradient
+    TESSERA_CHECK(
+        views.out[i].data == views.in[operand].data, "adamw updates result {} in place", i);
+  }
+  const auto scalar = [&](std::size_t index) {
+    return *views.in[num_states + index].as<const float>();
+  };
+  if (scalar(3) == 0.0F) {
+    return;
+  }
+  const cpu::AdamwStep step = cpu::adamw_step(attrs, scalar(0), scalar(1), scalar(2));
+  const std::array<View, 5> states = {
+      views.in[0], views.in[1], views.in[2], views.in[3], views.in[attrs.master ? 4 : 0]};
+  const cpu::Form gradient =
+      cpu::form_of(views.in.subspan(1, 1), cpu::common_inner_dims(states), {});
+  auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::adamw_segment);
+  cpu::parallel_segments<5>(context.threads(), states, [&](const cpu::Segment<5>& part) {
+    segment(step, part, gradient.bf16, attrs.master);
+  });
+}
+
+}  // namespace tessera
+
+#endif  // HWY_ONCE

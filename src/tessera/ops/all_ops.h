@@ -1,0 +1,83 @@
+#pragma once
+
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "tessera/ops/adamw/adamw.h"
+#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/custom/custom.h"
+#include "tessera/ops/elementwise/elementwise.h"
+#include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/gelu/gelu.h"
+#include "tessera/ops/gradient_norm/gradient_norm.h"
+#include "tessera/ops/layer_norm/layer_norm.h"
+#include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/rms_norm/rms_norm.h"
+#include "tessera/ops/rope/rope.h"
+#include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/take/take.h"
+#include "tessera/ops/view/view_ops.h"
+
+namespace tessera {
+
+// The closed list of ops. To add one: its folder, an include above, a line below.
+using OpVariant = std::variant<AddAttrs,
+                               AdamwAttrs,
+                               AttentionAttrs,
+                               AttentionBackwardAttrs,
+                               CastAttrs,
+                               ClipScaleAttrs,
+                               ConcatAttrs,
+                               CrossEntropyAttrs,
+                               EmbeddingAttrs,
+                               EmbeddingBackwardAttrs,
+                               GeluAttrs,
+                               GeluBackwardAttrs,
+                               LayerNormAttrs,
+                               LayerNormBackwardAttrs,
+                               LayerNormWeightGradientAttrs,
+                               MatmulAttrs,
+                               MulAttrs,
+                               RmsNormAttrs,
+                               RmsNormBackwardAttrs,
+                               RmsNormWeightGradientAttrs,
+                               RopeAttrs,
+                               RopeTableAttrs,
+                               ScaleAttrs,
+                               SliceAttrs,
+                               SumSquaresAttrs,
+                               SwigluAttrs,
+                               SwigluBackwardAttrs,
+                               TakeAttrs,
+                               CustomOp>;
+
+template <class Variant>
+struct EveryOpHasItsFacets;
+
+template <class... As>
+struct EveryOpHasItsFacets<std::variant<As...>> {
+  static_assert((OpAttrs<As> && ...), "an op of the list lacks a facet: see ops/op.h");
+  static constexpr bool kValue = true;
+};
+
+static_assert(EveryOpHasItsFacets<OpVariant>::kValue);
+
+// One op with its attributes.
+class Op {
+ public:
+  explicit Op(OpVariant attrs) : attrs_(std::move(attrs)) {}
+
+  const OpVariant& attrs() const { return attrs_; }
+
+  template <class A>
+  const A* get_if() const {
+    return std::get_if<A>(&attrs_);
+  }
+
+ private:
+  OpVariant attrs_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,149 @@
+#include "tessera/ops/attention/attention.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// Operands `first` .. are q, k, v; `ids` .. are the four id tensors.
+void require_shapes(Types in, std::size_t first, std::size_t ids) {
+  const TensorType& q = in[first];
+  const TensorType& k = in[first + 1];
+  for (std::size_t i = first; i < first + 3; ++i) {
+    require_dims(in, i, 4);
+    require_dtype(in, i, q.dtype);
+  }
+  require_float(in, first);
+  require_same_shape(in, first + 1, first + 2);
+  TESSERA_REQUIRE(q.dims[0].bound == k.dims[0].bound && q.dims[3].bound == k.dims[3].bound &&
+                      q.dims[2].bound % k.dims[2].bound == 0,
+                  ErrorCode::kInvalidArgument,
+                  "queries {} and keys {}: batch and head_dim must be equal, and the number of "
+                  "key/value heads must divide that of query heads",
+                  to_string(q),
+                  to_string(k));
+  for (std::size_t i = ids; i < ids + 4; ++i) {
+    require_dtype(in, i, DType::kI32);
+    const TensorType& owner = (i - ids) % 2 == 0 ? q : k;
+    TESSERA_REQUIRE(in[i].num_dims() == 2 && in[i].dims[0].bound == owner.dims[0].bound &&
+                        in[i].dims[1].bound == owner.dims[1].bound,
+                    ErrorCode::kInvalidArgument,
+                    "operand {} is {}, expected the first two dims of {}",
+                    i,
+                    to_string(in[i]),
+                    to_string(owner));
+  }
+}
+
+// Score and value products over all pairs, halved where causal queries and keys have equal length.
+double pairs(const TensorType& q, const TensorType& k, bool causal) {
+  const double all = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound) *
+                     static_cast<double>(q.dims[1].bound) * static_cast<double>(k.dims[1].bound);
+  return causal && q.dims[1].bound == k.dims[1].bound ? all / 2.0 : all;
+}
+
+constexpr std::string_view kIdFactors = "(b t), (b s), (b t), (b s)";
+
+}  // namespace
+
+OpInfo info(const AttentionAttrs&) {
+  return {.name = "attention", .num_operands = 7, .num_results = 2};
+}
+
+TensorTypes infer(const AttentionAttrs&, Types in) {
+  require_shapes(in, 0, 3);
+  const auto& q = in[0].dims;
+  return {in[0], {.dtype = DType::kF32, .dims = {q[0], q[2], q[1]}}};
+}
+
+// With grouped queries h counts groups of heads, so that one name serves queries and keys.
+FactorRule factors(const AttentionAttrs&, Types) {
+  return parse_factor_rule(
+      format("(b t h d), (b s h d), (b s h d), {} -> (b t h d), (b h t) | whole s, d", kIdFactors));
+}
+
+Cost cost(const AttentionAttrs& attrs, Types in) {
+  const double flop =
+      4.0 * pairs(in[0], in[1], attrs.causal) * static_cast<double>(in[0].dims[3].bound);
+  return streaming_cost(flop, in, infer(attrs, in));
+}
+
+void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
+  const auto dout = grad.gradient(0);
+  if (!dout) {
+    return;
+  }
+  bool wanted = false;
+  for (const std::size_t i : {0U, 1U, 2U}) {
+    wanted = grad.start(i) || wanted;
+  }
+  if (!wanted) {
+    return;
+  }
+  std::vector<Value> operands = {*dout};
+  for (std::size_t i = 0; i < 3; ++i) {
+    operands.push_back(grad.operand(i));
+  }
+  operands.push_back(grad.result(0));
+  operands.push_back(grad.result(1));
+  for (std::size_t i = 3; i < 7; ++i) {
+    operands.push_back(grad.operand(i));
+  }
+  const auto gradients = dout->builder->emit(
+      make_op(AttentionBackwardAttrs{.scale = attrs.scale, .causal = attrs.causal}), operands);
+  for (std::size_t i = 0; i < 3; ++i) {
+    grad.set(i, gradients[i]);
+  }
+}
+
+void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("scale", attrs.scale);
+  visitor.field("causal", attrs.causal);
+}
+
+OpInfo info(const AttentionBackwardAttrs&) {
+  return {.name = "attention_backward", .num_operands = 10, .num_results = 3};
+}
+
+TensorTypes infer(const AttentionBackwardAttrs&, Types in) {
+  require_shapes(in, 1, 6);
+  require_same_shape(in, 0, 1);
+  require_same_shape(in, 4, 1);
+  require_dtype(in, 5, DType::kF32);
+  return {in[1], in[2], in[3]};
+}
+
+FactorRule factors(const AttentionBackwardAttrs&, Types) {
+  return parse_factor_rule(
+      format("(b t h d), (b t h d), (b s h d), (b s h d), (b t h d), (b h t), {} -> (b t h d), "
+             "(b s h d), (b s h d) | whole t, s, d",
+             kIdFactors));
+}
+
+Cost cost(const AttentionBackwardAttrs& attrs, Types in) {
+  const double flop =
+      10.0 * pairs(in[1], in[2], attrs.causal) * static_cast<double>(in[1].dims[3].bound);
+  return streaming_cost(flop, in, infer(attrs, in));
+}
+
+void backward(const AttentionBackwardAttrs&, GradBuilder& grad) {
+  grad.none("attention_backward is itself a gradient");
+}
+
+void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("scale", attrs.scale);
+  visitor.field("causal", attrs.causal);
+}
+
+Value attention(const Value& q,
+                const Value& k,
+                const Value& v,
+                const SequenceIds& queries,
+                const SequenceIds& keys,
+                const AttentionAttrs& attrs) {
+  return q.builder->emit(
+      make_op(attrs),
+      {q, k, v, queries.positions, keys.positions, queries.documents, keys.documents})[0];
+}
+
+}  // namespace tessera

@@ -1,0 +1,67 @@
+#pragma once
+
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// Softmax attention with grouped queries. Query i sees key j where both belong to the same document
+// and, if causal, the key's position is not after the query's.
+//   o[b, i, h] = sum_j softmax_j(scale * q[b, i, h] . k[b, j, g]) v[b, j, g],  g = h / (heads / kv)
+// Operands: q (b, t, heads, d), k (b, s, kv, d), v (b, s, kv, d), query_positions (b, t) i32,
+//           key_positions (b, s) i32, query_documents (b, t) i32, key_documents (b, s) i32
+//           -> o (b, t, heads, d), lse (b, heads, t) f32: log of the softmax's denominator, natural
+//           logarithm, scale applied
+// Types:    q, k, v, o alike in {f32, bf16}; scores, softmax and sums in f32
+// Memory:   blockwise: never t x s
+// A query that sees no key gives o = 0 and lse = -inf, and no gradient.
+// Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows);
+//           h and g are split together
+// Source:   Dao et al. 2022, arXiv:2205.14135
+struct AttentionAttrs {
+  double scale = 1.0;
+  bool causal = true;
+
+  friend bool operator==(const AttentionAttrs&, const AttentionAttrs&) = default;
+};
+
+// Operands: do (like o), q, k, v, o, lse, and the four id tensors of attention -> dq, dk, dv (like
+// q, k, v). Sums over queries of a key/value head in a fixed order: bitwise reproducible.
+struct AttentionBackwardAttrs {
+  double scale = 1.0;
+  bool causal = true;
+
+  friend bool operator==(const AttentionBackwardAttrs&, const AttentionBackwardAttrs&) = default;
+};
+
+OpInfo info(const AttentionAttrs& attrs);
+TensorTypes infer(const AttentionAttrs& attrs, Types in);
+FactorRule factors(const AttentionAttrs& attrs, Types in);
+Cost cost(const AttentionAttrs& attrs, Types in);
+void backward(const AttentionAttrs& attrs, GradBuilder& grad);
+void visit(AttentionAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const AttentionAttrs& attrs, cpu::Context& context, Types in);
+void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const AttentionBackwardAttrs& attrs);
+TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in);
+FactorRule factors(const AttentionBackwardAttrs& attrs, Types in);
+Cost cost(const AttentionBackwardAttrs& attrs, Types in);
+void backward(const AttentionBackwardAttrs& attrs, GradBuilder& grad);
+void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const AttentionBackwardAttrs& attrs, cpu::Context& context, Types in);
+void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+
+// The positions and documents of queries or keys.
+struct SequenceIds {
+  Value positions;
+  Value documents;
+};
+
+Value attention(const Value& q,
+                const Value& k,
+                const Value& v,
+                const SequenceIds& queries,
+                const SequenceIds& keys,
+                const AttentionAttrs& attrs);
+
+}  // namespace tessera

@@ -1,0 +1,305 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/format.h"
+#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/testing/all_samples.h"
+#include "tessera/ops/testing/reference.h"
+
+namespace tessera {
+
+using conformance::bound;
+using conformance::HostTensor;
+using conformance::ids;
+using conformance::normal;
+using conformance::OpClass;
+using conformance::prepared;
+using conformance::reals;
+using conformance::Sample;
+
+namespace {
+
+struct Case {
+  std::string_view name;
+  std::int64_t batch;
+  std::int64_t queries;
+  std::int64_t keys;  // the queries are the last of them
+  std::int64_t heads;
+  std::int64_t groups;
+  std::int64_t head_dim;
+  std::int32_t document_length;  // positions restart after so many; 0: one document
+  bool causal = true;
+  bool blind_query = false;  // the first query of each sequence belongs to a document without keys
+};
+
+constexpr Case kCases[] = {
+    {"one", 1, 1, 1, 1, 1, 1, 0},
+    {"thin", 2, 3, 3, 1, 1, 1, 0},
+    {"odd", 2, 5, 5, 3, 3, 7, 0},
+    {"even", 2, 6, 6, 4, 2, 8, 0},
+    {"not_causal", 2, 6, 6, 2, 2, 10, 0, false},
+    {"documents", 2, 13, 13, 4, 1, 6, 5},
+    {"documents_not_causal", 2, 12, 12, 2, 1, 6, 5, false},
+    {"decode", 2, 1, 19, 4, 2, 16, 0},
+    {"tail_of_keys", 2, 4, 70, 2, 1, 16, 30},
+    {"blocks", 1, 150, 150, 2, 1, 33, 0},
+    {"blocks_documents", 2, 138, 138, 2, 2, 24, 50},
+    {"blocks_not_causal", 1, 97, 161, 2, 1, 17, 0, false},
+    {"blind_query", 2, 10, 10, 4, 2, 8, 4, true, true},
+};
+
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
+
+double scale_of(const Case& c) {
+  return 1.0 / std::sqrt(static_cast<double>(c.head_dim));
+}
+
+TensorTypes operand_types(const Case& c, DType dtype) {
+  const std::string kv = format(
+      "?[batch={}, keys={}, kv_heads={}, head_dim={}]", c.batch, c.keys, c.groups, c.head_dim);
+  const std::string query_ids = format("i32[batch={}, seq={}]", c.batch, c.queries);
+  const std::string key_ids = format("i32[batch={}, keys={}]", c.batch, c.keys);
+  return conformance::types(
+      dtype,
+      {format(
+           "?[batch={}, seq={}, heads={}, head_dim={}]", c.batch, c.queries, c.heads, c.head_dim),
+       kv,
+       kv,
+       query_ids,
+       key_ids,
+       query_ids,
+       key_ids});
+}
+
+// Position and document of every key. Sequence b starts b places into its first document.
+void fill_key_ids(const Case& c,
+                  std::span<std::int32_t> positions,
+                  std::span<std::int32_t> documents) {
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const auto keys = static_cast<std::size_t>(c.keys);
+    const auto place = static_cast<std::int32_t>(i % keys + i / keys);
+    positions[i] = c.document_length == 0 ? place : place % c.document_length;
+    documents[i] = c.document_length == 0 ? 0 : place / c.document_length;
+  }
+}
+
+// ids: query positions, key positions, query documents, key documents.
+void fill_ids(const Case& c, std::span<HostTensor> id_tensors) {
+  fill_key_ids(c, id_tensors[1].i32(), id_tensors[3].i32());
+  for (const std::size_t kind : {0U, 2U}) {
+    const auto from_keys = id_tensors[kind + 1].i32();
+    const auto queries = id_tensors[kind].i32();
+    for (std::int64_t i = 0; i < c.batch * c.queries; ++i) {
+      const std::int64_t key = i / c.queries * c.keys + c.keys - c.queries + i % c.queries;
+      queries[static_cast<std::size_t>(i)] = from_keys[static_cast<std::size_t>(key)];
+    }
+  }
+  for (std::int64_t b = 0; c.blind_query && b < c.batch; ++b) {
+    id_tensors[2].i32()[static_cast<std::size_t>(b * c.queries)] = 1000;
+  }
+}
+
+// Attention of one query in one head: which keys it sees, with what weight.
+struct QueryRow {
+  std::vector<std::size_t> keys;  // rows of k and v
+  std::vector<double> scores;
+};
+
+// Sizes and id operands shared by forward and backward; q and k are the views of queries and keys.
+struct Problem {
+  View q;
+  View k;
+  std::span<const View> id_views;  // query and key positions, query and key documents
+  double scale;
+  bool causal;
+
+  std::size_t heads() const { return bound(q, 2); }
+
+  std::size_t head_dim() const { return bound(q, 3); }
+
+  std::size_t num_query_rows() const { return bound(q, 0) * bound(q, 1); }
+
+  // The first element of head h of query row i, and of its group in key row j.
+  std::size_t query_at(std::size_t i, std::size_t h) const {
+    return (i * heads() + h) * head_dim();
+  }
+
+  std::size_t key_at(std::size_t j, std::size_t h) const {
+    const std::size_t groups = bound(k, 2);
+    return (j * groups + h / (heads() / groups)) * head_dim();
+  }
+
+  // Element (b, h, t) of lse.
+  std::size_t lse_at(std::size_t i, std::size_t h) const {
+    const std::size_t length = bound(q, 1);
+    return (i / length * heads() + h) * length + i % length;
+  }
+
+  QueryRow row(std::size_t i, std::size_t h) const;
+};
+
+QueryRow Problem::row(std::size_t i, std::size_t h) const {
+  const std::size_t num_keys = bound(k, 1);
+  const std::size_t first_key = i / bound(q, 1) * num_keys;
+  const auto query = reals(q).subspan(query_at(i, h), head_dim());
+  const auto keys = reals(k);
+  const auto positions = ids(id_views[1]);
+  const auto documents = ids(id_views[3]);
+  QueryRow result;
+  for (std::size_t j = first_key; j < first_key + num_keys; ++j) {
+    const bool same_document = ids(id_views[2])[i] == documents[j];
+    const bool not_after = positions[j] <= ids(id_views[0])[i];
+    if (!same_document || (causal && !not_after)) {
+      continue;
+    }
+    const auto key = keys.subspan(key_at(j, h), head_dim());
+    result.keys.push_back(j);
+    result.scores.push_back(scale *
+                            std::inner_product(query.begin(), query.end(), key.begin(), 0.0));
+  }
+  return result;
+}
+
+double log_sum_exp(std::span<const double> scores) {
+  if (scores.empty()) {
+    return -std::numeric_limits<double>::infinity();
+  }
+  const double largest = *std::ranges::max_element(scores);
+  double sum = 0;
+  for (const double score : scores) {
+    sum += std::exp(score - largest);
+  }
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+SampleList samples(SamplesOf<AttentionAttrs>) {
+  SampleList list;
+  for (const DType dtype : kDTypes) {
+    for (const Case& c : kCases) {
+      list.push_back(
+          {.name = format("{}_{}", c.name, name(dtype)),
+           .op = make_op(AttentionAttrs{.scale = scale_of(c), .causal = c.causal}),
+           .operands = operand_types(c, dtype),
+           .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
+           .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
+           .op_class = OpClass::kReduction,
+           .grouped_factors = {"h"},
+           .sliced_dim = 2});
+    }
+  }
+  return list;
+}
+
+SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
+  SampleList list;
+  for (const DType dtype : kDTypes) {
+    for (const Case& c : kCases) {
+      if (c.keys == 1) {
+        continue;  // dq and dk are exactly 0: nothing to measure a kernel's rounding by
+      }
+      const TensorTypes forward = operand_types(c, dtype);
+      const AttentionAttrs attrs{.scale = scale_of(c), .causal = c.causal};
+      const TensorTypes results = infer(attrs, forward);
+      TensorTypes operands = {
+          forward[0], forward[0], forward[1], forward[2], results[0], results[1]};
+      operands.insert(operands.end(), forward.begin() + 3, forward.end());
+      const auto prepare = [c, attrs](std::span<HostTensor> in) {
+        fill_ids(c, in.subspan(6, 4));
+        std::vector<View> views;
+        for (const std::size_t i : {1U, 2U, 3U, 6U, 7U, 8U, 9U, 4U, 5U}) {
+          views.push_back(in[i].view());
+        }
+        const std::span<const View> all(views);
+        reference(attrs, {.in = all.first(7), .out = all.subspan(7), .workspace = {}});
+      };
+      Sample sample{.name = format("{}_{}", c.name, name(dtype)),
+                    .op = make_op(AttentionBackwardAttrs{.scale = attrs.scale, .causal = c.causal}),
+                    .operands = operands,
+                    .prepare = prepare,
+                    .op_class = OpClass::kReduction,
+                    .differentiable = false,
+                    .grouped_factors = {"h"},
+                    .sliced_dim = 2};
+      sample.fills = {normal(), normal(), normal(), normal()};
+      sample.fills.resize(operands.size(), prepared());
+      list.push_back(std::move(sample));
+    }
+  }
+  return list;
+}
+
+void reference(const AttentionAttrs& attrs, const Views& views) {
+  const Problem problem{.q = views.in[0],
+                        .k = views.in[1],
+                        .id_views = views.in.subspan(3, 4),
+                        .scale = attrs.scale,
+                        .causal = attrs.causal};
+  const auto v = reals(views.in[2]);
+  const auto o = reals(views.out[0]);
+  const auto lse = reals(views.out[1]);
+  std::ranges::fill(o, 0.0);
+  for (std::size_t i = 0; i < problem.num_query_rows(); ++i) {
+    for (std::size_t h = 0; h < problem.heads(); ++h) {
+      const QueryRow row = problem.row(i, h);
+      const double total = log_sum_exp(row.scores);
+      lse[problem.lse_at(i, h)] = total;
+      for (std::size_t n = 0; n < row.keys.size(); ++n) {
+        const double weight = std::exp(row.scores[n] - total);
+        for (std::size_t c = 0; c < problem.head_dim(); ++c) {
+          o[problem.query_at(i, h) + c] += weight * v[problem.key_at(row.keys[n], h) + c];
+        }
+      }
+    }
+  }
+}
+
+// With p the softmax and ds = p (do . v - do . o):
+//   dq = scale sum_j ds k, dk = scale sum_i ds q, dv = sum_i p do
+void reference(const AttentionBackwardAttrs& attrs, const Views& views) {
+  const Problem problem{.q = views.in[1],
+                        .k = views.in[2],
+                        .id_views = views.in.subspan(6, 4),
+                        .scale = attrs.scale,
+                        .causal = attrs.causal};
+  const auto dout = reals(views.in[0]);
+  const auto q = reals(views.in[1]);
+  const auto k = reals(views.in[2]);
+  const auto v = reals(views.in[3]);
+  const auto o = reals(views.in[4]);
+  const auto lse = reals(views.in[5]);
+  const auto dq = reals(views.out[0]);
+  const auto dk = reals(views.out[1]);
+  const auto dv = reals(views.out[2]);
+  for (const auto gradient : {dq, dk, dv}) {
+    std::ranges::fill(gradient, 0.0);
+  }
+  for (std::size_t i = 0; i < problem.num_query_rows(); ++i) {
+    for (std::size_t h = 0; h < problem.heads(); ++h) {
+      const QueryRow row = problem.row(i, h);
+      const std::size_t at = problem.query_at(i, h);
+      for (std::size_t n = 0; n < row.keys.size(); ++n) {
+        const std::size_t key = problem.key_at(row.keys[n], h);
+        const double p = std::exp(row.scores[n] - lse[problem.lse_at(i, h)]);
+        double slope = 0;
+        for (std::size_t c = 0; c < problem.head_dim(); ++c) {
+          slope += dout[at + c] * (v[key + c] - o[at + c]);
+        }
+        const double ds = p * slope * attrs.scale;
+        for (std::size_t c = 0; c < problem.head_dim(); ++c) {
+          dq[at + c] += ds * k[key + c];
+          dk[key + c] += ds * q[at + c];
+          dv[key + c] += p * dout[at + c];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tessera

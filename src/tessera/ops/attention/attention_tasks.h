@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ir/view.h"
+#include "tessera/ops/attention/attention_blocks.h"
+
+namespace tessera::cpu {
+
+// The SIMD kernels' tasks. Shapes: L lanes of a pair, C lanes of a chunk, d head_dim, D head_dim
+// padded to whole strips. Scores are kept in base 2, so that softmax needs 2^x alone.
+
+struct ForwardProblem {
+  AttentionProblem common;
+  HeadRows q;
+  HeadRows k;
+  HeadRows v;
+  HeadRows o;
+  View lse;                   // (b, heads, t)
+  float score_factor = 1.0F;  // scale * log2(e)
+};
+
+// What one thread needs.
+struct ForwardScratch {
+  float* rows = nullptr;              // (kBlockKeys, D): rows on their way
+  float* queries = nullptr;           // (pairs, D, L), times score_factor
+  float* outputs = nullptr;           // (pairs, D, L): sums of 2^(score - maximum) v
+  float* maximum = nullptr;           // (C)
+  float* sum = nullptr;               // (C): sums of 2^(score - maximum)
+  std::int32_t* positions = nullptr;  // (C)
+  std::int32_t* documents = nullptr;  // (C)
+  float* keys = nullptr;              // (tiles of a block, D, kTileKeys)
+  float* values = nullptr;            // (kBlockKeys, D)
+  float* scores = nullptr;            // (kBlockKeys, L), then the probabilities
+};
+
+struct BackwardProblem {
+  AttentionProblem common;
+  HeadRows dout;
+  HeadRows q;
+  HeadRows k;
+  HeadRows v;
+  HeadRows o;
+  View lse;  // (b, heads, t)
+  HeadRows dq;
+  HeadRows dk;
+  HeadRows dv;
+  float scale = 1.0F;
+  float score_factor = 1.0F;  // scale * log2(e)
+};
+
+// What one thread needs. G is kGroupLanes; K the keys of a task's range of blocks, in whole blocks.
+struct BackwardScratch {
+  float* rows = nullptr;              // (kBlockKeys, D): rows on their way
+  float* queries = nullptr;           // (C, D)
+  float* queries_t = nullptr;         // (pairs, D, L), times scale * log2(e)
+  float* dout = nullptr;              // (C, D)
+  float* dout_t = nullptr;            // (pairs, D, L)
+  float* dq_t = nullptr;              // (pairs, D, L), to be multiplied by scale
+  float* lse = nullptr;               // (C), base 2
+  float* delta = nullptr;             // (C): sum_c dout o
+  std::int32_t* positions = nullptr;  // (C)
+  std::int32_t* documents = nullptr;  // (C)
+  float* keys = nullptr;              // (kBlockKeys, D)
+  float* keys_t = nullptr;            // (tiles of a block, D, kTileKeys)
+  float* values_t = nullptr;          // (tiles of a block, D, kTileKeys)
+  float* p = nullptr;                 // (kBlockKeys, G): probabilities
+  float* ds = nullptr;                // (kBlockKeys, G): gradients of scaled scores
+  float* dk = nullptr;                // (K, D), to be multiplied by scale
+  float* dv = nullptr;                // (K, D)
+};
+
+// Lanes whose probabilities exist at one time.
+inline constexpr std::int64_t kGroupPairs = 2;
+inline constexpr std::int64_t kGroupLanes = kGroupPairs * kPairLanes;
+
+// A part of the backward pass of one key/value head: all pairs of `lanes` and `blocks` of keys.
+// With `dq` it computes dq of the lanes, and `blocks` must be all; with `dkv` dk and dv of the
+// keys, and `lanes` must be all. Each sum has one order, whatever the parts.
+struct BackwardTask {
+  LaneRange lanes;
+  BlockRange blocks;
+  bool dq = false;
+  bool dkv = false;
+};
+
+// Computes o and lse of `lanes`, at most chunk_lanes(). A lane's result does not depend on how
+// lanes are grouped: ranges may run in any order on any thread.
+void attention_forward(const ForwardProblem& problem,
+                       const ForwardScratch& scratch,
+                       const LaneRange& lanes);
+
+void attention_backward(const BackwardProblem& problem,
+                        const BackwardScratch& scratch,
+                        const BackwardTask& task);
+
+}  // namespace tessera::cpu

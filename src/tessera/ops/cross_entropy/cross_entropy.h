@@ -1,0 +1,43 @@
+#pragma once
+
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// Head and loss in one op, over chunks of rows so that the full logits never exist.
+//   logits[r, v] = sum_c x[r, c] head[v, c]
+//   loss         = sum over rows with label >= 0 of log sum_v exp(logits[r, v]) - logits[r, label]
+//   dlogits      = seed * (softmax(logits) - onehot(label)), 0 in rows with label < 0
+//   dx[r, c]     = sum_v dlogits[r, v] head[v, c];  dhead[v, c] = sum_r dlogits[r, v] x[r, c]
+//                  (+ accumulator[v, c])
+// Operands: x (.., C), head (V, C), labels (..) i32, seed () f32, [accumulator (V, C) f32]
+//           -> [loss () f32], [dx (.., C) like x], [dhead (V, C) f32]
+// Types:    x and head alike in {f32, bf16}; logits and softmax in f32; dlogits are rounded to x's
+//           dtype before the two products; the loss is summed in f64 in row order
+// Workspace: one chunk of logits (chunk x V f32, and chunk x V in x's dtype when that is not f32)
+// Factors:  (.. c), (v c), (..), () -> (), (.. c), (v c) | whole v, c | reduce ..
+// Errors:   at run time kInvalidData where a label is V or more
+struct CrossEntropyAttrs {
+  bool loss = true;
+  bool gradients = false;
+  bool accumulate = false;
+  std::int64_t chunk = 256;  // rows whose logits exist at one time
+
+  friend bool operator==(const CrossEntropyAttrs&, const CrossEntropyAttrs&) = default;
+};
+
+OpInfo info(const CrossEntropyAttrs& attrs);
+TensorTypes infer(const CrossEntropyAttrs& attrs, Types in);
+FactorRule factors(const CrossEntropyAttrs& attrs, Types in);
+Cost cost(const CrossEntropyAttrs& attrs, Types in);
+void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad);
+void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
+                             cpu::Context& context,
+                             std::span<const View> operands,
+                             std::span<const View> results);
+void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views);
+
+Value cross_entropy(const Value& x, const Value& head, const Value& labels, const Value& seed);
+
+}  // namespace tessera

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// y = a + b. Operands: a (..), b (..) -> y (..) with the dtype of a; sums in f32.
+struct AddAttrs {
+  friend bool operator==(const AddAttrs&, const AddAttrs&) = default;
+};
+
+// y = a * b. Operands: a (..), b (..) -> y (..) with the dtype of a; products in f32.
+struct MulAttrs {
+  friend bool operator==(const MulAttrs&, const MulAttrs&) = default;
+};
+
+// y = x rounded to `dtype` (nearest, ties to even); the same dtype makes a copy.
+struct CastAttrs {
+  DType dtype = DType::kF32;
+
+  friend bool operator==(const CastAttrs&, const CastAttrs&) = default;
+};
+
+// y = x * factor, the factor a f32 scalar that is known only at run time.
+struct ScaleAttrs {
+  friend bool operator==(const ScaleAttrs&, const ScaleAttrs&) = default;
+};
+
+OpInfo info(const AddAttrs& attrs);
+TensorTypes infer(const AddAttrs& attrs, Types in);
+FactorRule factors(const AddAttrs& attrs, Types in);
+Cost cost(const AddAttrs& attrs, Types in);
+void backward(const AddAttrs& attrs, GradBuilder& grad);
+void visit(AddAttrs& attrs, AttrVisitor& visitor);
+void run(const AddAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const MulAttrs& attrs);
+TensorTypes infer(const MulAttrs& attrs, Types in);
+FactorRule factors(const MulAttrs& attrs, Types in);
+Cost cost(const MulAttrs& attrs, Types in);
+void backward(const MulAttrs& attrs, GradBuilder& grad);
+void visit(MulAttrs& attrs, AttrVisitor& visitor);
+void run(const MulAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const CastAttrs& attrs);
+TensorTypes infer(const CastAttrs& attrs, Types in);
+FactorRule factors(const CastAttrs& attrs, Types in);
+Cost cost(const CastAttrs& attrs, Types in);
+void backward(const CastAttrs& attrs, GradBuilder& grad);
+void visit(CastAttrs& attrs, AttrVisitor& visitor);
+void run(const CastAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const ScaleAttrs& attrs);
+TensorTypes infer(const ScaleAttrs& attrs, Types in);
+FactorRule factors(const ScaleAttrs& attrs, Types in);
+Cost cost(const ScaleAttrs& attrs, Types in);
+void backward(const ScaleAttrs& attrs, GradBuilder& grad);
+void visit(ScaleAttrs& attrs, AttrVisitor& visitor);
+void run(const ScaleAttrs& attrs, cpu::Context& context, const Views& views);
+
+Value add(const Value& a, const Value& b);
+Value mul(const Value& a, const Value& b);
+Value cast(const Value& x, DType dtype);
+Value scale(const Value& x, const Value& factor);
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+#include "tessera/ops/embedding/embedding.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+OpInfo info(const EmbeddingAttrs&) {
+  return {.name = "embedding", .num_operands = 2};
+}
+
+TensorTypes infer(const EmbeddingAttrs&, Types in) {
+  require_dims(in, 0, 2);
+  require_float(in, 0);
+  require_dtype(in, 1, DType::kI32);
+  TensorType result = with_dtype(in[1], in[0].dtype);
+  result.dims.push_back(in[0].dims[1]);
+  return {result};
+}
+
+FactorRule factors(const EmbeddingAttrs&, Types in) {
+  return parse_factor_rule(
+      format("(v z), ({0}) -> ({0} z) | whole v", factor_names(in[1].num_dims())));
+}
+
+// Reads the rows that are looked up, not the whole table.
+Cost cost(const EmbeddingAttrs& attrs, Types in) {
+  const TensorTypes results = infer(attrs, in);
+  Cost result = streaming_cost(0.0, in.subspan(1), results);
+  result.bytes_read += static_cast<double>(results[0].num_bytes());
+  return result;
+}
+
+void backward(const EmbeddingAttrs&, GradBuilder& grad) {
+  const auto dy = grad.gradient(0);
+  if (dy && grad.start(0)) {
+    const Dim& vocab = grad.operand(0).type().dims[0];
+    const EmbeddingBackwardAttrs rule{.vocab = vocab.bound, .vocab_dim = vocab.name};
+    grad.set(0, dy->builder->emit(make_op(rule), {*dy, grad.operand(1)})[0]);
+  }
+}
+
+void visit(EmbeddingAttrs&, AttrVisitor&) {}
+
+OpInfo info(const EmbeddingBackwardAttrs& attrs) {
+  OpInfo result{.name = "embedding_backward", .num_operands = attrs.accumulate ? 3 : 2};
+  if (attrs.accumulate) {
+    result.aliases = {{.result = 0, .operand = 2, .required = true}};
+  }
+  return result;
+}
+
+TensorTypes infer(const EmbeddingBackwardAttrs& attrs, Types in) {
+  require_float(in, 0);
+  require_dtype(in, 1, DType::kI32);
+  TESSERA_REQUIRE(attrs.vocab > 0 && in[0].num_dims() == in[1].num_dims() + 1,
+                  ErrorCode::kInvalidArgument,
+                  "gradient {} and ids {} for {} entries",
+                  to_string(in[0]),
+                  to_string(in[1]),
+                  attrs.vocab);
+  const TensorType result{
+      .dtype = DType::kF32,
+      .dims = {{.name = attrs.vocab_dim, .bound = attrs.vocab}, in[0].dims.back()}};
+  TESSERA_REQUIRE(!attrs.accumulate || in[2] == result,
+                  ErrorCode::kInvalidArgument,
+                  "the accumulator is {}, expected {}",
+                  to_string(in[2]),
+                  to_string(result));
+  return {result};
+}
+
+FactorRule factors(const EmbeddingBackwardAttrs& attrs, Types in) {
+  const std::string rows = factor_names(in[1].num_dims());
+  return parse_factor_rule(format("({0} z), ({0}){1} -> (v z) | reduce {2} | whole v",
+                                  rows,
+                                  attrs.accumulate ? ", (v z)" : "",
+                                  factor_list(rows)));
+}
+
+Cost cost(const EmbeddingBackwardAttrs& attrs, Types in) {
+  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+void backward(const EmbeddingBackwardAttrs&, GradBuilder& grad) {
+  grad.none("embedding_backward is itself a gradient");
+}
+
+void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("vocab", attrs.vocab);
+  visitor.field("vocab_dim", attrs.vocab_dim);
+  visitor.field("accumulate", attrs.accumulate);
+}
+
+Value embedding(const Value& table, const Value& ids) {
+  return table.builder->emit(make_op(EmbeddingAttrs{}), {table, ids})[0];
+}
+
+}  // namespace tessera

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// y[.., c] = table[ids[..], c].
+// Operands: table (V, C) in {f32, bf16}, ids (..) i32 -> y (.., C) like table
+// Factors:  (v c), (..) -> (.. c) | whole v
+// Errors:   at run time kInvalidData where an id is outside [0, V)
+struct EmbeddingAttrs {
+  friend bool operator==(const EmbeddingAttrs&, const EmbeddingAttrs&) = default;
+};
+
+// dtable[v, c] = sum over positions with ids = v of dy[.., c] (+ accumulator[v, c]), summed in the
+// order of positions, f32: bitwise reproducible.
+// Operands: dy (.., C), ids (..) i32, [accumulator (V, C) f32] -> dtable (V, C) f32
+struct EmbeddingBackwardAttrs {
+  std::int64_t vocab = 0;
+  std::string vocab_dim = "vocab";  // the name of the table's first dim
+  bool accumulate = false;          // adds to the accumulator, in its memory
+
+  friend bool operator==(const EmbeddingBackwardAttrs&, const EmbeddingBackwardAttrs&) = default;
+};
+
+OpInfo info(const EmbeddingAttrs& attrs);
+TensorTypes infer(const EmbeddingAttrs& attrs, Types in);
+FactorRule factors(const EmbeddingAttrs& attrs, Types in);
+Cost cost(const EmbeddingAttrs& attrs, Types in);
+void backward(const EmbeddingAttrs& attrs, GradBuilder& grad);
+void visit(EmbeddingAttrs& attrs, AttrVisitor& visitor);
+void run(const EmbeddingAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const EmbeddingBackwardAttrs& attrs);
+TensorTypes infer(const EmbeddingBackwardAttrs& attrs, Types in);
+FactorRule factors(const EmbeddingBackwardAttrs& attrs, Types in);
+Cost cost(const EmbeddingBackwardAttrs& attrs, Types in);
+void backward(const EmbeddingBackwardAttrs& attrs, GradBuilder& grad);
+void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, Types in);
+void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+
+Value embedding(const Value& table, const Value& ids);
+
+}  // namespace tessera

@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/elements.h"
+#include "tessera/backend/cpu/parallel.h"
+#include "tessera/base/error.h"
+#include "tessera/base/half.h"
+#include "tessera/ops/embedding/embedding.h"
+
+namespace tessera {
+
+namespace {
+
+void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    TESSERA_REQUIRE(ids[i] >= 0 && ids[i] < vocab,
+                    ErrorCode::kInvalidData,
+                    "embedding: id {} at index {} is outside [0, {})",
+                    ids[i],
+                    i,
+                    vocab);
+  }
+}
+
+// For each id, the positions where it stands, in their order, as a linked list in the workspace.
+struct Occurrences {
+  std::span<std::int32_t> first;  // by id: its first position, or kNone
+  std::span<std::int32_t> last;   // by id
+  std::span<std::int32_t> next;   // by position: the next one with the same id, or kNone
+
+  static constexpr std::int32_t kNone = -1;
+
+  static std::int64_t workspace_bytes(std::int64_t positions, std::int64_t vocab) {
+    return (positions + 2 * vocab) * static_cast<std::int64_t>(sizeof(std::int32_t));
+  }
+
+  Occurrences(std::span<const std::int32_t> ids,
+              std::int64_t vocab,
+              std::span<std::byte> workspace) {
+    auto* const words = reinterpret_cast<std::int32_t*>(workspace.data());
+    const auto entries = static_cast<std::size_t>(vocab);
+    first = {words, entries};
+    last = {words + entries, entries};
+    next = {words + 2 * entries, ids.size()};
+    std::ranges::fill(first, kNone);
+    for (std::size_t position = 0; position < ids.size(); ++position) {
+      const auto id = static_cast<std::size_t>(ids[position]);
+      const auto here = static_cast<std::int32_t>(position);
+      (first[id] == kNone ? first[id] : next[static_cast<std::size_t>(last[id])]) = here;
+      last[id] = here;
+      next[position] = kNone;
+    }
+  }
+};
+
+float to_f32(float value) {
+  return value;
+}
+
+float to_f32(BFloat16 value) {
+  return to_float(value);
+}
+
+// dtable[id] = (accumulator[id] +) the sum of dy at the id's positions, for columns of `range`. The
+// sum is complete before it is added, so that it is bitwise a separate addition.
+template <class T>
+void add_rows(const Occurrences& occurrences,
+              const cpu::RowsOf<const T>& dy,
+              const cpu::RowsOf<float>& dtable,
+              cpu::Range range) {
+  constexpr std::int64_t kChunk = 256;  // columns whose sums stay in the first-level cache
+  std::array<float, kChunk> sums;
+  for (std::size_t id = 0; id < occurrences.first.size(); ++id) {
+    const std::int32_t first = occurrences.first[id];
+    for (std::int64_t c = range.begin; c < range.end && first >= 0; c += kChunk) {
+      const std::int64_t size = std::min(kChunk, range.end - c);
+      std::fill_n(sums.begin(), size, 0.0F);
+      for (std::int32_t at = first; at >= 0; at = occurrences.next[static_cast<std::size_t>(at)]) {
+        const T* const row = dy[at] + c;
+        for (std::int64_t i = 0; i < size; ++i) {
+          sums[static_cast<std::size_t>(i)] += to_f32(row[i]);
+        }
+      }
+      float* const result = dtable[static_cast<std::int64_t>(id)] + c;
+      for (std::int64_t i = 0; i < size; ++i) {
+        result[i] += sums[static_cast<std::size_t>(i)];
+      }
+    }
+  }
+}
+
+void clear(int threads, const cpu::RowsOf<float>& table) {
+  const cpu::Work rows = {.count = table.count, .elements = table.width};
+  cpu::parallel_ranges(threads, rows, [&](cpu::Range range) {
+    for (std::int64_t row = range.begin; row < range.end; ++row) {
+      std::fill_n(table[row], table.width, 0.0F);
+    }
+  });
+}
+
+}  // namespace
+
+void run(const EmbeddingAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
+  const View& table = views.in[0];
+  const auto element_bytes = static_cast<std::int64_t>(size_bytes(table.dtype));
+  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
+  const View::Rows entries = table.rows(1);
+  const View::Rows y = views.out[0].rows(1);
+  check_ids(ids, table.sizes[0]);
+  const cpu::Work work = {.count = y.count, .elements = y.width};
+  cpu::parallel_ranges(context.threads(), work, [&](cpu::Range range) {
+    for (std::int64_t row = range.begin; row < range.end; ++row) {
+      const std::int64_t id = ids[static_cast<std::size_t>(row)];
+      std::memcpy(views.out[0].as<std::byte>() + row * y.stride * element_bytes,
+                  table.as<const std::byte>() + id * entries.stride * element_bytes,
+                  static_cast<std::size_t>(y.width * element_bytes));
+    }
+  });
+}
+
+std::int64_t workspace_bytes(const EmbeddingBackwardAttrs& attrs,
+                             cpu::Context& /*context*/,
+                             Types in) {
+  return Occurrences::workspace_bytes(in[1].num_elements(), attrs.vocab);
+}
+
+void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
+  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
+  const cpu::RowsOf<float> dtable(views.out[0]);
+  const cpu::Form form = cpu::form_of(views.in.first(1), 1, views.in);
+  check_ids(ids, attrs.vocab);
+  if (attrs.accumulate) {
+    TESSERA_CHECK(views.out[0].data == views.in[2].data, "the accumulator is updated in place");
+  } else {
+    clear(context.threads(), dtable);
+  }
+  const Occurrences occurrences(ids, attrs.vocab, views.workspace);
+  const cpu::Work columns = {
+      .count = dtable.width, .elements = static_cast<std::int64_t>(ids.size()), .cut = 16};
+  cpu::parallel_ranges(context.threads(), columns, [&](cpu::Range range) {
+    if (form.bf16) {
+      add_rows<BFloat16>(occurrences, cpu::RowsOf<const BFloat16>(views.in[0]), dtable, range);
+    } else {
+      add_rows<float>(occurrences, cpu::RowsOf<const float>(views.in[0]), dtable, range);
+    }
+  });
+}
+
+}  // namespace tessera

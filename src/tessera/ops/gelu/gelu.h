@@ -1,0 +1,37 @@
+#pragma once
+
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the tanh form that GPT-2 uses.
+// Operands: x (..) -> y (..); types alike in {f32, bf16}, computed in f32.
+// Source:   Hendrycks & Gimpel 2016, arXiv:1606.08415
+struct GeluAttrs {
+  friend bool operator==(const GeluAttrs&, const GeluAttrs&) = default;
+};
+
+// dx = dy * gelu'(x). Operands: dy (..), x (..) -> dx (..)
+struct GeluBackwardAttrs {
+  friend bool operator==(const GeluBackwardAttrs&, const GeluBackwardAttrs&) = default;
+};
+
+OpInfo info(const GeluAttrs& attrs);
+TensorTypes infer(const GeluAttrs& attrs, Types in);
+FactorRule factors(const GeluAttrs& attrs, Types in);
+Cost cost(const GeluAttrs& attrs, Types in);
+void backward(const GeluAttrs& attrs, GradBuilder& grad);
+void visit(GeluAttrs& attrs, AttrVisitor& visitor);
+void run(const GeluAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const GeluBackwardAttrs& attrs);
+TensorTypes infer(const GeluBackwardAttrs& attrs, Types in);
+FactorRule factors(const GeluBackwardAttrs& attrs, Types in);
+Cost cost(const GeluBackwardAttrs& attrs, Types in);
+void backward(const GeluBackwardAttrs& attrs, GradBuilder& grad);
+void visit(GeluBackwardAttrs& attrs, AttrVisitor& visitor);
+void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+
+Value gelu(const Value& x);
+
+}  // namespace tessera

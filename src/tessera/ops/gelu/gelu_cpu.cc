@@ -1,0 +1,113 @@
+#include <array>
+#include <cstdint>
+
+#include "tessera/ops/gelu/gelu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/ops/gelu/gelu_cpu.cc"
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/elements.h"
+#include "tessera/backend/cpu/foreach_target-inl.h"
+#include "tessera/backend/cpu/simd-inl.h"
+
+// Results are written where all operands of the same index were read: each may lie over any
+// operand.
+
+HWY_BEFORE_NAMESPACE();
+
+namespace tessera::cpu::HWY_NAMESPACE {
+
+namespace {
+
+// (1 + tanh u) / 2 is the sigmoid of 2u: gelu(x) = x sigmoid(kSlope x (1 + kCubic x^2)).
+constexpr float kSlope = 1.59576912F;  // 2 sqrt(2 / pi)
+constexpr float kCubic = 0.044715F;
+
+template <class T, bool kStream>
+struct Forward {
+  static void run(const Segment<2>& segment) {
+    const T* const x = segment.as<const T>(0);
+    T* const y = segment.as<T>(1);
+    for_lanes(segment.size, [&](auto lanes, std::int64_t i) HWY_ATTR {
+      prefetch_ahead(x + i);
+      const VecF32 one = hn::Set(F32(), 1.0F);
+      const VecF32 x_i = load(lanes, x + i);
+      const VecF32 bend = hn::MulAdd(hn::Mul(x_i, x_i), hn::Set(F32(), kCubic), one);
+      const VecF32 angle = hn::Mul(hn::Mul(x_i, hn::Set(F32(), kSlope)), bend);
+      store<kStream>(lanes, y + i, hn::Div(x_i, hn::Add(one, exp(hn::Neg(angle)))));
+    });
+  }
+};
+
+void gelu_segment(const Segment<2>& segment, Form form) {
+  run_as<Forward>(form, segment);
+}
+
+// gelu' = s + x s (1 - s) kSlope (1 + 3 kCubic x^2), s the sigmoid above.
+template <class T, bool kStream>
+struct Backward {
+  static void run(const Segment<3>& segment) {
+    const T* const dy = segment.as<const T>(0);
+    const T* const x = segment.as<const T>(1);
+    T* const dx = segment.as<T>(2);
+    for_lanes(segment.size, [&](auto lanes, std::int64_t i) HWY_ATTR {
+      prefetch_ahead(dy + i);
+      prefetch_ahead(x + i);
+      const VecF32 one = hn::Set(F32(), 1.0F);
+      const VecF32 x_i = load(lanes, x + i);
+      // Past |x| = 100, s (1 - s) is 0 and must not meet an infinite square.
+      const VecF32 square = at_most(hn::Mul(x_i, x_i), 10000.0F);
+      const VecF32 slope_x = hn::Mul(x_i, hn::Set(F32(), kSlope));
+      const VecF32 bend = hn::MulAdd(square, hn::Set(F32(), kCubic), one);
+      const VecF32 s = sigmoid(hn::Mul(slope_x, bend));
+      const VecF32 bend_slope = hn::MulAdd(square, hn::Set(F32(), 3.0F * kCubic), one);
+      const VecF32 curve = hn::Mul(hn::Mul(s, hn::Sub(one, s)), hn::Mul(slope_x, bend_slope));
+      store<kStream>(lanes, dx + i, hn::Mul(load(lanes, dy + i), hn::Add(s, curve)));
+    });
+  }
+};
+
+void gelu_backward_segment(const Segment<3>& segment, Form form) {
+  run_as<Backward>(form, segment);
+}
+
+}  // namespace
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tessera {
+
+namespace cpu {
+
+namespace {
+
+HWY_EXPORT(gelu_segment);
+HWY_EXPORT(gelu_backward_segment);
+
+}  // namespace
+
+}  // namespace cpu
+
+void run(const GeluAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
+  const std::array<View, 2> all = {views.in[0], views.out[0]};
+  const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
+  auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_segment);
+  cpu::parallel_segments<2>(
+      context.threads(), all, [&](const cpu::Segment<2>& part) { segment(part, form); });
+}
+
+void run(const GeluBackwardAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
+  const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
+  const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
+  auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_backward_segment);
+  cpu::parallel_segments<3>(
+      context.threads(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
+}
+
+}  // namespace tessera
+
+#endif  // HWY_ONCE

@@ -1,0 +1,75 @@
+#include <cmath>
+#include <numbers>
+#include <string_view>
+
+#include "tessera/base/format.h"
+#include "tessera/ops/gelu/gelu.h"
+#include "tessera/ops/testing/all_samples.h"
+#include "tessera/ops/testing/reference.h"
+
+namespace tessera {
+
+using conformance::normal;
+using conformance::reals;
+using conformance::Sample;
+using conformance::types;
+
+namespace {
+
+constexpr std::string_view kShapes[] = {
+    "?[mlp=1]", "?[seq=3, mlp=5]", "?[batch=2, seq=4, mlp=38]", "?[seq=67, mlp=129]"};
+
+// Inputs with standard deviation 3 reach both tails.
+SampleList over_shapes(const OpRef& op, bool has_gradient_operand) {
+  SampleList list;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::string_view shape : kShapes) {
+      Sample sample{.name = format("{}_{}", list.size(), name(dtype)), .op = op};
+      sample.operands = types(dtype, {shape});
+      sample.fills = {normal(3.0)};
+      if (has_gradient_operand) {
+        sample.operands.push_back(sample.operands[0]);
+        sample.fills = {normal(), normal(3.0)};
+        sample.differentiable = false;
+      }
+      list.push_back(std::move(sample));
+    }
+  }
+  return list;
+}
+
+// u(x) = sqrt(2/pi) (x + 0.044715 x^3), so that gelu(x) = x/2 (1 + tanh u).
+double inner(double x) {
+  return std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+}
+
+}  // namespace
+
+SampleList samples(SamplesOf<GeluAttrs>) {
+  return over_shapes(make_op(GeluAttrs{}), false);
+}
+
+SampleList samples(SamplesOf<GeluBackwardAttrs>) {
+  return over_shapes(make_op(GeluBackwardAttrs{}), true);
+}
+
+void reference(const GeluAttrs&, const Views& views) {
+  const auto x = reals(views.in[0]);
+  const auto y = reals(views.out[0]);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] = 0.5 * x[i] * (1.0 + std::tanh(inner(x[i])));
+  }
+}
+
+void reference(const GeluBackwardAttrs&, const Views& views) {
+  const auto dy = reals(views.in[0]);
+  const auto x = reals(views.in[1]);
+  const auto dx = reals(views.out[0]);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double tanh_u = std::tanh(inner(x[i]));
+    const double du = std::sqrt(2.0 / std::numbers::pi) * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
+    dx[i] = dy[i] * (0.5 * (1.0 + tanh_u) + 0.5 * x[i] * (1.0 - tanh_u * tanh_u) * du);
+  }
+}
+
+}  // namespace tessera

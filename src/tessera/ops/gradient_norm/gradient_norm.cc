@@ -1,0 +1,83 @@
+#include "tessera/ops/gradient_norm/gradient_norm.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+OpInfo info(const SumSquaresAttrs& attrs) {
+  return {.name = "sum_squares", .num_operands = static_cast<std::int32_t>(attrs.num_operands)};
+}
+
+TensorTypes infer(const SumSquaresAttrs&, Types in) {
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    require_float(in, i);
+  }
+  return {{.dtype = DType::kI64, .dims = {{.name = "words", .bound = kExactSumWords}}}};
+}
+
+// Every dim of every operand is summed over; words of shards add as integers.
+FactorRule factors(const SumSquaresAttrs&, Types in) {
+  FactorRule rule;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    FactorRule::Factors group;
+    for (std::size_t d = 0; d < in[i].num_dims(); ++d) {
+      group.push_back(format("x{}_{}", i, d));
+      rule.reduce.push_back(group.back());
+    }
+    rule.operands.push_back(std::move(group));
+  }
+  rule.results = {{"words"}};
+  rule.whole = {"words"};
+  return rule;
+}
+
+Cost cost(const SumSquaresAttrs& attrs, Types in) {
+  double elements = 0;
+  for (const TensorType& type : in) {
+    elements += static_cast<double>(type.num_elements());
+  }
+  return streaming_cost(2.0 * elements, in, infer(attrs, in));
+}
+
+void backward(const SumSquaresAttrs&, GradBuilder& grad) {
+  grad.none("the gradient norm belongs to the update");
+}
+
+void visit(SumSquaresAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("num_operands", attrs.num_operands);
+}
+
+OpInfo info(const ClipScaleAttrs&) {
+  return {.name = "clip_scale", .num_operands = 3, .num_results = 3};
+}
+
+TensorTypes infer(const ClipScaleAttrs&, Types in) {
+  require_dtype(in, 0, DType::kI64);
+  require_dims(in, 1, 0);
+  require_dims(in, 2, 0);
+  return {scalar_type(DType::kF32), scalar_type(DType::kF32), scalar_type(DType::kF32)};
+}
+
+FactorRule factors(const ClipScaleAttrs&, Types) {
+  return parse_factor_rule("(words), (), () -> (), (), () | whole words");
+}
+
+Cost cost(const ClipScaleAttrs& attrs, Types in) {
+  return streaming_cost(static_cast<double>(kExactSumWords), in, infer(attrs, in));
+}
+
+void backward(const ClipScaleAttrs&, GradBuilder& grad) {
+  grad.none("gradient clipping belongs to the update");
+}
+
+void visit(ClipScaleAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("clip", attrs.clip);
+}
+
+Value sum_squares(std::span<const Value> tensors) {
+  TESSERA_REQUIRE(!tensors.empty(), ErrorCode::kInvalidArgument, "sum_squares of no tensor");
+  const SumSquaresAttrs attrs{.num_operands = static_cast<std::int64_t>(tensors.size())};
+  return tensors[0].builder->emit(make_op(attrs), tensors)[0];
+}
+
+}  // namespace tessera

@@ -1,0 +1,165 @@
+#include "tessera/ops/matmul/matmul.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// Where the free and the contracted dims of one operand lie.
+struct OperandDims {
+  std::size_t free_begin;
+  std::size_t free_end;
+  std::size_t contract_begin;
+  std::size_t contract_end;
+};
+
+// `contract_last`: the contracted dims come after the free ones.
+OperandDims split_dims(const TensorType& type, std::int64_t contract, bool contract_last) {
+  const std::size_t count = type.num_dims();
+  const auto contracted = static_cast<std::size_t>(contract);
+  TESSERA_REQUIRE(contract >= 1 && contracted < count,
+                  ErrorCode::kInvalidArgument,
+                  "cannot contract {} dims of {}",
+                  contract,
+                  to_string(type));
+  const std::size_t free = count - contracted;
+  return contract_last ? OperandDims{0, free, free, count}
+                       : OperandDims{contracted, count, 0, contracted};
+}
+
+OperandDims dims_of_a(const MatmulAttrs& attrs, Types in) {
+  return split_dims(in[0], attrs.contract, !attrs.transpose_a);
+}
+
+OperandDims dims_of_b(const MatmulAttrs& attrs, Types in) {
+  return split_dims(in[1], attrs.contract, attrs.transpose_b);
+}
+
+// The factors of an operand in its dims' order.
+std::string factor_group(const std::string& free,
+                         const std::string& contracted,
+                         bool contract_last) {
+  return contract_last ? free + " " + contracted : contracted + " " + free;
+}
+
+}  // namespace
+
+OpInfo info(const MatmulAttrs& attrs) {
+  OpInfo result{.name = "matmul", .num_operands = attrs.accumulate ? 3 : 2};
+  if (attrs.accumulate) {
+    result.aliases = {{.result = 0, .operand = 2, .required = true}};
+  }
+  return result;
+}
+
+TensorTypes infer(const MatmulAttrs& attrs, Types in) {
+  require_float(in, 0);
+  require_dtype(in, 1, in[0].dtype);
+  const OperandDims a = dims_of_a(attrs, in);
+  const OperandDims b = dims_of_b(attrs, in);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(attrs.contract); ++i) {
+    TESSERA_REQUIRE(
+        in[0].dims[a.contract_begin + i].bound == in[1].dims[b.contract_begin + i].bound,
+        ErrorCode::kInvalidArgument,
+        "contracted dims differ: {} and {}",
+        to_string(in[0]),
+        to_string(in[1]));
+  }
+  TensorType result{.dtype = attrs.dtype, .dims = {}};
+  for (std::size_t i = a.free_begin; i < a.free_end; ++i) {
+    result.dims.push_back(in[0].dims[i]);
+  }
+  for (std::size_t i = b.free_begin; i < b.free_end; ++i) {
+    result.dims.push_back(in[1].dims[i]);
+  }
+  if (attrs.accumulate) {
+    TESSERA_REQUIRE(in[2] == result,
+                    ErrorCode::kInvalidArgument,
+                    "the accumulator is {}, expected {}",
+                    to_string(in[2]),
+                    to_string(result));
+  }
+  return {result};
+}
+
+FactorRule factors(const MatmulAttrs& attrs, Types in) {
+  const auto contract = static_cast<std::size_t>(attrs.contract);
+  const std::string k = factor_names(contract, 'k');
+  const std::string m = factor_names(in[0].num_dims() - contract, 'a');
+  const std::string n = factor_names(in[1].num_dims() - contract, 'p');
+  return parse_factor_rule(format("({}), ({}){} -> ({} {}) | reduce {}",
+                                  factor_group(m, k, !attrs.transpose_a),
+                                  factor_group(n, k, attrs.transpose_b),
+                                  attrs.accumulate ? format(", ({} {})", m, n) : "",
+                                  m,
+                                  n,
+                                  factor_list(k)));
+}
+
+Cost cost(const MatmulAttrs& attrs, Types in) {
+  const GemmShape shape = gemm_shape(attrs, in);
+  return streaming_cost(2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+                            static_cast<double>(shape.k),
+                        in,
+                        infer(attrs, in));
+}
+
+void backward(const MatmulAttrs& attrs, GradBuilder& grad) {
+  TESSERA_CHECK(!attrs.accumulate, "the accumulating form is made after differentiation");
+  const auto dy = grad.gradient(0);
+  if (!dy) {
+    return;
+  }
+  const Value a = grad.operand(0);
+  const Value b = grad.operand(1);
+  const auto num_m = static_cast<std::int64_t>(a.type().num_dims()) - attrs.contract;
+  const auto num_n = static_cast<std::int64_t>(b.type().num_dims()) - attrs.contract;
+  if (grad.start(0)) {
+    MatmulAttrs rule{.contract = num_n, .dtype = grad.gradient_dtype(0)};
+    if (attrs.transpose_a) {
+      rule.transpose_a = attrs.transpose_b;
+      rule.transpose_b = true;
+      grad.set(0, matmul(b, *dy, rule));
+    } else {
+      rule.transpose_b = !attrs.transpose_b;
+      grad.set(0, matmul(*dy, b, rule));
+    }
+  }
+  if (grad.start(1)) {
+    MatmulAttrs rule{.contract = num_m, .dtype = grad.gradient_dtype(1)};
+    if (attrs.transpose_b) {
+      rule.transpose_a = true;
+      rule.transpose_b = attrs.transpose_a;
+      grad.set(1, matmul(*dy, a, rule));
+    } else {
+      rule.transpose_a = !attrs.transpose_a;
+      grad.set(1, matmul(a, *dy, rule));
+    }
+  }
+}
+
+void visit(MatmulAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("transpose_a", attrs.transpose_a);
+  visitor.field("transpose_b", attrs.transpose_b);
+  visitor.field("contract", attrs.contract);
+  visitor.field("dtype", attrs.dtype);
+  visitor.field("accumulate", attrs.accumulate);
+}
+
+GemmShape gemm_shape(const MatmulAttrs& attrs, Types in) {
+  const OperandDims a = dims_of_a(attrs, in);
+  const OperandDims b = dims_of_b(attrs, in);
+  return {.m = in[0].extent(a.free_begin, a.free_end),
+          .n = in[1].extent(b.free_begin, b.free_end),
+          .k = in[0].extent(a.contract_begin, a.contract_end)};
+}
+
+Value linear(const Value& x, const Value& weight, std::int64_t contract) {
+  return matmul(x, weight, {.transpose_b = true, .contract = contract, .dtype = x.type().dtype});
+}
+
+Value matmul(const Value& a, const Value& b, const MatmulAttrs& attrs) {
+  return a.builder->emit(make_op(attrs), {a, b})[0];
+}
+
+}  // namespace tessera

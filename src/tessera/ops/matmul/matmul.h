@@ -1,0 +1,52 @@
+#pragma once
+
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// Matrix product over several dims: the last (or, transposed, the first) `contract` dims of a with
+// the first (or, transposed, the last) `contract` dims of b.
+//   y[m.., n..] = sum_k a[m.., k..] * b[k.., n..] (+ accumulator[m.., n..])
+// Shapes:  a (m.., k..) or, with transpose_a, (k.., m..); b (k.., n..) or, with transpose_b,
+//          (n.., k..); accumulator like y -> y (m.., n..)
+// Types:   a and b alike in {f32, bf16}; y has `dtype`; sums in f32
+// Factors: k is reduced, every m and n is free
+// Cost:    2*M*N*K FLOP
+// Errors:  kInvalidArgument where bounds of contracted dims differ or nothing is left
+struct MatmulAttrs {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  std::int64_t contract = 1;
+  DType dtype = DType::kF32;
+  bool accumulate = false;  // a third operand is added; the result takes its memory
+
+  friend bool operator==(const MatmulAttrs&, const MatmulAttrs&) = default;
+};
+
+OpInfo info(const MatmulAttrs& attrs);
+TensorTypes infer(const MatmulAttrs& attrs, Types in);
+FactorRule factors(const MatmulAttrs& attrs, Types in);
+Cost cost(const MatmulAttrs& attrs, Types in);
+void backward(const MatmulAttrs& attrs, GradBuilder& grad);
+void visit(MatmulAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const MatmulAttrs& attrs,
+                             cpu::Context& context,
+                             std::span<const View> operands,
+                             std::span<const View> results);
+void run(const MatmulAttrs& attrs, cpu::Context& context, const Views& views);
+
+// The product as one GEMM: rows M, columns N, depth K of the flattened operands.
+struct GemmShape {
+  std::int64_t m = 1;
+  std::int64_t n = 1;
+  std::int64_t k = 1;
+};
+
+GemmShape gemm_shape(const MatmulAttrs& attrs, Types in);
+
+// x (.., k..) times a weight stored (n.., k..): the linear layer of checkpoints. The result has x's
+// dtype.
+Value linear(const Value& x, const Value& weight, std::int64_t contract = 1);
+Value matmul(const Value& a, const Value& b, const MatmulAttrs& attrs);
+
+}  // namespace tessera

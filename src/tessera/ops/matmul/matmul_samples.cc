@@ -1,0 +1,114 @@
+#include <string_view>
+
+#include "tessera/base/format.h"
+#include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/testing/all_samples.h"
+#include "tessera/ops/testing/reference.h"
+
+namespace tessera {
+
+using conformance::OpClass;
+using conformance::reals;
+using conformance::Sample;
+using conformance::types;
+
+namespace {
+
+struct Case {
+  std::string_view name;
+  MatmulAttrs attrs;
+  std::string_view a;
+  std::string_view b;
+};
+
+const Case kCases[] = {
+    {"one", {}, "?[m=1, k=1]", "?[k=1, n=1]"},
+    {"odd", {}, "?[m=5, k=7]", "?[k=7, n=3]"},
+    {"row", {}, "?[m=1, k=33]", "?[k=33, n=17]"},
+    {"column", {}, "?[m=19, k=9]", "?[k=9, n=1]"},
+    {"even", {}, "?[m=4, k=8]", "?[k=8, n=6]"},
+    {"blocks", {}, "?[m=70, k=130]", "?[k=130, n=66]"},
+    {"linear", {.transpose_b = true}, "?[batch=2, seq=4, embed=18]", "?[mlp=34, embed=18]"},
+    {"input_gradient", {}, "?[batch=2, seq=3, mlp=35]", "?[mlp=35, embed=17]"},
+    {"weight_gradient",
+     {.transpose_a = true, .contract = 2},
+     "?[batch=2, seq=8, mlp=18]",
+     "?[batch=2, seq=8, embed=10]"},
+    {"both_transposed", {.transpose_a = true, .transpose_b = true}, "?[k=9, m=5]", "?[n=11, k=9]"},
+    {"from_heads",
+     {.transpose_b = true, .contract = 2},
+     "?[batch=2, seq=4, heads=4, head_dim=6]",
+     "?[embed=10, heads=4, head_dim=6]"},
+    {"to_heads",
+     {.transpose_b = true},
+     "?[batch=2, seq=4, embed=10]",
+     "?[heads=4, head_dim=6, embed=10]"},
+    {"heads_both_transposed",
+     {.transpose_a = true, .transpose_b = true, .contract = 2},
+     "?[heads=2, head_dim=6, seq=4]",
+     "?[embed=10, heads=2, head_dim=6]"},
+};
+
+Sample plain(const Case& c, DType from, DType to) {
+  MatmulAttrs attrs = c.attrs;
+  attrs.dtype = to;
+  return {.name = format("{}_{}_{}", c.name, name(from), name(to)),
+          .op = make_op(attrs),
+          .operands = types(from, {c.a, c.b}),
+          .op_class = OpClass::kReduction,
+          .differentiable = from == to,
+          .parameters = {1}};  // the wide form is for gradients
+}
+
+Sample accumulating(const Case& c, DType from, DType to) {
+  Sample sample = plain(c, from, to);
+  const TensorType result = infer(*sample.op, sample.operands)[0];
+  MatmulAttrs attrs = c.attrs;
+  attrs.dtype = to;
+  attrs.accumulate = true;
+  sample.name += "_accumulate";
+  sample.op = make_op(attrs);
+  sample.operands.push_back(result);
+  sample.differentiable = false;
+  sample.addends = {2};
+  return sample;
+}
+
+}  // namespace
+
+SampleList samples(SamplesOf<MatmulAttrs>) {
+  SampleList list;
+  for (const Case& c : kCases) {
+    list.push_back(plain(c, DType::kF32, DType::kF32));
+    list.push_back(plain(c, DType::kBF16, DType::kBF16));
+    list.push_back(plain(c, DType::kBF16, DType::kF32));
+    list.push_back(accumulating(c, DType::kF32, DType::kF32));
+    list.push_back(accumulating(c, DType::kBF16, DType::kF32));
+  }
+  return list;
+}
+
+void reference(const MatmulAttrs& attrs, const Views& views) {
+  const auto a = reals(views.in[0]);
+  const auto b = reals(views.in[1]);
+  const auto y = reals(views.out[0]);
+  std::size_t depth = 1;
+  for (int i = 0; i < attrs.contract; ++i) {
+    const int last = views.in[0].num_dims - 1 - i;
+    depth *= conformance::bound(views.in[0], attrs.transpose_a ? i : last);
+  }
+  const std::size_t rows = a.size() / depth;
+  const std::size_t columns = b.size() / depth;
+  for (std::size_t m = 0; m < rows; ++m) {
+    for (std::size_t n = 0; n < columns; ++n) {
+      double sum = attrs.accumulate ? reals(views.in[2])[m * columns + n] : 0.0;
+      for (std::size_t k = 0; k < depth; ++k) {
+        sum += a[attrs.transpose_a ? k * rows + m : m * depth + k] *
+               b[attrs.transpose_b ? n * depth + k : k * columns + n];
+      }
+      y[m * columns + n] = sum;
+    }
+  }
+}
+
+}  // namespace tessera

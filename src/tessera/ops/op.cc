@@ -1,0 +1,90 @@
+#include "tessera/ops/op.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+const TensorType& operand(Types operands, std::size_t index) {
+  TESSERA_REQUIRE(index < operands.size(),
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is missing: found {}",
+                  index,
+                  operands.size());
+  return operands[index];
+}
+
+}  // namespace
+
+Cost streaming_cost(double flop, Types operands, Types results) {
+  Cost total{.flop = flop};
+  for (const TensorType& type : operands) {
+    total.bytes_read += static_cast<double>(type.num_bytes());
+  }
+  for (const TensorType& type : results) {
+    total.bytes_written += static_cast<double>(type.num_bytes());
+  }
+  return total;
+}
+
+void require_dims(Types operands, std::size_t index, int num_dims) {
+  const TensorType& type = operand(operands, index);
+  TESSERA_REQUIRE(num_dims < 0 || type.num_dims() == static_cast<std::size_t>(num_dims),
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected {} dims",
+                  index,
+                  to_string(type),
+                  num_dims);
+}
+
+void require_float(Types operands, std::size_t index) {
+  const TensorType& type = operand(operands, index);
+  TESSERA_REQUIRE(is_floating(type.dtype),
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected a floating-point dtype",
+                  index,
+                  to_string(type));
+}
+
+void require_dtype(Types operands, std::size_t index, DType dtype) {
+  const TensorType& type = operand(operands, index);
+  TESSERA_REQUIRE(type.dtype == dtype,
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected {}",
+                  index,
+                  to_string(type),
+                  name(dtype));
+}
+
+void require_same_shape(Types operands, std::size_t a, std::size_t b) {
+  const TensorType& first = operand(operands, a);
+  const TensorType& second = operand(operands, b);
+  bool same = first.num_dims() == second.num_dims();
+  for (std::size_t i = 0; same && i < first.num_dims(); ++i) {
+    same = first.dims[i].bound == second.dims[i].bound;
+  }
+  TESSERA_REQUIRE(same,
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {} and operand {} is {}, expected equal shapes",
+                  a,
+                  to_string(first),
+                  b,
+                  to_string(second));
+}
+
+TensorType with_dtype(TensorType type, DType dtype) {
+  type.dtype = dtype;
+  return type;
+}
+
+TensorType without_last(TensorType type) {
+  TESSERA_CHECK(!type.dims.empty(), "a scalar has no last dim");
+  type.dims.pop_back();
+  return type;
+}
+
+TensorType scalar_type(DType dtype) {
+  return {.dtype = dtype, .dims = {}};
+}
+
+}  // namespace tessera

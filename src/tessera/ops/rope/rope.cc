@@ -1,0 +1,124 @@
+#include "tessera/ops/rope/rope.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// Llama 3.1's rule: long wavelengths are stretched, short ones stay, between them both are blended.
+double scaled_frequency(double frequency, const RopeTableAttrs& attrs) {
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  const auto length = static_cast<double>(attrs.original_length);
+  if (wavelength > length / attrs.low_frequency_factor) {
+    return frequency / attrs.scaling_factor;
+  }
+  if (wavelength < length / attrs.high_frequency_factor) {
+    return frequency;
+  }
+  const double smooth = (length / wavelength - attrs.low_frequency_factor) /
+                        (attrs.high_frequency_factor - attrs.low_frequency_factor);
+  return (1.0 - smooth) * frequency / attrs.scaling_factor + smooth * frequency;
+}
+
+}  // namespace
+
+OpInfo info(const RopeTableAttrs&) {
+  return {.name = "rope_table", .num_operands = 1};
+}
+
+TensorTypes infer(const RopeTableAttrs& attrs, Types in) {
+  require_dtype(in, 0, DType::kI32);
+  TESSERA_REQUIRE(attrs.head_dim > 0 && attrs.head_dim % 2 == 0,
+                  ErrorCode::kInvalidArgument,
+                  "rope needs an even head_dim, found {}",
+                  attrs.head_dim);
+  TensorType table = with_dtype(in[0], DType::kF32);
+  table.dims.push_back({.name = "head_dim", .bound = attrs.head_dim});
+  return {table};
+}
+
+FactorRule factors(const RopeTableAttrs&, Types in) {
+  return parse_factor_rule(format("({0}) -> ({0} z) | whole z", factor_names(in[0].num_dims())));
+}
+
+Cost cost(const RopeTableAttrs& attrs, Types in) {
+  const TensorTypes results = infer(attrs, in);
+  return streaming_cost(20.0 * static_cast<double>(results[0].num_elements()), in, results);
+}
+
+void backward(const RopeTableAttrs&, GradBuilder& grad) {
+  grad.none("positions are integers");
+}
+
+void visit(RopeTableAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("head_dim", attrs.head_dim);
+  visitor.field("theta", attrs.theta);
+  visitor.field("scaling_factor", attrs.scaling_factor);
+  visitor.field("low_frequency_factor", attrs.low_frequency_factor);
+  visitor.field("high_frequency_factor", attrs.high_frequency_factor);
+  visitor.field("original_length", attrs.original_length);
+}
+
+OpInfo info(const RopeAttrs&) {
+  return {.name = "rope", .num_operands = 2, .aliases = {{.result = 0, .operand = 0}}};
+}
+
+TensorTypes infer(const RopeAttrs&, Types in) {
+  require_dims(in, 0, 4);
+  require_float(in, 0);
+  require_dims(in, 1, 3);
+  require_dtype(in, 1, DType::kF32);
+  TESSERA_REQUIRE(in[0].dims[0].bound == in[1].dims[0].bound &&
+                      in[0].dims[1].bound == in[1].dims[1].bound &&
+                      in[0].dims[3].bound == in[1].dims[2].bound,
+                  ErrorCode::kInvalidArgument,
+                  "the table {} does not fit {}",
+                  to_string(in[1]),
+                  to_string(in[0]));
+  return {in[0]};
+}
+
+FactorRule factors(const RopeAttrs&, Types) {
+  return parse_factor_rule("(b t h d), (b t d) -> (b t h d) | whole d");
+}
+
+Cost cost(const RopeAttrs& attrs, Types in) {
+  return streaming_cost(3.0 * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+void backward(const RopeAttrs& attrs, GradBuilder& grad) {
+  const auto dy = grad.gradient(0);
+  if (dy && grad.start(0)) {
+    grad.set(0,
+             dy->builder->emit(make_op(RopeAttrs{.inverse = !attrs.inverse}),
+                               {*dy, grad.operand(1)})[0]);
+  }
+}
+
+void visit(RopeAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("inverse", attrs.inverse);
+}
+
+Value rope_table(const Value& positions, const RopeTableAttrs& attrs) {
+  return positions.builder->emit(make_op(attrs), {positions})[0];
+}
+
+Value rope(const Value& x, const Value& table) {
+  return x.builder->emit(make_op(RopeAttrs{}), {x, table})[0];
+}
+
+std::vector<float> rope_frequencies(const RopeTableAttrs& attrs) {
+  std::vector<float> frequencies(static_cast<std::size_t>(attrs.head_dim / 2));
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim);
+    const double frequency = std::pow(attrs.theta, -exponent);
+    frequencies[i] = static_cast<float>(
+        attrs.scaling_factor == 1.0 ? frequency : scaled_frequency(frequency, attrs));
+  }
+  return frequencies;
+}
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tessera/ops/rope/rope.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/ops/rope/rope_cpu.cc"
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/elements.h"
+#include "tessera/backend/cpu/foreach_target-inl.h"
+#include "tessera/backend/cpu/parallel.h"
+#include "tessera/backend/cpu/simd-inl.h"
+
+// y may lie over x: a pair is written where it was read.
+
+HWY_BEFORE_NAMESPACE();
+
+namespace tessera::cpu::HWY_NAMESPACE {
+
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <class T, bool kStream>
+HWY_INLINE void rotate_head(const T* x, const float* table, T* y, std::int64_t size, float sign) {
+  for (std::int64_t i = 0; i < size; i += 2) {
+    const VecF32 even = load(AllLanes(), x + i);
+    const VecF32 odd = load(AllLanes(), x + i + 1);
+    const VecF32 cosine = load(AllLanes(), table + i);
+    const VecF32 sine = hn::Mul(hn::Set(F32(), sign), load(AllLanes(), table + i + 1));
+    store(AllLanes(), y + i, hn::Sub(hn::Mul(even, cosine), hn::Mul(odd, sine)));
+    store(AllLanes(), y + i + 1, hn::Add(hn::Mul(odd, cosine), hn::Mul(even, sine)));
+  }
+}
+
+#else
+
+template <class T, bool kStream>
+HWY_INLINE void rotate_head(const T* x, const float* table, T* y, std::int64_t size, float sign) {
+  for_lanes(size, [&](auto lanes, std::int64_t i) HWY_ATTR {
+    prefetch_ahead(x + i);
+    const VecF32 pairs = load(lanes, x + i);
+    const VecF32 angles = load(lanes, table + i);
+    const VecF32 sine = hn::Mul(hn::Set(F32(), sign), hn::DupOdd(angles));
+    const VecF32 straight = hn::Mul(pairs, hn::DupEven(angles));
+    const VecF32 crossed = hn::Mul(hn::Reverse2(F32(), pairs), sine);
+    const VecF32 rotated = hn::OddEven(hn::Add(straight, crossed), hn::Sub(straight, crossed));
+    store<kStream>(lanes, y + i, rotated);
+  });
+}
+
+#endif
+
+template <class T, bool kStream>
+struct RotateRows {
+  static void run(const Views& views, const Range& range, float sign) {
+    const RowsOf<const T> x(views.in[0], 2);
+    const RowsOf<const float> table(views.in[1]);
+    const RowsOf<T> y(views.out[0], 2);
+    const std::int64_t head_dim = table.width;
+    for (std::int64_t row = range.begin; row < range.end; ++row) {
+      for (std::int64_t head = 0; head < x.width; head += head_dim) {
+        rotate_head<T, kStream>(x[row] + head, table[row], y[row] + head, head_dim, sign);
+      }
+    }
+  }
+};
+
+// sign: 1 to rotate, -1 to rotate back.
+void rope_rows(const Views& views, Range range, float sign, Form form) {
+  run_as<RotateRows>(form, views, range, sign);
+}
+
+}  // namespace
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tessera {
+
+namespace cpu {
+
+namespace {
+
+HWY_EXPORT(rope_rows);
+
+}  // namespace
+
+}  // namespace cpu
+
+void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views) {
+  const std::vector<float> frequencies = rope_frequencies(attrs);
+  const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(views.in[0]);
+  const cpu::RowsOf<float> table(views.out[0]);
+  // A cosine and a sine in f64 take some tens of the time of a plain element.
+  const cpu::Work work = {.count = static_cast<std::int64_t>(positions.size()),
+                          .elements = 16 * attrs.head_dim};
+  cpu::parallel_ranges(context.threads(), work, [&](cpu::Range range) {
+    for (std::int64_t row = range.begin; row < range.end; ++row) {
+      const auto position = static_cast<float>(positions[static_cast<std::size_t>(row)]);
+      float* const out = table[row];
+      for (std::size_t i = 0; i < frequencies.size(); ++i) {
+        const double angle = position * frequencies[i];
+        out[2 * i] = static_cast<float>(std::cos(angle));
+        out[2 * i + 1] = static_cast<float>(std::sin(angle));
+      }
+    }
+  });
+}
+
+void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views) {
+  const View::Rows x = views.in[0].rows(2);
+  const cpu::Form form = cpu::form_of(views.out, 2, views.in);
+  auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rope_rows);
+  cpu::parallel_ranges(
+      context.threads(), {.count = x.count, .elements = x.width}, [&](cpu::Range range) {
+        rows(views, range, attrs.inverse ? -1.0F : 1.0F, form);
+      });
+}
+
+}  // namespace tessera
+
+#endif  // HWY_ONCE

@@ -1,0 +1,124 @@
+#include <cmath>
+#include <numbers>
+#include <string_view>
+
+#include "tessera/base/format.h"
+#include "tessera/ops/rope/rope.h"
+#include "tessera/ops/testing/all_samples.h"
+#include "tessera/ops/testing/reference.h"
+
+namespace tessera {
+
+using conformance::bound;
+using conformance::integers;
+using conformance::reals;
+
+namespace {
+
+// f_i = theta^(-2i / head_dim), then Llama 3.1's rule.
+double frequency(const RopeTableAttrs& attrs, std::size_t i) {
+  const double plain =
+      std::pow(attrs.theta, -2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim));
+  const double turns =
+      static_cast<double>(attrs.original_length) * plain / (2.0 * std::numbers::pi);
+  if (attrs.scaling_factor == 1.0 || turns > attrs.high_frequency_factor) {
+    return plain;
+  }
+  if (turns < attrs.low_frequency_factor) {
+    return plain / attrs.scaling_factor;
+  }
+  const double blend = (turns - attrs.low_frequency_factor) /
+                       (attrs.high_frequency_factor - attrs.low_frequency_factor);
+  return (1.0 - blend) * plain / attrs.scaling_factor + blend * plain;
+}
+
+}  // namespace
+
+SampleList samples(SamplesOf<RopeTableAttrs>) {
+  const RopeTableAttrs stretched{.head_dim = 128,
+                                 .theta = 500000.0,
+                                 .scaling_factor = 8.0,
+                                 .low_frequency_factor = 1.0,
+                                 .high_frequency_factor = 4.0,
+                                 .original_length = 8192};
+
+  struct Case {
+    std::string_view name;
+    RopeTableAttrs attrs;
+    std::string_view positions;
+    std::int32_t end;
+  };
+
+  const Case cases[] = {{"pair", {.head_dim = 2}, "i32[batch=1, seq=1]", 5},
+                        {"odd", {.head_dim = 6, .theta = 10000.0}, "i32[batch=3, seq=5]", 9},
+                        {"even", {.head_dim = 16}, "i32[batch=2, seq=34]", 34},
+                        {"stretched", stretched, "i32[batch=2, seq=17]", 8000},
+                        {"flat", {.head_dim = 20}, "i32[seq=6]", 100}};
+  SampleList list;
+  for (const Case& c : cases) {
+    list.push_back({.name = std::string(c.name),
+                    .op = make_op(c.attrs),
+                    .operands = conformance::types(DType::kF32, {c.positions}),
+                    .fills = {integers(c.end)},
+                    .differentiable = false});
+  }
+  return list;
+}
+
+SampleList samples(SamplesOf<RopeAttrs>) {
+  struct Case {
+    std::int64_t batch;
+    std::int64_t length;
+    std::int64_t heads;
+    std::int64_t head_dim;
+  };
+
+  SampleList list;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case c :
+         {Case{1, 1, 1, 2}, Case{3, 5, 3, 6}, Case{2, 4, 2, 16}, Case{2, 33, 4, 38}}) {
+      for (const bool inverse : {false, true}) {
+        const std::string sequence = format("batch={}, seq={}", c.batch, c.length);
+        list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
+                        .op = make_op(RopeAttrs{.inverse = inverse}),
+                        .operands = conformance::types(
+                            dtype,
+                            {format("?[{}, heads={}, head_dim={}]", sequence, c.heads, c.head_dim),
+                             format("f32[{}, head_dim={}]", sequence, c.head_dim)}),
+                        .without_gradient = {1},
+                        .sliced_dim = 2});
+      }
+    }
+  }
+  return list;
+}
+
+// Angles as the contract has them: the frequency and its product with the position in f32.
+void reference(const RopeTableAttrs& attrs, const Views& views) {
+  const auto positions = conformance::ids(views.in[0]);
+  const auto table = reals(views.out[0]);
+  const auto pairs = static_cast<std::size_t>(attrs.head_dim / 2);
+  for (std::size_t i = 0; i < positions.size() * pairs; ++i) {
+    const auto per_position = static_cast<float>(frequency(attrs, i % pairs));
+    const float angle = static_cast<float>(positions[i / pairs]) * per_position;
+    table[2 * i] = std::cos(static_cast<double>(angle));
+    table[2 * i + 1] = std::sin(static_cast<double>(angle));
+  }
+}
+
+void reference(const RopeAttrs& attrs, const Views& views) {
+  const auto x = reals(views.in[0]);
+  const auto table = reals(views.in[1]);
+  const auto y = reals(views.out[0]);
+  const std::size_t heads = bound(views.in[0], 2);
+  const std::size_t head_dim = bound(views.in[0], 3);
+  for (std::size_t i = 0; i < x.size(); i += 2) {
+    const std::size_t position = i / (heads * head_dim);
+    const double c = table[position * head_dim + i % head_dim];
+    const double s = table[position * head_dim + i % head_dim + 1] * (attrs.inverse ? -1.0 : 1.0);
+    y[i] = x[i] * c - x[i + 1] * s;
+    y[i + 1] = x[i] * s + x[i + 1] * c;
+  }
+}
+
+}  // namespace tessera

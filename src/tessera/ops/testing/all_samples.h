@@ -1,0 +1,96 @@
+#pragma once
+
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "tessera/ops/all_ops.h"
+#include "tessera/ops/testing/sample.h"
+
+// The samples and the reference of every op of the list; definitions are in <op>/<op>_samples.cc.
+// A new op adds two lines.
+//   samples:   a few cases that cover sizes, dtypes and attributes
+//   reference: results of whole contiguous operands, floating elements in f64, straight from the
+//              op's formula and without any of its kernel's code; results never lie over operands
+namespace tessera {
+
+template <class Attrs>
+using SamplesOf = std::type_identity<Attrs>;
+using SampleList = std::vector<conformance::Sample>;
+
+SampleList samples(SamplesOf<AddAttrs>);
+SampleList samples(SamplesOf<AdamwAttrs>);
+SampleList samples(SamplesOf<AttentionAttrs>);
+SampleList samples(SamplesOf<AttentionBackwardAttrs>);
+SampleList samples(SamplesOf<CastAttrs>);
+SampleList samples(SamplesOf<ClipScaleAttrs>);
+SampleList samples(SamplesOf<ConcatAttrs>);
+SampleList samples(SamplesOf<CrossEntropyAttrs>);
+SampleList samples(SamplesOf<EmbeddingAttrs>);
+SampleList samples(SamplesOf<EmbeddingBackwardAttrs>);
+SampleList samples(SamplesOf<GeluAttrs>);
+SampleList samples(SamplesOf<GeluBackwardAttrs>);
+SampleList samples(SamplesOf<LayerNormAttrs>);
+SampleList samples(SamplesOf<LayerNormBackwardAttrs>);
+SampleList samples(SamplesOf<LayerNormWeightGradientAttrs>);
+SampleList samples(SamplesOf<MatmulAttrs>);
+SampleList samples(SamplesOf<MulAttrs>);
+SampleList samples(SamplesOf<RmsNormAttrs>);
+SampleList samples(SamplesOf<RmsNormBackwardAttrs>);
+SampleList samples(SamplesOf<RmsNormWeightGradientAttrs>);
+SampleList samples(SamplesOf<RopeAttrs>);
+SampleList samples(SamplesOf<RopeTableAttrs>);
+SampleList samples(SamplesOf<ScaleAttrs>);
+SampleList samples(SamplesOf<SliceAttrs>);
+SampleList samples(SamplesOf<SumSquaresAttrs>);
+SampleList samples(SamplesOf<SwigluAttrs>);
+SampleList samples(SamplesOf<SwigluBackwardAttrs>);
+SampleList samples(SamplesOf<TakeAttrs>);
+SampleList samples(SamplesOf<CustomOp>);
+
+void reference(const AddAttrs& attrs, const Views& views);
+void reference(const AdamwAttrs& attrs, const Views& views);
+void reference(const AttentionAttrs& attrs, const Views& views);
+void reference(const AttentionBackwardAttrs& attrs, const Views& views);
+void reference(const CastAttrs& attrs, const Views& views);
+void reference(const ClipScaleAttrs& attrs, const Views& views);
+void reference(const ConcatAttrs& attrs, const Views& views);
+void reference(const CrossEntropyAttrs& attrs, const Views& views);
+void reference(const EmbeddingAttrs& attrs, const Views& views);
+void reference(const EmbeddingBackwardAttrs& attrs, const Views& views);
+void reference(const GeluAttrs& attrs, const Views& views);
+void reference(const GeluBackwardAttrs& attrs, const Views& views);
+void reference(const LayerNormAttrs& attrs, const Views& views);
+void reference(const LayerNormBackwardAttrs& attrs, const Views& views);
+void reference(const LayerNormWeightGradientAttrs& attrs, const Views& views);
+void reference(const MatmulAttrs& attrs, const Views& views);
+void reference(const MulAttrs& attrs, const Views& views);
+void reference(const RmsNormAttrs& attrs, const Views& views);
+void reference(const RmsNormBackwardAttrs& attrs, const Views& views);
+void reference(const RmsNormWeightGradientAttrs& attrs, const Views& views);
+void reference(const RopeAttrs& attrs, const Views& views);
+void reference(const RopeTableAttrs& attrs, const Views& views);
+void reference(const ScaleAttrs& attrs, const Views& views);
+void reference(const SliceAttrs& attrs, const Views& views);
+void reference(const SumSquaresAttrs& attrs, const Views& views);
+void reference(const SwigluAttrs& attrs, const Views& views);
+void reference(const SwigluBackwardAttrs& attrs, const Views& views);
+void reference(const TakeAttrs& attrs, const Views& views);
+
+namespace conformance {
+
+// The samples of every alternative of OpVariant, in its order.
+std::vector<Sample> all_samples();
+
+// Runs the reference of any op. Errors: kInternal for a custom op that none of `custom` knows.
+void run_reference(const Op& op, const Views& views, std::span<const CustomReference> custom);
+
+// The op's results by its reference: of the types that it infers from `operand_types`, with f64 for
+// floating dtypes, as in `operands`.
+std::vector<HostTensor> reference_results(const Op& op,
+                                          Types operand_types,
+                                          std::span<const HostTensor> operands,
+                                          std::span<const CustomReference> custom);
+
+}  // namespace conformance
+}  // namespace tessera

@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/testing/all_samples.h"
+#include "tessera/ops/testing/conformance.h"
+#include "tessera/ops/testing/execute.h"
+
+namespace tessera::conformance {
+namespace {
+
+// Every set of the op's free aliases in which no memory is written by two results.
+std::vector<std::vector<Alias>> alias_sets(const OpInfo& facts) {
+  std::vector<Alias> free;
+  std::ranges::copy_if(
+      facts.aliases, std::back_inserter(free), [](const Alias& alias) { return !alias.required; });
+  std::vector<std::vector<Alias>> sets;
+  for (std::size_t mask = 1; mask < (std::size_t{1} << free.size()); ++mask) {
+    std::vector<Alias> set;
+    bool possible = true;
+    for (std::size_t i = 0; i < free.size(); ++i) {
+      if ((mask >> i & 1U) == 0) {
+        continue;
+      }
+      possible = possible && std::ranges::none_of(set, [&](const Alias& other) {
+                   return other.result == free[i].result || other.operand == free[i].operand;
+                 });
+      set.push_back(free[i]);
+    }
+    if (possible) {
+      sets.push_back(std::move(set));
+    }
+  }
+  return sets;
+}
+
+// Whether all results of both runs are the same bits.
+void require_same_bits(const Outcome& found,
+                       const Outcome& expected,
+                       const std::string& when,
+                       Failures& failures) {
+  for (std::size_t i = 0; i < expected.results.size(); ++i) {
+    if (found.results[i] != expected.results[i]) {
+      failures.push_back(format("result {} changes {}: {}",
+                                i,
+                                when,
+                                difference(found.results[i], widened(expected.results[i]), {})
+                                    .value_or("in NaNs alone")));
+    }
+  }
+  for (const std::string& failure : found.failures) {
+    failures.push_back(format("{} ({})", failure, when));
+  }
+}
+
+void compare_with_reference(const Sample& sample,
+                            const Outcome& outcome,
+                            std::span<const HostTensor> expected,
+                            Failures& failures) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const OpClass op_class =
+        i < sample.result_classes.size() ? sample.result_classes[i] : sample.op_class;
+    const bool is_encoded = sample.decode && !is_floating(expected[i].type().dtype);
+    const auto wrong = is_encoded
+                           ? difference(sample.decode(outcome.results[i]),
+                                        sample.decode(expected[i]),
+                                        tolerance(op_class, DType::kF32))
+                           : difference(outcome.results[i],
+                                        expected[i],
+                                        tolerance(op_class, outcome.results[i].type().dtype));
+    if (wrong) {
+      failures.push_back(format("result {}: {}", i, *wrong));
+    }
+  }
+}
+
+std::string describe_aliases(std::span<const Alias> aliases) {
+  std::string text;
+  for (const Alias& alias : aliases) {
+    text += format(
+        "{}result {} over operand {}", text.empty() ? "with " : ", ", alias.result, alias.operand);
+  }
+  return text;
+}
+
+}  // namespace
+
+Failures check_kernel(const Sample& sample) {
+  Failures failures;
+  const Op& op = *sample.op;
+  const std::vector<HostTensor> operands = make_operands(sample);
+  std::vector<HostTensor> wide;
+  std::ranges::transform(operands, std::back_inserter(wide), widened);
+  const std::vector<HostTensor> expected =
+      reference_results(op, sample.operands, wide, sample.custom_references);
+  for (const int threads : {1, 3}) {
+    const Outcome plain = execute(op, operands, {.threads = threads});
+    failures.insert(failures.end(), plain.failures.begin(), plain.failures.end());
+    compare_with_reference(sample, plain, expected, failures);
+    require_same_bits(execute(op, operands, {.threads = threads, .poison = std::byte{0x3C}}),
+                      plain,
+                      "with what its memory held before",
+                      failures);
+    for (const std::vector<Alias>& set : alias_sets(info(op))) {
+      require_same_bits(execute(op, operands, {.threads = threads, .aliases = set}),
+                        plain,
+                        describe_aliases(set),
+                        failures);
+    }
+    if (sample.sliced_dim >= 0) {
+      require_same_bits(
+          execute(op, operands, {.threads = threads, .sliced_dim = sample.sliced_dim}),
+          plain,
+          format("on slices of dim {}", sample.sliced_dim),
+          failures);
+    }
+  }
+  return failures;
+}
+
+}  // namespace tessera::conformance

@@ -1,0 +1,233 @@
+#include "tessera/ops/testing/execute.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/dispatch.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/testing/all_samples.h"
+
+namespace tessera::conformance {
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // what arenas and workspaces promise to kernels
+constexpr std::size_t kGuardBytes = 512;
+constexpr std::byte kGuard{0xA5};
+constexpr std::int64_t kGapBefore = 3;  // indices around a slice, in the sliced dim
+constexpr std::int64_t kGapAfter = 2;
+
+// A tensor amid guard bytes; with `sliced_dim`, a slice of a larger tensor that is all guard.
+class GuardedTensor {
+ public:
+  GuardedTensor(const TensorType& type, std::int32_t sliced_dim, std::byte poison) : type_(type) {
+    TensorType full = type;
+    std::int64_t first = 0;
+    if (sliced_dim >= 0) {
+      full.dims[static_cast<std::size_t>(sliced_dim)].bound += kGapBefore + kGapAfter;
+    }
+    strides_ = row_major_strides(full);
+    if (sliced_dim >= 0) {
+      first = kGapBefore * strides_[static_cast<std::size_t>(sliced_dim)];
+    }
+    const auto payload = static_cast<std::size_t>(full.num_bytes());
+    bytes_.assign(payload + 2 * kGuardBytes + kAlignment, kGuard);
+    void* start = bytes_.data() + kGuardBytes;
+    std::size_t space = payload + kAlignment;
+    std::align(kAlignment, payload, start, space);
+    data_ = static_cast<std::byte*>(start) + static_cast<std::size_t>(first) * element_bytes();
+    for_each_element([&](std::byte* place, std::size_t) {
+      std::memset(place, std::to_integer<int>(poison), element_bytes());
+    });
+  }
+
+  // The elements as a tensor of `type`, which may name a result over this operand's memory.
+  View view(const TensorType& type) const {
+    View view;
+    view.data = data_;
+    view.dtype = type.dtype;
+    view.num_dims = static_cast<std::int32_t>(type.num_dims());
+    for (std::size_t i = 0; i < type.num_dims(); ++i) {
+      view.sizes[i] = type.dims[i].bound;
+      view.strides[i] = strides_[i];
+    }
+    return view;
+  }
+
+  const TensorType& type() const { return type_; }
+
+  void write(const HostTensor& content) {
+    for_each_element([&](std::byte* place, std::size_t i) {
+      std::memcpy(place, content.bytes().data() + i * element_bytes(), element_bytes());
+    });
+  }
+
+  HostTensor read(const TensorType& type) const {
+    HostTensor content(type);
+    for_each_element([&](const std::byte* place, std::size_t i) {
+      std::memcpy(content.bytes().data() + i * element_bytes(), place, element_bytes());
+    });
+    return content;
+  }
+
+  // True while no byte outside the elements has changed. Destroys the elements.
+  bool guards_are_intact() {
+    for_each_element([&](std::byte* place, std::size_t) {
+      std::memset(place, std::to_integer<int>(kGuard), element_bytes());
+    });
+    return std::ranges::all_of(bytes_, [](std::byte byte) { return byte == kGuard; });
+  }
+
+ private:
+  std::size_t element_bytes() const { return size_bytes(type_.dtype); }
+
+  // Calls body(place, row-major index).
+  template <class Body>
+  void for_each_element(Body body) const {
+    const std::int64_t count = type_.num_elements();
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::int64_t rest = i;
+      std::int64_t offset = 0;
+      for (std::size_t dim = type_.num_dims(); dim-- > 0;) {
+        offset += (rest % type_.dims[dim].bound) * strides_[dim];
+        rest /= type_.dims[dim].bound;
+      }
+      body(data_ + static_cast<std::size_t>(offset) * element_bytes(), static_cast<std::size_t>(i));
+    }
+  }
+
+  TensorType type_;
+  std::vector<std::int64_t> strides_;
+  std::vector<std::byte> bytes_;
+  std::byte* data_ = nullptr;
+};
+
+TensorTypes types_of(std::span<const HostTensor> tensors) {
+  TensorTypes types;
+  for (const HostTensor& tensor : tensors) {
+    types.push_back(tensor.type());
+  }
+  return types;
+}
+
+// The operand whose memory result `result` takes.
+std::optional<std::size_t> operand_under(const OpInfo& facts,
+                                         std::span<const Alias> taken,
+                                         std::size_t result) {
+  for (const Alias& alias : facts.aliases) {
+    const bool holds = alias.required || std::ranges::find(taken, alias) != taken.end();
+    if (holds && static_cast<std::size_t>(alias.result) == result) {
+      return static_cast<std::size_t>(alias.operand);
+    }
+  }
+  return std::nullopt;
+}
+
+Outcome execute_view_op(const Op& op, std::span<const HostTensor> operands) {
+  const TensorTypes types = types_of(operands);
+  std::vector<HostTensor> wide;
+  std::ranges::transform(operands, std::back_inserter(wide), widened);
+  Outcome outcome{.results = reference_results(op, types, wide, {}), .failures = {}};
+  const TensorTypes result_types = infer(op, types);
+  for (std::size_t i = 0; i < result_types.size(); ++i) {
+    outcome.results[i] = rounded(outcome.results[i], result_types[i].dtype);
+  }
+  return outcome;
+}
+
+// The buffers of one run.
+class Stage {
+ public:
+  Stage(const Op& op, std::span<const HostTensor> operands, const Execution& execution)
+      : op_(op),
+        contents_(operands),
+        operand_types_(types_of(operands)),
+        result_types_(infer(op, operand_types_)) {
+    for (const HostTensor& operand : operands) {
+      buffers_.push_back(std::make_unique<GuardedTensor>(
+          operand.type(), slice_of(operand.type(), execution), kGuard));
+      buffers_.back()->write(operand);
+      names_.push_back(format("operand {}", names_.size()));
+      in_.push_back(buffers_.back()->view(operand.type()));
+    }
+    for (std::size_t i = 0; i < result_types_.size(); ++i) {
+      const TensorType& type = result_types_[i];
+      const auto under = operand_under(info(op), execution.aliases, i);
+      result_buffers_.push_back(under.value_or(buffers_.size()));
+      if (!under) {
+        buffers_.push_back(
+            std::make_unique<GuardedTensor>(type, slice_of(type, execution), execution.poison));
+        names_.push_back(format("result {}", i));
+      }
+      const GuardedTensor& buffer = *buffers_[result_buffers_[i]];
+      TESSERA_CHECK(
+          buffer.type().num_elements() == type.num_elements() && buffer.type().dtype == type.dtype,
+          "result {} is {} over the memory of {}",
+          i,
+          to_string(type),
+          to_string(buffer.type()));
+      out_.push_back(buffer.view(type));
+    }
+  }
+
+  Outcome run(const Execution& execution) {
+    cpu::Context context(execution.threads);
+    const std::int64_t bytes = cpu::op_workspace_bytes(context, op_, in_, out_);
+    const TensorType workspace_type{.dtype = DType::kU8,
+                                    .dims = {{.name = "bytes", .bound = bytes}}};
+    GuardedTensor workspace(workspace_type, -1, execution.poison);
+    const std::span<std::byte> workspace_view(workspace.view(workspace_type).as<std::byte>(),
+                                              static_cast<std::size_t>(bytes));
+    cpu::run_op(context, op_, {.in = in_, .out = out_, .workspace = workspace_view});
+    Outcome outcome;
+    for (std::size_t i = 0; i < result_types_.size(); ++i) {
+      outcome.results.push_back(buffers_[result_buffers_[i]]->read(result_types_[i]));
+    }
+    check_buffers(outcome.failures);
+    if (!workspace.guards_are_intact()) {
+      outcome.failures.push_back(format("writes outside its workspace of {} bytes", bytes));
+    }
+    return outcome;
+  }
+
+ private:
+  std::int32_t slice_of(const TensorType& type, const Execution& execution) const {
+    return type.num_dims() == operand_types_[0].num_dims() ? execution.sliced_dim : -1;
+  }
+
+  void check_buffers(std::vector<std::string>& failures) {
+    for (std::size_t i = 0; i < buffers_.size(); ++i) {
+      const bool is_operand = i < contents_.size();
+      const bool is_overwritten = std::ranges::find(result_buffers_, i) != result_buffers_.end();
+      if (is_operand && !is_overwritten && buffers_[i]->read(operand_types_[i]) != contents_[i]) {
+        failures.push_back(format("changes its operand {}", i));
+      }
+      if (!buffers_[i]->guards_are_intact()) {
+        failures.push_back(format("writes outside its {}", names_[i]));
+      }
+    }
+  }
+
+  const Op& op_;
+  std::span<const HostTensor> contents_;
+  TensorTypes operand_types_;
+  TensorTypes result_types_;
+  std::vector<std::unique_ptr<GuardedTensor>> buffers_;  // operands, then results of their own
+  std::vector<std::string> names_;                       // of the buffers
+  std::vector<std::size_t> result_buffers_;              // the buffer of each result
+  std::vector<View> in_;
+  std::vector<View> out_;
+};
+
+}  // namespace
+
+Outcome execute(const Op& op, std::span<const HostTensor> operands, const Execution& execution) {
+  if (info(op).view != ViewKind::kNone) {
+    return execute_view_op(op, operands);
+  }
+  return Stage(op, operands, execution).run(execution);
+}
+
+}  // namespace tessera::conformance

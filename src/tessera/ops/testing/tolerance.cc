@@ -1,0 +1,109 @@
+#include "tessera/ops/testing/tolerance.h"
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera::conformance {
+namespace {
+
+std::vector<double> numbers(const HostTensor& tensor) {
+  HostTensor copy = widened(tensor);
+  switch (copy.type().dtype) {
+    case DType::kF64:
+      return {copy.f64().begin(), copy.f64().end()};
+    case DType::kI32:
+      return {copy.i32().begin(), copy.i32().end()};
+    case DType::kI64: {
+      std::vector<double> result;
+      for (const std::int64_t element : copy.i64()) {
+        result.push_back(static_cast<double>(element));
+      }
+      return result;
+    }
+    case DType::kF32:
+    case DType::kBF16:
+    case DType::kF16:
+    case DType::kU8:
+      break;
+  }
+  fail(ErrorCode::kInternal, "no comparison of {}", to_string(tensor.type()));
+}
+
+// Over the finite elements.
+double root_mean_square(std::span<const double> values) {
+  double sum = 0;
+  double count = 0;
+  for (const double value : values) {
+    if (std::isfinite(value)) {
+      sum += value * value;
+      count += 1;
+    }
+  }
+  return count == 0 ? 0 : std::sqrt(sum / count);
+}
+
+// By how many times its limit an element is off; 0 where it is equal.
+double excess(double found, double expected, const Tolerance& limit, double rms) {
+  if (found == expected || (std::isnan(found) && std::isnan(expected))) {
+    return 0;
+  }
+  if (!std::isfinite(found) || !std::isfinite(expected)) {
+    return HUGE_VAL;
+  }
+  const double allowed = limit.relative * std::abs(expected) + limit.of_rms * rms;
+  return allowed == 0 ? HUGE_VAL : std::abs(found - expected) / allowed;
+}
+
+}  // namespace
+
+Tolerance tolerance(OpClass op_class, DType dtype) {
+  const bool is_half = dtype == DType::kBF16;
+  switch (op_class) {
+    case OpClass::kExact:
+      return {};
+    case OpClass::kElementwise:
+      return is_half ? Tolerance{.relative = 0.00392, .of_rms = 1e-6}
+                     : Tolerance{.relative = 2e-6, .of_rms = 1e-6};
+    case OpClass::kReduction:
+      return is_half ? Tolerance{.relative = 0.00392, .of_rms = 1e-5}
+                     : Tolerance{.relative = 5e-6, .of_rms = 5e-6};
+    case OpClass::kRounded:
+      return {.relative = 0.008, .of_rms = 0.008};
+  }
+  fail(ErrorCode::kInternal, "an op class outside the table");
+}
+
+std::optional<std::string> difference(const HostTensor& found,
+                                      const HostTensor& expected,
+                                      const Tolerance& limit) {
+  const std::vector<double> a = numbers(found);
+  const std::vector<double> b = numbers(expected);
+  if (a.size() != b.size()) {
+    return format("{} elements, expected {}", a.size(), b.size());
+  }
+  const double rms = root_mean_square(b);
+  std::size_t worst = 0;
+  double worst_excess = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double here = excess(a[i], b[i], limit, rms);
+    if (here > worst_excess) {
+      worst = i;
+      worst_excess = here;
+    }
+  }
+  if (worst_excess <= 1) {
+    return std::nullopt;
+  }
+  return format("element {} of {} is {}, expected {}: {:.3g} times the tolerance",
+                worst,
+                to_string(found.type()),
+                a[worst],
+                b[worst],
+                worst_excess);
+}
+
+}  // namespace tessera::conformance

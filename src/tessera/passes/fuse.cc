@@ -1,0 +1,345 @@
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph_edit.h"
+#include "tessera/passes/pass.h"
+
+namespace tessera {
+namespace {
+
+// Each fusion looks at one node at a time and joins it with others; a node is taken once per pass.
+class Fusion {
+ public:
+  explicit Fusion(const Graph& graph)
+      : graph_(graph), edit_(graph), users_(users(graph)), is_output_(graph.values.size(), false) {
+    for (const Output& output : graph.outputs) {
+      is_output_[output.value.at()] = true;
+    }
+  }
+
+  const Graph& graph() const { return graph_; }
+
+  const Node& node(NodeId id) const { return graph_.nodes[id.at()]; }
+
+  bool taken(NodeId id) const { return edit_.removed(id); }
+
+  const std::vector<NodeId>& readers(ValueId value) const { return users_[value.at()]; }
+
+  // The only reader of `value`, if there is one and the value is no output.
+  std::optional<NodeId> only_reader(ValueId value) const {
+    const auto& list = readers(value);
+    return list.size() == 1 && !is_output_[value.at()] ? std::optional(list[0]) : std::nullopt;
+  }
+
+  bool read_before(ValueId value, NodeId position) const {
+    return !readers(value).empty() && readers(value).front() < position;
+  }
+
+  template <class A>
+  const A* op(NodeId id) const {
+    return taken(id) ? nullptr : node(id).op->get_if<A>();
+  }
+
+  void remove(const std::vector<NodeId>& parts) {
+    for (const NodeId part : parts) {
+      edit_.remove(part);
+    }
+  }
+
+  void replace(const std::vector<NodeId>& parts, NodeId position, Node whole) {
+    remove(parts);
+    edit_.insert(position, std::move(whole));
+  }
+
+  ValueId fresh() { return edit_.fresh(); }
+
+  Graph apply() const { return edit_.apply(); }
+
+ private:
+  const Graph& graph_;
+  GraphEdit edit_;
+  std::vector<std::vector<NodeId>> users_;
+  std::vector<bool> is_output_;
+};
+
+// h = add(x, r); n = rms_norm(h)  ->  n, h = rms_norm{residual}(x, r)
+void add_into_rms_norm(Fusion& fusion, NodeId id) {
+  const RmsNormAttrs* norm = fusion.op<RmsNormAttrs>(id);
+  if (norm == nullptr || norm->residual) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  const NodeId producer = fusion.graph()[node.operands[0]].producer;
+  if (!producer.valid() || fusion.op<AddAttrs>(producer) == nullptr) {
+    return;
+  }
+  const Node& addition = fusion.node(producer);
+  const ValueId sum = addition.results[0];
+  if (addition.phase != node.phase || fusion.readers(sum).front() != id) {
+    return;
+  }
+  RmsNormAttrs attrs = *norm;
+  attrs.residual = true;
+  fusion.replace({producer, id},
+                 id,
+                 {.op = make_op(attrs),
+                  .operands = {addition.operands[0], addition.operands[1], node.operands[1]},
+                  .results = {node.results[0], node.results[1], sum},
+                  .phase = node.phase,
+                  .layer = node.layer});
+}
+
+// dx = rms_norm_backward(...); dg = rms_norm_weight_gradient(...)  ->  dx, dg in one pass over dy,
+// x
+void gain_gradient_into_backward(Fusion& fusion, NodeId id) {
+  const auto* gain = fusion.op<RmsNormWeightGradientAttrs>(id);
+  if (gain == nullptr) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  for (const NodeId other : fusion.readers(node.operands[0])) {
+    const auto* attrs = fusion.op<RmsNormBackwardAttrs>(other);
+    if (attrs == nullptr || attrs->weight_gradient) {
+      continue;
+    }
+    const Node& main = fusion.node(other);
+    if (main.operands[0] != node.operands[0] || main.operands[1] != node.operands[1] ||
+        main.operands[3] != node.operands[2] || other > id ||
+        fusion.read_before(main.results[0], id)) {
+      continue;
+    }
+    RmsNormBackwardAttrs both = *attrs;
+    both.weight_gradient = true;
+    fusion.replace({other, id},
+                   other,
+                   {.op = make_op(both),
+                    .operands = main.operands,
+                    .results = {main.results[0], node.results[0]},
+                    .phase = main.phase,
+                    .layer = main.layer});
+    return;
+  }
+}
+
+// s = add(rms_norm_backward(...), r)  ->  s = rms_norm_backward{residual}(..., r)
+template <class Attrs>
+void residual_into_norm_backward(Fusion& fusion, NodeId id) {
+  const Attrs* attrs = fusion.op<Attrs>(id);
+  if (attrs == nullptr || attrs->residual) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  const auto reader = fusion.only_reader(node.results[0]);
+  if (!reader || fusion.op<AddAttrs>(*reader) == nullptr) {
+    return;
+  }
+  const Node& addition = fusion.node(*reader);
+  const ValueId other = addition.operands[addition.operands[0] == node.results[0] ? 1 : 0];
+  if (!(fusion.graph()[other].producer < id)) {
+    return;
+  }
+  Attrs joint = *attrs;
+  joint.residual = true;
+  std::vector<ValueId> operands = node.operands;
+  operands.push_back(other);
+  std::vector<ValueId> results = node.results;
+  results[0] = addition.results[0];
+  fusion.replace({id, *reader},
+                 id,
+                 {.op = make_op(joint),
+                  .operands = std::move(operands),
+                  .results = std::move(results),
+                  .phase = node.phase,
+                  .layer = node.layer});
+}
+
+// loss = cross_entropy(...); dx, dhead = cross_entropy{gradients}(...)  ->  all three from one pass
+void loss_with_gradients(Fusion& fusion, NodeId id) {
+  const auto* loss = fusion.op<CrossEntropyAttrs>(id);
+  if (loss == nullptr || !loss->loss || loss->gradients) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  for (const NodeId other : fusion.readers(node.operands[0])) {
+    const auto* attrs = fusion.op<CrossEntropyAttrs>(other);
+    if (attrs == nullptr || attrs->loss) {
+      continue;
+    }
+    const Node& gradients = fusion.node(other);
+    if (!std::equal(node.operands.begin(), node.operands.end(), gradients.operands.begin())) {
+      continue;
+    }
+    CrossEntropyAttrs joint = *attrs;
+    joint.loss = true;
+    fusion.replace({id, other},
+                   id,
+                   {.op = make_op(joint),
+                    .operands = gradients.operands,
+                    .results = {node.results[0], gradients.results[0], gradients.results[1]},
+                    .phase = node.phase,
+                    .layer = node.layer});
+    return;
+  }
+}
+
+// The op that adds its only result to an accumulator, for the ops that can.
+std::optional<OpRef> accumulating(const Op& op) {
+  const auto with = [](auto attrs) -> std::optional<OpRef> {
+    if (attrs.accumulate) {
+      return std::nullopt;
+    }
+    attrs.accumulate = true;
+    return make_op(attrs);
+  };
+  if (const auto* matmul = op.get_if<MatmulAttrs>(); matmul != nullptr) {
+    return matmul->dtype == DType::kF32 ? with(*matmul) : std::nullopt;
+  }
+  if (const auto* embedding = op.get_if<EmbeddingBackwardAttrs>(); embedding != nullptr) {
+    return with(*embedding);
+  }
+  return std::nullopt;
+}
+
+// total = add(state, gradient)  ->  total comes from the op that made the gradient
+void accumulation_into_producer(Fusion& fusion, NodeId id) {
+  if (fusion.op<AddAttrs>(id) == nullptr) {
+    return;
+  }
+  const Node& addition = fusion.node(id);
+  const Graph& graph = fusion.graph();
+  const ValueId gradient = addition.operands[1];
+  const NodeId producer = graph[gradient].producer;
+  if (graph[addition.operands[0]].kind != ValueKind::kGradient || !producer.valid() ||
+      fusion.taken(producer) || fusion.only_reader(gradient) != std::optional(id)) {
+    return;
+  }
+  const Node& node = fusion.node(producer);
+  const auto op = accumulating(*node.op);
+  if (!op) {
+    return;
+  }
+  std::vector<ValueId> operands = node.operands;
+  operands.push_back(addition.operands[0]);
+  fusion.replace({producer, id},
+                 producer,
+                 {.op = *op,
+                  .operands = std::move(operands),
+                  .results = {addition.results[0]},
+                  .phase = node.phase,
+                  .layer = node.layer});
+}
+
+// One part of a grouped weight gradient: slice and addition to its state.
+struct AccumulatedPart {
+  NodeId slice;
+  NodeId addition;
+};
+
+// The parts of `whole`, or none unless every reader is a slice that is only added to a state.
+std::vector<AccumulatedPart> accumulated_parts(const Fusion& fusion, ValueId whole) {
+  std::vector<AccumulatedPart> parts;
+  for (const NodeId slice : fusion.readers(whole)) {
+    const auto* attrs = fusion.op<SliceAttrs>(slice);
+    const auto reader =
+        attrs != nullptr ? fusion.only_reader(fusion.node(slice).results[0]) : std::nullopt;
+    if (!reader || attrs->dim != 0 || fusion.op<AddAttrs>(*reader) == nullptr ||
+        fusion.graph()[fusion.node(*reader).operands[0]].kind != ValueKind::kGradient) {
+      return {};
+    }
+    parts.push_back({.slice = slice, .addition = *reader});
+  }
+  return parts;
+}
+
+// The same for grouped products: the states become one accumulator, in adjacent memory.
+void accumulation_into_group(Fusion& fusion, NodeId id) {
+  const auto* matmul = fusion.op<MatmulAttrs>(id);
+  if (matmul == nullptr) {
+    return;
+  }
+  const auto op = accumulating(*fusion.node(id).op);
+  const Node& node = fusion.node(id);
+  const auto parts = accumulated_parts(fusion, node.results[0]);
+  if (!op || parts.empty()) {
+    return;
+  }
+  const auto insert = [&](OpRef joint, std::vector<ValueId> operands, ValueId result) {
+    fusion.replace({},
+                   id,
+                   {.op = std::move(joint),
+                    .operands = std::move(operands),
+                    .results = {result},
+                    .phase = node.phase,
+                    .layer = node.layer});
+  };
+  std::vector<ValueId> states;
+  std::vector<NodeId> removed = {id};
+  for (const AccumulatedPart& part : parts) {
+    states.push_back(fusion.node(part.addition).operands[0]);
+    removed.insert(removed.end(), {part.slice, part.addition});
+  }
+  const ValueId accumulator = fusion.fresh();
+  const ValueId total = fusion.fresh();
+  const ConcatAttrs joined{.num_operands = static_cast<std::int64_t>(states.size()),
+                           .dim = 0,
+                           .name = fusion.graph()[node.results[0]].type.dims[0].name};
+  insert(make_op(joined), states, accumulator);
+  insert(*op, {node.operands[0], node.operands[1], accumulator}, total);
+  for (const AccumulatedPart& part : parts) {
+    insert(fusion.node(part.slice).op, {total}, fusion.node(part.addition).results[0]);
+  }
+  fusion.remove(removed);
+}
+
+template <class Apply>
+Graph apply_to_all(const Graph& graph, Apply apply) {
+  Fusion fusion(graph);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    apply(fusion, NodeId::of(i));
+  }
+  return fusion.apply();
+}
+
+}  // namespace
+
+Graph fuse(const Graph& graph) {
+  Graph result = apply_to_all(graph, add_into_rms_norm);
+  result = apply_to_all(result, gain_gradient_into_backward);
+  result = apply_to_all(result, residual_into_norm_backward<RmsNormBackwardAttrs>);
+  result = apply_to_all(result, residual_into_norm_backward<LayerNormBackwardAttrs>);
+  result = apply_to_all(result, loss_with_gradients);
+  result = apply_to_all(result, accumulation_into_producer);
+  return apply_to_all(result, accumulation_into_group);
+}
+
+Graph start_accumulators(Graph graph) {
+  for (Node& node : graph.nodes) {
+    if (node.phase == Phase::kUpdate) {
+      continue;
+    }
+    const auto drop_last = [&](auto attrs) {
+      attrs.accumulate = false;
+      node.op = make_op(attrs);
+      node.operands.pop_back();
+    };
+    if (const auto* matmul = node.op->get_if<MatmulAttrs>(); matmul && matmul->accumulate) {
+      drop_last(*matmul);
+    } else if (const auto* embedding = node.op->get_if<EmbeddingBackwardAttrs>();
+               embedding && embedding->accumulate) {
+      drop_last(*embedding);
+    } else if (const auto* loss = node.op->get_if<CrossEntropyAttrs>(); loss && loss->accumulate) {
+      drop_last(*loss);
+    } else if (node.op->get_if<AddAttrs>() != nullptr &&
+               graph[node.operands[0]].kind == ValueKind::kGradient) {
+      node.op = make_op(CastAttrs{.dtype = DType::kF32});
+      node.operands.erase(node.operands.begin());
+    }
+  }
+  verify(graph);
+  return graph;
+}
+
+}  // namespace tessera

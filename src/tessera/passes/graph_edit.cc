@@ -1,0 +1,124 @@
+#include "tessera/passes/graph_edit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// Which nodes of `nodes` are needed for the outputs, found backwards.
+std::vector<bool> needed_nodes(const std::vector<const Node*>& nodes,
+                               const std::vector<Output>& outputs,
+                               std::size_t num_values) {
+  std::vector<bool> read(num_values, false);
+  for (const Output& output : outputs) {
+    read[output.value.at()] = true;
+  }
+  std::vector<bool> needed(nodes.size(), false);
+  for (std::size_t i = nodes.size(); i-- > 0;) {
+    needed[i] = std::any_of(nodes[i]->results.begin(), nodes[i]->results.end(), [&](ValueId id) {
+      return read[id.at()];
+    });
+    if (!needed[i]) {
+      continue;
+    }
+    for (const ValueId operand : nodes[i]->operands) {
+      read[operand.at()] = true;
+    }
+  }
+  return needed;
+}
+
+// Copies sources and needed nodes into a new graph with dense ids and inferred types.
+Graph rebuild(const Graph& original,
+              const std::vector<const Node*>& nodes,
+              std::size_t num_values) {
+  Graph result;
+  result.name = original.name;
+  std::vector<ValueId> renamed(num_values);
+  for (std::size_t i = 0; i < original.values.size(); ++i) {
+    if (original.values[i].kind != ValueKind::kResult) {
+      renamed[i] = ValueId::of(result.values.size());
+      result.values.push_back(original.values[i]);
+    }
+  }
+  const std::vector<bool> needed = needed_nodes(nodes, original.outputs, num_values);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!needed[i]) {
+      continue;
+    }
+    Node node = *nodes[i];
+    for (ValueId& operand : node.operands) {
+      TESSERA_CHECK(renamed[operand.at()].valid(),
+                    "{} reads %{} before it is defined",
+                    to_string(*node.op),
+                    operand.index);
+      operand = renamed[operand.at()];
+    }
+    TensorTypes types = infer(*node.op, result.types(node.operands));
+    const NodeId id = NodeId::of(result.nodes.size());
+    for (std::size_t r = 0; r < node.results.size(); ++r) {
+      const ValueId value = ValueId::of(result.values.size());
+      renamed[node.results[r].at()] = value;
+      node.results[r] = value;
+      result.values.push_back({.type = std::move(types.at(r)),
+                               .producer = id,
+                               .result_index = static_cast<std::int32_t>(r)});
+    }
+    result.nodes.push_back(std::move(node));
+  }
+  for (Output output : original.outputs) {
+    output.value = renamed[output.value.at()];
+    if (output.updates) {
+      output.updates = renamed[output.updates->at()];
+    }
+    result.outputs.push_back(std::move(output));
+  }
+  verify(result);
+  return result;
+}
+
+}  // namespace
+
+GraphEdit::GraphEdit(const Graph& graph)
+    : graph_(graph),
+      num_values_(static_cast<std::int32_t>(graph.values.size())),
+      removed_(graph.nodes.size(), false),
+      inserted_(graph.nodes.size() + 1) {}
+
+ValueId GraphEdit::fresh() {
+  return {num_values_++};
+}
+
+void GraphEdit::remove(NodeId id) {
+  removed_[id.at()] = true;
+}
+
+void GraphEdit::insert(NodeId position, Node node) {
+  inserted_[position.at()].push_back(std::move(node));
+}
+
+void GraphEdit::set_operand(NodeId id, std::size_t index, ValueId value) {
+  graph_.nodes[id.at()].operands[index] = value;
+}
+
+Graph GraphEdit::apply() const {
+  std::vector<const Node*> nodes;
+  for (std::size_t i = 0; i <= graph_.nodes.size(); ++i) {
+    for (const Node& node : inserted_[i]) {
+      nodes.push_back(&node);
+    }
+    if (i < graph_.nodes.size() && !removed_[i]) {
+      nodes.push_back(&graph_.nodes[i]);
+    }
+  }
+  return rebuild(graph_, nodes, static_cast<std::size_t>(num_values_));
+}
+
+Graph without_dead_nodes(const Graph& graph) {
+  return GraphEdit(graph).apply();
+}
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ir/graph.h"
+
+namespace tessera {
+
+// The graph passes, each from graph to graph. passes/pipeline.cc is the page that orders them.
+
+// Replaces each gradient output (autodiff) by the end of the step: with several microbatches
+// gradients and loss add up in f32 states in microbatch order; then the exact global norm, the clip
+// scale and one adamw per parameter, whose state updates become outputs. The outputs "loss" (sum
+// over valid tokens), "grad_norm" and "applied" stay for the host. Scalars it adds: learning_rate,
+// update_number (from 1), apply.
+struct UpdateOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  std::int64_t num_microbatches = 1;
+};
+
+Graph append_update(Graph graph, const UpdateOptions& options);
+
+// Computes matrix products of one input with several weights (q, k, v; gate, up) as one: weights,
+// results and gradients become parts of one tensor. Three products become one in forward, for the
+// input's gradient and for the weights' gradients. Which products run as one is part of the run
+// (D1): a library's sums depend on the shape.
+Graph group_gemms(const Graph& graph);
+
+// Full recompute: nothing that a layer computes in forward is kept for backward but the layer's
+// input; backward repeats the layer's forward first. Bitwise the same results.
+Graph recompute_layers(const Graph& graph);
+
+// Joins nodes whose joint kernel is bitwise their sequence: add into rms_norm, the residual
+// gradient and the gain's gradient into rms_norm_backward, gradient accumulation into the op that
+// makes the gradient, loss and its gradients into one pass over the logits.
+Graph fuse(const Graph& graph);
+
+// The same graph for a step's first microbatch: accumulators are written instead of added to.
+// Value ids stay.
+Graph start_accumulators(Graph graph);
+
+}  // namespace tessera

@@ -1,0 +1,82 @@
+#include "tessera/passes/pipeline.h"
+
+#include <utility>
+
+#include "tessera/autodiff/differentiate.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+
+namespace tessera {
+namespace {
+
+// Verifies each level and writes it where it was asked for.
+class Stages {
+ public:
+  explicit Stages(std::filesystem::path directory) : directory_(std::move(directory)) {
+    if (!directory_.empty()) {
+      std::filesystem::create_directories(directory_);
+    }
+  }
+
+  template <class Level>
+  Level operator()(const char* stage, Level level) {
+    verify(level);
+    if (!directory_.empty()) {
+      write_file_atomic(directory_ / format("{:02}-{}.txt", number_, stage), to_string(level));
+    }
+    ++number_;
+    return level;
+  }
+
+ private:
+  std::filesystem::path directory_;
+  int number_ = 0;
+};
+
+// The memory plan comes last: before it, buffers have no offsets to verify.
+Program to_program(const Graph& graph, std::int64_t num_microbatches, const WorkspaceQuery& query) {
+  return plan_memory(
+      lower(graph, {.num_microbatches = num_microbatches, .workspace_bytes = query}));
+}
+
+}  // namespace
+
+Program compile_training(Graph forward, const CompileOptions& options) {
+  Stages stage(options.dump);
+  Graph graph = stage("forward", std::move(forward));
+
+  // Gradients of every parameter, by the ops' own rules.
+  graph = stage("differentiate", differentiate(std::move(graph), "loss"));
+
+  // Which products run as one GEMM is decided while the model's structure is still plain to see.
+  if (options.group_gemms) {
+    graph = stage("group_gemms", group_gemms(graph));
+  }
+
+  // What the step does with gradients: accumulate, clip, update.
+  graph = stage("append_update", append_update(std::move(graph), options.update));
+
+  // Before fusion, which joins nodes across the line between kept and recomputed values.
+  if (options.recompute) {
+    graph = stage("recompute_layers", recompute_layers(graph));
+  }
+  if (options.fuse) {
+    graph = stage("fuse", fuse(graph));
+  }
+  return stage("program",
+               to_program(graph, options.update.num_microbatches, options.workspace_bytes));
+}
+
+Program compile_forward(Graph forward, const CompileOptions& options) {
+  Stages stage(options.dump);
+  Graph graph = stage("forward", std::move(forward));
+  if (options.group_gemms) {
+    graph = stage("group_gemms", group_gemms(graph));
+  }
+  if (options.fuse) {
+    graph = stage("fuse", fuse(graph));
+  }
+  return stage("program", to_program(graph, 1, options.workspace_bytes));
+}
+
+}  // namespace tessera

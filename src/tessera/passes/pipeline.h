@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "tessera/ir/graph.h"
+#include "tessera/passes/lower.h"
+#include "tessera/passes/pass.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+struct CompileOptions {
+  UpdateOptions update = {};
+  bool recompute = false;
+  bool fuse = true;
+  bool group_gemms = true;
+  std::filesystem::path dump = {};  // a directory that gets the text of every level; empty: none
+  WorkspaceQuery workspace_bytes = {};
+};
+
+// The program of a training step from the model's forward graph, whose output "loss" is the sum
+// over valid tokens. Verified after every pass.
+Program compile_training(Graph forward, const CompileOptions& options);
+
+// The program of a forward pass alone.
+Program compile_forward(Graph forward, const CompileOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,45 @@
+#include "tessera/program/cost_table.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tessera {
+namespace {
+
+void add(CostRow& row, const Cost& cost) {
+  ++row.count;
+  row.cost.flop += cost.flop;
+  row.cost.bytes_read += cost.bytes_read;
+  row.cost.bytes_written += cost.bytes_written;
+}
+
+double bytes(const CostRow& row) {
+  return row.cost.bytes_read + row.cost.bytes_written;
+}
+
+}  // namespace
+
+std::vector<CostRow> cost_by_op(const Program& program) {
+  std::map<std::string, CostRow> rows;
+  for (const Call& call : program.calls) {
+    for (const Instruction& instruction : program[call.segment].instructions) {
+      TensorTypes operands;
+      for (const TensorRef& operand : instruction.operands) {
+        operands.push_back(operand.type);
+      }
+      CostRow& row = rows[info(*instruction.op).name];
+      row.op = info(*instruction.op).name;
+      add(row, cost(*instruction.op, operands));
+    }
+  }
+  std::vector<CostRow> table;
+  for (auto& [name, row] : rows) {
+    table.push_back(std::move(row));
+  }
+  std::stable_sort(table.begin(), table.end(), [](const CostRow& a, const CostRow& b) {
+    return a.cost.flop != b.cost.flop ? a.cost.flop > b.cost.flop : bytes(a) > bytes(b);
+  });
+  return table;
+}
+
+}  // namespace tessera

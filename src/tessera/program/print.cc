@@ -1,0 +1,303 @@
+#include <array>
+#include <string>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/text_scanner.h"
+#include "tessera/program/program.h"
+
+// The text form of a program:
+//   program "llama" microbatches 2 arena 4096 {
+//     stream "compute"
+//     buffer 0 "tokens" input 64 bytes x2 at 0 persistent
+//     buffer 1 "%7" activation 512 bytes x1 at 128 live (0, 1) .. (1, 4)
+//     input "tokens" = #0+0 i32[batch=1, seq=8] strides(8, 1)
+//     segment 0 "forward" forward chunk 0 {
+//       #1+0 f32[...] strides(...) = embedding(#3+0 ..., #0+0 ...) workspace 5 stream 0 wait 1
+//       signal 2
+//     }
+//     call 0 microbatch 0 instance 0
+//   }
+namespace tessera {
+namespace {
+
+std::string tensor_text(const TensorRef& tensor) {
+  std::string strides;
+  for (const std::int64_t stride : tensor.strides) {
+    strides += format("{}{}", strides.empty() ? "" : ", ", stride);
+  }
+  return format(
+      "#{}+{} {} strides({})", tensor.buffer.index, tensor.offset, to_string(tensor.type), strides);
+}
+
+std::string join_tensors(const std::vector<TensorRef>& tensors) {
+  std::string text;
+  for (const TensorRef& tensor : tensors) {
+    text += (text.empty() ? "" : ", ") + tensor_text(tensor);
+  }
+  return text;
+}
+
+std::string buffer_text(std::size_t index, const Buffer& buffer) {
+  std::string text = format("buffer {} {} {} {} bytes x{} at {} ",
+                            index,
+                            quote(buffer.name),
+                            name(buffer.category),
+                            buffer.bytes,
+                            buffer.num_instances,
+                            buffer.offset);
+  return text + (buffer.persistent ? std::string("persistent")
+                                   : format("live ({}, {}) .. ({}, {})",
+                                            buffer.begin.action,
+                                            buffer.begin.instruction,
+                                            buffer.end.action,
+                                            buffer.end.instruction));
+}
+
+std::string instruction_text(const Instruction& instruction) {
+  std::string text = format("{} = {}({})",
+                            join_tensors(instruction.results),
+                            to_string(*instruction.op),
+                            join_tensors(instruction.operands));
+  if (instruction.workspace.valid()) {
+    text += format(" workspace {}", instruction.workspace.index);
+  }
+  text += format(" stream {}", instruction.stream.index);
+  for (const EventId event : instruction.waits) {
+    text += format(" wait {}", event.index);
+  }
+  for (const EventId event : instruction.signals) {
+    text += format(" signal {}", event.index);
+  }
+  return text;
+}
+
+using BindingLists = std::array<std::pair<std::string_view, std::vector<Binding> Program::*>, 4>;
+
+constexpr BindingLists kBindingLists = {{{"input", &Program::inputs},
+                                         {"scalar", &Program::scalars},
+                                         {"state", &Program::states},
+                                         {"output", &Program::outputs}}};
+
+class ProgramParser {
+ public:
+  ProgramParser(std::string_view text, std::span<const OpRef> custom_ops)
+      : scanner_(text, custom_ops) {}
+
+  Program parse() {
+    scanner_.expect("program");
+    program_.name = scanner_.quoted();
+    scanner_.expect("microbatches");
+    program_.num_microbatches = scanner_.integer();
+    scanner_.expect("arena");
+    program_.arena_bytes = scanner_.integer();
+    scanner_.expect("{");
+    program_.streams.clear();
+    while (!scanner_.accept("}")) {
+      statement();
+    }
+    scanner_.end();
+    return std::move(program_);
+  }
+
+ private:
+  std::int32_t index() { return static_cast<std::int32_t>(scanner_.integer()); }
+
+  void statement() {
+    if (scanner_.accept("stream")) {
+      program_.streams.push_back(scanner_.quoted());
+      return;
+    }
+    if (scanner_.accept("buffer")) {
+      buffer();
+      return;
+    }
+    if (scanner_.accept("segment")) {
+      segment();
+      return;
+    }
+    if (scanner_.accept("call")) {
+      call();
+      return;
+    }
+    for (const auto& [keyword, list] : kBindingLists) {
+      if (scanner_.accept(keyword)) {
+        std::string binding_name = scanner_.quoted();
+        scanner_.expect("=");
+        (program_.*list).push_back({.name = std::move(binding_name), .tensor = tensor()});
+        return;
+      }
+    }
+    scanner_.fail_expected("a statement");
+  }
+
+  Place place() {
+    scanner_.expect("(");
+    Place result;
+    result.action = index();
+    scanner_.expect(",");
+    result.instruction = index();
+    scanner_.expect(")");
+    return result;
+  }
+
+  template <class Enum, std::size_t N>
+  Enum one_of(const std::array<Enum, N>& candidates, std::string_view what) {
+    for (const Enum candidate : candidates) {
+      if (scanner_.accept(name(candidate))) {
+        return candidate;
+      }
+    }
+    scanner_.fail_expected(what);
+  }
+
+  void buffer() {
+    if (scanner_.integer() != static_cast<std::int64_t>(program_.buffers.size())) {
+      scanner_.fail_expected("buffers in order");
+    }
+    Buffer result;
+    result.name = scanner_.quoted();
+    result.category = one_of(std::array{Category::kParameter,
+                                        Category::kGradient,
+                                        Category::kOptimizer,
+                                        Category::kActivation,
+                                        Category::kWorkspace,
+                                        Category::kInput},
+                             "a category");
+    result.bytes = scanner_.integer();
+    scanner_.expect("bytes");
+    scanner_.expect_prefix("x");
+    result.num_instances = scanner_.integer();
+    scanner_.expect("at");
+    result.offset = scanner_.integer();
+    result.persistent = scanner_.accept("persistent");
+    if (!result.persistent) {
+      scanner_.expect("live");
+      result.begin = place();
+      scanner_.expect("..");
+      result.end = place();
+    }
+    program_.buffers.push_back(std::move(result));
+  }
+
+  TensorRef tensor() {
+    TensorRef result;
+    scanner_.expect("#");
+    result.buffer = {index()};
+    scanner_.expect_prefix("+");
+    result.offset = scanner_.integer();
+    result.type = scanner_.tensor_type();
+    scanner_.expect("strides");
+    scanner_.expect("(");
+    while (!scanner_.accept(")")) {
+      if (!result.strides.empty()) {
+        scanner_.expect(",");
+      }
+      result.strides.push_back(scanner_.integer());
+    }
+    return result;
+  }
+
+  void segment() {
+    if (scanner_.integer() != static_cast<std::int64_t>(program_.segments.size())) {
+      scanner_.fail_expected("segments in order");
+    }
+    Segment result;
+    result.name = scanner_.quoted();
+    result.action =
+        one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
+    scanner_.expect("chunk");
+    result.chunk = index();
+    scanner_.expect("{");
+    while (!scanner_.accept("}")) {
+      result.instructions.push_back(instruction());
+    }
+    program_.segments.push_back(std::move(result));
+  }
+
+  Instruction instruction() {
+    std::vector<TensorRef> results;
+    do {
+      results.push_back(tensor());
+    } while (scanner_.accept(","));
+    scanner_.expect("=");
+    Instruction result{.op = parse_op(scanner_), .operands = {}, .results = std::move(results)};
+    scanner_.expect("(");
+    while (!scanner_.accept(")")) {
+      if (!result.operands.empty()) {
+        scanner_.expect(",");
+      }
+      result.operands.push_back(tensor());
+    }
+    if (scanner_.accept("workspace")) {
+      result.workspace = {index()};
+    }
+    scanner_.expect("stream");
+    result.stream = {index()};
+    while (scanner_.accept("wait")) {
+      result.waits.push_back({index()});
+    }
+    while (scanner_.accept("signal")) {
+      result.signals.push_back({index()});
+    }
+    return result;
+  }
+
+  void call() {
+    Call result;
+    result.segment = {index()};
+    scanner_.expect("microbatch");
+    result.microbatch = index();
+    scanner_.expect("instance");
+    result.instance = index();
+    program_.calls.push_back(result);
+  }
+
+  TextScanner scanner_;
+  Program program_;
+};
+
+}  // namespace
+
+std::string to_string(const Program& program) {
+  std::string text = format("program {} microbatches {} arena {} {{\n",
+                            quote(program.name),
+                            program.num_microbatches,
+                            program.arena_bytes);
+  for (const std::string& stream : program.streams) {
+    text += format("  stream {}\n", quote(stream));
+  }
+  for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+    text += format("  {}\n", buffer_text(i, program.buffers[i]));
+  }
+  for (const auto& [keyword, list] : kBindingLists) {
+    for (const Binding& binding : program.*list) {
+      text += format("  {} {} = {}\n", keyword, quote(binding.name), tensor_text(binding.tensor));
+    }
+  }
+  for (std::size_t i = 0; i < program.segments.size(); ++i) {
+    const Segment& segment = program.segments[i];
+    text += format("  segment {} {} {} chunk {} {{\n",
+                   i,
+                   quote(segment.name),
+                   name(segment.action),
+                   segment.chunk);
+    for (const Instruction& instruction : segment.instructions) {
+      text += format("    {}\n", instruction_text(instruction));
+    }
+    text += "  }\n";
+  }
+  for (const Call& call : program.calls) {
+    text += format("  call {} microbatch {} instance {}\n",
+                   call.segment.index,
+                   call.microbatch,
+                   call.instance);
+  }
+  return text + "}\n";
+}
+
+Program parse_program(std::string_view text, std::span<const OpRef> custom_ops) {
+  return ProgramParser(text, custom_ops).parse();
+}
+
+}  // namespace tessera

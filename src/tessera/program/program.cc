@@ -1,0 +1,146 @@
+#include "tessera/program/program.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+std::string_view name(Category category) {
+  switch (category) {
+    case Category::kParameter:
+      return "parameter";
+    case Category::kGradient:
+      return "gradient";
+    case Category::kOptimizer:
+      return "optimizer";
+    case Category::kActivation:
+      return "activation";
+    case Category::kWorkspace:
+      return "workspace";
+    case Category::kInput:
+      return "input";
+  }
+  return "unknown";
+}
+
+std::string_view name(Action action) {
+  switch (action) {
+    case Action::kForward:
+      return "forward";
+    case Action::kBackward:
+      return "backward";
+    case Action::kUpdate:
+      return "update";
+  }
+  return "unknown";
+}
+
+std::int64_t align_up(std::int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+std::int64_t Buffer::instance_stride() const {
+  return align_up(bytes);
+}
+
+const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name) {
+  const auto found = std::find_if(bindings.begin(), bindings.end(), [&](const Binding& binding) {
+    return binding.name == binding_name;
+  });
+  TESSERA_CHECK(found != bindings.end(), "the program has no tensor \"{}\"", binding_name);
+  return *found;
+}
+
+View view_of(const TensorRef& tensor) {
+  TESSERA_CHECK(tensor.type.num_dims() <= kMaxDims, "{} has too many dims", to_string(tensor.type));
+  View view{.dtype = tensor.type.dtype,
+            .num_dims = static_cast<std::int32_t>(tensor.type.num_dims())};
+  for (std::size_t i = 0; i < tensor.type.num_dims(); ++i) {
+    view.sizes[i] = tensor.type.dims[i].bound;
+    view.strides[i] = tensor.strides[i];
+  }
+  return view;
+}
+
+std::vector<std::int64_t> dense_strides(const TensorType& type) {
+  std::vector<std::int64_t> strides(type.num_dims());
+  std::int64_t stride = 1;
+  for (std::size_t i = type.num_dims(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= type.dims[i].bound;
+  }
+  return strides;
+}
+
+std::vector<MemoryRow> memory_by_category(const Program& program) {
+  constexpr std::array kOrder = {Category::kParameter,
+                                 Category::kGradient,
+                                 Category::kOptimizer,
+                                 Category::kActivation,
+                                 Category::kWorkspace,
+                                 Category::kInput};
+  std::vector<MemoryRow> rows;
+  for (const Category category : kOrder) {
+    MemoryRow row{.category = category};
+    std::int64_t always = 0;
+    std::map<Place, std::int64_t> changes;  // bytes that begin (or, after its end, stop) living
+    for (const Buffer& buffer : program.buffers) {
+      if (buffer.category != category) {
+        continue;
+      }
+      row.bytes += buffer.total_bytes();
+      if (buffer.persistent) {
+        always += buffer.total_bytes();
+        continue;
+      }
+      changes[buffer.begin] += buffer.total_bytes();
+      Place after = buffer.end;
+      ++after.instruction;
+      changes[after] -= buffer.total_bytes();
+    }
+    std::int64_t alive = always;
+    row.peak_bytes = always;
+    for (const auto& [place, change] : changes) {
+      alive += change;
+      row.peak_bytes = std::max(row.peak_bytes, alive);
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+namespace {
+
+bool equal_instructions(const Instruction& a, const Instruction& b) {
+  return equal(*a.op, *b.op) && a.operands == b.operands && a.results == b.results &&
+         a.workspace == b.workspace && a.stream == b.stream && a.waits == b.waits &&
+         a.signals == b.signals;
+}
+
+bool equal_segments(const Segment& a, const Segment& b) {
+  return a.name == b.name && a.action == b.action && a.chunk == b.chunk &&
+         std::equal(a.instructions.begin(),
+                    a.instructions.end(),
+                    b.instructions.begin(),
+                    b.instructions.end(),
+                    equal_instructions);
+}
+
+}  // namespace
+
+bool equal(const Program& a, const Program& b) {
+  return a.name == b.name && a.streams == b.streams && a.buffers == b.buffers &&
+         a.calls == b.calls && a.inputs == b.inputs && a.scalars == b.scalars &&
+         a.states == b.states && a.outputs == b.outputs &&
+         a.num_microbatches == b.num_microbatches && a.arena_bytes == b.arena_bytes &&
+         std::equal(a.segments.begin(),
+                    a.segments.end(),
+                    b.segments.begin(),
+                    b.segments.end(),
+                    equal_segments);
+}
+
+}  // namespace tessera

@@ -1,0 +1,166 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/ir/ids.h"
+#include "tessera/ir/op.h"
+#include "tessera/ir/tensor_type.h"
+#include "tessera/ir/view.h"
+
+namespace tessera {
+
+// What a buffer is for; the rows of the memory table.
+enum class Category : std::uint8_t {
+  kParameter,
+  kGradient,
+  kOptimizer,
+  kActivation,
+  kWorkspace,
+  kInput,  // token ids, labels, ... of every microbatch, and the host's scalars
+};
+
+std::string_view name(Category category);
+
+// A place in the step: instruction `instruction` of segment `segment`. Segments that are variants
+// of each other (first and later microbatches) share their places.
+struct Place {
+  std::int32_t action =
+      0;  // position of the segment's action in the microbatch: forward, backward, ...
+  std::int32_t instruction = 0;
+
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+
+// A stretch of the arena. It lives from `begin` to `end`, both included; a persistent buffer lives
+// always, and has neither. With several instances, a call's microbatch chooses one.
+struct Buffer {
+  std::string name;
+  Category category = Category::kActivation;
+  std::int64_t bytes = 0;  // of one instance
+  std::int64_t num_instances = 1;
+  bool persistent = false;
+  Place begin = {};
+  Place end = {};
+  std::int64_t offset = -1;  // in the arena; -1 until plan_memory()
+
+  // Distance between instances: bytes rounded up to the arena's alignment.
+  std::int64_t instance_stride() const;
+
+  std::int64_t total_bytes() const { return instance_stride() * num_instances; }
+
+  friend bool operator==(const Buffer&, const Buffer&) = default;
+};
+
+// Offsets in the arena are multiples of this: a cache line, and the widest vector.
+inline constexpr std::int64_t kArenaAlignment = 64;
+
+std::int64_t align_up(std::int64_t bytes);
+
+// A tensor inside a buffer: strides in elements, offset in bytes from the instance's begin.
+struct TensorRef {
+  BufferId buffer;
+  std::int64_t offset = 0;
+  TensorType type;
+  std::vector<std::int64_t> strides;
+
+  friend bool operator==(const TensorRef&, const TensorRef&) = default;
+};
+
+struct Instruction {
+  OpRef op;
+  std::vector<TensorRef> operands;
+  std::vector<TensorRef> results;
+  BufferId workspace = {};  // invalid: none
+  StreamId stream = {0};
+  std::vector<EventId> waits = {};    // events that must have happened before it starts
+  std::vector<EventId> signals = {};  // events that its end makes happen
+};
+
+// What a segment does in a microbatch (or, update, in a step).
+enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
+
+std::string_view name(Action action);
+
+// Straight-line code of one (chunk, action).
+struct Segment {
+  std::string name;
+  Action action = Action::kForward;
+  std::int32_t chunk = 0;
+  std::vector<Instruction> instructions;
+};
+
+// One run of a segment. `instance` is the instance of every multi-instance buffer that it uses.
+struct Call {
+  SegmentId segment;
+  std::int32_t microbatch = 0;
+  std::int32_t instance = 0;
+
+  friend bool operator==(const Call&, const Call&) = default;
+};
+
+// A named tensor that the host reads or writes: inputs, scalars, states and outputs.
+struct Binding {
+  std::string name;
+  TensorRef tensor;
+
+  friend bool operator==(const Binding&, const Binding&) = default;
+};
+
+// A rank's static step.
+struct Program {
+  std::string name;
+  std::vector<std::string> streams = {"compute"};
+  std::vector<Buffer> buffers;
+  std::vector<Segment> segments;
+  std::vector<Call> calls;
+  std::vector<Binding> inputs;   // written by the host, per microbatch
+  std::vector<Binding> scalars;  // written by the host, per step
+  std::vector<Binding> states;   // parameters, gradients, optimizer state
+  std::vector<Binding> outputs;  // read by the host after the step
+  std::int64_t num_microbatches = 1;
+  std::int64_t arena_bytes = 0;
+
+  const Buffer& operator[](BufferId id) const { return buffers[id.at()]; }
+
+  const Segment& operator[](SegmentId id) const { return segments[id.at()]; }
+};
+
+// The binding called `binding_name`. Errors: kInternal if there is none.
+const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name);
+
+// `tensor` without data, as kernels and workspace queries see it.
+View view_of(const TensorRef& tensor);
+
+// Row-major strides of `type`.
+std::vector<std::int64_t> dense_strides(const TensorType& type);
+
+// Bytes by category, persistent or at the arena's peak; `total` is the arena. Categories share
+// memory where their buffers do not live at the same time, so that the parts may add up to more.
+struct MemoryRow {
+  Category category = Category::kParameter;
+  std::int64_t bytes = 0;       // all buffers of the category, each counted once
+  std::int64_t peak_bytes = 0;  // alive together at most
+};
+
+std::vector<MemoryRow> memory_by_category(const Program& program);
+
+// The text form, which parse_program() reads back.
+std::string to_string(const Program& program);
+
+// Errors: kInvalidArgument with line and column.
+Program parse_program(std::string_view text, std::span<const OpRef> custom_ops = {});
+
+bool equal(const Program& a, const Program& b);
+
+// Throws kInternal naming segment, instruction and buffer unless, over the whole call list: every
+// read was written before in the same life of its buffer and is ordered after the write (same
+// stream, or events), buffers that live at one time do not overlap in the arena, nothing is used
+// outside its life, every life that begins ends, and every tensor fits its buffer.
+void verify(const Program& program);
+
+}  // namespace tessera

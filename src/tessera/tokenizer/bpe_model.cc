@@ -1,0 +1,182 @@
+#include "tessera/tokenizer/bpe_model.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera {
+namespace {
+
+// Up to here a scan for the first rule beats a heap.
+constexpr std::size_t kMaxShortWord = 64;
+
+constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+
+// Orders the heap: the first rule on top, then the leftmost place.
+struct Later {
+  bool operator()(const BpeModel::Scratch::Candidate& a,
+                  const BpeModel::Scratch::Candidate& b) const {
+    return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
+  }
+};
+
+}  // namespace
+
+MergeTable::MergeTable(std::span<const MergeRule> rules) {
+  const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(16, rules.size() * 2));
+  mask_ = capacity - 1;
+  shift_ = static_cast<unsigned>(64 - std::countr_zero(capacity));
+  slots_.resize(capacity);
+  for (std::size_t rank = 0; rank < rules.size(); ++rank) {
+    const MergeRule& rule = rules[rank];
+    const std::uint64_t key = key_of(rule.left, rule.right);
+    std::size_t slot = slot_of(key);
+    while (slots_[slot].match.rank != kNone) {
+      slot = (slot + 1) & mask_;
+    }
+    slots_[slot] = {.key = key,
+                    .match = {.rank = static_cast<std::uint32_t>(rank), .result = rule.result}};
+  }
+}
+
+BpeModel::BpeModel(const TokenizerSpec& spec) : merges_(spec.merges) {
+  std::vector<bool> is_added(spec.tokens.size());
+  for (const AddedToken& token : spec.added) {
+    is_added[static_cast<std::size_t>(token.id)] = true;
+  }
+  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
+    const std::string_view bytes = spec.tokens[i];
+    const auto id = static_cast<std::int32_t>(i);
+    if (is_added[i]) {
+      continue;
+    }
+    if (bytes.size() == 1) {
+      byte_ids_[static_cast<unsigned char>(bytes[0])] = id;
+    }
+    if (spec.ignore_merges) {
+      whole_words_.emplace(bytes, id);
+    }
+  }
+}
+
+void BpeModel::encode_word(std::string_view word,
+                           Scratch& scratch,
+                           std::vector<std::int32_t>& out) const {
+  if (!whole_words_.empty()) {
+    if (const auto found = whole_words_.find(word); found != whole_words_.end()) {
+      out.push_back(found->second);
+      return;
+    }
+  }
+  if (word.size() <= kMaxShortWord) {
+    merge_short(word, scratch, out);
+  } else {
+    merge_long(word, scratch, out);
+  }
+}
+
+void BpeModel::merge_short(std::string_view word,
+                           Scratch& scratch,
+                           std::vector<std::int32_t>& out) const {
+  auto& parts = scratch.parts;
+  parts.clear();
+  for (const char byte : word) {
+    parts.push_back({.id = byte_ids_[static_cast<unsigned char>(byte)],
+                     .rank = MergeTable::kNone,
+                     .result = 0});
+  }
+  const auto update = [&](std::size_t i) {
+    const MergeTable::Match match = i + 1 < parts.size()
+                                        ? merges_.find(parts[i].id, parts[i + 1].id)
+                                        : MergeTable::Match{.rank = MergeTable::kNone, .result = 0};
+    parts[i].rank = match.rank;
+    parts[i].result = match.result;
+  };
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+    update(i);
+  }
+  while (true) {
+    const auto first = std::ranges::min_element(parts, {}, &Scratch::Part::rank);
+    if (first->rank == MergeTable::kNone) {
+      break;
+    }
+    const auto i = static_cast<std::size_t>(first - parts.begin());
+    first->id = first->result;
+    parts.erase(first + 1);
+    update(i);
+    if (i > 0) {
+      update(i - 1);
+    }
+  }
+  for (const Scratch::Part& part : parts) {
+    out.push_back(part.id);
+  }
+}
+
+void BpeModel::push_candidate(Scratch& scratch, std::size_t left) const {
+  const auto& links = scratch.links;
+  const std::size_t right = links[left].next;
+  if (right == kNowhere) {
+    return;
+  }
+  const MergeTable::Match match = merges_.find(links[left].id, links[right].id);
+  if (match.rank != MergeTable::kNone) {
+    scratch.heap.push_back({.rank = match.rank,
+                            .left_id = links[left].id,
+                            .right_id = links[right].id,
+                            .result = match.result,
+                            .left = left});
+  }
+}
+
+// A linked list of parts and a heap of the pairs that merge: n log n for a word of n bytes.
+void BpeModel::merge_long(std::string_view word,
+                          Scratch& scratch,
+                          std::vector<std::int32_t>& out) const {
+  auto& links = scratch.links;
+  auto& heap = scratch.heap;
+  links.clear();
+  heap.clear();
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    links.push_back({.id = byte_ids_[static_cast<unsigned char>(word[i])],
+                     .previous = i == 0 ? kNowhere : i - 1,
+                     .next = i + 1 == word.size() ? kNowhere : i + 1});
+  }
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    push_candidate(scratch, i);
+  }
+  std::ranges::make_heap(heap, Later{});
+  const auto push = [&](std::size_t left) {
+    const std::size_t before = heap.size();
+    push_candidate(scratch, left);
+    if (heap.size() > before) {
+      std::ranges::push_heap(heap, Later{});
+    }
+  };
+  while (!heap.empty()) {
+    const Scratch::Candidate top = heap.front();
+    std::ranges::pop_heap(heap, Later{});
+    heap.pop_back();
+    Scratch::Link& left = links[top.left];
+    // A part that was merged into its left neighbour has id -1; a pair that changed since it was
+    // pushed has been pushed anew.
+    if (left.id != top.left_id || left.next == kNowhere || links[left.next].id != top.right_id) {
+      continue;
+    }
+    const std::size_t right = left.next;
+    left.id = top.result;
+    left.next = links[right].next;
+    links[right].id = -1;
+    if (left.next != kNowhere) {
+      links[left.next].previous = top.left;
+    }
+    push(top.left);
+    if (left.previous != kNowhere) {
+      push(left.previous);
+    }
+  }
+  for (std::size_t i = 0; i != kNowhere; i = links[i].next) {
+    out.push_back(links[i].id);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,335 @@
+#include "tessera/tokenizer/tokenizer_json.h"
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/tokenizer/byte_level.h"
+#include "tessera/tokenizer/scanner.h"
+#include "tessera/tokenizer/tokenizer.h"
+#include "tessera/tokenizer/train_bpe.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// The form of GPT-2's file: no model type, an added token inside the vocabulary.
+Json gpt2_like() {
+  Json json = Json::parse(R"({
+    "version": "1.0", "truncation": null, "padding": null,
+    "added_tokens": [{"id": 258, "special": true, "content": "<|endoftext|>",
+                      "single_word": false, "lstrip": false, "rstrip": false, "normalized": true}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true},
+    "post_processor": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false},
+    "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true},
+    "model": {"dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+              "end_of_word_suffix": "", "fuse_unk": false,
+              "vocab": {"Ġa": 256, "Ġab": 257, "<|endoftext|>": 258}, "merges": ["Ġ a", "Ġa b"]}
+  })");
+  int id = 0;
+  for (const std::uint8_t byte : byte_level_order()) {
+    json["model"]["vocab"][to_byte_level(std::string(1, static_cast<char>(byte)))] = id++;
+  }
+  return json;
+}
+
+// The form of Llama 3's file: Split and ByteLevel, added tokens after the vocabulary, one of them
+// not special, merges as pairs, and a template.
+Json llama3_like() {
+  Json json = gpt2_like();
+  json["added_tokens"] = Json::parse(R"([
+    {"id": 258, "special": true, "content": "<|begin_of_text|>",
+     "single_word": false, "lstrip": false, "rstrip": false, "normalized": false},
+    {"id": 259, "special": false, "content": "灯 x",
+     "single_word": false, "lstrip": false, "rstrip": false, "normalized": true}])");
+  json["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers",
+                            {{{"type", "Split"},
+                              {"pattern", {{"Regex", kLlama3Pattern}}},
+                              {"behavior", "Isolated"},
+                              {"invert", false}},
+                             {{"type", "ByteLevel"},
+                              {"add_prefix_space", false},
+                              {"trim_offsets", true},
+                              {"use_regex", false}}}}};
+  json["post_processor"] = Json::parse(R"({"type": "Sequence", "processors": [
+    {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false},
+    {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}]})");
+  json["model"]["vocab"].erase("<|endoftext|>");
+  json["model"]["type"] = "BPE";
+  json["model"]["ignore_merges"] = true;
+  json["model"]["merges"] = Json::parse(R"([["Ġ", "a"], ["Ġa", "b"]])");
+  return json;
+}
+
+TEST(TokenizerJson, ReadsGpt2Form) {
+  const TokenizerSpec spec = parse_tokenizer_json(gpt2_like().dump());
+  EXPECT_EQ(spec.pattern, kGpt2Pattern);
+  EXPECT_FALSE(spec.ignore_merges);
+  EXPECT_EQ(spec.tokens[257], " ab");
+  EXPECT_THAT(spec.merges,
+              ElementsAre(MergeRule{.left = 220, .right = 64, .result = 256},
+                          MergeRule{.left = 256, .right = 65, .result = 257}));
+  EXPECT_THAT(spec.added,
+              ElementsAre(AddedToken{
+                  .id = 258, .content = "<|endoftext|>", .special = true, .normalized = true}));
+  const Tokenizer tokenizer(spec);
+  EXPECT_THAT(tokenizer.encode(" ab a<|endoftext|>", {.parse_special = true}),
+              ElementsAre(257, 256, 258));
+}
+
+TEST(TokenizerJson, ReadsLlama3Form) {
+  const TokenizerSpec spec = parse_tokenizer_json(llama3_like().dump());
+  EXPECT_EQ(spec.pattern, kLlama3Pattern);
+  EXPECT_TRUE(spec.ignore_merges);
+  EXPECT_EQ(spec.tokens.size(), 260U);
+  EXPECT_EQ(spec.tokens[259], "灯 x");
+  EXPECT_EQ(spec.merges, parse_tokenizer_json(gpt2_like().dump()).merges);
+  const Tokenizer tokenizer(spec);
+  EXPECT_THAT(tokenizer.encode(" ab灯 x a"), ElementsAre(257, 259, 256));
+  EXPECT_EQ(tokenizer.bos(), 258);
+}
+
+TEST(TokenizerJson, WritesWhatItReads) {
+  Json other_pattern = llama3_like();
+  other_pattern["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\p{L}+|"[^"\s]*")";
+  Json added_inside = gpt2_like();
+  added_inside["added_tokens"][0]["id"] = 0;
+  added_inside["added_tokens"][0]["content"] = "灯 x";
+  added_inside["model"]["vocab"].erase("<|endoftext|>");
+  added_inside["model"]["vocab"]["灯 x"] = 0;
+  added_inside["model"]["vocab"]["!"] = 258;
+  for (const Json& json : {gpt2_like(), llama3_like(), other_pattern, added_inside}) {
+    const TokenizerSpec spec = parse_tokenizer_json(json.dump());
+    const std::string text = format_tokenizer_json(spec);
+    EXPECT_EQ(parse_tokenizer_json(text), spec);
+    EXPECT_EQ(format_tokenizer_json(parse_tokenizer_json(text)), text);
+  }
+}
+
+// Hugging Face numbers added tokens that the vocabulary lacks from its size on.
+TEST(TokenizerJson, WritesAddedTokensAfterTheVocabulary) {
+  const Json json = Json::parse(format_tokenizer_json(parse_tokenizer_json(gpt2_like().dump())));
+  EXPECT_EQ(json["model"]["vocab"].size(), 258U);
+  EXPECT_EQ(json["added_tokens"][0]["id"], 258);
+  EXPECT_EQ(json["model"]["merges"][1], "Ġa b");
+  EXPECT_EQ(json["post_processor"], gpt2_like()["post_processor"]);
+}
+
+TEST(TokenizerJson, SavesAndLoads) {
+  const std::string corpus =
+      read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/golden/tokenizer/corpus.txt");
+  const Tokenizer tokenizer = train_bpe(corpus, {.vocab_size = 500});
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "tokenizer.json";
+  tokenizer.save(path);
+  const Tokenizer loaded = Tokenizer::load(path);
+  EXPECT_EQ(loaded.spec(), tokenizer.spec());
+  EXPECT_EQ(loaded.encode(corpus), tokenizer.encode(corpus));
+  EXPECT_EQ(loaded.bos(), 498);
+  EXPECT_EQ(loaded.eos(), 499);
+  const Json template_json = Json::parse(loaded.spec().post_processor);
+  EXPECT_EQ(template_json["single"][0]["SpecialToken"]["id"], "<|begin_of_text|>");
+  EXPECT_EQ(template_json["special_tokens"]["<|begin_of_text|>"]["ids"][0], 498);
+}
+
+void expect_refused(const std::string& text, ErrorCode code, const std::string& message) {
+  try {
+    parse_tokenizer_json(text);
+    FAIL() << "expected: " << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+struct Change {
+  Change(std::string place, Json new_value, ErrorCode expected_code, std::string expected_message)
+      : pointer(std::move(place)),
+        value(std::move(new_value)),
+        code(expected_code),
+        message(std::move(expected_message)) {}
+
+  std::string pointer;
+  Json value;  // discarded: the place is removed
+  ErrorCode code;
+  std::string message;
+};
+
+void expect_all_refused(const Json& original, const std::vector<Change>& changes) {
+  for (const Change& change : changes) {
+    SCOPED_TRACE(change.pointer + " = " + change.value.dump());
+    Json json = original;
+    const Json::json_pointer pointer(change.pointer);
+    if (change.value.is_discarded()) {
+      json = json.patch({{{"op", "remove"}, {"path", change.pointer}}});
+    } else {
+      json[pointer] = change.value;
+    }
+    expect_refused(json.dump(), change.code, change.message);
+  }
+}
+
+const Json kRemoved = Json(Json::value_t::discarded);
+
+TEST(TokenizerJsonErrors, Structure) {
+  constexpr ErrorCode kData = ErrorCode::kInvalidData;
+  expect_all_refused(
+      gpt2_like(),
+      {{"/model", kRemoved, kData, "/model is missing"},
+       {"/model", 3, kData, "/model is 3, expected an object"},
+       {"/model/vocab", kRemoved, kData, "/model/vocab is missing"},
+       {"/model/vocab", Json::array(), kData, "/model/vocab is array, expected an object"},
+       {"/model/merges", kRemoved, kData, "/model/merges is missing"},
+       {"/model/merges", "x", kData, "/model/merges is \"x\", expected an array"},
+       {"/model/ignore_merges", 1, kData, "/model/ignore_merges is 1, expected true or false"},
+       {"/decoder", kRemoved, kData, "/decoder is missing"},
+       {"/pre_tokenizer", kRemoved, kData, "/pre_tokenizer is missing"},
+       {"/pre_tokenizer/type", 1, kData, "/pre_tokenizer/type is 1, expected a string"},
+       {"/pre_tokenizer/add_prefix_space", kRemoved, kData, "add_prefix_space is missing"},
+       {"/added_tokens", Json::object(), kData, "/added_tokens is object, expected an array"},
+       {"/added_tokens/0", 5, kData, "/added_tokens/0 is 5, expected an object"},
+       {"/added_tokens/0/content", kRemoved, kData, "/added_tokens/0/content is missing"},
+       {"/added_tokens/0/content", "", kData, "/added_tokens/0/content is \"\", expected text"},
+       {"/added_tokens/0/special", "x", kData, "/added_tokens/0/special is \"x\", expected true"},
+       {"/post_processor", 1, kData, "/post_processor is 1, expected an object or null"}});
+}
+
+TEST(TokenizerJsonErrors, Vocabulary) {
+  constexpr ErrorCode kData = ErrorCode::kInvalidData;
+  const std::string holes = ", but the file has 259 tokens, so ids are 0 to 258 without holes";
+  Json two_added = gpt2_like()["added_tokens"];
+  two_added.push_back(two_added[0]);
+  expect_all_refused(
+      gpt2_like(),
+      {{"/model/vocab/Ġa", "256", kData, "/model/vocab/Ġa is \"256\", expected an integer"},
+       {"/model/vocab/Ġa", 256.0, kData, "/model/vocab/Ġa is 256.0, expected an integer"},
+       {"/model/vocab/Ġa", 259, kData, "/model/vocab/Ġa is 259" + holes},
+       {"/model/vocab/Ġa", -1, kData, "/model/vocab/Ġa is -1" + holes},
+       {"/model/vocab/Ġa", 1ULL << 63U, kData, "/model/vocab/Ġa is 9223372036854775808" + holes},
+       {"/model/vocab/Ġa", 257, kData, "/model/vocab/Ġa and /model/vocab/Ġab have the same id"},
+       {"/model/vocab/Ġa", 258, kData, "/added_tokens/0 and /model/vocab/Ġa have the same id 258"},
+       {"/added_tokens/0/id", 0, kData, "/added_tokens/0/id is 0, expected 258 as at /model/vocab"},
+       {"/added_tokens", two_added, kData, "/added_tokens/1/content is \"<|endoftext|>\", as that"},
+       {"/model/vocab/灯", 259, ErrorCode::kUnsupported, "/model/vocab/灯 is not written in the"}});
+  Json no_byte = gpt2_like();
+  no_byte["model"]["vocab"].erase("!");
+  no_byte["model"]["vocab"]["!!"] = 0;
+  expect_refused(no_byte.dump(), kData, "no token is the single byte 0x21");
+}
+
+TEST(TokenizerJsonErrors, Merges) {
+  constexpr ErrorCode kData = ErrorCode::kInvalidData;
+  const std::string form = ", expected two tokens with one space between them";
+  expect_all_refused(
+      gpt2_like(),
+      {{"/model/merges/1",
+        "Ġa xyz",
+        kData,
+        "/model/merges/1 needs the token \"xyz\", which is not"},
+       {"/model/merges/1", "xyz b", kData, "/model/merges/1 needs the token \"xyz\""},
+       {"/model/merges/1",
+        "a b",
+        kData,
+        "/model/merges/1 needs the token \"ab\", which is not in "
+        "/model/vocab"},
+       {"/model/merges/1", "Ġ a", kData, "/model/merges/1 merges \"Ġ\" and \"a\", as one before"},
+       {"/model/merges/1", "Ġab", kData, "/model/merges/1 is \"Ġab\"" + form},
+       {"/model/merges/1", "Ġ a b", kData, "/model/merges/1 is \"Ġ a b\"" + form},
+       {"/model/merges/1", 7, kData, "/model/merges/1 is 7, expected two tokens"},
+       {"/model/merges/1",
+        Json::array({"Ġ"}),
+        kData,
+        "/model/merges/1 is array, expected two tokens"},
+       {"/model/merges/1",
+        Json::array({"Ġ", 1}),
+        kData,
+        "/model/merges/1/1 is 1, expected a string"}});
+}
+
+TEST(TokenizerJsonErrors, Unsupported) {
+  constexpr ErrorCode kNo = ErrorCode::kUnsupported;
+  const Json nfc = {{"type", "NFC"}};
+  expect_all_refused(
+      gpt2_like(),
+      {{"/normalizer", nfc, kNo, "/normalizer is object, supported is null"},
+       {"/truncation", nfc, kNo, "/truncation is object, supported is null"},
+       {"/padding", nfc, kNo, "/padding is object, supported is null"},
+       {"/extra", 1, kNo, "/extra is not a key that is known here"},
+       {"/model/extra", 1, kNo, "/model/extra is not a key that is known here"},
+       {"/model/type", "Unigram", kNo, "/model/type is \"Unigram\", supported is \"BPE\""},
+       {"/model/dropout", 0.1, kNo, "/model/dropout is 0.1, supported is null"},
+       {"/model/byte_fallback", true, kNo, "/model/byte_fallback is true, supported is false"},
+       {"/model/end_of_word_suffix", "</w>", kNo, "is \"</w>\", supported is null or \"\""},
+       {"/decoder/type", "Metaspace", kNo, "/decoder/type is \"Metaspace\", supported is"},
+       {"/decoder", nullptr, kNo, "/decoder is null, supported is a ByteLevel decoder"},
+       {"/pre_tokenizer", nullptr, kNo, "/pre_tokenizer is null, supported is a ByteLevel"},
+       {"/pre_tokenizer/type", "Metaspace", kNo, "/pre_tokenizer/type is \"Metaspace\""},
+       {"/pre_tokenizer/use_regex", false, kNo, "ByteLevel with \"use_regex\": true, if alone"},
+       {"/pre_tokenizer/add_prefix_space", true, kNo, "add_prefix_space is true, supported is fal"},
+       {"/post_processor/type", "BertProcessing", kNo, "/post_processor/type is \"BertProcessing"},
+       {"/added_tokens/0/lstrip", true, kNo, "/added_tokens/0/lstrip is true, supported is false"},
+       {"/added_tokens/0/extra", true, kNo, "/added_tokens/0/extra is not a key"}});
+  const std::string split = "/pre_tokenizer/pretokenizers/0";
+  const std::string byte_level = "/pre_tokenizer/pretokenizers/1";
+  expect_all_refused(
+      llama3_like(),
+      {{split + "/behavior", "Removed", kNo, split + "/behavior is \"Removed\", supported is"},
+       {split + "/pattern", {{"String", " "}}, kNo, split + "/pattern/String is not a key"},
+       {split + "/pattern/Regex",
+        "\\w+",
+        kNo,
+        "the escape \\w at offset 0 of the pattern is not "
+        "supported (the pattern at " +
+            split + "/pattern"},
+       {split + "/pattern/Regex", "(", ErrorCode::kInvalidData, "the pattern does not compile"},
+       {split + "/type", "Digits", kNo, split + "/type is \"Digits\", supported is \"Split\""},
+       {byte_level + "/use_regex", true, kNo, byte_level + " is object, supported is ByteLevel"},
+       {byte_level, kRemoved, kNo, "supported is a sequence of two: Split and ByteLevel"},
+       {"/post_processor/processors/0/type", "X", kNo, "/post_processor/processors/0/type is"}});
+}
+
+// Any prefix of a file is refused as broken, never read as a smaller tokenizer.
+TEST(TokenizerJsonErrors, Truncated) {
+  const std::string text = gpt2_like().dump();
+  for (std::size_t size = 0; size < text.size(); size += 1 + size / 50) {
+    expect_refused(text.substr(0, size), ErrorCode::kInvalidData, "broken JSON at byte");
+  }
+  expect_refused(text + "}", ErrorCode::kInvalidData, "broken JSON at byte");
+  expect_refused("{\"version\": \"\xFF\"}", ErrorCode::kInvalidData, "broken JSON at byte 14");
+  expect_refused(std::string(1 << 20, '['), ErrorCode::kInvalidData, "broken JSON at byte");
+  expect_refused("[]", ErrorCode::kInvalidData, " is array, expected an object");
+}
+
+void expect_load_fails(const std::filesystem::path& path, const std::string& message) {
+  try {
+    Tokenizer::load(path);
+    FAIL() << "expected: " << message;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+TEST(TokenizerJsonErrors, NameTheFile) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "tokenizer.json";
+  expect_load_fails(path, "cannot open " + path.string());
+  write_test_file(path, "{");
+  expect_load_fails(path, "(in " + path.string() + ")");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,93 @@
+#include "tessera/train/commands.h"
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/program/cost_table.h"
+#include "tessera/train/generate.h"
+#include "tessera/train/resolve.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera {
+namespace {
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// Text that streams to the terminal as it arrives.
+void print_now(std::string_view text) {
+  print(text);
+  std::fflush(stdout);
+}
+
+std::string cost_text(const Program& program) {
+  std::string text =
+      format("{:<26} {:>8} {:>14} {:>14} {:>14}\n", "op", "runs", "FLOP", "read", "written");
+  for (const CostRow& row : cost_by_op(program)) {
+    text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n",
+                   row.op,
+                   row.count,
+                   format_count(row.cost.flop),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_read)),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_written)));
+  }
+  return text;
+}
+
+}  // namespace
+
+void train_command(const RunConfig& config) {
+  const RunConfig resolved = resolve(config);
+  const TrainResult result = train(resolved, resolve_model(resolved.model));
+  if (result.interrupted) {
+    log_info(format("stopped after step {}; the same command goes on from there", result.step));
+  } else if (!resolved.sample.prompt.empty()) {
+    generate({.checkpoint = resolved.run.dir,
+              .prompt = resolved.sample.prompt,
+              .max_tokens = resolved.sample.tokens,
+              .temperature = resolved.sample.temperature,
+              .seed = static_cast<std::uint64_t>(resolved.run.seed)},
+             print_now);
+    print("\n");
+  }
+  print(format("metrics: {0}/metrics.jsonl, checkpoints: {0}/checkpoints (step {1}{2})\n",
+               resolved.run.dir,
+               result.step,
+               result.loss ? format(", loss {:.4f}", *result.loss) : ""));
+}
+
+void explain_command(const RunConfig& config) {
+  const RunConfig resolved = resolve(config);
+  const ModelDescription model = resolve_model(resolved.model);
+  const auto backend = make_cpu_backend(static_cast<int>(resolved.run.threads));
+  const Program program = compile_step(
+      resolved,
+      model,
+      [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
+        return backend->workspace_bytes(op, operands, results);
+      });
+  print(to_string(program));
+  const std::int64_t parameters = num_parameters(program);
+  const std::int64_t tokens = resolved.train.global_batch * resolved.data.sequence_length;
+  print(format("\nparameters: {}\ntokens a step: {}\n", format_grouped(parameters), tokens));
+  print(format(
+      "training FLOP a token (6N + 12 layers heads head_dim seq, no causal discount): {}\n",
+      format_count(training_flop_per_token(model, parameters, resolved.data.sequence_length))));
+  print(format("\nmemory at its peak, by category\n{}", memory_table(program)));
+  print(format("\nwork of a step, by op (attention counts visible pairs of causal sequences)\n{}",
+               cost_text(program)));
+}
+
+void generate_command(const GenerateOptions& options) {
+  generate(options, print_now);
+  print("\n");
+}
+
+}  // namespace tessera

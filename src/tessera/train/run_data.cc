@@ -1,0 +1,68 @@
+#include "tessera/train/run_data.h"
+
+#include <filesystem>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/train/train_tokenizer.h"
+
+namespace tessera {
+
+Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
+  TESSERA_REQUIRE(!config.tokenizer.path.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "tokenizer.path is empty, expected a tokenizer.json (or, with "
+                  "tokenizer.train_vocab, where to put one)");
+  const bool exists = std::filesystem::exists(config.tokenizer.path);
+  TESSERA_REQUIRE(exists || config.tokenizer.train_vocab > 0,
+                  ErrorCode::kInvalidConfig,
+                  "{} does not exist: name a tokenizer.json, or set tokenizer.train_vocab to train "
+                  "one on the data",
+                  config.tokenizer.path);
+  const std::vector<std::filesystem::path> files(config.data.files.begin(),
+                                                 config.data.files.end());
+  const Tokenizer tokenizer =
+      exists ? Tokenizer::load(config.tokenizer.path)
+             : train_tokenizer(files, config.tokenizer.train_vocab, config.tokenizer.path);
+  TESSERA_REQUIRE(tokenizer.vocab_size() == vocab,
+                  ErrorCode::kInvalidConfig,
+                  "the tokenizer {} has {} entries, the model {}: set model.vocab = {}, or name "
+                  "the model's own tokenizer",
+                  config.tokenizer.path,
+                  tokenizer.vocab_size(),
+                  vocab,
+                  tokenizer.vocab_size());
+  return tokenizer;
+}
+
+SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer) {
+  const std::vector<std::filesystem::path> files(config.data.files.begin(),
+                                                 config.data.files.end());
+  TokenStream stream =
+      tokenize_text_files(files,
+                          {.encode = [&](std::string_view text) { return tokenizer.encode(text); },
+                           .bos = tokenizer.bos(),
+                           .eos = tokenizer.eos()},
+                          {.document_separator = config.data.document_separator,
+                           .threads = static_cast<int>(config.run.threads)});
+  log_info(format("data: {} tokens; documents: {}",
+                  format_grouped(static_cast<std::int64_t>(stream.tokens.size())),
+                  format_grouped(static_cast<std::int64_t>(stream.document_starts.size()))));
+  const auto context = [&] {
+    return format("data.files: {}{}",
+                  files.front().string(),
+                  files.size() > 1 ? format(" and {} more", files.size() - 1) : "");
+  };
+  return with_context(context, [&] {
+    return SequenceSource(std::move(stream),
+                          {.sequence_length = config.data.sequence_length,
+                           .document_mask = config.data.document_mask,
+                           .mask_boundary = config.data.mask_boundary});
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "tessera/config/run_config.h"
+#include "tessera/data/sequence_source.h"
+#include "tessera/tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// The run's tokenizer: loaded from tokenizer.path, or trained on the data files and saved there
+// when it does not exist and tokenizer.train_vocab says so. Errors: kInvalidConfig where there is
+// neither, or where it has not the model's `vocab` entries.
+Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab);
+
+// The data files as sequences.
+SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer);
+
+}  // namespace tessera

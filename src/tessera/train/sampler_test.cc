@@ -1,0 +1,103 @@
+#include "tessera/train/sampler.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+
+// Probabilities 1/8, 2/8, 5/8 at temperature 1: drawn in the order 2, 1, 0.
+const std::vector<float> kLogits = {std::log(1.0F), std::log(2.0F), std::log(5.0F)};
+
+const double kAlmostOne = std::nextafter(1.0, 0.0);
+
+// How often each token comes among 7,000 evenly spread values of `uniform`.
+std::vector<int> counts(const SamplingOptions& options) {
+  std::vector<int> result(kLogits.size());
+  for (int i = 0; i < 7000; ++i) {
+    const std::int32_t token = sample_token(kLogits, options, (i + 0.5) / 7000.0);
+    ++result.at(static_cast<std::size_t>(token));
+  }
+  return result;
+}
+
+TEST(Sampler, DrawsByProbability) {
+  EXPECT_THAT(counts({}), ElementsAre(875, 1750, 4375));
+}
+
+TEST(Sampler, LikeliestTokenComesFirst) {
+  EXPECT_EQ(sample_token(kLogits, {}, 0.0), 2);
+  EXPECT_EQ(sample_token(kLogits, {}, 0.62), 2);
+  EXPECT_EQ(sample_token(kLogits, {}, 0.63), 1);
+  EXPECT_EQ(sample_token(kLogits, {}, 0.88), 0);
+  EXPECT_EQ(sample_token(kLogits, {}, kAlmostOne), 0);
+}
+
+TEST(Sampler, TemperatureFlattensOrSharpens) {
+  // Weights sqrt(1), sqrt(2), sqrt(5) of 4.650; and 1, 4, 25 of 30.
+  EXPECT_THAT(counts({.temperature = 2.0}), ElementsAre(1505, 2129, 3366));
+  EXPECT_THAT(counts({.temperature = 0.5}), ElementsAre(233, 934, 5833));
+}
+
+TEST(Sampler, TemperatureZeroTakesTheLikeliest) {
+  for (const double uniform : {0.0, 0.5, kAlmostOne}) {
+    EXPECT_EQ(sample_token(kLogits, {.temperature = 0.0}, uniform), 2);
+    EXPECT_EQ(sample_token(std::vector<float>{0.0F, 1.0F, 1.0F}, {.temperature = 0.0}, uniform), 1)
+        << "of equally likely ones the smaller id";
+  }
+}
+
+TEST(Sampler, TopKKeepsTheLikeliest) {
+  EXPECT_THAT(counts({.top_k = 2}), ElementsAre(0, 2000, 5000));
+  EXPECT_THAT(counts({.top_k = 1}), ElementsAre(0, 0, 7000));
+  EXPECT_THAT(counts({.top_k = 9}), ElementsAre(875, 1750, 4375));
+}
+
+TEST(Sampler, TopPKeepsTheSmallestSetThatReachesIt) {
+  EXPECT_THAT(counts({.top_p = 0.0}), ElementsAre(0, 0, 7000));
+  EXPECT_THAT(counts({.top_p = 0.62}), ElementsAre(0, 0, 7000));
+  EXPECT_THAT(counts({.top_p = 0.63}), ElementsAre(0, 2000, 5000));
+  EXPECT_THAT(counts({.top_p = 0.87}), ElementsAre(0, 2000, 5000));
+  EXPECT_THAT(counts({.top_p = 0.88}), ElementsAre(875, 1750, 4375));
+}
+
+// Of the two that top_k keeps, the likeliest has 5/7 = 0.714.
+TEST(Sampler, TopPIsOfWhatTopKKeeps) {
+  EXPECT_THAT(counts({.top_k = 2, .top_p = 0.71}), ElementsAre(0, 0, 7000));
+  EXPECT_THAT(counts({.top_k = 2, .top_p = 0.72}), ElementsAre(0, 2000, 5000));
+}
+
+TEST(Sampler, ExtremeLogits) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sample_token(std::vector<float>{-infinity, 0.0F, -infinity}, {}, kAlmostOne), 1);
+  EXPECT_EQ(sample_token(std::vector<float>{-3e38F, 3e38F}, {.temperature = 0.01}, kAlmostOne), 1);
+  EXPECT_EQ(sample_token(std::vector<float>{7.0F}, {}, kAlmostOne), 0);
+}
+
+ErrorCode error_of(std::span<const float> logits) {
+  try {
+    sample_token(logits, {}, 0.5);
+  } catch (const Error& error) {
+    return error.code();
+  }
+  ADD_FAILURE() << "no error";
+  return ErrorCode::kInternal;
+}
+
+TEST(Sampler, Errors) {
+  EXPECT_EQ(error_of({}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of(std::vector<float>{0.0F, std::nanf("")}), ErrorCode::kInvalidData);
+}
+
+}  // namespace
+}  // namespace tessera

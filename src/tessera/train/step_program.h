@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/config/run_config.h"
+#include "tessera/ir/graph.h"
+#include "tessera/models/model.h"
+#include "tessera/passes/lower.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+// The forward graph of one microbatch: inputs tokens, positions, documents and labels (batch, seq)
+// i32, scalar seed (1 / valid tokens of the global step), output "loss" (sum over valid tokens).
+Graph training_graph(const ModelDescription& model,
+                     std::int64_t batch,
+                     std::int64_t sequence_length,
+                     DType dtype);
+
+// The forward graph for sampling: inputs as above without labels, and `last` (1) i32, the position
+// whose logits (1, 1, vocab) f32 are the output.
+Graph generation_graph(const ModelDescription& model, std::int64_t sequence_length, DType dtype);
+
+// The program of `config`'s training step.
+Program compile_step(const RunConfig& config,
+                     const ModelDescription& model,
+                     const WorkspaceQuery& workspace_bytes);
+
+std::int64_t num_parameters(const Program& program);
+
+// Throws kOutOfMemory, with the plan's table and what would fit, where the program's arena is
+// larger than memory.limit_bytes or what the machine has.
+void require_fits(const Program& program,
+                  const RunConfig& config,
+                  const ModelDescription& model,
+                  const WorkspaceQuery& workspace_bytes);
+
+// The memory by category as lines of text.
+std::string memory_table(const Program& program);
+
+}  // namespace tessera

@@ -1,0 +1,286 @@
+#include "tessera/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/config.h"
+#include "tessera/data/batch_sampler.h"
+#include "tessera/metrics/metrics_writer.h"
+#include "tessera/metrics/progress.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/train/resolve.h"
+#include "tessera/train/run_data.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/stop_signal.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxSkippedInARow = 3;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::span<std::int32_t> ints(std::span<std::byte> bytes) {
+  return {reinterpret_cast<std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)};
+}
+
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, const ModelDescription& model)
+      : config_(config),
+        model_(model),
+        directory_(config.run.dir),
+        lock_(open_directory(directory_)),
+        backend_(make_cpu_backend(static_cast<int>(config.run.threads))),
+        query_([this](const Op& op, std::span<const View> in, std::span<const View> out) {
+          return backend_->workspace_bytes(op, in, out);
+        }),
+        program_(compile_step(config, model, query_)),
+        num_parameters_(num_parameters(program_)) {}
+
+  TrainResult run() {
+    require_fits(program_, config_, model_, query_);
+    const Tokenizer tokenizer = run_tokenizer(config_, model_.vocab);
+    sequences_ = std::make_unique<SequenceSource>(run_sequences(config_, tokenizer));
+    sampler_ = std::make_unique<BatchSampler>(
+        BatchSamplerOptions{.seed = static_cast<std::uint64_t>(config_.run.seed),
+                            .num_sequences = sequences_->num_sequences(),
+                            .global_batch = config_.train.global_batch,
+                            .shuffle = config_.data.shuffle});
+    executor_ = std::make_unique<Executor>(program_, *backend_);
+    start_state();
+    write_file_atomic(directory_ / "config.toml", to_toml(config_));
+    log_info(format("model: {} parameters; memory: {}; threads: {}",
+                    format_grouped(num_parameters_),
+                    format_bytes(program_.arena_bytes),
+                    config_.run.threads));
+    return loop();
+  }
+
+ private:
+  static FileLock open_directory(const std::filesystem::path& directory) {
+    TESSERA_REQUIRE(!directory.empty(),
+                    ErrorCode::kInvalidConfig,
+                    "run.dir is empty, expected a directory for the run's files");
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    TESSERA_REQUIRE(!error,
+                    ErrorCode::kDeviceError,
+                    "cannot create run.dir {}: {}",
+                    directory.string(),
+                    error.message());
+    return FileLock(directory / "lock");
+  }
+
+  std::filesystem::path checkpoints() const { return directory_ / "checkpoints"; }
+
+  std::optional<std::filesystem::path> resume_from() const {
+    auto newest = find_newest_checkpoint(checkpoints());
+    if (config_.checkpoint.resume == "none") {
+      TESSERA_REQUIRE(!newest,
+                      ErrorCode::kInvalidConfig,
+                      "checkpoint.resume = \"none\", but {} exists: choose another run.dir, remove "
+                      "it, or resume",
+                      newest.value_or("").string());
+      return std::nullopt;
+    }
+    if (config_.checkpoint.resume != "auto") {
+      return config_.checkpoint.resume;
+    }
+    return newest;
+  }
+
+  void start_state() {
+    if (const auto path = resume_from(); path.has_value()) {
+      const CheckpointReader reader(*path);
+      reader.require_model(model_.json, state_tensors(*executor_));
+      load_state(*executor_, reader);
+      meta_ = reader.meta();
+      TESSERA_REQUIRE(meta_.seed == static_cast<std::uint64_t>(config_.run.seed),
+                      ErrorCode::kInvalidConfig,
+                      "{} was made with run.seed = {}, found run.seed = {}",
+                      path->string(),
+                      meta_.seed,
+                      config_.run.seed);
+      log_info(format("resuming from {} after step {}", path->string(), meta_.step));
+    } else {
+      const Graph graph = training_graph(
+          model_, config_.train.microbatch, config_.data.sequence_length, config_.train.dtype);
+      initialize_state(*executor_,
+                       parameter_inits(graph),
+                       static_cast<std::uint64_t>(config_.run.seed),
+                       static_cast<int>(config_.run.threads));
+      meta_.seed = static_cast<std::uint64_t>(config_.run.seed);
+    }
+    meta_.model = model_.json;
+    meta_.config = to_toml(config_);
+    saved_step_ = meta_.step;
+  }
+
+  TrainResult loop() {
+    const StopSignal stop;
+    MetricsWriter metrics(directory_ / "metrics.jsonl", meta_.step);
+    Progress progress({.plain_every = config_.log.every});
+    TrainResult result{.step = meta_.step};
+    if (meta_.step >= config_.train.steps) {
+      log_info(
+          format("nothing to do: the run is at step {} of {}", meta_.step, config_.train.steps));
+    }
+    while (meta_.step < config_.train.steps && !stop.requested()) {
+      const StepMetrics step = run_step();
+      metrics.write(step);
+      result.step = step.step;
+      result.loss = step.loss;
+      show(progress, step);
+      note_applied(step, progress);
+      if (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0) {
+        save(progress);
+      }
+    }
+    progress.finish();
+    result.interrupted = meta_.step < config_.train.steps;
+    if (meta_.step > saved_step_) {
+      save(progress);
+    }
+    return result;
+  }
+
+  // Writes the inputs of every microbatch; returns the number of labels that count.
+  std::int64_t load_batch(std::int64_t step) {
+    const std::vector<std::int64_t> batch = sampler_->batch(step);
+    const auto length = static_cast<std::size_t>(config_.data.sequence_length);
+    std::int64_t valid = 0;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const auto microbatch = static_cast<std::int64_t>(i) / config_.train.microbatch;
+      const std::size_t row = i % static_cast<std::size_t>(config_.train.microbatch);
+      const auto input = [&](std::string_view name) {
+        const Binding& binding = find_binding(program_.inputs, name);
+        return ints(executor_->bytes(binding, microbatch)).subspan(row * length, length);
+      };
+      sequences_->read(batch[i],
+                       {.inputs = input("tokens"),
+                        .labels = input("labels"),
+                        .positions = input("positions"),
+                        .documents = input("documents")});
+      valid += sequences_->num_valid_labels(batch[i]);
+    }
+    return valid;
+  }
+
+  StepMetrics run_step() {
+    const Clock::time_point start = Clock::now();
+    const std::int64_t step = meta_.step + 1;
+    const std::int64_t valid = load_batch(step);
+    const double lr =
+        learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, step);
+    executor_->set_scalar("seed",
+                          valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0F);
+    executor_->set_scalar("learning_rate", static_cast<float>(lr));
+    executor_->set_scalar("update_number", static_cast<float>(meta_.applied_steps + 1));
+    executor_->set_scalar("apply", valid > 0 ? 1.0F : 0.0F);
+    executor_->run_step();
+
+    const std::int64_t tokens = config_.train.global_batch * config_.data.sequence_length;
+    const double seconds = seconds_since(start);
+    meta_.step = step;
+    meta_.tokens_seen += tokens;
+    return {.step = step,
+            .loss = double{executor_->output_scalar("loss")} /
+                    static_cast<double>(std::max<std::int64_t>(valid, 1)),
+            .grad_norm = double{executor_->output_scalar("grad_norm")},
+            .lr = lr,
+            .tokens = meta_.tokens_seen,
+            .step_seconds = seconds,
+            .tokens_per_second = static_cast<double>(tokens) / seconds,
+            .memory_bytes = executor_->memory_bytes()};
+  }
+
+  // A step that is not finite changed nothing; several in a row will not mend themselves.
+  void note_applied(const StepMetrics& step, Progress& progress) {
+    if (executor_->output_scalar("applied") != 0.0F) {
+      ++meta_.applied_steps;
+      skipped_in_a_row_ = 0;
+      return;
+    }
+    ++skipped_in_a_row_;
+    progress.clear();
+    log_warning(format(
+        "step {} is not applied: loss {}, gradient norm {}", step.step, step.loss, step.grad_norm));
+    if (skipped_in_a_row_ >= kMaxSkippedInARow) {
+      const auto last = find_newest_checkpoint(checkpoints());
+      fail(ErrorCode::kDiverged,
+           "steps {} to {} were not finite: training has diverged. Try a lower optimizer.lr, a "
+           "longer schedule.warmup or a smaller optimizer.clip; the last good checkpoint is {}",
+           step.step - kMaxSkippedInARow + 1,
+           step.step,
+           last ? last->string() : "the initial state");
+    }
+  }
+
+  void show(Progress& progress, const StepMetrics& step) {
+    seconds_ = seconds_ == 0.0 ? step.step_seconds : 0.9 * seconds_ + 0.1 * step.step_seconds;
+    const double flop_per_token =
+        training_flop_per_token(model_, num_parameters_, config_.data.sequence_length);
+    progress.update(
+        {.step = step.step,
+         .num_steps = config_.train.steps,
+         .loss = step.loss,
+         .grad_norm = step.grad_norm,
+         .tokens_per_second = step.tokens_per_second,
+         .flop_per_second = flop_per_token * step.tokens_per_second,
+         .memory_bytes = step.memory_bytes,
+         .seconds_left = seconds_ * static_cast<double>(config_.train.steps - step.step)});
+  }
+
+  void save(Progress& progress) {
+    progress.clear();
+    std::filesystem::create_directories(checkpoints());
+    save_checkpoint(
+        checkpoint_directory(checkpoints(), meta_.step), meta_, state_tensors(*executor_));
+    saved_step_ = meta_.step;
+    prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep));
+  }
+
+  const RunConfig& config_;
+  const ModelDescription& model_;
+  std::filesystem::path directory_;
+  FileLock lock_;
+  std::unique_ptr<Backend> backend_;
+  WorkspaceQuery query_;
+  Program program_;
+  std::int64_t num_parameters_;
+  std::unique_ptr<SequenceSource> sequences_;
+  std::unique_ptr<BatchSampler> sampler_;
+  std::unique_ptr<Executor> executor_;
+  CheckpointMeta meta_;
+  std::int64_t saved_step_ = 0;
+  int skipped_in_a_row_ = 0;
+  double seconds_ = 0.0;  // of a step, smoothed
+};
+
+}  // namespace
+
+TrainResult train(const RunConfig& config, const ModelDescription& model) {
+  const RunConfig resolved = resolve_run(config);
+  return Trainer(resolved, model).run();
+}
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tessera/config/run_config.h"
+#include "tessera/models/model.h"
+
+namespace tessera {
+
+// How a run ended.
+struct TrainResult {
+  std::int64_t step = 0;            // last step that ended
+  std::optional<double> loss = {};  // of that step, mean over its valid tokens; none: nothing to do
+  bool interrupted = false;         // by SIGINT or SIGTERM; everything is saved
+};
+
+// Trains `model` as `config` says: data, program, steps, metrics and checkpoints in config.run.dir,
+// progress on stderr. Goes on from the checkpoint that checkpoint.resume names.
+// Nothing in config.model is looked at, so that `model` may be one that no config can name.
+// Errors: every code; a run that diverges three steps in a row throws kDiverged.
+TrainResult train(const RunConfig& config, const ModelDescription& model);
+
+}  // namespace tessera

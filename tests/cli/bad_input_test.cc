@@ -1,0 +1,289 @@
+// Bad input: the exit code, a message that says what is wrong and where, and nothing lost.
+
+#include <cstdint>
+#include <filesystem>
+#include <ostream>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/units.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::StartsWith;
+
+struct BadInput {
+  std::string name;
+  std::vector<std::string> overrides;
+  int code = 0;
+  std::string message;  // the whole last line of stderr
+};
+
+void PrintTo(const BadInput& input, std::ostream* out) {
+  *out << input.name;
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.size() - (text.ends_with('\n') ? 1 : 0);
+  const std::size_t begin = end == 0 ? 0 : text.rfind('\n', end - 1) + 1;
+  return text.substr(begin, end - begin);
+}
+
+class BadInputTest : public TrainingTest, public testing::WithParamInterface<BadInput> {};
+
+// The run that the bad input was meant for is there before, and goes on after.
+TEST_P(BadInputTest, IsRefused) {
+  write_test_file(path("empty.txt"), "");
+  std::filesystem::create_directory(path("directory"));
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+  ASSERT_EQ(train("same", {"--train.steps=4"}).code, 0);
+
+  const Outcome outcome = train("run", GetParam().overrides);
+  EXPECT_EQ(outcome.code, GetParam().code);
+  EXPECT_EQ(last_line(outcome.err), "error: " + GetParam().message);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  expect_same_training("run", "same");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases,
+    BadInputTest,
+    testing::Values(
+        BadInput{"UnknownKey",
+                 {"--train.stepz=3"},
+                 2,
+                 "--train.stepz=3: unknown key \"train.stepz\"; did you mean \"steps\"?"},
+        BadInput{"WrongType",
+                 {"--data.shuffle=3"},
+                 2,
+                 "--data.shuffle=3: data.shuffle: found integer 3, expected true or false"},
+        BadInput{"HeadsOfDim",
+                 {"--model.heads=5"},
+                 2,
+                 "model.heads: found 5, expected a divisor of model.dim = 32"},
+        BadInput{"KvHeadsOfHeads",
+                 {"--model.kv_heads=3"},
+                 2,
+                 "model.kv_heads: found 3, expected a divisor of model.heads = 4"},
+        BadInput{"HeadsOfFlavor",
+                 {"--model.flavor=debug", "--model.dim=250"},
+                 2,
+                 "model.heads: found 4, expected a divisor of model.dim = 250"},
+        BadInput{"MicrobatchOfBatch",
+                 {"--train.microbatch=3"},
+                 2,
+                 "train.microbatch: found 3, expected a divisor of train.global_batch = 4"},
+        BadInput{"MissingFile",
+                 {"--data.files=missing.txt"},
+                 3,
+                 "cannot open missing.txt: No such file or directory"},
+        BadInput{"EmptyFile", {"--data.files=empty.txt"}, 3, "empty.txt is empty: expected text"},
+        // Not "no permission", which root does not meet.
+        BadInput{
+            "UnreadableFile", {"--data.files=directory"}, 3, "directory is not a regular file"},
+        BadInput{"NoTokenizer",
+                 {"--tokenizer.path=none.json", "--tokenizer.train_vocab=0"},
+                 2,
+                 "none.json does not exist: name a tokenizer.json, or set tokenizer.train_vocab to "
+                 "train one on the data"},
+        BadInput{"TokenizerOfAnotherModel",
+                 {"--tokenizer.train_vocab=0", "--model.vocab=400"},
+                 2,
+                 "the tokenizer tokenizer.json has 300 entries, the model 400: set model.vocab = "
+                 "300, or name the model's own tokenizer"},
+        BadInput{"CheckpointOfAnotherModel",
+                 {"--model.ffn=128"},
+                 3,
+                 "checkpoint run/checkpoints/step-00000004 belongs to another model: tensor "
+                 "'layers.0.feed_forward.w1.weight': found f32 (64, 32), expected f32 (128, 32)"},
+        BadInput{"CheckpointOfAnotherKind",
+                 {"--model.rope_theta=10000"},
+                 3,
+                 "checkpoint run/checkpoints/step-00000004 belongs to another model: "
+                 "model/rope_theta: found 500000, expected 10000"},
+        BadInput{"NoSuchCheckpoint",
+                 {"--checkpoint.resume=none/such"},
+                 3,
+                 "none/such is not a checkpoint: it has no manifest.json (while opening checkpoint "
+                 "none/such)"}),
+    [](const auto& test) { return test.param.name; });
+
+class BadFileTest : public TrainingTest {
+ protected:
+  // A finished run of 8 steps whose last checkpoint then is damaged by `damage`; the message of the
+  // error when it is asked to go on.
+  template <class Damage>
+  std::string damaged_checkpoint(const std::string& file, const Damage& damage) {
+    EXPECT_EQ(train("run", {"--checkpoint.every=4", "--train.steps=8"}).code, 0);
+    EXPECT_EQ(train("same").code, 0);
+    const std::filesystem::path damaged = checkpoint("run", 8) / file;
+    std::string bytes = read_file(damaged);
+    damage(bytes);
+    write_test_file(damaged, bytes);
+    const Outcome outcome = train("run");
+    EXPECT_EQ(outcome.code, 3);
+    EXPECT_EQ(read_file(damaged), bytes) << "the damaged file is left for its owner to look at";
+    return last_line(outcome.err);
+  }
+
+  // What `tessera explain` says that the run needs.
+  std::int64_t arena_bytes(std::vector<std::string> options) {
+    options.insert(options.begin(), {"explain", "run.toml"});
+    const std::string text = tessera(std::move(options)).out;
+    const std::regex arena("arena .*\\(([0-9,]+) bytes;");
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(text, match, arena));
+    std::string digits = match[1];
+    std::erase(digits, ',');
+    return std::stoll(digits);
+  }
+
+  // What the message advises works, and ends as the run without damage ended.
+  void expect_earlier_checkpoint_works() {
+    const Outcome outcome = train("run", {"--checkpoint.resume=run/checkpoints/step-00000004"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(differing_tensors(checkpoint("run"), checkpoint("same")), IsEmpty());
+  }
+};
+
+constexpr const char* kWeights = "model-00001-of-00001.safetensors";
+
+TEST_F(BadFileTest, TruncatedCheckpoint) {
+  const std::string message =
+      damaged_checkpoint(kWeights, [](std::string& bytes) { bytes.resize(1000); });
+  EXPECT_THAT(
+      message,
+      AllOf(StartsWith(format(
+                "error: run/checkpoints/step-00000008/{}: found 1000 bytes, expected ", kWeights)),
+            HasSubstr(": truncated or damaged; use an earlier checkpoint")));
+  expect_earlier_checkpoint_works();
+}
+
+TEST_F(BadFileTest, FlippedByteInACheckpoint) {
+  for (const char* file : {kWeights, "optimizer-00001-of-00001.safetensors"}) {
+    const std::string message =
+        damaged_checkpoint(file, [](std::string& bytes) { bytes[bytes.size() / 2] ^= 1; });
+    EXPECT_THAT(
+        message,
+        AllOf(StartsWith(format("error: run/checkpoints/step-00000008/{}: found checksum ", file)),
+              HasSubstr(": damaged; use an earlier checkpoint")));
+    expect_earlier_checkpoint_works();
+    std::filesystem::remove_all(path("run"));
+  }
+}
+
+TEST_F(BadFileTest, RunFile) {
+  EXPECT_THAT(tessera({"train", "none.toml"}).err,
+              HasSubstr("cannot open none.toml: No such file"));
+  write_test_file(path("bad.toml"), "[run]\ndir = \"run\"\n[modle]\ndim = 32\n");
+  const Outcome outcome = tessera({"train", "bad.toml"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err,
+            "error: bad.toml:3:2: unknown section \"modle\"; did you mean \"model\"?\n");
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+TEST_F(BadFileTest, Tokenizer) {
+  write_test_file(path("tokenizer.json"), R"({"model": {"type": )");
+  const Outcome outcome = train("run");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(
+      last_line(outcome.err),
+      AllOf(StartsWith("error: broken JSON at byte 20: "), EndsWith(" (in tokenizer.json)")));
+}
+
+TEST_F(BadFileTest, SequenceLongerThanTheData) {
+  const Outcome outcome = train("run", {"--data.sequence_length=20000"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(
+      last_line(outcome.err),
+      AllOf(StartsWith("error: data.sequence_length = 20000 is longer than the data: found "),
+            HasSubstr(" tokens, expected at least 20001; add data, or set "
+                      "data.sequence_length to at most "),
+            EndsWith(" (data.files: corpus.txt)")));
+}
+
+// A file system without space refuses a write as the limit on a file's size does.
+TEST_F(BadFileTest, FullDiskWhileSaving) {
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+  const std::string program = std::filesystem::path(TESSERA_BINARY_DIR) / "tessera";
+  const std::string limited =
+      "trap '' XFSZ; ulimit -f 100; exec " + program + " train run.toml --checkpoint.every=4";
+  const Outcome outcome = Process({"/bin/sh", "-c", limited}, path("")).finish();
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_THAT(last_line(outcome.err),
+              AllOf(StartsWith("error: cannot write run/checkpoints/"),
+                    EndsWith(": File too large (while saving checkpoint "
+                             "run/checkpoints/step-00000008; earlier checkpoints are intact)")));
+  EXPECT_EQ(checkpoint("run"), checkpoint("run", 4));
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    left.push_back(entry.path());
+  }
+  EXPECT_THAT(left, SizeIs(1)) << "half a checkpoint is left behind";
+
+  ASSERT_EQ(train("run").code, 0);
+  ASSERT_EQ(train("same", {"--train.steps=4"}).code, 0);
+  ASSERT_EQ(train("same").code, 0);
+  expect_same_training("run", "same");
+}
+
+TEST_F(BadFileTest, RunDirectoryInUse) {
+  Process first = start_training("run", {"--train.steps=200"});
+  ASSERT_TRUE(first.wait_for("\nstep 1/200"));
+  const Outcome second = train("run");
+  EXPECT_EQ(second.code, 2);
+  EXPECT_EQ(second.err,
+            format("error: run is in use by process {}: wait for it to end, or choose another "
+                   "directory\n",
+                   first.id()));
+  EXPECT_EQ(first.finish().code, 0);
+  EXPECT_THAT(metrics("run"), SizeIs(200));
+}
+
+TEST_F(BadFileTest, RunDirectoryThatCannotBe) {
+  const Outcome outcome = train("corpus.txt");
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_THAT(last_line(outcome.err), StartsWith("error: cannot create run.dir corpus.txt: "));
+}
+
+// explain says how much a plan needs; a run with a byte less does not start.
+TEST_F(BadFileTest, PlanThatDoesNotFit) {
+  const std::int64_t needed = arena_bytes({});
+  const std::int64_t least = arena_bytes({"--memory.recompute=full"});
+  ASSERT_LT(least, needed);
+  const std::string limit = format("--memory.limit_bytes={}", least);
+  const Outcome refused = train("run", {limit});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr(format("error: the run needs {} and may use {} (memory.limit_bytes)",
+                                     format_bytes(needed),
+                                     format_bytes(least))),
+                    HasSubstr("optimizer"),
+                    HasSubstr(format("memory.recompute = \"full\" needs {}, which fits",
+                                     format_bytes(least)))));
+  EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
+
+  EXPECT_EQ(train("run", {limit, "--memory.recompute=full"}).code, 0);
+  const std::string too_little = format("--memory.limit_bytes={}", least - 1);
+  EXPECT_EQ(train("run", {too_little, "--memory.recompute=full"}).code, 4);
+}
+
+}  // namespace
+}  // namespace tessera

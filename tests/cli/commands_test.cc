@@ -1,0 +1,127 @@
+// generate, tokenizer train and explain, as a user meets them.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+#include "tessera/tokenizer/tokenizer.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+class CommandsTest : public TrainingTest {
+ protected:
+  std::string generate(std::vector<std::string> options) {
+    options.insert(options.begin(), {"generate", "a", "--prompt", "Line 7"});
+    const Outcome outcome = tessera(std::move(options));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  }
+};
+
+TEST_F(CommandsTest, GenerateIsAFunctionOfItsSeed) {
+  ASSERT_EQ(train("a", {"--train.steps=100"}).code, 0);
+  const std::string text = generate({});
+  EXPECT_THAT(text, StartsWith("Line 7"));
+  EXPECT_GT(text.size(), std::string("Line 7\n").size());
+  EXPECT_EQ(generate({}), text);
+  EXPECT_EQ(generate({"--seed=42"}), text) << "the default seed";
+  EXPECT_NE(generate({"--seed=43"}), text);
+  // Greedy: no seed matters; nor does one among the single likeliest token.
+  const std::string greedy = generate({"--temperature=0"});
+  EXPECT_EQ(generate({"--temperature=0", "--seed=7"}), greedy);
+  EXPECT_EQ(generate({"--top-k=1", "--seed=7"}), greedy);
+  EXPECT_EQ(generate({"--top-p=0", "--seed=7"}), greedy);
+}
+
+TEST_F(CommandsTest, GenerateTakesACheckpointAndBoundsItsLength) {
+  ASSERT_EQ(train("a", {"--checkpoint.every=4"}).code, 0);
+  const std::string newest = generate({});
+  const Outcome named = tessera({"generate", checkpoint("a", 12), "--prompt", "Line 7"});
+  EXPECT_EQ(named.out, newest);
+  EXPECT_NE(tessera({"generate", checkpoint("a", 4), "--prompt", "Line 7"}).out, newest);
+  // One token is at most a few letters more.
+  const std::string one = generate({"--tokens=1"});
+  EXPECT_LT(one.size(), newest.size());
+}
+
+TEST_F(CommandsTest, GenerateErrors) {
+  const Outcome missing = tessera({"generate", "nothing", "--prompt", "x"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.err,
+            "error: nothing does not exist, expected a run directory or a checkpoint\n");
+  std::filesystem::create_directory(path("empty"));
+  const Outcome empty = tessera({"generate", "empty"});
+  EXPECT_EQ(empty.code, 2);
+  EXPECT_EQ(empty.err, "error: empty has no checkpoint: train first, or name one\n");
+
+  ASSERT_EQ(train("a").code, 0);
+  const Outcome long_prompt = tessera({"generate", "a", "--prompt", corpus_text()});
+  EXPECT_EQ(long_prompt.code, 2);
+  EXPECT_THAT(long_prompt.err, HasSubstr("the model was trained on sequences of 32"));
+  EXPECT_THAT(long_prompt.out, IsEmpty());
+}
+
+TEST_F(CommandsTest, TokenizerOfItsOwnTrainsTheSameRun) {
+  const Outcome trained =
+      tessera({"tokenizer", "train", "corpus.txt", "--vocab", "300", "--output", "own/own.json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.out, StartsWith("own/own.json: 300 entries, trained in "));
+  const Tokenizer tokenizer = Tokenizer::load(path("own/own.json"));
+  EXPECT_EQ(tokenizer.vocab_size(), 300);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(corpus_text())), corpus_text());
+
+  ASSERT_EQ(train("a").code, 0);
+  EXPECT_EQ(read_file(path("tokenizer.json")), read_file(path("own/own.json")));
+  ASSERT_EQ(train("b", {"--tokenizer.path=own/own.json", "--tokenizer.train_vocab=0"}).code, 0);
+  expect_same_training("b", "a");
+}
+
+TEST_F(CommandsTest, ExplainKnowsTheMemoryBeforeTheRun) {
+  for (const char* recompute : {"none", "full"}) {
+    const std::string option = format("--memory.recompute={}", recompute);
+    const Outcome explained = tessera({"explain", "run.toml", option});
+    ASSERT_EQ(explained.code, 0) << explained.err;
+    EXPECT_FALSE(std::filesystem::exists(path("run"))) << "explain writes nothing";
+    ASSERT_EQ(train(recompute, {option}).code, 0);
+    const std::int64_t used = nlohmann::json::parse(metrics(recompute).back())["memory_bytes"];
+    EXPECT_THAT(explained.out, HasSubstr(format("({} bytes; ", format_grouped(used))));
+  }
+}
+
+// Parameters by hand: embedding and head 300x32 each; a layer 2 (32x32) + 2 (16x32) attention,
+// 3 (64x32) feed-forward, 2 norms of 32; the last norm.
+TEST_F(CommandsTest, ExplainPrintsProgramMemoryAndWork) {
+  const Outcome explained = tessera({"explain", "run.toml"});
+  ASSERT_EQ(explained.code, 0);
+  const std::int64_t layer = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32 + 2 * 32;
+  const std::int64_t parameters = 2 * 300 * 32 + 2 * layer + 32;
+  EXPECT_THAT(explained.out, StartsWith("program \"train\""));
+  EXPECT_THAT(explained.out,
+              AllOf(HasSubstr(format("\nparameters: {}\n", format_grouped(parameters))),
+                    HasSubstr("\ntokens a step: 128\n"),
+                    HasSubstr(format("\n  parameter    {:>12}\n", format_bytes(4 * parameters))),
+                    HasSubstr(format("\n  optimizer    {:>12}\n", format_bytes(8 * parameters))),
+                    HasSubstr("\nwork of a step, by op"),
+                    HasSubstr("\nmatmul "),
+                    HasSubstr("\nattention_backward ")));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,154 @@
+// Steps whose loss or gradient is not finite: not applied, reported, and after three the end.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/tokenizer/tokenizer.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+// Saves the checkpoint again with a NaN in element `index` of a parameter.
+void poison(const std::filesystem::path& checkpoint, const std::string& name, std::int64_t index) {
+  const CheckpointReader reader(checkpoint);
+  std::vector<CheckpointTensor> tensors(reader.tensors().begin(), reader.tensors().end());
+  std::vector<std::byte> poisoned;
+  for (CheckpointTensor& tensor : tensors) {
+    if (tensor.name == name && tensor.role == TensorRole::kParameter) {
+      poisoned.assign(tensor.data.begin(), tensor.data.end());
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(poisoned.data() + index * std::int64_t{sizeof nan}, &nan, sizeof nan);
+      tensor.data = poisoned;
+    }
+  }
+  ASSERT_THAT(poisoned, Not(IsEmpty())) << name;
+  save_checkpoint(checkpoint, reader.meta(), tensors);
+}
+
+constexpr std::int64_t kEmbed = 32;
+
+class NotFiniteTest : public TrainingTest {
+ protected:
+  std::int32_t token_of_z() const {
+    const std::vector<std::int32_t> z = Tokenizer::load(path("tokenizer.json")).encode("Z");
+    EXPECT_THAT(z, SizeIs(1));
+    return z.at(0);
+  }
+
+  // The steps of a run in order that see a 'Z' of `text`.
+  std::vector<std::int64_t> steps_with_z(const std::string& text) const {
+    const Tokenizer tokenizer = Tokenizer::load(path("tokenizer.json"));
+    const std::vector<std::int32_t> tokens = tokenizer.encode(text);
+    const std::int32_t z = token_of_z();
+    std::vector<std::int64_t> steps;
+    std::int64_t place = tokenizer.bos() ? 1 : 0;
+    for (const std::int32_t token : tokens) {
+      if (token == z) {
+        steps.push_back(place / kTokensPerStep + 1);
+      }
+      ++place;
+    }
+    return steps;
+  }
+
+  bool is_finite(const std::string& run, std::int64_t step) const {
+    const json line = json::parse(metrics(run).at(static_cast<std::size_t>(step) - 1));
+    EXPECT_EQ(line["step"], step);
+    return line["loss"].is_number() && line["grad_norm"].is_number();
+  }
+};
+
+// The embedding of 'Z' is a NaN, and 'Z' stands in the text of three steps that do not follow each
+// other.
+TEST_F(NotFiniteTest, StepsAreSkipped) {
+  std::string text = corpus_text();
+  for (const std::size_t place : {2500, 3300, 4100}) {
+    text.insert(place, "Z");
+  }
+  write_test_file(path("corpus.txt"), text);
+  ASSERT_EQ(train("a", {"--data.shuffle=false", "--train.steps=4"}).code, 0);
+  const std::vector<std::int64_t> bad = steps_with_z(text);
+  ASSERT_THAT(bad, SizeIs(3));
+  ASSERT_TRUE(4 < bad[0] && bad[0] + 1 < bad[1] && bad[1] + 1 < bad[2] && bad[2] < 20);
+
+  poison(checkpoint("a"), "tok_embeddings.weight", std::int64_t{token_of_z()} * kEmbed);
+  const Outcome outcome = train(
+      "a",
+      {"--data.shuffle=false", "--train.steps=20", "--checkpoint.every=1", "--checkpoint.keep=0"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    EXPECT_EQ(is_finite("a", step), !std::ranges::count(bad, step)) << step;
+  }
+  for (const std::int64_t step : bad) {
+    EXPECT_THAT(
+        outcome.err,
+        ContainsRegex(format("warning: step {} is not applied: loss -?nan, gradient norm", step)));
+    EXPECT_THAT(differing_tensors(checkpoint("a", step), checkpoint("a", step - 1)), IsEmpty());
+    EXPECT_THAT(differing_tensors(checkpoint("a", step + 1), checkpoint("a", step)),
+                Not(IsEmpty()));
+  }
+  EXPECT_EQ(CheckpointReader(checkpoint("a", 20)).meta().applied_steps, 17);
+}
+
+TEST_F(NotFiniteTest, ThreeInARowStopTheRun) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  poison(checkpoint("a"), "norm.weight", 0);
+  const Outcome outcome = train("a");
+  EXPECT_EQ(outcome.code, 1);
+  for (const int step : {5, 6, 7}) {
+    EXPECT_THAT(outcome.err, HasSubstr(format("warning: step {} is not applied", step)));
+    EXPECT_FALSE(is_finite("a", step)) << step;
+  }
+  EXPECT_THAT(metrics("a"), SizeIs(7));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("error: steps 5 to 7 were not finite: training has diverged. Try a lower "
+                        "optimizer.lr"));
+  EXPECT_THAT(outcome.err, HasSubstr("the last good checkpoint is a/checkpoints/step-00000004\n"));
+  EXPECT_EQ(checkpoint("a"), checkpoint("a", 4));
+}
+
+// Real divergence: with a wild rate one update makes every later step overflow.
+TEST_F(NotFiniteTest, WildLearningRate) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  ASSERT_EQ(train("b", {"--train.steps=4"}).code, 0);
+  const Outcome outcome = train("a", {"--optimizer.lr=1e10"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("error: steps 6 to 8 were not finite"));
+  // What was saved before is as it was: the run goes on from it with a better rate.
+  EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b")), IsEmpty());
+  ASSERT_EQ(train("a").code, 0);
+  ASSERT_EQ(train("b").code, 0);
+  expect_same_training("a", "b");
+}
+
+TEST_F(NotFiniteTest, WithoutACheckpointTheInitialStateIsTheLastGoodOne) {
+  const Outcome outcome = train("a", {"--optimizer.lr=1e10"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("error: steps 2 to 4 were not finite"));
+  EXPECT_THAT(outcome.err, HasSubstr("the last good checkpoint is the initial state"));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,131 @@
+// A run that was stopped and goes on is, bit by bit, the run that was never stopped.
+
+#include <csignal>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+using testing::SizeIs;
+
+// Enough steps that a program cannot end while its output is not read (see Process).
+constexpr const char* kSteps = "--train.steps=200";
+
+struct Variant {
+  std::string name;
+  std::vector<std::string> overrides;           // of the run that is stopped
+  std::vector<std::string> expected_overrides;  // of the one that is not
+};
+
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name;
+}
+
+std::vector<std::string> with_steps(std::vector<std::string> overrides) {
+  overrides.emplace_back(kSteps);
+  return overrides;
+}
+
+class ResumeTest : public TrainingTest, public testing::WithParamInterface<Variant> {};
+
+TEST_P(ResumeTest, AfterSigterm) {
+  const std::vector<std::string> overrides = with_steps(GetParam().overrides);
+  Process process = start_training("a", overrides);
+  ASSERT_TRUE(process.wait_for("\nstep 5/200"));
+  process.send(SIGTERM);
+  const Outcome stopped = process.finish();
+  ASSERT_EQ(stopped.code, 0) << stopped.err;
+  const std::int64_t step = CheckpointReader(checkpoint("a")).meta().step;
+  EXPECT_LT(step, 200);
+  EXPECT_THAT(metrics("a"), SizeIs(step));
+  EXPECT_THAT(
+      stopped.err,
+      HasSubstr(format("stopped after step {}; the same command goes on from there", step)));
+  EXPECT_THAT(stopped.out, HasSubstr(format("(step {}, loss ", step)));
+
+  const Outcome resumed = train("a", overrides);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr(format("after step {}\n", step)));
+  ASSERT_EQ(train("b", with_steps(GetParam().expected_overrides)).code, 0);
+  expect_same_training("a", "b");
+  EXPECT_THAT(metrics("a"), SizeIs(200));
+}
+
+// Recompute and fusion change no bit, so those runs are compared with one that has neither.
+INSTANTIATE_TEST_SUITE_P(
+    Variants,
+    ResumeTest,
+    testing::Values(Variant{"Plain", {}, {}},
+                    Variant{"Recompute", {"--memory.recompute=full"}, {}},
+                    Variant{"NoFusion", {"--passes.fuse=false"}, {}},
+                    Variant{"OneMicrobatch", {"--train.microbatch=4"}, {"--train.microbatch=4"}},
+                    Variant{"FourMicrobatches",
+                            {"--train.microbatch=1", "--memory.recompute=full"},
+                            {"--train.microbatch=1"}},
+                    Variant{"Bf16", {"--train.dtype=bf16"}, {"--train.dtype=bf16"}},
+                    Variant{"InOrder", {"--data.shuffle=false"}, {"--data.shuffle=false"}}),
+    [](const auto& test) { return test.param.name; });
+
+class KillTest : public TrainingTest {};
+
+TEST_F(KillTest, GoesOnFromTheLastCheckpoint) {
+  Process process = start_training("a", {kSteps, "--checkpoint.every=10"});
+  ASSERT_TRUE(process.wait_for("\nstep 21/200"));
+  process.send(SIGKILL);
+  ASSERT_EQ(process.finish().code, 128 + SIGKILL);
+  const std::int64_t step = CheckpointReader(checkpoint("a")).meta().step;
+  EXPECT_GE(step, 20);
+  EXPECT_LT(step, 200);
+  EXPECT_EQ(step % 10, 0);
+
+  const Outcome resumed = train("a", {kSteps, "--checkpoint.every=10"});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr(format("after step {}\n", step)));
+  ASSERT_EQ(train("b", {kSteps}).code, 0);
+  expect_same_training("a", "b");
+}
+
+TEST_F(KillTest, BeforeAnyCheckpointTheRunStartsAgain) {
+  Process process = start_training("a", {kSteps});
+  ASSERT_TRUE(process.wait_for("\nstep 5/200"));
+  process.send(SIGKILL);
+  ASSERT_EQ(process.finish().code, 128 + SIGKILL);
+  ASSERT_EQ(train("a", {kSteps}).code, 0);
+  ASSERT_EQ(train("b", {kSteps}).code, 0);
+  expect_same_training("a", "b");
+}
+
+TEST_F(KillTest, ResumeFromANamedCheckpointOrNot) {
+  ASSERT_EQ(train("b", {"--checkpoint.every=4"}).code, 0);
+  const Outcome named = train("a", {"--checkpoint.resume=b/checkpoints/step-00000004"});
+  ASSERT_EQ(named.code, 0) << named.err;
+  EXPECT_THAT(metrics("a"), SizeIs(8));
+  EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b")), testing::IsEmpty());
+
+  const Outcome refused = train("b", {"--checkpoint.resume=none"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err,
+              HasSubstr("checkpoint.resume = \"none\", but b/checkpoints/step-00000012 exists"));
+}
+
+TEST_F(KillTest, AnotherSeedIsRefused) {
+  ASSERT_EQ(train("a").code, 0);
+  const Outcome outcome = train("a", {"--run.seed=7"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("was made with run.seed = 42, found run.seed = 7"));
+}
+
+}  // namespace
+}  // namespace tessera

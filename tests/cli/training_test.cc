@@ -1,0 +1,165 @@
+#include "tests/cli/training_test.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tests/cli/process.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kRunFile = R"([run]
+dir = "run"
+threads = 1
+[model]
+dim = 32
+layers = 2
+heads = 4
+kv_heads = 2
+ffn = 64
+vocab = 300
+[tokenizer]
+path = "tokenizer.json"
+train_vocab = 300
+[data]
+files = ["corpus.txt"]
+sequence_length = 32
+[train]
+steps = 12
+global_batch = 4
+microbatch = 2
+[optimizer]
+lr = 3e-3
+[schedule]
+warmup = 2
+decay_ratio = 0.5
+)";
+
+std::string program() {
+  return std::filesystem::path(TESSERA_BINARY_DIR) / "tessera";
+}
+
+std::vector<std::string> train_arguments(const std::string& run,
+                                         std::vector<std::string> overrides) {
+  std::vector<std::string> arguments = {"train", "run.toml", "--run.dir=" + run};
+  arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+  return arguments;
+}
+
+}  // namespace
+
+std::string corpus_text() {
+  std::string text;
+  for (int i = 0; i < 400; ++i) {
+    text += format("Line {} of the text tells of {} ships, {} of them lost at sea.\n",
+                   i,
+                   i * i % 97,
+                   i * 7 % 31);
+  }
+  return text;
+}
+
+std::vector<std::string> differing_tensors(const std::filesystem::path& a,
+                                           const std::filesystem::path& b) {
+  const CheckpointReader first(a);
+  const CheckpointReader second(b);
+  using Key = std::pair<TensorRole, std::string>;
+  std::map<Key, const CheckpointTensor*> left;
+  for (const CheckpointTensor& tensor : first.tensors()) {
+    left[{tensor.role, tensor.name}] = &tensor;
+  }
+  std::vector<std::string> differing;
+  for (const CheckpointTensor& tensor : second.tensors()) {
+    const auto node = left.extract(Key{tensor.role, tensor.name});
+    const bool same = !node.empty() && node.mapped()->dtype == tensor.dtype &&
+                      node.mapped()->shape == tensor.shape &&
+                      std::ranges::equal(node.mapped()->data, tensor.data);
+    if (!same) {
+      differing.push_back(format("{} {}", to_string(tensor.role), tensor.name));
+    }
+  }
+  for (const auto& [key, tensor] : left) {
+    differing.push_back(format("{} {}", to_string(key.first), key.second));
+  }
+  return differing;
+}
+
+TrainingTest::TrainingTest() {
+  write_test_file(path("corpus.txt"), corpus_text());
+  write_test_file(path("run.toml"), kRunFile);
+}
+
+Outcome TrainingTest::tessera(std::vector<std::string> arguments) const {
+  arguments.insert(arguments.begin(), program());
+  return Process(arguments, directory_.path()).finish();
+}
+
+Outcome TrainingTest::train(const std::string& run, std::vector<std::string> overrides) const {
+  return tessera(train_arguments(run, std::move(overrides)));
+}
+
+Process TrainingTest::start_training(const std::string& run,
+                                     std::vector<std::string> overrides) const {
+  std::vector<std::string> arguments = train_arguments(run, std::move(overrides));
+  arguments.insert(arguments.begin(), program());
+  arguments.emplace_back("--log.every=1");
+  return {arguments, directory_.path()};
+}
+
+std::filesystem::path TrainingTest::checkpoint(const std::string& run) const {
+  const auto newest = find_newest_checkpoint(path(run) / "checkpoints");
+  TESSERA_REQUIRE(newest.has_value(), ErrorCode::kInvalidData, "{} has no checkpoint", run);
+  return *newest;
+}
+
+std::filesystem::path TrainingTest::checkpoint(const std::string& run, std::int64_t step) const {
+  return checkpoint_directory(path(run) / "checkpoints", step);
+}
+
+std::vector<std::string> TrainingTest::metrics(const std::string& run) const {
+  std::istringstream text(read_file(path(run) / "metrics.jsonl"));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+std::vector<std::string> TrainingTest::numbers(const std::string& run) const {
+  std::vector<std::string> steps;
+  for (const std::string& line : metrics(run)) {
+    auto step = nlohmann::json::parse(line);
+    for (const char* key : {"step_seconds", "tokens_per_second", "memory_bytes"}) {
+      step.erase(key);
+    }
+    steps.push_back(step.dump());
+  }
+  return steps;
+}
+
+void TrainingTest::expect_same_training(const std::string& run, const std::string& expected) const {
+  EXPECT_EQ(numbers(run), numbers(expected));
+  const CheckpointMeta found = CheckpointReader(checkpoint(run)).meta();
+  const CheckpointMeta wanted = CheckpointReader(checkpoint(expected)).meta();
+  EXPECT_EQ(found.step, wanted.step);
+  EXPECT_EQ(found.applied_steps, wanted.applied_steps);
+  EXPECT_EQ(found.tokens_seen, wanted.tokens_seen);
+  EXPECT_THAT(differing_tensors(checkpoint(run), checkpoint(expected)), testing::IsEmpty());
+}
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/test_directory.h"
+#include "tests/cli/process.h"
+
+namespace tessera {
+
+// The small run of these tests: a step of it sees 4 sequences of 32 tokens.
+inline constexpr std::int64_t kTokensPerStep = 128;
+
+// The program itself, run in a directory of its own that holds a text (corpus.txt) and a run file
+// (run.toml) of a tiny model: tokenizer.json is made by the first run.
+class TrainingTest : public testing::Test {
+ protected:
+  TrainingTest();
+
+  std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
+
+  // `build/tessera ARGUMENTS` in the directory.
+  Outcome tessera(std::vector<std::string> arguments) const;
+
+  // `tessera train run.toml --run.dir=RUN OVERRIDES`.
+  Outcome train(const std::string& run, std::vector<std::string> overrides = {}) const;
+
+  // The same beside the test, with a line of progress for every step.
+  Process start_training(const std::string& run, std::vector<std::string> overrides = {}) const;
+
+  // The run's newest checkpoint, or the one after `step`.
+  std::filesystem::path checkpoint(const std::string& run) const;
+  std::filesystem::path checkpoint(const std::string& run, std::int64_t step) const;
+
+  // Lines of the run's metrics.jsonl.
+  std::vector<std::string> metrics(const std::string& run) const;
+
+  // What the training computed, by step: the metrics without times and memory.
+  std::vector<std::string> numbers(const std::string& run) const;
+
+  // Metrics and newest checkpoint of the runs are the same, bit by bit.
+  void expect_same_training(const std::string& run, const std::string& expected) const;
+
+ private:
+  TestDirectory directory_;
+};
+
+// The corpus of these tests: the same 400 lines every time, without any 'Z'.
+std::string corpus_text();
+
+// The tensors that are not in both checkpoints with the same type, shape and bits.
+std::vector<std::string> differing_tensors(const std::filesystem::path& a,
+                                           const std::filesystem::path& b);
+
+}  // namespace tessera

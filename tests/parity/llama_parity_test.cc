@@ -1,0 +1,227 @@
+// A small Llama (grouped queries, two documents a sequence, two microbatches, labels that do not
+// count) against PyTorch: loss and every gradient at step 1, and 20 steps of AdamW with clipping,
+// weight decay and schedule. The goldens come from tests/golden/make_llama_goldens.py.
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/file.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/passes/pipeline.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/train/step_program.h"
+
+namespace tessera {
+namespace {
+
+const std::filesystem::path kGoldens =
+    std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/llama";
+
+// What differs between the runs that must agree.
+struct Variant {
+  bool fuse = true;
+  bool group_gemms = true;
+  bool recompute = false;
+  int threads = 2;
+};
+
+struct StepResult {
+  double loss = 0.0;
+  double grad_norm = 0.0;
+};
+
+class GoldenRun {
+ public:
+  explicit GoldenRun(const Variant& variant)
+      : golden_(nlohmann::json::parse(read_file(kGoldens / "golden.json"))),
+        data_(kGoldens / "data.safetensors"),
+        backend_(make_cpu_backend(variant.threads)),
+        program_(compile(variant)),
+        executor_(program_, *backend_) {
+    const SafetensorsFile weights(kGoldens / "weights.safetensors");
+    for (const auto& tensor : weights.tensors()) {
+      const auto target = executor_.bytes(find_binding(program_.states, tensor.name));
+      EXPECT_EQ(target.size(), tensor.data.size()) << tensor.name;
+      std::memcpy(target.data(), tensor.data.data(), target.size());
+    }
+  }
+
+  std::int64_t num_steps() const { return golden_.at("steps"); }
+
+  const nlohmann::json& golden() const { return golden_; }
+
+  StepResult step(std::int64_t number) {
+    const std::int64_t valid = load_batch(number);
+    const Schedule schedule{.warmup = golden_.at("warmup"),
+                            .decay_ratio = golden_.at("decay_ratio")};
+    executor_.set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(valid)));
+    executor_.set_scalar("learning_rate",
+                         static_cast<float>(learning_rate(
+                             schedule, golden_.at("optimizer").at("lr"), num_steps(), number)));
+    executor_.set_scalar("update_number", static_cast<float>(number));
+    executor_.set_scalar("apply", 1.0F);
+    executor_.run_step();
+    EXPECT_EQ(executor_.output_scalar("applied"), 1.0F);
+    return {.loss = double{executor_.output_scalar("loss")} / static_cast<double>(valid),
+            .grad_norm = double{executor_.output_scalar("grad_norm")}};
+  }
+
+  std::vector<float> state(const std::string& name) {
+    const auto bytes = executor_.bytes(find_binding(program_.states, name));
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  std::vector<std::string> parameters() const {
+    std::vector<std::string> names;
+    for (const Binding& state : program_.states) {
+      if (program_[state.tensor.buffer].category == Category::kParameter) {
+        names.push_back(state.name);
+      }
+    }
+    return names;
+  }
+
+ private:
+  std::int64_t config(const char* key) const { return golden_.at("config").at(key); }
+
+  Program compile(const Variant& variant) {
+    const ModelDescription model = describe_llama({.dim = config("dim"),
+                                                   .layers = config("layers"),
+                                                   .heads = config("heads"),
+                                                   .kv_heads = config("kv_heads"),
+                                                   .ffn = config("ffn"),
+                                                   .vocab = config("vocab")});
+    const nlohmann::json& optimizer = golden_.at("optimizer");
+    return compile_training(
+        training_graph(model, config("microbatch"), config("seq"), DType::kF32),
+        {.update = {.beta1 = optimizer.at("beta1"),
+                    .beta2 = optimizer.at("beta2"),
+                    .eps = optimizer.at("eps"),
+                    .weight_decay = optimizer.at("weight_decay"),
+                    .clip = optimizer.at("clip"),
+                    .num_microbatches = config("batch") / config("microbatch")},
+         .recompute = variant.recompute,
+         .fuse = variant.fuse,
+         .group_gemms = variant.group_gemms,
+         .workspace_bytes = [this](
+                                const Op& op, std::span<const View> in, std::span<const View> out) {
+           return backend_->workspace_bytes(op, in, out);
+         }});
+  }
+
+  // Copies the step's rows into the microbatches' inputs; returns how many labels count.
+  std::int64_t load_batch(std::int64_t number) {
+    std::int64_t valid = 0;
+    for (const auto& tensor : data_.tensors()) {
+      const Binding& binding = find_binding(program_.inputs, tensor.name);
+      const std::int64_t count = program_.num_microbatches;
+      const auto rows = static_cast<std::size_t>(binding.tensor.type.num_bytes());
+      for (std::int64_t m = 0; m < count; ++m) {
+        const std::size_t from = static_cast<std::size_t>((number - 1) * count + m) * rows;
+        std::memcpy(executor_.bytes(binding, m).data(), tensor.data.data() + from, rows);
+        const auto* labels = reinterpret_cast<const std::int32_t*>(tensor.data.data() + from);
+        for (std::size_t i = 0; tensor.name == "labels" && i < rows / 4; ++i) {
+          valid += labels[i] >= 0 ? 1 : 0;
+        }
+      }
+    }
+    return valid;
+  }
+
+  nlohmann::json golden_;
+  SafetensorsFile data_;
+  std::unique_ptr<Backend> backend_;
+  Program program_;
+  Executor executor_;
+};
+
+TEST(LlamaParity, LossAndGradientsOfStepOne) {
+  GoldenRun run({});
+  const StepResult first = run.step(1);
+  const double expected = run.golden().at("losses").at(0);
+  EXPECT_NEAR(first.loss, expected, 1e-5 * expected);
+  const SafetensorsFile gradients(kGoldens / "gradients.safetensors");
+  EXPECT_EQ(gradients.tensors().size(), run.parameters().size());
+  for (const auto& tensor : gradients.tensors()) {
+    const std::vector<float> own = run.state("gradient." + tensor.name);
+    const auto* reference = reinterpret_cast<const float*>(tensor.data.data());
+    ASSERT_EQ(own.size() * sizeof(float), tensor.data.size());
+    double difference = 0.0;
+    double norm = 0.0;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      difference += std::pow(double{own[i]} - double{reference[i]}, 2);
+      norm += std::pow(double{reference[i]}, 2);
+    }
+    EXPECT_LT(std::sqrt(difference), 1e-4 * std::sqrt(norm)) << tensor.name;
+  }
+}
+
+TEST(LlamaParity, TwentyStepsOfAdamW) {
+  GoldenRun run({});
+  for (std::int64_t n = 1; n <= run.num_steps(); ++n) {
+    const StepResult step = run.step(n);
+    const auto at = static_cast<std::size_t>(n - 1);
+    const double loss = run.golden().at("losses").at(at);
+    const double grad_norm = run.golden().at("grad_norms").at(at);
+    EXPECT_NEAR(step.loss, loss, 1e-4 * loss) << "step " << n;
+    EXPECT_NEAR(step.grad_norm, grad_norm, 1e-3 * grad_norm) << "step " << n;
+  }
+}
+
+// Losses of five steps and all weights after them.
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<std::vector<float>> weights;
+
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome(const Variant& variant) {
+  GoldenRun run(variant);
+  Outcome result;
+  for (std::int64_t n = 1; n <= 5; ++n) {
+    result.losses.push_back(run.step(n).loss);
+  }
+  for (const std::string& name : run.parameters()) {
+    result.weights.push_back(run.state(name));
+  }
+  return result;
+}
+
+TEST(LlamaBitwise, SameRunTwice) {
+  EXPECT_EQ(outcome({}), outcome({}));
+}
+
+TEST(LlamaBitwise, Recompute) {
+  EXPECT_EQ(outcome({}), outcome({.recompute = true}));
+}
+
+TEST(LlamaBitwise, Fusion) {
+  EXPECT_EQ(outcome({}), outcome({.fuse = false}));
+  EXPECT_EQ(outcome({.recompute = true}), outcome({.fuse = false, .recompute = true}));
+  EXPECT_EQ(outcome({.group_gemms = false}), outcome({.fuse = false, .group_gemms = false}));
+}
+
+TEST(LlamaBitwise, GroupedGemmsAgreeWithinTheLibrarysRounding) {
+  const Outcome grouped = outcome({});
+  const Outcome apart = outcome({.group_gemms = false});
+  for (std::size_t i = 0; i < grouped.losses.size(); ++i) {
+    EXPECT_NEAR(grouped.losses[i], apart.losses[i], 1e-5 * apart.losses[i]);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
