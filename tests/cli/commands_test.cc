@@ -111,7 +111,7 @@ TEST_F(CommandsTest, ExplainPrintsProgramMemoryAndWork) {
   const Outcome explained = tessera({"explain", "run.toml"});
   ASSERT_EQ(explained.code, 0);
   const std::int64_t layer = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32 + 2 * 32;
-  const std::int64_t parameters = 2 * 300 * 32 + 2 * layer + 32;
+  const std::int64_t parameters = 2 * std::int64_t{300} * 32 + 2 * layer + 32;
   EXPECT_THAT(explained.out, StartsWith("program \"train\""));
   EXPECT_THAT(explained.out,
               AllOf(HasSubstr(format("\nparameters: {}\n", format_grouped(parameters))),
