@@ -22,9 +22,11 @@ namespace tessera {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -76,19 +78,21 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"HeadsOfDim",
                  {"--model.heads=5"},
                  2,
-                 "model.heads: found 5, expected a divisor of model.dim = 32"},
+                 "--model.heads=5: model.heads: found 5, expected a divisor of model.dim = 32"},
         BadInput{"KvHeadsOfHeads",
                  {"--model.kv_heads=3"},
                  2,
-                 "model.kv_heads: found 3, expected a divisor of model.heads = 4"},
+                 "--model.kv_heads=3: model.kv_heads: found 3, expected a divisor of model.heads "
+                 "= 4"},
         BadInput{"HeadsOfFlavor",
                  {"--model.flavor=debug", "--model.dim=250"},
                  2,
-                 "model.heads: found 4, expected a divisor of model.dim = 250"},
+                 "run.toml:7:9: model.heads: found 4, expected a divisor of model.dim = 250"},
         BadInput{"MicrobatchOfBatch",
                  {"--train.microbatch=3"},
                  2,
-                 "train.microbatch: found 3, expected a divisor of train.global_batch = 4"},
+                 "--train.microbatch=3: train.microbatch: found 3, expected a divisor of "
+                 "train.global_batch = 4"},
         BadInput{"MissingFile",
                  {"--data.files=missing.txt"},
                  3,
@@ -281,8 +285,28 @@ TEST_F(BadFileTest, PlanThatDoesNotFit) {
   EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
 
   EXPECT_EQ(train("run", {limit, "--memory.recompute=full"}).code, 0);
-  const std::string too_little = format("--memory.limit_bytes={}", least - 1);
-  EXPECT_EQ(train("run", {too_little, "--memory.recompute=full"}).code, 4);
+
+  const std::vector<std::string> smallest = {"--memory.recompute=full", "--train.microbatch=1"};
+  const std::string too_little = format("--memory.limit_bytes={}", arena_bytes(smallest) - 1);
+  const Outcome shorter = train("run", {too_little, smallest[0], smallest[1]});
+  EXPECT_EQ(shorter.code, 4);
+  EXPECT_THAT(shorter.err, ContainsRegex("data.sequence_length = 16 .* needs .*, which fits"));
+}
+
+TEST_F(BadFileTest, PlanThatCannotBeMadeToFit) {
+  const Outcome outcome = train("run", {"--memory.limit_bytes=100000"});
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("nothing of this fits: choose a smaller model"),
+                    Not(HasSubstr("which fits"))));
+}
+
+TEST_F(BadFileTest, MoreMicrobatchesThanCouldBeWrittenDown) {
+  const Outcome outcome = train("run", {"--train.global_batch=2147483646"});
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("error: --train.global_batch=2147483646: train.global_batch: the token ids "
+                        "of 1073741823 microbatches need "));
 }
 
 }  // namespace

@@ -84,9 +84,11 @@ void sync_directory(const std::filesystem::path& directory) {
                   reason(errno));
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const FileDescriptor file = open_for_reading(path);
-  size_ = file_size(file, path);
+MappedFile::MappedFile(const std::filesystem::path& path)
+    : MappedFile(open_for_reading(path), path) {}
+
+MappedFile::MappedFile(const FileDescriptor& file, const std::filesystem::path& path)
+    : size_(file_size(file, path)) {
   if (size_ == 0) {
     return;
   }

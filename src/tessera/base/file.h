@@ -15,26 +15,6 @@ std::string read_file(const std::filesystem::path& path);
 // Makes renames and creations inside `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 
-// A file mapped read-only; unmapped on destruction. Empty files give an empty span.
-class MappedFile {
- public:
-  MappedFile() = default;
-  explicit MappedFile(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
-
-  std::string_view text() const;
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
 // An owned file descriptor.
 class FileDescriptor {
  public:
@@ -52,6 +32,29 @@ class FileDescriptor {
 
  private:
   int descriptor_ = -1;
+};
+
+// A file mapped read-only; unmapped on destruction. Empty files give an empty span.
+// Errors: kInvalidData naming the path and the system's reason.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+  // Of an open file; `path` names it in errors.
+  MappedFile(const FileDescriptor& file, const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  std::string_view text() const;
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 // Writes all of `bytes` at the file's position, whatever the system cuts short or interrupts.

@@ -1,6 +1,7 @@
 #include "tessera/base/machine.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -112,6 +113,19 @@ std::int64_t machine_memory_bytes() {
 std::int64_t usable_memory_bytes() {
   const std::int64_t machine = machine_memory_bytes();
   return std::min(machine, cgroup_limits().memory_bytes.value_or(machine));
+}
+
+std::int64_t free_memory_bytes(const fs::path& meminfo) {
+  const std::int64_t usable = usable_memory_bytes();
+  std::ifstream file(meminfo);
+  constexpr std::string_view kKey = "MemAvailable:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(kKey)) {
+      const std::int64_t kibibytes = std::atoll(line.c_str() + kKey.size());
+      return std::min(usable, kibibytes * 1024);
+    }
+  }
+  return usable;
 }
 
 }  // namespace tessera

@@ -28,4 +28,8 @@ std::int64_t machine_memory_bytes();
 // Errors: kDeviceError when the system does not say.
 std::int64_t usable_memory_bytes();
 
+// The part of usable_memory_bytes() that other processes leave now, as the kernel estimates it
+// (MemAvailable). Errors: kDeviceError when the system does not say what it has.
+std::int64_t free_memory_bytes(const std::filesystem::path& meminfo = "/proc/meminfo");
+
 }  // namespace tessera

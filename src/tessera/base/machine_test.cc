@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "tessera/base/test_directory.h"
+
 namespace tessera {
 namespace {
 
@@ -94,6 +96,15 @@ TEST(UsableMemory, IsAtMostTheMachines) {
   ASSERT_EQ(label, "MemTotal:");
   EXPECT_GT(usable_memory_bytes(), 0);
   EXPECT_LE(usable_memory_bytes(), total_kib * 1024);
+}
+
+TEST(Machine, FreeMemoryIsWhatTheKernelCallsAvailable) {
+  const TestDirectory directory;
+  const std::filesystem::path file = directory.path() / "meminfo";
+  write_test_file(file, "MemTotal:  9 kB\nMemFree:  1 kB\nMemAvailable:       3 kB\n");
+  EXPECT_EQ(free_memory_bytes(file), 3072);
+  EXPECT_EQ(free_memory_bytes(directory.path() / "missing"), usable_memory_bytes());
+  EXPECT_LE(free_memory_bytes(), usable_memory_bytes());
 }
 
 }  // namespace

@@ -168,9 +168,10 @@ TEST_F(CliFiles, OverridesReachTheConfig) {
                2,
                "--train.steps=1 2: train.steps: found 1 2, which is not a TOML value, expected "
                "integer from 1 to 2147483647");
-  expect_error({"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
-               2,
-               "model.dim: found nothing, expected a value, because model.flavor is empty");
+  expect_error(
+      {"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
+      2,
+      good + ": model.dim: found nothing, expected a value, because model.flavor is empty");
 }
 
 TEST_F(CliFiles, TrainsATokenizer) {

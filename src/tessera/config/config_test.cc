@@ -263,6 +263,23 @@ TEST(Validate, Paths) {
             "checkpoint.resume: found an empty string, expected auto, none or a checkpoint's path");
 }
 
+TEST(Validate, NamesThePlaceOfTheKey) {
+  RunConfig config = parse_run_config(
+      "[train]\nglobal_batch = 8\nmicrobatch = 3\n[run]\ndir = \"r\"\n[tokenizer]\npath = \"t\"\n"
+      "[data]\nfiles = [\"f\"]\n",
+      "run.toml");
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "run.toml:3:14: train.microbatch: found 3, expected a divisor of train.global_batch = "
+            "8");
+  apply_override(config, "--train.microbatch=5");
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "--train.microbatch=5: train.microbatch: found 5, expected a divisor of "
+            "train.global_batch = 8");
+  apply_override(config, "--train.microbatch=4");
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "run.toml: model.dim: found nothing, expected a value, because model.flavor is empty");
+}
+
 TEST(Validate, ModelDims) {
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.heads = 5; }),
             "model.heads: found 5, expected a divisor of model.dim = 64");
@@ -309,7 +326,8 @@ TEST(LoadConfig, FileOverridesAndValidation) {
 
   const std::vector<std::string> bad = {"--train.microbatch=3"};
   EXPECT_EQ(config_error([&] { load_run_config(path, bad); }),
-            "train.microbatch: found 3, expected a divisor of train.global_batch = 4");
+            "--train.microbatch=3: train.microbatch: found 3, expected a divisor of "
+            "train.global_batch = 4");
   write_file_atomic(path, "[train]\nx = 1\n");
   EXPECT_EQ(config_error([&] { load_run_config(path); }), path + ":2:1: unknown key \"train.x\"");
   std::filesystem::remove(path);

@@ -121,6 +121,7 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
   const std::vector<ConfigSection> sections = schema();
   const toml::table file = parse_toml(text, source);
   RunConfig config;
+  config.origins.file = source;
   for (const auto& [section_name, node] : file) {
     const std::string section_place = place(source, section_name.source());
     const ConfigSection& section = find_section(sections, section_name.str(), section_place);
@@ -136,9 +137,9 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
       const toml::key& name = entry.first;
       const toml::node& value = entry.second;
       const ConfigKey& key = find_key(sections, section, name.str(), place(source, name.source()));
-      at_key(place(source, value.source()), section, key, [&] {
-        key.set(config, to_value(value, key.expected));
-      });
+      const std::string value_place = place(source, value.source());
+      at_key(value_place, section, key, [&] { key.set(config, to_value(value, key.expected)); });
+      config.origins.places[format("{}.{}", section.name, key.name)] = value_place;
     }
   }
   return config;
@@ -158,6 +159,7 @@ void apply_override(RunConfig& config, std::string_view override) {
   at_key(override, section, key, [&] {
     key.set(config, override_value(override.substr(equals + 1), key));
   });
+  config.origins.places[format("{}.{}", section.name, key.name)] = override;
 }
 
 RunConfig load_run_config(const std::filesystem::path& path,

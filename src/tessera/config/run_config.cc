@@ -1,5 +1,7 @@
 #include "tessera/config/run_config.h"
 
+#include "tessera/base/format.h"
+
 namespace tessera {
 
 std::string_view to_string(DataFormat format) {
@@ -26,6 +28,13 @@ std::string_view to_string(Recompute recompute) {
       return "full";
   }
   return "?";
+}
+
+std::string placed(const RunConfig& config, std::string_view key) {
+  const auto found = config.origins.places.find(key);
+  const std::string& place =
+      found == config.origins.places.end() ? config.origins.file : found->second;
+  return place.empty() ? std::string(key) : format("{}: {}", place, key);
 }
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -111,6 +113,14 @@ struct PassesSection {
   bool operator==(const PassesSection&) const = default;
 };
 
+// Where the keys were set, for messages; no part of a config's value.
+struct KeyOrigins {
+  std::string file;  // the run file; empty where there is none
+  std::map<std::string, std::string, std::less<>> places;  // "model.heads" -> "run.toml:4:9"
+
+  bool operator==(const KeyOrigins& /*other*/) const { return true; }
+};
+
 struct RunConfig {
   RunSection run;
   ModelSection model;
@@ -124,8 +134,13 @@ struct RunConfig {
   LogSection log;
   SampleSection sample;
   PassesSection passes;
+  KeyOrigins origins = {};
   bool operator==(const RunConfig&) const = default;
 };
+
+// "run.toml:4:9: model.heads" or "--model.heads=5: model.heads"; a key that was not set has the
+// run file's name in front, where there is one.
+std::string placed(const RunConfig& config, std::string_view key);
 
 std::string_view to_string(DataFormat format);
 std::string_view to_string(OptimizerName name);

@@ -7,42 +7,50 @@
 namespace tessera {
 namespace {
 
-void require_text(std::string_view key, std::string_view value, std::string_view expected) {
+void require_text(const RunConfig& config,
+                  std::string_view key,
+                  std::string_view value,
+                  std::string_view expected) {
   TESSERA_REQUIRE(!value.empty(),
                   ErrorCode::kInvalidConfig,
                   "{}: found an empty string, expected {}",
-                  key,
+                  placed(config, key),
                   expected);
 }
 
-void require_dim(std::string_view key, const std::optional<std::int64_t>& value) {
+void require_dim(const RunConfig& config,
+                 std::string_view key,
+                 const std::optional<std::int64_t>& value) {
   TESSERA_REQUIRE(value.has_value(),
                   ErrorCode::kInvalidConfig,
                   "{}: found nothing, expected a value, because model.flavor is empty",
-                  key);
+                  placed(config, key));
 }
 
-void validate_explicit_dims(const ModelSection& model) {
-  require_dim("model.dim", model.dim);
-  require_dim("model.layers", model.layers);
-  require_dim("model.heads", model.heads);
-  require_dim("model.ffn", model.ffn);
-  require_dim("model.vocab", model.vocab);
+void validate_explicit_dims(const RunConfig& config) {
+  require_dim(config, "model.dim", config.model.dim);
+  require_dim(config, "model.layers", config.model.layers);
+  require_dim(config, "model.heads", config.model.heads);
+  require_dim(config, "model.ffn", config.model.ffn);
+  require_dim(config, "model.vocab", config.model.vocab);
 }
 
-void validate_heads(const ModelSection& model) {
+void validate_heads(const RunConfig& config) {
+  const ModelSection& model = config.model;
   if (model.dim && model.heads) {
     const std::int64_t dim = *model.dim;
     const std::int64_t heads = *model.heads;
     TESSERA_REQUIRE(dim % heads == 0,
                     ErrorCode::kInvalidConfig,
-                    "model.heads: found {}, expected a divisor of model.dim = {}",
+                    "{}: found {}, expected a divisor of model.dim = {}",
+                    placed(config, "model.heads"),
                     heads,
                     dim);
     TESSERA_REQUIRE(dim / heads % 2 == 0,
                     ErrorCode::kInvalidConfig,
-                    "model.heads: found {}, which makes heads {} wide (model.dim = {}), expected "
-                    "an even width for rotary positions",
+                    "{}: found {}, which makes heads {} wide (model.dim = {}), expected an even "
+                    "width for rotary positions",
+                    placed(config, "model.heads"),
                     heads,
                     dim / heads,
                     dim);
@@ -50,51 +58,59 @@ void validate_heads(const ModelSection& model) {
   if (model.heads && model.kv_heads) {
     TESSERA_REQUIRE(*model.heads % *model.kv_heads == 0,
                     ErrorCode::kInvalidConfig,
-                    "model.kv_heads: found {}, expected a divisor of model.heads = {}",
+                    "{}: found {}, expected a divisor of model.heads = {}",
+                    placed(config, "model.kv_heads"),
                     *model.kv_heads,
                     *model.heads);
   }
 }
 
 void validate_inputs(const RunConfig& config) {
-  require_text("run.dir", config.run.dir, "a directory");
-  require_text("tokenizer.path", config.tokenizer.path, "the path of a tokenizer.json");
+  require_text(config, "run.dir", config.run.dir, "a directory");
+  require_text(config, "tokenizer.path", config.tokenizer.path, "the path of a tokenizer.json");
   TESSERA_REQUIRE(!config.data.files.empty(),
                   ErrorCode::kInvalidConfig,
-                  "data.files: found an empty list, expected at least one file");
+                  "{}: found an empty list, expected at least one file",
+                  placed(config, "data.files"));
   for (const std::string& file : config.data.files) {
-    require_text("data.files", file, "the path of a file");
+    require_text(config, "data.files", file, "the path of a file");
   }
-  require_text("checkpoint.resume", config.checkpoint.resume, "auto, none or a checkpoint's path");
+  require_text(
+      config, "checkpoint.resume", config.checkpoint.resume, "auto, none or a checkpoint's path");
 }
 
 void validate_vocabulary(const RunConfig& config) {
   if (config.model.vocab && config.tokenizer.train_vocab > 0) {
     TESSERA_REQUIRE(config.tokenizer.train_vocab == *config.model.vocab,
                     ErrorCode::kInvalidConfig,
-                    "tokenizer.train_vocab: found {}, expected 0 or model.vocab = {}",
+                    "{}: found {}, expected 0 or model.vocab = {}",
+                    placed(config, "tokenizer.train_vocab"),
                     config.tokenizer.train_vocab,
                     *config.model.vocab);
   }
 }
 
-void validate_batch(const TrainSection& train) {
+void validate_batch(const RunConfig& config) {
+  const TrainSection& train = config.train;
   TESSERA_REQUIRE(train.global_batch % train.microbatch == 0,
                   ErrorCode::kInvalidConfig,
-                  "train.microbatch: found {}, expected a divisor of train.global_batch = {}",
+                  "{}: found {}, expected a divisor of train.global_batch = {}",
+                  placed(config, "train.microbatch"),
                   train.microbatch,
                   train.global_batch);
 }
 
-void validate_schedule(const Schedule& schedule, std::int64_t num_steps) {
-  const std::int64_t decay = num_decay_steps(schedule, num_steps);
-  TESSERA_REQUIRE(schedule.warmup + decay <= num_steps,
+void validate_schedule(const RunConfig& config) {
+  const std::int64_t num_steps = config.train.steps;
+  const std::int64_t decay = num_decay_steps(config.schedule, num_steps);
+  TESSERA_REQUIRE(config.schedule.warmup + decay <= num_steps,
                   ErrorCode::kInvalidConfig,
-                  "schedule.warmup: found {}, expected at most {}: schedule.decay_ratio = {} takes "
-                  "{} of train.steps = {}",
-                  schedule.warmup,
+                  "{}: found {}, expected at most {}: schedule.decay_ratio = {} takes {} of "
+                  "train.steps = {}",
+                  placed(config, "schedule.warmup"),
+                  config.schedule.warmup,
                   num_steps - decay,
-                  schedule.decay_ratio,
+                  config.schedule.decay_ratio,
                   decay,
                   num_steps);
 }
@@ -103,16 +119,16 @@ void validate_schedule(const Schedule& schedule, std::int64_t num_steps) {
 
 void validate_run(const RunConfig& config) {
   validate_inputs(config);
-  validate_batch(config.train);
-  validate_schedule(config.schedule, config.train.steps);
+  validate_batch(config);
+  validate_schedule(config);
 }
 
 void validate(const RunConfig& config) {
   validate_run(config);
   if (config.model.flavor.empty()) {
-    validate_explicit_dims(config.model);
+    validate_explicit_dims(config);
   }
-  validate_heads(config.model);
+  validate_heads(config);
   validate_vocabulary(config);
 }
 

@@ -74,8 +74,7 @@ void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const 
                   out.documents.size(),
                   length);
   const std::int64_t begin = index * options_.sequence_length;
-  const auto tokens =
-      std::span(stream_.tokens).subspan(static_cast<std::size_t>(begin), length + 1);
+  const auto tokens = stream_.tokens.tokens().subspan(static_cast<std::size_t>(begin), length + 1);
   std::copy_n(tokens.begin(), length, out.inputs.begin());
   std::copy_n(tokens.begin() + 1, length, out.labels.begin());
 

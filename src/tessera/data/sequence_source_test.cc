@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -41,10 +42,11 @@ TokenStream make_stream(const std::vector<std::int64_t>& lengths) {
   TokenStream stream;
   for (const std::int64_t length : lengths) {
     stream.document_starts.push_back(static_cast<std::int64_t>(stream.tokens.size()));
-    for (std::int64_t i = 0; i < length; ++i) {
-      stream.tokens.push_back(static_cast<std::int32_t>(100 + stream.tokens.size()));
-    }
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(length));
+    std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(100 + stream.tokens.size()));
+    stream.tokens.append(tokens);
   }
+  stream.tokens.seal();
   return stream;
 }
 
@@ -125,10 +127,11 @@ Sequence expected_sequence(const TokenStream& stream,
 }
 
 TEST(SequenceSource, AgreesWithADirectReading) {
-  const TokenStream stream = make_stream({1, 1, 7, 2, 30, 1, 12, 5, 64, 3});
+  const std::vector<std::int64_t> lengths = {1, 1, 7, 2, 30, 1, 12, 5, 64, 3};
+  const TokenStream stream = make_stream(lengths);
   for (std::int64_t length = 1; length <= 125; ++length) {
     const SequenceOptions options{.sequence_length = length, .mask_boundary = length % 3 != 0};
-    const SequenceSource source(stream, options);
+    const SequenceSource source(make_stream(lengths), options);
     ASSERT_EQ(source.num_sequences(), 125 / length);
     for (std::int64_t i = 0; i < source.num_sequences(); ++i) {
       const Sequence expected = expected_sequence(stream, options, i);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <iterator>
 #include <mutex>
 #include <span>
 #include <string_view>
@@ -20,8 +19,10 @@
 namespace tessera {
 namespace {
 
-// Files are mapped and encoded so many at a time, to bound mappings and tokens held twice.
+// Files are mapped and encoded so many at a time, to bound mappings; documents so many bytes at a
+// time, to bound tokens in memory.
 constexpr std::size_t kFilesPerWave = 256;
+constexpr std::size_t kBytesPerBatch = std::size_t{4} << 20U;
 
 MappedFile open_text(const std::filesystem::path& path) {
   MappedFile file(path);
@@ -43,6 +44,15 @@ void append_documents(std::string_view text,
                            ? text.size()
                            : std::min(end + separator.size(), text.size()));
   }
+}
+
+// The longest front part of `documents` of about kBytesPerBatch, at least one document.
+std::span<const std::string_view> next_batch(std::span<const std::string_view> documents) {
+  std::size_t count = 0;
+  for (std::size_t bytes = 0; count < documents.size() && bytes < kBytesPerBatch; ++count) {
+    bytes += documents[count].size();
+  }
+  return documents.first(count);
 }
 
 // encoded[i] = encode(documents[i]), on up to `threads` threads. An error of `encode` is rethrown.
@@ -85,11 +95,11 @@ void append_document(const std::vector<std::int32_t>& document,
                      TokenStream& stream) {
   const std::size_t start = stream.tokens.size();
   if (options.add_bos && encoder.bos) {
-    stream.tokens.push_back(*encoder.bos);
+    stream.tokens.append({&*encoder.bos, 1});
   }
-  std::copy(document.begin(), document.end(), std::back_inserter(stream.tokens));
+  stream.tokens.append(document);
   if (options.add_eos && encoder.eos) {
-    stream.tokens.push_back(*encoder.eos);
+    stream.tokens.append({&*encoder.eos, 1});
   }
   if (stream.tokens.size() > start) {
     stream.document_starts.push_back(static_cast<std::int64_t>(start));
@@ -111,9 +121,12 @@ void append_files(std::span<const std::filesystem::path> paths,
                     "{} holds document separators only: expected text",
                     path.string());
   }
-  for (const std::vector<std::int32_t>& document :
-       encode_all(documents, encoder, options.threads)) {
-    append_document(document, encoder, options, stream);
+  for (std::span<const std::string_view> rest = documents; !rest.empty();) {
+    const std::span<const std::string_view> batch = next_batch(rest);
+    for (const std::vector<std::int32_t>& document : encode_all(batch, encoder, options.threads)) {
+      append_document(document, encoder, options, stream);
+    }
+    rest = rest.subspan(batch.size());
   }
 }
 
@@ -128,12 +141,13 @@ TokenStream tokenize_text_files(std::span<const std::filesystem::path> files,
   for (const std::filesystem::path& path : files) {
     open_text(path);
   }
-  TokenStream stream;
+  TokenStream stream{.tokens = TokenFile(options.scratch), .document_starts = {}};
   while (!files.empty()) {
     const std::size_t count = std::min(files.size(), kFilesPerWave);
     append_files(files.first(count), encoder, options, stream);
     files = files.subspan(count);
   }
+  stream.tokens.seal();
   return stream;
 }
 

@@ -9,11 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/data/token_file.h"
+
 namespace tessera {
 
 // All documents of a run, one after the other.
 struct TokenStream {
-  std::vector<std::int32_t> tokens;
+  TokenFile tokens;                           // sealed
   std::vector<std::int64_t> document_starts;  // offset of each document's first token, increasing
 };
 
@@ -30,11 +32,14 @@ struct TextOptions {
   bool add_bos = true;                  // where the encoder has one
   bool add_eos = true;
   int threads = 1;
+  // Where the tokens lie, in a file without a name.
+  std::filesystem::path scratch = std::filesystem::temp_directory_path();
 };
 
 // The concatenated documents of text `files`, in the order given; a document is BOS, its tokens,
 // EOS. Documents that a separator leaves empty are dropped. `threads` does not change the result.
-// Errors: kInvalidData naming the file and the reason (missing, unreadable, empty, no text).
+// Errors: kInvalidData naming the file and the reason (missing, unreadable, empty, no text);
+// kDeviceError where `scratch` cannot hold the tokens.
 TokenStream tokenize_text_files(std::span<const std::filesystem::path> files,
                                 const TextEncoder& encoder,
                                 const TextOptions& options);

@@ -10,8 +10,8 @@ namespace tessera {
 
 Executor::Executor(const Program& program, Backend& backend)
     : program_(program), backend_(backend), arena_(backend.allocate(program.arena_bytes)) {
-  for (const Call& call : program.calls) {
-    calls_.push_back(bind_call(call));
+  for (const Segment& segment : program.segments) {
+    segments_.push_back(bind_segment(segment));
   }
 }
 
@@ -23,9 +23,9 @@ View Executor::bind(const TensorRef& tensor, std::int64_t instance) {
   return view;
 }
 
-Executor::BoundCall Executor::bind_call(const Call& call) {
-  BoundCall bound{.call = &call, .instructions = {}};
-  for (const Instruction& instruction : program_[call.segment].instructions) {
+Executor::BoundSegment Executor::bind_segment(const Segment& segment) {
+  BoundSegment bound;
+  for (const Instruction& instruction : segment.instructions) {
     Bound next{.op = instruction.op.get(),
                .first_view = static_cast<std::uint32_t>(views_.size()),
                .num_operands = static_cast<std::uint32_t>(instruction.operands.size()),
@@ -33,7 +33,13 @@ Executor::BoundCall Executor::bind_call(const Call& call) {
                .workspace = {}};
     for (const auto* tensors : {&instruction.operands, &instruction.results}) {
       for (const TensorRef& tensor : *tensors) {
-        views_.push_back(bind(tensor, call.instance));
+        const View view = bind(tensor, 0);
+        if (const Buffer& buffer = program_[tensor.buffer]; buffer.num_instances > 1) {
+          bound.moving.push_back({.view = static_cast<std::uint32_t>(views_.size()),
+                                  .first = view.as<std::byte>(),
+                                  .stride = buffer.instance_stride()});
+        }
+        views_.push_back(view);
       }
     }
     if (instruction.workspace.valid()) {
@@ -46,23 +52,32 @@ Executor::BoundCall Executor::bind_call(const Call& call) {
 }
 
 void Executor::run_step() {
-  for (const BoundCall& call : calls_) {
+  for (const Call& call : program_.calls) {
     run_call(call);
   }
 }
 
-void Executor::run_call(const BoundCall& call) {
+const Executor::BoundSegment& Executor::enter(const Call& call) {
+  const BoundSegment& segment = segments_[call.segment.at()];
+  for (const Moving& moving : segment.moving) {
+    views_[moving.view].data = moving.first + call.instance * moving.stride;
+  }
+  return segment;
+}
+
+void Executor::run_call(const Call& call) {
+  const BoundSegment& segment = enter(call);
   std::size_t index = 0;
   try {
-    for (; index < call.instructions.size(); ++index) {
-      run_instruction(call.instructions[index]);
+    for (; index < segment.instructions.size(); ++index) {
+      run_instruction(segment.instructions[index]);
     }
   } catch (Error& error) {
     error.add_context(format("segment {}, microbatch {}, instruction {}: {}",
-                             program_[call.call->segment].name,
-                             call.call->microbatch,
+                             program_[call.segment].name,
+                             call.microbatch,
                              index,
-                             info(*call.instructions[index].op).name));
+                             info(*segment.instructions[index].op).name));
     throw;
   }
 }
@@ -78,8 +93,8 @@ void Executor::run_instruction(const Bound& instruction) {
 std::vector<std::pair<std::string, double>> Executor::profile_step() {
   using Clock = std::chrono::steady_clock;
   std::map<std::string, double> seconds;
-  for (const BoundCall& call : calls_) {
-    for (const Bound& instruction : call.instructions) {
+  for (const Call& call : program_.calls) {
+    for (const Bound& instruction : enter(call).instructions) {
       const Clock::time_point start = Clock::now();
       run_instruction(instruction);
       seconds[info(*instruction.op).name] +=

@@ -14,8 +14,8 @@
 
 namespace tessera {
 
-// Runs a program's step on a backend. The arena is allocated once, and every instruction's views
-// are bound once; a step allocates nothing.
+// Runs a program's step on a backend. The arena is allocated once, and the views of every segment
+// are bound once, however many calls there are; a step allocates nothing.
 class Executor {
  public:
   // Borrows both for its life. Errors: kOutOfMemory.
@@ -49,22 +49,29 @@ class Executor {
     std::span<std::byte> workspace;
   };
 
-  // One call with all addresses resolved.
-  struct BoundCall {
-    const Call* call;
+  // A view of a buffer with several instances: each call moves it to its own.
+  struct Moving {
+    std::uint32_t view;
+    std::byte* first;  // in instance 0
+    std::int64_t stride;
+  };
+
+  struct BoundSegment {
     std::vector<Bound> instructions;
+    std::vector<Moving> moving;
   };
 
   View bind(const TensorRef& tensor, std::int64_t instance);
-  BoundCall bind_call(const Call& call);
-  void run_call(const BoundCall& call);
+  BoundSegment bind_segment(const Segment& segment);
+  const BoundSegment& enter(const Call& call);
+  void run_call(const Call& call);
   void run_instruction(const Bound& instruction);
 
   const Program& program_;
   Backend& backend_;
   std::unique_ptr<Arena> arena_;
   std::vector<View> views_;
-  std::vector<BoundCall> calls_;
+  std::vector<BoundSegment> segments_;
 };
 
 }  // namespace tessera

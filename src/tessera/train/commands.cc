@@ -45,7 +45,7 @@ std::string cost_text(const Program& program) {
 
 void train_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
-  const TrainResult result = train(resolved, resolve_model(resolved.model));
+  const TrainResult result = train(resolved, resolve_model(resolved));
   if (result.interrupted) {
     log_info(format("stopped after step {}; the same command goes on from there", result.step));
   } else if (!resolved.sample.prompt.empty()) {
@@ -65,7 +65,7 @@ void train_command(const RunConfig& config) {
 
 void explain_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
-  const ModelDescription model = resolve_model(resolved.model);
+  const ModelDescription model = resolve_model(resolved);
   const auto backend = make_cpu_backend(static_cast<int>(resolved.run.threads));
   const Program program = compile_step(
       resolved,

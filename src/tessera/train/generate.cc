@@ -101,7 +101,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   const CheckpointReader checkpoint(find_checkpoint(options.checkpoint));
   const RunConfig config =
       resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
-  const ModelDescription model = resolve_model(config.model);
+  const ModelDescription model = resolve_model(config);
   const Tokenizer tokenizer = Tokenizer::load(config.tokenizer.path);
   Generator generator(config, model, checkpoint);
 

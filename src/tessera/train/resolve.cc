@@ -11,7 +11,8 @@
 namespace tessera {
 namespace {
 
-LlamaConfig llama_config(const ModelSection& config) {
+LlamaConfig llama_config(const RunConfig& run) {
+  const ModelSection& config = run.model;
   LlamaConfig result;
   if (!config.flavor.empty()) {
     const auto flavor = llama_flavor(config.flavor);
@@ -21,7 +22,8 @@ LlamaConfig llama_config(const ModelSection& config) {
     }
     TESSERA_REQUIRE(flavor.has_value(),
                     ErrorCode::kInvalidConfig,
-                    "model.flavor = \"{}\", expected one of {}",
+                    "{}: found \"{}\", expected one of {}",
+                    placed(run, "model.flavor"),
                     config.flavor,
                     known);
     result = *flavor;
@@ -43,16 +45,19 @@ LlamaConfig llama_config(const ModelSection& config) {
 }  // namespace
 
 // One branch a family.
-ModelDescription resolve_model(const ModelSection& config) {
-  if (config.name == "llama3") {
+ModelDescription resolve_model(const RunConfig& config) {
+  if (config.model.name == "llama3") {
     return describe_llama(llama_config(config));
   }
-  fail(ErrorCode::kInvalidConfig, "model.name = \"{}\", expected \"llama3\"", config.name);
+  fail(ErrorCode::kInvalidConfig,
+       "{}: found \"{}\", expected \"llama3\"",
+       placed(config, "model.name"),
+       config.model.name);
 }
 
 RunConfig resolve(RunConfig config) {
   if (config.model.name == "llama3") {
-    const LlamaConfig sizes = llama_config(config.model);
+    const LlamaConfig sizes = llama_config(config);
     config.model.dim = sizes.dim;
     config.model.layers = sizes.layers;
     config.model.heads = sizes.heads;

@@ -6,8 +6,9 @@
 namespace tessera {
 
 // The model that `config` names, its flavor's sizes replaced by those that are given. Models are
-// registered in resolve.cc. Errors: kInvalidConfig naming the key.
-ModelDescription resolve_model(const ModelSection& config);
+// registered in resolve.cc. Errors: kInvalidConfig naming the key and
+// where it was set.
+ModelDescription resolve_model(const RunConfig& config);
 
 // `config` with everything that follows from other keys or the machine written out: model sizes,
 // threads. Errors: kInvalidConfig.

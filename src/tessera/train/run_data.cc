@@ -48,7 +48,8 @@ SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer
                            .bos = tokenizer.bos(),
                            .eos = tokenizer.eos()},
                           {.document_separator = config.data.document_separator,
-                           .threads = static_cast<int>(config.run.threads)});
+                           .threads = static_cast<int>(config.run.threads),
+                           .scratch = config.run.dir});
   log_info(format("data: {} tokens; documents: {}",
                   format_grouped(static_cast<std::int64_t>(stream.tokens.size())),
                   format_grouped(static_cast<std::int64_t>(stream.document_starts.size()))));

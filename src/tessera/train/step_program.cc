@@ -1,6 +1,8 @@
 #include "tessera/train/step_program.h"
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -27,7 +29,30 @@ ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type) {
 }
 
 std::int64_t memory_limit(const RunConfig& config) {
-  return config.memory.limit_bytes > 0 ? config.memory.limit_bytes : usable_memory_bytes();
+  return config.memory.limit_bytes > 0 ? config.memory.limit_bytes : free_memory_bytes();
+}
+
+std::int64_t num_microbatches(const RunConfig& config) {
+  return config.train.global_batch / config.train.microbatch;
+}
+
+// The inputs of all microbatches lie in the arena, and there is a call for each: refuses what could
+// not even be written down.
+void require_inputs_fit(const RunConfig& config, const Graph& graph) {
+  double bytes = 0;
+  for (const ValueId input : graph.sources(ValueKind::kInput)) {
+    bytes += static_cast<double>(graph[input].type.num_bytes());
+  }
+  bytes *= static_cast<double>(num_microbatches(config));
+  const std::int64_t limit = memory_limit(config);
+  TESSERA_REQUIRE(bytes <= static_cast<double>(limit),
+                  ErrorCode::kOutOfMemory,
+                  "{}: the token ids of {} microbatches need {:.3g} bytes, and the run may use {}: "
+                  "choose a smaller train.global_batch",
+                  placed(config, "train.global_batch"),
+                  num_microbatches(config),
+                  bytes,
+                  format_bytes(limit));
 }
 
 // A change of the plan that may make a run fit.
@@ -36,6 +61,7 @@ struct Remedy {
   RunConfig config;
 };
 
+// From the cheapest; each keeps the run's results but for the order of sums.
 std::vector<Remedy> remedies(const RunConfig& config) {
   std::vector<Remedy> list;
   RunConfig changed = config;
@@ -54,6 +80,23 @@ std::vector<Remedy> remedies(const RunConfig& config) {
     }
   }
   return list;
+}
+
+// The plan that needs least, at ever shorter sequences: the longest that fits, or the shortest.
+Remedy shorter_sequences(const RunConfig& config,
+                         const std::function<std::int64_t(const RunConfig&)>& arena_bytes) {
+  constexpr std::int64_t kShortest = 16;
+  Remedy remedy{.text = {}, .config = config};
+  remedy.config.memory.recompute = Recompute::kFull;
+  remedy.config.train.microbatch = 1;
+  std::int64_t& length = remedy.config.data.sequence_length;
+  do {
+    length = std::max(length / 2, kShortest);
+  } while (length > kShortest && arena_bytes(remedy.config) > memory_limit(config));
+  remedy.text =
+      format("data.sequence_length = {} with memory.recompute = \"full\" and train.microbatch = 1",
+             length);
+  return remedy;
 }
 
 }  // namespace
@@ -85,22 +128,21 @@ Graph generation_graph(const ModelDescription& model, std::int64_t sequence_leng
 Program compile_step(const RunConfig& config,
                      const ModelDescription& model,
                      const WorkspaceQuery& workspace_bytes) {
-  CompileOptions options{
-      .update = {.beta1 = config.optimizer.betas[0],
-                 .beta2 = config.optimizer.betas[1],
-                 .eps = config.optimizer.eps,
-                 .weight_decay = config.optimizer.weight_decay,
-                 .clip = config.optimizer.clip,
-                 .num_microbatches = config.train.global_batch / config.train.microbatch},
-      .recompute = config.memory.recompute == Recompute::kFull,
-      .fuse = config.passes.fuse,
-      .group_gemms = config.passes.group_gemms,
-      .dump = config.passes.dump,
-      .workspace_bytes = workspace_bytes};
-  return compile_training(
-      training_graph(
-          model, config.train.microbatch, config.data.sequence_length, config.train.dtype),
-      options);
+  CompileOptions options{.update = {.beta1 = config.optimizer.betas[0],
+                                    .beta2 = config.optimizer.betas[1],
+                                    .eps = config.optimizer.eps,
+                                    .weight_decay = config.optimizer.weight_decay,
+                                    .clip = config.optimizer.clip,
+                                    .num_microbatches = num_microbatches(config)},
+                         .recompute = config.memory.recompute == Recompute::kFull,
+                         .fuse = config.passes.fuse,
+                         .group_gemms = config.passes.group_gemms,
+                         .dump = config.passes.dump,
+                         .workspace_bytes = workspace_bytes};
+  Graph graph = training_graph(
+      model, config.train.microbatch, config.data.sequence_length, config.train.dtype);
+  require_inputs_fit(config, graph);
+  return compile_training(std::move(graph), options);
 }
 
 std::int64_t num_parameters(const Program& program) {
@@ -133,22 +175,34 @@ void require_fits(const Program& program,
   if (program.arena_bytes <= limit) {
     return;
   }
+  const auto arena_bytes = [&](RunConfig changed) {
+    changed.passes.dump.clear();
+    return compile_step(changed, model, workspace_bytes).arena_bytes;
+  };
   std::string advice;
-  for (Remedy& remedy : remedies(config)) {
-    remedy.config.passes.dump.clear();
-    const std::int64_t bytes = compile_step(remedy.config, model, workspace_bytes).arena_bytes;
+  bool some_fit = false;
+  const auto advise = [&](const Remedy& remedy) {
+    const std::int64_t bytes = arena_bytes(remedy.config);
+    some_fit = some_fit || bytes <= limit;
     advice += format("  {} needs {}{}\n",
                      remedy.text,
                      format_bytes(bytes),
                      bytes <= limit ? ", which fits" : "");
+  };
+  std::ranges::for_each(remedies(config), advise);
+  if (!some_fit) {
+    advise(shorter_sequences(config, arena_bytes));
+  }
+  if (!some_fit) {
+    advice += "  nothing of this fits: choose a smaller model\n";
   }
   fail(ErrorCode::kOutOfMemory,
        "the run needs {} and may use {}{}\n{}{}",
        format_bytes(program.arena_bytes),
        format_bytes(limit),
-       config.memory.limit_bytes > 0 ? " (memory.limit_bytes)" : " (this machine)",
+       config.memory.limit_bytes > 0 ? " (memory.limit_bytes)" : " (free on this machine)",
        memory_table(program),
-       advice.empty() ? "  choose a smaller model or data.sequence_length\n" : advice);
+       advice);
 }
 
 }  // namespace tessera
