@@ -46,11 +46,13 @@ void append_documents(std::string_view text,
   }
 }
 
-// The longest front part of `documents` of about kBytesPerBatch, at least one document.
+// The longest front part of `documents` of at most kBytesPerBatch, at least one document.
 std::span<const std::string_view> next_batch(std::span<const std::string_view> documents) {
-  std::size_t count = 0;
-  for (std::size_t bytes = 0; count < documents.size() && bytes < kBytesPerBatch; ++count) {
+  std::size_t count = 1;
+  std::size_t bytes = documents[0].size();
+  while (count < documents.size() && bytes + documents[count].size() <= kBytesPerBatch) {
     bytes += documents[count].size();
+    ++count;
   }
   return documents.first(count);
 }
@@ -66,7 +68,9 @@ std::vector<std::vector<std::int32_t>> encode_all(std::span<const std::string_vi
   const auto work = [&] {
     try {
       for (std::size_t i = next++; i < documents.size(); i = next++) {
-        encoded[i] = encoder.encode(documents[i]);
+        encoder.encode(documents[i], [&](std::span<const std::int32_t> tokens) {
+          encoded[i].insert(encoded[i].end(), tokens.begin(), tokens.end());
+        });
       }
     } catch (...) {
       const std::scoped_lock lock(error_mutex);
@@ -89,20 +93,38 @@ std::vector<std::vector<std::int32_t>> encode_all(std::span<const std::string_vi
   return encoded;
 }
 
-void append_document(const std::vector<std::int32_t>& document,
-                     const TextEncoder& encoder,
+// Appends a document; write(sink) gives its tokens.
+template <class Write>
+void append_document(const TextEncoder& encoder,
                      const TextOptions& options,
-                     TokenStream& stream) {
+                     TokenStream& stream,
+                     const Write& write) {
   const std::size_t start = stream.tokens.size();
   if (options.add_bos && encoder.bos) {
     stream.tokens.append({&*encoder.bos, 1});
   }
-  stream.tokens.append(document);
+  write([&](std::span<const std::int32_t> tokens) { stream.tokens.append(tokens); });
   if (options.add_eos && encoder.eos) {
     stream.tokens.append({&*encoder.eos, 1});
   }
   if (stream.tokens.size() > start) {
     stream.document_starts.push_back(static_cast<std::int64_t>(start));
+  }
+}
+
+// Several documents are encoded side by side; the tokens of a long one are never in memory.
+void append_batch(std::span<const std::string_view> documents,
+                  const TextEncoder& encoder,
+                  const TextOptions& options,
+                  TokenStream& stream) {
+  if (documents.size() == 1) {
+    append_document(encoder, options, stream, [&](const TokenSink& sink) {
+      encoder.encode(documents[0], sink);
+    });
+    return;
+  }
+  for (const std::vector<std::int32_t>& encoded : encode_all(documents, encoder, options.threads)) {
+    append_document(encoder, options, stream, [&](const TokenSink& sink) { sink(encoded); });
   }
 }
 
@@ -123,9 +145,7 @@ void append_files(std::span<const std::filesystem::path> paths,
   }
   for (std::span<const std::string_view> rest = documents; !rest.empty();) {
     const std::span<const std::string_view> batch = next_batch(rest);
-    for (const std::vector<std::int32_t>& document : encode_all(batch, encoder, options.threads)) {
-      append_document(document, encoder, options, stream);
-    }
+    append_batch(batch, encoder, options, stream);
     rest = rest.subspan(batch.size());
   }
 }

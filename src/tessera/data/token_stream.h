@@ -19,10 +19,13 @@ struct TokenStream {
   std::vector<std::int64_t> document_starts;  // offset of each document's first token, increasing
 };
 
-// What the data needs of a tokenizer. `encode` is called from several threads at once, and takes
-// any bytes: what is not valid UTF-8 is its to encode as bytes.
+using TokenSink = std::function<void(std::span<const std::int32_t> tokens)>;
+
+// What the data needs of a tokenizer. `encode` gives the tokens of `text` to `sink` part by part.
+// It is called from several threads at once, and takes any bytes: what is not valid UTF-8 is its to
+// encode as bytes.
 struct TextEncoder {
-  std::function<std::vector<std::int32_t>(std::string_view text)> encode;
+  std::function<void(std::string_view text, const TokenSink& sink)> encode;
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
 };

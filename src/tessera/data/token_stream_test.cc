@@ -24,14 +24,19 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-// One token per byte; BOS 256, EOS 257.
+std::vector<std::int32_t> tokens_of(std::string_view text) {
+  std::vector<std::int32_t> tokens;
+  for (const char c : text) {
+    tokens.push_back(static_cast<unsigned char>(c));
+  }
+  return tokens;
+}
+
+// One token per byte, in two parts; BOS 256, EOS 257.
 TextEncoder byte_encoder() {
-  const auto encode = [](std::string_view text) {
-    std::vector<std::int32_t> tokens;
-    for (const char c : text) {
-      tokens.push_back(static_cast<unsigned char>(c));
-    }
-    return tokens;
+  const auto encode = [](std::string_view text, const TokenSink& sink) {
+    sink(tokens_of(text.substr(0, text.size() / 3)));
+    sink(tokens_of(text.substr(text.size() / 3)));
   };
   return {.encode = encode, .bos = 256, .eos = 257};
 }
@@ -45,10 +50,6 @@ class TokenStreamTest : public ::testing::Test {
 
   TestDirectory directory_;
 };
-
-std::vector<std::int32_t> tokens_of(std::string_view text) {
-  return byte_encoder().encode(text);
-}
 
 TEST_F(TokenStreamTest, AFileIsADocument) {
   const std::vector<std::filesystem::path> files = {write("b", "xy\n"), write("a", "z")};
@@ -78,8 +79,8 @@ TEST_F(TokenStreamTest, MarksOnlyWhatTheTokenizerHasAndTheOptionsAsk) {
 TEST_F(TokenStreamTest, ADocumentWithoutTokensIsNone) {
   const std::vector<std::filesystem::path> files = {write("a", "x|y|z")};
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [](std::string_view text) {
-    return text == "y" ? std::vector<std::int32_t>{} : tokens_of(text);
+  encoder.encode = [](std::string_view text, const TokenSink& sink) {
+    sink(text == "y" ? std::vector<std::int32_t>{} : tokens_of(text));
   };
   const TokenStream stream = tokenize_text_files(
       files, encoder, {.document_separator = "|", .add_bos = false, .add_eos = false});
@@ -111,14 +112,27 @@ TEST_F(TokenStreamTest, ThreadsAndWavesDoNotChangeTheResult) {
   EXPECT_EQ(five.document_starts, one.document_starts);
 }
 
+// A document longer than a batch goes from the tokenizer to the file part by part.
+TEST_F(TokenStreamTest, LongDocumentsStandWhereShortOnesDo) {
+  const std::string text(std::size_t{5} << 20U, 'a');
+  const std::vector<std::filesystem::path> files = {write("a", "xy|" + text + "|z|" + text)};
+  const TokenStream stream =
+      tokenize_text_files(files, byte_encoder(), {.document_separator = "|", .threads = 2});
+  EXPECT_EQ(stream.tokens.size(), 2 * text.size() + 3 + 8);
+  const auto length = static_cast<std::int64_t>(text.size());
+  EXPECT_THAT(stream.document_starts, ElementsAre(0, 4, length + 6, length + 9));
+  EXPECT_EQ(stream.tokens.tokens()[static_cast<std::size_t>(length) + 7], 'z');
+  EXPECT_EQ(stream.tokens.tokens().back(), 257);
+}
+
 TEST_F(TokenStreamTest, AnErrorOfTheTokenizerComesThrough) {
   const std::vector<std::filesystem::path> files = {write("a", "x|x|x|bad|x|x")};
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [](std::string_view text) {
+  encoder.encode = [](std::string_view text, const TokenSink& sink) {
     if (text == "bad") {
       throw std::runtime_error("cannot encode");
     }
-    return tokens_of(text);
+    sink(tokens_of(text));
   };
   EXPECT_THROW(tokenize_text_files(files, encoder, {.document_separator = "|", .threads = 3}),
                std::runtime_error);
@@ -138,9 +152,9 @@ TEST_F(TokenStreamTest, RefusesBadFilesByName) {
   const std::filesystem::path good = write("good", "text");
   int num_encoded = 0;
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [&](std::string_view text) {
+  encoder.encode = [&](std::string_view text, const TokenSink& sink) {
     ++num_encoded;
-    return tokens_of(text);
+    sink(tokens_of(text));
   };
   const auto message = [&](const std::filesystem::path& bad) {
     const std::vector<std::filesystem::path> files = {good, bad};

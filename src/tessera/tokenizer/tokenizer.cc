@@ -71,15 +71,36 @@ struct Tokenizer::State {
     }
   }
 
+  // Appends the tokens of text; calls before_word() before each word.
+  template <class BeforeWord>
+  void encode(std::string_view text,
+              EncodeOptions options,
+              std::vector<std::int32_t>& out,
+              const BeforeWord& before_word) const {
+    WordCache cache(text.size());
+    BpeModel::Scratch scratch;
+    const AddedTokenFinder& finder = options.parse_special ? all_added : plain_added;
+    std::size_t at = 0;
+    while (const auto match = finder.find(text, at)) {
+      encode_plain(text.substr(at, match->begin - at), cache, scratch, out, before_word);
+      out.push_back(match->token->id);
+      at = match->begin + match->token->content.size();
+    }
+    encode_plain(text.substr(at), cache, scratch, out, before_word);
+  }
+
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(spec.tokens.size()); }
 
-  // Appends the tokens of text without added tokens.
+  // Appends the tokens of text without added tokens; calls before_word() before each word.
+  template <class BeforeWord>
   void encode_plain(std::string_view text,
                     WordCache& cache,
                     BpeModel::Scratch& scratch,
-                    std::vector<std::int32_t>& out) const {
+                    std::vector<std::int32_t>& out,
+                    const BeforeWord& before_word) const {
     const char* text_end = text.data() + text.size();
     pre_tokenizer.split(text, [&](std::string_view word) {
+      before_word();
       if (word.size() > WordCache::kMaxWordBytes) {
         model.encode_word(word, scratch, out);
         return;
@@ -122,16 +143,24 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
 void Tokenizer::encode(std::string_view text,
                        std::vector<std::int32_t>& out,
                        EncodeOptions options) const {
-  WordCache cache(text.size());
-  BpeModel::Scratch scratch;
-  const AddedTokenFinder& finder = options.parse_special ? state_->all_added : state_->plain_added;
-  std::size_t at = 0;
-  while (const auto match = finder.find(text, at)) {
-    state_->encode_plain(text.substr(at, match->begin - at), cache, scratch, out);
-    out.push_back(match->token->id);
-    at = match->begin + match->token->content.size();
-  }
-  state_->encode_plain(text.substr(at), cache, scratch, out);
+  state_->encode(text, options, out, [] {});
+}
+
+void Tokenizer::encode(std::string_view text,
+                       const std::function<void(std::span<const std::int32_t>)>& sink,
+                       EncodeOptions options) const {
+  constexpr std::size_t kPartTokens = std::size_t{1} << 16U;
+  std::vector<std::int32_t> part;
+  const auto flush = [&] {
+    sink(part);
+    part.clear();
+  };
+  state_->encode(text, options, part, [&] {
+    if (part.size() >= kPartTokens) {
+      flush();
+    }
+  });
+  flush();
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, DecodeOptions options) const {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,12 @@ class Tokenizer {
   // The same, appended to `out`.
   void encode(std::string_view text,
               std::vector<std::int32_t>& out,
+              EncodeOptions options = {}) const;
+
+  // The same in parts of bounded size, one after the other: for texts whose tokens are not to be in
+  // memory together.
+  void encode(std::string_view text,
+              const std::function<void(std::span<const std::int32_t>)>& sink,
               EncodeOptions options = {}) const;
 
   // The bytes of the tokens, joined; they need not be valid UTF-8 (see Utf8Stream).

@@ -183,6 +183,18 @@ TEST(Tokenizer, AppendsAndReturnsTheSame) {
   EXPECT_EQ(ids, expected);
 }
 
+TEST(Tokenizer, PartsAreTheWhole) {
+  const std::string text = repeated(golden("corpus.txt"), 500);
+  std::vector<std::int32_t> joined;
+  std::size_t num_parts = 0;
+  trained().encode(text, [&](std::span<const std::int32_t> part) {
+    joined.insert(joined.end(), part.begin(), part.end());
+    ++num_parts;
+  });
+  EXPECT_GT(num_parts, 2U);
+  EXPECT_EQ(joined, trained().encode(text));
+}
+
 // A word that the cache remembers gives the ids of its first occurrence, wherever it stands.
 TEST(Tokenizer, WordsDoNotDependOnTheirNeighbours) {
   const std::string corpus = golden("corpus.txt");

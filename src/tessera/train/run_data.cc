@@ -44,7 +44,8 @@ SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer
                                                  config.data.files.end());
   TokenStream stream =
       tokenize_text_files(files,
-                          {.encode = [&](std::string_view text) { return tokenizer.encode(text); },
+                          {.encode = [&](std::string_view text,
+                                         const TokenSink& sink) { tokenizer.encode(text, sink); },
                            .bos = tokenizer.bos(),
                            .eos = tokenizer.eos()},
                           {.document_separator = config.data.document_separator,
