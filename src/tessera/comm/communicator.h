@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+
+// How elements of several ranks become one. kSum rounds once per element for bf16 (the sum itself
+// is f32) and is exact for i64.
+enum class Fold : std::uint8_t { kSum, kMax };
+
+std::string_view name(Fold fold);
+
+// `count` elements that a collective reads.
+struct ConstElements {
+  DType dtype = DType::kF32;  // f32, bf16 or i64
+  const std::byte* data = nullptr;
+  std::int64_t count = 0;
+
+  std::int64_t bytes() const { return count * static_cast<std::int64_t>(size_bytes(dtype)); }
+};
+
+// `count` elements that a collective writes.
+struct Elements {
+  DType dtype = DType::kF32;
+  std::byte* data = nullptr;
+  std::int64_t count = 0;
+
+  operator ConstElements() const { return {.dtype = dtype, .data = data, .count = count}; }
+};
+
+// One rank's end of an ordered group of ranks. Every member calls the same operations in the same
+// order with equal sizes; an operation returns once this rank's memory may be used again. Elements
+// fold in rank order in f32 (i64: exactly), so that results depend on nothing but values.
+//
+// Errors of every operation: kTimeout where a member does not arrive within the deadline, naming
+// those that did not; kPeerFailure where another rank gave up; kInternal where members call
+// different operations or sizes.
+class Communicator {
+ public:
+  Communicator() = default;
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  virtual std::int64_t rank() const = 0;  // the place in the group
+  virtual std::int64_t size() const = 0;
+
+  virtual void barrier() = 0;
+
+  // all = the parts of ranks 0, 1, ... one after the other, cut where `all` ends: its size is at
+  // most size() parts, and the parts of the last ranks may lie past its end. `part` may be this
+  // rank's place in `all`.
+  virtual void all_gather(std::span<const std::byte> part, std::span<std::byte> all) = 0;
+
+  // part = elements [rank() * part.count, (rank() + 1) * part.count) of the fold of every rank's
+  // `all`; elements past the end of `all` are 0. `part` may be that stretch of `all`.
+  virtual void reduce_scatter(Fold fold, const ConstElements& all, const Elements& part) = 0;
+
+  // out = the fold of every rank's `in`; both may be the same memory.
+  virtual void all_reduce(Fold fold, const ConstElements& in, const Elements& out) = 0;
+
+  // Stretch j of `send` goes to rank j, and stretch j of `receive` comes from it; both are cut into
+  // size() equal stretches and do not overlap.
+  virtual void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
+};
+
+// One rank's view of the run.
+class World {
+ public:
+  World() = default;
+  virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  virtual std::int64_t rank() const = 0;
+  virtual std::int64_t size() const = 0;
+
+  // This rank's end of the group of `members` (distinct ranks of the run, this one among them), in
+  // their order. Each member calls it once for the same list. Errors: kInvalidArgument.
+  virtual std::unique_ptr<Communicator> group(std::span<const std::int64_t> members) = 0;
+
+  // Ends every operation of every group of the run, on all ranks, with kPeerFailure and `reason`.
+  virtual void abort(std::string_view reason) = 0;
+};
+
+}  // namespace tessera
