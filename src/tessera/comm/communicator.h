@@ -54,14 +54,19 @@ class Communicator {
 
   virtual void barrier() = 0;
 
-  // all = the parts of ranks 0, 1, ... one after the other, cut where `all` ends: its size is at
-  // most size() parts, and the parts of the last ranks may lie past its end. `part` may be this
-  // rank's place in `all`.
-  virtual void all_gather(std::span<const std::byte> part, std::span<std::byte> all) = 0;
+  // Parts lie `stride` apart in `all`: rank r's begins at r * stride and ends after `stride`, or
+  // where `all` ends, which may leave the last ranks' parts short or empty. `all` becomes
+  // everybody's parts; `part` may be this rank's place in it. Sizes in bytes.
+  virtual void all_gather(std::span<const std::byte> part,
+                          std::span<std::byte> all,
+                          std::size_t stride) = 0;
 
-  // part = elements [rank() * part.count, (rank() + 1) * part.count) of the fold of every rank's
-  // `all`; elements past the end of `all` are 0. `part` may be that stretch of `all`.
-  virtual void reduce_scatter(Fold fold, const ConstElements& all, const Elements& part) = 0;
+  // part = this rank's part of the fold of every rank's `all`, with parts as above; `part` may be
+  // that place in `all`. Sizes in elements.
+  virtual void reduce_scatter(Fold fold,
+                              const ConstElements& all,
+                              const Elements& part,
+                              std::int64_t stride) = 0;
 
   // out = the fold of every rank's `in`; both may be the same memory.
   virtual void all_reduce(Fold fold, const ConstElements& in, const Elements& out) = 0;
@@ -70,6 +75,14 @@ class Communicator {
   // size() equal stretches and do not overlap.
   virtual void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
 };
+
+// Where rank `rank`'s part begins in `size` elements or bytes, and how long it is.
+struct Part {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
+Part part_of(std::int64_t rank, std::int64_t stride, std::int64_t size);
 
 // One rank's view of the run.
 class World {

@@ -108,33 +108,48 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest, testing::Values(1, 2, 3, 4, 7)
 
 constexpr std::int64_t kSizes[] = {0, 1, 5, 63, 64, 1000, 4097, 100'003};
 
-TEST_P(CommunicatorTest, AllGather) {
-  run(GetParam(), [](World& self, Communicator& group) {
-    for (const std::int64_t size : kSizes) {
-      const auto part = values_of<float>(self.rank(), size);
-      for (const std::int64_t cut : {std::int64_t{0}, size / 2, size}) {
-        std::vector<float> all(static_cast<std::size_t>(group.size() * size - cut), -1.0F);
-        group.all_gather(std::as_bytes(std::span(part)), bytes(all));
-        for (std::size_t i = 0; i < all.size(); ++i) {
-          const auto index = static_cast<std::int64_t>(i);
-          ASSERT_EQ(all[i], value_of(index / size, index % size));
-        }
-      }
-    }
-  });
+// The part of `rank` among values that are `cut` short of `num_ranks` whole parts of `stride`.
+Part cut_part(std::int64_t rank, std::int64_t num_ranks, std::int64_t stride, std::int64_t cut) {
+  return part_of(rank, stride, std::max<std::int64_t>(num_ranks * stride - cut, 0));
 }
 
-TEST_P(CommunicatorTest, AllGatherInPlace) {
+TEST(Communicator, PartsCoverEverythingOnce) {
+  for (const std::int64_t stride : {1, 3, 8}) {
+    for (std::int64_t size = 0; size <= 4 * stride; ++size) {
+      std::int64_t end = 0;
+      for (std::int64_t rank = 0; rank < 4; ++rank) {
+        const Part part = part_of(rank, stride, size);
+        EXPECT_EQ(part.begin, end);
+        EXPECT_LE(part.size, stride);
+        end += part.size;
+      }
+      EXPECT_EQ(end, size);
+    }
+  }
+}
+
+TEST_P(CommunicatorTest, AllGather) {
   run(GetParam(), [](World& self, Communicator& group) {
-    std::vector<float> all(static_cast<std::size_t>(group.size() * 100), -1.0F);
-    const auto part = values_of<float>(self.rank(), 100);
-    const std::span<float> own =
-        std::span(all).subspan(static_cast<std::size_t>(self.rank()) * 100, 100);
-    std::copy(part.begin(), part.end(), own.begin());
-    group.all_gather(std::as_bytes(own), bytes(all));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto index = static_cast<std::int64_t>(i);
-      ASSERT_EQ(all[i], value_of(index / 100, index % 100));
+    for (const std::int64_t stride : kSizes) {
+      for (const std::int64_t cut : {std::int64_t{0}, stride / 2, stride + stride / 3}) {
+        for (const bool in_place : {false, true}) {
+          const Part own = cut_part(self.rank(), group.size(), stride, cut);
+          const Part last = cut_part(group.size() - 1, group.size(), stride, cut);
+          std::vector<float> all(static_cast<std::size_t>(last.begin + last.size), -1.0F);
+          auto part = values_of<float>(self.rank(), own.size);
+          std::span<float> given(part);
+          if (in_place) {
+            given = std::span(all).subspan(static_cast<std::size_t>(own.begin), given.size());
+            std::ranges::copy(part, given.begin());
+          }
+          group.all_gather(
+              std::as_bytes(given), bytes(all), static_cast<std::size_t>(stride) * sizeof(float));
+          for (std::size_t i = 0; i < all.size(); ++i) {
+            const auto index = static_cast<std::int64_t>(i);
+            ASSERT_EQ(all[i], value_of(index / stride, index % stride));
+          }
+        }
+      }
     }
   });
 }
@@ -143,16 +158,23 @@ template <class T>
 void check_reduce_scatter(DType dtype, std::int64_t num_ranks) {
   run(num_ranks, [&](World& self, Communicator& group) {
     for (const Fold fold : {Fold::kSum, Fold::kMax}) {
-      for (const std::int64_t size : kSizes) {
-        // The last parts lie partly or wholly past the end.
-        auto all = values_of<T>(self.rank(), std::max<std::int64_t>(size * num_ranks - 70, 0));
-        std::vector<T> part(static_cast<std::size_t>(size), T{});
-        group.reduce_scatter(fold, elements(dtype, all), elements(dtype, part));
-        for (std::int64_t i = 0; i < size; ++i) {
-          const std::int64_t index = self.rank() * size + i;
-          const bool inside = index < static_cast<std::int64_t>(all.size());
-          ASSERT_EQ(part[static_cast<std::size_t>(i)],
-                    inside ? folded<T>(fold, num_ranks, index) : T{});
+      for (const std::int64_t stride : kSizes) {
+        for (const std::int64_t cut : {std::int64_t{0}, std::int64_t{70}}) {
+          for (const bool in_place : {false, true}) {
+            const Part own = cut_part(self.rank(), num_ranks, stride, cut);
+            const Part last = cut_part(num_ranks - 1, num_ranks, stride, cut);
+            auto all = values_of<T>(self.rank(), last.begin + last.size);
+            std::vector<T> other(static_cast<std::size_t>(own.size), T{});
+            Elements part = elements(dtype, other);
+            if (in_place) {
+              part.data = bytes(all).data() + static_cast<std::size_t>(own.begin) * sizeof(T);
+            }
+            group.reduce_scatter(fold, elements(dtype, all), part, stride);
+            const T* const result = reinterpret_cast<const T*>(part.data);
+            for (std::int64_t i = 0; i < own.size; ++i) {
+              ASSERT_EQ(result[i], folded<T>(fold, num_ranks, own.begin + i));
+            }
+          }
         }
       }
     }

@@ -103,6 +103,11 @@ std::string_view name(Fold fold) {
   return "?";
 }
 
+Part part_of(std::int64_t rank, std::int64_t stride, std::int64_t size) {
+  const std::int64_t begin = std::min(rank * stride, size);
+  return {.begin = begin, .size = std::min(stride, size - begin)};
+}
+
 void fold_in_order(Fold fold, std::span<const std::byte* const> sources, const Elements& out) {
   if (out.dtype == DType::kF32) {
     fold_dtype<float>(fold, sources, out);

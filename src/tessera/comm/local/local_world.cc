@@ -101,27 +101,24 @@ class LocalCommunicator final : public Communicator {
     release();
   }
 
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> all) override {
-    show({.operation = "all_gather", .bytes = static_cast<std::int64_t>(all.size())},
-         part.data(),
-         nullptr);
+  void all_gather(std::span<const std::byte> part,
+                  std::span<std::byte> all,
+                  std::size_t stride) override {
+    const auto total = static_cast<std::int64_t>(all.size());
+    show({.operation = "all_gather", .bytes = total}, part.data(), nullptr);
     for_each_peer([&](std::int64_t peer, const Slot& slot) {
-      const std::size_t begin = static_cast<std::size_t>(peer) * part.size();
-      if (begin < all.size()) {
-        copy(slot.in, all.subspan(begin, std::min(part.size(), all.size() - begin)));
-      }
+      copy(slot.in, stretch(all, part_of(peer, static_cast<std::int64_t>(stride), total)));
     });
     release();
   }
 
-  void reduce_scatter(Fold fold, const ConstElements& all, const Elements& part) override {
+  void reduce_scatter(Fold fold,
+                      const ConstElements& all,
+                      const Elements& part,
+                      std::int64_t stride) override {
     show({.operation = "reduce_scatter", .bytes = all.bytes()}, all.data, nullptr);
     wait_for_all();
-    const std::int64_t begin = std::min(rank_ * part.count, all.count);
-    const std::int64_t count = std::min(part.count, all.count - begin);
-    fold_stretch(fold, begin, {.dtype = part.dtype, .data = part.data, .count = count});
-    const auto element = static_cast<std::int64_t>(size_bytes(part.dtype));
-    std::fill_n(part.data + count * element, (part.count - count) * element, std::byte{0});
+    fold_stretch(fold, part_of(rank_, stride, all.count).begin, part);
     release();
   }
 
@@ -129,18 +126,16 @@ class LocalCommunicator final : public Communicator {
     show({.operation = "all_reduce", .bytes = in.bytes()}, in.data, out.data);
     wait_for_all();
     const auto element = static_cast<std::int64_t>(size_bytes(in.dtype));
-    const auto stretch = [&](std::int64_t peer) {
-      const std::int64_t begin = std::min(peer * share(in.count), in.count);
-      return std::pair(begin, std::min(share(in.count), in.count - begin));
-    };
-    const auto [begin, count] = stretch(rank_);
-    fold_stretch(
-        fold, begin, {.dtype = out.dtype, .data = out.data + begin * element, .count = count});
+    const std::int64_t stride = share(in.count);
+    const Part own = part_of(rank_, stride, in.count);
+    fold_stretch(fold,
+                 own.begin,
+                 {.dtype = out.dtype, .data = out.data + own.begin * element, .count = own.size});
     raise_phase();
+    const std::span<std::byte> all(out.data, static_cast<std::size_t>(out.count * element));
     for_each_peer([&](std::int64_t peer, const Slot& slot) {
-      const auto [from, length] = stretch(peer);
-      copy(slot.out + from * element,
-           {out.data + from * element, static_cast<std::size_t>(length * element)});
+      const Part part = part_of(peer, stride * element, out.count * element);
+      copy(slot.out + part.begin, stretch(all, part));
     });
     release();
   }
@@ -309,6 +304,10 @@ class LocalCommunicator final : public Communicator {
       sources.push_back(each.in + offset);
     }
     fold_in_order(fold, sources, out);
+  }
+
+  static std::span<std::byte> stretch(std::span<std::byte> all, const Part& part) {
+    return all.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.size));
   }
 
   static void copy(const std::byte* from, std::span<std::byte> to) {
