@@ -6,6 +6,7 @@
 
 #include "tessera/ops/adamw/adamw.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/collective/collective.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/custom/custom.h"
 #include "tessera/ops/elementwise/elementwise.h"
@@ -25,6 +26,7 @@ namespace tessera {
 // The closed list of ops. To add one: its folder, an include above, a line below.
 using OpVariant = std::variant<AddAttrs,
                                AdamwAttrs,
+                               AllReduceAttrs,
                                AttentionAttrs,
                                AttentionBackwardAttrs,
                                CastAttrs,
@@ -33,6 +35,7 @@ using OpVariant = std::variant<AddAttrs,
                                CrossEntropyAttrs,
                                EmbeddingAttrs,
                                EmbeddingBackwardAttrs,
+                               GatherSlicesAttrs,
                                GeluAttrs,
                                GeluBackwardAttrs,
                                LayerNormAttrs,
@@ -40,6 +43,7 @@ using OpVariant = std::variant<AddAttrs,
                                LayerNormWeightGradientAttrs,
                                MatmulAttrs,
                                MulAttrs,
+                               ReduceSlicesAttrs,
                                RmsNormAttrs,
                                RmsNormBackwardAttrs,
                                RmsNormWeightGradientAttrs,

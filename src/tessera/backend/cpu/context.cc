@@ -1,5 +1,7 @@
 #include "tessera/backend/cpu/context.h"
 
+#include <utility>
+
 #include <omp.h>
 
 #include "tessera/backend/cpu/primitive_cache.h"
@@ -14,5 +16,17 @@ Context::Context(int threads) : threads_(threads) {
 }
 
 Context::~Context() = default;
+
+void Context::set_communicators(CommunicatorOf communicator_of) {
+  communicator_of_ = std::move(communicator_of);
+}
+
+Communicator& Context::communicator(std::string_view axis) const {
+  TESSERA_REQUIRE(communicator_of_ != nullptr,
+                  ErrorCode::kInvalidArgument,
+                  "a collective along {}, but this rank is alone",
+                  axis);
+  return communicator_of_(axis);
+}
 
 }  // namespace tessera::cpu

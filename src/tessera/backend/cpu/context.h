@@ -1,6 +1,17 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
+
+namespace tessera {
+
+class Communicator;
+
+// This rank's communicator along a mesh axis. Errors: kInvalidArgument for an unknown axis.
+using CommunicatorOf = std::function<Communicator&(std::string_view axis)>;
+
+}  // namespace tessera
 
 namespace tessera::cpu {
 
@@ -21,9 +32,16 @@ class Context {
 
   PrimitiveCache& primitives() { return *primitives_; }
 
+  // What collectives run on; a context without can run programs of one rank.
+  void set_communicators(CommunicatorOf communicator_of);
+
+  // Errors: kInvalidArgument where the context has no communicator along the axis.
+  Communicator& communicator(std::string_view axis) const;
+
  private:
   int threads_;
   std::unique_ptr<PrimitiveCache> primitives_;
+  CommunicatorOf communicator_of_;
 };
 
 }  // namespace tessera::cpu

@@ -1,0 +1,44 @@
+#include "tessera/mesh/axes.h"
+
+#include "tessera/base/error.h"
+#include "tessera/ir/text_scanner.h"
+
+namespace tessera {
+
+std::string to_string(const AxisSizes& axes) {
+  std::string text;
+  for (const AxisSize& axis : axes) {
+    text += format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
+  }
+  return text;
+}
+
+AxisSizes parse_axes(std::string_view text) {
+  return with_context([&] { return format("in the axes \"{}\"", text); },
+                      [&] {
+                        AxisSizes axes;
+                        TextScanner scanner(text);
+                        while (!scanner.at_end()) {
+                          AxisSize axis{.name = scanner.word(), .size = 1};
+                          scanner.expect("=");
+                          axis.size = scanner.integer();
+                          TESSERA_REQUIRE(axis.size > 0,
+                                          ErrorCode::kInvalidArgument,
+                                          "axis {} has {} ranks, expected at least 1",
+                                          axis.name,
+                                          axis.size);
+                          axes.push_back(std::move(axis));
+                        }
+                        return axes;
+                      });
+}
+
+std::int64_t num_ranks(const AxisSizes& axes) {
+  std::int64_t product = 1;
+  for (const AxisSize& axis : axes) {
+    product *= axis.size;
+  }
+  return product;
+}
+
+}  // namespace tessera

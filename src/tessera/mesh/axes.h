@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// A mesh axis as collectives name it: with its size, so that an instruction says all about itself.
+struct AxisSize {
+  std::string name;
+  std::int64_t size = 1;
+
+  friend bool operator==(const AxisSize&, const AxisSize&) = default;
+};
+
+using AxisSizes = std::vector<AxisSize>;  // innermost first
+
+// "data.pair=2 data.node=4"; "" for none.
+std::string to_string(const AxisSizes& axes);
+
+// Errors: kInvalidArgument quoting the text.
+AxisSizes parse_axes(std::string_view text);
+
+// Product of the sizes.
+std::int64_t num_ranks(const AxisSizes& axes);
+
+}  // namespace tessera
