@@ -9,6 +9,9 @@ target_compile_options(
   tessera_flags
   INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wswitch-enum -Werror
             -ffp-contract=off -fno-math-errno)
+# Errors that name a place in the code say the same on every machine. Debug information keeps whole
+# paths, so that debuggers find the sources.
+target_compile_options(tessera_flags INTERFACE "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these inside its own headers at -O2 (PR105329, PR105562); clang-tidy covers them.
   target_compile_options(tessera_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)

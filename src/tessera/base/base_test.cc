@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Known answers of the Random123 distribution (kat_vectors).
 TEST(Philox, KnownAnswers) {
@@ -119,6 +120,7 @@ TEST(Error, CodesAndContext) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), StartsWith("src/tessera/base/base_test.cc:"));
     EXPECT_THAT(error.what(), HasSubstr("1 == 2: one is 1 (rank 3)"));
   }
 }
