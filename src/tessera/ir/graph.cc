@@ -43,6 +43,8 @@ ValueId Graph::add_source(ValueKind kind,
                           TensorType type,
                           Initializer init) {
   TESSERA_CHECK(kind != ValueKind::kResult, "a result needs a node");
+  with_context([&] { return format("{} {}", tessera::name(kind), value_name); },
+               [&] { return type.num_bytes(); });
   const ValueId id = ValueId::of(values.size());
   values.push_back(
       {.type = std::move(type), .kind = kind, .name = std::move(value_name), .init = init});

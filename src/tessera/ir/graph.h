@@ -77,7 +77,8 @@ struct Graph {
 
   ValueInfo& operator[](ValueId id) { return values[id.at()]; }
 
-  // Adds a value that no node produces.
+  // Adds a value that no node produces. Errors: kOutOfMemory where its bytes have more than 63
+  // bits.
   ValueId add_source(ValueKind kind,
                      std::string value_name,
                      TensorType type,
@@ -109,7 +110,8 @@ bool equal(const Graph& a, const Graph& b);
 
 // Throws kInternal naming node and value unless: operands are defined before use and exist, arity
 // and result types are what the op says, ids link up, names are unique, outputs exist and updated
-// state has the type of its new content.
+// state has the type of its new content. Throws kOutOfMemory for a tensor whose bytes have more
+// than 63 bits.
 void verify(const Graph& graph);
 
 }  // namespace tessera

@@ -1,5 +1,8 @@
+#include <algorithm>
+#include <iterator>
 #include <random>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +11,8 @@
 #include "tessera/ir/builder.h"
 #include "tessera/ir/graph.h"
 #include "tessera/ops/elementwise/elementwise.h"
-#include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul.h"
-#include "tessera/ops/rms_norm/rms_norm.h"
-#include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/testing/all_samples.h"
 
 namespace tessera {
 namespace {
@@ -42,61 +43,126 @@ TEST(TensorType, PrintsAndParses) {
   EXPECT_THAT(error_of([] { parse_tensor_type("f32[a=1"); }).what(), HasSubstr("expected ','"));
 }
 
-// A graph of random ops on values of a few shapes, some with attributes and several results.
-Graph random_graph(std::uint32_t seed) {
-  std::mt19937 random(seed);
-  const auto draw = [&](std::size_t count) { return std::size_t{random()} % count; };
-  GraphBuilder builder("random " + std::to_string(seed), DType::kF32);
-  const TensorType square{.dtype = DType::kF32,
-                          .dims = {{.name = "rows", .bound = 6}, {.name = "embed", .bound = 6}}};
-  std::vector<Value> values = {builder.parameter("w", square, {.std = 0.02, .cut = 3.0}),
-                               builder.state(ValueKind::kGradient, "a state", square),
-                               builder.state(ValueKind::kOptimizer, "moment\"1", square)};
-  const Value gain =
-      builder.parameter("gain", {.dtype = DType::kF32, .dims = {square.dims[1]}}, {.mean = 1.0});
-  const Value factor = builder.scalar("factor");
-  for (int i = 0; i < 30; ++i) {
-    builder.set_layer(static_cast<std::int32_t>(draw(4)) - 1);
-    builder.set_phase(static_cast<Phase>(draw(4)));
-    const Value a = values[draw(values.size())];
-    const Value b = values[draw(values.size())];
-    switch (draw(7)) {
-      case 0:
-        values.push_back(add(a, b));
-        break;
-      case 1:
-        values.push_back(mul(a, b));
-        break;
-      case 2:
-        values.push_back(gelu(a));
-        break;
-      case 3:
-        values.push_back(swiglu(a, b));
-        break;
-      case 4:
-        values.push_back(matmul(a, b, {.transpose_a = draw(2) == 1, .transpose_b = draw(2) == 1}));
-        break;
-      case 5:
-        values.push_back(rms_norm(a, gain, 1e-5 * static_cast<double>(1 + draw(3))));
-        break;
-      default:
-        values.push_back(scale(a, factor));
-        break;
-    }
-  }
-  builder.output("result", values.back());
-  Graph graph = builder.take();
-  // Random transposes may give dims another order of names; what is compared is the whole graph.
-  return graph;
+TEST(TensorType, RefusesMoreThan64Bits) {
+  const TensorType type = parse_tensor_type("i32[batch=2147483647, seq=2147483647]");
+  EXPECT_EQ(type.num_elements(), 2147483647LL * 2147483647LL);
+  const Error bytes = error_of([&] { type.num_bytes(); });
+  EXPECT_EQ(bytes.code(), ErrorCode::kOutOfMemory);
+  EXPECT_STREQ(bytes.what(),
+               "a tensor of i32[batch=2147483647, seq=2147483647] has more than 2^63 bytes");
+  const TensorType larger = parse_tensor_type("u8[a=2147483647, b=2147483647, c=3]");
+  const Error elements = error_of([&] { larger.num_elements(); });
+  EXPECT_EQ(elements.code(), ErrorCode::kOutOfMemory);
+  EXPECT_STREQ(elements.what(),
+               "a tensor of u8[a=2147483647, b=2147483647, c=3] has more than 2^63 elements");
 }
 
-TEST(Graph, RandomGraphsPrintAndParse) {
-  for (std::uint32_t seed = 0; seed < 50; ++seed) {
-    const Graph graph = random_graph(seed);
-    const Graph parsed = parse_graph(to_string(graph));
-    EXPECT_TRUE(equal(graph, parsed)) << to_string(graph);
-    EXPECT_EQ(to_string(graph), to_string(parsed));
+// A graph of random ops with their samples' attributes, on sources of every kind and on results of
+// each other.
+class RandomGraph {
+ public:
+  RandomGraph(std::uint32_t seed, const std::vector<conformance::Sample>& samples)
+      : random_(seed), samples_(samples), builder_(name()) {}
+
+  Graph draw_graph() {
+    for (int i = 0; i < 25; ++i) {
+      const conformance::Sample& sample = samples_[draw(samples_.size())];
+      std::vector<Value> operands;
+      for (const TensorType& type : sample.operands) {
+        operands.push_back(operand(type));
+      }
+      builder_.set_layer(static_cast<std::int32_t>(draw(4)) - 1);
+      builder_.set_phase(static_cast<Phase>(draw(4)));
+      const std::vector<Value> results = builder_.emit(sample.op, operands);
+      values_.insert(values_.end(), results.begin(), results.end());
+    }
+    update_states();
+    for (std::size_t i = draw(4); i > 0; --i) {
+      builder_.output(name(), values_[draw(values_.size())]);
+    }
+    return builder_.take();
   }
+
+ private:
+  std::size_t draw(std::size_t count) { return std::size_t{random_()} % count; }
+
+  // Unique, with letters that mean something to the scanner.
+  std::string name() {
+    static constexpr std::string_view kLetters = "ab01 \"\\\n;{}()[]#%=,+-.:\t";
+    std::string result = std::to_string(num_names_++);
+    for (std::size_t i = draw(8); i > 0; --i) {
+      result += kLetters[draw(kLetters.size())];
+    }
+    return result;
+  }
+
+  Value operand(const TensorType& type) {
+    std::vector<Value> fitting;
+    std::copy_if(
+        values_.begin(), values_.end(), std::back_inserter(fitting), [&](const Value& value) {
+          return value.type() == type;
+        });
+    if (!fitting.empty() && draw(3) > 0) {
+      return fitting[draw(fitting.size())];
+    }
+    values_.push_back(source(type));
+    return values_.back();
+  }
+
+  Value source(const TensorType& type) {
+    switch (draw(5)) {
+      case 0:
+        return builder_.input(name(), type);
+      case 1:
+        return builder_.state(ValueKind::kScalar, name(), type);
+      case 2:
+        return builder_.parameter(name(),
+                                  type,
+                                  {.mean = static_cast<double>(draw(2)),
+                                   .std = 0.1 * static_cast<double>(draw(9)),
+                                   .cut = static_cast<double>(draw(4))});
+      case 3:
+        return builder_.state(ValueKind::kGradient, name(), type);
+      default:
+        return builder_.state(ValueKind::kOptimizer, name(), type);
+    }
+  }
+
+  void update_states() {
+    for (const ValueId state : builder_.graph().sources(ValueKind::kOptimizer)) {
+      builder_.update(builder_.handle(state), operand(builder_.graph()[state].type));
+    }
+  }
+
+  std::mt19937 random_;
+  const std::vector<conformance::Sample>& samples_;
+  int num_names_ = 0;
+  GraphBuilder builder_;
+  std::vector<Value> values_;
+};
+
+TEST(Graph, RandomGraphsPrintAndParse) {
+  const std::vector<conformance::Sample> samples = conformance::all_samples();
+  std::vector<OpRef> custom_ops;
+  for (const conformance::Sample& sample : samples) {
+    if (sample.op->get_if<CustomOp>() != nullptr) {
+      custom_ops.push_back(sample.op);
+    }
+  }
+  std::size_t num_inner = 0;  // operands that are results
+  for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    const Graph graph = RandomGraph(seed, samples).draw_graph();
+    const std::string text = to_string(graph);
+    const Graph parsed = parse_graph(text, custom_ops);
+    EXPECT_TRUE(equal(graph, parsed)) << text;
+    EXPECT_EQ(to_string(parsed), text);
+    for (const Node& node : graph.nodes) {
+      for (const ValueId operand : node.operands) {
+        num_inner += graph[operand].kind == ValueKind::kResult ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(num_inner, 100);
 }
 
 constexpr std::string_view kSmall = R"(graph "small" {

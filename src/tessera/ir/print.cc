@@ -150,7 +150,7 @@ class GraphParser {
     scanner_.expect("@");
     node.phase = phase();
     if (scanner_.accept("layer")) {
-      node.layer = static_cast<std::int32_t>(scanner_.integer());
+      node.layer = scanner_.index();
     }
     const NodeId id = NodeId::of(graph_.nodes.size());
     for (auto& [result, type] : results) {

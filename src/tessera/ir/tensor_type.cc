@@ -1,5 +1,8 @@
 #include "tessera/ir/tensor_type.h"
 
+#include <optional>
+
+#include "tessera/base/checked.h"
 #include "tessera/base/error.h"
 #include "tessera/ir/text_scanner.h"
 
@@ -10,15 +13,24 @@ std::int64_t TensorType::num_elements() const {
 }
 
 std::int64_t TensorType::num_bytes() const {
-  return num_elements() * static_cast<std::int64_t>(size_bytes(dtype));
+  const auto bytes = checked_product(num_elements(), static_cast<std::int64_t>(size_bytes(dtype)));
+  TESSERA_REQUIRE(bytes.has_value(),
+                  ErrorCode::kOutOfMemory,
+                  "a tensor of {} has more than 2^63 bytes",
+                  to_string(*this));
+  return *bytes;
 }
 
 std::int64_t TensorType::extent(std::size_t first, std::size_t last) const {
-  std::int64_t product = 1;
-  for (std::size_t i = first; i < last; ++i) {
-    product *= dims[i].bound;
+  std::optional<std::int64_t> product = 1;
+  for (std::size_t i = first; product && i < last; ++i) {
+    product = checked_product(*product, dims[i].bound);
   }
-  return product;
+  TESSERA_REQUIRE(product.has_value(),
+                  ErrorCode::kOutOfMemory,
+                  "a tensor of {} has more than 2^63 elements",
+                  to_string(*this));
+  return *product;
 }
 
 std::string to_string(const TensorType& type) {

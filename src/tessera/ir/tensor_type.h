@@ -30,12 +30,14 @@ struct TensorType {
 
   std::size_t num_dims() const { return dims.size(); }
 
-  // Product of the bounds; 1 for a scalar.
+  // Product of the bounds; 1 for a scalar. Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t num_elements() const;
 
+  // Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t num_bytes() const;
 
-  // Product of the bounds of dims [first, last).
+  // Product of the bounds of dims [first, last). Errors: kOutOfMemory where it has more than 63
+  // bits.
   std::int64_t extent(std::size_t first, std::size_t last) const;
 
   friend bool operator==(const TensorType&, const TensorType&) = default;

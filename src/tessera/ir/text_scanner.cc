@@ -86,6 +86,16 @@ std::int64_t TextScanner::integer() {
   return result;
 }
 
+std::int32_t TextScanner::index() {
+  const std::size_t start = position_;
+  const std::int64_t value = integer();
+  if (value != static_cast<std::int32_t>(value)) {
+    position_ = start;
+    fail_expected("an integer of 32 bits");
+  }
+  return static_cast<std::int32_t>(value);
+}
+
 double TextScanner::number() {
   skip_space();
   double result = 0;
@@ -132,7 +142,7 @@ std::string TextScanner::attribute() {
 
 ValueId TextScanner::value() {
   expect("%");
-  return {static_cast<std::int32_t>(integer())};
+  return {index()};
 }
 
 TensorType TextScanner::tensor_type() {

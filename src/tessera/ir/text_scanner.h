@@ -36,6 +36,10 @@ class TextScanner {
   std::string word();
 
   std::int64_t integer();
+
+  // An integer of 32 bits.
+  std::int32_t index();
+
   double number();
 
   // A double-quoted string with \" \\ \n escapes.

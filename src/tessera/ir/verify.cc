@@ -1,5 +1,7 @@
 #include <set>
-#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/ir/graph.h"
@@ -8,7 +10,7 @@ namespace tessera {
 namespace {
 
 void verify_sources(const Graph& graph, std::vector<bool>& defined) {
-  std::set<std::string> names;
+  std::unordered_set<std::string_view> names;
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
     const ValueInfo& value = graph.values[i];
     if (value.kind == ValueKind::kResult) {
@@ -18,6 +20,7 @@ void verify_sources(const Graph& graph, std::vector<bool>& defined) {
                   "value %{}: source name \"{}\" is empty or not unique",
                   i,
                   value.name);
+    TESSERA_CHECK(value.type.num_bytes() >= 0, "value %{} has a negative dim", i);
     defined[i] = true;
   }
 }
@@ -57,6 +60,7 @@ void verify_results(const Graph& graph, NodeId id, std::vector<bool>& defined) {
                   result.index,
                   to_string(value.type),
                   to_string(expected[r]));
+    TESSERA_CHECK(value.type.num_bytes() >= 0, "result %{} has a negative dim", result.index);
     defined[result.at()] = true;
   }
 }
