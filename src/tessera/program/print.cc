@@ -21,19 +21,10 @@
 namespace tessera {
 namespace {
 
-std::string tensor_text(const TensorRef& tensor) {
-  std::string strides;
-  for (const std::int64_t stride : tensor.strides) {
-    strides += format("{}{}", strides.empty() ? "" : ", ", stride);
-  }
-  return format(
-      "#{}+{} {} strides({})", tensor.buffer.index, tensor.offset, to_string(tensor.type), strides);
-}
-
 std::string join_tensors(const std::vector<TensorRef>& tensors) {
   std::string text;
   for (const TensorRef& tensor : tensors) {
-    text += (text.empty() ? "" : ", ") + tensor_text(tensor);
+    text += (text.empty() ? "" : ", ") + to_string(tensor);
   }
   return text;
 }
@@ -101,8 +92,6 @@ class ProgramParser {
   }
 
  private:
-  std::int32_t index() { return static_cast<std::int32_t>(scanner_.integer()); }
-
   void statement() {
     if (scanner_.accept("stream")) {
       program_.streams.push_back(scanner_.quoted());
@@ -134,9 +123,9 @@ class ProgramParser {
   Place place() {
     scanner_.expect("(");
     Place result;
-    result.action = index();
+    result.action = scanner_.index();
     scanner_.expect(",");
-    result.instruction = index();
+    result.instruction = scanner_.index();
     scanner_.expect(")");
     return result;
   }
@@ -183,7 +172,7 @@ class ProgramParser {
   TensorRef tensor() {
     TensorRef result;
     scanner_.expect("#");
-    result.buffer = {index()};
+    result.buffer = {scanner_.index()};
     scanner_.expect_prefix("+");
     result.offset = scanner_.integer();
     result.type = scanner_.tensor_type();
@@ -207,7 +196,7 @@ class ProgramParser {
     result.action =
         one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
     scanner_.expect("chunk");
-    result.chunk = index();
+    result.chunk = scanner_.index();
     scanner_.expect("{");
     while (!scanner_.accept("}")) {
       result.instructions.push_back(instruction());
@@ -230,26 +219,26 @@ class ProgramParser {
       result.operands.push_back(tensor());
     }
     if (scanner_.accept("workspace")) {
-      result.workspace = {index()};
+      result.workspace = {scanner_.index()};
     }
     scanner_.expect("stream");
-    result.stream = {index()};
+    result.stream = {scanner_.index()};
     while (scanner_.accept("wait")) {
-      result.waits.push_back({index()});
+      result.waits.push_back({scanner_.index()});
     }
     while (scanner_.accept("signal")) {
-      result.signals.push_back({index()});
+      result.signals.push_back({scanner_.index()});
     }
     return result;
   }
 
   void call() {
     Call result;
-    result.segment = {index()};
+    result.segment = {scanner_.index()};
     scanner_.expect("microbatch");
-    result.microbatch = index();
+    result.microbatch = scanner_.index();
     scanner_.expect("instance");
-    result.instance = index();
+    result.instance = scanner_.index();
     program_.calls.push_back(result);
   }
 
@@ -258,6 +247,15 @@ class ProgramParser {
 };
 
 }  // namespace
+
+std::string to_string(const TensorRef& tensor) {
+  std::string strides;
+  for (const std::int64_t stride : tensor.strides) {
+    strides += format("{}{}", strides.empty() ? "" : ", ", stride);
+  }
+  return format(
+      "#{}+{} {} strides({})", tensor.buffer.index, tensor.offset, to_string(tensor.type), strides);
+}
 
 std::string to_string(const Program& program) {
   std::string text = format("program {} microbatches {} arena {} {{\n",
@@ -272,7 +270,7 @@ std::string to_string(const Program& program) {
   }
   for (const auto& [keyword, list] : kBindingLists) {
     for (const Binding& binding : program.*list) {
-      text += format("  {} {} = {}\n", keyword, quote(binding.name), tensor_text(binding.tensor));
+      text += format("  {} {} = {}\n", keyword, quote(binding.name), to_string(binding.tensor));
     }
   }
   for (std::size_t i = 0; i < program.segments.size(); ++i) {

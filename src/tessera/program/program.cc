@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "tessera/base/checked.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -38,12 +39,25 @@ std::string_view name(Action action) {
   return "unknown";
 }
 
-std::int64_t align_up(std::int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+std::int64_t Buffer::instance_stride() const {
+  const auto padded = checked_sum(bytes, kArenaAlignment - 1);
+  TESSERA_REQUIRE(padded.has_value(),
+                  ErrorCode::kOutOfMemory,
+                  "buffer \"{}\" of {} bytes has more than 2^63 with its padding",
+                  name,
+                  bytes);
+  return *padded / kArenaAlignment * kArenaAlignment;
 }
 
-std::int64_t Buffer::instance_stride() const {
-  return align_up(bytes);
+std::int64_t Buffer::total_bytes() const {
+  const auto total = checked_product(instance_stride(), num_instances);
+  TESSERA_REQUIRE(total.has_value(),
+                  ErrorCode::kOutOfMemory,
+                  "buffer \"{}\": {} instances of {} bytes are more than 2^63 bytes",
+                  name,
+                  num_instances,
+                  bytes);
+  return *total;
 }
 
 const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name) {
@@ -91,7 +105,6 @@ std::vector<MemoryRow> memory_by_category(const Program& program) {
       if (buffer.category != category) {
         continue;
       }
-      row.bytes += buffer.total_bytes();
       if (buffer.persistent) {
         always += buffer.total_bytes();
         continue;

@@ -49,17 +49,17 @@ struct Buffer {
   std::int64_t offset = -1;  // in the arena; -1 until plan_memory()
 
   // Distance between instances: bytes rounded up to the arena's alignment.
+  // Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t instance_stride() const;
 
-  std::int64_t total_bytes() const { return instance_stride() * num_instances; }
+  // Of all instances. Errors: kOutOfMemory where it has more than 63 bits.
+  std::int64_t total_bytes() const;
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
 
 // Offsets in the arena are multiples of this: a cache line, and the widest vector.
 inline constexpr std::int64_t kArenaAlignment = 64;
-
-std::int64_t align_up(std::int64_t bytes);
 
 // A tensor inside a buffer: strides in elements, offset in bytes from the instance's begin.
 struct TensorRef {
@@ -143,7 +143,6 @@ std::vector<std::int64_t> dense_strides(const TensorType& type);
 // memory where their buffers do not live at the same time, so that the parts may add up to more.
 struct MemoryRow {
   Category category = Category::kParameter;
-  std::int64_t bytes = 0;       // all buffers of the category, each counted once
   std::int64_t peak_bytes = 0;  // alive together at most
 };
 
@@ -151,6 +150,9 @@ std::vector<MemoryRow> memory_by_category(const Program& program);
 
 // The text form, which parse_program() reads back.
 std::string to_string(const Program& program);
+
+// Its part of the text form: "#3+0 f32[n=16] strides(1)", in buffer 3.
+std::string to_string(const TensorRef& tensor);
 
 // Errors: kInvalidArgument with line and column.
 Program parse_program(std::string_view text, std::span<const OpRef> custom_ops = {});
@@ -160,7 +162,9 @@ bool equal(const Program& a, const Program& b);
 // Throws kInternal naming segment, instruction and buffer unless, over the whole call list: every
 // read was written before in the same life of its buffer and is ordered after the write (same
 // stream, or events), buffers that live at one time do not overlap in the arena, nothing is used
-// outside its life, every life that begins ends, and every tensor fits its buffer.
+// outside its life, every life that begins ends, every tensor and binding fits its buffer, a result
+// shares bytes with no other result of its instruction, and with an operand only as the op's
+// aliases say, and every output was written by the end.
 void verify(const Program& program);
 
 }  // namespace tessera

@@ -1,6 +1,9 @@
 #include "tessera/program/program.h"
 
+#include <algorithm>
+#include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/passes/lower.h"
+#include "tessera/program/region.h"
 
 namespace tessera {
 namespace {
@@ -24,9 +28,11 @@ constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 768 {
   buffer 2 "c" activation 64 bytes x1 at 320 live (1, 0) .. (1, 1)
   buffer 3 "d" gradient 64 bytes x1 at 128 persistent
   buffer 4 "w" parameter 64 bytes x1 at 192 persistent
+  buffer 5 "e" activation 64 bytes x1 at 384 persistent
   input "a" = #0+0 f32[n=16] strides(1)
   state "d" = #3+0 f32[n=16] strides(1)
   state "w" = #4+0 f32[n=16] strides(1)
+  output "e" = #5+0 f32[n=16] strides(1)
   segment 0 "forward" forward chunk 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
   }
@@ -36,6 +42,7 @@ constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 768 {
   }
   segment 2 "update" update chunk 0 {
     #4+0 f32[n=16] strides(1) = add(#4+0 f32[n=16] strides(1), #3+0 f32[n=16] strides(1)) stream 0 wait 2
+    #5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16] strides(1)) stream 0
   }
   call 0 microbatch 0 instance 0
   call 1 microbatch 0 instance 0
@@ -88,6 +95,130 @@ TEST(Program, VerifierFindsFaults) {
   EXPECT_THAT(fault("call 2 microbatch", "call 5 microbatch"), HasSubstr("call of segment 5"));
   EXPECT_THAT(fault("call 0 microbatch 0 instance 0", "call 0 microbatch 1 instance 2"),
               HasSubstr("instance 2 of buffer 0"));
+  EXPECT_THAT(fault("call 0 microbatch 0 instance 0", "call 0 microbatch 1 instance -1"),
+              HasSubstr("instance -1 of buffer 0"));
+  EXPECT_THAT(fault("call 0 microbatch 0", "call 0 microbatch 2"), HasSubstr("microbatch 2 of 2"));
+  EXPECT_THAT(fault("  call 1", "  call 0 microbatch 1 instance 1\n  call 1"),
+              HasSubstr("begins again while it lives"));
+  EXPECT_THAT(fault("live (1, 0) .. (1, 1)", "live (1, 1) .. (1, 0)"),
+              HasSubstr("ends before it begins"));
+  EXPECT_THAT(fault("stream 0 wait 2", "workspace 4 stream 0 wait 2"),
+              HasSubstr("workspace 4 also holds #4+0"));
+  EXPECT_THAT(fault("= add(#4+0 f32[n=16] strides(1), ", "= add("),
+              HasSubstr("1 operands and 1 results, expected 2 and 1"));
+}
+
+TEST(Program, VerifierFindsWrongStrides) {
+  const std::string from = "#1+0 f32[n=16] strides(1) =";
+  EXPECT_THAT(fault(from, "#1+0 f32[n=16] strides(0) ="), HasSubstr("overlap"));
+  EXPECT_THAT(fault(from, "#1+0 f32[n=16] strides(-1) ="), HasSubstr("overlap"));
+  EXPECT_THAT(fault(from, "#1+0 f32[r=4, n=4] strides(3, 1) ="), HasSubstr("overlap"));
+  EXPECT_THAT(fault(from, "#1+0 f32[n=2] strides(16) ="), HasSubstr("does not fit buffer 1"));
+  EXPECT_THAT(fault(from, "#1+0 f32[a=2, b=2, c=2] strides(7, 3, 1) ="),
+              HasSubstr("not rows of one pitch"));
+  EXPECT_THAT(fault(from, "#1+0 f32[n=16] strides() ="), HasSubstr("another rank"));
+  EXPECT_THAT(fault(from, "#1+0 f32[n=0] strides(1) ="), HasSubstr("not positive"));
+  EXPECT_THAT(fault(from, "#1+-4 f32[n=16] strides(1) ="), HasSubstr("at an element"));
+  EXPECT_THAT(fault(from, "#1+2 f32[n=8] strides(1) ="), HasSubstr("at an element"));
+  EXPECT_THAT(fault(from, "#1+0 f32[n=16] strides(4611686018427387904) ="), HasSubstr("past 2^63"));
+  EXPECT_THAT(fault(from, "#1+0 f32[n=2] strides(2305843009213693951) ="), HasSubstr("past 2^63"));
+}
+
+TEST(Program, VerifierChecksBindings) {
+  for (const std::string binding : {"input \"a\" = #0", "state \"w\" = #4", "output \"e\" = #5"}) {
+    EXPECT_THAT(fault(binding + "+0", binding + "+4"),
+                AllOf(HasSubstr("does not fit buffer"), HasSubstr(binding.substr(0, 5))));
+    EXPECT_THAT(fault(binding, binding.substr(0, binding.size() - 1) + "9"),
+                HasSubstr("there is no buffer 9"));
+  }
+  EXPECT_THAT(fault("at 384 persistent", "at 384 live (2, 1) .. (2, 1)"),
+              HasSubstr("output \"e\""));
+  EXPECT_THAT(fault("#5+0 f32[n=16] strides(1) = gelu", "#4+0 f32[n=16] strides(1) = gelu"),
+              HasSubstr("output \"e\", #5+0 f32[n=16] strides(1), is not written"));
+  EXPECT_THAT(fault("#5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16]",
+                    "#5+0 f32[n=15] strides(1) = gelu(#4+0 f32[n=15]"),
+              HasSubstr("is not written by the end of the step"));
+}
+
+// All in one buffer, where the arena's checks see nothing: the columns of rows of 16, and a
+// gradient that is added to.
+TEST(Program, VerifierFindsOverlapsInsideABuffer) {
+  const std::string right = R"(program "columns" microbatches 1 arena 448 {
+  stream "compute"
+  buffer 0 "x" input 192 bytes x1 at 0 persistent
+  buffer 1 "y" activation 192 bytes x1 at 192 persistent
+  buffer 2 "g" parameter 64 bytes x1 at 384 persistent
+  input "x" = #0+0 f32[r=4, n=12] strides(12, 1)
+  state "g" = #2+0 f32[n=4, m=4] strides(4, 1)
+  segment 0 "backward" backward chunk 0 {
+    #1+0 f32[r=4, n=12] strides(12, 1) = gelu(#0+0 f32[r=4, n=12] strides(12, 1)) stream 0
+    #1+16 f32[r=4, n=4] strides(12, 1), #1+32 f32[r=4, n=4] strides(12, 1) = swiglu_backward(#1+0 f32[r=4, n=4] strides(12, 1), #1+16 f32[r=4, n=4] strides(12, 1), #1+32 f32[r=4, n=4] strides(12, 1)) stream 0
+    #2+0 f32[n=4, m=4] strides(4, 1) = matmul {transpose_a=true, accumulate=true}(#0+0 f32[r=4, n=4] strides(12, 1), #0+16 f32[r=4, m=4] strides(12, 1), #2+0 f32[n=4, m=4] strides(4, 1)) stream 0
+  }
+  call 0 microbatch 0 instance 0
+}
+)";
+  const auto planted = [&](std::string_view from, std::string_view to) {
+    try {
+      verify(parse_program(replaced(right, from, to)));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInternal);
+      return std::string(error.what());
+    }
+    return std::string("no fault found");
+  };
+  verify(parse_program(right));
+  const std::string result = ", #1+32 f32[r=4, n=4] strides(12, 1) = ";
+  EXPECT_THAT(planted(result, ", #1+0 f32[r=4, n=4] strides(12, 1) = "),
+              HasSubstr("overlaps operand 0, #1+0 f32[r=4, n=4] strides(12, 1), which the op does "
+                        "not allow"));
+  EXPECT_THAT(planted(result, ", #1+16 f32[r=4, n=4] strides(12, 1) = "),
+              HasSubstr("results 0 and 1 overlap in buffer 1"));
+  EXPECT_THAT(planted(result, ", #1+36 f32[r=4, n=3] strides(12, 1) = "),
+              HasSubstr("does not lie exactly over operand 2"));
+  EXPECT_THAT(planted("#2+0 f32[n=4, m=4] strides(4, 1) = matmul",
+                      "#1+0 f32[n=4, m=4] strides(4, 1) = matmul"),
+              HasSubstr("does not lie exactly over operand 2"));
+}
+
+// Against a look at every byte.
+TEST(Region, OverlapOfRandomTensors) {
+  std::mt19937 random(7);
+  const auto draw = [&](std::int64_t below) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(below));
+  };
+  const auto tensor = [&](std::int64_t pitch) {
+    return TensorRef{.buffer = {0},
+                     .offset = draw(40),
+                     .type = {.dtype = DType::kU8,
+                              .dims = {{.name = "rows", .bound = 1 + draw(5)},
+                                       {.name = "n", .bound = 1 + draw(pitch)}}},
+                     .strides = {pitch, 1}};
+  };
+  const auto bytes = [](const TensorRef& t) {
+    std::set<std::int64_t> result;
+    for (std::int64_t row = 0; row < t.type.dims[0].bound; ++row) {
+      for (std::int64_t i = 0; i < t.type.dims[1].bound; ++i) {
+        result.insert(t.offset + row * t.strides[0] + i);
+      }
+    }
+    return result;
+  };
+  int num_overlapping = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const std::int64_t pitch = 1 + draw(12);
+    const TensorRef a = tensor(pitch);
+    const TensorRef b = tensor(draw(2) == 0 ? pitch : 1 + draw(12));
+    const std::set<std::int64_t> in_a = bytes(a);
+    const std::set<std::int64_t> in_b = bytes(b);
+    const bool expected = std::any_of(
+        in_a.begin(), in_a.end(), [&](std::int64_t byte) { return in_b.contains(byte); });
+    EXPECT_EQ(overlap(region_of(a), region_of(b)), expected)
+        << to_string(a) << " and " << to_string(b);
+    num_overlapping += expected ? 1 : 0;
+  }
+  EXPECT_GT(num_overlapping, 1000);
+  EXPECT_LT(num_overlapping, 19000);
 }
 
 TEST(Program, PartsMakeAWhole) {
@@ -107,6 +238,63 @@ TEST(Program, PartsMakeAWhole) {
 )";
   verify(parse_program(rows));
   EXPECT_THROW(verify(parse_program(replaced(rows, "#1+16 f32", "#1+0 f32"))), Error);
+}
+
+bool live_together(const Buffer& a, const Buffer& b) {
+  return a.persistent || b.persistent || (a.begin <= b.end && b.begin <= a.end);
+}
+
+std::vector<std::int64_t> offsets(const Program& program) {
+  std::vector<std::int64_t> result;
+  for (const Buffer& buffer : program.buffers) {
+    result.push_back(buffer.offset);
+  }
+  return result;
+}
+
+// The planner's rule spelled out: the largest first, each at the lowest place, after what lives
+// always, where no buffer is that lives with it.
+std::vector<std::int64_t> offsets_by_search(const Program& planned) {
+  std::int64_t base = 0;
+  std::vector<const Buffer*> order;
+  for (const Buffer& buffer : planned.buffers) {
+    base = buffer.persistent ? std::max(base, buffer.offset + buffer.total_bytes()) : base;
+  }
+  for (const Category category : {Category::kParameter,
+                                  Category::kGradient,
+                                  Category::kOptimizer,
+                                  Category::kActivation,
+                                  Category::kWorkspace,
+                                  Category::kInput}) {
+    for (const Buffer& buffer : planned.buffers) {
+      if (buffer.category == category && !buffer.persistent) {
+        order.push_back(&buffer);
+      }
+    }
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) {
+    return a->total_bytes() > b->total_bytes();
+  });
+  std::vector<std::int64_t> result = offsets(planned);
+  const auto offset_of = [&](const Buffer* buffer) -> std::int64_t& {
+    return result[static_cast<std::size_t>(buffer - planned.buffers.data())];
+  };
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    std::vector<std::int64_t> candidates = {base};
+    for (std::size_t j = 0; j < i; ++j) {
+      candidates.push_back(offset_of(order[j]) + order[j]->total_bytes());
+    }
+    std::sort(candidates.begin(), candidates.end());
+    offset_of(order[i]) = *std::find_if(candidates.begin(), candidates.end(), [&](std::int64_t at) {
+      return std::none_of(
+          order.begin(), order.begin() + static_cast<std::ptrdiff_t>(i), [&](const Buffer* other) {
+            return live_together(*order[i], *other) &&
+                   at < offset_of(other) + other->total_bytes() &&
+                   offset_of(other) < at + order[i]->total_bytes();
+          });
+    });
+  }
+  return result;
 }
 
 // Random lives and sizes: nothing that lives together overlaps, and the arena is not larger than
@@ -134,8 +322,69 @@ TEST(PlanMemory, RandomLivesNeverOverlap) {
     const Program planned = plan_memory(program);
     verify(planned);
     EXPECT_LE(planned.arena_bytes, sum);
+    EXPECT_EQ(offsets(planned), offsets_by_search(planned));
     EXPECT_TRUE(equal(planned, parse_program(to_string(planned))));
   }
+}
+
+// verify() against a look at every pair.
+TEST(Program, VerifierFindsOverlapsInTheArena) {
+  int num_overlapping = 0;
+  for (std::uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    Program program;
+    program.name = "random";
+    program.arena_bytes = 4096;
+    for (int i = 0; i < 8; ++i) {
+      const auto begin = static_cast<std::int32_t>(random() % 10);
+      program.buffers.push_back(
+          {.name = "b",
+           .bytes = static_cast<std::int64_t>(random() % 250),
+           .persistent = random() % 8 == 0,
+           .begin = {.action = 0, .instruction = begin},
+           .end = {.action = 0, .instruction = begin + static_cast<int>(random() % 4)},
+           .offset = static_cast<std::int64_t>(random() % 40) * 64});
+    }
+    bool expected = false;
+    for (const Buffer& a : program.buffers) {
+      for (const Buffer& b : program.buffers) {
+        expected =
+            expected || (&a < &b && live_together(a, b) && a.offset < b.offset + b.total_bytes() &&
+                         b.offset < a.offset + a.total_bytes());
+      }
+    }
+    num_overlapping += expected ? 1 : 0;
+    if (expected) {
+      EXPECT_THROW(verify(program), Error) << to_string(program);
+    } else {
+      EXPECT_NO_THROW(verify(program)) << to_string(program);
+    }
+  }
+  EXPECT_GT(num_overlapping, 50);
+  EXPECT_LT(num_overlapping, 250);
+}
+
+TEST(PlanMemory, MoreThan64BitsDoNotFit) {
+  const auto message = [](std::int64_t bytes, std::int64_t num_instances, bool persistent) {
+    Program program;
+    for (int i = 0; i < 3; ++i) {
+      program.buffers.push_back(
+          {.name = "b", .bytes = bytes, .num_instances = num_instances, .persistent = persistent});
+    }
+    try {
+      plan_memory(program);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+  EXPECT_THAT(message(kHuge, 1, true), HasSubstr("the step needs more than 2^63 bytes"));
+  EXPECT_THAT(message(kHuge, 1, false), HasSubstr("the step needs more than 2^63 bytes"));
+  EXPECT_THAT(message(kHuge, 2, false), HasSubstr("2 instances of 4611686018427387904 bytes"));
+  EXPECT_THAT(message(std::numeric_limits<std::int64_t>::max(), 1, false),
+              HasSubstr("with its padding"));
 }
 
 TEST(PlanMemory, ReusesMemoryOfTheDead) {

@@ -1,112 +1,19 @@
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <map>
+#include <queue>
 #include <set>
-#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/program/program.h"
+#include "tessera/program/region.h"
 
 namespace tessera {
 namespace {
-
-// The bytes of a tensor inside a buffer instance: `rows` stretches of `width` bytes, `pitch` apart.
-struct Region {
-  std::int64_t begin = 0;
-  std::int64_t width = 0;
-  std::int64_t pitch = 0;
-  std::int64_t rows = 1;
-
-  std::int64_t end() const { return begin + (rows - 1) * pitch + width; }
-
-  bool contiguous() const { return rows == 1 || width == pitch; }
-};
-
-Region region_of(const TensorRef& tensor) {
-  const auto element = static_cast<std::int64_t>(size_bytes(tensor.type.dtype));
-  Region region{.begin = tensor.offset, .width = element, .pitch = 0, .rows = 1};
-  bool inside_row = true;
-  for (std::size_t i = tensor.type.num_dims(); i-- > 0;) {
-    const std::int64_t bound = tensor.type.dims[i].bound;
-    const std::int64_t stride = tensor.strides[i] * element;
-    if (bound == 1) {
-      continue;
-    }
-    if (inside_row && stride == region.width) {
-      region.width *= bound;
-      continue;
-    }
-    if (inside_row) {
-      region.pitch = stride;
-    }
-    TESSERA_CHECK(inside_row || stride == region.pitch * region.rows,
-                  "strides of {} are not rows of one pitch",
-                  to_string(tensor.type));
-    inside_row = false;
-    region.rows *= bound;
-  }
-  if (region.contiguous()) {
-    region = {.begin = region.begin, .width = region.end() - region.begin, .pitch = 0, .rows = 1};
-  }
-  return region;
-}
-
-// What was written of one life of a buffer. Column stretches of one set of rows merge into whole
-// rows, so that a tensor made by parts can be read as one.
-class Written {
- public:
-  void add(Region region) {
-    if (!region.contiguous()) {
-      auto& columns = columns_[{region.begin / region.pitch, region.pitch, region.rows}];
-      const std::int64_t first = region.begin % region.pitch;
-      merge(columns, first, first + region.width);
-      const auto whole = columns.find(0);
-      if (whole == columns.end() || whole->second != region.pitch) {
-        return;
-      }
-      const std::int64_t base = region.begin / region.pitch * region.pitch;
-      region = {.begin = base, .width = region.rows * region.pitch, .pitch = 0, .rows = 1};
-    }
-    merge(whole_, region.begin, region.end());
-  }
-
-  bool covers(const Region& region) const {
-    if (contains(whole_, region.begin, region.end())) {
-      return true;
-    }
-    if (region.contiguous()) {
-      return false;
-    }
-    const auto columns = columns_.find({region.begin / region.pitch, region.pitch, region.rows});
-    const std::int64_t first = region.begin % region.pitch;
-    return columns != columns_.end() && contains(columns->second, first, first + region.width);
-  }
-
- private:
-  using Stretches = std::map<std::int64_t, std::int64_t>;  // begin -> end, disjoint
-
-  static void merge(Stretches& stretches, std::int64_t begin, std::int64_t end) {
-    auto next = stretches.upper_bound(begin);
-    if (next != stretches.begin() && std::prev(next)->second >= begin) {
-      --next;
-      begin = next->first;
-    }
-    while (next != stretches.end() && next->first <= end) {
-      end = std::max(end, next->second);
-      next = stretches.erase(next);
-    }
-    stretches[begin] = end;
-  }
-
-  static bool contains(const Stretches& stretches, std::int64_t begin, std::int64_t end) {
-    auto next = stretches.upper_bound(begin);
-    return next != stretches.begin() && std::prev(next)->second >= end;
-  }
-
-  Stretches whole_;
-  std::map<std::array<std::int64_t, 3>, Stretches> columns_;  // (first row, pitch, rows)
-};
 
 // When things happened on each stream: one counter a stream.
 using Clock = std::vector<std::int64_t>;
@@ -116,6 +23,7 @@ struct Life {
   Written written;
   Clock last_write;  // per stream, the time of its last write to the buffer
   Clock last_read;
+  const Call* began = nullptr;  // null for a persistent buffer
 };
 
 class ProgramVerifier {
@@ -124,123 +32,172 @@ class ProgramVerifier {
       : program_(program), clocks_(program.streams.size(), Clock(program.streams.size(), 0)) {}
 
   void run() {
+    check_buffers();
     check_arena();
+    check_bindings();
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      if (program_.buffers[i].persistent) {
-        begin_persistent(BufferId::of(i));
+      if (!program_.buffers[i].persistent) {
+        ending_at_[program_.buffers[i].end].push_back(BufferId::of(i));
       }
     }
     for (const Call& call : program_.calls) {
-      TESSERA_CHECK(call.segment.valid() && call.segment.at() < program_.segments.size(),
-                    "call of segment {}",
-                    call.segment.index);
-      const Segment& segment = program_[call.segment];
-      for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
-        with_context(
-            [&] {
-              return format("segment {}, microbatch {}, instruction {}: {}",
-                            segment.name,
-                            call.microbatch,
-                            i,
-                            to_string(*segment.instructions[i].op));
-            },
-            [&] { execute(call, segment.action, static_cast<std::int32_t>(i)); });
-      }
-      end_lives(static_cast<std::int32_t>(segment.action),
-                static_cast<std::int32_t>(segment.instructions.size()));
+      check_call(call);
+      run_call(call);
     }
     for (const auto& [key, life] : lives_) {
-      fail_never_freed(key.first);
+      TESSERA_CHECK(program_[key.first].persistent,
+                    "buffer {} \"{}\" is never freed",
+                    key.first.index,
+                    program_[key.first].name);
     }
+    check_outputs();
   }
 
  private:
   using Key = std::pair<BufferId, std::int32_t>;  // buffer, instance
 
-  void fail_never_freed(BufferId id) const {
-    TESSERA_CHECK(false, "buffer {} \"{}\" is never freed", id.index, program_[id].name);
-  }
-
-  // Buffers that can be alive at one time must not share bytes.
-  void check_arena() const {
-    std::vector<BufferId> order;
+  void check_buffers() const {
+    TESSERA_CHECK(program_.arena_bytes >= 0, "the arena has {} bytes", program_.arena_bytes);
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
       const Buffer& buffer = program_.buffers[i];
       TESSERA_CHECK(buffer.bytes >= 0 && buffer.num_instances >= 1 && buffer.offset >= 0 &&
                         buffer.offset % kArenaAlignment == 0 &&
-                        buffer.offset + buffer.total_bytes() <= program_.arena_bytes,
+                        buffer.offset <= program_.arena_bytes - buffer.total_bytes(),
                     "buffer {} \"{}\" at {} with {} bytes does not lie in the arena of {} bytes",
                     i,
                     buffer.name,
                     buffer.offset,
-                    buffer.total_bytes(),
+                    buffer.bytes,
                     program_.arena_bytes);
-      order.push_back(BufferId::of(i));
-    }
-    std::sort(order.begin(), order.end(), [&](BufferId a, BufferId b) {
-      return program_[a].offset < program_[b].offset;
-    });
-    std::vector<BufferId> open;  // those that reach past the current offset
-    for (const BufferId id : order) {
-      const Buffer& buffer = program_[id];
-      if (buffer.total_bytes() == 0) {
-        continue;
-      }
-      std::erase_if(open, [&](BufferId other) {
-        return program_[other].offset + program_[other].total_bytes() <= buffer.offset;
-      });
-      for (const BufferId other : open) {
-        TESSERA_CHECK(!live_together(buffer, program_[other]),
-                      "buffers {} \"{}\" and {} \"{}\" are alive at one time and overlap",
-                      other.index,
-                      program_[other].name,
-                      id.index,
-                      buffer.name);
-      }
-      open.push_back(id);
+      TESSERA_CHECK(buffer.persistent || buffer.begin <= buffer.end,
+                    "buffer {} \"{}\" ends before it begins",
+                    i,
+                    buffer.name);
     }
   }
 
-  static bool live_together(const Buffer& a, const Buffer& b) {
-    return a.persistent || b.persistent || (a.begin <= b.end && b.begin <= a.end);
-  }
-
-  // What the host wrote, or an earlier step, is there from the start.
-  void begin_persistent(BufferId id) {
-    const Buffer& buffer = program_[id];
-    for (std::int32_t instance = 0; instance < buffer.num_instances; ++instance) {
-      persistent_[{id, instance}] = new_life();
-    }
-    const auto mark = [&](const std::vector<Binding>& bindings) {
-      for (const Binding& binding : bindings) {
-        if (binding.tensor.buffer != id) {
-          continue;
-        }
-        for (std::int32_t instance = 0; instance < buffer.num_instances; ++instance) {
-          persistent_[{id, instance}].written.add(region_of(binding.tensor));
-        }
-      }
+  // Buffers that can be alive at one time must not share bytes. What lives at one moment is kept by
+  // offset, so that only neighbours have to be compared.
+  void check_arena() const {
+    const auto by_offset = [&](BufferId a, BufferId b) {
+      return std::pair(program_[a].offset, a) < std::pair(program_[b].offset, b);
     };
-    mark(program_.inputs);
-    mark(program_.scalars);
-    if (buffer.category != Category::kGradient) {
-      mark(program_.states);  // accumulators start empty: the first microbatch must write them
+    const auto ends_later = [&](BufferId a, BufferId b) {
+      return program_[a].end > program_[b].end;
+    };
+    std::vector<BufferId> order;
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      if (program_.buffers[i].total_bytes() > 0) {
+        order.push_back(BufferId::of(i));
+      }
+    }
+    std::stable_sort(order.begin(), order.end(), [&](BufferId a, BufferId b) {
+      const Buffer& x = program_[a];
+      const Buffer& y = program_[b];
+      return x.persistent != y.persistent ? x.persistent : x.begin < y.begin;
+    });
+    std::set<BufferId, decltype(by_offset)> alive(by_offset);
+    std::priority_queue<BufferId, std::vector<BufferId>, decltype(ends_later)> ends(ends_later);
+    for (const BufferId id : order) {
+      while (!ends.empty() && program_[ends.top()].end < program_[id].begin) {
+        alive.erase(ends.top());
+        ends.pop();
+      }
+      const auto place = alive.insert(id).first;
+      if (place != alive.begin()) {
+        check_apart(*std::prev(place), id);
+      }
+      if (std::next(place) != alive.end()) {
+        check_apart(id, *std::next(place));
+      }
+      if (!program_[id].persistent) {
+        ends.push(id);
+      }
     }
   }
 
-  Life new_life() const {
-    const Clock never(program_.streams.size(), 0);
-    return {.written = {}, .last_write = never, .last_read = never};
+  void check_apart(BufferId lower, BufferId upper) const {
+    TESSERA_CHECK(program_[lower].offset + program_[lower].total_bytes() <= program_[upper].offset,
+                  "buffers {} \"{}\" and {} \"{}\" are alive at one time and overlap",
+                  lower.index,
+                  program_[lower].name,
+                  upper.index,
+                  program_[upper].name);
   }
 
-  void execute(const Call& call, Action action, std::int32_t index) {
-    const Place here{.action = static_cast<std::int32_t>(action), .instruction = index};
-    const Instruction& instruction =
-        program_[call.segment].instructions[static_cast<std::size_t>(index)];
+  // What the host writes or reads lives always. What it wrote, or an earlier step, is there from
+  // the start.
+  void check_bindings() {
+    const auto check =
+        [&](std::string_view kind, const std::vector<Binding>& bindings, bool there) {
+          for (const Binding& binding : bindings) {
+            with_context([&] { return format("{} \"{}\"", kind, binding.name); },
+                         [&] {
+                           check_fits(binding.tensor);
+                           const Buffer& buffer = program_[binding.tensor.buffer];
+                           TESSERA_CHECK(buffer.persistent,
+                                         "lies in buffer {} \"{}\", which does not live always",
+                                         binding.tensor.buffer.index,
+                                         buffer.name);
+                           // Accumulators start empty: the first microbatch must write them.
+                           if (there && buffer.category != Category::kGradient) {
+                             there_at_start_[binding.tensor.buffer].add(region_of(binding.tensor));
+                           }
+                         });
+          }
+        };
+    check("input", program_.inputs, true);
+    check("scalar", program_.scalars, true);
+    check("state", program_.states, true);
+    check("output", program_.outputs, false);
+  }
+
+  void check_outputs() {
+    for (const Binding& output : program_.outputs) {
+      TESSERA_CHECK(life_at({output.tensor.buffer, 0}).written.covers(region_of(output.tensor)),
+                    "output \"{}\", {}, is not written by the end of the step",
+                    output.name,
+                    to_string(output.tensor));
+    }
+  }
+
+  void check_call(const Call& call) const {
+    TESSERA_CHECK(call.segment.valid() && call.segment.at() < program_.segments.size(),
+                  "call of segment {}",
+                  call.segment.index);
+    TESSERA_CHECK(call.microbatch >= 0 && call.microbatch < program_.num_microbatches,
+                  "call of segment {} with microbatch {} of {}",
+                  program_[call.segment].name,
+                  call.microbatch,
+                  program_.num_microbatches);
+  }
+
+  void run_call(const Call& call) {
+    const Segment& segment = program_[call.segment];
+    for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
+      const Instruction& instruction = segment.instructions[i];
+      const Place here{.action = static_cast<std::int32_t>(segment.action),
+                       .instruction = static_cast<std::int32_t>(i)};
+      with_context(
+          [&] {
+            return format("segment {}, microbatch {}, instruction {}: {}",
+                          segment.name,
+                          call.microbatch,
+                          i,
+                          to_string(*instruction.op));
+          },
+          [&] {
+            execute(call, here, instruction);
+            check_aliases(instruction);
+          });
+      end_lives(call, here);
+    }
+  }
+
+  void execute(const Call& call, Place here, const Instruction& instruction) {
     TESSERA_CHECK(instruction.stream.valid() && instruction.stream.at() < program_.streams.size(),
                   "stream {}",
                   instruction.stream.index);
-    end_lives(here.action, here.instruction);
     Clock& clock = clocks_[instruction.stream.at()];
     for (const EventId event : instruction.waits) {
       const auto found = events_.find(event);
@@ -264,36 +221,131 @@ class ProgramVerifier {
     }
   }
 
+  // Tensors of different buffers are apart because the buffers are.
+  static bool overlap(const TensorRef& a, const TensorRef& b) {
+    return a.buffer == b.buffer && tessera::overlap(region_of(a), region_of(b));
+  }
+
+  // A result shares no byte with other results or the workspace. Where it shares bytes with an
+  // operand, the op must allow it, and both must lie exactly alike.
+  static void check_aliases(const Instruction& instruction) {
+    const OpInfo facts = info(*instruction.op);
+    const auto& [operands, results] = std::tie(instruction.operands, instruction.results);
+    TESSERA_CHECK(operands.size() == static_cast<std::size_t>(facts.num_operands) &&
+                      results.size() == static_cast<std::size_t>(facts.num_results),
+                  "{} operands and {} results, expected {} and {}",
+                  operands.size(),
+                  results.size(),
+                  facts.num_operands,
+                  facts.num_results);
+    for (std::size_t r = 0; r < results.size(); ++r) {
+      for (std::size_t other = 0; other < r; ++other) {
+        TESSERA_CHECK(!overlap(results[r], results[other]),
+                      "results {} and {} overlap in buffer {}",
+                      other,
+                      r,
+                      results[r].buffer.index);
+      }
+      for (std::size_t o = 0; o < operands.size(); ++o) {
+        check_alias(facts, instruction, o, r);
+      }
+    }
+    if (instruction.workspace.valid()) {
+      for (const auto* tensors : {&operands, &results}) {
+        for (const TensorRef& tensor : *tensors) {
+          TESSERA_CHECK(tensor.buffer != instruction.workspace,
+                        "workspace {} also holds {}",
+                        instruction.workspace.index,
+                        to_string(tensor));
+        }
+      }
+    }
+  }
+
+  static void check_alias(const OpInfo& facts,
+                          const Instruction& instruction,
+                          std::size_t o,
+                          std::size_t r) {
+    const TensorRef& operand = instruction.operands[o];
+    const TensorRef& result = instruction.results[r];
+    const auto alias =
+        std::find_if(facts.aliases.begin(), facts.aliases.end(), [&](const Alias& candidate) {
+          return candidate.result == static_cast<std::int32_t>(r) &&
+                 candidate.operand == static_cast<std::int32_t>(o);
+        });
+    const bool required = alias != facts.aliases.end() && alias->required;
+    if (!required && !overlap(operand, result)) {
+      return;
+    }
+    TESSERA_CHECK(alias != facts.aliases.end(),
+                  "result {}, {}, overlaps operand {}, {}, which the op does not allow",
+                  r,
+                  to_string(result),
+                  o,
+                  to_string(operand));
+    TESSERA_CHECK(operand.buffer == result.buffer && region_of(operand) == region_of(result) &&
+                      size_bytes(operand.type.dtype) == size_bytes(result.type.dtype),
+                  "result {}, {}, does not lie exactly over operand {}, {}",
+                  r,
+                  to_string(result),
+                  o,
+                  to_string(operand));
+  }
+
   // The current life of the buffer, which begins here if this is its first place.
   Life& life_of(const Call& call, Place here, BufferId id) {
-    TESSERA_CHECK(id.valid() && id.at() < program_.buffers.size(), "buffer {}", id.index);
+    check_exists(id);
     const Buffer& buffer = program_[id];
-    const Key key{id, buffer.num_instances > 1 ? call.instance : 0};
-    TESSERA_CHECK(key.second < buffer.num_instances,
+    const Key key = key_of(call, id);
+    TESSERA_CHECK(key.second >= 0 && key.second < buffer.num_instances,
                   "instance {} of buffer {} \"{}\" with {} instances",
                   key.second,
                   id.index,
                   buffer.name,
                   buffer.num_instances);
     if (buffer.persistent) {
-      return persistent_.at(key);
+      return life_at(key);
     }
-    auto found = lives_.find(key);
-    if (found == lives_.end()) {
-      TESSERA_CHECK(
-          buffer.begin == here, "buffer {} \"{}\" is used outside its life", id.index, buffer.name);
-      found = lives_.emplace(key, new_life()).first;
+    const bool begins = buffer.begin == here;
+    TESSERA_CHECK(begins || lives_.contains(key),
+                  "buffer {} \"{}\" is used outside its life",
+                  id.index,
+                  buffer.name);
+    Life& life = life_at(key);
+    life.began = life.began == nullptr ? &call : life.began;
+    TESSERA_CHECK(!begins || life.began == &call,
+                  "buffer {} \"{}\" begins again while it lives",
+                  id.index,
+                  buffer.name);
+    return life;
+  }
+
+  Key key_of(const Call& call, BufferId id) const {
+    return {id, program_[id].num_instances > 1 ? call.instance : 0};
+  }
+
+  Life& life_at(const Key& key) {
+    const auto [found, is_new] = lives_.try_emplace(key);
+    if (is_new) {
+      const Clock never(program_.streams.size(), 0);
+      found->second = {.written = {}, .last_write = never, .last_read = never};
+      if (const auto there = there_at_start_.find(key.first); there != there_at_start_.end()) {
+        found->second.written = there->second;
+      }
     }
     return found->second;
   }
 
+  void check_exists(BufferId id) const {
+    TESSERA_CHECK(
+        id.valid() && id.at() < program_.buffers.size(), "there is no buffer {}", id.index);
+  }
+
   void check_fits(const TensorRef& tensor) const {
-    TESSERA_CHECK(tensor.strides.size() == tensor.type.num_dims(), "strides of another rank");
-    const Region region = region_of(tensor);
-    TESSERA_CHECK(region.begin >= 0 && region.end() <= program_[tensor.buffer].bytes,
-                  "{} at {} does not fit buffer {} of {} bytes",
-                  to_string(tensor.type),
-                  tensor.offset,
+    check_exists(tensor.buffer);
+    TESSERA_CHECK(region_of(tensor).end() <= program_[tensor.buffer].bytes,
+                  "{} does not fit buffer {} of {} bytes",
+                  to_string(tensor),
                   tensor.buffer.index,
                   program_[tensor.buffer].bytes);
   }
@@ -302,11 +354,9 @@ class ProgramVerifier {
     Life& life = life_of(call, here, tensor.buffer);
     check_fits(tensor);
     TESSERA_CHECK(life.written.covers(region_of(tensor)),
-                  "reads {} in buffer {} \"{}\" at {}, not written before",
-                  to_string(tensor.type),
-                  tensor.buffer.index,
-                  program_[tensor.buffer].name,
-                  tensor.offset);
+                  "reads {} in buffer \"{}\", not written before",
+                  to_string(tensor),
+                  program_[tensor.buffer].name);
     check_order(life.last_write, by, tensor, "was written");
     life.last_read[by.stream.at()] = clocks_[by.stream.at()][by.stream.at()];
   }
@@ -335,18 +385,18 @@ class ProgramVerifier {
     }
   }
 
-  // Ends every life whose last place lies before instruction `instruction` of `action`.
-  void end_lives(std::int32_t action, std::int32_t instruction) {
-    const Place next{.action = action, .instruction = instruction};
-    std::erase_if(lives_, [&](const auto& entry) {
-      const Buffer& buffer = program_[entry.first.first];
-      return buffer.end < next && buffer.end.action == action;
-    });
+  void end_lives(const Call& call, Place here) {
+    if (const auto found = ending_at_.find(here); found != ending_at_.end()) {
+      for (const BufferId id : found->second) {
+        lives_.erase(key_of(call, id));
+      }
+    }
   }
 
   const Program& program_;
-  std::map<Key, Life> persistent_;
-  std::map<Key, Life> lives_;  // of buffers that are not persistent
+  std::map<BufferId, Written> there_at_start_;
+  std::map<Place, std::vector<BufferId>> ending_at_;  // buffers that are not persistent
+  std::map<Key, Life> lives_;
   std::map<EventId, Clock> events_;
   std::vector<Clock> clocks_;
 };
