@@ -34,9 +34,12 @@ std::vector<bool> needed_nodes(const std::vector<const Node*>& nodes,
 // Copies sources and needed nodes into a new graph with dense ids and inferred types.
 Graph rebuild(const Graph& original,
               const std::vector<const Node*>& nodes,
+              const std::vector<Output>& outputs,
               std::size_t num_values) {
   Graph result;
   result.name = original.name;
+  result.values.reserve(num_values);
+  result.nodes.reserve(nodes.size());
   std::vector<ValueId> renamed(num_values);
   for (std::size_t i = 0; i < original.values.size(); ++i) {
     if (original.values[i].kind != ValueKind::kResult) {
@@ -44,7 +47,7 @@ Graph rebuild(const Graph& original,
       result.values.push_back(original.values[i]);
     }
   }
-  const std::vector<bool> needed = needed_nodes(nodes, original.outputs, num_values);
+  const std::vector<bool> needed = needed_nodes(nodes, outputs, num_values);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (!needed[i]) {
       continue;
@@ -58,25 +61,29 @@ Graph rebuild(const Graph& original,
       operand = renamed[operand.at()];
     }
     TensorTypes types = infer(*node.op, result.types(node.operands));
+    TESSERA_CHECK(types.size() == node.results.size(),
+                  "{} has {} results, expected {}",
+                  to_string(*node.op),
+                  node.results.size(),
+                  types.size());
     const NodeId id = NodeId::of(result.nodes.size());
     for (std::size_t r = 0; r < node.results.size(); ++r) {
       const ValueId value = ValueId::of(result.values.size());
       renamed[node.results[r].at()] = value;
       node.results[r] = value;
-      result.values.push_back({.type = std::move(types.at(r)),
+      result.values.push_back({.type = std::move(types[r]),
                                .producer = id,
                                .result_index = static_cast<std::int32_t>(r)});
     }
     result.nodes.push_back(std::move(node));
   }
-  for (Output output : original.outputs) {
+  for (Output output : outputs) {
     output.value = renamed[output.value.at()];
     if (output.updates) {
       output.updates = renamed[output.updates->at()];
     }
     result.outputs.push_back(std::move(output));
   }
-  verify(result);
   return result;
 }
 
@@ -86,7 +93,8 @@ GraphEdit::GraphEdit(const Graph& graph)
     : graph_(graph),
       num_values_(static_cast<std::int32_t>(graph.values.size())),
       removed_(graph.nodes.size(), false),
-      inserted_(graph.nodes.size() + 1) {}
+      inserted_(graph.nodes.size() + 1),
+      outputs_(graph.outputs) {}
 
 ValueId GraphEdit::fresh() {
   return {num_values_++};
@@ -101,7 +109,7 @@ void GraphEdit::insert(NodeId position, Node node) {
 }
 
 void GraphEdit::set_operand(NodeId id, std::size_t index, ValueId value) {
-  graph_.nodes[id.at()].operands[index] = value;
+  changed_.try_emplace(id, node(id)).first->second.operands[index] = value;
 }
 
 Graph GraphEdit::apply() const {
@@ -111,10 +119,11 @@ Graph GraphEdit::apply() const {
       nodes.push_back(&node);
     }
     if (i < graph_.nodes.size() && !removed_[i]) {
-      nodes.push_back(&graph_.nodes[i]);
+      const auto changed = changed_.find(NodeId::of(i));
+      nodes.push_back(changed != changed_.end() ? &changed->second : &graph_.nodes[i]);
     }
   }
-  return rebuild(graph_, nodes, static_cast<std::size_t>(num_values_));
+  return rebuild(graph_, nodes, outputs_, static_cast<std::size_t>(num_values_));
 }
 
 Graph without_dead_nodes(const Graph& graph) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace tessera {
 // the value of a removed node, so that its readers need no change.
 class GraphEdit {
  public:
+  // Borrows the graph until apply().
   explicit GraphEdit(const Graph& graph);
 
   const Graph& graph() const { return graph_; }
@@ -34,16 +36,19 @@ class GraphEdit {
   void set_operand(NodeId id, std::size_t index, ValueId value);
 
   // Replaces all outputs; they may name fresh values.
-  void set_outputs(std::vector<Output> outputs) { graph_.outputs = std::move(outputs); }
+  void set_outputs(std::vector<Output> outputs) { outputs_ = std::move(outputs); }
 
-  // The edited graph: values renumbered, nodes whose results nobody reads dropped, verified.
+  // The edited graph: values renumbered, nodes whose results nobody reads dropped, types inferred.
+  // The pipeline verifies it at the end of the pass.
   Graph apply() const;
 
  private:
-  Graph graph_;
+  const Graph& graph_;
   std::int32_t num_values_;
   std::vector<bool> removed_;
   std::vector<std::vector<Node>> inserted_;
+  std::map<NodeId, Node> changed_;  // with other operands
+  std::vector<Output> outputs_;
 };
 
 // The same graph without nodes whose results nobody reads; values renumbered in order of

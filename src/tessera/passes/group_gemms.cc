@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,29 @@ bool same_but_first_dim(const TensorType& a, const TensorType& b) {
              });
 }
 
+// The groups of two members or more, each without members whose weight is in use: it lies beside
+// the other weights of its group, hence in one group and there once.
+std::vector<Group> with_weights_of_their_own(const std::vector<Group>& groups) {
+  std::vector<Group> result;
+  std::set<ValueId> in_use;
+  for (const Group& group : groups) {
+    Group rest{.members = {}, .input = group.input, .weights = {}, .results = {}};
+    std::set<ValueId> weights;
+    for (std::size_t i = 0; i < group.members.size(); ++i) {
+      if (!in_use.contains(group.weights[i]) && weights.insert(group.weights[i]).second) {
+        rest.members.push_back(group.members[i]);
+        rest.weights.push_back(group.weights[i]);
+        rest.results.push_back(group.results[i]);
+      }
+    }
+    if (rest.members.size() >= 2) {
+      in_use.merge(weights);
+      result.push_back(std::move(rest));
+    }
+  }
+  return result;
+}
+
 std::vector<Group> find_groups(const Graph& graph) {
   std::vector<Group> groups;
   std::map<ValueId, std::size_t> by_input;
@@ -57,8 +81,7 @@ std::vector<Group> find_groups(const Graph& graph) {
       group.results.push_back(node.results[0]);
     }
   }
-  std::erase_if(groups, [](const Group& group) { return group.members.size() < 2; });
-  return groups;
+  return with_weights_of_their_own(groups);
 }
 
 class GroupRewriter {
@@ -87,11 +110,18 @@ class GroupRewriter {
 
  private:
   // The backward product with `weight`, and the product with the input that has the weight's shape.
+  // A weight with other uses has other gradients, too: then they stay apart.
   void find_gradients(ValueId weight,
                       std::vector<NodeId>& input_gradients,
                       std::vector<NodeId>& weight_gradients) const {
+    const auto& readers = users_[weight.at()];
+    if (std::count_if(readers.begin(), readers.end(), [&](NodeId reader) {
+          return graph_.nodes[reader.at()].phase == Phase::kForward;
+        }) != 1) {
+      return;
+    }
     std::optional<ValueId> arrived;
-    for (const NodeId user : users_[weight.at()]) {
+    for (const NodeId user : readers) {
       const Node& node = graph_.nodes[user.at()];
       if (matmul_of(node) != nullptr && node.phase == Phase::kBackward &&
           node.operands[1] == weight) {

@@ -26,8 +26,8 @@ Graph append_update(Graph graph, const UpdateOptions& options);
 
 // Computes matrix products of one input with several weights (q, k, v; gate, up) as one: weights,
 // results and gradients become parts of one tensor. Three products become one in forward, for the
-// input's gradient and for the weights' gradients. Which products run as one is part of the run
-// (D1): a library's sums depend on the shape.
+// input's gradient and for the weights' gradients. A weight joins one group at most. Which products
+// run as one is part of the run (D1): a library's sums depend on the shape.
 Graph group_gemms(const Graph& graph);
 
 // Full recompute: nothing that a layer computes in forward is kept for backward but the layer's

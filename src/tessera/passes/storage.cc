@@ -1,8 +1,10 @@
 #include "tessera/passes/storage.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
@@ -47,6 +49,7 @@ class StorageAssigner {
   Storage run() {
     find_last_uses();
     find_parts();
+    find_twins();
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
       if (graph_.values[i].kind != ValueKind::kResult) {
         place_source(ValueId::of(i));
@@ -101,15 +104,38 @@ class StorageAssigner {
       for (const Alias& alias : info(*node.op).aliases) {
         const ValueId operand = node.operands[static_cast<std::size_t>(alias.operand)];
         const ValueId result = node.results[static_cast<std::size_t>(alias.result)];
-        const bool is_free =
-            graph_[operand].kind == ValueKind::kResult && !part_of_[operand.at()] &&
-            last_use_[operand.at()] == static_cast<std::int32_t>(i) && !is_view_result(operand);
+        const bool is_free = graph_[operand].kind == ValueKind::kResult &&
+                             !part_of_[operand.at()] &&
+                             last_use_[operand.at()] == static_cast<std::int32_t>(i) &&
+                             !is_view_result(operand) && may_lie_over(node, alias.result, operand);
         if (part_of_[result.at()] && is_free && same_memory_shape(operand, result)) {
           part_of_[operand.at()] = part_of_[result.at()];
           break;
         }
       }
     }
+  }
+
+  void find_twins() {
+    for (const Node& node : graph_.nodes) {
+      if (node.op->get_if<ConcatAttrs>() != nullptr) {
+        concats_of_[node.operands].push_back(node.results[0]);
+      }
+    }
+  }
+
+  // Whether the node allows result `r` over `operand` wherever it reads that.
+  static bool may_lie_over(const Node& node, std::int32_t r, ValueId operand) {
+    const std::vector<Alias> aliases = info(*node.op).aliases;
+    for (std::size_t o = 0; o < node.operands.size(); ++o) {
+      if (node.operands[o] == operand &&
+          std::none_of(aliases.begin(), aliases.end(), [&](const Alias& alias) {
+            return alias.result == r && alias.operand == static_cast<std::int32_t>(o);
+          })) {
+        return false;
+      }
+    }
+    return true;
   }
 
   bool is_view_result(ValueId value) const {
@@ -193,10 +219,9 @@ class StorageAssigner {
     // Several concats of the same states (forward, backward) are one and the same tensor.
     const Part part = part_of(value);
     const Node& concat = graph_.nodes[graph_[part.whole].producer.at()];
-    for (const Node& node : graph_.nodes) {
-      if (node.op->get_if<ConcatAttrs>() != nullptr && node.operands == concat.operands &&
-          !placed(node.results[0])) {
-        take_memory(node.results[0], part.whole);
+    for (const ValueId twin : concats_of_.at(concat.operands)) {
+      if (!placed(twin)) {
+        take_memory(twin, part.whole);
       }
     }
   }
@@ -243,7 +268,8 @@ class StorageAssigner {
     }
     for (const Alias& alias : facts.aliases) {
       const ValueId operand = node.operands[static_cast<std::size_t>(alias.operand)];
-      if (alias.result == r && (alias.required || can_overwrite(operand, result, index))) {
+      if (alias.result == r && (alias.required || (may_lie_over(node, r, operand) &&
+                                                   can_overwrite(operand, result, index)))) {
         take_memory(result, operand);
         return;
       }
@@ -321,6 +347,7 @@ class StorageAssigner {
   std::vector<std::int32_t> last_use_;           // node index, by value
   std::vector<std::optional<Part>> part_of_;
   std::vector<std::optional<ValueId>> content_of_;  // the state that a value updates
+  std::map<std::vector<ValueId>, std::vector<ValueId>> concats_of_;  // results, by operands
 };
 
 }  // namespace
