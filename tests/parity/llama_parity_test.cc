@@ -15,6 +15,7 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/file.h"
+#include "tessera/base/half.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/optim/schedule.h"
@@ -34,6 +35,7 @@ struct Variant {
   bool group_gemms = true;
   bool recompute = false;
   int threads = 2;
+  DType dtype = DType::kF32;
 };
 
 struct StepResult {
@@ -51,9 +53,13 @@ class GoldenRun {
         executor_(program_, *backend_) {
     const SafetensorsFile weights(kGoldens / "weights.safetensors");
     for (const auto& tensor : weights.tensors()) {
-      const auto target = executor_.bytes(find_binding(program_.states, tensor.name));
-      EXPECT_EQ(target.size(), tensor.data.size()) << tensor.name;
-      std::memcpy(target.data(), tensor.data.data(), target.size());
+      if (variant.dtype == DType::kF32) {
+        load(tensor.name, tensor.data);
+        continue;
+      }
+      load("master." + tensor.name, tensor.data);
+      const std::vector<BFloat16> rounded = to_bf16(tensor.data);
+      load(tensor.name, std::as_bytes(std::span(rounded)));
     }
   }
 
@@ -77,8 +83,13 @@ class GoldenRun {
             .grad_norm = double{executor_.output_scalar("grad_norm")}};
   }
 
-  std::vector<float> state(const std::string& name) {
+  std::vector<std::byte> state_bytes(const std::string& name) {
     const auto bytes = executor_.bytes(find_binding(program_.states, name));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  std::vector<float> state(const std::string& name) {
+    const std::vector<std::byte> bytes = state_bytes(name);
     std::vector<float> values(bytes.size() / sizeof(float));
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
@@ -95,6 +106,22 @@ class GoldenRun {
   }
 
  private:
+  void load(const std::string& name, std::span<const std::byte> data) {
+    const auto target = executor_.bytes(find_binding(program_.states, name));
+    ASSERT_EQ(target.size(), data.size()) << name;
+    std::memcpy(target.data(), data.data(), target.size());
+  }
+
+  static std::vector<BFloat16> to_bf16(std::span<const std::byte> data) {
+    std::vector<BFloat16> rounded(data.size() / sizeof(float));
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      float value = 0.0F;
+      std::memcpy(&value, data.data() + i * sizeof value, sizeof value);
+      rounded[i] = to_bfloat16(value);
+    }
+    return rounded;
+  }
+
   std::int64_t config(const char* key) const { return golden_.at("config").at(key); }
 
   Program compile(const Variant& variant) {
@@ -106,7 +133,7 @@ class GoldenRun {
                                                    .vocab = config("vocab")});
     const nlohmann::json& optimizer = golden_.at("optimizer");
     return compile_training(
-        training_graph(model, config("microbatch"), config("seq"), DType::kF32),
+        training_graph(model, config("microbatch"), config("seq"), variant.dtype),
         {.update = {.beta1 = optimizer.at("beta1"),
                     .beta2 = optimizer.at("beta2"),
                     .eps = optimizer.at("eps"),
@@ -181,10 +208,10 @@ TEST(LlamaParity, TwentyStepsOfAdamW) {
   }
 }
 
-// Losses of five steps and all weights after them.
+// Losses of five steps and all weights after them, in bf16 with their f32 masters.
 struct Outcome {
   std::vector<double> losses;
-  std::vector<std::vector<float>> weights;
+  std::vector<std::vector<std::byte>> weights;
 
   bool operator==(const Outcome&) const = default;
 };
@@ -196,26 +223,40 @@ Outcome outcome(const Variant& variant) {
     result.losses.push_back(run.step(n).loss);
   }
   for (const std::string& name : run.parameters()) {
-    result.weights.push_back(run.state(name));
+    result.weights.push_back(run.state_bytes(name));
+    if (variant.dtype == DType::kBF16) {
+      result.weights.push_back(run.state_bytes("master." + name));
+    }
   }
   return result;
 }
 
-TEST(LlamaBitwise, SameRunTwice) {
-  EXPECT_EQ(outcome({}), outcome({}));
+class LlamaBitwise : public ::testing::TestWithParam<DType> {};
+
+TEST_P(LlamaBitwise, SameRunTwice) {
+  const Outcome first = outcome({.dtype = GetParam()});
+  EXPECT_NE(first.losses.back(), first.losses.front());
+  EXPECT_EQ(first, outcome({.dtype = GetParam()}));
 }
 
-TEST(LlamaBitwise, Recompute) {
-  EXPECT_EQ(outcome({}), outcome({.recompute = true}));
+TEST_P(LlamaBitwise, Recompute) {
+  EXPECT_EQ(outcome({.dtype = GetParam()}), outcome({.recompute = true, .dtype = GetParam()}));
 }
 
-TEST(LlamaBitwise, Fusion) {
-  EXPECT_EQ(outcome({}), outcome({.fuse = false}));
-  EXPECT_EQ(outcome({.recompute = true}), outcome({.fuse = false, .recompute = true}));
-  EXPECT_EQ(outcome({.group_gemms = false}), outcome({.fuse = false, .group_gemms = false}));
+TEST_P(LlamaBitwise, Fusion) {
+  EXPECT_EQ(outcome({.dtype = GetParam()}), outcome({.fuse = false, .dtype = GetParam()}));
+  EXPECT_EQ(outcome({.recompute = true, .dtype = GetParam()}),
+            outcome({.fuse = false, .recompute = true, .dtype = GetParam()}));
+  EXPECT_EQ(outcome({.group_gemms = false, .dtype = GetParam()}),
+            outcome({.fuse = false, .group_gemms = false, .dtype = GetParam()}));
 }
 
-TEST(LlamaBitwise, GroupedGemmsAgreeWithinTheLibrarysRounding) {
+INSTANTIATE_TEST_SUITE_P(Types,
+                         LlamaBitwise,
+                         ::testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& type) { return std::string(name(type.param)); });
+
+TEST(LlamaGroupedGemms, AgreeWithinTheLibrarysRounding) {
   const Outcome grouped = outcome({});
   const Outcome apart = outcome({.group_gemms = false});
   for (std::size_t i = 0; i < grouped.losses.size(); ++i) {
