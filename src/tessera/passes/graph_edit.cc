@@ -8,8 +8,14 @@
 namespace tessera {
 namespace {
 
+// A node of the edited graph; `kept` as it was.
+struct Part {
+  const Node* node;
+  bool kept;
+};
+
 // Which nodes of `nodes` are needed for the outputs, found backwards.
-std::vector<bool> needed_nodes(const std::vector<const Node*>& nodes,
+std::vector<bool> needed_nodes(const std::vector<Part>& nodes,
                                const std::vector<Output>& outputs,
                                std::size_t num_values) {
   std::vector<bool> read(num_values, false);
@@ -18,22 +24,23 @@ std::vector<bool> needed_nodes(const std::vector<const Node*>& nodes,
   }
   std::vector<bool> needed(nodes.size(), false);
   for (std::size_t i = nodes.size(); i-- > 0;) {
-    needed[i] = std::any_of(nodes[i]->results.begin(), nodes[i]->results.end(), [&](ValueId id) {
-      return read[id.at()];
-    });
+    const Node& node = *nodes[i].node;
+    needed[i] = std::any_of(
+        node.results.begin(), node.results.end(), [&](ValueId id) { return read[id.at()]; });
     if (!needed[i]) {
       continue;
     }
-    for (const ValueId operand : nodes[i]->operands) {
+    for (const ValueId operand : node.operands) {
       read[operand.at()] = true;
     }
   }
   return needed;
 }
 
-// Copies sources and needed nodes into a new graph with dense ids and inferred types.
+// Copies sources and needed nodes into a new graph with dense ids. Types are inferred, but for kept
+// nodes whose operands have the types that they had.
 Graph rebuild(const Graph& original,
-              const std::vector<const Node*>& nodes,
+              const std::vector<Part>& nodes,
               const std::vector<Output>& outputs,
               std::size_t num_values) {
   Graph result;
@@ -41,9 +48,11 @@ Graph rebuild(const Graph& original,
   result.values.reserve(num_values);
   result.nodes.reserve(nodes.size());
   std::vector<ValueId> renamed(num_values);
+  std::vector<bool> same_type(num_values, false);
   for (std::size_t i = 0; i < original.values.size(); ++i) {
     if (original.values[i].kind != ValueKind::kResult) {
       renamed[i] = ValueId::of(result.values.size());
+      same_type[i] = true;
       result.values.push_back(original.values[i]);
     }
   }
@@ -52,7 +61,10 @@ Graph rebuild(const Graph& original,
     if (!needed[i]) {
       continue;
     }
-    Node node = *nodes[i];
+    Node node = *nodes[i].node;
+    const bool same = nodes[i].kept && std::all_of(node.operands.begin(),
+                                                   node.operands.end(),
+                                                   [&](ValueId id) { return same_type[id.at()]; });
     for (ValueId& operand : node.operands) {
       TESSERA_CHECK(renamed[operand.at()].valid(),
                     "{} reads %{} before it is defined",
@@ -60,7 +72,8 @@ Graph rebuild(const Graph& original,
                     operand.index);
       operand = renamed[operand.at()];
     }
-    TensorTypes types = infer(*node.op, result.types(node.operands));
+    TensorTypes types =
+        same ? original.types(node.results) : infer(*node.op, result.types(node.operands));
     TESSERA_CHECK(types.size() == node.results.size(),
                   "{} has {} results, expected {}",
                   to_string(*node.op),
@@ -69,7 +82,10 @@ Graph rebuild(const Graph& original,
     const NodeId id = NodeId::of(result.nodes.size());
     for (std::size_t r = 0; r < node.results.size(); ++r) {
       const ValueId value = ValueId::of(result.values.size());
-      renamed[node.results[r].at()] = value;
+      const std::size_t old = node.results[r].at();
+      renamed[old] = value;
+      same_type[old] =
+          same || (old < original.values.size() && original.values[old].type == types[r]);
       node.results[r] = value;
       result.values.push_back({.type = std::move(types[r]),
                                .producer = id,
@@ -113,14 +129,15 @@ void GraphEdit::set_operand(NodeId id, std::size_t index, ValueId value) {
 }
 
 Graph GraphEdit::apply() const {
-  std::vector<const Node*> nodes;
+  std::vector<Part> nodes;
   for (std::size_t i = 0; i <= graph_.nodes.size(); ++i) {
     for (const Node& node : inserted_[i]) {
-      nodes.push_back(&node);
+      nodes.push_back({.node = &node, .kept = false});
     }
     if (i < graph_.nodes.size() && !removed_[i]) {
       const auto changed = changed_.find(NodeId::of(i));
-      nodes.push_back(changed != changed_.end() ? &changed->second : &graph_.nodes[i]);
+      const bool kept = changed == changed_.end();
+      nodes.push_back({.node = kept ? &graph_.nodes[i] : &changed->second, .kept = kept});
     }
   }
   return rebuild(graph_, nodes, outputs_, static_cast<std::size_t>(num_values_));
