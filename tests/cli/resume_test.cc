@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -118,6 +119,57 @@ TEST_F(KillTest, ResumeFromANamedCheckpointOrNot) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err,
               HasSubstr("checkpoint.resume = \"none\", but b/checkpoints/step-00000012 exists"));
+}
+
+// A run that goes on from an older checkpoint of its own leaves the newer ones behind.
+TEST_F(KillTest, ResumeFromAnOlderCheckpointOfItsOwn) {
+  ASSERT_EQ(train("a", {"--train.steps=10", "--checkpoint.every=2"}).code, 0);
+  const Outcome branch = train("a",
+                               {"--train.steps=7",
+                                "--checkpoint.resume=a/checkpoints/step-00000006",
+                                "--checkpoint.keep=1",
+                                "--sample.prompt=Line",
+                                "--sample.tokens=1"});
+  ASSERT_EQ(branch.code, 0) << branch.err;
+  EXPECT_THAT(branch.err,
+              HasSubstr("set aside as a/checkpoints/abandoned-step-00000010: the run goes on from "
+                        "step 6\n"));
+  EXPECT_EQ(checkpoint("a"), checkpoint("a", 7));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint("a", 6))) << "keep = 1";
+  EXPECT_TRUE(std::filesystem::exists(path("a/checkpoints/abandoned-step-00000010")));
+  EXPECT_THAT(metrics("a"), SizeIs(7));
+  const Outcome generated = tessera({"generate", checkpoint("a", 7), "--prompt=Line", "--tokens=1"});
+  EXPECT_THAT(branch.out, HasSubstr(generated.out));
+
+  ASSERT_EQ(train("a", {"--train.steps=7"}).code, 0) << "nothing to do changes nothing";
+  EXPECT_EQ(checkpoint("a"), checkpoint("a", 7));
+  ASSERT_EQ(train("a", {"--train.steps=12"}).code, 0);
+  ASSERT_EQ(train("b", {"--train.steps=10", "--checkpoint.every=2"}).code, 0);
+  const std::vector<std::string> resumed = {"--train.steps=7",
+                                            "--checkpoint.resume=b/checkpoints/step-00000006"};
+  ASSERT_EQ(train("c", resumed).code, 0);
+  ASSERT_EQ(train("c", {"--train.steps=12"}).code, 0);
+  EXPECT_THAT(differing_tensors(checkpoint("a", 12), checkpoint("c", 12)), testing::IsEmpty());
+  EXPECT_THAT(metrics("a"), SizeIs(12));
+}
+
+// Nothing new is computed, so nothing that is there may go.
+TEST_F(KillTest, ResumeFromAnOlderCheckpointWithoutANewStep) {
+  ASSERT_EQ(train("a", {"--checkpoint.every=4"}).code, 0);
+  const Outcome outcome =
+      train("a", {"--train.steps=4", "--checkpoint.resume=a/checkpoints/step-00000004"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(checkpoint("a"), checkpoint("a", 12));
+  EXPECT_THAT(metrics("a"), SizeIs(12));
+}
+
+TEST_F(KillTest, ResumeFromARunDirectory) {
+  ASSERT_EQ(train("b", {"--train.steps=4"}).code, 0);
+  const Outcome outcome = train("a", {"--checkpoint.resume=b"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("resuming from b/checkpoints/step-00000004 after step 4\n"));
+  EXPECT_EQ(train("a", {"--checkpoint.resume=none/such"}).code, 3);
 }
 
 TEST_F(KillTest, AnotherSeedIsRefused) {

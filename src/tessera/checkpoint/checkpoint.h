@@ -92,9 +92,23 @@ std::filesystem::path checkpoint_directory(const std::filesystem::path& parent, 
 // skipped with a warning. Damage shows when it is opened: an older one is never taken in silence.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& parent);
 
-// Removes all but the newest `keep` complete checkpoints, and what interrupted saves left behind.
-// keep = 0 keeps all. Call it only from the one process that writes to `parent`.
+// The checkpoint that a user names: `path` itself, or the newest one of the run directory `path`;
+// none where it is neither. Errors: kInvalidData naming the path and the system's reason where it
+// cannot be looked at.
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& path);
+
+// Renames the complete checkpoints of `parent` after `step` to "abandoned-step-<number>" (with
+// ".2", ".3", ... where that name is taken): a run that goes on from `step` takes another way, and
+// from then on they are neither found as newest nor pruned. Returns the new paths, newest first.
 // Errors: kDeviceError naming the path and the system's reason.
-void prune_checkpoints(const std::filesystem::path& parent, int keep);
+std::vector<std::filesystem::path> set_aside_checkpoints(const std::filesystem::path& parent,
+                                                         std::int64_t step);
+
+// Removes all but the newest `keep` complete checkpoints, and what interrupted saves left behind.
+// keep = 0 keeps all; `written`, the one just saved, stays in any case. Call it only from the one
+// process that writes to `parent`. Errors: kDeviceError naming the path and the system's reason.
+void prune_checkpoints(const std::filesystem::path& parent,
+                       int keep,
+                       const std::filesystem::path& written = {});
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr std::string_view kAbandonedPrefix = "abandoned-";
 
 struct Found {
   std::int64_t step = 0;
@@ -73,6 +75,28 @@ std::vector<Found> complete_checkpoints(const fs::path& parent) {
   return found;
 }
 
+void rename_directory(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  TESSERA_REQUIRE(!error,
+                  ErrorCode::kDeviceError,
+                  "cannot rename {} to {}: {}",
+                  from.string(),
+                  to.string(),
+                  error.message());
+}
+
+// What has not been set aside under the name of `checkpoint` before.
+fs::path abandoned_name(const fs::path& checkpoint) {
+  const std::string name = format("{}{}", kAbandonedPrefix, checkpoint.filename().string());
+  fs::path path = checkpoint.parent_path() / name;
+  std::error_code ignored;
+  for (int i = 2; fs::exists(path, ignored); ++i) {
+    path.replace_filename(format("{}.{}", name, i));
+  }
+  return path;
+}
+
 void remove_directory(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -91,7 +115,36 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& parent) {
   return found.empty() ? std::nullopt : std::optional(found.front().path);
 }
 
-void prune_checkpoints(const fs::path& parent, int keep) {
+std::optional<fs::path> find_checkpoint(const fs::path& path) {
+  std::error_code error;
+  const fs::path manifest = path / "manifest.json";
+  const fs::file_status status = fs::status(manifest, error);
+  if (fs::exists(status)) {
+    return path;
+  }
+  TESSERA_REQUIRE(status.type() == fs::file_type::not_found,
+                  ErrorCode::kInvalidData,
+                  "cannot open {}: {}",
+                  manifest.string(),
+                  error.message());
+  return find_newest_checkpoint(path / "checkpoints");
+}
+
+std::vector<fs::path> set_aside_checkpoints(const fs::path& parent, std::int64_t step) {
+  std::vector<fs::path> renamed;
+  for (const Found& found : complete_checkpoints(parent)) {
+    if (found.step > step) {
+      renamed.push_back(abandoned_name(found.path));
+      rename_directory(found.path, renamed.back());
+    }
+  }
+  if (!renamed.empty()) {
+    sync_directory(parent);
+  }
+  return renamed;
+}
+
+void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written) {
   for (const fs::path& path : entries_of(parent)) {
     if (path.filename().string().starts_with(kTemporaryPrefix)) {
       remove_directory(path);
@@ -100,17 +153,13 @@ void prune_checkpoints(const fs::path& parent, int keep) {
   const std::vector<Found> found = complete_checkpoints(parent);
   const std::size_t kept = keep == 0 ? found.size() : static_cast<std::size_t>(keep);
   for (std::size_t i = kept; i < found.size(); ++i) {
+    if (found[i].path == written) {
+      continue;
+    }
     // Under a temporary name first, so that a kill half-way leaves nothing that looks complete.
     const fs::path doomed =
         parent / format("{}{}", kTemporaryPrefix, found[i].path.filename().string());
-    std::error_code error;
-    fs::rename(found[i].path, doomed, error);
-    TESSERA_REQUIRE(!error,
-                    ErrorCode::kDeviceError,
-                    "cannot rename {} to {}: {}",
-                    found[i].path.string(),
-                    doomed.string(),
-                    error.message());
+    rename_directory(found[i].path, doomed);
     remove_directory(doomed);
   }
 }

@@ -34,6 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // The state of a model of two parameters in bf16 with f32 master weights.
 class State {
@@ -253,6 +254,55 @@ TEST_F(CheckpointTest, PruneKeepsTheNewestAndClearsLeftovers) {
   prune_checkpoints(parent_, 2);
   EXPECT_THAT(names_in(parent_), ElementsAre("mine", "step-00000003", "step-00000010"));
   prune_checkpoints(root_.path() / "missing", 2);
+}
+
+TEST_F(CheckpointTest, PruneNeverTakesTheOneJustWritten) {
+  for (const std::int64_t step : {7, 8, 10}) {
+    save(step, 1);
+  }
+  prune_checkpoints(parent_, 1, checkpoint_directory(parent_, 7));
+  EXPECT_THAT(names_in(parent_), ElementsAre("step-00000007", "step-00000010"));
+}
+
+TEST_F(CheckpointTest, SetAsideAreNeitherFoundNorPruned) {
+  EXPECT_THAT(set_aside_checkpoints(parent_, 0), IsEmpty()) << "no such directory";
+  for (const std::int64_t step : {6, 8, 10}) {
+    save(step, 1);
+  }
+  EXPECT_THAT(set_aside_checkpoints(parent_, 6),
+              ElementsAre(parent_ / "abandoned-step-00000010", parent_ / "abandoned-step-00000008"));
+  EXPECT_EQ(find_newest_checkpoint(parent_), checkpoint_directory(parent_, 6));
+  save(8, 2);
+  EXPECT_THAT(set_aside_checkpoints(parent_, 6),
+              ElementsAre(parent_ / "abandoned-step-00000008.2"));
+  prune_checkpoints(parent_, 1);
+  EXPECT_THAT(names_in(parent_),
+              ElementsAre("abandoned-step-00000008",
+                          "abandoned-step-00000008.2",
+                          "abandoned-step-00000010",
+                          "step-00000006"));
+  State first(1);
+  expect_state(CheckpointReader(parent_ / "abandoned-step-00000008"), first);
+}
+
+TEST_F(CheckpointTest, FindsWhatAUserNames) {
+  EXPECT_EQ(find_checkpoint(root_.path() / "run"), std::nullopt);
+  save(3, 1);
+  const fs::path newest = save(4, 1);
+  EXPECT_EQ(find_checkpoint(root_.path() / "run"), newest);
+  EXPECT_EQ(find_checkpoint(newest), newest);
+  EXPECT_EQ(find_checkpoint(parent_), std::nullopt);
+}
+
+// As a directory that may not be searched, which root may: here the system refuses the name.
+TEST_F(CheckpointTest, NamesWhyACheckpointCannotBeLookedAt) {
+  const fs::path path = root_.path() / std::string(300, 'x');
+  const std::string reason =
+      format("cannot open {}: File name too long", (path / "manifest.json").string());
+  const Error looked = caught([&] { find_checkpoint(path); });
+  EXPECT_EQ(looked.code(), ErrorCode::kInvalidData);
+  EXPECT_EQ(looked.message(), reason);
+  EXPECT_EQ(caught([&] { CheckpointReader reader(path); }).message(), reason);
 }
 
 TEST_F(CheckpointTest, NamesTheFirstDifferenceOfAnotherModel) {

@@ -47,9 +47,12 @@ void train_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
   const TrainResult result = train(resolved, resolve_model(resolved));
   if (result.interrupted) {
-    log_info(format("stopped after step {}; the same command goes on from there", result.step));
+    log_info(format("stopped after step {}; {} goes on from there",
+                    result.step,
+                    resolved.checkpoint.resume == "auto" ? "the same command"
+                                                         : "checkpoint.resume = \"auto\""));
   } else if (!resolved.sample.prompt.empty()) {
-    generate({.checkpoint = resolved.run.dir,
+    generate({.checkpoint = result.checkpoint.value(),
               .prompt = resolved.sample.prompt,
               .max_tokens = resolved.sample.tokens,
               .temperature = resolved.sample.temperature,

@@ -24,20 +24,17 @@
 namespace tessera {
 namespace {
 
-std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
-  TESSERA_REQUIRE(std::filesystem::exists(path),
+std::filesystem::path require_checkpoint(const std::filesystem::path& path) {
+  auto found = find_checkpoint(path);
+  TESSERA_REQUIRE(found || std::filesystem::exists(path),
                   ErrorCode::kInvalidConfig,
                   "{} does not exist, expected a run directory or a checkpoint",
                   path.string());
-  if (std::filesystem::exists(path / "manifest.json")) {
-    return path;
-  }
-  const auto newest = find_newest_checkpoint(path / "checkpoints");
-  TESSERA_REQUIRE(newest.has_value(),
+  TESSERA_REQUIRE(found.has_value(),
                   ErrorCode::kInvalidConfig,
                   "{} has no checkpoint: train first, or name one",
                   path.string());
-  return *newest;
+  return *std::move(found);
 }
 
 // A model with its weights that gives the logits after a sequence of tokens.
@@ -98,7 +95,7 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::s
 }  // namespace
 
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
-  const CheckpointReader checkpoint(find_checkpoint(options.checkpoint));
+  const CheckpointReader checkpoint(require_checkpoint(options.checkpoint));
   const RunConfig config =
       resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
   const ModelDescription model = resolve_model(config);

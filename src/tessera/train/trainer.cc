@@ -102,14 +102,17 @@ class Trainer {
                       newest.value_or("").string());
       return std::nullopt;
     }
-    if (config_.checkpoint.resume != "auto") {
-      return config_.checkpoint.resume;
+    if (config_.checkpoint.resume == "auto") {
+      return newest;
     }
-    return newest;
+    // What is no checkpoint is reported when it is opened.
+    const std::filesystem::path named = config_.checkpoint.resume;
+    return find_checkpoint(named).value_or(named);
   }
 
   void start_state() {
-    if (const auto path = resume_from(); path.has_value()) {
+    const auto path = resume_from();
+    if (path.has_value()) {
       const CheckpointReader reader(*path);
       reader.require_model(model_.json, state_tensors(*executor_));
       load_state(*executor_, reader);
@@ -130,20 +133,30 @@ class Trainer {
                        static_cast<int>(config_.run.threads));
       meta_.seed = static_cast<std::uint64_t>(config_.run.seed);
     }
+    saved_ = path;
     meta_.model = model_.json;
     meta_.config = to_toml(config_);
     saved_step_ = meta_.step;
   }
 
+  // The steps to come replace those that the run directory has after this one.
+  void leave_other_branch() {
+    for (const std::filesystem::path& path : set_aside_checkpoints(checkpoints(), meta_.step)) {
+      log_info(format("set aside as {}: the run goes on from step {}", path.string(), meta_.step));
+    }
+  }
+
   TrainResult loop() {
-    const StopSignal stop;
-    MetricsWriter metrics(directory_ / "metrics.jsonl", meta_.step);
-    Progress progress({.plain_every = config_.log.every});
-    TrainResult result{.step = meta_.step};
     if (meta_.step >= config_.train.steps) {
       log_info(
           format("nothing to do: the run is at step {} of {}", meta_.step, config_.train.steps));
+      return {.step = meta_.step, .checkpoint = saved_};
     }
+    const StopSignal stop;
+    leave_other_branch();
+    MetricsWriter metrics(directory_ / "metrics.jsonl", meta_.step);
+    Progress progress({.plain_every = config_.log.every});
+    TrainResult result{.step = meta_.step};
     while (meta_.step < config_.train.steps && !stop.requested()) {
       const StepMetrics step = run_step();
       metrics.write(step);
@@ -160,6 +173,7 @@ class Trainer {
     if (meta_.step > saved_step_) {
       save(progress);
     }
+    result.checkpoint = saved_;
     return result;
   }
 
@@ -252,11 +266,10 @@ class Trainer {
 
   void save(Progress& progress) {
     progress.clear();
-    std::filesystem::create_directories(checkpoints());
-    save_checkpoint(
-        checkpoint_directory(checkpoints(), meta_.step), meta_, state_tensors(*executor_));
+    saved_ = checkpoint_directory(checkpoints(), meta_.step);
+    save_checkpoint(*saved_, meta_, state_tensors(*executor_));
     saved_step_ = meta_.step;
-    prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep));
+    prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep), *saved_);
   }
 
   const RunConfig& config_;
@@ -272,6 +285,7 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   CheckpointMeta meta_;
   std::int64_t saved_step_ = 0;
+  std::optional<std::filesystem::path> saved_;  // the checkpoint of saved_step_; none: fresh
   int skipped_in_a_row_ = 0;
   double seconds_ = 0.0;  // of a step, smoothed
 };

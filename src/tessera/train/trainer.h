@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 
 #include "tessera/config/run_config.h"
@@ -12,11 +13,13 @@ namespace tessera {
 struct TrainResult {
   std::int64_t step = 0;            // last step that ended
   std::optional<double> loss = {};  // of that step, mean over its valid tokens; none: nothing to do
-  bool interrupted = false;         // by SIGINT or SIGTERM; everything is saved
+  bool interrupted = false;         // by a signal (StopSignal); everything is saved
+  std::optional<std::filesystem::path> checkpoint = {};  // of that step; none: none has ended
 };
 
 // Trains `model` as `config` says: data, program, steps, metrics and checkpoints in config.run.dir,
-// progress on stderr. Goes on from the checkpoint that checkpoint.resume names.
+// progress on stderr. Goes on from the checkpoint that checkpoint.resume names; newer ones in
+// config.run.dir are set aside before the first new step.
 // Nothing in config.model is looked at, so that `model` may be one that no config can name.
 // Errors: every code; a run that diverges three steps in a row throws kDiverged.
 TrainResult train(const RunConfig& config, const ModelDescription& model);
