@@ -1,30 +1,66 @@
 #include "tessera/train/stop_signal.h"
 
-#include <csignal>
+#include <cerrno>
+#include <cstddef>
+#include <string_view>
+
+#include <unistd.h>
 
 namespace tessera {
 namespace {
 
-// Signal handlers reach nothing but statics.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): see above
-volatile std::sig_atomic_t stop_requested = 0;
+// On a terminal the live line is left as it stands.
+constexpr std::string_view kNotice =
+    "\nstopping: this step is finished and saved; a second signal quits at once\n";
 
+// Signal handlers reach nothing but statics.
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): see above
+volatile std::sig_atomic_t stop_requested = 0;
+volatile std::sig_atomic_t on_terminal = 0;
+
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
+
+// Calls nothing but what POSIX allows in a handler.
 void on_signal(int signal) {
-  stop_requested = 1;
-  std::signal(signal, SIG_DFL);
+  const int error = errno;
+  if (stop_requested != 0) {
+    // Blocked in here, it ends the process when this returns.
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  } else {
+    stop_requested = 1;
+    const std::size_t skipped = on_terminal != 0 ? 0 : 1;
+    // A notice that cannot be written must not keep the step from being saved.
+    [[maybe_unused]] const ssize_t written =
+        ::write(STDERR_FILENO, kNotice.data() + skipped, kNotice.size() - skipped);
+  }
+  errno = error;
 }
 
 }  // namespace
 
 StopSignal::StopSignal() {
   stop_requested = 0;
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  on_terminal = ::isatty(STDERR_FILENO);
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : kSignals) {
+    sigaddset(&action.sa_mask, signal);
+  }
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) {
+      ::sigaction(kSignals[i], &action, nullptr);
+    }
+  }
 }
 
 StopSignal::~StopSignal() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], &before_[i], nullptr);
+  }
 }
 
 bool StopSignal::requested() const {

@@ -1,6 +1,7 @@
 #include "tessera/train/stop_signal.h"
 
 #include <csignal>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -9,10 +10,13 @@ namespace {
 
 class StopSignalDeathTest : public testing::TestWithParam<int> {};
 
-TEST_P(StopSignalDeathTest, TheFirstIsNoted) {
+TEST_P(StopSignalDeathTest, TheFirstIsNotedAndAnnounced) {
   const StopSignal stop;
   EXPECT_FALSE(stop.requested());
+  testing::internal::CaptureStderr();
   std::raise(GetParam());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "stopping: this step is finished and saved; a second signal quits at once\n");
   EXPECT_TRUE(stop.requested());
 }
 
@@ -22,15 +26,6 @@ TEST_P(StopSignalDeathTest, TheNextWaiterStartsAfresh) {
     std::raise(GetParam());
   }
   EXPECT_FALSE(StopSignal().requested());
-}
-
-TEST_P(StopSignalDeathTest, TheSecondEndsTheProcess) {
-  const auto raise_twice = [] {
-    const StopSignal stop;
-    std::raise(GetParam());
-    std::raise(GetParam());
-  };
-  EXPECT_EXIT(raise_twice(), testing::KilledBySignal(GetParam()), "");
 }
 
 TEST_P(StopSignalDeathTest, WithoutAWaiterTheProcessEnds) {
@@ -43,7 +38,36 @@ TEST_P(StopSignalDeathTest, WithoutAWaiterTheProcessEnds) {
   EXPECT_EXIT(raise_after(), testing::KilledBySignal(GetParam()), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, StopSignalDeathTest, testing::Values(SIGINT, SIGTERM));
+// As nohup and a shell's background jobs start a program.
+TEST_P(StopSignalDeathTest, WhatWasIgnoredStaysIgnored) {
+  const auto before = std::signal(GetParam(), SIG_IGN);
+  {
+    const StopSignal stop;
+    std::raise(GetParam());
+    std::raise(GetParam());
+    EXPECT_FALSE(stop.requested());
+  }
+  EXPECT_EQ(std::signal(GetParam(), before), SIG_IGN);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, StopSignalDeathTest, testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+class TwoSignalsDeathTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(TwoSignalsDeathTest, TheSecondOfAnyKindEndsTheProcess) {
+  const int second = std::get<1>(GetParam());
+  const auto raise_both = [] {
+    const StopSignal stop;
+    std::raise(std::get<0>(GetParam()));
+    std::raise(std::get<1>(GetParam()));
+  };
+  EXPECT_EXIT(raise_both(), testing::KilledBySignal(second), "stopping");
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals,
+                         TwoSignalsDeathTest,
+                         testing::Combine(testing::Values(SIGINT, SIGTERM, SIGHUP),
+                                          testing::Values(SIGINT, SIGTERM, SIGHUP)));
 
 }  // namespace
 }  // namespace tessera
