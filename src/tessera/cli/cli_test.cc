@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
 #include "tessera/cli/build_info.h"
 #include "tessera/config/config.h"
 #include "tessera/tokenizer/tokenizer.h"
@@ -200,9 +202,32 @@ TEST_F(CliFiles, TokenizerErrors) {
   const std::string text = write("text.txt", "the cat");
   expect_error({"tokenizer", "train", text.c_str(), "--vocab", "100", "--output", output.c_str()},
                2,
-               "vocab_size is 100, but the 256 bytes and 2 special tokens need at least 258");
+               "--vocab is 100, but the 256 bytes and 2 special tokens need at least 258");
   EXPECT_FALSE(std::filesystem::exists(output));
 }
 
 }  // namespace
 }  // namespace tessera
+  expect_error({"tokenizer", "train", text.c_str(), "--vocab", "300", "--output", output.c_str()},
+               2,
+               "--vocab is 300, but the text (7 bytes) allows 5 merges only: use at most 263, or "
+               "more text");
+}
+
+TEST_F(CliFiles, TokenizerTrainReplacesNothingUnasked) {
+  const std::string text = write("text.txt", "the cat and the dog and the bird");
+  const std::string output = write("tokenizer.json", "mine");
+  expect_error({"tokenizer", "train", text.c_str(), "--vocab", "262", "--output", output.c_str()},
+               2,
+               output + " exists: choose another --output, or replace it with --force");
+  EXPECT_EQ(read_file(output), "mine");
+  EXPECT_EQ(run({"tokenizer",
+                 "train",
+                 text.c_str(),
+                 "--vocab=262",
+                 "--output",
+                 output.c_str(),
+                 "--force"})
+                .code,
+            0);
+  EXPECT_EQ(Tokenizer::load(output).vocab_size(), 262);

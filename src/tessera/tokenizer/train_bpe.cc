@@ -194,7 +194,8 @@ void check_options(const TrainBpeOptions& options) {
   const auto num_special = static_cast<std::int32_t>(options.special_tokens.size());
   TESSERA_REQUIRE(options.vocab_size >= kNumBytes + num_special,
                   ErrorCode::kInvalidConfig,
-                  "vocab_size is {}, but the {} bytes and {} special tokens need at least {}",
+                  "{} is {}, but the {} bytes and {} special tokens need at least {}",
+                  options.vocab_size_name,
                   options.vocab_size,
                   kNumBytes,
                   num_special,
@@ -253,8 +254,9 @@ Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options) {
     Pair pair;
     TESSERA_REQUIRE(pairs.pop(pair),
                     ErrorCode::kInvalidConfig,
-                    "vocab_size is {}, but the text ({} bytes) allows {} merges only: use at most "
-                    "{}, or more text",
+                    "{} is {}, but the text ({} bytes) allows {} merges only: use at most {}, or "
+                    "more text",
+                    options.vocab_size_name,
                     options.vocab_size,
                     text.size(),
                     id - kNumBytes,

@@ -12,6 +12,8 @@ namespace tessera {
 struct TrainBpeOptions {
   // Size of the vocabulary: the 256 bytes, the merged tokens and the special ones.
   std::int32_t vocab_size = 0;
+  // What error messages call it: the option or key that the user set. Borrowed.
+  std::string_view vocab_size_name = "vocab_size";
   // They get the last ids. Tokenizer::bos() and eos() know these two by their names.
   std::vector<std::string> special_tokens = {"<|begin_of_text|>", "<|end_of_text|>"};
 };

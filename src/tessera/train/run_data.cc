@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,22 +18,31 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
                   ErrorCode::kInvalidConfig,
                   "tokenizer.path is empty, expected a tokenizer.json (or, with "
                   "tokenizer.train_vocab, where to put one)");
-  const bool exists = std::filesystem::exists(config.tokenizer.path);
+  std::error_code error;
+  // One that cannot be looked at is reported with the system's reason when it is opened.
+  const bool exists = std::filesystem::status(config.tokenizer.path, error).type() !=
+                      std::filesystem::file_type::not_found;
   TESSERA_REQUIRE(exists || config.tokenizer.train_vocab > 0,
                   ErrorCode::kInvalidConfig,
                   "{} does not exist: name a tokenizer.json, or set tokenizer.train_vocab to train "
                   "one on the data",
                   config.tokenizer.path);
-  const std::vector<std::filesystem::path> files(config.data.files.begin(),
-                                                 config.data.files.end());
-  const Tokenizer tokenizer =
-      exists ? Tokenizer::load(config.tokenizer.path)
-             : train_tokenizer(files, config.tokenizer.train_vocab, config.tokenizer.path);
+  if (!exists) {
+    const std::vector<std::filesystem::path> files(config.data.files.begin(),
+                                                   config.data.files.end());
+    train_tokenizer(
+        files, config.tokenizer.train_vocab, config.tokenizer.path, "tokenizer.train_vocab");
+  }
+  return load_tokenizer(config.tokenizer.path, vocab);
+}
+
+Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab) {
+  Tokenizer tokenizer = Tokenizer::load(path);
   TESSERA_REQUIRE(tokenizer.vocab_size() == vocab,
                   ErrorCode::kInvalidConfig,
                   "the tokenizer {} has {} entries, the model {}: set model.vocab = {}, or name "
                   "the model's own tokenizer",
-                  config.tokenizer.path,
+                  path.string(),
                   tokenizer.vocab_size(),
                   vocab,
                   tokenizer.vocab_size());

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
+
 #include "tessera/config/run_config.h"
 #include "tessera/data/sequence_source.h"
 #include "tessera/tokenizer/tokenizer.h"
@@ -10,6 +13,10 @@ namespace tessera {
 // when it does not exist and tokenizer.train_vocab says so. Errors: kInvalidConfig where there is
 // neither, or where it has not the model's `vocab` entries.
 Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab);
+
+// A tokenizer.json for a model of `vocab` entries. Errors: kInvalidConfig where it has others, and
+// as Tokenizer::load().
+Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab);
 
 // The data files as sequences.
 SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer);
