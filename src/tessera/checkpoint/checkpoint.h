@@ -70,7 +70,7 @@ class CheckpointReader {
 
   // That this is a checkpoint of `model` (JSON text) with just these tensors, whose `data` is not
   // looked at. Errors: kInvalidData naming the first tensor (or else the first key of the model)
-  // that differs, found and expected.
+  // that differs, found and expected, or train.dtype where a parameter has another one.
   void require_model(std::string_view model, std::span<const CheckpointTensor> expected) const;
 
  private:

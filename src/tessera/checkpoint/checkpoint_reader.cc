@@ -189,6 +189,15 @@ void CheckpointReader::require_model(std::string_view model,
       };
   for (const CheckpointTensor& tensor : expected) {
     const CheckpointTensor* found = find(tensor.name, tensor.role);
+    // Parameters have the dtype that the run computes in.
+    const bool other_dtype = tensor.role == TensorRole::kParameter && found != nullptr &&
+                             found->shape == tensor.shape && found->dtype != tensor.dtype;
+    TESSERA_REQUIRE(!other_dtype,
+                    ErrorCode::kInvalidData,
+                    "checkpoint {} was made with train.dtype = \"{}\", found train.dtype = \"{}\"",
+                    directory_.string(),
+                    name(found->dtype),
+                    name(tensor.dtype));
     if (found == nullptr || found->dtype != tensor.dtype || found->shape != tensor.shape) {
       differ("tensor " + quote(tensor),
              found == nullptr ? "none" : describe(found->dtype, found->shape),
