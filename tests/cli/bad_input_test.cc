@@ -123,6 +123,21 @@ INSTANTIATE_TEST_SUITE_P(
                  "model/rope_theta: found 500000, expected 10000"},
         BadInput{"NoSuchCheckpoint",
                  {"--checkpoint.resume=none/such"},
+        BadInput{"CheckpointOfAnotherDtype",
+                 {"--train.dtype=bf16"},
+                 3,
+                 "checkpoint run/checkpoints/step-00000004 was made with train.dtype = \"f32\", "
+                 "found train.dtype = \"bf16\""},
+        BadInput{"PromptTooLong",
+                 {"--sample.prompt=" + std::string(40, 'Z')},
+                 2,
+                 "the prompt has 41 tokens, expected less than the 32 of the model's sequences "
+                 "(data.sequence_length) (sample.prompt)"},
+        BadInput{"NewTokenizerTooSmall",
+                 {"--tokenizer.path=new.json", "--tokenizer.train_vocab=100", "--model.vocab=100"},
+                 2,
+                 "tokenizer.train_vocab is 100, but the 256 bytes and 2 special tokens need at "
+                 "least 258"},
                  3,
                  "none/such is not a checkpoint: it has no manifest.json (while opening checkpoint "
                  "none/such)"}),

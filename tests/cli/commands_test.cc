@@ -74,8 +74,41 @@ TEST_F(CommandsTest, GenerateErrors) {
   ASSERT_EQ(train("a").code, 0);
   const Outcome long_prompt = tessera({"generate", "a", "--prompt", corpus_text()});
   EXPECT_EQ(long_prompt.code, 2);
-  EXPECT_THAT(long_prompt.err, HasSubstr("the model was trained on sequences of 32"));
+  EXPECT_THAT(long_prompt.err, HasSubstr("expected less than the 32 of the model's sequences"));
   EXPECT_THAT(long_prompt.out, IsEmpty());
+}
+
+// The run directory is all that generate needs, wherever it is called from and moved to.
+TEST_F(CommandsTest, GenerateTakesTheTokenizerOfTheRun) {
+  ASSERT_EQ(train("a").code, 0);
+  EXPECT_EQ(read_file(path("a/tokenizer.json")), read_file(path("tokenizer.json")));
+  const std::string text = generate({});
+  std::filesystem::remove(path("tokenizer.json"));
+  EXPECT_EQ(generate({}), text);
+  std::filesystem::create_directory(path("other"));
+  std::filesystem::rename(path("a"), path("moved"));
+  for (const char* place : {"../moved", "../moved/checkpoints/step-00000012/"}) {
+    const Outcome outcome =
+        shell(format("cd other && exec \"$tessera\" generate {} --prompt 'Line 7'", place));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, text);
+  }
+}
+
+TEST_F(CommandsTest, GenerateRefusesAnotherTokenizer) {
+  ASSERT_EQ(train("a").code, 0);
+  ASSERT_EQ(tessera({"tokenizer", "train", "run.toml", "--vocab=262", "--output=other.json"}).code,
+            0);
+  std::filesystem::copy_file(path("other.json"),
+                             path("a/tokenizer.json"),
+                             std::filesystem::copy_options::overwrite_existing);
+  const Outcome outcome = tessera({"generate", "a", "--prompt=x"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("a/tokenizer.json is not the tokenizer that a/checkpoints/step-00000012 was "
+                "trained with: found checksum "));
+  EXPECT_THAT(outcome.out, IsEmpty());
 }
 
 TEST_F(CommandsTest, TokenizerOfItsOwnTrainsTheSameRun) {

@@ -10,7 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
@@ -138,7 +140,8 @@ TEST_F(KillTest, ResumeFromAnOlderCheckpointOfItsOwn) {
   EXPECT_FALSE(std::filesystem::exists(checkpoint("a", 6))) << "keep = 1";
   EXPECT_TRUE(std::filesystem::exists(path("a/checkpoints/abandoned-step-00000010")));
   EXPECT_THAT(metrics("a"), SizeIs(7));
-  const Outcome generated = tessera({"generate", checkpoint("a", 7), "--prompt=Line", "--tokens=1"});
+  const Outcome generated =
+      tessera({"generate", checkpoint("a", 7), "--prompt=Line", "--tokens=1"});
   EXPECT_THAT(branch.out, HasSubstr(generated.out));
 
   ASSERT_EQ(train("a", {"--train.steps=7"}).code, 0) << "nothing to do changes nothing";
@@ -167,9 +170,39 @@ TEST_F(KillTest, ResumeFromARunDirectory) {
   ASSERT_EQ(train("b", {"--train.steps=4"}).code, 0);
   const Outcome outcome = train("a", {"--checkpoint.resume=b"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err,
-              HasSubstr("resuming from b/checkpoints/step-00000004 after step 4\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("resuming from b/checkpoints/step-00000004 after step 4\n"));
   EXPECT_EQ(train("a", {"--checkpoint.resume=none/such"}).code, 3);
+}
+
+TEST_F(KillTest, AnotherTokenizerIsRefused) {
+  ASSERT_EQ(train("a").code, 0);
+  // One of as many entries, so that nothing else would tell them apart.
+  write_test_file(
+      path("other.txt"),
+      "Lines of another text, with other words and other pairs: " + corpus_text().substr(3000));
+  ASSERT_EQ(tessera({"tokenizer", "train", "other.txt", "--vocab=300", "--output=other.json"}).code,
+            0);
+  ASSERT_NE(read_file(path("other.json")), read_file(path("tokenizer.json")));
+  const Outcome outcome = train("a", {"--tokenizer.path=other.json", "--train.steps=20"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err,
+              testing::AllOf(HasSubstr("error: other.json is not the tokenizer that "
+                                       "a/checkpoints/step-00000012 was trained with"),
+                             HasSubstr("a/tokenizer.json: name it in tokenizer.path")));
+  EXPECT_EQ(read_file(path("a/tokenizer.json")), read_file(path("tokenizer.json")));
+  EXPECT_THAT(metrics("a"), SizeIs(12));
+}
+
+TEST_F(KillTest, ChangedKeysAreNamedOnce) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  EXPECT_THAT(train("a", {"--train.steps=5", "--checkpoint.every=2", "--passes.fuse=false"}).err,
+              testing::Not(HasSubstr("warning")));
+  const Outcome outcome = train("a", {"--data.shuffle=false", "--train.microbatch=4"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: not bit by bit the run that was never stopped, since these keys "
+                        "differ from a/checkpoints/step-00000005: data.shuffle (true, now false), "
+                        "train.microbatch (2, now 4)\n"));
 }
 
 TEST_F(KillTest, AnotherSeedIsRefused) {

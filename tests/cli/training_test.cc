@@ -109,6 +109,11 @@ Outcome TrainingTest::tessera(std::vector<std::string> arguments) const {
   return Process(arguments, directory_.path()).finish();
 }
 
+Outcome TrainingTest::shell(const std::string& line) const {
+  return Process({"/bin/sh", "-c", format("tessera='{}'; {}", program(), line)}, directory_.path())
+      .finish();
+}
+
 Outcome TrainingTest::train(const std::string& run, std::vector<std::string> overrides) const {
   return tessera(train_arguments(run, std::move(overrides)));
 }

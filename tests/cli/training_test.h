@@ -26,6 +26,9 @@ class TrainingTest : public testing::Test {
   // `build/tessera ARGUMENTS` in the directory.
   Outcome tessera(std::vector<std::string> arguments) const;
 
+  // A line of /bin/sh there, in which "$tessera" is the program.
+  Outcome shell(const std::string& line) const;
+
   // `tessera train run.toml --run.dir=RUN OVERRIDES`.
   Outcome train(const std::string& run, std::vector<std::string> overrides = {}) const;
 

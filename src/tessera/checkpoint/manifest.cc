@@ -88,6 +88,7 @@ std::string print_body(const Manifest& manifest) {
   body += format(" \"trainer\": {},\n", to_json(manifest.meta).dump());
   body += format(" \"model\": {},\n", Json::parse(manifest.meta.model).dump());
   body += format(" \"config\": {},\n", Json(manifest.meta.config).dump());
+  body += format(" \"tokenizer\": {},\n", Json(manifest.meta.tokenizer).dump());
   body += format(" \"files\": {},\n", print_lines(manifest.files));
   body += format(" \"tensors\": {}\n}}", print_lines(manifest.tensors));
   return body;
@@ -176,7 +177,8 @@ Manifest parse_body(const Json& json) {
                    .tokens_seen = trainer.at("tokens_seen"),
                    .seed = trainer.at("seed"),
                    .model = json.at("model").dump(),
-                   .config = json.at("config")};
+                   .config = json.at("config"),
+                   .tokenizer = json.value("tokenizer", "")};
   for (const Json& file : json.at("files")) {
     manifest.files.push_back(parse_file(file));
   }

@@ -27,8 +27,9 @@ struct CheckpointMeta {
   std::int64_t applied_steps = 0;  // steps whose update was applied: the optimizer's step count
   std::int64_t tokens_seen = 0;
   std::uint64_t seed = 0;
-  std::string model = {};   // JSON text; compared when a run resumes
-  std::string config = {};  // the resolved config, as text
+  std::string model = {};      // JSON text; compared when a run resumes
+  std::string config = {};     // the resolved config, as text
+  std::string tokenizer = {};  // XXH3, 128 bits, of the run's tokenizer.json; empty: not known
 
   friend bool operator==(const CheckpointMeta&, const CheckpointMeta&) = default;
 };

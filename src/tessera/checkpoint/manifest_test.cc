@@ -26,7 +26,8 @@ Manifest example() {
                .tokens_seen = 819200,
                .seed = 0xffffffffffffffffULL,
                .model = R"({"name":"llama3","eps":1e-05,"dim":256})",
-               .config = "[run]\nseed = 42 # \"é\"\n"},
+               .config = "[run]\nseed = 42 # \"é\"\n",
+               .tokenizer = "0123456789abcdef0123456789abcdef"},
       .files = {{.name = "model-00001-of-00001.safetensors",
                  .digest = {.size_bytes = 120, .xxh3_128 = "99aa06d3014798d86001c324468d497f"}}},
       .tensors = {
@@ -69,6 +70,7 @@ TEST(Manifest, PrintsTheDocumentedText) {
  "trainer": {"step":400,"applied_steps":399,"tokens_seen":819200,"seed":18446744073709551615},
  "model": {"name":"llama3","eps":1e-05,"dim":256},
  "config": "[run]\nseed = 42 # \"é\"\n",
+ "tokenizer": "0123456789abcdef0123456789abcdef",
  "files": [
   {"name":"model-00001-of-00001.safetensors","size_bytes":120,"xxh3_128":"99aa06d3014798d86001c324468d497f"}
  ],

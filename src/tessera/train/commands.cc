@@ -46,24 +46,22 @@ std::string cost_text(const Program& program) {
 void train_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
   const TrainResult result = train(resolved, resolve_model(resolved));
+  print_now(format("metrics: {0}/metrics.jsonl, checkpoints: {0}/checkpoints (step {1}{2})\n",
+                   resolved.run.dir,
+                   result.step,
+                   result.loss ? format(", loss {:.4f}", *result.loss) : ""));
   if (result.interrupted) {
     log_info(format("stopped after step {}; {} goes on from there",
                     result.step,
                     resolved.checkpoint.resume == "auto" ? "the same command"
                                                          : "checkpoint.resume = \"auto\""));
   } else if (!resolved.sample.prompt.empty()) {
-    generate({.checkpoint = result.checkpoint.value(),
-              .prompt = resolved.sample.prompt,
-              .max_tokens = resolved.sample.tokens,
-              .temperature = resolved.sample.temperature,
-              .seed = static_cast<std::uint64_t>(resolved.run.seed)},
-             print_now);
-    print("\n");
+    generate_command({.checkpoint = result.checkpoint.value(),
+                      .prompt = resolved.sample.prompt,
+                      .max_tokens = resolved.sample.tokens,
+                      .temperature = resolved.sample.temperature,
+                      .seed = static_cast<std::uint64_t>(resolved.run.seed)});
   }
-  print(format("metrics: {0}/metrics.jsonl, checkpoints: {0}/checkpoints (step {1}{2})\n",
-               resolved.run.dir,
-               result.step,
-               result.loss ? format(", loss {:.4f}", *result.loss) : ""));
 }
 
 void explain_command(const RunConfig& config) {

@@ -17,6 +17,8 @@
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/utf8.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/resume.h"
+#include "tessera/train/run_data.h"
 #include "tessera/train/sampler.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
@@ -80,7 +82,11 @@ class Generator {
   Executor executor_;
 };
 
-std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& prompt) {
+}  // namespace
+
+std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
+                                        const std::string& prompt,
+                                        std::int64_t sequence_length) {
   std::vector<std::int32_t> tokens;
   if (const auto bos = tokenizer.bos()) {
     tokens.push_back(*bos);
@@ -89,25 +95,27 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::s
   TESSERA_REQUIRE(!tokens.empty(),
                   ErrorCode::kInvalidConfig,
                   "the prompt is empty and the tokenizer has no begin-of-text token");
+  TESSERA_REQUIRE(static_cast<std::int64_t>(tokens.size()) < sequence_length,
+                  ErrorCode::kInvalidConfig,
+                  "the prompt has {} tokens, expected less than the {} of the model's sequences "
+                  "(data.sequence_length)",
+                  tokens.size(),
+                  sequence_length);
   return tokens;
 }
 
-}  // namespace
-
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
-  const CheckpointReader checkpoint(require_checkpoint(options.checkpoint));
+  const std::filesystem::path path = require_checkpoint(options.checkpoint);
+  const CheckpointReader checkpoint(path);
   const RunConfig config =
       resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
   const ModelDescription model = resolve_model(config);
-  const Tokenizer tokenizer = Tokenizer::load(config.tokenizer.path);
+  const std::filesystem::path tokenizer_path = checkpoint_tokenizer(path, config.tokenizer.path);
+  require_tokenizer(tokenizer_path, path, checkpoint.meta());
+  const Tokenizer tokenizer = load_tokenizer(tokenizer_path, model.vocab);
+  std::vector<std::int32_t> tokens =
+      prompt_tokens(tokenizer, options.prompt, config.data.sequence_length);
   Generator generator(config, model, checkpoint);
-
-  std::vector<std::int32_t> tokens = prompt_tokens(tokenizer, options.prompt);
-  TESSERA_REQUIRE(static_cast<std::int64_t>(tokens.size()) < generator.length(),
-                  ErrorCode::kInvalidConfig,
-                  "the prompt has {} tokens, the model was trained on sequences of {}",
-                  tokens.size(),
-                  generator.length());
   Utf8Stream stream;
   emit(options.prompt);
   const std::uint64_t key = random_key(options.seed, "generate");

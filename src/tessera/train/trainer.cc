@@ -1,11 +1,11 @@
 #include "tessera/train/trainer.h"
 
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,7 +21,9 @@
 #include "tessera/metrics/progress.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/train/generate.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
@@ -59,6 +61,11 @@ class Trainer {
   TrainResult run() {
     require_fits(program_, config_, model_, query_);
     const Tokenizer tokenizer = run_tokenizer(config_, model_.vocab);
+    if (!config_.sample.prompt.empty()) {
+      with_context(
+          [] { return "sample.prompt"; },
+          [&] { prompt_tokens(tokenizer, config_.sample.prompt, config_.data.sequence_length); });
+    }
     sequences_ = std::make_unique<SequenceSource>(run_sequences(config_, tokenizer));
     sampler_ = std::make_unique<BatchSampler>(
         BatchSamplerOptions{.seed = static_cast<std::uint64_t>(config_.run.seed),
@@ -68,6 +75,7 @@ class Trainer {
     executor_ = std::make_unique<Executor>(program_, *backend_);
     start_state();
     write_file_atomic(directory_ / "config.toml", to_toml(config_));
+    keep_tokenizer();
     log_info(format("model: {} parameters; memory: {}; threads: {}",
                     format_grouped(num_parameters_),
                     format_bytes(program_.arena_bytes),
@@ -115,6 +123,7 @@ class Trainer {
     if (path.has_value()) {
       const CheckpointReader reader(*path);
       reader.require_model(model_.json, state_tensors(*executor_));
+      require_tokenizer(config_.tokenizer.path, *path, reader.meta());
       load_state(*executor_, reader);
       meta_ = reader.meta();
       TESSERA_REQUIRE(meta_.seed == static_cast<std::uint64_t>(config_.run.seed),
@@ -124,6 +133,7 @@ class Trainer {
                       meta_.seed,
                       config_.run.seed);
       log_info(format("resuming from {} after step {}", path->string(), meta_.step));
+      warn_of_changes(*path);
     } else {
       const Graph graph = training_graph(
           model_, config_.train.microbatch, config_.data.sequence_length, config_.train.dtype);
@@ -136,7 +146,38 @@ class Trainer {
     saved_ = path;
     meta_.model = model_.json;
     meta_.config = to_toml(config_);
+    meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
     saved_step_ = meta_.step;
+  }
+
+  // `checkpoint` is the one that meta_ was read from.
+  void warn_of_changes(const std::filesystem::path& checkpoint) const {
+    try {
+      const RunConfig before = parse_run_config(meta_.config, "the checkpoint's config");
+      std::string changed;
+      for (const std::string& key : changed_keys(before, config_)) {
+        changed += (changed.empty() ? "" : ", ") + key;
+      }
+      if (!changed.empty()) {
+        log_warning(format(
+            "not bit by bit the run that was never stopped, since these keys differ from {}: {}",
+            checkpoint.string(),
+            changed));
+      }
+    } catch (const Error& error) {
+      // A build with other keys made it; its state is good all the same.
+      log_warning(
+          format("cannot tell which keys differ from {}: {}", checkpoint.string(), error.what()));
+    }
+  }
+
+  // tokenizer.path may lie in the run directory, or be there no more when the run is looked at.
+  void keep_tokenizer() const {
+    const std::filesystem::path copy = tokenizer_copy(directory_);
+    std::error_code error;
+    if (!std::filesystem::exists(copy, error) || tokenizer_checksum(copy) != meta_.tokenizer) {
+      write_file_atomic(copy, read_file(config_.tokenizer.path));
+    }
   }
 
   // The steps to come replace those that the run directory has after this one.

@@ -1,0 +1,92 @@
+#include "tessera/train/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <system_error>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/file_digest.h"
+#include "tessera/config/schema.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whole sections by their name, single keys by their full one.
+constexpr std::array<std::string_view, 7> kKeysOfBits = {"run.threads",
+                                                         "data",
+                                                         "train.global_batch",
+                                                         "train.microbatch",
+                                                         "optimizer",
+                                                         "schedule",
+                                                         "passes.group_gemms"};
+
+std::string text_of(const ConfigKey& key, const RunConfig& config) {
+  const std::optional<ConfigValue> value = key.get(config);
+  return value ? to_toml(*value) : "left out";
+}
+
+}  // namespace
+
+std::string tokenizer_checksum(const fs::path& tokenizer) {
+  const std::string bytes = read_file(tokenizer);
+  return digest(std::as_bytes(std::span(bytes))).xxh3_128;
+}
+
+fs::path tokenizer_copy(const fs::path& run_dir) {
+  return run_dir / "tokenizer.json";
+}
+
+fs::path checkpoint_tokenizer(const fs::path& checkpoint, const fs::path& configured) {
+  std::error_code error;
+  // Absolute and without "." and links, so that "above" means the run directory.
+  const fs::path place = fs::canonical(checkpoint, error);
+  const fs::path copy = tokenizer_copy(place.parent_path().parent_path());
+  return !error && fs::exists(copy, error) ? copy : configured;
+}
+
+void require_tokenizer(const fs::path& tokenizer,
+                       const fs::path& checkpoint,
+                       const CheckpointMeta& meta) {
+  if (meta.tokenizer.empty()) {
+    return;
+  }
+  const std::string found = tokenizer_checksum(tokenizer);
+  if (found == meta.tokenizer) {
+    return;
+  }
+  const fs::path own = checkpoint_tokenizer(checkpoint, tokenizer);
+  fail(ErrorCode::kInvalidData,
+       "{} is not the tokenizer that {} was trained with: found checksum {}, expected {}{}",
+       tokenizer.string(),
+       checkpoint.string(),
+       found,
+       meta.tokenizer,
+       own != tokenizer && tokenizer_checksum(own) == meta.tokenizer
+           ? format("; that one is {}: name it in tokenizer.path", own.string())
+           : "");
+}
+
+std::vector<std::string> changed_keys(const RunConfig& before, const RunConfig& now) {
+  std::vector<std::string> changed;
+  for (const ConfigSection& section : schema()) {
+    for (const ConfigKey& key : section.keys) {
+      const std::string name = format("{}.{}", section.name, key.name);
+      const bool matters =
+          std::ranges::count(kKeysOfBits, section.name) + std::ranges::count(kKeysOfBits, name) > 0;
+      if (matters && key.get(before) != key.get(now)) {
+        changed.push_back(format("{} ({}, now {})", name, text_of(key, before), text_of(key, now)));
+      }
+    }
+  }
+  return changed;
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/config/run_config.h"
+
+namespace tessera {
+
+// The checksum of a tokenizer.json by which a checkpoint knows it. Errors: kInvalidData.
+std::string tokenizer_checksum(const std::filesystem::path& tokenizer);
+
+// Where the copy of a run's tokenizer lies.
+std::filesystem::path tokenizer_copy(const std::filesystem::path& run_dir);
+
+// The tokenizer.json that goes with a checkpoint: the copy in the run directory that holds it, or
+// else (a checkpoint that was moved) `configured`.
+std::filesystem::path checkpoint_tokenizer(const std::filesystem::path& checkpoint,
+                                           const std::filesystem::path& configured);
+
+// That `tokenizer` is the one of `checkpoint`. A checkpoint without a checksum takes any.
+// Errors: kInvalidData naming both files.
+void require_tokenizer(const std::filesystem::path& tokenizer,
+                       const std::filesystem::path& checkpoint,
+                       const CheckpointMeta& meta);
+
+// The keys that may change the bits of the steps to come and differ, each with both values:
+// "run.threads (1, now 2)". Not those that a checkpoint is refused for, nor train.steps.
+std::vector<std::string> changed_keys(const RunConfig& before, const RunConfig& now);
+
+}  // namespace tessera

@@ -1,0 +1,83 @@
+#include "tessera/train/resume.h"
+
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/test_directory.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(ChangedKeys, AreThoseThatMayChangeBits) {
+  const RunConfig before;
+  RunConfig now = before;
+  now.train.steps = 7;
+  now.checkpoint.every = 3;
+  now.sample.prompt = "x";
+  now.memory.recompute = Recompute::kFull;
+  now.passes.fuse = false;
+  now.run.dir = "elsewhere";
+  EXPECT_THAT(changed_keys(before, now), IsEmpty());
+  now.run.threads = 2;
+  now.data.shuffle = false;
+  now.data.sequence_length = 64;
+  now.train.microbatch = 4;
+  now.optimizer.lr = 0.5;
+  now.passes.group_gemms = false;
+  EXPECT_THAT(changed_keys(before, now),
+              ElementsAre("run.threads (0, now 2)",
+                          "data.sequence_length (512, now 64)",
+                          "data.shuffle (true, now false)",
+                          "train.microbatch (1, now 4)",
+                          "optimizer.lr (0.0008, now 0.5)",
+                          "passes.group_gemms (true, now false)"));
+}
+
+class TokenizerOfACheckpoint : public testing::Test {
+ protected:
+  TokenizerOfACheckpoint() {
+    std::filesystem::create_directories(checkpoint_);
+    write_test_file(other_, "other");
+  }
+
+  TestDirectory directory_;
+  std::filesystem::path run_ = std::filesystem::canonical(directory_.path()) / "run";
+  std::filesystem::path checkpoint_ = run_ / "checkpoints" / "step-00000004";
+  std::filesystem::path other_ = directory_.path() / "other.json";
+};
+
+TEST_F(TokenizerOfACheckpoint, LiesInItsRunDirectory) {
+  EXPECT_EQ(checkpoint_tokenizer(checkpoint_, other_), other_) << "there is no copy";
+  write_test_file(tokenizer_copy(run_), "own");
+  EXPECT_EQ(checkpoint_tokenizer(checkpoint_, other_), run_ / "tokenizer.json");
+  EXPECT_EQ(checkpoint_tokenizer(checkpoint_ / "", other_), run_ / "tokenizer.json");
+}
+
+TEST_F(TokenizerOfACheckpoint, IsTheOnlyOne) {
+  write_test_file(tokenizer_copy(run_), "own");
+  const CheckpointMeta meta{.tokenizer = tokenizer_checksum(tokenizer_copy(run_))};
+  require_tokenizer(tokenizer_copy(run_), checkpoint_, meta);
+  require_tokenizer(other_, checkpoint_, {});
+  try {
+    require_tokenizer(other_, checkpoint_, meta);
+    FAIL() << "another tokenizer is taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+    EXPECT_THAT(error.message(),
+                AllOf(HasSubstr(other_.string() + " is not the tokenizer that " +
+                                checkpoint_.string() + " was trained with"),
+                      HasSubstr(meta.tokenizer),
+                      HasSubstr("; that one is " + tokenizer_copy(run_).string())));
+  }
+}
+
+}  // namespace
+}  // namespace tessera
