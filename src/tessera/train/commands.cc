@@ -9,6 +9,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/program/cost_table.h"
+#include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/step_program.h"
@@ -56,11 +57,13 @@ void train_command(const RunConfig& config) {
                     resolved.checkpoint.resume == "auto" ? "the same command"
                                                          : "checkpoint.resume = \"auto\""));
   } else if (!resolved.sample.prompt.empty()) {
-    generate_command({.checkpoint = result.checkpoint.value(),
-                      .prompt = resolved.sample.prompt,
-                      .max_tokens = resolved.sample.tokens,
-                      .temperature = resolved.sample.temperature,
-                      .seed = static_cast<std::uint64_t>(resolved.run.seed)});
+    with_exit_record(resolved.run.dir, result.step, [&] {
+      generate_command({.checkpoint = result.checkpoint.value(),
+                        .prompt = resolved.sample.prompt,
+                        .max_tokens = resolved.sample.tokens,
+                        .temperature = resolved.sample.temperature,
+                        .seed = static_cast<std::uint64_t>(resolved.run.seed)});
+    });
   }
 }
 

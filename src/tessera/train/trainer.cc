@@ -21,6 +21,7 @@
 #include "tessera/metrics/progress.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
@@ -44,13 +45,37 @@ std::span<std::int32_t> ints(std::span<std::byte> bytes) {
   return {reinterpret_cast<std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)};
 }
 
+FileLock open_directory(const std::filesystem::path& directory) {
+  TESSERA_REQUIRE(!directory.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "run.dir is empty, expected a directory for the run's files");
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  TESSERA_REQUIRE(!error,
+                  ErrorCode::kDeviceError,
+                  "cannot create run.dir {}: {}",
+                  directory.string(),
+                  error.message());
+  FileLock lock(directory / "lock");
+  std::filesystem::remove(exit_record_path(directory), error);
+  TESSERA_REQUIRE(!error,
+                  ErrorCode::kDeviceError,
+                  "cannot remove {}: {}",
+                  exit_record_path(directory).string(),
+                  error.message());
+  return lock;
+}
+
 class Trainer {
  public:
-  Trainer(const RunConfig& config, const ModelDescription& model)
+  // `last_step` is kept at the last step that ended, once that is known.
+  Trainer(const RunConfig& config,
+          const ModelDescription& model,
+          std::optional<std::int64_t>& last_step)
       : config_(config),
         model_(model),
+        last_step_(last_step),
         directory_(config.run.dir),
-        lock_(open_directory(directory_)),
         backend_(make_cpu_backend(static_cast<int>(config.run.threads))),
         query_([this](const Op& op, std::span<const View> in, std::span<const View> out) {
           return backend_->workspace_bytes(op, in, out);
@@ -84,20 +109,6 @@ class Trainer {
   }
 
  private:
-  static FileLock open_directory(const std::filesystem::path& directory) {
-    TESSERA_REQUIRE(!directory.empty(),
-                    ErrorCode::kInvalidConfig,
-                    "run.dir is empty, expected a directory for the run's files");
-    std::error_code error;
-    std::filesystem::create_directories(directory, error);
-    TESSERA_REQUIRE(!error,
-                    ErrorCode::kDeviceError,
-                    "cannot create run.dir {}: {}",
-                    directory.string(),
-                    error.message());
-    return FileLock(directory / "lock");
-  }
-
   std::filesystem::path checkpoints() const { return directory_ / "checkpoints"; }
 
   std::optional<std::filesystem::path> resume_from() const {
@@ -148,6 +159,7 @@ class Trainer {
     meta_.config = to_toml(config_);
     meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
     saved_step_ = meta_.step;
+    last_step_ = meta_.step;
   }
 
   // `checkpoint` is the one that meta_ was read from.
@@ -201,6 +213,7 @@ class Trainer {
     while (meta_.step < config_.train.steps && !stop.requested()) {
       const StepMetrics step = run_step();
       metrics.write(step);
+      last_step_ = step.step;
       result.step = step.step;
       result.loss = step.loss;
       show(progress, step);
@@ -315,8 +328,8 @@ class Trainer {
 
   const RunConfig& config_;
   const ModelDescription& model_;
+  std::optional<std::int64_t>& last_step_;
   std::filesystem::path directory_;
-  FileLock lock_;
   std::unique_ptr<Backend> backend_;
   WorkspaceQuery query_;
   Program program_;
@@ -335,7 +348,10 @@ class Trainer {
 
 TrainResult train(const RunConfig& config, const ModelDescription& model) {
   const RunConfig resolved = resolve_run(config);
-  return Trainer(resolved, model).run();
+  const FileLock lock = open_directory(resolved.run.dir);
+  std::optional<std::int64_t> last_step;
+  return with_exit_record(
+      resolved.run.dir, last_step, [&] { return Trainer(resolved, model, last_step).run(); });
 }
 
 }  // namespace tessera

@@ -21,7 +21,8 @@ struct TrainResult {
 // progress on stderr. Goes on from the checkpoint that checkpoint.resume names; newer ones in
 // config.run.dir are set aside before the first new step.
 // Nothing in config.model is looked at, so that `model` may be one that no config can name.
-// Errors: every code; a run that diverges three steps in a row throws kDiverged.
+// Errors: every code; a run that is not finite three steps in a row throws kDiverged. An error
+// after the directory is taken leaves exit-0.json there, which the next run removes.
 TrainResult train(const RunConfig& config, const ModelDescription& model);
 
 }  // namespace tessera
