@@ -129,25 +129,66 @@ TEST_F(NotFiniteTest, ThreeInARowStopTheRun) {
   EXPECT_EQ(checkpoint("a"), checkpoint("a", 4));
 }
 
-// Real divergence: with a wild rate one update makes every later step overflow.
+// Real divergence: with a wild rate one update makes every later step overflow. The state after it
+// is kept, and so is what was saved before.
 TEST_F(NotFiniteTest, WildLearningRate) {
   ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
   ASSERT_EQ(train("b", {"--train.steps=4"}).code, 0);
-  const Outcome outcome = train("a", {"--optimizer.lr=1e10"});
+  const Outcome outcome = train("a", {"--optimizer.lr=1e10", "--checkpoint.keep=1"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("error: steps 6 to 8 were not finite"));
-  // What was saved before is as it was: the run goes on from it with a better rate.
-  EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b")), IsEmpty());
-  ASSERT_EQ(train("a").code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("; the last good checkpoint is a/checkpoints/step-00000005, the one before "
+                        "it a/checkpoints/step-00000004\n"));
+  const CheckpointMeta meta = CheckpointReader(checkpoint("a", 5)).meta();
+  EXPECT_EQ(meta.step, 5);
+  EXPECT_EQ(meta.applied_steps, 5);
+  EXPECT_EQ(meta.tokens_seen, 5 * kTokensPerStep);
+  EXPECT_THAT(differing_tensors(checkpoint("a", 4), checkpoint("b")), IsEmpty());
+  // The run goes on from the one before it with a better rate.
+  ASSERT_EQ(train("a", {"--checkpoint.resume=a/checkpoints/step-00000004"}).code, 0);
   ASSERT_EQ(train("b").code, 0);
   expect_same_training("a", "b");
 }
 
-TEST_F(NotFiniteTest, WithoutACheckpointTheInitialStateIsTheLastGoodOne) {
+TEST_F(NotFiniteTest, WithoutACheckpointTheLastAppliedStepIsSaved) {
   const Outcome outcome = train("a", {"--optimizer.lr=1e10"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("error: steps 2 to 4 were not finite"));
-  EXPECT_THAT(outcome.err, HasSubstr("the last good checkpoint is the initial state"));
+  EXPECT_THAT(outcome.err, HasSubstr("the last good checkpoint is a/checkpoints/step-00000001\n"));
+  const Outcome saved = train("b", {"--optimizer.lr=1e10", "--checkpoint.every=1"});
+  EXPECT_THAT(saved.err, HasSubstr("the last good checkpoint is b/checkpoints/step-00000003\n"))
+      << "which holds the same state";
+  EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b", 1)), IsEmpty());
+  EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b", 3)), IsEmpty());
+}
+
+// One sequence of one token a step: where a document ends, no label counts.
+TEST_F(NotFiniteTest, AStepWithoutLabelsIsNotOneOfThem) {
+  std::string text;
+  for (int i = 0; i < 10; ++i) {
+    text += "a|";
+  }
+  write_test_file(path("documents.txt"), text);
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  poison(checkpoint("a"), "norm.weight", 0);
+  // Tokens 3 n: begin of text, 3 n + 1: "a", 3 n + 2: end of text; step n starts at token n - 1.
+  const Outcome outcome = train("a",
+                                {"--data.files=documents.txt",
+                                 "--data.document_separator=|",
+                                 "--data.mask_boundary=true",
+                                 "--data.shuffle=false",
+                                 "--data.sequence_length=1",
+                                 "--train.global_batch=1",
+                                 "--train.microbatch=1"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: step 6 is not applied: none of its labels counts "
+                        "(data.mask_boundary)\n"));
+  for (const int step : {5, 7, 8}) {
+    EXPECT_THAT(outcome.err, HasSubstr(format("warning: step {} is not applied: loss", step)));
+  }
+  EXPECT_THAT(outcome.err, HasSubstr("error: steps 5 to 8 were not finite"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tessera/train/trainer.h"
 
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -35,7 +36,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxSkippedInARow = 3;
+constexpr std::size_t kMaxNotFiniteInARow = 3;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -160,6 +161,7 @@ class Trainer {
     meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
     saved_step_ = meta_.step;
     last_step_ = meta_.step;
+    applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
   }
 
   // `checkpoint` is the one that meta_ was read from.
@@ -212,7 +214,7 @@ class Trainer {
     TrainResult result{.step = meta_.step};
     while (meta_.step < config_.train.steps && !stop.requested()) {
       const StepMetrics step = run_step();
-      metrics.write(step);
+      with_context([&] { return last_good_checkpoint(); }, [&] { metrics.write(step); });
       last_step_ = step.step;
       result.step = step.step;
       result.loss = step.loss;
@@ -257,6 +259,7 @@ class Trainer {
     const Clock::time_point start = Clock::now();
     const std::int64_t step = meta_.step + 1;
     const std::int64_t valid = load_batch(step);
+    num_labels_ = valid;
     const double lr =
         learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, step);
     executor_->set_scalar("seed",
@@ -285,22 +288,45 @@ class Trainer {
   void note_applied(const StepMetrics& step, Progress& progress) {
     if (executor_->output_scalar("applied") != 0.0F) {
       ++meta_.applied_steps;
-      skipped_in_a_row_ = 0;
+      applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
+      not_finite_.clear();
       return;
     }
-    ++skipped_in_a_row_;
     progress.clear();
+    if (num_labels_ == 0) {
+      log_warning(format("step {} is not applied: none of its labels counts (data.mask_boundary)",
+                         step.step));
+      return;
+    }
+    not_finite_.push_back(step.step);
     log_warning(format(
         "step {} is not applied: loss {}, gradient norm {}", step.step, step.loss, step.grad_norm));
-    if (skipped_in_a_row_ >= kMaxSkippedInARow) {
-      const auto last = find_newest_checkpoint(checkpoints());
-      fail(ErrorCode::kDiverged,
-           "steps {} to {} were not finite: training has diverged. Try a lower optimizer.lr, a "
-           "longer schedule.warmup or a smaller optimizer.clip; the last good checkpoint is {}",
-           step.step - kMaxSkippedInARow + 1,
-           step.step,
-           last ? last->string() : "the initial state");
+    if (not_finite_.size() >= kMaxNotFiniteInARow) {
+      stop_diverged(progress);
     }
+  }
+
+  // Pruning might take the checkpoint that is good in truth, so that none is done here.
+  [[noreturn]] void stop_diverged(Progress& progress) {
+    const std::optional<std::filesystem::path> before = saved_;
+    if (saved_step_ < applied_.step) {
+      CheckpointMeta meta = meta_;
+      meta.step = applied_.step;
+      meta.tokens_seen = applied_.tokens_seen;
+      write_checkpoint(meta, progress);
+    }
+    fail(ErrorCode::kDiverged,
+         "steps {} to {} were not finite: training has diverged. Try a lower optimizer.lr, a "
+         "longer schedule.warmup or a smaller optimizer.clip; {}{}",
+         not_finite_.front(),
+         not_finite_.back(),
+         last_good_checkpoint(),
+         before && before != saved_ ? format(", the one before it {}", before->string()) : "");
+  }
+
+  std::string last_good_checkpoint() const {
+    return format("the last good checkpoint is {}",
+                  saved_ ? saved_->string() : "the initial state");
   }
 
   void show(Progress& progress, const StepMetrics& step) {
@@ -318,13 +344,24 @@ class Trainer {
          .seconds_left = seconds_ * static_cast<double>(config_.train.steps - step.step)});
   }
 
-  void save(Progress& progress) {
+  std::filesystem::path write_checkpoint(const CheckpointMeta& meta, Progress& progress) {
     progress.clear();
-    saved_ = checkpoint_directory(checkpoints(), meta_.step);
-    save_checkpoint(*saved_, meta_, state_tensors(*executor_));
-    saved_step_ = meta_.step;
-    prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep), *saved_);
+    std::filesystem::path path = checkpoint_directory(checkpoints(), meta.step);
+    save_checkpoint(path, meta, state_tensors(*executor_));
+    saved_step_ = meta.step;
+    saved_ = path;
+    return path;
   }
+
+  void save(Progress& progress) {
+    const std::filesystem::path path = write_checkpoint(meta_, progress);
+    prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep), path);
+  }
+
+  struct Applied {
+    std::int64_t step = 0;
+    std::int64_t tokens_seen = 0;
+  };
 
   const RunConfig& config_;
   const ModelDescription& model_;
@@ -340,8 +377,10 @@ class Trainer {
   CheckpointMeta meta_;
   std::int64_t saved_step_ = 0;
   std::optional<std::filesystem::path> saved_;  // the checkpoint of saved_step_; none: fresh
-  int skipped_in_a_row_ = 0;
-  double seconds_ = 0.0;  // of a step, smoothed
+  std::int64_t num_labels_ = 0;                 // of the last step, those that count
+  Applied applied_;                             // the last step that changed the state
+  std::vector<std::int64_t> not_finite_;        // steps since then whose loss or gradient was not
+  double seconds_ = 0.0;                        // of a step, smoothed
 };
 
 }  // namespace
