@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <ostream>
 #include <regex>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
@@ -121,8 +123,6 @@ INSTANTIATE_TEST_SUITE_P(
                  3,
                  "checkpoint run/checkpoints/step-00000004 belongs to another model: "
                  "model/rope_theta: found 500000, expected 10000"},
-        BadInput{"NoSuchCheckpoint",
-                 {"--checkpoint.resume=none/such"},
         BadInput{"CheckpointOfAnotherDtype",
                  {"--train.dtype=bf16"},
                  3,
@@ -138,6 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
                  2,
                  "tokenizer.train_vocab is 100, but the 256 bytes and 2 special tokens need at "
                  "least 258"},
+        BadInput{"NoSuchCheckpoint",
+                 {"--checkpoint.resume=none/such"},
                  3,
                  "none/such is not a checkpoint: it has no manifest.json (while opening checkpoint "
                  "none/such)"}),
@@ -241,10 +243,7 @@ TEST_F(BadFileTest, SequenceLongerThanTheData) {
 // A file system without space refuses a write as the limit on a file's size does.
 TEST_F(BadFileTest, FullDiskWhileSaving) {
   ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
-  const std::string program = std::filesystem::path(TESSERA_BINARY_DIR) / "tessera";
-  const std::string limited =
-      "trap '' XFSZ; ulimit -f 100; exec " + program + " train run.toml --checkpoint.every=4";
-  const Outcome outcome = Process({"/bin/sh", "-c", limited}, path("")).finish();
+  const Outcome outcome = shell("ulimit -f 100; exec $tessera train run.toml --checkpoint.every=4");
   EXPECT_EQ(outcome.code, 5);
   EXPECT_THAT(last_line(outcome.err),
               AllOf(StartsWith("error: cannot write run/checkpoints/"),
@@ -261,6 +260,96 @@ TEST_F(BadFileTest, FullDiskWhileSaving) {
   ASSERT_EQ(train("same", {"--train.steps=4"}).code, 0);
   ASSERT_EQ(train("same").code, 0);
   expect_same_training("run", "same");
+}
+
+// The metrics are longer than all else that the run writes by then.
+TEST_F(BadFileTest, FullDiskWhileWritingMetrics) {
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+  std::vector<std::string> lines = metrics("run");
+  lines.back().insert(1, 50'000, ' ');
+  write_test_file(path("run/metrics.jsonl"), "");
+  for (const std::string& line : lines) {
+    std::ofstream(path("run/metrics.jsonl"), std::ios::app) << line << '\n';
+  }
+  const Outcome outcome = shell("ulimit -f 100; exec $tessera train run.toml");
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_EQ(last_line(outcome.err),
+            "error: cannot write run/metrics.jsonl: File too large (the last good checkpoint is "
+            "run/checkpoints/step-00000004)");
+  ASSERT_EQ(train("run").code, 0);
+  ASSERT_EQ(train("same", {"--train.steps=4"}).code, 0);
+  ASSERT_EQ(train("same").code, 0);
+  expect_same_training("run", "same");
+}
+
+TEST_F(BadFileTest, StdoutThatCannotBeWritten) {
+  for (const char* command : {"explain run.toml",
+                              "config",
+                              "--version",
+                              "train run.toml --train.steps=4",
+                              "generate run --prompt=Line --tokens=2"}) {
+    const Outcome outcome = shell(format("exec $tessera {} > /dev/full", command));
+    EXPECT_EQ(outcome.code, 1) << command;
+    EXPECT_THAT(last_line(outcome.err), StartsWith("error: cannot write to stdout: ")) << command;
+  }
+  EXPECT_THAT(metrics("run"), SizeIs(4)) << "the training itself has ended well";
+}
+
+// Their numbers would go to the files that the run opens.
+TEST_F(BadFileTest, ClosedStandardStreams) {
+  const Outcome outcome = shell("exec $tessera train run.toml <&- >&- 2>&-");
+  EXPECT_EQ(outcome.code, 0);
+  ASSERT_EQ(train("same").code, 0);
+  expect_same_training("run", "same");
+  EXPECT_THAT(read_file(path("run/lock")), testing::MatchesRegex("[0-9]+\n"));
+  for (const std::string& line : metrics("run")) {
+    EXPECT_THAT(line, testing::MatchesRegex("\\{\"step\":[0-9]+,.*\\}"));
+  }
+}
+
+// As what another user may not read, which root may: here the system refuses the name.
+TEST_F(BadFileTest, PathsThatCannotBeLookedAt) {
+  const std::string name(300, 'x');
+  const auto refused =
+      [&](const std::vector<std::string>& overrides, int code, const std::string& message) {
+        const Outcome outcome = train("run", overrides);
+        EXPECT_EQ(outcome.code, code);
+        EXPECT_EQ(last_line(outcome.err), "error: " + message);
+      };
+  refused({"--tokenizer.path=" + name}, 3, format("cannot open {}: File name too long", name));
+  refused({"--checkpoint.resume=" + name},
+          3,
+          format("cannot open {}/manifest.json: File name too long", name));
+  refused({"--passes.dump=/proc/none"}, 5, "cannot access /proc/none: No such file or directory");
+  const Outcome outcome = tessera({"generate", name});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(outcome.err, format("error: cannot open {}/manifest.json: File name too long\n", name));
+}
+
+// What a launcher reads that does not see the exit code.
+TEST_F(BadFileTest, ExitRecord) {
+  const auto record = [&] { return nlohmann::json::parse(read_file(path("run/exit-0.json"))); };
+  ASSERT_EQ(train("run", {"--data.files=none.txt"}).code, 3);
+  EXPECT_EQ(record(),
+            nlohmann::json({{"rank", 0},
+                            {"exit_code", 3},
+                            {"error", "invalid data"},
+                            {"message", "cannot open none.txt: No such file or directory"}}));
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(path("run/exit-0.json"))) << "that was another run";
+  const Outcome outcome = shell("ulimit -f 100; exec $tessera train run.toml --checkpoint.every=3");
+  ASSERT_EQ(outcome.code, 5);
+  EXPECT_EQ(record()["exit_code"], 5);
+  EXPECT_EQ(record()["error"], "device error");
+  EXPECT_EQ(record()["step"], 6);
+  EXPECT_EQ(last_line(outcome.err), "error: " + record()["message"].get<std::string>());
+
+  Process first = start_training("run", {"--train.steps=200"});
+  ASSERT_TRUE(first.wait_for("\nstep 5/200"));
+  ASSERT_EQ(train("run").code, 2);
+  EXPECT_FALSE(std::filesystem::exists(path("run/exit-0.json")))
+      << "a run that does not get the directory writes nothing into it";
+  EXPECT_EQ(first.finish().code, 0);
 }
 
 TEST_F(BadFileTest, RunDirectoryInUse) {
@@ -297,6 +386,8 @@ TEST_F(BadFileTest, PlanThatDoesNotFit) {
                     HasSubstr("optimizer"),
                     HasSubstr(format("memory.recompute = \"full\" needs {}, which fits",
                                      format_bytes(least)))));
+  // Line by line, as explain prints it.
+  EXPECT_THAT(refused.err, testing::ContainsRegex("\n  parameter +[0-9.]+ [KM]iB\n"));
   EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
 
   EXPECT_EQ(train("run", {limit, "--memory.recompute=full"}).code, 0);

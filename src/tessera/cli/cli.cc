@@ -1,11 +1,13 @@
 #include "tessera/cli/cli.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
-#include <new>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 
@@ -17,6 +19,7 @@
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/exit_record.h"
 
 namespace tessera {
 namespace {
@@ -60,11 +63,21 @@ void add_subcommands(CLI::App& app) {
   });
 }
 
-// Prints one line, whatever the message holds.
-int report(std::string message, int code) {
-  std::replace(message.begin(), message.end(), '\n', ' ');
+int report(std::string_view message, int code) {
   log_error(message);
   return code;
+}
+
+// `code`, or 1 where a command that succeeded could not print all that it had to say.
+int check_stdout(int code) {
+  errno = 0;
+  const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!failed || code != 0) {
+    return code;
+  }
+  return report(format("cannot write to stdout: {}",
+                       errno != 0 ? std::strerror(errno) : "a part of the output is lost"),
+                1);
 }
 
 // The command that was being parsed, as typed: "tessera tokenizer train".
@@ -99,12 +112,9 @@ int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
     return report(no_command ? missing_command(app)
                              : format("{} (see {} --help)", error.what(), command_of(app)),
                   kUsageError);
-  } catch (const Error& error) {
+  } catch (...) {
+    const Error error = to_error(std::current_exception());
     return report(error.what(), exit_code(error.code()));
-  } catch (const std::bad_alloc&) {
-    return report("the system has no memory left", exit_code(ErrorCode::kOutOfMemory));
-  } catch (const std::exception& error) {
-    return report(format("unexpected: {}", error.what()), 1);
   }
 }
 
@@ -115,7 +125,7 @@ int run_cli(int argc, const char* const* argv) {
   app.set_version_flag("--version", describe_build(), "Print version, commit and build facts");
   app.require_subcommand(0, 1);
   add_subcommands(app);
-  return parse_and_run(app, argc, argv);
+  return check_stdout(parse_and_run(app, argc, argv));
 }
 
 }  // namespace tessera

@@ -137,8 +137,20 @@ TEST(Cli, GenerateOptions) {
   expect_error({"generate", "runs/a", "--top-p", "1.5"},
                2,
                "--top-p: Value 1.5 not in range 0.000000 to 1.000000" + tail);
-  expect_error(
-      {"generate", "runs/a", "--seed", "abc"}, 2, "Could not convert: --seed = abc" + tail);
+  expect_error({"generate", "runs/a", "--temperature", "nan"},
+               2,
+               "--temperature: Value nan not in range 0.000000 to 1000.000000" + tail);
+  expect_error({"generate", "runs/a", "--temperature=-0.5"},
+               2,
+               "--temperature: Value -0.5 not in range 0.000000 to 1000.000000" + tail);
+  expect_error({"generate", "runs/a", "--top-p", "-NaN"},
+               2,
+               "--top-p: Value -NaN not in range 0.000000 to 1.000000" + tail);
+  for (const std::string seed : {"-1", "abc"}) {
+    expect_error({"generate", "runs/a", "--seed", seed.c_str()},
+                 2,
+                 format("--seed: Value {} not in range 0 to 9223372036854775807", seed) + tail);
+  }
 }
 
 TEST_F(CliFiles, BadRunFile) {
@@ -165,10 +177,10 @@ TEST_F(CliFiles, OverridesReachTheConfig) {
   expect_error({"train", good.c_str(), "--verbose"}, 2, "--verbose: expected --section.key=value");
   expect_error(
       {"train", good.c_str(), "other.toml"}, 2, "other.toml: expected --section.key=value");
-  // The message stays one line.
+  // A message keeps its lines.
   expect_error({"train", good.c_str(), "--train.steps=1\n2"},
                2,
-               "--train.steps=1 2: train.steps: found 1 2, which is not a TOML value, expected "
+               "--train.steps=1\n2: train.steps: found 1\n2, which is not a TOML value, expected "
                "integer from 1 to 2147483647");
   expect_error(
       {"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
@@ -204,10 +216,6 @@ TEST_F(CliFiles, TokenizerErrors) {
                2,
                "--vocab is 100, but the 256 bytes and 2 special tokens need at least 258");
   EXPECT_FALSE(std::filesystem::exists(output));
-}
-
-}  // namespace
-}  // namespace tessera
   expect_error({"tokenizer", "train", text.c_str(), "--vocab", "300", "--output", output.c_str()},
                2,
                "--vocab is 300, but the text (7 bytes) allows 5 merges only: use at most 263, or "
@@ -231,3 +239,7 @@ TEST_F(CliFiles, TokenizerTrainReplacesNothingUnasked) {
                 .code,
             0);
   EXPECT_EQ(Tokenizer::load(output).vocab_size(), 262);
+}
+
+}  // namespace
+}  // namespace tessera
