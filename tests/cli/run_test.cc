@@ -101,6 +101,7 @@ TEST_F(RunTest, LastLineNamesMetricsAndCheckpoint) {
                    loss));
   EXPECT_THAT(outcome.err, HasSubstr("\nstep 1/12  loss "));
   EXPECT_THAT(outcome.err, HasSubstr("\nstep 12/12  loss "));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("\nstep 12/12 [^\n]*FLOP/s  [0-9]+ % of peak  "));
   EXPECT_THAT(outcome.err, Not(HasSubstr("\x1b"))) << "plain lines where there is no terminal";
 }
 

@@ -10,6 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/metrics/moving_mean.h"
+
 namespace tessera {
 namespace {
 
@@ -69,6 +71,15 @@ TEST(FormatProgress, ShowsEverythingThatIsKnown) {
           {.step = 1, .num_steps = 2, .loss = 8.0, .grad_norm = 2.5, .tokens_per_second = 100.0},
           0),
       "step 1/2  loss 8.0000  grad norm 2.5  100 tok/s");
+}
+
+TEST(MovingMean, IsOfTheLastOnes) {
+  MovingMean mean(3);
+  EXPECT_EQ(mean.add(9.0), 9.0);
+  EXPECT_EQ(mean.add(3.0), 6.0);
+  EXPECT_EQ(mean.add(6.0), 6.0);
+  EXPECT_EQ(mean.add(0.0), 3.0) << "9 has left";
+  EXPECT_EQ(mean.add(0.0), 2.0);
 }
 
 TEST(FormatProgress, LeavesOutTheLeastImportantFirst) {

@@ -19,11 +19,13 @@
 #include "tessera/config/config.h"
 #include "tessera/data/batch_sampler.h"
 #include "tessera/metrics/metrics_writer.h"
+#include "tessera/metrics/moving_mean.h"
 #include "tessera/metrics/progress.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
+#include "tessera/train/measure_peak.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
@@ -37,6 +39,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxNotFiniteInARow = 3;
+constexpr std::size_t kSmoothedSteps = 10;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -223,6 +226,10 @@ class Trainer {
       if (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0) {
         save(progress);
       }
+      if (!peak_flop_per_second_ && meta_.step < config_.train.steps) {
+        // Not before the first step, which it would keep waiting.
+        peak_flop_per_second_ = measure_peak(*backend_, config_.train.dtype);
+      }
     }
     progress.finish();
     result.interrupted = meta_.step < config_.train.steps;
@@ -330,18 +337,24 @@ class Trainer {
   }
 
   void show(Progress& progress, const StepMetrics& step) {
-    seconds_ = seconds_ == 0.0 ? step.step_seconds : 0.9 * seconds_ + 0.1 * step.step_seconds;
-    const double flop_per_token =
+    const double seconds = step_seconds_.add(step.step_seconds);
+    const double tokens_per_second =
+        static_cast<double>(config_.train.global_batch * config_.data.sequence_length) / seconds;
+    const double flop_per_second =
+        tokens_per_second *
         training_flop_per_token(model_, num_parameters_, config_.data.sequence_length);
     progress.update(
         {.step = step.step,
          .num_steps = config_.train.steps,
          .loss = step.loss,
          .grad_norm = step.grad_norm,
-         .tokens_per_second = step.tokens_per_second,
-         .flop_per_second = flop_per_token * step.tokens_per_second,
+         .tokens_per_second = tokens_per_second,
+         .flop_per_second = flop_per_second,
+         .share_of_peak = peak_flop_per_second_
+                              ? std::optional(flop_per_second / *peak_flop_per_second_)
+                              : std::nullopt,
          .memory_bytes = step.memory_bytes,
-         .seconds_left = seconds_ * static_cast<double>(config_.train.steps - step.step)});
+         .seconds_left = seconds * static_cast<double>(config_.train.steps - step.step)});
   }
 
   std::filesystem::path write_checkpoint(const CheckpointMeta& meta, Progress& progress) {
@@ -380,7 +393,8 @@ class Trainer {
   std::int64_t num_labels_ = 0;                 // of the last step, those that count
   Applied applied_;                             // the last step that changed the state
   std::vector<std::int64_t> not_finite_;        // steps since then whose loss or gradient was not
-  double seconds_ = 0.0;                        // of a step, smoothed
+  MovingMean step_seconds_{kSmoothedSteps};
+  std::optional<double> peak_flop_per_second_;
 };
 
 }  // namespace
