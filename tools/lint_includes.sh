@@ -22,6 +22,10 @@ ir/ir_test\.cc      ops/                    graphs in tests are made of real ops
 program/.*_test\.cc passes/                 the planner's plans are what the verifier must accept
 passes/.*_test\.cc  models/                 passes are tested on a real model ..
 passes/.*_test\.cc  train/                  .. with its loss
+passes/.*_test\.cc  backend/                what passes must keep is what a run computes ..
+passes/.*_test\.cc  runtime/                .. so tests run it
+runtime/.*_test\.cc models/                 the arena of a real model is what its plan says ..
+runtime/.*_test\.cc train/                  .. with its loss
 models/.*           only:base,ir,mesh,ops   a model is sequential code that knows no parallelism
 TABLE
 )

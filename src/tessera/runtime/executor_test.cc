@@ -21,7 +21,6 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // A backend that notes what it is asked for. Its kernels do nothing, or fail.
 class RecordingBackend final : public Backend {
