@@ -269,8 +269,9 @@ TEST_F(CheckpointTest, SetAsideAreNeitherFoundNorPruned) {
   for (const std::int64_t step : {6, 8, 10}) {
     save(step, 1);
   }
-  EXPECT_THAT(set_aside_checkpoints(parent_, 6),
-              ElementsAre(parent_ / "abandoned-step-00000010", parent_ / "abandoned-step-00000008"));
+  EXPECT_THAT(
+      set_aside_checkpoints(parent_, 6),
+      ElementsAre(parent_ / "abandoned-step-00000010", parent_ / "abandoned-step-00000008"));
   EXPECT_EQ(find_newest_checkpoint(parent_), checkpoint_directory(parent_, 6));
   save(8, 2);
   EXPECT_THAT(set_aside_checkpoints(parent_, 6),
