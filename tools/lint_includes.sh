@@ -33,6 +33,7 @@ TABLE
 # Headers that may include a third-party header: the place that wraps it.
 wrappers=$(cat <<'TABLE'
 src/tessera/base/format\.h      fmt/       the one name of the formatting library
+src/tessera/base/toml\.h        toml++/    what readers of TOML share names its nodes
 src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP
 src/tessera/.*-inl\.h           hwy/       Highway compiles these once per instruction set

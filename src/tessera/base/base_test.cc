@@ -11,6 +11,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/half.h"
 #include "tessera/base/random.h"
+#include "tessera/base/toml.h"
 #include "tessera/base/units.h"
 
 namespace tessera {
@@ -107,6 +108,52 @@ TEST(Units, Text) {
   EXPECT_EQ(format_duration(185), "3m05s");
   EXPECT_EQ(format_grouped(-1234567), "-1,234,567");
   EXPECT_EQ(edit_distance("learning_rate", "lerning_rat"), 2);
+}
+
+TEST(Units, Suggestions) {
+  const std::vector<std::string> names = {"bandwidth", "latency", "size"};
+  EXPECT_EQ(did_you_mean("bandwdith", names), "; did you mean \"bandwidth\"?");
+  EXPECT_EQ(did_you_mean("colour", names), "");
+  EXPECT_EQ(did_you_mean("size", {}), "");
+}
+
+TEST(Units, Quantities) {
+  EXPECT_EQ(parse_quantity("200 GB/s", "B/s"), 200e9);
+  EXPECT_EQ(parse_quantity("12.5GB/s", "B/s"), 12.5e9);
+  EXPECT_EQ(parse_quantity("64 GiB", "B"), 68719476736.0);
+  EXPECT_EQ(parse_quantity("1.7 us", "s"), 1.7e-6);
+  EXPECT_EQ(parse_quantity("3 ms", "s"), 3e-3);
+  EXPECT_EQ(parse_quantity("0 s", "s"), 0.0);
+  EXPECT_EQ(parse_quantity("191.5 TFLOP/s", "FLOP/s"), 191.5e12);
+  for (const std::string_view text :
+       {"", "GB", "64", "64 gb", "64  GB", "64 GB/s", "64 XB", "inf GB", "64 GB "}) {
+    EXPECT_EQ(parse_quantity(text, "B"), std::nullopt) << text;
+  }
+}
+
+TEST(Units, QuantitiesReadBack) {
+  EXPECT_EQ(format_quantity(200e9, "B/s"), "200 GB/s");
+  EXPECT_EQ(format_quantity(12.5e9, "B/s"), "12.5 GB/s");
+  EXPECT_EQ(format_quantity(68719476736.0, "B"), "64 GiB");
+  EXPECT_EQ(format_quantity(47.85e12, "FLOP/s"), "47.85 TFLOP/s");
+  EXPECT_EQ(format_quantity(2e-6, "s"), "2 us");
+  EXPECT_EQ(format_quantity(0.0, "s"), "0 s");
+  EXPECT_EQ(format_quantity(std::numeric_limits<double>::infinity(), "s"), std::nullopt);
+  EXPECT_EQ(format_quantity(std::nan(""), "s"), std::nullopt);
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double value = std::ldexp(uniform(1, i), static_cast<int>(i % 120) - 60);
+    const std::string text = format_quantity(value, "B/s").value_or("none");
+    EXPECT_EQ(parse_quantity(text, "B/s"), value) << text;
+  }
+}
+
+TEST(Toml, TextOfValues) {
+  EXPECT_EQ(toml_string("a \"b\"\n\x01"), "\"a \\\"b\\\"\\n\\u0001\"");
+  EXPECT_EQ(toml_number(3), "3.0");
+  EXPECT_EQ(toml_number(1e-300), "1e-300");
+  const toml::table table = parse_toml("x = [1]\n  y = 2\n", "a.toml");
+  EXPECT_EQ(toml_place("a.toml", table.get("y")->source()), "a.toml:2:7");
+  EXPECT_EQ(toml_type(*table.get("x")), "array");
 }
 
 TEST(Error, CodesAndContext) {

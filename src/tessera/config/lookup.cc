@@ -9,19 +9,6 @@
 namespace tessera {
 namespace {
 
-// The candidate nearest to `found`, as the tail of a message; nothing when none is near.
-std::string suggestion(std::string_view found, const std::vector<std::string>& candidates) {
-  const auto distance = [&](const std::string& candidate) {
-    return edit_distance(found, candidate);
-  };
-  const auto nearest = std::ranges::min_element(candidates, {}, distance);
-  const int allowed = std::max(2, static_cast<int>(found.size()) / 3);
-  if (nearest == candidates.end() || distance(*nearest) > allowed) {
-    return "";
-  }
-  return format("; did you mean \"{}\"?", *nearest);
-}
-
 // The same name in another section, else a similar one in this section.
 std::string key_suggestion(const std::vector<ConfigSection>& sections,
                            const ConfigSection& section,
@@ -37,7 +24,7 @@ std::string key_suggestion(const std::vector<ConfigSection>& sections,
       }
     }
   }
-  return suggestion(name, similar);
+  return did_you_mean(name, similar);
 }
 
 }  // namespace
@@ -58,7 +45,7 @@ const ConfigSection& find_section(const std::vector<ConfigSection>& sections,
        "{}: unknown section \"{}\"{}",
        where,
        name,
-       suggestion(name, names));
+       did_you_mean(name, names));
 }
 
 const ConfigKey& find_key(const std::vector<ConfigSection>& sections,

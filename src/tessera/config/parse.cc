@@ -1,31 +1,19 @@
 #include <filesystem>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include <toml++/toml.h>
-
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/toml.h"
 #include "tessera/config/config.h"
 #include "tessera/config/lookup.h"
 #include "tessera/config/schema.h"
 
 namespace tessera {
 namespace {
-
-std::string type_name(const toml::node& node) {
-  std::ostringstream name;
-  name << node.type();
-  return name.str();
-}
-
-std::string place(std::string_view source, const toml::source_region& region) {
-  return format("{}:{}:{}", source, region.begin.line, region.begin.column);
-}
 
 // Errors: kInvalidConfig for what no key holds: tables in lists, dates.
 ConfigValue to_value(const toml::node& node, std::string_view expected) {
@@ -48,7 +36,7 @@ ConfigValue to_value(const toml::node& node, std::string_view expected) {
     }
     return {std::move(list)};
   }
-  fail(ErrorCode::kInvalidConfig, "found a {}, expected {}", type_name(node), expected);
+  fail(ErrorCode::kInvalidConfig, "found a {}, expected {}", toml_type(node), expected);
 }
 
 // Runs `body`; an error gets "where: section.key: " in front.
@@ -107,14 +95,6 @@ ConfigValue override_value(std::string_view text, const ConfigKey& key) {
                                                   : value;
 }
 
-toml::table parse_toml(std::string_view text, std::string_view source) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    fail(ErrorCode::kInvalidConfig, "{}: {}", place(source, error.source()), error.description());
-  }
-}
-
 }  // namespace
 
 RunConfig parse_run_config(std::string_view text, std::string_view source) {
@@ -123,7 +103,7 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
   RunConfig config;
   config.origins.file = source;
   for (const auto& [section_name, node] : file) {
-    const std::string section_place = place(source, section_name.source());
+    const std::string section_place = toml_place(source, section_name.source());
     const ConfigSection& section = find_section(sections, section_name.str(), section_place);
     const toml::table* table = node.as_table();
     TESSERA_REQUIRE(table != nullptr,
@@ -131,13 +111,14 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
                     "{}: {}: found {}, expected a section [{}]",
                     section_place,
                     section.name,
-                    type_name(node),
+                    toml_type(node),
                     section.name);
     for (const auto& entry : *table) {
       const toml::key& name = entry.first;
       const toml::node& value = entry.second;
-      const ConfigKey& key = find_key(sections, section, name.str(), place(source, name.source()));
-      const std::string value_place = place(source, value.source());
+      const ConfigKey& key =
+          find_key(sections, section, name.str(), toml_place(source, name.source()));
+      const std::string value_place = toml_place(source, value.source());
       at_key(value_place, section, key, [&] { key.set(config, to_value(value, key.expected)); });
       config.origins.places[format("{}.{}", section.name, key.name)] = value_place;
     }

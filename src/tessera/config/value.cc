@@ -1,35 +1,10 @@
 #include "tessera/config/value.h"
 
 #include "tessera/base/format.h"
+#include "tessera/base/toml.h"
 
 namespace tessera {
 namespace {
-
-std::string quote(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += format("\\{}", c);
-    } else if (c == '\n') {
-      quoted += "\\n";
-    } else if (c == '\t') {
-      quoted += "\\t";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      quoted += format("\\u{:04X}", static_cast<unsigned>(byte));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
-// Shortest text that reads back to the same double, marked as a float for TOML.
-std::string print_number(double number) {
-  std::string text = format("{}", number);
-  const bool is_float = text.find_first_of(".eni") != std::string::npos;
-  return is_float ? text : text + ".0";
-}
 
 std::string print_list(const ConfigValue::List& list) {
   std::string text;
@@ -45,9 +20,9 @@ struct Printer {
 
   std::string operator()(std::int64_t integer) const { return format("{}", integer); }
 
-  std::string operator()(double number) const { return print_number(number); }
+  std::string operator()(double number) const { return toml_number(number); }
 
-  std::string operator()(const std::string& text) const { return quote(text); }
+  std::string operator()(const std::string& text) const { return toml_string(text); }
 
   std::string operator()(const ConfigValue::List& list) const { return print_list(list); }
 };
