@@ -1,0 +1,248 @@
+#include "tessera/mesh/cluster.h"
+
+#include <filesystem>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/test_directory.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kHead =
+    "name = \"c\"\n"
+    "[device]\n"
+    "name = \"d\"\n"
+    "memory = \"64 GB\"\n"
+    "memory_bandwidth = 1.6e12\n"
+    "peak = { f32 = \"47.85 TFLOP/s\", bf16 = 0 }\n";
+
+constexpr std::string_view kPair =
+    "[[levels]]\n"
+    "name = \"pair\"\n"
+    "size = 2\n"
+    "bandwidth = \"200 GB/s\"\n"
+    "latency = \"2 us\"\n";
+
+std::filesystem::path cluster_file(std::string_view name) {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "configs" / "clusters" / name;
+}
+
+// The message of the kInvalidConfig error that reading `text` ends in.
+std::string refusal(std::string_view text) {
+  try {
+    parse_cluster(text, "c.toml");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
+    return error.what();
+  }
+  ADD_FAILURE() << "was accepted:\n" << text;
+  return "";
+}
+
+// `text` with its one `from` replaced.
+std::string with(std::string_view text, std::string_view from, std::string_view to) {
+  std::string changed(text);
+  const std::size_t at = changed.find(from);
+  TESSERA_CHECK(at != std::string::npos, "no {}", from);
+  return changed.replace(at, from.size(), to);
+}
+
+std::string whole() {
+  return std::string(kHead) + std::string(kPair);
+}
+
+TEST(ParseCluster, ReadsWhatStandsInIt) {
+  const Cluster cluster = parse_cluster(whole(), "c.toml");
+  const Cluster expected = {.name = "c",
+                            .device = {.name = "d",
+                                       .memory_bytes = 64'000'000'000,
+                                       .memory_bandwidth = 1.6e12,
+                                       .peak_flops = {.f32 = 47.85e12, .bf16 = 0}},
+                            .levels = {{"pair", 2, 200e9, 2e-6, false}}};
+  EXPECT_EQ(cluster, expected);
+}
+
+TEST(ParseCluster, NamesThePlaceOfWhatItRefuses) {
+  EXPECT_EQ(refusal("name = \n"),
+            "c.toml:1:8: Error while parsing key-value pair: expected value, "
+            "saw '\\n'");
+  EXPECT_EQ(refusal(whole() + "bandwdith = 3\n"),
+            "c.toml:12:1: unknown key \"levels.bandwdith\"; did you mean \"bandwidth\"?");
+  EXPECT_EQ(refusal(with(kHead, "f32", "fp32")),
+            "c.toml:6:10: unknown key \"device.peak.fp32\"; did you mean \"f32\"?");
+  EXPECT_EQ(refusal(with(whole(), "[device]", "[devices]")),
+            "c.toml:2:2: unknown key \"devices\"; did you mean \"device\"?");
+  EXPECT_EQ(refusal("device = 3\nname = \"c\"\n"),
+            "c.toml:1:10: device: found integer 3, expected a section [device]");
+  EXPECT_EQ(refusal("name = 3\n"), "c.toml:1:8: name: found integer 3, expected string");
+  EXPECT_EQ(refusal("name = \"c\"\n"),
+            "c.toml:1:1: device is missing, expected a section [device]");
+  EXPECT_EQ(refusal(kHead),
+            "c.toml:1:1: levels is missing, expected one [[levels]] table or more, innermost "
+            "first");
+  EXPECT_EQ(refusal(with(whole(), "size = 2\n", "")),
+            "c.toml:7:1: levels.size is missing, expected integer from 1 to 2147483647");
+}
+
+TEST(ParseCluster, NamesWhatItFoundAndExpected) {
+  EXPECT_EQ(refusal(with(whole(), "size = 2", "size = 0")),
+            "c.toml:9:8: levels.size: found integer 0, expected integer from 1 to 2147483647");
+  EXPECT_EQ(refusal(with(whole(), "size = 2", "size = 2.0")),
+            "c.toml:9:8: levels.size: found number 2.0, expected integer from 1 to 2147483647");
+  EXPECT_EQ(refusal(with(whole(), "\"200 GB/s\"", "\"200 GB\"")),
+            "c.toml:10:13: levels.bandwidth: found string \"200 GB\", expected a number of B/s, "
+            "at least 0 (0: not known), or text such as \"200 GB/s\"");
+  EXPECT_EQ(refusal(with(whole(), "\"2 us\"", "-1")),
+            "c.toml:11:11: levels.latency: found integer -1, expected a number of s, at least 0 "
+            "(0: not known), or text such as \"2 us\"");
+  EXPECT_EQ(refusal(with(whole(), "\"2 us\"", "true")),
+            "c.toml:11:11: levels.latency: found boolean, expected a number of s, at least 0 (0: "
+            "not known), or text such as \"2 us\"");
+  EXPECT_EQ(refusal(with(whole(), "\"64 GB\"", "0.5")),
+            "c.toml:4:10: device.memory: found number 0.5, expected whole bytes, at most 8 PiB");
+  EXPECT_EQ(refusal(whole() + "shared = 1\n"),
+            "c.toml:12:10: levels.shared: found integer 1, expected true or false");
+  EXPECT_EQ(refusal(with(kHead, "{ f32 = \"47.85 TFLOP/s\", bf16 = 0 }", "3")),
+            "c.toml:6:8: device.peak: found integer 3, expected a table such as { f32 = \"67 "
+            "TFLOP/s\", bf16 = 0 }");
+  EXPECT_EQ(refusal("levels = [3]\n" + std::string(kHead)),
+            "c.toml:1:11: levels: found integer 3, expected one [[levels]] table or more, "
+            "innermost first");
+  EXPECT_EQ(refusal("levels = []\n" + std::string(kHead)),
+            "c.toml:1:10: levels: found array, expected one [[levels]] table or more, innermost "
+            "first");
+}
+
+TEST(ParseCluster, RefusesNamesThatMeshesCannotUse) {
+  for (const std::string_view name : {"", "2", "a.b", "a b", "\u00e9"}) {
+    EXPECT_EQ(refusal(with(whole(), "\"pair\"", "\"" + std::string(name) + "\"")),
+              "c.toml:8:8: levels.name: found string \"" + std::string(name) +
+                  "\", expected a letter, then letters, digits, '_' or '-', such as \"node\"");
+  }
+  EXPECT_EQ(refusal(whole() + std::string(kPair)),
+            "c.toml:13:8: levels.name: found string \"pair\", expected a name that no level "
+            "before it has");
+}
+
+TEST(ParseCluster, RefusesMoreDevicesThanRanksCanCount) {
+  const std::string large = with(whole(), "size = 2", "size = 2147483647");
+  EXPECT_EQ(parse_cluster(large, "c.toml").num_devices(), 2147483647);
+  EXPECT_EQ(refusal(large + with(kPair, "pair", "node")),
+            "c.toml:14:8: levels.size: found integer 2, expected at most 1, since there are "
+            "2147483647 devices below this level and at most 2147483647 in all");
+}
+
+TEST(LoadCluster, AnUnreadableFileIsAConfigError) {
+  const TestDirectory directory;
+  try {
+    load_cluster(directory.path() / "absent.toml");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
+    EXPECT_THAT(error.what(), testing::StartsWith("cluster file: "));
+    EXPECT_THAT(error.what(), testing::HasSubstr("absent.toml"));
+  }
+}
+
+TEST(ClusterText, EveryFileReadsBackEqual) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(cluster_file(""))) {
+    const Cluster cluster = load_cluster(entry.path());
+    EXPECT_EQ(cluster.name, entry.path().stem());
+    EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 7);
+}
+
+TEST(ClusterText, AnyFigureReadsBackEqual) {
+  const Cluster cluster = {
+      .name = "odd \"name\"\n",
+      .device = {.name = "",
+                 .memory_bytes = 9007199254740992,
+                 .memory_bandwidth = 1.0 / 3.0,
+                 .peak_flops = {.f32 = std::numeric_limits<double>::max(), .bf16 = 5e-324}},
+      .levels = {{"a", 1, 0.1, 0.0, true}, {"b_2-c", 7, 1e22, 1e-7 / 3.0, false}}};
+  EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster) << to_toml(cluster);
+}
+
+TEST(ClusterText, IsWhatPeopleWrite) {
+  EXPECT_EQ(to_toml(parse_cluster(whole() + "shared = true\n", "c.toml")),
+            "name = \"c\"\n"
+            "\n"
+            "[device]\n"
+            "name = \"d\"\n"
+            "memory = \"64 GB\"\n"
+            "memory_bandwidth = \"1.6 TB/s\"\n"
+            "peak = { f32 = \"47.85 TFLOP/s\", bf16 = \"0 FLOP/s\" }\n"
+            "\n"
+            "[[levels]]\n"
+            "name = \"pair\"\n"
+            "size = 2\n"
+            "bandwidth = \"200 GB/s\"\n"
+            "latency = \"2 us\"\n"
+            "shared = true\n");
+}
+
+TEST(LocalCluster, IsOneLevel) {
+  const Cluster cluster = local_cluster(6);
+  EXPECT_EQ(cluster.num_devices(), 6);
+  ASSERT_EQ(cluster.levels.size(), 1U);
+  EXPECT_EQ(cluster.levels[0], (Level{"local", 6, 0.0, 0.0, false}));
+  EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster);
+  EXPECT_THROW(local_cluster(0), Error);
+}
+
+TEST(ClusterFiles, Frontier) {
+  const Cluster cluster = load_cluster(cluster_file("frontier.toml"));
+  EXPECT_EQ(cluster.num_devices(), 2 * 4 * 9408);
+  EXPECT_EQ(cluster.device.memory_bytes, 64'000'000'000);
+  EXPECT_EQ(cluster.device.peak_flops.bf16, 191.5e12);
+  ASSERT_EQ(cluster.levels.size(), 3U);
+  EXPECT_EQ(cluster.levels[0].bandwidth, 200e9);
+  EXPECT_EQ(cluster.levels[1].bandwidth, 50e9);
+  // 12.5 GB/s for each of a node's 8 devices.
+  EXPECT_TRUE(cluster.levels[2].shared);
+  EXPECT_EQ(cluster.levels[2].bandwidth / 8, 12.5e9);
+}
+
+TEST(ClusterFiles, TwoLevelGpus) {
+  const Cluster cluster = load_cluster(cluster_file("gpu-2-level.toml"));
+  EXPECT_EQ(cluster.num_devices(), 16384);
+  EXPECT_EQ(cluster.device.memory_bytes, 80'000'000'000);
+  EXPECT_EQ(cluster.device.peak_flops.bf16, 989e12);
+  ASSERT_EQ(cluster.levels.size(), 2U);
+  EXPECT_EQ(cluster.levels[0].bandwidth, 450e9);
+  EXPECT_EQ(cluster.levels[1].bandwidth, 50e9);
+}
+
+TEST(ClusterFiles, VirtualOnesHaveFrontiersRatios) {
+  const std::vector<std::vector<std::int64_t>> radices = {
+      {2}, {2, 2}, {2, 3}, {2, 2, 2}, {2, 2, 3}};
+  const std::vector<std::string> names = {"pair", "node", "cluster"};
+  const std::vector<double> per_device = {200e9, 50e9, 12.5e9};
+  for (const std::vector<std::int64_t>& sizes : radices) {
+    std::int64_t ranks = 1;
+    for (const std::int64_t size : sizes) {
+      ranks *= size;
+    }
+    const Cluster cluster = load_cluster(cluster_file(format("virtual-{}.toml", ranks)));
+    ASSERT_EQ(cluster.levels.size(), sizes.size());
+    EXPECT_EQ(cluster.num_devices(), ranks);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const Level& level = cluster.levels[i];
+      EXPECT_EQ(level.name, names[i]);
+      EXPECT_EQ(level.size, sizes[i]);
+      EXPECT_FALSE(level.shared);
+      EXPECT_EQ(level.bandwidth / cluster.levels[0].bandwidth, per_device[i] / per_device[0]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
