@@ -1,0 +1,293 @@
+#include "tessera/mesh/placement.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "tessera/base/error.h"
+#include "tessera/base/units.h"
+
+namespace tessera {
+namespace {
+
+// Slices are whole blocks: of quantization, and of the exact gradient norm.
+constexpr std::int64_t kBlock = 256;
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += format("{}{}", text.empty() ? "" : ", ", word);
+  }
+  return text;
+}
+
+bool holds_gradients(const MeshAxis& axis) {
+  return axis.group == AxisGroup::kData || axis.group == AxisGroup::kContext;
+}
+
+std::int64_t num_data_ranks(const Mesh& mesh) {
+  return data_degrees(mesh).back();
+}
+
+// "1, 2 (pair), 8 (node)"
+std::string describe_degrees(const Mesh& mesh) {
+  std::string text = "1";
+  for (const DataLevel& level : data_levels(mesh)) {
+    text += format(", {} ({})", level.degree, level.name);
+  }
+  return text;
+}
+
+// The degree of the level of that name. Adds a note where the level has no ranks of its own.
+// Errors: kInvalidConfig for an unknown level.
+std::int64_t level_degree(const Mesh& mesh,
+                          std::string_view preset_name,
+                          std::string_view level,
+                          std::vector<std::string>& notes) {
+  const auto named = std::ranges::find(mesh.levels, level);
+  TESSERA_REQUIRE(named != mesh.levels.end(),
+                  ErrorCode::kInvalidConfig,
+                  "state preset \"{}\": no level \"{}\"{}; the levels of the cluster are: {}; "
+                  "degrees can also be given one by one",
+                  preset_name,
+                  level,
+                  did_you_mean(level, mesh.levels),
+                  join(mesh.levels));
+  std::int64_t degree = 1;
+  std::string inner;
+  for (const DataLevel& data_level : data_levels(mesh)) {
+    const auto at = std::ranges::find(mesh.levels, data_level.name);
+    if (at <= named) {
+      degree = data_level.degree;
+      inner = data_level.name;
+    }
+  }
+  if (inner != level) {
+    notes.push_back(inner.empty()
+                        ? format("level \"{}\" has degree 1: no data ranks lie inside it", level)
+                        : format("level \"{}\" has degree {}, as \"{}\": no data ranks lie between",
+                                 level,
+                                 degree,
+                                 inner));
+  }
+  return degree;
+}
+
+// V * (1/D_(l-1) - 1/D_l) for each level with lo < D_l <= hi. Exact: `volume` divides by N.
+std::vector<std::int64_t> hop_bytes(const std::vector<DataLevel>& levels,
+                                    std::int64_t volume,
+                                    std::int64_t lo,
+                                    std::int64_t hi) {
+  std::vector<std::int64_t> bytes;
+  for (const DataLevel& level : levels) {
+    const bool crossed = lo < level.degree && level.degree <= hi;
+    bytes.push_back(crossed ? volume / level.degree * (level.radix - 1) : 0);
+  }
+  return bytes;
+}
+
+struct NamedDegree {
+  std::string_view name;
+  std::int64_t degree;
+};
+
+void require_divides(const NamedDegree& inner, const NamedDegree& outer) {
+  TESSERA_REQUIRE(outer.degree % inner.degree == 0,
+                  ErrorCode::kInvalidConfig,
+                  "state: {} degree {} does not divide {} degree {}; lower {} or raise {}",
+                  inner.name,
+                  inner.degree,
+                  outer.name,
+                  outer.degree,
+                  inner.name,
+                  outer.name);
+}
+
+}  // namespace
+
+std::vector<DataLevel> data_levels(const Mesh& mesh) {
+  std::vector<DataLevel> levels;
+  std::int64_t degree = 1;
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    const MeshAxis& axis = mesh.axes[i];
+    if (!holds_gradients(axis)) {
+      continue;
+    }
+    if (levels.empty() || levels.back().name != axis.level) {
+      levels.push_back({.name = axis.level, .radix = 1, .degree = degree, .axes = {}});
+    }
+    degree *= axis.size;
+    levels.back().radix *= axis.size;
+    levels.back().degree = degree;
+    levels.back().axes.push_back(i);
+  }
+  return levels;
+}
+
+std::vector<std::int64_t> data_degrees(const Mesh& mesh) {
+  std::vector<std::int64_t> degrees = {1};
+  for (const DataLevel& level : data_levels(mesh)) {
+    degrees.push_back(level.degree);
+  }
+  return degrees;
+}
+
+PlacementPreset preset(std::string_view name, const Mesh& mesh) {
+  const std::int64_t n = num_data_ranks(mesh);
+  std::vector<std::string> notes;
+  const auto level = [&](std::string_view wanted) {
+    return level_degree(mesh, name, wanted, notes);
+  };
+  const std::size_t at = name.find('@');
+  const std::string_view base = name.substr(0, at);
+  std::optional<Placement> placement;
+  if (base == "hsdp" || base == "mics") {
+    TESSERA_REQUIRE(at != std::string_view::npos,
+                    ErrorCode::kInvalidConfig,
+                    "state preset \"{}\" needs a level: {}@LEVEL, where LEVEL is one of: {}",
+                    name,
+                    name,
+                    join(mesh.levels));
+    const std::int64_t s = level(name.substr(at + 1));
+    placement = {s, s, s, s};
+  } else if (name == "ddp") {
+    placement = {1, 1, 1, 1};
+  } else if (name == "zero1") {
+    placement = {1, 1, 1, n};
+  } else if (name == "zero2") {
+    placement = {1, 1, n, n};
+  } else if (name == "zero3" || name == "fsdp") {
+    placement = {n, n, n, n};
+  } else if (name == "shard-grad-op") {
+    placement = {n, 1, n, n};
+  } else if (name == "zeropp") {
+    placement = {n, level("node"), n, n};
+  } else if (name == "topo") {
+    const std::int64_t pair = level("pair");
+    placement = {pair, pair, level("node"), n};
+  }
+  const std::vector<std::string> known = {"ddp",
+                                          "zero1",
+                                          "zero2",
+                                          "zero3",
+                                          "fsdp",
+                                          "shard-grad-op",
+                                          "zeropp",
+                                          "topo",
+                                          "hsdp@LEVEL",
+                                          "mics@LEVEL"};
+  TESSERA_REQUIRE(placement.has_value(),
+                  ErrorCode::kInvalidConfig,
+                  "unknown state preset \"{}\"{}; the presets are: {}, where LEVEL is one of: {}",
+                  name,
+                  did_you_mean(name, known),
+                  join(known),
+                  join(mesh.levels));
+  return {.placement = *placement, .notes = std::move(notes)};
+}
+
+void validate(const Placement& placement, const Mesh& mesh) {
+  const NamedDegree param = {"param", placement.param};
+  const NamedDegree secondary = {"secondary", placement.secondary};
+  const NamedDegree grad = {"grad", placement.grad};
+  const NamedDegree optimizer = {"optimizer", placement.optimizer};
+  const std::vector<std::int64_t> degrees = data_degrees(mesh);
+  for (const NamedDegree& state : {param, secondary, grad, optimizer}) {
+    TESSERA_REQUIRE(std::ranges::find(degrees, state.degree) != degrees.end(),
+                    ErrorCode::kInvalidConfig,
+                    "state: {} degree {}, expected one of {}",
+                    state.name,
+                    state.degree,
+                    describe_degrees(mesh));
+  }
+  require_divides(param, grad);
+  require_divides(grad, optimizer);
+  require_divides(secondary, param);
+}
+
+std::int64_t slice_index(const Mesh& mesh, std::int64_t rank, std::int64_t degree) {
+  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
+  std::int64_t index = 0;
+  std::int64_t reached = 1;
+  for (const DataLevel& level : data_levels(mesh)) {
+    if (level.degree > degree) {
+      break;
+    }
+    std::int64_t digit = 0;
+    for (auto axis = level.axes.rbegin(); axis != level.axes.rend(); ++axis) {
+      digit = digit * mesh.axes[*axis].size + coordinates[*axis];
+    }
+    index = index * level.radix + digit;
+    reached = level.degree;
+  }
+  TESSERA_REQUIRE(reached == degree,
+                  ErrorCode::kInvalidArgument,
+                  "slices of degree {}, expected one of {}",
+                  degree,
+                  describe_degrees(mesh));
+  return index;
+}
+
+std::int64_t padded_elements(std::int64_t elements, std::int64_t ranks) {
+  TESSERA_REQUIRE(elements >= 0 && ranks >= 1,
+                  ErrorCode::kInvalidArgument,
+                  "{} elements over {} ranks, expected at least 0 and at least 1",
+                  elements,
+                  ranks);
+  const std::int64_t unit = ranks * kBlock;
+  return (elements + unit - 1) / unit * unit;
+}
+
+StateTraffic state_traffic(const Placement& placement, const WireBytes& wire, const Mesh& mesh) {
+  validate(placement, mesh);
+  const std::vector<DataLevel> levels = data_levels(mesh);
+  const std::int64_t n = num_data_ranks(mesh);
+  for (const std::int64_t bytes : {wire.param, wire.secondary, wire.grad}) {
+    TESSERA_REQUIRE(bytes >= 0 && bytes % n == 0,
+                    ErrorCode::kInvalidArgument,
+                    "{} bytes of a padded tensor on the wire do not divide by {} ranks",
+                    bytes,
+                    n);
+  }
+  const auto& [param, secondary, grad, optimizer] = placement;
+  StateTraffic traffic = {
+      .param_gather = hop_bytes(levels, wire.param, 1, param),
+      .secondary_gather = hop_bytes(levels, wire.secondary, 1, secondary < param ? secondary : 1),
+      .grad_reduce = hop_bytes(levels, wire.grad, 1, grad),
+      .step_reduce = hop_bytes(levels, wire.grad, grad, optimizer),
+      .step_gather = hop_bytes(levels, wire.param, param, optimizer)};
+  const std::vector<std::int64_t> beyond = hop_bytes(levels, wire.grad, optimizer, n);
+  for (std::size_t i = 0; i < beyond.size(); ++i) {
+    traffic.step_reduce[i] += 2 * beyond[i];
+  }
+  return traffic;
+}
+
+StateBytes state_bytes(const Placement& placement,
+                       std::int64_t padded,
+                       DType compute,
+                       bool several_microbatches) {
+  TESSERA_REQUIRE(compute == DType::kF32 || compute == DType::kBF16,
+                  ErrorCode::kInvalidArgument,
+                  "state of compute dtype {}, expected f32 or bf16",
+                  name(compute));
+  const auto& [param, secondary, grad, optimizer] = placement;
+  for (const std::int64_t degree : {param, secondary, grad, optimizer}) {
+    TESSERA_REQUIRE(degree >= 1 && padded % degree == 0,
+                    ErrorCode::kInvalidArgument,
+                    "{} elements do not divide by degree {}; pad them with padded_elements()",
+                    padded,
+                    degree);
+  }
+  constexpr std::int64_t kF32Bytes = 4;
+  constexpr std::int64_t kMoments = 2;
+  const auto compute_bytes = static_cast<std::int64_t>(size_bytes(compute));
+  const std::int64_t grad_bytes = several_microbatches ? kF32Bytes : compute_bytes;
+  const bool has_master = compute != DType::kF32 || optimizer != param;
+  return {.param = padded / param * compute_bytes,
+          .secondary = secondary < param ? padded / secondary * compute_bytes : 0,
+          .grad = padded / grad * grad_bytes,
+          .optimizer = padded / optimizer * kF32Bytes * (kMoments + (has_master ? 1 : 0))};
+}
+
+}  // namespace tessera

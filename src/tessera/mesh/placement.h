@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/ir/dtype.h"
+#include "tessera/mesh/mesh.h"
+
+namespace tessera {
+
+// The ranks over which gradients are partial (the data and context axes) on one level of the
+// cluster: the unit in which training state is sharded and moved.
+struct DataLevel {
+  std::string name;               // of the cluster's level
+  std::int64_t radix = 1;         // ranks on this level alone; at least 2
+  std::int64_t degree = 1;        // product of the radices up to and with this level: D_l
+  std::vector<std::size_t> axes;  // indices of the mesh axes that make it up, innermost first
+
+  friend bool operator==(const DataLevel&, const DataLevel&) = default;
+};
+
+// Innermost first; levels that hold no data or context axis are left out. The degree of the last is
+// N, the number of ranks over which a gradient is partial; no levels where that is 1.
+std::vector<DataLevel> data_levels(const Mesh& mesh);
+
+// The degrees that a state can have: 1, D_0, D_1, ..., N, ascending.
+std::vector<std::int64_t> data_degrees(const Mesh& mesh);
+
+// Over how many ranks each training state is sharded, each one of data_degrees(), with
+// param | grad | optimizer and secondary | param (a | b: a divides b). The secondary parameters
+// exist where secondary < param: a copy that serves the gathers after the first of a step.
+struct Placement {
+  std::int64_t param = 1;
+  std::int64_t secondary = 1;
+  std::int64_t grad = 1;
+  std::int64_t optimizer = 1;
+
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+struct PlacementPreset {
+  Placement placement;
+  // A sentence for each level that the preset names but that has no ranks of its own in this mesh,
+  // for `explain`: its state is sharded as over the level inside it.
+  std::vector<std::string> notes;
+};
+
+// The placement of that name, as (param, secondary, grad, optimizer):
+//   ddp (1,1,1,1)   zero1 (1,1,1,N)   zero2 (1,1,N,N)   zero3, fsdp (N,N,N,N)
+//   hsdp@LEVEL, mics@LEVEL (S,S,S,S), S the degree of that level
+//   shard-grad-op (N,1,N,N)   zeropp (N,node,N,N)   topo (pair,pair,node,N)
+// A level's degree counts the data and context ranks inside it.
+// Errors: kInvalidConfig for an unknown preset or level, with those that exist.
+PlacementPreset preset(std::string_view name, const Mesh& mesh);
+
+// Errors: kInvalidConfig, with the numbers and what would work, for a degree that data_degrees()
+// lacks, or degrees that do not divide each other as Placement demands.
+void validate(const Placement& placement, const Mesh& mesh);
+
+// Which of the `degree` slices of a tensor the rank holds. The index has the level digits with the
+// innermost level most significant, so that a slice over more levels lies inside the rank's slice
+// over fewer, and the hops of a hierarchical collective are contiguous.
+// Errors: kInvalidArgument for a degree that data_degrees() lacks, or an unknown rank.
+std::int64_t slice_index(const Mesh& mesh, std::int64_t rank, std::int64_t degree);
+
+// `elements` rounded up to a multiple of ranks * 256: every slice is then whole blocks of 256.
+// Errors: kInvalidArgument unless elements >= 0 and ranks >= 1.
+std::int64_t padded_elements(std::int64_t elements, std::int64_t ranks);
+
+// Bytes of one padded tensor as it crosses the wire, with scales where it is quantized.
+struct WireBytes {
+  std::int64_t param = 0;
+  std::int64_t secondary = 0;
+  std::int64_t grad = 0;
+};
+
+// Bytes that each rank sends on each of data_levels() for one tensor, by event.
+struct StateTraffic {
+  std::vector<std::int64_t> param_gather;      // p -> 1: where no secondary serves
+  std::vector<std::int64_t> secondary_gather;  // s -> 1: where one does; else zeros
+  std::vector<std::int64_t> grad_reduce;       // reduce-scatter 1 -> g: each microbatch
+  std::vector<std::int64_t> step_reduce;       // g -> o, then all-reduce over N/o: each step
+  std::vector<std::int64_t> step_gather;       // o -> p: each step
+};
+
+// A hop between degrees lo and hi of a tensor of V bytes sends V * (1/D_(l-1) - 1/D_l) bytes a rank
+// on each level l with lo < D_l <= hi, D_(-1) = 1; an all-reduce is a reduce-scatter and an
+// all-gather. Errors: as validate(); kInvalidArgument where a size does not divide by N.
+StateTraffic state_traffic(const Placement& placement, const WireBytes& wire, const Mesh& mesh);
+
+// Bytes of one tensor's state at rest on each rank.
+struct StateBytes {
+  std::int64_t param = 0;
+  std::int64_t secondary = 0;
+  std::int64_t grad = 0;
+  std::int64_t optimizer = 0;  // f32 master, two f32 moments
+
+  std::int64_t total() const { return param + secondary + grad + optimizer; }
+
+  friend bool operator==(const StateBytes&, const StateBytes&) = default;
+};
+
+// Of a tensor of `padded` elements in the given compute dtype. bf16: 2/p, 2/s where s < p, 2/g (4/g
+// where a step has several microbatches, which add up in f32), 12/o. f32: 4/p, 4/s where s < p,
+// 4/g, 8/o, and 4/o where o != p, since the parameter slice is the master where they are equal.
+// Errors: kInvalidArgument for another dtype, or where `padded` does not divide by the degrees.
+StateBytes state_bytes(const Placement& placement,
+                       std::int64_t padded,
+                       DType compute,
+                       bool several_microbatches);
+
+}  // namespace tessera

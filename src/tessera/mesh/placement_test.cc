@@ -1,0 +1,332 @@
+#include "tessera/mesh/placement.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/mesh/random_mesh.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr std::int64_t kNodes = 16;
+
+// Frontier's radices, 16 nodes: D = 2, 8, 128.
+Mesh frontier() {
+  return make_mesh(test_cluster({2, 4, 9408}), {.data = 8 * kNodes});
+}
+
+template <class Body>
+std::string error_of(ErrorCode code, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  ADD_FAILURE() << "was accepted";
+  return "";
+}
+
+std::string preset_error(std::string_view name) {
+  return error_of(ErrorCode::kInvalidConfig, [&] { preset(name, frontier()); });
+}
+
+std::string placement_error(const Placement& placement) {
+  return error_of(ErrorCode::kInvalidConfig, [&] { validate(placement, frontier()); });
+}
+
+TEST(DataLevels, CountTheRanksLeftInsideEachLevel) {
+  const std::vector<DataLevel> expected = {
+      {"pair", 2, 2, {0}}, {"node", 4, 8, {1}}, {"cluster", 16, 128, {2}}};
+  EXPECT_EQ(data_levels(frontier()), expected);
+  EXPECT_THAT(data_degrees(frontier()), ElementsAre(1, 2, 8, 128));
+  // Tensor takes the pair and half of the node; context and data share the rest.
+  const Mesh mesh = make_mesh(test_cluster({2, 8, 3}), {.data = 6, .tensor = 4, .context = 2});
+  const std::vector<DataLevel> mixed = {{"node", 4, 4, {2, 3}}, {"cluster", 3, 12, {4}}};
+  EXPECT_EQ(data_levels(mesh), mixed);
+  EXPECT_THAT(data_degrees(mesh), ElementsAre(1, 4, 12));
+  EXPECT_THAT(data_degrees(make_mesh(test_cluster({2}), {.tensor = 2})), ElementsAre(1));
+}
+
+TEST(Preset, DegreesOfEachName) {
+  const std::map<std::string, Placement> expected = {{"ddp", {1, 1, 1, 1}},
+                                                     {"zero1", {1, 1, 1, 128}},
+                                                     {"zero2", {1, 1, 128, 128}},
+                                                     {"zero3", {128, 128, 128, 128}},
+                                                     {"fsdp", {128, 128, 128, 128}},
+                                                     {"hsdp@pair", {2, 2, 2, 2}},
+                                                     {"hsdp@node", {8, 8, 8, 8}},
+                                                     {"mics@node", {8, 8, 8, 8}},
+                                                     {"hsdp@cluster", {128, 128, 128, 128}},
+                                                     {"shard-grad-op", {128, 1, 128, 128}},
+                                                     {"zeropp", {128, 8, 128, 128}},
+                                                     {"topo", {2, 2, 8, 128}}};
+  for (const auto& [name, placement] : expected) {
+    const PlacementPreset found = preset(name, frontier());
+    EXPECT_EQ(found.placement, placement) << name;
+    EXPECT_THAT(found.notes, IsEmpty()) << name;
+    validate(found.placement, frontier());
+  }
+}
+
+TEST(Preset, NotesLevelsThatCollapse) {
+  const Mesh tensor_pairs = make_mesh(test_cluster({2, 4, 9408}), {.data = 8, .tensor = 2});
+  const PlacementPreset topo = preset("topo", tensor_pairs);
+  EXPECT_EQ(topo.placement, (Placement{1, 1, 4, 8}));
+  EXPECT_THAT(topo.notes, ElementsAre("level \"pair\" has degree 1: no data ranks lie inside it"));
+  const Mesh one_node = make_mesh(test_cluster({2, 4, 9408}), {.data = 8});
+  const PlacementPreset hsdp = preset("hsdp@cluster", one_node);
+  EXPECT_EQ(hsdp.placement, (Placement{8, 8, 8, 8}));
+  EXPECT_THAT(hsdp.notes,
+              ElementsAre("level \"cluster\" has degree 8, as \"node\": no data ranks lie "
+                          "between"));
+  const Mesh one_rank = make_mesh(test_cluster({2, 4, 9408}), {});
+  EXPECT_EQ(preset("topo", one_rank).placement, Placement{});
+  EXPECT_EQ(preset("topo", one_rank).notes.size(), 2U);
+}
+
+TEST(Preset, NamesWhatExists) {
+  EXPECT_EQ(preset_error("zero4"),
+            "unknown state preset \"zero4\"; did you mean \"zero1\"?; the presets are: ddp, zero1, "
+            "zero2, zero3, fsdp, shard-grad-op, zeropp, topo, hsdp@LEVEL, mics@LEVEL, where LEVEL "
+            "is one of: pair, node, cluster");
+  EXPECT_EQ(preset_error("sharded_data"),
+            "unknown state preset \"sharded_data\"; the presets are: ddp, zero1, zero2, zero3, "
+            "fsdp, shard-grad-op, zeropp, topo, hsdp@LEVEL, mics@LEVEL, where LEVEL is one of: "
+            "pair, node, cluster");
+  EXPECT_EQ(preset_error("hsdp@nodes"),
+            "state preset \"hsdp@nodes\": no level \"nodes\"; did you mean \"node\"?; the levels "
+            "of the cluster are: pair, node, cluster; degrees can also be given one by one");
+  EXPECT_EQ(preset_error("hsdp"),
+            "state preset \"hsdp\" needs a level: hsdp@LEVEL, where LEVEL is one of: pair, node, "
+            "cluster");
+  EXPECT_EQ(preset_error("mics@"),
+            "state preset \"mics@\": no level \"\"; the levels of the cluster are: pair, node, "
+            "cluster; degrees can also be given one by one");
+  for (const std::string_view name : {"fsdp@node", ""}) {
+    EXPECT_THAT(preset_error(name),
+                testing::StartsWith(format("unknown state preset \"{}\"", name)));
+  }
+  const Mesh local = make_mesh(local_cluster(4), {.data = 4});
+  EXPECT_EQ(preset("hsdp@local", local).placement, (Placement{4, 4, 4, 4}));
+  EXPECT_EQ(error_of(ErrorCode::kInvalidConfig, [&] { preset("topo", local); }),
+            "state preset \"topo\": no level \"pair\"; the levels of the cluster are: local; "
+            "degrees can also be given one by one");
+}
+
+TEST(Validate, SaysWhichDegreesExist) {
+  EXPECT_EQ(placement_error({.param = 3}),
+            "state: param degree 3, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+  EXPECT_EQ(placement_error({.secondary = 0}),
+            "state: secondary degree 0, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+  EXPECT_EQ(placement_error({.grad = 4}),
+            "state: grad degree 4, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+  EXPECT_EQ(placement_error({.optimizer = 16}),
+            "state: optimizer degree 16, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+  EXPECT_EQ(placement_error({.param = 8, .secondary = 8, .grad = 2, .optimizer = 8}),
+            "state: param degree 8 does not divide grad degree 2; lower param or raise grad");
+  EXPECT_EQ(placement_error({.param = 2, .secondary = 2, .grad = 8, .optimizer = 2}),
+            "state: grad degree 8 does not divide optimizer degree 2; lower grad or raise "
+            "optimizer");
+  EXPECT_EQ(placement_error({.param = 2, .secondary = 8, .grad = 8, .optimizer = 8}),
+            "state: secondary degree 8 does not divide param degree 2; lower secondary or raise "
+            "param");
+}
+
+TEST(SliceIndex, InnermostLevelIsMostSignificant) {
+  const Mesh mesh = frontier();
+  // Rank 93 = 1 + 2 * (2 + 4 * 11): second of its pair, third pair of its node, node 11.
+  EXPECT_EQ(slice_index(mesh, 93, 1), 0);
+  EXPECT_EQ(slice_index(mesh, 93, 2), 1);
+  EXPECT_EQ(slice_index(mesh, 93, 8), 1 * 4 + 2);
+  EXPECT_EQ(slice_index(mesh, 93, 128), (1 * 4 + 2) * 16 + 11);
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { slice_index(mesh, 0, 4); }),
+            "slices of degree 4, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { slice_index(mesh, 0, 256); }),
+            "slices of degree 256, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { slice_index(mesh, 128, 2); }),
+            "rank 128 of a mesh of 128 ranks");
+}
+
+TEST(SliceIndex, SlicesNestAndPartition) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const Mesh mesh = random_mesh(seed).mesh;
+    const std::vector<DataLevel> levels = data_levels(mesh);
+    std::vector<std::size_t> inner;  // the axes of the levels up to the degree
+    std::int64_t degree_below = 1;
+    for (const DataLevel& level : levels) {
+      inner.insert(inner.end(), level.axes.begin(), level.axes.end());
+      for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
+        const std::int64_t index = slice_index(mesh, rank, level.degree);
+        // Inside the slice of the levels below.
+        ASSERT_EQ(index / level.radix, slice_index(mesh, rank, degree_below));
+        // The ranks of these levels hold each slice once.
+        std::vector<bool> held(static_cast<std::size_t>(level.degree));
+        for (const std::int64_t member : mesh.members(inner, rank)) {
+          const std::int64_t slice = slice_index(mesh, member, level.degree);
+          ASSERT_FALSE(held.at(static_cast<std::size_t>(slice)));
+          held[static_cast<std::size_t>(slice)] = true;
+        }
+        ASSERT_EQ(mesh.members(inner, rank).size(), held.size());
+        // On one level, ranks in the order of members() hold consecutive slices.
+        std::int64_t next = index / level.radix * level.radix;
+        for (const std::int64_t member : mesh.members(level.axes, rank)) {
+          ASSERT_EQ(slice_index(mesh, member, level.degree), next++);
+        }
+      }
+      degree_below = level.degree;
+    }
+  }
+}
+
+TEST(PaddedElements, AreWholeBlocksOfEachRank) {
+  EXPECT_EQ(padded_elements(1, 1), 256);
+  EXPECT_EQ(padded_elements(256, 1), 256);
+  EXPECT_EQ(padded_elements(257, 1), 512);
+  EXPECT_EQ(padded_elements(1, 12), 3072);
+  EXPECT_EQ(padded_elements(0, 12), 0);
+  EXPECT_EQ(padded_elements(128256LL * 4096, 128), 128256LL * 4096);
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { padded_elements(1, 0); }),
+            "1 elements over 0 ranks, expected at least 0 and at least 1");
+}
+
+// V = 2 * 128 * 256 bytes: pair V/2, node V (1/2 - 1/8), cluster V (1/8 - 1/128).
+TEST(StateTraffic, OnFrontier) {
+  constexpr std::int64_t kV = 65536;
+  const WireBytes wire = {.param = kV, .secondary = kV, .grad = kV};
+  const StateTraffic fsdp = state_traffic(preset("fsdp", frontier()).placement, wire, frontier());
+  EXPECT_THAT(fsdp.param_gather, ElementsAre(32768, 24576, 7680));
+  EXPECT_THAT(fsdp.secondary_gather, ElementsAre(0, 0, 0));
+  EXPECT_THAT(fsdp.grad_reduce, ElementsAre(32768, 24576, 7680));
+  EXPECT_THAT(fsdp.step_reduce, ElementsAre(0, 0, 0));
+  EXPECT_THAT(fsdp.step_gather, ElementsAre(0, 0, 0));
+  const StateTraffic topo = state_traffic(preset("topo", frontier()).placement, wire, frontier());
+  EXPECT_THAT(topo.param_gather, ElementsAre(32768, 0, 0));
+  EXPECT_THAT(topo.secondary_gather, ElementsAre(0, 0, 0));
+  EXPECT_THAT(topo.grad_reduce, ElementsAre(32768, 24576, 0));
+  EXPECT_THAT(topo.step_reduce, ElementsAre(0, 0, 7680));
+  EXPECT_THAT(topo.step_gather, ElementsAre(0, 24576, 7680));
+  const StateTraffic zeropp =
+      state_traffic(preset("zeropp", frontier()).placement, wire, frontier());
+  EXPECT_THAT(zeropp.param_gather, ElementsAre(32768, 24576, 7680));
+  EXPECT_THAT(zeropp.secondary_gather, ElementsAre(32768, 24576, 0));
+  const StateTraffic hsdp =
+      state_traffic(preset("hsdp@node", frontier()).placement, wire, frontier());
+  EXPECT_THAT(hsdp.grad_reduce, ElementsAre(32768, 24576, 0));
+  EXPECT_THAT(hsdp.step_reduce, ElementsAre(0, 0, 2 * 7680));
+  EXPECT_THAT(hsdp.step_gather, ElementsAre(0, 0, 0));
+}
+
+// What one node sends to others in a step of `microbatches`, over what crosses once,
+// M * (1 - 1/nodes): the figures of the published schemes.
+struct Scheme {
+  std::string preset;
+  std::int64_t forward_gathers;    // p -> 1, of each microbatch
+  std::int64_t secondary_gathers;  // s -> 1, of each microbatch
+};
+
+double inter_node(const Scheme& scheme,
+                  const WireBytes& wire,
+                  std::int64_t m,
+                  double microbatches) {
+  const StateTraffic traffic =
+      state_traffic(preset(scheme.preset, frontier()).placement, wire, frontier());
+  const auto at_cluster = [](const std::vector<std::int64_t>& bytes) {
+    return static_cast<double>(bytes.back());
+  };
+  const double each_microbatch =
+      static_cast<double>(scheme.forward_gathers) * at_cluster(traffic.param_gather) +
+      static_cast<double>(scheme.secondary_gathers) * at_cluster(traffic.secondary_gather) +
+      at_cluster(traffic.grad_reduce);
+  const double each_step = at_cluster(traffic.step_reduce) + at_cluster(traffic.step_gather);
+  const double once = static_cast<double>(m) * (1.0 - 1.0 / kNodes);
+  return 8 * (microbatches * each_microbatch + each_step) / once;
+}
+
+TEST(StateTraffic, MovesBetweenNodesWhatIsPublished) {
+  constexpr std::int64_t kM = std::int64_t{2} * 3 * 128 * 256;
+  const WireBytes full = {.param = kM, .secondary = kM, .grad = kM};
+  for (const double a : {1.0, 4.0}) {
+    EXPECT_EQ(inter_node({"zero3", 2, 0}, full, kM, a), 3 * a);
+    EXPECT_EQ(inter_node({"zero1", 2, 0}, full, kM, a), 2);
+    EXPECT_EQ(inter_node({"ddp", 2, 0}, full, kM, a), 2);
+    EXPECT_EQ(inter_node({"zeropp", 1, 1}, full, kM, a), 2 * a);
+    EXPECT_EQ(inter_node({"topo", 2, 0}, full, kM, a), 2);
+  }
+  const WireBytes codes = {.param = kM / 2, .secondary = kM / 2, .grad = kM / 4};
+  EXPECT_EQ(inter_node({"topo", 2, 0}, codes, kM, 4), 0.75);
+  EXPECT_EQ(inter_node({"zeropp", 1, 1}, codes, kM, 1), 0.75);
+  // With an f32 scale for each block of 256: 260/512 and 132/512 of 16 bits.
+  const WireBytes scaled = {.param = kM * 260 / 512, .secondary = 0, .grad = kM * 132 / 512};
+  EXPECT_EQ(inter_node({"topo", 2, 0}, scaled, kM, 4), 0.5078125 + 0.2578125);
+}
+
+TEST(StateTraffic, RefusesWhatDoesNotDivide) {
+  EXPECT_EQ(
+      error_of(ErrorCode::kInvalidArgument, [] { state_traffic({}, {.grad = 100}, frontier()); }),
+      "100 bytes of a padded tensor on the wire do not divide by 128 ranks");
+  EXPECT_EQ(
+      error_of(ErrorCode::kInvalidConfig, [] { state_traffic({.param = 3}, {}, frontier()); }),
+      "state: param degree 3, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
+}
+
+TEST(StateBytes, ByPlacementAndDtype) {
+  constexpr std::int64_t kElements = std::int64_t{128} * 256;
+  const auto held = [&](std::string_view name, DType dtype, bool several) {
+    return state_bytes(preset(name, frontier()).placement, kElements, dtype, several);
+  };
+  const std::int64_t e = kElements;
+  EXPECT_EQ(held("ddp", DType::kBF16, false), (StateBytes{2 * e, 0, 2 * e, 12 * e}));
+  EXPECT_EQ(held("ddp", DType::kBF16, true), (StateBytes{2 * e, 0, 4 * e, 12 * e}));
+  EXPECT_EQ(held("ddp", DType::kF32, true), (StateBytes{4 * e, 0, 4 * e, 8 * e}));
+  EXPECT_EQ(held("fsdp", DType::kF32, false),
+            (StateBytes{4 * e / 128, 0, 4 * e / 128, 8 * e / 128}));
+  EXPECT_EQ(held("zero1", DType::kF32, false), (StateBytes{4 * e, 0, 4 * e, 12 * e / 128}));
+  EXPECT_EQ(held("zeropp", DType::kBF16, false),
+            (StateBytes{2 * e / 128, 2 * e / 8, 2 * e / 128, 12 * e / 128}));
+  EXPECT_EQ(held("zeropp", DType::kF32, false),
+            (StateBytes{4 * e / 128, 4 * e / 8, 4 * e / 128, 8 * e / 128}));
+  EXPECT_EQ(held("shard-grad-op", DType::kBF16, false),
+            (StateBytes{2 * e / 128, 2 * e, 2 * e / 128, 12 * e / 128}));
+  // The Frontier scheme holds 2/2 + 4/8 + 12/128 = 1.59375 bytes a parameter.
+  EXPECT_EQ(held("topo", DType::kBF16, true).total(), 52224);
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument,
+                     [] { state_bytes({.grad = 8}, 100, DType::kF32, false); }),
+            "100 elements do not divide by degree 8; pad them with padded_elements()");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { state_bytes({}, 256, DType::kF16, false); }),
+            "state of compute dtype f16, expected f32 or bf16");
+}
+
+// All ranks together send what each state needs: a gather or scatter over D ranks moves D - 1
+// slices to or from each of them.
+TEST(StateTraffic, AddsUpOverLevels) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const Mesh mesh = random_mesh(seed).mesh;
+    const std::vector<std::int64_t> degrees = data_degrees(mesh);
+    const std::int64_t n = degrees.back();
+    const std::int64_t volume = 4 * padded_elements(1 + static_cast<std::int64_t>(seed), n);
+    for (const std::int64_t degree : degrees) {
+      const StateTraffic traffic =
+          state_traffic({.param = degree, .secondary = 1, .grad = degree, .optimizer = degree},
+                        {.param = volume, .secondary = volume, .grad = volume},
+                        mesh);
+      std::int64_t gathered = 0;
+      std::int64_t beyond = 0;
+      for (std::size_t i = 0; i < traffic.param_gather.size(); ++i) {
+        gathered += traffic.param_gather[i];
+        beyond += traffic.step_reduce[i];
+      }
+      EXPECT_EQ(gathered, volume / degree * (degree - 1));
+      EXPECT_EQ(beyond, 2 * (volume / degree - volume / n));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
