@@ -249,22 +249,23 @@ ConfigSection memory() {
 
 ConfigSection checkpoint() {
   using S = CheckpointSection;
-  return section("checkpoint",
-                 &RunConfig::checkpoint,
-                 "When state is saved and where a run starts from.",
-                 {row("every",
-                      &S::every,
-                      codec::size_or_zero(),
-                      "Steps between checkpoints. 0: only at the end."),
-                  row("keep",
-                      &S::keep,
-                      codec::size_or_zero(),
-                      "Newest checkpoints that stay on disk. 0: all."),
-                  row("resume",
-                      &S::resume,
-                      codec::text(),
-                      "\"auto\": from the newest checkpoint in run.dir, if any. \"none\": from the "
-                      "start. Else the path of a checkpoint.")});
+  return section(
+      "checkpoint",
+      &RunConfig::checkpoint,
+      "When state is saved and where a run starts from.",
+      {row("every",
+           &S::every,
+           codec::size_or_zero(),
+           "Steps between checkpoints. 0: only at the end."),
+       row("keep",
+           &S::keep,
+           codec::size_or_zero(),
+           "Newest checkpoints that stay on disk. 0: all."),
+       row("resume",
+           &S::resume,
+           codec::text(),
+           "\"auto\": from the newest checkpoint in run.dir, if any. \"none\": from the "
+           "start. Else the path of a checkpoint, or of a run directory for its newest.")});
 }
 
 ConfigSection log() {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -6,6 +7,7 @@
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/base/error.h"
 #include "tessera/ir/builder.h"
+#include "tessera/mesh/placement.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph_edit.h"
 #include "tessera/passes/pass.h"
@@ -38,6 +40,51 @@ void chain(GraphEdit& edit, NodeId id, const OpRef& op, ValueId state) {
   node.operands.push_back(state);
   edit.remove(id);
   edit.insert(id, std::move(node));
+}
+
+AxisSizes first_axes(const StateAxes& state, std::size_t count) {
+  return {state.axes.begin(), state.axes.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+// Axes [begin, end) as a collective names them.
+std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end) {
+  return to_string(AxisSizes(state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
+                             state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
+}
+
+// Elements of a tensor's slice over the first `count` axes.
+std::int64_t slice_elements(const StateAxes& state, const TensorType& type, std::size_t count) {
+  return padded_elements(type.num_elements(), num_ranks(state.axes)) /
+         num_ranks(first_axes(state, count));
+}
+
+bool is_gradient(const Output& output) {
+  return !output.updates && output.name != "loss";
+}
+
+// Reduces each gradient to this rank's slice, right after it is made.
+Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
+  GraphEdit edit(graph);
+  std::vector<Output> outputs = graph.outputs;
+  for (Output& output : outputs) {
+    if (!is_gradient(output)) {
+      continue;
+    }
+    const NodeId producer = graph[output.value].producer;
+    const Node& made_by = graph.nodes[producer.at()];
+    const ValueId slice = edit.fresh();
+    edit.insert(NodeId::of(producer.at() + 1),
+                {.op = make_op(ReduceSlicesAttrs{
+                     .axes = axes_text(state, 0, state.grad),
+                     .slice = slice_elements(state, graph[output.value].type, state.grad)}),
+                 .operands = {output.value},
+                 .results = {slice},
+                 .phase = made_by.phase,
+                 .layer = made_by.layer});
+    output.value = slice;
+  }
+  edit.set_outputs(std::move(outputs));
+  return edit.apply();
 }
 
 // Inserts, right after each accumulated value is made, its addition to a state of the same name.
@@ -81,9 +128,135 @@ Graph accumulate(const Graph& graph) {
   return edit.apply();
 }
 
+std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
+  std::map<std::string, TensorType> types;
+  for (const Output& output : graph.outputs) {
+    if (is_gradient(output)) {
+      types[output.name] = graph[output.value].type;
+    }
+  }
+  return types;
+}
+
+// The end of the step.
+class Update {
+ public:
+  Update(GraphBuilder& builder, const UpdateOptions& options)
+      : builder_(builder),
+        options_(options),
+        state_(options.state),
+        learning_rate_(builder.scalar("learning_rate")),
+        update_number_(builder.scalar("update_number")),
+        apply_(builder.scalar("apply")) {}
+
+  // The sum over the ranks of axes [begin, all).
+  Value summed(const Value& value, std::size_t begin = 0) const {
+    if (begin == state_.axes.size()) {
+      return value;
+    }
+    return collective(AllReduceAttrs{.axes = axes_text(state_, begin, state_.axes.size())}, value);
+  }
+
+  // What adamw takes: the slice over the optimizer's axes (or all) of the global gradient of
+  // `type`.
+  Value reduced(const Value& gradient, const TensorType& type) const {
+    Value result = gradient;
+    if (state_.grad < state_.optimizer) {
+      result =
+          collective(ReduceSlicesAttrs{.axes = axes_text(state_, state_.grad, state_.optimizer),
+                                       .slice = slice_elements(state_, type, state_.optimizer)},
+                     result);
+    }
+    return summed(result, state_.optimizer);
+  }
+
+  void run(const std::vector<ValueId>& parameters,
+           const std::vector<Value>& gradients,
+           const Value& loss) const {
+    Value squares = sum_squares(gradients);
+    if (state_.optimizer > 0) {
+      squares = collective(AllReduceAttrs{.axes = axes_text(state_, 0, state_.optimizer)}, squares);
+    }
+    const auto clipped =
+        builder_.emit(make_op(ClipScaleAttrs{.clip = options_.clip}), {squares, loss, apply_});
+    builder_.output("loss", loss);
+    builder_.output("grad_norm", clipped[0]);
+    builder_.output("applied", clipped[2]);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      step(builder_.handle(parameters[i]), gradients[i], clipped[1], clipped[2]);
+    }
+  }
+
+ private:
+  template <class Attrs>
+  Value collective(Attrs attrs, const Value& operand) const {
+    return builder_.emit(make_op(std::move(attrs)), {operand})[0];
+  }
+
+  // One parameter's adamw, on its slice.
+  void step(const Value& parameter,
+            const Value& gradient,
+            const Value& scale,
+            const Value& applied) const {
+    const std::string name = builder_.graph()[parameter.id].name;
+    const bool gathers = state_.param < state_.optimizer;
+    const bool keeps_master = gathers || parameter.type().dtype != DType::kF32;
+    const auto state = [&](const char* role) {
+      return builder_.state(
+          ValueKind::kOptimizer, format("{}.{}", role, name), f32_like(gradient.type()));
+    };
+    std::vector<Value> states;
+    if (!gathers) {
+      states.push_back(parameter);
+    }
+    const Value moment1 = state("moment1");
+    const Value moment2 = state("moment2");
+    if (gathers) {
+      states = {state("master"), moment1, moment2};
+    } else {
+      states.insert(states.end(), {moment1, moment2});
+      if (keeps_master) {
+        states.push_back(state("master"));
+      }
+    }
+    std::vector<Value> operands = states;
+    operands.insert(operands.begin() + 1, gradient);
+    operands.insert(operands.end(), {learning_rate_, update_number_, scale, applied});
+    const auto results = builder_.emit(make_op(AdamwAttrs{.beta1 = options_.beta1,
+                                                          .beta2 = options_.beta2,
+                                                          .eps = options_.eps,
+                                                          .weight_decay = options_.weight_decay,
+                                                          .master = keeps_master && !gathers}),
+                                       operands);
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      builder_.update(states[i], results[i]);
+    }
+    if (gathers) {
+      const DType dtype = parameter.type().dtype;
+      const Value slice = dtype == DType::kF32 ? results[0] : cast(results[0], dtype);
+      builder_.update(
+          parameter,
+          collective(GatherSlicesAttrs{.axes = axes_text(state_, state_.param, state_.optimizer),
+                                       .type = to_string(parameter.type())},
+                     slice));
+    }
+  }
+
+  GraphBuilder& builder_;
+  const UpdateOptions& options_;
+  const StateAxes& state_;
+  Value learning_rate_;
+  Value update_number_;
+  Value apply_;
+};
+
 }  // namespace
 
 Graph append_update(Graph graph, const UpdateOptions& options) {
+  const std::map<std::string, TensorType> gradient_types = types_of_gradients(graph);
+  if (options.state.grad > 0) {
+    graph = reduce_gradients(graph, options.state);
+  }
   if (options.num_microbatches > 1) {
     graph = accumulate(graph);
   }
@@ -91,7 +264,7 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   std::vector<Output> kept;
   for (const Output& output : graph.outputs) {
     made[output.name] = output.value;
-    if (output.updates || output.name == "loss") {
+    if (output.updates) {
       kept.push_back(output);
     }
   }
@@ -99,50 +272,16 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   GraphBuilder builder(std::move(graph));
   builder.set_phase(Phase::kUpdate);
 
+  const Update update(builder, options);
   const std::vector<ValueId> parameters = builder.graph().sources(ValueKind::kParameter);
   std::vector<Value> gradients;
   for (const ValueId parameter : parameters) {
-    const auto found = made.find(gradient_name(builder.graph()[parameter].name));
+    const std::string name = gradient_name(builder.graph()[parameter].name);
+    const auto found = made.find(name);
     TESSERA_CHECK(found != made.end(), "no gradient of {}", builder.graph()[parameter].name);
-    gradients.push_back(builder.handle(found->second));
+    gradients.push_back(update.reduced(builder.handle(found->second), gradient_types.at(name)));
   }
-  const Value learning_rate = builder.scalar("learning_rate");
-  const Value update_number = builder.scalar("update_number");
-  const Value apply = builder.scalar("apply");
-  const Value loss = builder.handle(made.at("loss"));
-  const auto clipped = builder.emit(make_op(ClipScaleAttrs{.clip = options.clip}),
-                                    {sum_squares(gradients), loss, apply});
-  if (options.num_microbatches > 1) {
-    builder.output("loss", loss);
-  }
-  builder.output("grad_norm", clipped[0]);
-  builder.output("applied", clipped[2]);
-
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Value parameter = builder.handle(parameters[i]);
-    const std::string name = builder.graph()[parameters[i]].name;
-    const TensorType state_type = f32_like(parameter.type());
-    const bool master = parameter.type().dtype != DType::kF32;
-    std::vector<Value> states = {parameter};
-    for (const char* role : {"moment1", "moment2", "master"}) {
-      if (master || std::string(role) != "master") {
-        states.push_back(
-            builder.state(ValueKind::kOptimizer, format("{}.{}", role, name), state_type));
-      }
-    }
-    std::vector<Value> operands = states;
-    operands.insert(operands.begin() + 1, gradients[i]);
-    operands.insert(operands.end(), {learning_rate, update_number, clipped[1], clipped[2]});
-    const auto results = builder.emit(make_op(AdamwAttrs{.beta1 = options.beta1,
-                                                         .beta2 = options.beta2,
-                                                         .eps = options.eps,
-                                                         .weight_decay = options.weight_decay,
-                                                         .master = master}),
-                                      operands);
-    for (std::size_t s = 0; s < states.size(); ++s) {
-      builder.update(states[s], results[s]);
-    }
-  }
+  update.run(parameters, gradients, update.summed(builder.handle(made.at("loss"))));
   return builder.take();
 }
 

@@ -1,18 +1,37 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "tessera/ir/graph.h"
+#include "tessera/mesh/axes.h"
 
 namespace tessera {
 
 // The graph passes, each from graph to graph. passes/pipeline.cc is the page that orders them.
 
-// Replaces each gradient output (autodiff) by the end of the step: with several microbatches
-// gradients and loss add up in f32 states in microbatch order; then the exact global norm, the clip
-// scale and one adamw per parameter, whose state updates become outputs. The outputs "loss" (sum
-// over valid tokens), "grad_norm" and "applied" stay for the host. Scalars it adds: learning_rate,
-// update_number (from 1), apply.
+// Over which axes training state is cut (DESIGN section 5): each state over the first so many of
+// `axes`, the ranks over which gradients are partial, innermost level first. param and grad are at
+// most optimizer.
+struct StateAxes {
+  AxisSizes axes;
+  std::size_t param = 0;
+  std::size_t grad = 0;
+  std::size_t optimizer = 0;
+};
+
+// Parameters at rest as slices over state.param axes, under their old names. Each layer's forward
+// and each layer's backward gathers what it reads, and keeps nothing of it for later.
+Graph shard_parameters(const Graph& graph, const StateAxes& state);
+
+// Replaces each gradient output (autodiff) by the end of the step. Gradients and loss are sums over
+// the labels of one rank: every microbatch's gradient is reduced to slices over state.grad axes;
+// with several microbatches these and the loss add up in f32 states in microbatch order; then they
+// are reduced to slices over state.optimizer axes, and summed over the others. It follows the exact
+// global norm, the clip scale and one adamw per parameter, whose state updates become outputs;
+// where parameters are cut less than the optimizer, adamw updates an f32 master slice, and the
+// parameter is gathered from it. The outputs "loss" (sum over valid tokens), "grad_norm" and
+// "applied" stay for the host. Scalars it adds: learning_rate, update_number (from 1), apply.
 struct UpdateOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -20,6 +39,7 @@ struct UpdateOptions {
   double weight_decay = 0.1;
   double clip = 1.0;
   std::int64_t num_microbatches = 1;
+  StateAxes state = {};
 };
 
 Graph append_update(Graph graph, const UpdateOptions& options);

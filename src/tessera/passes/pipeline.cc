@@ -53,7 +53,12 @@ Program compile_training(Graph forward, const CompileOptions& options) {
     graph = stage("group_gemms", group_gemms(graph));
   }
 
-  // What the step does with gradients: accumulate, clip, update.
+  // Parameters at rest as slices, gathered where they are used.
+  if (options.update.state.param > 0) {
+    graph = stage("shard_parameters", shard_parameters(graph, options.update.state));
+  }
+
+  // What the step does with gradients: reduce, accumulate, clip, update.
   graph = stage("append_update", append_update(std::move(graph), options.update));
 
   // Before fusion, which joins nodes across the line between kept and recomputed values.

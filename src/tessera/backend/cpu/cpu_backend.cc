@@ -54,7 +54,9 @@ class MappedArena final : public Arena {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : context_(threads) {}
+  CpuBackend(int threads, CommunicatorOf communicator_of) : context_(threads) {
+    context_.set_communicators(std::move(communicator_of));
+  }
 
   std::string_view name() const override { return "cpu"; }
 
@@ -76,8 +78,8 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
-  return std::make_unique<CpuBackend>(threads);
+std::unique_ptr<Backend> make_cpu_backend(int threads, CommunicatorOf communicator_of) {
+  return std::make_unique<CpuBackend>(threads, std::move(communicator_of));
 }
 
 }  // namespace tessera

@@ -4,12 +4,18 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <ctime>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
@@ -31,12 +37,29 @@ struct Call {
 // What a member shows the others. Written by it alone, before it raises `phase`, and not again
 // before everybody has finished the operation.
 struct alignas(64) Slot {
-  std::atomic<std::uint64_t> phase = 0;
-  std::atomic<bool> reading = false;  // it may be reading the memory of others
+  std::atomic<std::uint32_t> phase = 0;     // wraps around
+  std::atomic<std::uint32_t> sleepers = 0;  // ranks that wait in the kernel for the phase to rise
+  std::atomic<bool> reading = false;        // it may be reading the memory of others
   Call call;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
 };
+
+// Whether a member in phase `a` has reached phase `b`; members are never far apart.
+bool reached(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a - b) >= 0;
+}
+
+// Sleeps until `word` is not `value`, or for a while.
+void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  constexpr timespec kAtMost = {.tv_sec = 0, .tv_nsec = 10'000'000};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &kAtMost, nullptr, 0);
+}
+
+void wake_all(const std::atomic<std::uint32_t>& word) {
+  ::syscall(
+      SYS_futex, &word, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
 
 std::string list(const std::vector<std::int64_t>& ranks) {
   std::string text;
@@ -159,7 +182,13 @@ class LocalCommunicator final : public Communicator {
     return group_->slots[static_cast<std::size_t>(peer)];
   }
 
-  void raise_phase() { mine().phase.store(++phase_, std::memory_order_release); }
+  void raise_phase() {
+    Slot& slot = mine();
+    slot.phase = ++phase_;
+    if (slot.sleepers > 0) {
+      wake_all(slot.phase);
+    }
+  }
 
   // Starts an operation: the others may read what this rank shows.
   void show(const Call& call, const std::byte* in, std::byte* out) {
@@ -235,33 +264,32 @@ class LocalCommunicator final : public Communicator {
     }
   }
 
-  // Spins for as long as a peer on its own core may take to follow, then yields, then sleeps.
+  // Spins for as long as a peer on a core of its own may take to follow, then sleeps.
   void wait_for(std::int64_t peer) {
     constexpr int kSpins = 4000;
-    constexpr int kYields = 200;
-    constexpr auto kSleep = std::chrono::microseconds(50);
-    const Slot& other = slot(peer);
-    const int spins = world_->oversubscribed ? 1 : kSpins;
-    Clock::time_point give_up = {};
-    for (int i = 0; other.phase.load(std::memory_order_acquire) < phase_; ++i) {
+    Slot& other = group_->slots[static_cast<std::size_t>(peer)];
+    const int spins = world_->oversubscribed ? 0 : kSpins;
+    for (int i = 0; i < spins; ++i) {
+      if (reached(other.phase, phase_)) {
+        return;
+      }
+    }
+    const auto patience = std::chrono::duration<double>(world_->options.deadline_seconds);
+    const auto give_up = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+    while (true) {
+      const std::uint32_t seen = other.phase;
+      if (reached(seen, phase_)) {
+        return;
+      }
       if (world_->aborted) {
         leave();
       }
-      if (i < spins) {
-        continue;
-      }
-      if (give_up == Clock::time_point()) {
-        give_up =
-            Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                               std::chrono::duration<double>(world_->options.deadline_seconds));
-      } else if (Clock::now() > give_up) {
+      if (Clock::now() > give_up) {
         fail_late();
       }
-      if (i < spins + kYields) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(kSleep);
-      }
+      ++other.sleepers;
+      sleep_while(other.phase, seen);
+      --other.sleepers;
     }
   }
 
@@ -269,7 +297,7 @@ class LocalCommunicator final : public Communicator {
     std::vector<std::int64_t> present;
     std::vector<std::int64_t> missing;
     for (std::int64_t peer = 0; peer < size(); ++peer) {
-      const bool here = slot(peer).phase.load(std::memory_order_acquire) >= phase_;
+      const bool here = reached(slot(peer).phase, phase_);
       (here ? present : missing).push_back(world_rank(peer));
     }
     const std::string message =
@@ -319,7 +347,7 @@ class LocalCommunicator final : public Communicator {
   std::shared_ptr<Shared> world_;
   std::shared_ptr<Shared::Group> group_;
   std::int64_t rank_;
-  std::uint64_t phase_;
+  std::uint32_t phase_;
 };
 
 class LocalRank final : public World {

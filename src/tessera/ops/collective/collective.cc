@@ -120,7 +120,7 @@ TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in) {
                   slices,
                   attrs.slice,
                   to_string(in[0]));
-  return {{.dtype = in[0].dtype, .dims = {{.name = "slice", .bound = attrs.slice}}}};
+  return {{.dtype = in[0].dtype, .dims = {{.name = std::string(kSliceDim), .bound = attrs.slice}}}};
 }
 
 FactorRule factors(const ReduceSlicesAttrs&, Types in) {

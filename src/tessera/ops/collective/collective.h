@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tessera/ops/op.h"
 
@@ -16,6 +17,9 @@ namespace tessera {
 // zeros, cut into as many equal slices as there are ranks. The slice of a rank has the rank's place
 // along the first axis as its most significant digit, so that slices over fewer axes contain those
 // over more.
+
+// The name of the only dim of a slice.
+inline constexpr std::string_view kSliceDim = "slice";
 
 // y = sum (or max) of x over the ranks. Operands: x (..) in {f32, bf16, i64} -> y, may lie over x
 struct AllReduceAttrs {
