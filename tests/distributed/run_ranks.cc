@@ -45,6 +45,23 @@ StateAxes state_axes(const Mesh& mesh, const Placement& placement) {
   return state;
 }
 
+// Batches over the data axes; attention heads and the widths of the feed-forward over the tensor
+// axes.
+DimAxes dim_axes(const Mesh& mesh) {
+  DimAxes dims;
+  for (const MeshAxis& axis : mesh.axes) {
+    const AxisSize size{.name = axis.name, .size = axis.size};
+    if (axis.group == AxisGroup::kData) {
+      dims["batch"].push_back(size);
+    } else if (axis.group == AxisGroup::kTensor) {
+      for (const char* dim : {"heads", "kv_heads", "mlp"}) {
+        dims[dim].push_back(size);
+      }
+    }
+  }
+  return dims;
+}
+
 // Token t of sequence s of step n, and whether its label counts: some do not.
 std::int32_t token(std::int64_t step, std::int64_t sequence, std::int64_t t, std::int64_t vocab) {
   const std::int64_t mixed = (step * 7919 + sequence * 104729 + t * 31 + t * t * 7) % 9973;
@@ -66,15 +83,19 @@ class RankTrainer {
             1,
             [this](std::string_view axis) -> Communicator& { return communicators_.along(axis); })),
         graph_(training_graph(describe_llama(run.model),
-                              run.global_batch / run.microbatches / num_data_,
+                              run.global_batch / run.microbatches,
                               run.sequence_length,
                               run.dtype)),
+        part_{.dims = dim_axes(run.mesh),
+              .coordinate = [this](std::string_view axis) { return coordinate(axis); },
+              .num_slices = num_data_,
+              .slice_index =
+                  [this](std::int64_t degree) {
+                    return slice_index(run_.mesh, world_.rank(), degree);
+                  }},
         program_(compile()),
         executor_(program_, *backend_) {
-    initialize_state(
-        executor_, parameter_inits(graph_), 42, 1, num_data_, [this](std::int64_t degree) {
-          return slice_index(run_.mesh, world_.rank(), degree);
-        });
+    initialize_state(executor_, parameter_inits(graph_), 42, 1, part_);
   }
 
   RankResult run() {
@@ -90,8 +111,11 @@ class RankTrainer {
       result.losses.push_back(executor_.output_scalar("loss") / static_cast<float>(valid));
       result.grad_norms.push_back(executor_.output_scalar("grad_norm"));
     }
-    for (const ParameterInit& parameter : parameter_inits(graph_)) {
-      result.weights[parameter.name] = whole(parameter);
+    // Parts of tensors are compared through the losses that they give.
+    if (num_data_ == world_.size()) {
+      for (const ParameterInit& parameter : parameter_inits(graph_)) {
+        result.weights[parameter.name] = whole(parameter);
+      }
     }
     return result;
   }
@@ -102,7 +126,8 @@ class RankTrainer {
         graph_,
         {.update = {.clip = 0.5,
                     .num_microbatches = run_.microbatches,
-                    .state = state_axes(run_.mesh, run_.placement)},
+                    .state = state_axes(run_.mesh, run_.placement),
+                    .dims = dim_axes(run_.mesh)},
          .recompute = run_.recompute,
          .workspace_bytes = [this](
                                 const Op& op, std::span<const View> in, std::span<const View> out) {
@@ -110,10 +135,29 @@ class RankTrainer {
          }});
   }
 
+  std::int64_t coordinate(std::string_view axis) const {
+    const auto found = std::ranges::find(run_.mesh.axes, axis, &MeshAxis::name);
+    return run_.mesh.coordinates(
+        world_.rank())[static_cast<std::size_t>(found - run_.mesh.axes.begin())];
+  }
+
+  // This rank's place among the data ranks, and so the rows that it reads.
+  std::int64_t data_place() const {
+    std::int64_t place = 0;
+    std::int64_t step = 1;
+    for (const MeshAxis& axis : run_.mesh.axes) {
+      if (axis.group == AxisGroup::kData) {
+        place += coordinate(axis.name) * step;
+        step *= axis.size;
+      }
+    }
+    return place;
+  }
+
   // This rank's rows of every microbatch; the labels that count in the whole batch.
   std::int64_t load_batch(std::int64_t step) {
     const std::int64_t rows = run_.global_batch / run_.microbatches / num_data_;
-    const std::int64_t place = world_.rank();
+    const std::int64_t place = data_place();
     for (std::int64_t m = 0; m < run_.microbatches; ++m) {
       const auto input = [&](std::string_view name) {
         const auto bytes = executor_.bytes(find_binding(program_.inputs, name), m);
@@ -173,7 +217,7 @@ class RankTrainer {
                   own.size(),
                   result.begin() + static_cast<std::ptrdiff_t>(index * own.size()));
     }
-    result.resize(static_cast<std::size_t>(parameter.num_elements));
+    result.resize(static_cast<std::size_t>(parameter.type.num_elements()));
     return result;
   }
 
@@ -183,6 +227,7 @@ class RankTrainer {
   AxisCommunicators communicators_;
   std::unique_ptr<Backend> backend_;
   Graph graph_;
+  StatePart part_;
   Program program_;
   Executor executor_;
 };

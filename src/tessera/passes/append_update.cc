@@ -172,13 +172,13 @@ class Update {
 
   void run(const std::vector<ValueId>& parameters,
            const std::vector<Value>& gradients,
+           const std::vector<AxisSizes>& cuts,
            const Value& loss) const {
-    Value squares = sum_squares(gradients);
-    if (state_.optimizer > 0) {
-      squares = collective(AllReduceAttrs{.axes = axes_text(state_, 0, state_.optimizer)}, squares);
-    }
-    const auto clipped =
-        builder_.emit(make_op(ClipScaleAttrs{.clip = options_.clip}), {squares, loss, apply_});
+    std::vector<Value> operands = sums_of_squares(gradients, cuts);
+    const ClipScaleAttrs clip{.clip = options_.clip,
+                              .num_sums = static_cast<std::int64_t>(operands.size())};
+    operands.insert(operands.end(), {loss, apply_});
+    const auto clipped = builder_.emit(make_op(clip), operands);
     builder_.output("loss", loss);
     builder_.output("grad_norm", clipped[0]);
     builder_.output("applied", clipped[2]);
@@ -188,6 +188,24 @@ class Update {
   }
 
  private:
+  // One sum for the gradients of each cut, over the ranks that hold different parts of them.
+  std::vector<Value> sums_of_squares(const std::vector<Value>& gradients,
+                                     const std::vector<AxisSizes>& cuts) const {
+    std::map<std::string, std::vector<Value>> by_axes;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      AxisSizes axes = cuts[i];
+      const AxisSizes slices = first_axes(state_, state_.optimizer);
+      axes.insert(axes.end(), slices.begin(), slices.end());
+      by_axes[to_string(axes)].push_back(gradients[i]);
+    }
+    std::vector<Value> sums;
+    for (const auto& [axes, alike] : by_axes) {
+      const Value sum = sum_squares(alike);
+      sums.push_back(axes.empty() ? sum : collective(AllReduceAttrs{.axes = axes}, sum));
+    }
+    return sums;
+  }
+
   template <class Attrs>
   Value collective(Attrs attrs, const Value& operand) const {
     return builder_.emit(make_op(std::move(attrs)), {operand})[0];
@@ -275,13 +293,15 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   const Update update(builder, options);
   const std::vector<ValueId> parameters = builder.graph().sources(ValueKind::kParameter);
   std::vector<Value> gradients;
+  std::vector<AxisSizes> cuts;
   for (const ValueId parameter : parameters) {
     const std::string name = gradient_name(builder.graph()[parameter].name);
     const auto found = made.find(name);
     TESSERA_CHECK(found != made.end(), "no gradient of {}", builder.graph()[parameter].name);
     gradients.push_back(update.reduced(builder.handle(found->second), gradient_types.at(name)));
+    cuts.push_back(axes_of(gradient_types.at(name), options.dims));
   }
-  update.run(parameters, gradients, update.summed(builder.handle(made.at("loss"))));
+  update.run(parameters, gradients, cuts, update.summed(builder.handle(made.at("loss"))));
   return builder.take();
 }
 

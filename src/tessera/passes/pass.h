@@ -5,6 +5,7 @@
 
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/passes/partition.h"
 
 namespace tessera {
 
@@ -40,6 +41,7 @@ struct UpdateOptions {
   double clip = 1.0;
   std::int64_t num_microbatches = 1;
   StateAxes state = {};
+  DimAxes dims = {};  // by which axes gradients are cut: their squares add up over these
 };
 
 Graph append_update(Graph graph, const UpdateOptions& options);

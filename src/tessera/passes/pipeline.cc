@@ -48,6 +48,11 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   // Gradients of every parameter, by the ops' own rules.
   graph = stage("differentiate", differentiate(std::move(graph), "loss"));
 
+  // From the graph of all ranks to that of each.
+  if (!options.update.dims.empty()) {
+    graph = stage("partition", partition(graph, options.update.dims, options.update.state.axes));
+  }
+
   // Which products run as one GEMM is decided while the model's structure is still plain to see.
   if (options.group_gemms) {
     graph = stage("group_gemms", group_gemms(graph));

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/ir/graph.h"
+#include "tessera/passes/partition.h"
 #include "tessera/runtime/executor.h"
 
 namespace tessera {
@@ -15,28 +17,28 @@ namespace tessera {
 struct ParameterInit {
   std::string name;
   Initializer init;
-  std::int64_t num_elements = 0;
+  TensorType type;  // of the whole
 };
 
-// Which of the `degree` slices of a tensor this rank holds (slice_index()); a run of one rank has
-// whole tensors only.
-using SliceIndex = std::function<std::int64_t(std::int64_t degree)>;
-
-// The slices of a run of one rank.
-std::int64_t only_slice(std::int64_t degree);
+// Which part of every state a rank holds; by default all of it.
+struct StatePart {
+  DimAxes dims = {};                                                   // what cuts tensors
+  std::function<std::int64_t(std::string_view axis)> coordinate = {};  // the rank's, along an axis
+  std::int64_t num_slices = 1;                                         // N: the data ranks
+  std::function<std::int64_t(std::int64_t degree)> slice_index = {};   // see mesh/placement.h
+};
 
 std::vector<ParameterInit> parameter_inits(const Graph& graph);
 
-// Draws the parameters: element i of a parameter depends on (seed, name, i) alone. Moments are
-// zero; a master starts as the parameter in f32, of which the parameter is the rounded copy. What
-// lies in slices (a type of one dim "slice") starts as that stretch of the tensor, padded with
-// zeros to slices of equal size over `num_slices` ranks or a divisor of it.
+// Draws the parameters: element i of a parameter depends on (seed, name, i) alone, whatever part of
+// it lies here. Moments are zero; a master starts as the parameter in f32, of which the parameter
+// is the rounded copy. What lies in slices (a type of one dim kSliceDim) starts as that stretch of
+// the rank's part, padded with zeros.
 void initialize_state(Executor& executor,
                       const std::vector<ParameterInit>& inits,
                       std::uint64_t seed,
                       int threads,
-                      std::int64_t num_slices = 1,
-                      const SliceIndex& slice_index = only_slice);
+                      const StatePart& part = {});
 
 // Parameters and optimizer state as a checkpoint names them; data are views into the arena.
 std::vector<CheckpointTensor> state_tensors(Executor& executor);

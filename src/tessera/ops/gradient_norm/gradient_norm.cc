@@ -47,23 +47,32 @@ void visit(SumSquaresAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("num_operands", attrs.num_operands);
 }
 
-OpInfo info(const ClipScaleAttrs&) {
-  return {.name = "clip_scale", .num_operands = 3, .num_results = 3};
+OpInfo info(const ClipScaleAttrs& attrs) {
+  return {.name = "clip_scale",
+          .num_operands = static_cast<std::int32_t>(attrs.num_sums) + 2,
+          .num_results = 3};
 }
 
-TensorTypes infer(const ClipScaleAttrs&, Types in) {
-  require_dtype(in, 0, DType::kI64);
-  require_dims(in, 1, 0);
-  require_dims(in, 2, 0);
+TensorTypes infer(const ClipScaleAttrs& attrs, Types in) {
+  const auto num_sums = static_cast<std::size_t>(attrs.num_sums);
+  for (std::size_t i = 0; i < num_sums; ++i) {
+    require_dtype(in, i, DType::kI64);
+  }
+  require_dims(in, num_sums, 0);
+  require_dims(in, num_sums + 1, 0);
   return {scalar_type(DType::kF32), scalar_type(DType::kF32), scalar_type(DType::kF32)};
 }
 
-FactorRule factors(const ClipScaleAttrs&, Types) {
-  return parse_factor_rule("(words), (), () -> (), (), () | whole words");
+FactorRule factors(const ClipScaleAttrs& attrs, Types) {
+  std::string sums;
+  for (std::int64_t i = 0; i < attrs.num_sums; ++i) {
+    sums += "(words), ";
+  }
+  return parse_factor_rule(sums + "(), () -> (), (), () | whole words");
 }
 
 Cost cost(const ClipScaleAttrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(kExactSumWords), in, infer(attrs, in));
+  return streaming_cost(static_cast<double>(attrs.num_sums * kExactSumWords), in, infer(attrs, in));
 }
 
 void backward(const ClipScaleAttrs&, GradBuilder& grad) {
@@ -72,6 +81,7 @@ void backward(const ClipScaleAttrs&, GradBuilder& grad) {
 
 void visit(ClipScaleAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("clip", attrs.clip);
+  visitor.field("num_sums", attrs.num_sums);
 }
 
 Value sum_squares(std::span<const Value> tensors) {

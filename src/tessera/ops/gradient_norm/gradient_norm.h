@@ -20,12 +20,13 @@ struct SumSquaresAttrs {
   friend bool operator==(const SumSquaresAttrs&, const SumSquaresAttrs&) = default;
 };
 
-// norm = sqrt(sum); scale = clip > 0 ? min(1, clip / (norm + 1e-6)) : 1 (as PyTorch's
+// norm = sqrt(sum of the sums); scale = clip > 0 ? min(1, clip / (norm + 1e-6)) : 1 (as PyTorch's
 // clip_grad_norm_); ok = apply where loss and norm are finite, else 0.
-// Operands: words (kExactSumWords) i64, loss () f32, apply () f32 -> norm () f32, scale () f32,
-//           ok () f32
+// Operands: num_sums times words (kExactSumWords) i64, loss () f32, apply () f32
+//           -> norm () f32, scale () f32, ok () f32
 struct ClipScaleAttrs {
   double clip = 1.0;
+  std::int64_t num_sums = 1;
 
   friend bool operator==(const ClipScaleAttrs&, const ClipScaleAttrs&) = default;
 };

@@ -142,9 +142,14 @@ void run(const SumSquaresAttrs& /*attrs*/, cpu::Context& context, const Views& v
 }
 
 void run(const ClipScaleAttrs& attrs, cpu::Context& /*context*/, const Views& views) {
-  const auto words = ConstExactSumWords(cpu::flat<const std::int64_t>(views.in[0]));
-  const float loss = *views.in[1].as<const float>();
-  const float apply = *views.in[2].as<const float>();
+  const auto num_sums = static_cast<std::size_t>(attrs.num_sums);
+  std::array<std::int64_t, kExactSumWords> total = {};
+  const ExactSumWords words(total);
+  for (const View& sum : views.in.first(num_sums)) {
+    exact_merge(words, ConstExactSumWords(cpu::flat<const std::int64_t>(sum)));
+  }
+  const float loss = *views.in[num_sums].as<const float>();
+  const float apply = *views.in[num_sums + 1].as<const float>();
   const auto norm = static_cast<float>(std::sqrt(exact_value(words)));
   const double scale = attrs.clip > 0 ? std::min(1.0, attrs.clip / (norm + 1e-6)) : 1.0;
   *views.out[0].as<float>() = norm;

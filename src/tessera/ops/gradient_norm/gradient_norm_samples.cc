@@ -133,6 +133,19 @@ SampleList samples(SamplesOf<ClipScaleAttrs>) {
                     .prepare = [c](std::span<HostTensor> in) { encode(c.sum, in[0].i64()); },
                     .differentiable = false});
   }
+  const std::string words = format("i64[words={}]", kExactSumWords);
+  list.push_back(
+      {.name = "three_sums",
+       .op = make_op(ClipScaleAttrs{.clip = 2.0, .num_sums = 3}),
+       .operands = conformance::types(DType::kF32, {words, words, words, "f32[]", "f32[]"}),
+       .fills = {prepared(), prepared(), prepared(), constant(3.5), constant(1)},
+       .prepare =
+           [](std::span<HostTensor> in) {
+             encode(5.5, in[0].i64());
+             encode(1e-30, in[1].i64());
+             encode(77.0, in[2].i64());
+           },
+       .differentiable = false});
   return list;
 }
 
@@ -147,9 +160,14 @@ void reference(const SumSquaresAttrs&, const Views& views) {
 }
 
 void reference(const ClipScaleAttrs& attrs, const Views& views) {
-  const double norm = std::sqrt(decode(words_of(views.in[0])));
-  const double loss = reals(views.in[1])[0];
-  const double apply = reals(views.in[2])[0];
+  const auto num_sums = static_cast<std::size_t>(attrs.num_sums);
+  double sum = 0;
+  for (const View& words : views.in.first(num_sums)) {
+    sum += decode(words_of(words));
+  }
+  const double norm = std::sqrt(sum);
+  const double loss = reals(views.in[num_sums])[0];
+  const double apply = reals(views.in[num_sums + 1])[0];
   reals(views.out[0])[0] = norm;
   reals(views.out[1])[0] = attrs.clip > 0 ? std::min(1.0, attrs.clip / (norm + 1e-6)) : 1.0;
   reals(views.out[2])[0] = std::isfinite(loss) && std::isfinite(norm) ? apply : 0.0;

@@ -1,5 +1,5 @@
-// Data parallelism under every placement of training state: the same losses and weights as under
-// every other, bit by bit where sums keep their order (DESIGN D3), closely else (D4).
+// Layouts change nothing: the same losses and weights under every placement of training state and
+// every degree, bit by bit where sums keep their order (DESIGN D3), closely else (D4).
 
 #include <cmath>
 #include <cstdint>
@@ -130,6 +130,52 @@ TEST(DataParallel, RecomputeChangesNothing) {
   const RankResult kept = run_ranks(run);
   run.recompute = true;
   expect_equal(run_ranks(run), kept, "recompute");
+}
+
+struct Degrees {
+  std::int64_t data;
+  std::int64_t tensor;
+};
+
+class TensorParallelTest : public testing::TestWithParam<Degrees> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Degrees,
+    TensorParallelTest,
+    testing::Values(Degrees{1, 2}, Degrees{2, 2}, Degrees{4, 2}, Degrees{2, 4}),
+    [](const auto& degrees) {
+      return format("Data{}Tensor{}", degrees.param.data, degrees.param.tensor);
+    });
+
+// Column and row products found from the factor rules: close to one rank under every placement,
+// bitwise among placements.
+TEST_P(TensorParallelTest, AgreesWithOneRank) {
+  const auto [data, tensor] = GetParam();
+  RankRun run = make_run(data * tensor, 1);
+  run.model = {.dim = 48, .layers = 3, .heads = 8, .kv_heads = 4, .ffn = 28, .vocab = 67};
+  const Cluster cluster = load_cluster(std::filesystem::path(TESSERA_SOURCE_DIR) /
+                                       format("configs/clusters/virtual-{}.toml", data * tensor));
+  run.mesh = make_mesh(cluster, {.data = data, .tensor = tensor});
+  run.global_batch = 4 * data;
+  for (const std::int64_t microbatches : {1, 2}) {
+    run.microbatches = microbatches;
+    RankRun alone = run;
+    alone.mesh = Mesh{};
+    const RankResult single = run_ranks(alone);
+    std::map<std::int64_t, RankResult> by_degree;
+    for (const Placement& placement : placements(run.mesh)) {
+      run.placement = placement;
+      const RankResult result = run_ranks(run);
+      const auto [found, is_new] =
+          by_degree.try_emplace(microbatches == 1 ? 0 : placement.grad, result);
+      if (is_new) {
+        expect_close(result, single, text(placement));
+      } else {
+        expect_equal(result, found->second, text(placement));
+      }
+    }
+    run.placement = {};
+  }
 }
 
 }  // namespace
