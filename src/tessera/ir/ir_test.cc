@@ -89,7 +89,7 @@ class RandomGraph {
   // Unique, with letters that mean something to the scanner.
   std::string name() {
     static constexpr std::string_view kLetters = "ab01 \"\\\n;{}()[]#%=,+-.:\t";
-    std::string result = std::to_string(num_names_++);
+    std::string result = std::to_string(num_names_++) + "/";
     for (std::size_t i = draw(8); i > 0; --i) {
       result += kLetters[draw(kLetters.size())];
     }
