@@ -7,13 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <fstream>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -186,8 +187,8 @@ std::int64_t own_peak_bytes(const std::string& self, const Case& test, std::stri
   const std::string command = format("'{}' --peak={}:{}", self, test.name, dtype);
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   TESSERA_REQUIRE(pipe != nullptr, ErrorCode::kDeviceError, "cannot run {}", command);
-  long long bytes = 0;
-  const bool read = std::fscanf(pipe, "%lld", &bytes) == 1;
+  std::int64_t bytes = 0;
+  const bool read = std::fscanf(pipe, "%" SCNd64, &bytes) == 1;
   TESSERA_REQUIRE(::pclose(pipe) == 0 && read, ErrorCode::kDeviceError, "{} failed", command);
   return bytes;
 }
@@ -353,44 +354,51 @@ void run_case(const std::string& self, const Case& test, int rounds, bool with_p
   }
 }
 
+// What a process of own_peak_bytes() does: NAME:DTYPE.
+void print_peak(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  for (const Case& test : cases()) {
+    if (test.name == text.substr(0, colon)) {
+      Tessera own(test, text.substr(colon + 1) == "bf16" ? DType::kBF16 : DType::kF32);
+      own.step();
+      own.step();
+    }
+  }
+  std::printf("%" PRId64 "\n", peak_bytes_of_this_process());
+}
+
+void run(std::span<char*> arguments) {
+  int rounds = 5;
+  bool with_peer = true;
+  std::string only;
+  for (const std::string_view argument : arguments.subspan(1)) {
+    const std::size_t equals = argument.find('=');
+    const std::string value(argument.substr(equals == std::string_view::npos ? 0 : equals + 1));
+    if (argument.starts_with("--peak=")) {
+      print_peak(value);
+      return;
+    }
+    if (argument.starts_with("--rounds=")) {
+      rounds = std::atoi(value.c_str());
+    } else if (argument.starts_with("--case=")) {
+      only = value;
+    } else if (argument == "--peer=no") {
+      with_peer = false;
+    }
+  }
+  for (const Case& test : cases()) {
+    if (only.empty() || test.name == only) {
+      run_case(arguments[0], test, rounds, with_peer);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera
 
 int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  int rounds = 5;
-  bool with_peer = true;
-  std::string only;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument.starts_with("--rounds=")) {
-      rounds = std::atoi(argv[i] + std::strlen("--rounds="));
-    } else if (argument.starts_with("--case=")) {
-      only = argument.substr(std::strlen("--case="));
-    } else if (argument.starts_with("--peak=")) {
-      const std::size_t colon = argument.find(':');
-      const std::string_view name =
-          argument.substr(std::strlen("--peak="), colon - std::strlen("--peak="));
-      for (const auto& test : tessera::cases()) {
-        if (test.name == name) {
-          tessera::Tessera own(
-              test,
-              argument.substr(colon + 1) == "bf16" ? tessera::DType::kBF16 : tessera::DType::kF32);
-          own.step();
-          own.step();
-        }
-      }
-      std::printf("%lld\n", static_cast<long long>(tessera::peak_bytes_of_this_process()));
-      return 0;
-    } else if (argument == "--peer=no") {
-      with_peer = false;
-    }
-  }
-  for (const auto& test : tessera::cases()) {
-    if (only.empty() || test.name == only) {
-      tessera::run_case(argv[0], test, rounds, with_peer);
-    }
-  }
+  tessera::run({argv, static_cast<std::size_t>(argc)});
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());

@@ -36,7 +36,7 @@ RankRun make_run(std::int64_t ranks, std::int64_t microbatches) {
           .global_batch = ranks * microbatches};
 }
 
-// Every placement without a secondary copy.
+// Every placement.
 std::vector<Placement> placements(const Mesh& mesh) {
   std::vector<Placement> all;
   for (const std::int64_t param : data_degrees(mesh)) {

@@ -35,6 +35,7 @@ std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
 StateAxes state_axes(const Mesh& mesh, const Placement& placement) {
   StateAxes state{.axes = {},
                   .param = num_axes(mesh, placement.param),
+                  .secondary = num_axes(mesh, placement.secondary),
                   .grad = num_axes(mesh, placement.grad),
                   .optimizer = num_axes(mesh, placement.optimizer)};
   for (const DataLevel& level : data_levels(mesh)) {

@@ -32,6 +32,7 @@ struct Elements {
   std::byte* data = nullptr;
   std::int64_t count = 0;
 
+  // NOLINTNEXTLINE(google-explicit-constructor): as a span converts to a span of const.
   operator ConstElements() const { return {.dtype = dtype, .data = data, .count = count}; }
 };
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <span>
@@ -128,6 +127,18 @@ TEST(Communicator, PartsCoverEverythingOnce) {
   }
 }
 
+// Part r of `all` holds rank r's values.
+void expect_parts(const std::vector<float>& all, std::int64_t stride) {
+  std::int64_t rank = 0;
+  std::int64_t index = 0;
+  for (const float value : all) {
+    ASSERT_EQ(value, value_of(rank, index));
+    ++index;
+    rank += index == stride ? 1 : 0;
+    index = index == stride ? 0 : index;
+  }
+}
+
 TEST_P(CommunicatorTest, AllGather) {
   run(GetParam(), [](World& self, Communicator& group) {
     for (const std::int64_t stride : kSizes) {
@@ -144,14 +155,34 @@ TEST_P(CommunicatorTest, AllGather) {
           }
           group.all_gather(
               std::as_bytes(given), bytes(all), static_cast<std::size_t>(stride) * sizeof(float));
-          for (std::size_t i = 0; i < all.size(); ++i) {
-            const auto index = static_cast<std::int64_t>(i);
-            ASSERT_EQ(all[i], value_of(index / stride, index % stride));
-          }
+          expect_parts(all, stride);
         }
       }
     }
   });
+}
+
+template <class T>
+void reduce_scatter_parts(World& self,
+                          Communicator& group,
+                          DType dtype,
+                          Fold fold,
+                          std::int64_t stride,
+                          std::int64_t cut,
+                          bool in_place) {
+  const Part own = cut_part(self.rank(), group.size(), stride, cut);
+  const Part last = cut_part(group.size() - 1, group.size(), stride, cut);
+  auto all = values_of<T>(self.rank(), last.begin + last.size);
+  std::vector<T> other(static_cast<std::size_t>(own.size), T{});
+  Elements part = elements(dtype, other);
+  if (in_place) {
+    part.data = bytes(all).data() + static_cast<std::size_t>(own.begin) * sizeof(T);
+  }
+  group.reduce_scatter(fold, elements(dtype, all), part, stride);
+  const T* const result = reinterpret_cast<const T*>(part.data);
+  for (std::int64_t i = 0; i < own.size; ++i) {
+    ASSERT_EQ(result[i], folded<T>(fold, group.size(), own.begin + i));
+  }
 }
 
 template <class T>
@@ -160,21 +191,8 @@ void check_reduce_scatter(DType dtype, std::int64_t num_ranks) {
     for (const Fold fold : {Fold::kSum, Fold::kMax}) {
       for (const std::int64_t stride : kSizes) {
         for (const std::int64_t cut : {std::int64_t{0}, std::int64_t{70}}) {
-          for (const bool in_place : {false, true}) {
-            const Part own = cut_part(self.rank(), num_ranks, stride, cut);
-            const Part last = cut_part(num_ranks - 1, num_ranks, stride, cut);
-            auto all = values_of<T>(self.rank(), last.begin + last.size);
-            std::vector<T> other(static_cast<std::size_t>(own.size), T{});
-            Elements part = elements(dtype, other);
-            if (in_place) {
-              part.data = bytes(all).data() + static_cast<std::size_t>(own.begin) * sizeof(T);
-            }
-            group.reduce_scatter(fold, elements(dtype, all), part, stride);
-            const T* const result = reinterpret_cast<const T*>(part.data);
-            for (std::int64_t i = 0; i < own.size; ++i) {
-              ASSERT_EQ(result[i], folded<T>(fold, num_ranks, own.begin + i));
-            }
-          }
+          reduce_scatter_parts<T>(self, group, dtype, fold, stride, cut, false);
+          reduce_scatter_parts<T>(self, group, dtype, fold, stride, cut, true);
         }
       }
     }
@@ -229,7 +247,7 @@ TEST_P(CommunicatorTest, SumsFoldInRankOrder) {
       }
     }
     group.all_reduce(Fold::kSum, elements(DType::kF32, values), elements(DType::kF32, values));
-    ASSERT_EQ(std::memcmp(values.data(), expected.data(), kCount * sizeof(float)), 0);
+    ASSERT_EQ(values, expected);
   });
 }
 
@@ -239,9 +257,11 @@ TEST_P(CommunicatorTest, AllToAll) {
       auto send = values_of<float>(self.rank(), size * group.size());
       std::vector<float> receive(send.size(), -1.0F);
       group.all_to_all(bytes(send), bytes(receive));
-      for (std::size_t i = 0; i < receive.size(); ++i) {
-        const auto index = static_cast<std::int64_t>(i);
-        ASSERT_EQ(receive[i], value_of(index / size, self.rank() * size + index % size));
+      std::size_t i = 0;
+      for (std::int64_t from = 0; from < group.size(); ++from) {
+        for (std::int64_t index = 0; index < size; ++index, ++i) {
+          ASSERT_EQ(receive[i], value_of(from, self.rank() * size + index));
+        }
       }
     }
   });

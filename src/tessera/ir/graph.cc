@@ -14,6 +14,8 @@ std::string_view name(ValueKind kind) {
       return "scalar";
     case ValueKind::kParameter:
       return "parameter";
+    case ValueKind::kSecondary:
+      return "secondary";
     case ValueKind::kGradient:
       return "gradient";
     case ValueKind::kOptimizer:

@@ -18,6 +18,7 @@ enum class ValueKind : std::uint8_t {
   kInput,      // differs from microbatch to microbatch: tokens, labels, ...
   kScalar,     // set by the host once a step: learning rate, 1/valid tokens, ...
   kParameter,  // trained weights
+  kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
   kGradient,   // accumulates a parameter's gradient over the microbatches of a step
   kOptimizer,  // optimizer state: moments, f32 master
   kResult,     // of a node

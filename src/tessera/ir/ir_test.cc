@@ -110,7 +110,7 @@ class RandomGraph {
   }
 
   Value source(const TensorType& type) {
-    switch (draw(5)) {
+    switch (draw(6)) {
       case 0:
         return builder_.input(name(), type);
       case 1:
@@ -122,6 +122,8 @@ class RandomGraph {
                                    .std = 0.1 * static_cast<double>(draw(9)),
                                    .cut = static_cast<double>(draw(4))});
       case 3:
+        return builder_.state(ValueKind::kSecondary, name(), type);
+      case 4:
         return builder_.state(ValueKind::kGradient, name(), type);
       default:
         return builder_.state(ValueKind::kOptimizer, name(), type);

@@ -54,6 +54,7 @@ std::string node_text(const Graph& graph, const Node& node) {
 constexpr std::array kSourceKinds = {ValueKind::kInput,
                                      ValueKind::kScalar,
                                      ValueKind::kParameter,
+                                     ValueKind::kSecondary,
                                      ValueKind::kGradient,
                                      ValueKind::kOptimizer};
 constexpr std::array kPhases = {

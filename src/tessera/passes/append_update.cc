@@ -7,10 +7,10 @@
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/base/error.h"
 #include "tessera/ir/builder.h"
-#include "tessera/mesh/placement.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph_edit.h"
 #include "tessera/passes/pass.h"
+#include "tessera/passes/state_slices.h"
 
 namespace tessera {
 namespace {
@@ -40,22 +40,6 @@ void chain(GraphEdit& edit, NodeId id, const OpRef& op, ValueId state) {
   node.operands.push_back(state);
   edit.remove(id);
   edit.insert(id, std::move(node));
-}
-
-AxisSizes first_axes(const StateAxes& state, std::size_t count) {
-  return {state.axes.begin(), state.axes.begin() + static_cast<std::ptrdiff_t>(count)};
-}
-
-// Axes [begin, end) as a collective names them.
-std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end) {
-  return to_string(AxisSizes(state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
-                             state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
-}
-
-// Elements of a tensor's slice over the first `count` axes.
-std::int64_t slice_elements(const StateAxes& state, const TensorType& type, std::size_t count) {
-  return padded_elements(type.num_elements(), num_ranks(state.axes)) /
-         num_ranks(first_axes(state, count));
 }
 
 bool is_gradient(const Output& output) {
@@ -249,15 +233,27 @@ class Update {
     for (std::size_t i = 0; i < states.size(); ++i) {
       builder_.update(states[i], results[i]);
     }
+    Value content = results[0];
     if (gathers) {
       const DType dtype = parameter.type().dtype;
-      const Value slice = dtype == DType::kF32 ? results[0] : cast(results[0], dtype);
-      builder_.update(
-          parameter,
-          collective(GatherSlicesAttrs{.axes = axes_text(state_, state_.param, state_.optimizer),
-                                       .type = to_string(parameter.type())},
-                     slice));
+      const Value slice = dtype == DType::kF32 ? content : cast(content, dtype);
+      content = gathered(slice, state_.param, state_.optimizer, parameter.type());
+      builder_.update(parameter, content);
     }
+    if (const ValueId copy = builder_.graph().find_source(secondary_name(name)); copy.valid()) {
+      const Value secondary = builder_.handle(copy);
+      builder_.update(secondary,
+                      gathered(content, state_.secondary, state_.param, secondary.type()));
+    }
+  }
+
+  // What slices over the first `to` axes are over the first `from`, of this type.
+  Value gathered(const Value& slice,
+                 std::size_t from,
+                 std::size_t to,
+                 const TensorType& type) const {
+    return collective(
+        GatherSlicesAttrs{.axes = axes_text(state_, from, to), .type = to_string(type)}, slice);
   }
 
   GraphBuilder& builder_;

@@ -116,6 +116,7 @@ class Lowering {
     bind(ValueKind::kInput, program_.inputs);
     bind(ValueKind::kScalar, program_.scalars);
     bind(ValueKind::kParameter, program_.states);
+    bind(ValueKind::kSecondary, program_.states);
     bind(ValueKind::kGradient, program_.states);
     bind(ValueKind::kOptimizer, program_.states);
     for (const Output& output : graph_.outputs) {

@@ -12,17 +12,21 @@ namespace tessera {
 // The graph passes, each from graph to graph. passes/pipeline.cc is the page that orders them.
 
 // Over which axes training state is cut (DESIGN section 5): each state over the first so many of
-// `axes`, the ranks over which gradients are partial, innermost level first. param and grad are at
-// most optimizer.
+// `axes`, the ranks over which gradients are partial, innermost level first; secondary is at most
+// param, param at most grad, grad at most optimizer.
 struct StateAxes {
   AxisSizes axes;
   std::size_t param = 0;
+  std::size_t secondary = 0;
   std::size_t grad = 0;
   std::size_t optimizer = 0;
 };
 
 // Parameters at rest as slices over state.param axes, under their old names. Each layer's forward
-// and each layer's backward gathers what it reads, and keeps nothing of it for later.
+// and each layer's backward gathers what it reads, and keeps nothing of it for later. Where
+// secondary is less than param, they gather it from a state "secondary.NAME", a copy over that many
+// axes (over none: the whole, which needs no gather), which append_update() writes anew whenever
+// the weights change.
 Graph shard_parameters(const Graph& graph, const StateAxes& state);
 
 // Replaces each gradient output (autodiff) by the end of the step. Gradients and loss are sums over

@@ -108,6 +108,7 @@ Program plan_memory(Program program) {
   std::vector<Buffer*> temporary;
   std::vector<Place> begins;
   for (const Category category : {Category::kParameter,
+                                  Category::kSecondary,
                                   Category::kGradient,
                                   Category::kOptimizer,
                                   Category::kActivation,

@@ -2,10 +2,10 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/mesh/placement.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph_edit.h"
 #include "tessera/passes/pass.h"
+#include "tessera/passes/state_slices.h"
 
 namespace tessera {
 namespace {
@@ -18,39 +18,55 @@ struct Use {
   friend auto operator<=>(const Use&, const Use&) = default;
 };
 
+// Where a parameter's gathers read.
+struct Kept {
+  TensorType whole;
+  ValueId source;
+};
+
 }  // namespace
 
 Graph shard_parameters(const Graph& graph, const StateAxes& state) {
   if (state.param == 0) {
     return graph;
   }
-  const AxisSizes axes(state.axes.begin(),
-                       state.axes.begin() + static_cast<std::ptrdiff_t>(state.param));
+  const bool has_secondary = state.secondary < state.param;
+  const std::size_t served_by = has_secondary ? state.secondary : state.param;
   Graph sliced = graph;
-  std::map<ValueId, TensorType> whole;  // by parameter
+  std::map<ValueId, Kept> kept;
   for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
-    TensorType& type = sliced[parameter].type;
-    whole[parameter] = type;
-    const std::int64_t padded = padded_elements(type.num_elements(), num_ranks(state.axes));
-    type.dims = {{.name = std::string(kSliceDim), .bound = padded / num_ranks(axes)}};
+    const TensorType whole = graph[parameter].type;
+    sliced[parameter].type = slice_type(state, whole, state.param);
+    Kept& copy = kept[parameter];
+    copy = {.whole = whole, .source = parameter};
+    if (has_secondary) {
+      copy.source = sliced.add_source(ValueKind::kSecondary,
+                                      secondary_name(graph[parameter].name),
+                                      slice_type(state, whole, state.secondary));
+    }
   }
+  const std::string axes = axes_text(state, 0, served_by);
   GraphEdit edit(sliced);
   std::map<std::pair<ValueId, Use>, ValueId> gathered;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     const Use use{.forward = node.phase == Phase::kForward, .layer = node.layer};
     for (std::size_t operand = 0; operand < node.operands.size(); ++operand) {
-      const auto parameter = whole.find(node.operands[operand]);
-      if (parameter == whole.end()) {
+      const auto parameter = kept.find(node.operands[operand]);
+      if (parameter == kept.end()) {
+        continue;
+      }
+      if (served_by == 0) {
+        edit.set_operand(NodeId::of(i), operand, parameter->second.source);
         continue;
       }
       const auto [found, is_new] = gathered.try_emplace({parameter->first, use});
       if (is_new) {
         found->second = edit.fresh();
         edit.insert(NodeId::of(i),
-                    {.op = make_op(GatherSlicesAttrs{.axes = to_string(axes),
-                                                     .type = to_string(parameter->second)}),
-                     .operands = {parameter->first},
+                    {.op = make_op(GatherSlicesAttrs{.axes = axes,
+                                                     .type = to_string(parameter->second.whole)}),
+                     .operands = {parameter->second.source},
                      .results = {found->second},
                      .phase = node.phase,
                      .layer = node.layer});

@@ -28,6 +28,8 @@ Category category_of(ValueKind kind) {
       return Category::kParameter;
     case ValueKind::kGradient:
       return Category::kGradient;
+    case ValueKind::kSecondary:
+      return Category::kSecondary;
     case ValueKind::kOptimizer:
       return Category::kOptimizer;
     case ValueKind::kResult:

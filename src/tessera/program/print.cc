@@ -147,6 +147,7 @@ class ProgramParser {
     Buffer result;
     result.name = scanner_.quoted();
     result.category = one_of(std::array{Category::kParameter,
+                                        Category::kSecondary,
                                         Category::kGradient,
                                         Category::kOptimizer,
                                         Category::kActivation,

@@ -13,6 +13,8 @@ std::string_view name(Category category) {
   switch (category) {
     case Category::kParameter:
       return "parameter";
+    case Category::kSecondary:
+      return "secondary";
     case Category::kGradient:
       return "gradient";
     case Category::kOptimizer:
@@ -91,6 +93,7 @@ std::vector<std::int64_t> dense_strides(const TensorType& type) {
 
 std::vector<MemoryRow> memory_by_category(const Program& program) {
   constexpr std::array kOrder = {Category::kParameter,
+                                 Category::kSecondary,
                                  Category::kGradient,
                                  Category::kOptimizer,
                                  Category::kActivation,

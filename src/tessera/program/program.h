@@ -17,6 +17,7 @@ namespace tessera {
 // What a buffer is for; the rows of the memory table.
 enum class Category : std::uint8_t {
   kParameter,
+  kSecondary,
   kGradient,
   kOptimizer,
   kActivation,

@@ -261,6 +261,7 @@ std::vector<std::int64_t> offsets_by_search(const Program& planned) {
     base = buffer.persistent ? std::max(base, buffer.offset + buffer.total_bytes()) : base;
   }
   for (const Category category : {Category::kParameter,
+                                  Category::kSecondary,
                                   Category::kGradient,
                                   Category::kOptimizer,
                                   Category::kActivation,

@@ -113,14 +113,15 @@ class StateInitializer {
   StateInitializer(Executor& executor, std::uint64_t seed, int threads, const StatePart& part)
       : executor_(executor), seed_(seed), threads_(threads), part_(part) {}
 
-  // The parameter, and its master where it has one.
+  // The parameter, and its master and secondary copy where it has them.
   void initialize(const ParameterInit& parameter) {
     const std::vector<Binding>& states = executor_.program().states;
     write(parameter, find_binding(states, parameter.name));
-    const std::string master = "master." + parameter.name;
-    const auto found = std::ranges::find(states, master, &Binding::name);
-    if (found != states.end()) {
-      write(parameter, *found);
+    for (const char* copy : {"master.", "secondary."}) {
+      const auto found = std::ranges::find(states, copy + parameter.name, &Binding::name);
+      if (found != states.end()) {
+        write(parameter, *found);
+      }
     }
   }
 

@@ -1,0 +1,35 @@
+#include "tessera/passes/state_slices.h"
+
+#include "tessera/base/format.h"
+#include "tessera/mesh/placement.h"
+#include "tessera/ops/collective/collective.h"
+
+namespace tessera {
+
+AxisSizes first_axes(const StateAxes& state, std::size_t count) {
+  return {state.axes.begin(), state.axes.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end) {
+  return to_string(AxisSizes(state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
+                             state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
+}
+
+std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count) {
+  return padded_elements(whole.num_elements(), num_ranks(state.axes)) /
+         num_ranks(first_axes(state, count));
+}
+
+TensorType slice_type(const StateAxes& state, const TensorType& whole, std::size_t count) {
+  if (count == 0) {
+    return whole;
+  }
+  return {.dtype = whole.dtype,
+          .dims = {{.name = std::string(kSliceDim), .bound = slice_elements(state, whole, count)}}};
+}
+
+std::string secondary_name(std::string_view parameter) {
+  return format("secondary.{}", parameter);
+}
+
+}  // namespace tessera

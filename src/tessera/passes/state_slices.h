@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tessera/ir/tensor_type.h"
+#include "tessera/passes/pass.h"
+
+namespace tessera {
+
+// What the passes that cut training state share. A tensor's slices are those of this rank's part of
+// it, padded to whole blocks on all ranks of state.axes.
+
+// The first `count` axes.
+AxisSizes first_axes(const StateAxes& state, std::size_t count);
+
+// Axes [begin, end) as a collective names them.
+std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end);
+
+// Elements of a tensor's slice over the first `count` axes.
+std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count);
+
+// How a tensor of type `whole` lies where it is cut over the first `count` axes: itself over none.
+TensorType slice_type(const StateAxes& state, const TensorType& whole, std::size_t count);
+
+std::string secondary_name(std::string_view parameter);
+
+}  // namespace tessera
