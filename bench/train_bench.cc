@@ -367,7 +367,7 @@ void print_peak(std::string_view text) {
   std::printf("%" PRId64 "\n", peak_bytes_of_this_process());
 }
 
-void run(std::span<char*> arguments) {
+void run_benchmarks(std::span<char*> arguments) {
   int rounds = 5;
   bool with_peer = true;
   std::string only;
@@ -398,7 +398,7 @@ void run(std::span<char*> arguments) {
 
 int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  tessera::run({argv, static_cast<std::size_t>(argc)});
+  tessera::run_benchmarks({argv, static_cast<std::size_t>(argc)});
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
