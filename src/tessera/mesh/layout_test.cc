@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/mesh/random_mesh.h"
 
 namespace tessera {
@@ -18,18 +19,6 @@ Mesh test_mesh() {
 
 TensorType activation() {
   return parse_tensor_type("bf16[batch=12, seq=64, embed=10]");
-}
-
-template <class Body>
-std::string error_of(ErrorCode code, const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return "";
 }
 
 std::string parse_error(std::string_view text) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/mesh/random_mesh.h"
 
 namespace tessera {
@@ -26,18 +27,6 @@ std::vector<std::string> axes(const Mesh& mesh) {
 
 Mesh mesh_of(const std::vector<std::int64_t>& sizes, const MeshDegrees& degrees) {
   return make_mesh(test_cluster(sizes), degrees);
-}
-
-template <class Body>
-std::string error_of(ErrorCode code, const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return "";
 }
 
 std::string refusal(const std::vector<std::int64_t>& sizes, const MeshDegrees& degrees) {

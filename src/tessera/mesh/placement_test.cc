@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/mesh/random_mesh.h"
 
 namespace tessera {
@@ -19,18 +20,6 @@ constexpr std::int64_t kNodes = 16;
 // Frontier's radices, 16 nodes: D = 2, 8, 128.
 Mesh frontier() {
   return make_mesh(test_cluster({2, 4, 9408}), {.data = 8 * kNodes});
-}
-
-template <class Body>
-std::string error_of(ErrorCode code, const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return "";
 }
 
 std::string preset_error(std::string_view name) {
