@@ -13,6 +13,7 @@ floors="base ir mesh ops autodiff cost program passes comm backend runtime simul
 # why. Where that is `only:` and a list, FILE may include nothing but the modules of the list.
 exceptions=$(cat <<'TABLE'
 ops/.*_cpu\.cc      backend/cpu/            a CPU kernel sits with its op but belongs to the backend
+ops/.*_cpu\.cc      comm/                   the kernel of a collective runs on communicators
 ops/.*_simd\.cc     backend/cpu/            the same: what is compiled once per instruction set
 ops/.*-inl\.h       backend/cpu/            the same: what such parts share
 ops/.*_cuda\.cu     backend/cuda/           the same for CUDA
