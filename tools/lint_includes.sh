@@ -34,6 +34,7 @@ TABLE
 # Headers that may include a third-party header: the place that wraps it.
 wrappers=$(cat <<'TABLE'
 src/tessera/base/format\.h      fmt/       the one name of the formatting library
+src/tessera/base/test_error\.h  gtest/     tests share what they expect of an Error
 src/tessera/base/toml\.h        toml++/    what readers of TOML share names its nodes
 src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP
