@@ -162,26 +162,30 @@ TEST_P(CommunicatorTest, AllGather) {
   });
 }
 
+struct ScatterCase {
+  Fold fold;
+  std::int64_t stride;
+  std::int64_t cut;
+  bool in_place;
+};
+
 template <class T>
 void reduce_scatter_parts(World& self,
                           Communicator& group,
                           DType dtype,
-                          Fold fold,
-                          std::int64_t stride,
-                          std::int64_t cut,
-                          bool in_place) {
-  const Part own = cut_part(self.rank(), group.size(), stride, cut);
-  const Part last = cut_part(group.size() - 1, group.size(), stride, cut);
+                          const ScatterCase& scatter) {
+  const Part own = cut_part(self.rank(), group.size(), scatter.stride, scatter.cut);
+  const Part last = cut_part(group.size() - 1, group.size(), scatter.stride, scatter.cut);
   auto all = values_of<T>(self.rank(), last.begin + last.size);
   std::vector<T> other(static_cast<std::size_t>(own.size), T{});
   Elements part = elements(dtype, other);
-  if (in_place) {
+  if (scatter.in_place) {
     part.data = bytes(all).data() + static_cast<std::size_t>(own.begin) * sizeof(T);
   }
-  group.reduce_scatter(fold, elements(dtype, all), part, stride);
+  group.reduce_scatter(scatter.fold, elements(dtype, all), part, scatter.stride);
   const T* const result = reinterpret_cast<const T*>(part.data);
   for (std::int64_t i = 0; i < own.size; ++i) {
-    ASSERT_EQ(result[i], folded<T>(fold, group.size(), own.begin + i));
+    ASSERT_EQ(result[i], folded<T>(scatter.fold, group.size(), own.begin + i));
   }
 }
 
@@ -191,8 +195,13 @@ void check_reduce_scatter(DType dtype, std::int64_t num_ranks) {
     for (const Fold fold : {Fold::kSum, Fold::kMax}) {
       for (const std::int64_t stride : kSizes) {
         for (const std::int64_t cut : {std::int64_t{0}, std::int64_t{70}}) {
-          reduce_scatter_parts<T>(self, group, dtype, fold, stride, cut, false);
-          reduce_scatter_parts<T>(self, group, dtype, fold, stride, cut, true);
+          for (const bool in_place : {false, true}) {
+            reduce_scatter_parts<T>(
+                self,
+                group,
+                dtype,
+                {.fold = fold, .stride = stride, .cut = cut, .in_place = in_place});
+          }
         }
       }
     }
