@@ -201,25 +201,17 @@ class Update {
             const Value& scale,
             const Value& applied) const {
     const std::string name = builder_.graph()[parameter.id].name;
+    // Where the parameter is gathered, its f32 master takes its place in adamw.
     const bool gathers = state_.param < state_.optimizer;
-    const bool keeps_master = gathers || parameter.type().dtype != DType::kF32;
+    const bool rounds = !gathers && parameter.type().dtype != DType::kF32;
     const auto state = [&](const char* role) {
       return builder_.state(
           ValueKind::kOptimizer, format("{}.{}", role, name), f32_like(gradient.type()));
     };
-    std::vector<Value> states;
-    if (!gathers) {
-      states.push_back(parameter);
-    }
-    const Value moment1 = state("moment1");
-    const Value moment2 = state("moment2");
-    if (gathers) {
-      states = {state("master"), moment1, moment2};
-    } else {
-      states.insert(states.end(), {moment1, moment2});
-      if (keeps_master) {
-        states.push_back(state("master"));
-      }
+    std::vector<Value> states = {
+        gathers ? state("master") : parameter, state("moment1"), state("moment2")};
+    if (rounds) {
+      states.push_back(state("master"));
     }
     std::vector<Value> operands = states;
     operands.insert(operands.begin() + 1, gradient);
@@ -228,7 +220,7 @@ class Update {
                                                           .beta2 = options_.beta2,
                                                           .eps = options_.eps,
                                                           .weight_decay = options_.weight_decay,
-                                                          .master = keeps_master && !gathers}),
+                                                          .master = rounds}),
                                        operands);
     for (std::size_t i = 0; i < states.size(); ++i) {
       builder_.update(states[i], results[i]);

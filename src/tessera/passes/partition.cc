@@ -1,8 +1,7 @@
 #include "tessera/passes/partition.h"
 
 #include <algorithm>
-#include <optional>
-#include <set>
+#include <iterator>
 #include <utility>
 #include <vector>
 

@@ -26,12 +26,7 @@ std::vector<Communicator*> levels_of(cpu::Context& context, const AxisSizes& axe
   return levels;
 }
 
-ConstElements elements_of(const View& view) {
-  TESSERA_CHECK(view.is_contiguous(), "a collective needs contiguous memory");
-  return {.dtype = view.dtype, .data = view.as<std::byte>(), .count = view.num_elements()};
-}
-
-Elements result_of(const View& view) {
+Elements elements_of(const View& view) {
   TESSERA_CHECK(view.is_contiguous(), "a collective needs contiguous memory");
   return {.dtype = view.dtype, .data = view.as<std::byte>(), .count = view.num_elements()};
 }
@@ -53,7 +48,7 @@ void run(const AllReduceAttrs& attrs, cpu::Context& context, const Views& views)
   all_reduce(attrs.max ? Fold::kMax : Fold::kSum,
              levels_of(context, parse_axes(attrs.axes)),
              elements_of(views.in[0]),
-             result_of(views.out[0]));
+             elements_of(views.out[0]));
 }
 
 std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, cpu::Context& /*context*/, Types in) {
@@ -63,7 +58,7 @@ std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, cpu::Context& /*con
 void run(const GatherSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
   gather_slices(levels_of(context, parse_axes(attrs.axes)),
                 elements_of(views.in[0]),
-                result_of(views.out[0]),
+                elements_of(views.out[0]),
                 views.workspace.data());
 }
 
@@ -75,7 +70,7 @@ void run(const ReduceSlicesAttrs& attrs, cpu::Context& context, const Views& vie
   reduce_slices(Fold::kSum,
                 levels_of(context, parse_axes(attrs.axes)),
                 elements_of(views.in[0]),
-                result_of(views.out[0]),
+                elements_of(views.out[0]),
                 views.workspace.data());
 }
 
