@@ -9,6 +9,7 @@
 // usage: kernels_bench [--seconds=S] [--threads=N] [--filter=TEXT]
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -31,6 +32,7 @@
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/parallel.h"
 #include "tessera/base/half.h"
+#include "tessera/comm/quantize.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/adamw/adamw.h"
@@ -322,6 +324,41 @@ Case softmax_case(std::int64_t vocab, bool in_place, double num_reads) {
           }};
 }
 
+// A gradient of f32 onto the wire, or the sum of two ranks' parts off it.
+Case wire_case(tessera::WireFormat format, bool is_sum) {
+  return {fmt::format("{} {}", is_sum ? "decode_sum 2x" : "encode", name(format)),
+          [=](Memory& memory) {
+            const tessera::Encoding encoding = {.format = format};
+            const std::int64_t wire = wire_bytes(encoding, kRows * kWidth);
+            const View x = memory.tensor(DType::kF32, {kRows * kWidth});
+            const View codes = memory.tensor(DType::kF32, {wire / 4});
+            const tessera::Elements elements = {
+                .dtype = DType::kF32, .data = x.as<std::byte>(), .count = kRows * kWidth};
+            const double bytes = 4.0 * kRows * kWidth + static_cast<double>(wire);
+            encode(elements, elements.count, encoding, codes.as<std::byte>(), 1);
+            if (!is_sum) {
+              return Bound{.run =
+                               [=](Context& context) {
+                                 encode(elements,
+                                        elements.count,
+                                        encoding,
+                                        codes.as<std::byte>(),
+                                        context.threads());
+                               },
+                           .bytes = bytes};
+            }
+            const View other = memory.tensor(DType::kF32, {wire / 4});
+            encode(elements, elements.count, encoding, other.as<std::byte>(), 1);
+            return Bound{.run =
+                             [=](Context& context) {
+                               const std::array<const std::byte*, 2> parts = {
+                                   codes.as<std::byte>(), other.as<std::byte>()};
+                               decode_sum(parts, encoding, elements, context.threads());
+                             },
+                         .bytes = bytes + static_cast<double>(wire)};
+          }};
+}
+
 std::vector<Case> all_cases() {
   constexpr DType kF32 = DType::kF32;
   constexpr DType kBF16 = DType::kBF16;
@@ -331,6 +368,10 @@ std::vector<Case> all_cases() {
           rms_norm_backward_case(kF32, true, true),
           swiglu_case(kF32),
           swiglu_backward_case(kF32),
+          wire_case(tessera::WireFormat::kInt8, false),
+          wire_case(tessera::WireFormat::kInt4, false),
+          wire_case(tessera::WireFormat::kInt8, true),
+          wire_case(tessera::WireFormat::kInt4, true),
           softmax_case(32000, false, 2),
           softmax_case(32000, false, 1),
           softmax_case(32000, true, 2),

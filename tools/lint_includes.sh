@@ -12,12 +12,15 @@ floors="base ir mesh ops autodiff cost program passes comm backend runtime simul
 # Exceptions: FILE (a regular expression below src/tessera/), then what it may include besides, then
 # why. Where that is `only:` and a list, FILE may include nothing but the modules of the list.
 exceptions=$(cat <<'TABLE'
+comm/fold\.cc       backend/cpu/            folds run on the vectors of the CPU kernels
 ops/.*_cpu\.cc      backend/cpu/            a CPU kernel sits with its op but belongs to the backend
 ops/.*_cpu\.cc      comm/                   the kernel of a collective runs on communicators
 ops/.*_simd\.cc     backend/cpu/            the same: what is compiled once per instruction set
 ops/.*-inl\.h       backend/cpu/            the same: what such parts share
 ops/.*_cuda\.cu     backend/cuda/           the same for CUDA
-ops/testing/.*      backend/cpu/            the checks of every op run its kernels
+comm/quantize\.cc   backend/cpu/            codes of the wire are made by vector code as kernels are
+ops/testing/.*      backend/cpu/            the checks of every op run its kernels ..
+ops/testing/.*      comm/                   .. on ranks where they talk
 ops/.*_test\.cc     backend/cpu/            a test of a CPU kernel runs it
 ir/ir_test\.cc      ops/                    graphs in tests are made of real ops
 program/.*_test\.cc passes/                 the planner's plans are what the verifier must accept
@@ -35,9 +38,12 @@ TABLE
 wrappers=$(cat <<'TABLE'
 src/tessera/base/format\.h      fmt/       the one name of the formatting library
 src/tessera/base/test_error\.h  gtest/     tests share what they expect of an Error
+src/tessera/checkpoint/file_size_limit\.h  sys/resource.h  tests share a disk that is full
 src/tessera/base/toml\.h        toml++/    what readers of TOML share names its nodes
 src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP
+src/tessera/comm/mpi/.*         mpi.h      MPI is wrapped by its plugins
+src/tessera/tokenizer/json_node\.h  nlohmann/  readers of tokenizers share what names JSON values
 src/tessera/.*-inl\.h           hwy/       Highway compiles these once per instruction set
 TABLE
 )

@@ -98,11 +98,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"MissingFile",
                  {"--data.files=missing.txt"},
                  3,
-                 "cannot open missing.txt: No such file or directory"},
-        BadInput{"EmptyFile", {"--data.files=empty.txt"}, 3, "empty.txt is empty: expected text"},
+                 "cannot open missing.txt: No such file or directory (data.files: missing.txt)"},
+        BadInput{"EmptyFile",
+                 {"--data.files=empty.txt"},
+                 3,
+                 "empty.txt is empty: expected text (data.files: empty.txt)"},
         // Not "no permission", which root does not meet.
-        BadInput{
-            "UnreadableFile", {"--data.files=directory"}, 3, "directory is not a regular file"},
+        BadInput{"UnreadableFile",
+                 {"--data.files=directory"},
+                 3,
+                 "directory is not a regular file (data.files: directory)"},
         BadInput{"NoTokenizer",
                  {"--tokenizer.path=none.json", "--tokenizer.train_vocab=0"},
                  2,
@@ -245,10 +250,14 @@ TEST_F(BadFileTest, FullDiskWhileSaving) {
   ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
   const Outcome outcome = shell("ulimit -f 100; exec $tessera train run.toml --checkpoint.every=4");
   EXPECT_EQ(outcome.code, 5);
+  // Training goes on without a checkpoint that was made in the background, but not from the end.
+  EXPECT_THAT(outcome.err, HasSubstr("warning: there is no checkpoint of step 8: cannot write "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("; the last good checkpoint is run/checkpoints/step-00000004"));
   EXPECT_THAT(last_line(outcome.err),
               AllOf(StartsWith("error: cannot write run/checkpoints/"),
                     EndsWith(": File too large (while saving checkpoint "
-                             "run/checkpoints/step-00000008; earlier checkpoints are intact)")));
+                             "run/checkpoints/step-00000012; earlier checkpoints are intact)")));
   EXPECT_EQ(checkpoint("run"), checkpoint("run", 4));
   std::vector<std::filesystem::path> left;
   for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
@@ -341,7 +350,7 @@ TEST_F(BadFileTest, ExitRecord) {
   ASSERT_EQ(outcome.code, 5);
   EXPECT_EQ(record()["exit_code"], 5);
   EXPECT_EQ(record()["error"], "device error");
-  EXPECT_EQ(record()["step"], 6);
+  EXPECT_EQ(record()["step"], 12);
   EXPECT_EQ(last_line(outcome.err), "error: " + record()["message"].get<std::string>());
 
   Process first = start_training("run", {"--train.steps=200"});

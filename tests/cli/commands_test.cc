@@ -1,7 +1,8 @@
-// generate, tokenizer train and explain, as a user meets them.
+// generate, tokenizer train, explain, report and checkpoints, as a user meets them.
 
 #include <cstdint>
 #include <filesystem>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,6 +139,40 @@ TEST_F(CommandsTest, ExplainKnowsTheMemoryBeforeTheRun) {
   }
 }
 
+// A save in the background is written from a copy: parameters and moments of each rank's slices.
+TEST_F(CommandsTest, ExplainKnowsTheCopyOfACheckpoint) {
+  for (const std::string ranks : {"1", "2"}) {
+    const std::vector<std::string> options = {
+        "--parallel.ranks=" + ranks, "--train.microbatch=1", "--checkpoint.every=4"};
+    std::vector<std::string> command = {"explain", "run.toml"};
+    command.insert(command.end(), options.begin(), options.end());
+    const Outcome explained = tessera(command);
+    ASSERT_EQ(explained.code, 0) << explained.err;
+    const auto bytes_of = [&](const std::string& row) {
+      const std::regex line("\n  " + row + " .*\\(([0-9,]+) bytes");
+      std::smatch match;
+      EXPECT_TRUE(std::regex_search(explained.out, match, line)) << row;
+      std::string digits = match[1];
+      std::erase(digits, ',');
+      return digits.empty() ? std::uintmax_t{0} : std::stoull(digits);
+    };
+    ASSERT_EQ(train(ranks, options).code, 0);
+    const std::uintmax_t used = nlohmann::json::parse(metrics(ranks).back())["memory_bytes"];
+    EXPECT_EQ(bytes_of("arena") + bytes_of("checkpoint"), used);
+    std::uintmax_t written = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(path(ranks + "/checkpoints/step-00000012"))) {
+      const std::string name = entry.path().filename().string();
+      if (name.ends_with(".safetensors") && (ranks == "1" || name.starts_with("rank-00000-"))) {
+        written += entry.file_size();
+      }
+    }
+    // Files have small headers besides; memory comes in pages of up to 2 MiB.
+    EXPECT_LT(bytes_of("checkpoint"), written + (2U << 20U));
+    EXPECT_GT(bytes_of("checkpoint") + (16U << 10U), written);
+  }
+}
+
 // Parameters by hand: embedding and head 300x32 each; a layer 2 (32x32) + 2 (16x32) attention,
 // 3 (64x32) feed-forward, 2 norms of 32; the last norm.
 TEST_F(CommandsTest, ExplainPrintsProgramMemoryAndWork) {
@@ -154,6 +189,88 @@ TEST_F(CommandsTest, ExplainPrintsProgramMemoryAndWork) {
                     HasSubstr("\nwork of a step, by op"),
                     HasSubstr("\nmatmul "),
                     HasSubstr("\nattention_backward ")));
+}
+
+TEST_F(CommandsTest, CheckpointsAreVerifiedAndInspected) {
+  ASSERT_EQ(train("a", {"--checkpoint.every=4"}).code, 0);
+  const Outcome good = tessera({"checkpoint", "verify", "a"});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_THAT(good.out,
+              AllOf(StartsWith("a/checkpoints/step-00000012: "),
+                    HasSubstr("2 files, "),
+                    HasSubstr(": every byte is as it was written\n")));
+  const Outcome inspected = tessera({"checkpoint", "inspect", checkpoint("a", 4)});
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_THAT(inspected.out,
+              AllOf(HasSubstr("step 4 (4 applied), 512 tokens, seed "),
+                    HasSubstr("\nmodel {\"family\":\"llama\""),
+                    HasSubstr("\n  model-00001-of-00001.safetensors  "),
+                    HasSubstr("\n  moment1 layers.0.attention.wq.weight  f32 ("),
+                    HasSubstr("  optimizer-00001-of-00001.safetensors  moment2/norm.weight\n")));
+  // The last byte of the weights.
+  const std::filesystem::path weights = checkpoint("a", 12) / "model-00001-of-00001.safetensors";
+  std::string bytes = read_file(weights);
+  bytes.back() = static_cast<char>(bytes.back() + 1);
+  write_test_file(weights, bytes);
+  const Outcome bad = tessera({"checkpoint", "verify", "a"});
+  EXPECT_EQ(bad.code, 3);
+  EXPECT_THAT(bad.err, HasSubstr("model-00001-of-00001.safetensors: found checksum "));
+  EXPECT_THAT(bad.out, IsEmpty());
+  EXPECT_EQ(tessera({"checkpoint", "verify", checkpoint("a", 4)}).code, 0);
+  EXPECT_EQ(tessera({"checkpoint", "verify", "nothing"}).code, 2);
+}
+
+TEST_F(CommandsTest, WeightsAreExported) {
+  ASSERT_EQ(train("a").code, 0);
+  const Outcome exported = tessera({"checkpoint", "export", "a", "weights"});
+  EXPECT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(exported.out, "weights: config.json and weights\n");
+  EXPECT_EQ(read_file(path("weights/tokenizer.json")), read_file(path("tokenizer.json")));
+  const auto config = nlohmann::json::parse(read_file(path("weights/config.json")));
+  const Tokenizer tokenizer = Tokenizer::load(path("tokenizer.json"));
+  EXPECT_EQ(config.at("bos_token_id"), tokenizer.bos().value_or(-1));
+  EXPECT_EQ(config.at("eos_token_id"), tokenizer.eos().value_or(-1));
+  EXPECT_EQ(config.at("max_position_embeddings"), 32);
+  EXPECT_TRUE(std::filesystem::exists(path("weights/model.safetensors")));
+  const Outcome again = tessera({"checkpoint", "export", "a", "weights"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_EQ(again.err, "error: weights is not empty: choose another directory for the weights\n");
+}
+
+TEST_F(CommandsTest, ReportIsWrittenFromTheRunDirectory) {
+  ASSERT_EQ(train("a", {"--checkpoint.every=4"}).code, 0);
+  const Outcome outcome = tessera({"report", "a", "-o", "a.html"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "a.html: 12 steps of a\n");
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_THAT(read_file(path("a.html")),
+              AllOf(StartsWith("<!doctype html>"),
+                    HasSubstr("<title>a · Tessera</title>"),
+                    HasSubstr(">Finished after step 12<"),
+                    HasSubstr("<dt>step-00000012</dt>"),
+                    HasSubstr("<dt>Parameters</dt><dd>37,792 (37.8 k)</dd>")));
+}
+
+TEST_F(CommandsTest, ReportNamesABrokenLine) {
+  ASSERT_EQ(train("a").code, 0);
+  std::vector<std::string> lines = metrics("a");
+  lines[4] = "notes";
+  std::string text;
+  for (const std::string& line : lines) {
+    text += line + "\n";
+  }
+  write_test_file(path("a/metrics.jsonl"), text);
+  const Outcome refused = tessera({"report", "a"});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.err, StartsWith("error: a/metrics.jsonl:5: found 'notes', expected a JSON"));
+  EXPECT_FALSE(std::filesystem::exists(path("report.html")));
+  const Outcome skipped = tessera({"report", "a", "--skip-broken"});
+  EXPECT_EQ(skipped.code, 0) << skipped.err;
+  EXPECT_THAT(skipped.err, StartsWith("warning: left out a/metrics.jsonl:5: found 'notes'"));
+  EXPECT_THAT(read_file(path("report.html")),
+              AllOf(HasSubstr("1 broken line of metrics.jsonl left out:"),
+                    HasSubstr("metrics.jsonl has no lines of steps 5.")));
+  EXPECT_EQ(tessera({"report", "nothing"}).code, 2);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -33,17 +34,23 @@ using testing::SizeIs;
 // Saves the checkpoint again with a NaN in element `index` of a parameter.
 void poison(const std::filesystem::path& checkpoint, const std::string& name, std::int64_t index) {
   const CheckpointReader reader(checkpoint);
-  std::vector<CheckpointTensor> tensors(reader.tensors().begin(), reader.tensors().end());
-  std::vector<std::byte> poisoned;
-  for (CheckpointTensor& tensor : tensors) {
+  std::vector<CheckpointTensor> tensors;
+  std::deque<std::vector<std::byte>> bytes;  // does not move what it holds
+  bool found = false;
+  for (const ManifestTensor& tensor : reader.tensors()) {
+    bytes.push_back(reader.read(tensor.name, tensor.role));
     if (tensor.name == name && tensor.role == TensorRole::kParameter) {
-      poisoned.assign(tensor.data.begin(), tensor.data.end());
       const float nan = std::numeric_limits<float>::quiet_NaN();
-      std::memcpy(poisoned.data() + index * std::int64_t{sizeof nan}, &nan, sizeof nan);
-      tensor.data = poisoned;
+      std::memcpy(bytes.back().data() + index * std::int64_t{sizeof nan}, &nan, sizeof nan);
+      found = true;
     }
+    tensors.push_back({.name = tensor.name,
+                       .role = tensor.role,
+                       .dtype = tensor.dtype,
+                       .shape = tensor.shape,
+                       .data = bytes.back()});
   }
-  ASSERT_THAT(poisoned, Not(IsEmpty())) << name;
+  ASSERT_TRUE(found) << name;
   save_checkpoint(checkpoint, reader.meta(), tensors);
 }
 

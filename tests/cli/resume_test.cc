@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -85,7 +86,8 @@ class KillTest : public TrainingTest {};
 
 TEST_F(KillTest, GoesOnFromTheLastCheckpoint) {
   Process process = start_training("a", {kSteps, "--checkpoint.every=10"});
-  ASSERT_TRUE(process.wait_for("\nstep 21/200"));
+  // The save of step 30 waits for that of step 20, which is written in the background.
+  ASSERT_TRUE(process.wait_for("\nstep 31/200"));
   process.send(SIGKILL);
   ASSERT_EQ(process.finish().code, 128 + SIGKILL);
   const std::int64_t step = CheckpointReader(checkpoint("a")).meta().step;
@@ -98,6 +100,10 @@ TEST_F(KillTest, GoesOnFromTheLastCheckpoint) {
   EXPECT_THAT(resumed.err, HasSubstr(format("after step {}\n", step)));
   ASSERT_EQ(train("b", {kSteps}).code, 0);
   expect_same_training("a", "b");
+  std::vector<std::int64_t> all(200);
+  std::iota(all.begin(), all.end(), std::int64_t{1});
+  EXPECT_EQ(event_steps("b"), all);
+  EXPECT_EQ(event_steps("a"), all) << "TensorBoard sees each step once";
 }
 
 TEST_F(KillTest, BeforeAnyCheckpointTheRunStartsAgain) {

@@ -1,6 +1,7 @@
 #include "tests/cli/training_test.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -18,6 +19,7 @@
 #include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/metrics/event_record.h"
 #include "tests/cli/process.h"
 
 namespace tessera {
@@ -79,16 +81,16 @@ std::vector<std::string> differing_tensors(const std::filesystem::path& a,
   const CheckpointReader first(a);
   const CheckpointReader second(b);
   using Key = std::pair<TensorRole, std::string>;
-  std::map<Key, const CheckpointTensor*> left;
-  for (const CheckpointTensor& tensor : first.tensors()) {
+  std::map<Key, const ManifestTensor*> left;
+  for (const ManifestTensor& tensor : first.tensors()) {
     left[{tensor.role, tensor.name}] = &tensor;
   }
   std::vector<std::string> differing;
-  for (const CheckpointTensor& tensor : second.tensors()) {
+  for (const ManifestTensor& tensor : second.tensors()) {
     const auto node = left.extract(Key{tensor.role, tensor.name});
     const bool same = !node.empty() && node.mapped()->dtype == tensor.dtype &&
                       node.mapped()->shape == tensor.shape &&
-                      std::ranges::equal(node.mapped()->data, tensor.data);
+                      first.read(tensor.name, tensor.role) == second.read(tensor.name, tensor.role);
     if (!same) {
       differing.push_back(format("{} {}", to_string(tensor.role), tensor.name));
     }
@@ -145,11 +147,36 @@ std::vector<std::string> TrainingTest::metrics(const std::string& run) const {
   return lines;
 }
 
+std::vector<std::int64_t> TrainingTest::event_steps(const std::string& run) const {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(path(run))) {
+    if (entry.path().filename().string().find("tfevents") != std::string::npos) {
+      files.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(files);
+  constexpr std::int64_t kMaxStep = 1000;
+  std::vector<std::int64_t> steps;
+  for (const std::filesystem::path& file : files) {
+    const std::string bytes = read_file(file);
+    std::size_t before = 0;
+    for (std::int64_t step = 1; step <= kMaxStep; ++step) {
+      const KeptRecords kept = kept_records(bytes, step);
+      if (kept.has_steps && kept.bytes > before) {
+        steps.push_back(step);
+      }
+      before = kept.bytes;
+    }
+    EXPECT_EQ(before, bytes.size()) << file;
+  }
+  return steps;
+}
+
 std::vector<std::string> TrainingTest::numbers(const std::string& run) const {
   std::vector<std::string> steps;
   for (const std::string& line : metrics(run)) {
     auto step = nlohmann::json::parse(line);
-    for (const char* key : {"step_seconds", "tokens_per_second", "memory_bytes"}) {
+    for (const char* key : {"step_seconds", "tokens_per_second", "memory_bytes", "comm_bytes"}) {
       step.erase(key);
     }
     steps.push_back(step.dump());

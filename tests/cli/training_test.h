@@ -42,7 +42,11 @@ class TrainingTest : public testing::Test {
   // Lines of the run's metrics.jsonl.
   std::vector<std::string> metrics(const std::string& run) const;
 
-  // What the training computed, by step: the metrics without times and memory.
+  // The steps that the run's TensorBoard event files hold, in the order in which they are read;
+  // all of their bytes must be whole records.
+  std::vector<std::int64_t> event_steps(const std::string& run) const;
+
+  // What the training computed, by step: the metrics without times, memory and traffic.
   std::vector<std::string> numbers(const std::string& run) const;
 
   // Metrics and newest checkpoint of the runs are the same, bit by bit.

@@ -1,67 +1,31 @@
 #include "tests/distributed/run_ranks.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <exception>
+#include <filesystem>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <thread>
 #include <utility>
 
-#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/half.h"
-#include "tessera/comm/axis_communicators.h"
-#include "tessera/comm/local/local_world.h"
-#include "tessera/ops/collective/collective.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/runtime/launcher.h"
+#include "tessera/train/rank_backend.h"
+#include "tessera/train/run_layout.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
 
-// Leading data levels over which a state of this degree is cut.
-std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
-  std::size_t count = 0;
-  for (const DataLevel& level : data_levels(mesh)) {
-    count += level.degree <= degree ? 1 : 0;
-  }
-  return count;
-}
-
-StateAxes state_axes(const Mesh& mesh, const Placement& placement) {
-  StateAxes state{.axes = {},
-                  .param = num_axes(mesh, placement.param),
-                  .secondary = num_axes(mesh, placement.secondary),
-                  .grad = num_axes(mesh, placement.grad),
-                  .optimizer = num_axes(mesh, placement.optimizer)};
-  for (const DataLevel& level : data_levels(mesh)) {
-    for (const std::size_t axis : level.axes) {
-      state.axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});
-    }
-  }
-  return state;
-}
-
-// Batches over the data axes; attention heads and the widths of the feed-forward over the tensor
-// axes.
-DimAxes dim_axes(const Mesh& mesh) {
-  DimAxes dims;
-  for (const MeshAxis& axis : mesh.axes) {
-    const AxisSize size{.name = axis.name, .size = axis.size};
-    if (axis.group == AxisGroup::kData) {
-      dims["batch"].push_back(size);
-    } else if (axis.group == AxisGroup::kTensor) {
-      for (const char* dim : {"heads", "kv_heads", "mlp"}) {
-        dims[dim].push_back(size);
-      }
-    }
-  }
-  return dims;
-}
+using Clock = std::chrono::steady_clock;
 
 // Token t of sequence s of step n, and whether its label counts: some do not.
 std::int32_t token(std::int64_t step, std::int64_t sequence, std::int64_t t, std::int64_t vocab) {
@@ -73,47 +37,111 @@ bool counts(std::int64_t sequence, std::int64_t t) {
   return (sequence * 5 + t) % 7 != 0;
 }
 
+RunLayout layout_of(const RankRun& run) {
+  return {.mesh = run.mesh,
+          .placement = run.placement,
+          .wires = run.wires,
+          .notes = {},
+          .sequence_parallel = run.sequence_parallel};
+}
+
+Graph whole_graph(const RankRun& run) {
+  return training_graph(
+      description(run), run.global_batch / run.microbatches, run.sequence_length, run.dtype);
+}
+
+// A backend whose ops on the rank's thread take as long as on a device of so many FLOP/s. Short
+// sleeps are put off and made up for by a later op.
+class PacedBackend final : public Backend {
+ public:
+  // Borrows `backend`.
+  PacedBackend(Backend& backend, double flops) : backend_(backend), flops_(flops) {}
+
+  void learn(const Program& program) {
+    for (const Segment& segment : program.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        TensorTypes operands;
+        for (const TensorRef& operand : instruction.operands) {
+          operands.push_back(operand.type);
+        }
+        const std::chrono::duration<double> seconds(cost(*instruction.op, operands).flop / flops_);
+        seconds_[instruction.op.get()] = std::chrono::duration_cast<Clock::duration>(seconds);
+      }
+    }
+  }
+
+  std::string_view name() const override { return "paced"; }
+
+  std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return backend_.allocate(bytes); }
+
+  std::int64_t workspace_bytes(const Op& op,
+                               std::span<const View> operands,
+                               std::span<const View> results) override {
+    return backend_.workspace_bytes(op, operands, results);
+  }
+
+  void run(const Op& op, const Views& views, StreamId stream) override {
+    const Clock::time_point start = Clock::now();
+    backend_.run(op, views, stream);
+    if (stream != StreamId{0}) {
+      return;
+    }
+    constexpr std::chrono::microseconds kShort(500);
+    ready_ = std::max(ready_, start) + seconds_.at(&op);
+    if (ready_ - Clock::now() > kShort) {
+      std::this_thread::sleep_until(ready_);
+    }
+  }
+
+  void abort(std::string_view reason) override { backend_.abort(reason); }
+
+ private:
+  Backend& backend_;
+  double flops_;
+  std::map<const Op*, Clock::duration> seconds_;
+  Clock::time_point ready_;  // when the device is done with what it was given
+};
+
 class RankTrainer {
  public:
   RankTrainer(const RankRun& run, World& world)
       : run_(run),
         world_(world),
-        num_data_(num_ranks(state_axes(run.mesh, run.placement).axes)),
-        communicators_(world, run.mesh),
-        backend_(make_cpu_backend(
-            1,
-            [this](std::string_view axis) -> Communicator& { return communicators_.along(axis); })),
-        graph_(training_graph(describe_llama(run.model),
-                              run.global_batch / run.microbatches,
-                              run.sequence_length,
-                              run.dtype)),
-        part_{.dims = dim_axes(run.mesh),
-              .coordinate = [this](std::string_view axis) { return coordinate(axis); },
-              .num_slices = num_data_,
-              .slice_index =
-                  [this](std::int64_t degree) {
-                    return slice_index(run_.mesh, world_.rank(), degree);
-                  }},
+        layout_(layout_of(run)),
+        cpu_(world, run.mesh, 1),
+        paced_(*cpu_, run.device_flops),
+        backend_(run.device_flops > 0 ? static_cast<Backend&>(paced_) : *cpu_),
+        graph_(whole_graph(run)),
         program_(compile()),
-        executor_(program_, *backend_) {
-    initialize_state(executor_, parameter_inits(graph_), 42, 1, part_);
+        executor_(program_, backend_) {
+    initialize_state(executor_,
+                     parameter_inits(graph_),
+                     42,
+                     1,
+                     state_part(run.mesh, world_.rank(), layout_.dims()));
   }
 
   RankResult run() {
     RankResult result;
     for (std::int64_t step = 1; step <= run_.steps; ++step) {
-      const std::int64_t valid = load_batch(step);
+      const std::int64_t valid = load_batch(run_.one_batch ? 1 : step);
       executor_.set_scalar("seed", 1.0F / static_cast<float>(valid));
       executor_.set_scalar("learning_rate", 3e-3F);
       executor_.set_scalar("update_number", static_cast<float>(step));
       executor_.set_scalar("apply", 1.0F);
+      const Clock::time_point start = Clock::now();
       executor_.run_step();
-      TESSERA_CHECK(executor_.output_scalar("applied") == 1.0F, "step {} not applied", step);
+      result.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      result.waited_seconds.push_back(executor_.waited_seconds());
+      TESSERA_CHECK(run_.keep != Keep::kAll || executor_.output_scalar("applied") == 1.0F,
+                    "step {} not applied",
+                    step);
       result.losses.push_back(executor_.output_scalar("loss") / static_cast<float>(valid));
       result.grad_norms.push_back(executor_.output_scalar("grad_norm"));
     }
+    result.sent = by_level(cpu_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
-    if (num_data_ == world_.size()) {
+    if (layout_.num_data() == world_.size()) {
       for (const ParameterInit& parameter : parameter_inits(graph_)) {
         result.weights[parameter.name] = whole(parameter);
       }
@@ -123,56 +151,45 @@ class RankTrainer {
 
  private:
   Program compile() {
-    return compile_training(
-        graph_,
-        {.update = {.clip = 0.5,
-                    .num_microbatches = run_.microbatches,
-                    .state = state_axes(run_.mesh, run_.placement),
-                    .dims = dim_axes(run_.mesh)},
-         .recompute = run_.recompute,
-         .workspace_bytes = [this](
-                                const Op& op, std::span<const View> in, std::span<const View> out) {
-           return backend_->workspace_bytes(op, in, out);
-         }});
-  }
-
-  std::int64_t coordinate(std::string_view axis) const {
-    const auto found = std::ranges::find(run_.mesh.axes, axis, &MeshAxis::name);
-    return run_.mesh.coordinates(
-        world_.rank())[static_cast<std::size_t>(found - run_.mesh.axes.begin())];
-  }
-
-  // This rank's place among the data ranks, and so the rows that it reads.
-  std::int64_t data_place() const {
-    std::int64_t place = 0;
-    std::int64_t step = 1;
-    for (const MeshAxis& axis : run_.mesh.axes) {
-      if (axis.group == AxisGroup::kData) {
-        place += coordinate(axis.name) * step;
-        step *= axis.size;
-      }
+    Program program = rank_program(
+        run_, [this](const Op& op, std::span<const View> in, std::span<const View> out) {
+          return cpu_->workspace_bytes(op, in, out);
+        });
+    for (Segment& segment : program.segments) {
+      std::erase_if(segment.instructions,
+                    [&](const Instruction& instruction) { return is_left_out(*instruction.op); });
     }
-    return place;
+    if (run_.device_flops > 0) {
+      paced_.learn(program);
+    }
+    return program;
+  }
+
+  bool is_left_out(const Op& op) const {
+    const bool is_collective =
+        op.get_if<AllReduceAttrs>() != nullptr || op.get_if<AllReduceSlicesAttrs>() != nullptr ||
+        op.get_if<GatherSlicesAttrs>() != nullptr || op.get_if<ReduceSlicesAttrs>() != nullptr;
+    return run_.keep == (is_collective ? Keep::kComputation : Keep::kCollectives);
   }
 
   // This rank's rows of every microbatch; the labels that count in the whole batch.
   std::int64_t load_batch(std::int64_t step) {
-    const std::int64_t rows = run_.global_batch / run_.microbatches / num_data_;
-    const std::int64_t place = data_place();
+    const std::int64_t rows = run_.global_batch / run_.microbatches / layout_.num_data();
+    const std::int64_t place = data_place(run_.mesh, world_.rank());
+    const std::int64_t vocab = description(run_).vocab;
     for (std::int64_t m = 0; m < run_.microbatches; ++m) {
       const auto input = [&](std::string_view name) {
         const auto bytes = executor_.bytes(find_binding(program_.inputs, name), m);
         return reinterpret_cast<std::int32_t*>(bytes.data());
       };
       for (std::int64_t r = 0; r < rows; ++r) {
-        const std::int64_t sequence = (m * num_data_ + place) * rows + r;
+        const std::int64_t sequence = (m * layout_.num_data() + place) * rows + r;
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
           const std::int64_t i = r * run_.sequence_length + t;
-          input("tokens")[i] = token(step, sequence, t, run_.model.vocab);
+          input("tokens")[i] = token(step, sequence, t, vocab);
           input("positions")[i] = static_cast<std::int32_t>(t);
           input("documents")[i] = 0;
-          input("labels")[i] =
-              counts(sequence, t) ? token(step, sequence, t + 1, run_.model.vocab) : -1;
+          input("labels")[i] = counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1;
         }
       }
     }
@@ -224,43 +241,53 @@ class RankTrainer {
 
   const RankRun& run_;
   World& world_;
-  std::int64_t num_data_;
-  AxisCommunicators communicators_;
-  std::unique_ptr<Backend> backend_;
+  RunLayout layout_;
+  RankBackend cpu_;
+  PacedBackend paced_;
+  Backend& backend_;
   Graph graph_;
-  StatePart part_;
   Program program_;
   Executor executor_;
 };
 
 }  // namespace
 
+LlamaConfig odd_llama() {
+  return {.dim = 20, .layers = 3, .heads = 2, .kv_heads = 1, .ffn = 27, .vocab = 67};
+}
+
+ModelDescription description(const RankRun& run) {
+  return run.other.model ? run.other : describe_llama(run.model);
+}
+
+Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor) {
+  const Cluster cluster = load_cluster(std::filesystem::path(TESSERA_SOURCE_DIR) /
+                                       format("configs/clusters/virtual-{}.toml", ranks));
+  return make_mesh(cluster, {.data = ranks / tensor, .tensor = tensor});
+}
+
+Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) {
+  return compile_training(whole_graph(run),
+                          {.update = {.clip = 0.5,
+                                      .num_microbatches = run.microbatches,
+                                      .state = state_axes(layout_of(run)),
+                                      .dims = layout_of(run).dims()},
+                           .recompute = run.recompute,
+                           .overlap = run.overlap,
+                           .overlap_layers = run.overlap_layers,
+                           .workspace_bytes = workspace_bytes});
+}
+
 RankResult run_ranks(const RankRun& run) {
-  LocalWorld world(run.mesh.num_ranks(), {.deadline_seconds = 60});
-  std::vector<RankResult> results(static_cast<std::size_t>(world.num_ranks()));
-  std::mutex mutex;
-  std::exception_ptr first_error;
-  std::vector<std::jthread> threads;
-  for (std::int64_t rank = 0; rank < world.num_ranks(); ++rank) {
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<World> self = world.join(rank);
-      try {
-        results[static_cast<std::size_t>(rank)] = RankTrainer(run, *self).run();
-      } catch (...) {
-        {
-          const std::scoped_lock lock(mutex);
-          first_error = first_error ? first_error : std::current_exception();
-        }
-        self->abort("another rank failed");
-      }
-    });
-  }
-  threads.clear();
-  if (first_error) {
-    std::rethrow_exception(first_error);
-  }
+  std::vector<RankResult> results(static_cast<std::size_t>(run.mesh.num_ranks()));
+  launch_ranks(run.mesh.num_ranks(),
+               {.world = {.deadline_seconds = 60}, .throttle = run.throttle},
+               [&](World& world) {
+                 results[static_cast<std::size_t>(world.rank())] = RankTrainer(run, world).run();
+               });
   for (const RankResult& result : results) {
-    TESSERA_CHECK(result.losses == results[0].losses && result.weights == results[0].weights,
+    TESSERA_CHECK(result.losses == results[0].losses && result.weights == results[0].weights &&
+                      result.sent == results[0].sent,
                   "ranks disagree");
   }
   return results[0];

@@ -5,15 +5,29 @@
 #include <string>
 #include <vector>
 
+#include "tessera/mesh/cluster.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
+#include "tessera/mesh/traffic.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/passes/lower.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
+
+// Which instructions of the step run; the others are left out, and what is computed means nothing.
+enum class Keep : std::uint8_t { kAll, kComputation, kCollectives };
+
+// Grouped queries, an odd vocabulary, widths that no number of ranks divides.
+LlamaConfig odd_llama();
+
+// That many ranks on configs/clusters/virtual-N.toml, data ranks where no more is said.
+Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor = 1);
 
 // A run of a small model on ranks that are threads, one OpenMP thread each.
 struct RankRun {
   LlamaConfig model;
+  ModelDescription other = {};  // where it has a model: in place of the Llama
   Mesh mesh;
   Placement placement = {};
   std::int64_t microbatches = 1;  // of global_batch / microbatches sequences over all ranks
@@ -22,14 +36,31 @@ struct RankRun {
   std::int64_t steps = 10;
   DType dtype = DType::kF32;
   bool recompute = false;
+  bool sequence_parallel = false;
+  bool overlap = false;
+  std::int64_t overlap_layers = 1;
+  std::vector<Level> throttle = {};  // LocalOptions
+  double device_flops = 0;  // FLOP/s of a slower device, which a rank plays by sleeping; 0: none
+  Keep keep = Keep::kAll;
+  StateWires wires = {};   // by level
+  bool one_batch = false;  // every step has the tokens of the first
 };
 
 // What all layouts of a run must agree on.
 struct RankResult {
   std::vector<float> losses;                          // by step, mean over the labels that count
   std::vector<float> grad_norms;                      // by step
+  std::vector<double> step_seconds;                   // by step, of one rank
+  std::vector<double> waited_seconds;                 // by step, for the other stream
   std::map<std::string, std::vector<float>> weights;  // whole, in f32, at the end
+  Traffic sent;                                       // of each rank, by level, in all steps
 };
+
+// The model that is trained.
+ModelDescription description(const RankRun& run);
+
+// What a rank runs. `workspace_bytes` may be empty: then the program has no workspaces.
+Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes);
 
 // Runs it; every rank must report the same losses. Errors: of any rank.
 RankResult run_ranks(const RankRun& run);

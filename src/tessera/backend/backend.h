@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "tessera/ir/ids.h"
 #include "tessera/ir/op.h"
 #include "tessera/ir/view.h"
 
@@ -22,7 +23,8 @@ class Arena {
   virtual std::byte* data() = 0;
 };
 
-// What executes instructions on one rank's device. Used from the rank's own thread.
+// What executes instructions on one rank's device. Used from the rank's own thread, but for run()
+// on streams other than the first and abort().
 class Backend {
  public:
   Backend() = default;
@@ -40,8 +42,14 @@ class Backend {
                                        std::span<const View> operands,
                                        std::span<const View> results) = 0;
 
-  // Executes one op. Equal arguments give equal bits.
-  virtual void run(const Op& op, const Views& views) = 0;
+  // Executes one op as the next of a stream (a program's stream 0 is the rank's own thread).
+  // Equal arguments give equal bits, whatever the stream. One thread at a time uses a stream, and
+  // several streams may run at once.
+  virtual void run(const Op& op, const Views& views, StreamId stream) = 0;
+
+  // Ends every run() of any stream that waits for other ranks, on all of them, with kPeerFailure
+  // and `reason`.
+  virtual void abort(std::string_view reason) = 0;
 };
 
 }  // namespace tessera

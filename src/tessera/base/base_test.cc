@@ -1,7 +1,10 @@
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <limits>
+#include <new>
 #include <numeric>
+#include <stdexcept>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -194,6 +197,25 @@ TEST(File, AtomicWriteReadMapAndLock) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
     EXPECT_THAT(error.what(), HasSubstr("in use by process"));
   }
+}
+
+template <class Exception>
+Error converted(const Exception& exception) {
+  return to_error(std::make_exception_ptr(exception));
+}
+
+TEST(ToError, KeepsWhatMustBeKnown) {
+  Error mine(ErrorCode::kInvalidData, "bad line");
+  mine.add_context("in a.txt");
+  EXPECT_EQ(converted(mine).code(), ErrorCode::kInvalidData);
+  EXPECT_STREQ(converted(mine).what(), "bad line (in a.txt)");
+  const Error refused = converted(std::filesystem::filesystem_error(
+      "status", "/closed/x", std::make_error_code(std::errc::permission_denied)));
+  EXPECT_EQ(refused.code(), ErrorCode::kDeviceError);
+  EXPECT_EQ(refused.message(), "cannot access /closed/x: Permission denied");
+  EXPECT_EQ(converted(std::bad_alloc()).code(), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(converted(std::runtime_error("odd")).code(), ErrorCode::kInternal);
+  EXPECT_EQ(converted(std::runtime_error("odd")).message(), "unexpected: odd");
 }
 
 }  // namespace

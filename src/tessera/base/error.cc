@@ -1,5 +1,8 @@
 #include "tessera/base/error.h"
 
+#include <filesystem>
+#include <new>
+
 namespace tessera {
 
 std::string_view to_string(ErrorCode code) {
@@ -61,6 +64,21 @@ Error& Error::add_context(std::string context) {
 void fail_check(const char* file, int line, const char* condition, std::string detail) {
   throw Error(ErrorCode::kInternal,
               format("{}:{}: check failed: {}: {}", file, line, condition, detail));
+}
+
+Error to_error(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return {ErrorCode::kDeviceError,
+            format("cannot access {}: {}", error.path1().string(), error.code().message())};
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kOutOfMemory, "the system has no memory left"};
+  } catch (const std::exception& error) {
+    return {ErrorCode::kInternal, format("unexpected: {}", error.what())};
+  }
 }
 
 }  // namespace tessera

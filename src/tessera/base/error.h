@@ -54,6 +54,10 @@ class Error : public std::exception {
   std::string what_;
 };
 
+// Any exception as the Error that is reported: one of std::filesystem names the path and the
+// system's reason (kDeviceError), one of memory is kOutOfMemory, what nobody expected kInternal.
+Error to_error(const std::exception_ptr& exception);
+
 template <class... Args>
 [[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> message, Args&&... args) {
   throw Error(code, format(message, std::forward<Args>(args)...));

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -151,6 +152,10 @@ AtomicFile::~AtomicFile() {
   }
 }
 
+void AtomicFile::write_direct(std::span<const std::span<const std::byte>> pieces) {
+  tessera::write_direct(file_, pieces, temporary_);
+}
+
 void AtomicFile::commit() {
   TESSERA_REQUIRE(::fsync(file_.get()) == 0,
                   ErrorCode::kDeviceError,
@@ -203,6 +208,12 @@ FileLock::FileLock(const std::filesystem::path& path)
                   path.string(),
                   reason(errno));
   write_all(file_, owner, path);
+}
+
+bool FileLock::is_held(const std::filesystem::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Shared, so that two who ask do not see each other; given back when the file is closed.
+  return file.get() >= 0 && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 }  // namespace tessera

@@ -75,6 +75,9 @@ class AtomicFile {
 
   void write(std::string_view bytes) { write_all(file_, bytes, temporary_); }
 
+  // The same for all of a large file at once: the pieces, one behind the other (direct_file.h).
+  void write_direct(std::span<const std::span<const std::byte>> pieces);
+
   // fsync, rename, fsync of the directory.
   void commit();
 
@@ -93,6 +96,9 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path);
+
+  // Whether a process holds the lock right now; not where there is no such file.
+  static bool is_held(const std::filesystem::path& path);
 
  private:
   FileDescriptor file_;

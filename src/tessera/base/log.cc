@@ -34,4 +34,8 @@ void log_error(std::string_view message) {
   logger().error("{}", message);
 }
 
+void silence_info() {
+  logger().set_level(spdlog::level::warn);
+}
+
 }  // namespace tessera

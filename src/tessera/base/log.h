@@ -9,4 +9,7 @@ void log_info(std::string_view message);
 void log_warning(std::string_view message);
 void log_error(std::string_view message);
 
+// From now on this process says nothing but warnings and errors: another one speaks for all.
+void silence_info();
+
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #include "tessera/base/machine.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -99,6 +101,24 @@ int usable_cores() {
     cores = std::min(cores, static_cast<int>(*quota));
   }
   return std::max(cores, 1);
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown";
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  const bool known = ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0';
+  return known ? name.data() : "unknown";
 }
 
 std::int64_t machine_memory_bytes() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 namespace tessera {
 
@@ -20,6 +21,12 @@ CgroupLimits cgroup_limits(const std::filesystem::path& root = "/sys/fs/cgroup",
 // Cores that this process may keep busy: its affinity mask, cut to the control group's quota
 // (rounded down); at least 1.
 int usable_cores();
+
+// The processor's name as the system gives it, or "unknown".
+std::string cpu_name();
+
+// The machine's name in its network, or "unknown".
+std::string host_name();
 
 // Main memory of the machine. Errors: kDeviceError when the system does not say.
 std::int64_t machine_memory_bytes();

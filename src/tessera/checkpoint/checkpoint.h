@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -14,73 +15,137 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/ir/dtype.h"
+#include "tessera/mesh/tensor_box.h"
 
 namespace tessera {
 
-// A global tensor of the training state. `data` is borrowed, row-major, little-endian.
+// A global tensor of the training state, or the part of it that a rank holds. `data` is borrowed,
+// row-major, little-endian: the slice's elements.
 struct CheckpointTensor {
   std::string name = {};
   TensorRole role = TensorRole::kParameter;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape = {};
+  std::vector<std::int64_t> shape = {};   // of the whole
+  std::optional<TensorSlice> slice = {};  // none: all of it
   std::span<const std::byte> data = {};
 };
+
+// Of its elements here, by dtype, shape and slice.
+std::size_t saved_bytes(const CheckpointTensor& tensor);
 
 struct SaveOptions {
   std::int64_t max_file_bytes = std::int64_t{8} << 30;  // a larger tensor has a file of its own
 };
 
-// Writes `directory` (see checkpoint_directory) atomically: everything goes to a temporary
-// directory beside it, each file is flushed, the manifest comes last, then a rename. An older
-// checkpoint of the same name is replaced. In it:
-//   model-00001-of-0000N.safetensors      parameters, under their own names
-//   optimizer-00001-of-0000N.safetensors  the rest, under "<role>/<name>"
-//   manifest.json                         see manifest.h
+// Writes `directory` (see checkpoint_directory) atomically, as the only rank: CheckpointSaver in
+// one call, without its copy.
 // Errors: kDeviceError naming the path and the system's reason (disk full, ...): the temporary is
-// removed and every earlier checkpoint stays valid; kInvalidArgument for a repeated (name, role)
-// or data that does not match the shape.
+// removed and every earlier checkpoint stays valid; kInvalidArgument for a repeated (name, role),
+// data that does not match the shape, or tensors that are not whole.
 void save_checkpoint(const std::filesystem::path& directory,
                      const CheckpointMeta& meta,
                      std::span<const CheckpointTensor> tensors,
                      const SaveOptions& options = {});
 
+// How far an opened checkpoint is checked.
 enum class Verify {
   kSizes,      // manifest, file sizes and headers
-  kChecksums,  // and every byte
+  kOnLoad,     // that, and the rest when load() reads it
+  kChecksums,  // every byte, before anything is given out
 };
 
-// An open checkpoint: tensors are views into mapped files and live as long as this object.
+// With several ranks each checks the checksum of every num_ranks-th file: together they check all,
+// and damage that one of them finds stops the others only once it tells them.
+struct ReaderOptions {
+  Verify verify = Verify::kChecksums;
+  std::int64_t rank = 0;
+  std::int64_t num_ranks = 1;
+};
+
+// Elements of a tensor, in row-major order, and the memory that they go to.
+struct TensorRead {
+  const ManifestTensor* tensor = nullptr;  // of the reader
+  std::int64_t first = 0;
+  std::span<std::byte> out = {};  // as long as they are
+};
+
+// An open checkpoint, whatever the layout it was saved under. Its files are mapped.
 class CheckpointReader {
  public:
   // Errors: kInvalidData naming the file, what was found and what was expected: no manifest,
-  // missing or truncated file, wrong checksum; kUnsupported for a newer format or tensors in
-  // several slices.
+  // missing or truncated file, wrong checksum; kUnsupported for a newer format.
   explicit CheckpointReader(const std::filesystem::path& directory,
-                            Verify verify = Verify::kChecksums);
+                            const ReaderOptions& options = {});
 
   const CheckpointMeta& meta() const { return meta_; }
 
-  std::span<const CheckpointTensor> tensors() const { return tensors_; }
+  // The global tensors, with the files and slices that hold them.
+  std::span<const ManifestTensor> tensors() const { return tensors_; }
 
-  // The bytes of a tensor. Errors: kInvalidData if the checkpoint does not have it.
-  std::span<const std::byte> data(std::string_view name, TensorRole role) const;
+  std::span<const ManifestFile> files() const { return manifest_files_; }
+
+  // Null where the checkpoint does not have it.
+  const ManifestTensor* find(std::string_view name, TensorRole role) const;
+
+  // Copies elements [first, first + n) of a tensor, in row-major order, to `out`, which has their
+  // size; reads nothing else. Errors: kInvalidData if the checkpoint does not have the tensor;
+  // kInvalidArgument for elements that it does not have.
+  void read(std::string_view name,
+            TensorRole role,
+            std::int64_t first,
+            std::span<std::byte> out) const;
+
+  // The whole tensor. Errors: as above.
+  std::vector<std::byte> read(std::string_view name, TensorRole role) const;
+
+  // All of these in one pass through the files, past the page cache: the fastest way to much of a
+  // checkpoint. With kOnLoad it reads this rank's share of the files whole and checks them.
+  // Errors: as read(), and kInvalidData for a wrong checksum, when `out` may be filled.
+  void load(std::span<const TensorRead> reads) const;
 
   // Checks every byte of every file against the manifest. Errors: kInvalidData naming the file.
   void verify() const;
 
-  // That this is a checkpoint of `model` (JSON text) with just these tensors, whose `data` is not
-  // looked at. Errors: kInvalidData naming the first tensor (or else the first key of the model)
+  // That this is a checkpoint of `model` (JSON text) with just these tensors, whose `slice` and
+  // `data` are not looked at. An f32 parameter may have an f32 master beside it, which only some
+  // layouts have. Errors: kInvalidData naming the first tensor (or else the first key of the model)
   // that differs, found and expected, or train.dtype where a parameter has another one.
-  void require_model(std::string_view model, std::span<const CheckpointTensor> expected) const;
+  // With kWeights only parameters are looked at: weights that were imported have nothing else.
+  enum class Scope { kAll, kWeights };
+  void require_model(std::string_view model,
+                     std::span<const CheckpointTensor> expected,
+                     Scope scope = Scope::kAll) const;
 
  private:
-  const CheckpointTensor* find(std::string_view name, TensorRole role) const;
+  // A slice and its bytes.
+  struct Piece {
+    TensorBox box;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t first = 0;  // its elements lie within [first, last) of the whole
+    std::int64_t last = 0;
+    std::size_t file = 0;             // index in files()
+    const std::byte* data = nullptr;  // of element `begin`
+  };
+
+  const ManifestTensor& at(std::string_view name, TensorRole role) const;
+  void locate();
+  Piece locate(const ManifestTensor& tensor, const ManifestSlice& slice, std::size_t file) const;
+
+  // Calls body(piece, first byte in it, their part of read.out) for the stretches of elements.
+  using Source = std::function<void(const Piece& piece, std::int64_t, std::span<std::byte>)>;
+  void for_each_source(const TensorRead& read, const Source& body) const;
+
+  // Whether a file is among those whose checksum this rank checks.
+  bool is_own(std::size_t file) const;
 
   std::filesystem::path directory_;
+  ReaderOptions options_;
   CheckpointMeta meta_;
   std::vector<ManifestFile> manifest_files_;
   std::vector<SafetensorsFile> files_;
-  std::vector<CheckpointTensor> tensors_;
+  std::vector<ManifestTensor> tensors_;
+  std::vector<std::vector<Piece>> pieces_;  // of each tensor
   std::map<std::pair<std::string, TensorRole>, std::size_t> index_;
 };
 
@@ -104,11 +169,15 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
 std::vector<std::filesystem::path> set_aside_checkpoints(const std::filesystem::path& parent,
                                                          std::int64_t step);
 
-// Removes all but the newest `keep` complete checkpoints, and what interrupted saves left behind.
-// keep = 0 keeps all; `written`, the one just saved, stays in any case. Call it only from the one
-// process that writes to `parent`. Errors: kDeviceError naming the path and the system's reason.
+// Removes all but the newest `keep` complete checkpoints; a save under way is left alone. keep = 0
+// keeps all; `written`, the one just saved, stays in any case. Call it only from one rank of the
+// run that writes to `parent`. Errors: kDeviceError naming the path and the system's reason.
 void prune_checkpoints(const std::filesystem::path& parent,
                        int keep,
                        const std::filesystem::path& written = {});
+
+// Removes what interrupted saves and removals left in `parent`. Call it from one rank of the run
+// that writes there, before any rank saves. Errors: kDeviceError as above.
+void remove_interrupted_saves(const std::filesystem::path& parent);
 
 }  // namespace tessera

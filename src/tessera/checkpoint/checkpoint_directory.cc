@@ -144,12 +144,15 @@ std::vector<fs::path> set_aside_checkpoints(const fs::path& parent, std::int64_t
   return renamed;
 }
 
-void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written) {
+void remove_interrupted_saves(const fs::path& parent) {
   for (const fs::path& path : entries_of(parent)) {
     if (path.filename().string().starts_with(kTemporaryPrefix)) {
       remove_directory(path);
     }
   }
+}
+
+void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written) {
   const std::vector<Found> found = complete_checkpoints(parent);
   const std::size_t kept = keep == 0 ? found.size() : static_cast<std::size_t>(keep);
   for (std::size_t i = kept; i < found.size(); ++i) {
@@ -158,7 +161,8 @@ void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written
     }
     // Under a temporary name first, so that a kill half-way leaves nothing that looks complete.
     const fs::path doomed =
-        parent / format("{}{}", kTemporaryPrefix, found[i].path.filename().string());
+        parent / format("{}removed-{}", kTemporaryPrefix, found[i].path.filename().string());
+    remove_directory(doomed);  // what an earlier prune that was killed has left
     rename_directory(found[i].path, doomed);
     remove_directory(doomed);
   }

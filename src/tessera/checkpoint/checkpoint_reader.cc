@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -18,6 +22,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/read_files.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
@@ -39,74 +44,37 @@ Manifest read_manifest(const fs::path& directory) {
   return parse_manifest(read_file(path), path);
 }
 
-void require_checksum(std::span<const std::byte> bytes,
-                      const ManifestFile& expected,
-                      const fs::path& path) {
-  const FileDigest found = digest(bytes);
-  TESSERA_REQUIRE(found == expected.digest,
-                  ErrorCode::kInvalidData,
-                  "{}: found checksum {}, expected {}: damaged; use an earlier checkpoint",
-                  path.string(),
-                  found.xxh3_128,
-                  expected.digest.xxh3_128);
-}
-
-SafetensorsFile open_file(const fs::path& path, const ManifestFile& expected, Verify verify) {
+MappedFile open_file(const fs::path& path, const ManifestFile& expected) {
   MappedFile file(path);
   TESSERA_REQUIRE(
-      static_cast<std::int64_t>(file.bytes().size()) == expected.digest.size_bytes,
+      std::ssize(file.bytes()) == expected.digest.size_bytes,
       ErrorCode::kInvalidData,
       "{}: found {} bytes, expected {}: truncated or damaged; use an earlier checkpoint",
       path.string(),
       file.bytes().size(),
       expected.digest.size_bytes);
-  if (verify == Verify::kChecksums) {
-    require_checksum(file.bytes(), expected, path);
+  return file;
+}
+
+FileRead describe_file(const fs::path& directory, const ManifestFile& file, bool digest) {
+  return {.path = directory / file.name,
+          .size_bytes = file.digest.size_bytes,
+          .segments = {},
+          .digest = digest};
+}
+
+// Reads them, and compares the digests that were wanted.
+void read_checked(std::span<const FileRead> reads, std::span<const ManifestFile> files) {
+  const std::vector<std::optional<FileDigest>> digests = read_files(reads);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const FileDigest found = digests[i].value_or(files[i].digest);
+    TESSERA_REQUIRE(found == files[i].digest,
+                    ErrorCode::kInvalidData,
+                    "{}: found checksum {}, expected {}: damaged; use an earlier checkpoint",
+                    reads[i].path.string(),
+                    found.xxh3_128,
+                    files[i].digest.xxh3_128);
   }
-  return {std::move(file), path};
-}
-
-std::string describe(DType dtype, std::span<const std::int64_t> shape) {
-  return format("{} {}", name(dtype), format_shape(shape));
-}
-
-// The whole tensor's bytes. `files` is by name.
-CheckpointTensor locate(const ManifestTensor& tensor,
-                        const std::map<std::string, const SafetensorsFile*>& files) {
-  const bool whole = tensor.slices.size() == 1 && tensor.slices[0].extent == tensor.shape &&
-                     tensor.slices[0].offset == std::vector<std::int64_t>(tensor.shape.size(), 0);
-  TESSERA_REQUIRE(whole,
-                  ErrorCode::kUnsupported,
-                  "tensor '{}' is saved in {} slices: this build reads whole tensors",
-                  tensor.name,
-                  tensor.slices.size());
-  const ManifestSlice& slice = tensor.slices[0];
-  const auto file = files.find(slice.file);
-  TESSERA_REQUIRE(file != files.end(),
-                  ErrorCode::kInvalidData,
-                  "tensor '{}' lies in {}, which the manifest does not list",
-                  tensor.name,
-                  slice.file);
-  const SafetensorsTensor* found = file->second->find(slice.key);
-  TESSERA_REQUIRE(found != nullptr && found->dtype == tensor.dtype && found->shape == tensor.shape,
-                  ErrorCode::kInvalidData,
-                  "tensor '{}' of {}: found {}, expected {}",
-                  slice.key,
-                  slice.file,
-                  found == nullptr ? "none" : describe(found->dtype, found->shape),
-                  describe(tensor.dtype, tensor.shape));
-  return {.name = tensor.name,
-          .role = tensor.role,
-          .dtype = tensor.dtype,
-          .shape = tensor.shape,
-          .data = found->data};
-}
-
-// "'layers.0.wq' (moment1)"
-std::string quote(const CheckpointTensor& tensor) {
-  return tensor.role == TensorRole::kParameter
-             ? format("'{}'", tensor.name)
-             : format("'{}' ({})", tensor.name, to_string(tensor.role));
 }
 
 // Both sides of the first difference between two JSON values, or an empty place.
@@ -129,55 +97,183 @@ Difference first_difference(const Json& found, const Json& expected) {
   return {.place = place, .found = show(found), .expected = show(expected)};
 }
 
+// Whether the parameter itself could be this master.
+bool is_f32_parameter(const ManifestTensor& master, const CheckpointReader& reader) {
+  const ManifestTensor* parameter = reader.find(master.name, TensorRole::kParameter);
+  return parameter != nullptr && parameter->dtype == DType::kF32 && master.dtype == DType::kF32 &&
+         parameter->shape == master.shape;
+}
+
 }  // namespace
 
-CheckpointReader::CheckpointReader(const fs::path& directory, Verify verify)
-    : directory_(directory) {
+CheckpointReader::CheckpointReader(const fs::path& directory, const ReaderOptions& options)
+    : directory_(directory), options_(options) {
   const auto context = [&] { return format("while opening checkpoint {}", directory_.string()); };
   with_context(context, [&] {
     Manifest manifest = read_manifest(directory_);
     meta_ = std::move(manifest.meta);
     manifest_files_ = std::move(manifest.files);
+    tensors_ = std::move(manifest.tensors);
+    std::vector<MappedFile> mapped;
+    std::vector<FileRead> reads;
     for (const ManifestFile& file : manifest_files_) {
-      files_.push_back(open_file(directory_ / file.name, file, verify));
+      mapped.push_back(open_file(directory_ / file.name, file));
+      reads.push_back(describe_file(
+          directory_, file, options_.verify == Verify::kChecksums && is_own(reads.size())));
     }
-    std::map<std::string, const SafetensorsFile*> by_name;
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-      by_name.emplace(manifest_files_[i].name, &files_[i]);
+    read_checked(reads, manifest_files_);
+    for (std::size_t i = 0; i < mapped.size(); ++i) {
+      files_.emplace_back(std::move(mapped[i]), reads[i].path);
     }
-    for (const ManifestTensor& tensor : manifest.tensors) {
-      index_.emplace(std::pair(tensor.name, tensor.role), tensors_.size());
-      tensors_.push_back(locate(tensor, by_name));
-    }
+    locate();
   });
 }
 
-const CheckpointTensor* CheckpointReader::find(std::string_view name, TensorRole role) const {
+bool CheckpointReader::is_own(std::size_t file) const {
+  return static_cast<std::int64_t>(file) % options_.num_ranks == options_.rank;
+}
+
+void CheckpointReader::locate() {
+  std::map<std::string_view, std::size_t> files;
+  for (const ManifestFile& file : manifest_files_) {
+    files.emplace(file.name, files.size());
+  }
+  for (const ManifestTensor& tensor : tensors_) {
+    index_.emplace(std::pair(tensor.name, tensor.role), pieces_.size());
+    std::vector<Piece>& pieces = pieces_.emplace_back();
+    for (const ManifestSlice& slice : tensor.slices) {
+      pieces.push_back(locate(tensor, slice, files.at(slice.file)));
+    }
+  }
+}
+
+CheckpointReader::Piece CheckpointReader::locate(const ManifestTensor& tensor,
+                                                 const ManifestSlice& slice,
+                                                 std::size_t file) const {
+  const TensorSlice& part = slice.part;
+  const std::vector<std::int64_t> shape = is_box(part) ? part.extent : std::vector{part.count};
+  const SafetensorsTensor* found = files_[file].find(slice.key);
+  TESSERA_REQUIRE(found != nullptr && found->dtype == tensor.dtype && found->shape == shape,
+                  ErrorCode::kInvalidData,
+                  "tensor '{}' of {}: found {}, expected {}",
+                  slice.key,
+                  slice.file,
+                  found == nullptr ? "none" : describe(found->dtype, found->shape),
+                  describe(tensor.dtype, shape));
+  Piece piece{.box = {tensor.shape, part.offset, part.extent},
+              .begin = part.begin,
+              .end = part.begin + part.count,
+              .first = 0,
+              .last = std::numeric_limits<std::int64_t>::max(),
+              .file = file,
+              .data = found->data.data()};
+  if (part.count > 0) {
+    // Padding at an end has no place: the bound stays wide.
+    piece.box.for_each_stretch(
+        part.begin, 1, [&](std::int64_t whole, auto, auto) { piece.first = whole; });
+    piece.box.for_each_stretch(
+        piece.end - 1, 1, [&](std::int64_t whole, auto, auto) { piece.last = whole + 1; });
+  }
+  return piece;
+}
+
+const ManifestTensor* CheckpointReader::find(std::string_view name, TensorRole role) const {
   const auto found = index_.find(std::pair(std::string(name), role));
   return found == index_.end() ? nullptr : &tensors_[found->second];
 }
 
-std::span<const std::byte> CheckpointReader::data(std::string_view name, TensorRole role) const {
-  const CheckpointTensor* tensor = find(name, role);
+const ManifestTensor& CheckpointReader::at(std::string_view name, TensorRole role) const {
+  const ManifestTensor* tensor = find(name, role);
   TESSERA_REQUIRE(tensor != nullptr,
                   ErrorCode::kInvalidData,
                   "checkpoint {} has no {} '{}'",
                   directory_.string(),
                   to_string(role),
                   name);
-  return tensor->data;
+  return *tensor;
+}
+
+void CheckpointReader::for_each_source(const TensorRead& read, const Source& body) const {
+  const auto index = static_cast<std::size_t>(read.tensor - tensors_.data());
+  const auto element = static_cast<std::int64_t>(size_bytes(read.tensor->dtype));
+  const std::int64_t elements =
+      tensor_size_bytes(read.tensor->dtype, read.tensor->shape).value_or(0) / element;
+  const std::int64_t first = read.first;
+  const std::int64_t count = std::ssize(read.out) / element;
+  TESSERA_REQUIRE(std::ssize(read.out) % element == 0 && first >= 0 && first <= elements &&
+                      count <= elements - first,
+                  ErrorCode::kInvalidArgument,
+                  "{} bytes from element {} of the {} of {}",
+                  read.out.size(),
+                  first,
+                  elements,
+                  quote(read.tensor->name, read.tensor->role));
+  for (const Piece& piece : pieces_[index]) {
+    if (piece.begin == piece.end || piece.last <= first || first + count <= piece.first) {
+      continue;
+    }
+    const std::int64_t begin = std::max(piece.begin, piece.box.lower_bound(first));
+    const std::int64_t end = std::min(piece.end, piece.box.lower_bound(first + count));
+    piece.box.for_each_stretch(
+        begin, end - begin, [&](std::int64_t whole, std::int64_t local, std::int64_t n) {
+          body(piece,
+               (local - piece.begin) * element,
+               read.out.subspan(static_cast<std::size_t>((whole - first) * element),
+                                static_cast<std::size_t>(n * element)));
+        });
+  }
+}
+
+void CheckpointReader::read(std::string_view name,
+                            TensorRole role,
+                            std::int64_t first,
+                            std::span<std::byte> out) const {
+  for_each_source({.tensor = &at(name, role), .first = first, .out = out},
+                  [](const Piece& piece, std::int64_t at, std::span<std::byte> part) {
+                    std::memcpy(part.data(), piece.data + at, part.size());
+                  });
+}
+
+std::vector<std::byte> CheckpointReader::read(std::string_view name, TensorRole role) const {
+  const ManifestTensor& tensor = at(name, role);
+  std::vector<std::byte> bytes(
+      static_cast<std::size_t>(tensor_size_bytes(tensor.dtype, tensor.shape).value_or(0)));
+  read(name, role, 0, bytes);
+  return bytes;
+}
+
+void CheckpointReader::load(std::span<const TensorRead> reads) const {
+  std::vector<FileRead> files;
+  for (const ManifestFile& file : manifest_files_) {
+    files.push_back(describe_file(
+        directory_, file, options_.verify == Verify::kOnLoad && is_own(files.size())));
+  }
+  for (const TensorRead& read : reads) {
+    for_each_source(read, [&](const Piece& piece, std::int64_t at, std::span<std::byte> part) {
+      const std::int64_t data = piece.data - files_[piece.file].bytes().data();
+      files[piece.file].segments.push_back({.offset = data + at, .out = part});
+    });
+  }
+  with_context([&] { return format("while reading checkpoint {}", directory_.string()); },
+               [&] { read_checked(files, manifest_files_); });
 }
 
 void CheckpointReader::verify() const {
   // The manifest may have changed since it was read.
   read_manifest(directory_);
-  for (std::size_t i = 0; i < files_.size(); ++i) {
-    require_checksum(files_[i].bytes(), manifest_files_[i], directory_ / manifest_files_[i].name);
+  std::vector<FileRead> files;
+  for (const ManifestFile& file : manifest_files_) {
+    files.push_back(describe_file(directory_, file, true));
   }
+  read_checked(files, manifest_files_);
 }
 
 void CheckpointReader::require_model(std::string_view model,
-                                     std::span<const CheckpointTensor> expected) const {
+                                     std::span<const CheckpointTensor> expected,
+                                     Scope scope) const {
+  const auto is_looked_at = [&](TensorRole role) {
+    return scope == Scope::kAll || role == TensorRole::kParameter;
+  };
   const auto differ =
       [&](const std::string& place, const std::string& found, const std::string& wanted) {
         fail(ErrorCode::kInvalidData,
@@ -188,7 +284,10 @@ void CheckpointReader::require_model(std::string_view model,
              wanted);
       };
   for (const CheckpointTensor& tensor : expected) {
-    const CheckpointTensor* found = find(tensor.name, tensor.role);
+    if (!is_looked_at(tensor.role)) {
+      continue;
+    }
+    const ManifestTensor* found = find(tensor.name, tensor.role);
     // Parameters have the dtype that the run computes in.
     const bool other_dtype = tensor.role == TensorRole::kParameter && found != nullptr &&
                              found->shape == tensor.shape && found->dtype != tensor.dtype;
@@ -199,7 +298,7 @@ void CheckpointReader::require_model(std::string_view model,
                     name(found->dtype),
                     name(tensor.dtype));
     if (found == nullptr || found->dtype != tensor.dtype || found->shape != tensor.shape) {
-      differ("tensor " + quote(tensor),
+      differ("tensor " + quote(tensor.name, tensor.role),
              found == nullptr ? "none" : describe(found->dtype, found->shape),
              describe(tensor.dtype, tensor.shape));
     }
@@ -208,9 +307,12 @@ void CheckpointReader::require_model(std::string_view model,
   for (const CheckpointTensor& tensor : expected) {
     wanted.emplace(tensor.name, tensor.role);
   }
-  for (const CheckpointTensor& tensor : tensors_) {
-    if (!wanted.contains({tensor.name, tensor.role})) {
-      differ("tensor " + quote(tensor), describe(tensor.dtype, tensor.shape), "none");
+  for (const ManifestTensor& tensor : tensors_) {
+    const bool optional = tensor.role == TensorRole::kMaster && is_f32_parameter(tensor, *this);
+    if (is_looked_at(tensor.role) && !optional && !wanted.contains({tensor.name, tensor.role})) {
+      differ("tensor " + quote(tensor.name, tensor.role),
+             describe(tensor.dtype, tensor.shape),
+             "none");
     }
   }
   const Difference difference = first_difference(Json::parse(meta_.model), Json::parse(model));

@@ -55,10 +55,10 @@ class CorruptionTest : public ::testing::Test {
   // Without checksums damage may pass, but only as other values of the same tensors.
   void expect_no_crash() const {
     try {
-      const CheckpointReader reader(directory_, Verify::kSizes);
+      const CheckpointReader reader(directory_, {.verify = Verify::kSizes});
       EXPECT_EQ(reader.tensors().size(), 3U);
-      for (const CheckpointTensor& tensor : reader.tensors()) {
-        EXPECT_EQ(tensor.data.size(), 16U);
+      for (const ManifestTensor& tensor : reader.tensors()) {
+        EXPECT_EQ(reader.read(tensor.name, tensor.role).size(), 16U);
       }
       EXPECT_THROW(reader.verify(), Error);
     } catch (const Error& error) {

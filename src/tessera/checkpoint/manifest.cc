@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/file_digest.h"
+#include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
 
 namespace tessera {
@@ -25,7 +26,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormatName = "tessera-checkpoint";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+constexpr int kOldestVersion = 1;  // without ranges: every slice is a box
 
 // The text is exactly kPrefix, the checksum of body, kMiddle, body, kSuffix: no byte is unchecked.
 constexpr std::string_view kPrefix = "{\"xxh3_128\":\"";
@@ -59,10 +61,15 @@ Json to_json(const ManifestFile& file) {
 Json to_json(const ManifestTensor& tensor) {
   Json slices = Json::array();
   for (const ManifestSlice& slice : tensor.slices) {
-    slices.push_back({{"file", slice.file},
-                      {"key", slice.key},
-                      {"offset", slice.offset},
-                      {"extent", slice.extent}});
+    Json json = {{"file", slice.file},
+                 {"key", slice.key},
+                 {"offset", slice.part.offset},
+                 {"extent", slice.part.extent}};
+    if (!is_box(slice.part)) {
+      json["begin"] = slice.part.begin;
+      json["count"] = slice.part.count;
+    }
+    slices.push_back(std::move(json));
   }
   return {{"name", tensor.name},
           {"role", to_string(tensor.role)},
@@ -138,6 +145,17 @@ ManifestFile parse_file(const Json& json) {
   return file;
 }
 
+TensorSlice parse_slice(const Json& json) {
+  TensorSlice slice{.offset = json.at("offset"), .extent = json.at("extent")};
+  if (json.contains("begin")) {
+    slice.begin = json.at("begin");
+    slice.count = json.at("count");
+  } else {
+    slice.count = tensor_size_bytes(DType::kU8, slice.extent).value_or(-1);
+  }
+  return slice;
+}
+
 ManifestTensor parse_tensor(const Json& json) {
   const std::string dtype_name = json.at("dtype");
   const std::optional<DType> dtype = parse_dtype(dtype_name);
@@ -151,10 +169,8 @@ ManifestTensor parse_tensor(const Json& json) {
                         .shape = json.at("shape"),
                         .slices = {}};
   for (const Json& slice : json.at("slices")) {
-    tensor.slices.push_back({.file = slice.at("file"),
-                             .key = slice.at("key"),
-                             .offset = slice.at("offset"),
-                             .extent = slice.at("extent")});
+    tensor.slices.push_back(
+        {.file = slice.at("file"), .key = slice.at("key"), .part = parse_slice(slice)});
   }
   return tensor;
 }
@@ -165,10 +181,12 @@ Manifest parse_body(const Json& json) {
                   "format {}: expected \"{}\"",
                   json.at("format").dump(),
                   kFormatName);
-  TESSERA_REQUIRE(json.at("version") == kVersion,
+  const Json& version = json.at("version");
+  TESSERA_REQUIRE(version.is_number_integer() && version >= kOldestVersion && version <= kVersion,
                   ErrorCode::kUnsupported,
-                  "checkpoint version {}: this build reads {}",
-                  json.at("version").dump(),
+                  "checkpoint version {}: this build reads {} to {}",
+                  version.dump(),
+                  kOldestVersion,
                   kVersion);
   const Json& trainer = json.at("trainer");
   Manifest manifest;
@@ -206,12 +224,16 @@ std::string print_manifest(const Manifest& manifest) {
   }
 }
 
-Manifest parse_manifest(std::string_view text, const std::filesystem::path& path) {
+Manifest parse_manifest(std::string_view text,
+                        const std::filesystem::path& path,
+                        ManifestScope scope) {
   const std::string_view body = checked_body(text, path.string());
   return with_context([&] { return format("while reading {}", path.string()); },
                       [&] {
                         try {
-                          return parse_body(Json::parse(body));
+                          Manifest manifest = parse_body(Json::parse(body));
+                          verify(manifest, scope);
+                          return manifest;
                         } catch (const Json::exception& error) {
                           fail(ErrorCode::kInvalidData, "not a manifest: {}", error.what());
                         }

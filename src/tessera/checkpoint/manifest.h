@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,12 +42,29 @@ struct ManifestFile {
   friend bool operator==(const ManifestFile&, const ManifestFile&) = default;
 };
 
-// A box of a global tensor: which file holds it, and under which name.
+// A part of a global tensor: elements [begin, begin + count), in row-major order, of a box of it. A
+// box may reach over the end of a dim; its elements there are padding.
+struct TensorSlice {
+  std::vector<std::int64_t> offset;  // of the box, by dim
+  std::vector<std::int64_t> extent;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+
+  friend bool operator==(const TensorSlice&, const TensorSlice&) = default;
+};
+
+// All of a tensor. The shape's elements fit 63 bits.
+TensorSlice whole_slice(const std::vector<std::int64_t>& shape);
+
+// Whether it is all of its box.
+bool is_box(const TensorSlice& slice);
+
+// Which file holds a slice, and under which name: with the box's shape where it is all of it, else
+// with one dim of `count`.
 struct ManifestSlice {
   std::string file;
   std::string key;
-  std::vector<std::int64_t> offset;
-  std::vector<std::int64_t> extent;
+  TensorSlice part;
 
   friend bool operator==(const ManifestSlice&, const ManifestSlice&) = default;
 };
@@ -62,6 +80,9 @@ struct ManifestTensor {
   friend bool operator==(const ManifestTensor&, const ManifestTensor&) = default;
 };
 
+// "'layers.0.norm'", "'layers.0.norm' (moment1)".
+std::string quote(std::string_view tensor, TensorRole role);
+
 struct Manifest {
   CheckpointMeta meta;
   std::vector<ManifestFile> files;
@@ -70,13 +91,27 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
+// Whether a manifest describes a checkpoint, or what one rank wrote of it.
+enum class ManifestScope { kCheckpoint, kPart };
+
+// That names of files and tensors are there once, every slice lies in its tensor, and, in a
+// checkpoint, the slices of each tensor hold each element once.
+// Errors: kInvalidData naming the tensor and the place.
+void verify(const Manifest& manifest, ManifestScope scope = ManifestScope::kCheckpoint);
+
+// The checkpoint of which each rank wrote a part; not yet verified.
+// Errors: kInvalidData where the parts are of different saves, or a tensor has two types.
+Manifest merge(std::span<const Manifest> parts);
+
 // JSON text that carries a checksum of itself.
 // Errors: kInvalidArgument if meta.model is not JSON.
 std::string print_manifest(const Manifest& manifest);
 
-// The inverse of print_manifest; `path` is for messages.
-// Errors: kInvalidData where a byte was changed or a field is missing or of the wrong type;
-// kUnsupported for a newer version of the format.
-Manifest parse_manifest(std::string_view text, const std::filesystem::path& path);
+// The inverse of print_manifest, verified; `path` is for messages.
+// Errors: kInvalidData where a byte was changed or a field is missing or of the wrong type, and as
+// verify(); kUnsupported for a newer version of the format.
+Manifest parse_manifest(std::string_view text,
+                        const std::filesystem::path& path,
+                        ManifestScope scope = ManifestScope::kCheckpoint);
 
 }  // namespace tessera

@@ -37,13 +37,20 @@ Manifest example() {
            .shape = {256},
            .slices = {{.file = "model-00001-of-00001.safetensors",
                        .key = "norm",
-                       .offset = {0},
-                       .extent = {256}}}},
+                       .part = {.offset = {0}, .extent = {192}, .begin = 0, .count = 192}},
+                      {.file = "model-00001-of-00001.safetensors",
+                       .key = "norm.1",
+                       .part = {.offset = {192}, .extent = {64}, .begin = 0, .count = 50}},
+                      {.file = "model-00001-of-00001.safetensors",
+                       .key = "norm.2",
+                       .part = {.offset = {192}, .extent = {64}, .begin = 50, .count = 14}}}},
           {.name = "scalar",
            .role = TensorRole::kMoment2,
            .dtype = DType::kF32,
            .shape = {},
-           .slices = {{.file = "f", .key = "moment2/scalar", .offset = {}, .extent = {}}}}}};
+           .slices = {{.file = "model-00001-of-00001.safetensors",
+                       .key = "moment2/scalar",
+                       .part = {.offset = {}, .extent = {}, .begin = 0, .count = 1}}}}}};
 }
 
 // A manifest with this body and the right checksum.
@@ -66,7 +73,7 @@ Error caught(const std::function<void()>& body) {
 TEST(Manifest, PrintsTheDocumentedText) {
   const std::string body = R"({
  "format": "tessera-checkpoint",
- "version": 1,
+ "version": 2,
  "trainer": {"step":400,"applied_steps":399,"tokens_seen":819200,"seed":18446744073709551615},
  "model": {"name":"llama3","eps":1e-05,"dim":256},
  "config": "[run]\nseed = 42 # \"é\"\n",
@@ -75,8 +82,8 @@ TEST(Manifest, PrintsTheDocumentedText) {
   {"name":"model-00001-of-00001.safetensors","size_bytes":120,"xxh3_128":"99aa06d3014798d86001c324468d497f"}
  ],
  "tensors": [
-  {"name":"norm","role":"parameter","dtype":"bf16","shape":[256],"slices":[{"file":"model-00001-of-00001.safetensors","key":"norm","offset":[0],"extent":[256]}]},
-  {"name":"scalar","role":"moment2","dtype":"f32","shape":[],"slices":[{"file":"f","key":"moment2/scalar","offset":[],"extent":[]}]}
+  {"name":"norm","role":"parameter","dtype":"bf16","shape":[256],"slices":[{"file":"model-00001-of-00001.safetensors","key":"norm","offset":[0],"extent":[192]},{"file":"model-00001-of-00001.safetensors","key":"norm.1","offset":[192],"extent":[64],"begin":0,"count":50},{"file":"model-00001-of-00001.safetensors","key":"norm.2","offset":[192],"extent":[64],"begin":50,"count":14}]},
+  {"name":"scalar","role":"moment2","dtype":"f32","shape":[],"slices":[{"file":"model-00001-of-00001.safetensors","key":"moment2/scalar","offset":[],"extent":[]}]}
  ]
 })";
   EXPECT_EQ(print_manifest(example()), with_checksum(body));
@@ -116,9 +123,9 @@ TEST(Manifest, RefusesOtherContents) {
   const auto refusal = [](std::string_view body) {
     return caught([&] { parse_manifest(with_checksum(body), "m"); });
   };
-  const Error newer = refusal(R"({"format":"tessera-checkpoint","version":2})");
+  const Error newer = refusal(R"({"format":"tessera-checkpoint","version":3})");
   EXPECT_EQ(newer.code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(newer.message(), "checkpoint version 2: this build reads 1");
+  EXPECT_EQ(newer.message(), "checkpoint version 3: this build reads 1 to 2");
   const Error other = refusal(R"({"format":"other","version":1})");
   EXPECT_EQ(other.code(), ErrorCode::kInvalidData);
   EXPECT_STREQ(other.what(), "format \"other\": expected \"tessera-checkpoint\" (while reading m)");

@@ -55,12 +55,36 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Replaces `path` atomically by a file with these tensors, without a copy of their data. Tensors
-// lie in the file by falling element size, then in the order given, so that each one is aligned.
-// Errors: kInvalidArgument for a bad or repeated name, or data that does not match the shape;
-// kDeviceError naming the path and the system's reason (the old file stays).
+// Errors: kInvalidArgument for a bad or repeated name, or data that does not match the shape.
+void verify(std::span<const SafetensorsTensor> tensors);
+
+// By falling element size, then in the order given, so that each one is aligned in a file.
+std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> tensors);
+
+// Replaces `path` atomically by a file with these tensors, in file order, without a copy of
+// their data. Errors: as verify(); kDeviceError naming the path and the system's reason (the old
+// file stays).
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,
                              const std::map<std::string, std::string>& metadata = {});
+
+// The same for tensors whose data come one behind the other, so that they need not be in memory
+// together.
+class SafetensorsWriter {
+ public:
+  // The tensors in file order; their `data` are not looked at. Errors: as write_safetensors().
+  SafetensorsWriter(const std::filesystem::path& path,
+                    std::span<const SafetensorsTensor> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+
+  void append(std::span<const std::byte> bytes);
+
+  // Errors: kInvalidArgument unless all bytes have come.
+  void commit();
+
+ private:
+  AtomicFile file_;
+  std::int64_t missing_bytes_ = 0;
+};
 
 }  // namespace tessera

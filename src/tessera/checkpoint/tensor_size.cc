@@ -28,4 +28,8 @@ std::string format_shape(std::span<const std::int64_t> shape) {
   return text + ")";
 }
 
+std::string describe(DType dtype, std::span<const std::int64_t> shape) {
+  return format("{} {}", name(dtype), format_shape(shape));
+}
+
 }  // namespace tessera

@@ -15,4 +15,7 @@ std::optional<std::int64_t> tensor_size_bytes(DType dtype, std::span<const std::
 // "(256, 2048)", "()".
 std::string format_shape(std::span<const std::int64_t> shape);
 
+// "f32 (256, 2048)".
+std::string describe(DType dtype, std::span<const std::int64_t> shape);
+
 }  // namespace tessera

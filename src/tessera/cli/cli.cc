@@ -56,6 +56,9 @@ void add_subcommands(CLI::App& app) {
   add_run_command(app, "explain", "Print the program, memory and work of a run", explain_command);
   add_generate(app);
   add_tokenizer(app);
+  add_checkpoint(app);
+  add_data(app);
+  add_report(app);
   add_text_command(
       app, "config", "Print every key of a run file, with its default and meaning", schema_toml);
   add_text_command(app, "doctor", "Describe this machine and what it lacks for training", [] {

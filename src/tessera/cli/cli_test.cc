@@ -81,7 +81,8 @@ TEST(Cli, Version) {
 }
 
 TEST(Cli, EveryCommandHasHelp) {
-  for (const char* command : {"train", "explain", "generate", "tokenizer", "config", "doctor"}) {
+  for (const char* command :
+       {"train", "explain", "generate", "report", "tokenizer", "config", "doctor"}) {
     const Outcome outcome = run({command, "--help"});
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out, HasSubstr("Usage: tessera " + std::string(command))) << command;
@@ -182,10 +183,11 @@ TEST_F(CliFiles, OverridesReachTheConfig) {
                2,
                "--train.steps=1\n2: train.steps: found 1\n2, which is not a TOML value, expected "
                "integer from 1 to 2147483647");
-  expect_error(
-      {"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
-      2,
-      good + ": model.dim: found nothing, expected a value, because model.flavor is empty");
+  expect_error({"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
+               2,
+               good +
+                   ": model.dim: found nothing, expected a value, because model.flavor and "
+                   "model.weights are empty");
 }
 
 TEST_F(CliFiles, TrainsATokenizer) {
@@ -220,6 +222,40 @@ TEST_F(CliFiles, TokenizerErrors) {
                2,
                "--vocab is 300, but the text (7 bytes) allows 5 merges only: use at most 263, or "
                "more text");
+}
+
+TEST_F(CliFiles, EncodesDecodesAndInspects) {
+  const std::string text = write("text.txt", "the cat and the dog and the bird");
+  const std::string output = path("tokenizer.json");
+  run({"tokenizer", "train", text.c_str(), "--vocab", "262", "--output", output.c_str()});
+  const Tokenizer tokenizer = Tokenizer::load(output);
+  std::string ids;
+  for (const std::int32_t id : tokenizer.encode("the cat and the dog and the bird")) {
+    ids += (ids.empty() ? "" : " ") + std::to_string(id);
+  }
+  const char* file = output.c_str();
+  EXPECT_EQ(run({"tokenizer", "encode", file, text.c_str()}).out, ids + "\n");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "--text", "zz", "--add-special"}).out, "260 89 89\n");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "--text", "z ", "--tokens"}).out, "89\tz\n220\tĠ\n");
+  EXPECT_EQ(run({"tokenizer", "encode", file, "--text", "<|end_of_text|>", "--parse-special"}).out,
+            "261\n");
+  const std::string id_file = write("ids.txt", ids);
+  EXPECT_EQ(run({"tokenizer", "decode", file, "--file", id_file.c_str()}).out,
+            "the cat and the dog and the bird");
+  EXPECT_EQ(run({"tokenizer", "decode", file, "260", "89", "261"}).out, "z");
+  EXPECT_EQ(run({"tokenizer", "decode", file, "260", "89", "--keep-special"}).out,
+            "<|begin_of_text|>z");
+  expect_error({"tokenizer", "decode", file, "89", "262"},
+               3,
+               "id 1 of 2 is 262, but " + output + " has ids 0 to 261");
+  expect_error({"tokenizer", "decode", file, "89", "x1"},
+               3,
+               "id 1 of the command line is \"x1\", expected an integer");
+  const std::string facts = run({"tokenizer", "inspect", file}).out;
+  EXPECT_THAT(facts,
+              StartsWith("kind        byte-level BPE\nentries     262, 2 of them special\n"));
+  EXPECT_THAT(facts, HasSubstr("\nbegins with 260 <|begin_of_text|>\n"));
+  EXPECT_THAT(run({"tokenizer", "inspect", file, "--vocab"}).out, HasSubstr("\n220\tĠ\n"));
 }
 
 TEST_F(CliFiles, TokenizerTrainReplacesNothingUnasked) {

@@ -1,4 +1,3 @@
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -16,18 +15,6 @@
 
 namespace tessera {
 namespace {
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  return "unknown";
-}
 
 // Best first. A mask holds those of the sets that it extends.
 constexpr std::pair<dnnl_cpu_isa_t, const char*> kDnnlIsas[] = {

@@ -1,17 +1,27 @@
 #include "tessera/tokenizer/tokenizer.h"
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/subcommands.h"
@@ -44,14 +54,135 @@ void train(const TrainOptions& options) {
   std::fputs(line.c_str(), stdout);
 }
 
-}  // namespace
+struct EncodeCommand {
+  std::filesystem::path tokenizer;
+  std::filesystem::path file;
+  std::optional<std::string> text;
+  EncodeOptions options;
+  bool tokens = false;
+};
 
-void add_tokenizer(CLI::App& app) {
-  CLI::App& tokenizer = *app.add_subcommand("tokenizer", "Make tokenizers");
-  tokenizer.require_subcommand(1);
+struct DecodeCommand {
+  std::filesystem::path tokenizer;
+  std::filesystem::path file;
+  std::vector<std::string> ids;
+  bool keep_special = false;
+};
+
+struct InspectCommand {
+  std::filesystem::path tokenizer;
+  bool vocab = false;
+};
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// The whole file, or of stdin where none is named.
+std::string read_input(const std::filesystem::path& file) {
+  if (!file.empty()) {
+    return read_file(file);
+  }
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+void encode(const EncodeCommand& command) {
+  const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
+  const std::string text = command.text ? *command.text : read_input(command.file);
+  std::string separator;
+  tokenizer.encode(
+      text,
+      [&](std::span<const std::int32_t> ids) {
+        std::string line;
+        for (const std::int32_t id : ids) {
+          line += command.tokens ? format("{}\t{}\n", id, tokenizer.spelling(id))
+                                 : format("{}{}", separator, id);
+          separator = " ";
+        }
+        print(line);
+      },
+      command.options);
+  print(command.tokens ? "" : "\n");
+}
+
+// The ids that `text`, of which `source` is the name, lists with white space between them.
+std::vector<std::int32_t> parse_ids(std::string_view text, std::string_view source) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  std::vector<std::int32_t> ids;
+  for (std::size_t begin = text.find_first_not_of(kSpace); begin != std::string_view::npos;
+       begin = text.find_first_not_of(kSpace)) {
+    text.remove_prefix(begin);
+    const std::string_view word = text.substr(0, std::min(text.find_first_of(kSpace), text.size()));
+    text.remove_prefix(word.size());
+    std::int32_t id = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    TESSERA_REQUIRE(error == std::errc() && end == word.data() + word.size(),
+                    ErrorCode::kInvalidData,
+                    "id {} of {} is \"{}\", expected an integer",
+                    ids.size(),
+                    source,
+                    word);
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+void decode(const DecodeCommand& command) {
+  const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
+  std::string given;
+  for (const std::string& id : command.ids) {
+    given += id + " ";
+  }
+  const std::vector<std::int32_t> ids =
+      command.ids.empty() ? parse_ids(read_input(command.file),
+                                      command.file.empty() ? "stdin" : command.file.string())
+                          : parse_ids(given, "the command line");
+  const auto wrong = std::ranges::find_if(
+      ids, [&](std::int32_t id) { return id < 0 || id >= tokenizer.vocab_size(); });
+  TESSERA_REQUIRE(wrong == ids.end(),
+                  ErrorCode::kInvalidData,
+                  "id {} of {} is {}, but {} has ids 0 to {}",
+                  wrong - ids.begin(),
+                  ids.size(),
+                  *wrong,
+                  command.tokenizer.string(),
+                  tokenizer.vocab_size() - 1);
+  print(tokenizer.decode(ids, {.skip_special = !command.keep_special}));
+}
+
+std::string describe_token(const Tokenizer& tokenizer, std::optional<std::int32_t> id) {
+  return id ? format("{} {}", *id, tokenizer.spelling(*id)) : "none";
+}
+
+void inspect(const InspectCommand& command) {
+  const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
+  std::int32_t num_special = 0;
+  std::int32_t longest = 0;
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    num_special += tokenizer.is_special(id) ? 1 : 0;
+    const bool is_longer = tokenizer.token_bytes(id).size() > tokenizer.token_bytes(longest).size();
+    longest = is_longer && !tokenizer.is_special(id) ? id : longest;
+  }
+  print(format("kind        {}\n", tokenizer.kind()));
+  print(format("entries     {}, {} of them special\n", tokenizer.vocab_size(), num_special));
+  print(format("begins with {}\n", describe_token(tokenizer, tokenizer.bos())));
+  print(format("ends with   {}\n", describe_token(tokenizer, tokenizer.eos())));
+  print(format("longest     {}, {} bytes\n",
+               describe_token(tokenizer, longest),
+               tokenizer.token_bytes(longest).size()));
+  print(format(
+      "round trip  {}\n",
+      tokenizer.is_lossless() ? "every text, byte for byte" : "text in its normalized form"));
+  for (std::int32_t id = 0; command.vocab && id < tokenizer.vocab_size(); ++id) {
+    print(format(
+        "{}\t{}{}\n", id, tokenizer.spelling(id), tokenizer.is_special(id) ? "\tspecial" : ""));
+  }
+}
+
+void add_train(CLI::App& tokenizer) {
   CLI::App& command =
       *tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
-  // Shared with the callback, which lives as long as the command.
+  // Shared with the callback, which lives as long as the command; so are the options below.
   auto options = std::make_shared<TrainOptions>();
   command.add_option("FILE", options->files, "Text files")->required();
   command.add_option("--vocab", options->vocab, "Entries, the 256 bytes and 2 marks included")
@@ -61,6 +192,54 @@ void add_tokenizer(CLI::App& app) {
       ->capture_default_str();
   command.add_flag("--force", options->force, "Replace an output that exists");
   command.callback([options] { train(*options); });
+}
+
+constexpr const char* kTokenizerHelp =
+    "tokenizer.json, a tiktoken or SentencePiece .model, encoder.json beside vocab.bpe, or their "
+    "directory";
+
+void add_encode(CLI::App& tokenizer) {
+  CLI::App& command = *tokenizer.add_subcommand("encode", "Print the tokens of a text");
+  auto options = std::make_shared<EncodeCommand>();
+  command.add_option("TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
+  CLI::Option* file = command.add_option("FILE", options->file, "The text; without it: stdin");
+  command.add_option("--text", options->text, "The text itself")->excludes(file);
+  command.add_flag(
+      "--add-special", options->options.add_special, "Add what the tokenizer puts around a text");
+  command.add_flag("--parse-special",
+                   options->options.parse_special,
+                   "Read the names of special tokens in the text as these tokens");
+  command.add_flag("--tokens", options->tokens, "A line a token: id and how it is written");
+  command.callback([options] { encode(*options); });
+}
+
+void add_decode(CLI::App& tokenizer) {
+  CLI::App& command = *tokenizer.add_subcommand("decode", "Print the text of tokens");
+  auto options = std::make_shared<DecodeCommand>();
+  command.add_option("TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
+  CLI::Option* ids = command.add_option("ID", options->ids, "The ids; without them: --file");
+  command.add_option("--file", options->file, "A file of ids; without it: stdin")->excludes(ids);
+  command.add_flag("--keep-special", options->keep_special, "Print special tokens by name");
+  command.callback([options] { decode(*options); });
+}
+
+void add_inspect(CLI::App& tokenizer) {
+  CLI::App& command = *tokenizer.add_subcommand("inspect", "Say what a tokenizer is");
+  auto options = std::make_shared<InspectCommand>();
+  command.add_option("TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
+  command.add_flag("--vocab", options->vocab, "Print every token");
+  command.callback([options] { inspect(*options); });
+}
+
+}  // namespace
+
+void add_tokenizer(CLI::App& app) {
+  CLI::App& tokenizer = *app.add_subcommand("tokenizer", "Make, try and look at tokenizers");
+  tokenizer.require_subcommand(1);
+  add_train(tokenizer);
+  add_encode(tokenizer);
+  add_decode(tokenizer);
+  add_inspect(tokenizer);
 }
 
 }  // namespace tessera

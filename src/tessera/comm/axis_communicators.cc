@@ -1,28 +1,40 @@
 #include "tessera/comm/axis_communicators.h"
 
-#include <array>
-
 #include "tessera/base/error.h"
 
 namespace tessera {
 
-AxisCommunicators::AxisCommunicators(World& world, const Mesh& mesh) {
+AxisCommunicators::AxisCommunicators(World& world, const Mesh& mesh, std::int64_t generation) {
   TESSERA_REQUIRE(world.size() == mesh.num_ranks(),
                   ErrorCode::kInvalidConfig,
                   "the run has {} ranks, its layout {}",
                   world.size(),
                   mesh.num_ranks());
   for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
-    const std::array axes = {i};
-    communicators_[mesh.axes[i].name] = world.group(mesh.members(axes, world.rank()));
+    const std::array listed = {i};
+    Axis& axis = axes_[mesh.axes[i].name];
+    axis.communicator = world.group(mesh.members(listed, world.rank()), generation);
+    for (std::unique_ptr<CountedCommunicator>& counted : axis.counted) {
+      counted = std::make_unique<CountedCommunicator>(*axis.communicator);
+    }
   }
 }
 
-Communicator& AxisCommunicators::along(std::string_view axis) const {
-  const auto found = communicators_.find(axis);
+Communicator& AxisCommunicators::along(std::string_view axis, TrafficClass traffic_class) const {
+  const auto found = axes_.find(axis);
   TESSERA_REQUIRE(
-      found != communicators_.end(), ErrorCode::kInvalidArgument, "the mesh has no axis {}", axis);
-  return *found->second;
+      found != axes_.end(), ErrorCode::kInvalidArgument, "the mesh has no axis {}", axis);
+  return *found->second.counted.at(static_cast<std::size_t>(traffic_class));
+}
+
+Traffic AxisCommunicators::sent() const {
+  Traffic sent;
+  for (const auto& [name, axis] : axes_) {
+    for (std::size_t i = 0; i < kNumTrafficClasses; ++i) {
+      sent[name][i] = axis.counted[i]->sent_bytes();
+    }
+  }
+  return sent;
 }
 
 }  // namespace tessera

@@ -85,6 +85,16 @@ struct Part {
 
 Part part_of(std::int64_t rank, std::int64_t stride, std::int64_t size);
 
+struct WorldOptions {
+  double deadline_seconds = 60;  // for every wait of a collective
+  // Whether somebody wants the run to stop. A wait that has then lasted for some seconds is given
+  // up: what it waits for is stuck. Any thread may ask.
+  bool (*stopping)() = nullptr;
+
+  // How long a wait may last as things stand.
+  double patience_seconds() const;
+};
+
 // One rank's view of the run.
 class World {
  public:
@@ -96,12 +106,20 @@ class World {
   virtual std::int64_t rank() const = 0;
   virtual std::int64_t size() const = 0;
 
-  // This rank's end of the group of `members` (distinct ranks of the run, this one among them), in
-  // their order. Each member calls it once for the same list. Errors: kInvalidArgument.
-  virtual std::unique_ptr<Communicator> group(std::span<const std::int64_t> members) = 0;
+  // This rank's end of a group of `members` (distinct ranks of the run, this one among them), in
+  // their order. Each member calls it once for the same list and generation; groups of the same
+  // members and another generation know nothing of each other, and may be used from another thread.
+  // Errors: kInvalidArgument.
+  virtual std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
+                                              std::int64_t generation = 0) = 0;
 
   // Ends every operation of every group of the run, on all ranks, with kPeerFailure and `reason`.
   virtual void abort(std::string_view reason) = 0;
+
+  // The end of a run that went well: every rank calls it once its groups are gone, and nothing
+  // after it. It may wait for the others, with the errors of an operation. A rank that fails does
+  // not call it.
+  virtual void leave() {}
 };
 
 }  // namespace tessera

@@ -1,93 +1,144 @@
 #include "tessera/comm/fold.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <type_traits>
+#include <cstdint>
+#include <vector>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/comm/fold.cc"
+#include "tessera/backend/cpu/foreach_target-inl.h"
+#include "tessera/backend/cpu/simd-inl.h"
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
 
-namespace tessera {
+HWY_BEFORE_NAMESPACE();
+
+namespace tessera::cpu::HWY_NAMESPACE {
+
 namespace {
 
-// Folds go through a block that stays in the first-level cache, since `out` may be a source that is
-// read last.
-constexpr std::int64_t kBlock = 1024;
-
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, std::int64_t>, std::int64_t, float>;
-
-template <class T>
-Wide<T> widen(T value) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return to_float(value);
-  } else {
-    return value;
-  }
-}
-
-template <class T>
-T narrow(Wide<T> value) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return to_bfloat16(value);
-  } else {
-    return value;
-  }
-}
-
 struct Sum {
-  template <class W>
-  static W of(W a, W b) {
-    if constexpr (std::is_integral_v<W>) {
-      // Words of exact sums wrap around on purpose.
-      return static_cast<W>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-    } else {
-      return a + b;
-    }
-  }
+  HWY_INLINE VecF32 operator()(VecF32 a, VecF32 b) const { return hn::Add(a, b); }
 };
 
 struct Max {
-  template <class W>
-  static W of(W a, W b) {
-    if constexpr (std::is_integral_v<W>) {
-      return std::max(a, b);
-    } else {
-      return std::isnan(a) || a > b ? a : b;
-    }
+  HWY_INLINE VecF32 operator()(VecF32 a, VecF32 b) const {
+    return hn::IfThenElse(hn::Or(hn::IsNaN(a), hn::Gt(a, b)), a, b);
   }
 };
 
-template <class T, class Operation>
-void fold_as(std::span<const std::byte* const> sources, std::byte* out, std::int64_t count) {
-  std::array<Wide<T>, kBlock> block;
-  for (std::int64_t first = 0; first < count; first += kBlock) {
-    const auto size = static_cast<std::size_t>(std::min(kBlock, count - first));
-    const T* const start = reinterpret_cast<const T*>(sources[0]) + first;
-    for (std::size_t i = 0; i < size; ++i) {
-      block[i] = widen(start[i]);
+template <class Operation>
+struct Folding {
+  template <class T, bool kStream>
+  struct Kernel {
+    static void run(std::span<const std::byte* const> sources,
+                    std::span<std::byte* const> places,
+                    std::int64_t count) {
+      const auto source = [&](std::size_t k) { return reinterpret_cast<const T*>(sources[k]); };
+      for_lanes(count, [&](auto lanes, std::int64_t i) HWY_ATTR {
+        prefetch_ahead(source(0) + i);
+        VecF32 value = load(lanes, source(0) + i);
+        for (std::size_t k = 1; k < sources.size(); ++k) {
+          prefetch_ahead(source(k) + i);
+          value = Operation()(value, load(lanes, source(k) + i));
+        }
+        for (std::byte* const place : places) {
+          store<kStream>(lanes, reinterpret_cast<T*>(place) + i, value);
+        }
+      });
     }
-    for (const std::byte* const source : sources.subspan(1)) {
-      const T* const next = reinterpret_cast<const T*>(source) + first;
-      for (std::size_t i = 0; i < size; ++i) {
-        block[i] = Operation::of(block[i], widen(next[i]));
-      }
-    }
-    T* const to = reinterpret_cast<T*>(out) + first;
-    for (std::size_t i = 0; i < size; ++i) {
-      to[i] = narrow<T>(block[i]);
-    }
+  };
+};
+
+void fold_sum(Form form,
+              std::span<const std::byte* const> sources,
+              std::span<std::byte* const> places,
+              std::int64_t count) {
+  run_as<Folding<Sum>::Kernel>(form, sources, places, count);
+}
+
+void fold_max(Form form,
+              std::span<const std::byte* const> sources,
+              std::span<std::byte* const> places,
+              std::int64_t count) {
+  run_as<Folding<Max>::Kernel>(form, sources, places, count);
+}
+
+}  // namespace
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace tessera {
+
+namespace cpu {
+
+namespace {
+
+HWY_EXPORT(fold_sum);
+HWY_EXPORT(fold_max);
+
+// Whether the results are so large that no cache keeps them, begin on whole vectors, and lie over
+// no source, whose lines are in the cache already.
+bool may_stream(DType dtype,
+                std::span<const std::byte* const> sources,
+                std::span<std::byte* const> places,
+                std::int64_t count) {
+  constexpr std::size_t kStreamBytes = std::size_t{8} << 20U;  // measured
+  constexpr std::size_t kMaxLanes = 16;
+  const std::size_t element = size_bytes(dtype);
+  const auto streams = [&](const std::byte* place) {
+    return reinterpret_cast<std::uintptr_t>(place) % (kMaxLanes * element) == 0 &&
+           std::ranges::find(sources, place) == sources.end();
+  };
+  return static_cast<std::size_t>(count) * element * places.size() >= kStreamBytes &&
+         std::ranges::all_of(places, streams);
+}
+
+void fold_floats(Fold fold,
+                 DType dtype,
+                 std::span<const std::byte* const> sources,
+                 std::span<std::byte* const> places,
+                 std::int64_t count) {
+  const Form form = {.bf16 = dtype == DType::kBF16,
+                     .stream = may_stream(dtype, sources, places, count)};
+  switch (fold) {
+    case Fold::kSum:
+      return HWY_DYNAMIC_DISPATCH(fold_sum)(form, sources, places, count);
+    case Fold::kMax:
+      return HWY_DYNAMIC_DISPATCH(fold_max)(form, sources, places, count);
   }
 }
 
-template <class T>
-void fold_dtype(Fold fold, std::span<const std::byte* const> sources, const Elements& out) {
-  switch (fold) {
-    case Fold::kSum:
-      return fold_as<T, Sum>(sources, out.data, out.count);
-    case Fold::kMax:
-      return fold_as<T, Max>(sources, out.data, out.count);
+}  // namespace
+
+}  // namespace cpu
+
+namespace {
+
+std::int64_t folded(Fold fold, std::int64_t a, std::int64_t b) {
+  if (fold == Fold::kMax) {
+    return std::max(a, b);
+  }
+  // Words of exact sums wrap around on purpose.
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+void fold_integers(Fold fold,
+                   std::span<const std::byte* const> sources,
+                   std::span<std::byte* const> places,
+                   std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int64_t value = reinterpret_cast<const std::int64_t*>(sources[0])[i];
+    for (const std::byte* const source : sources.subspan(1)) {
+      value = folded(fold, value, reinterpret_cast<const std::int64_t*>(source)[i]);
+    }
+    for (std::byte* const place : places) {
+      reinterpret_cast<std::int64_t*>(place)[i] = value;
+    }
   }
 }
 
@@ -108,16 +159,21 @@ Part part_of(std::int64_t rank, std::int64_t stride, std::int64_t size) {
   return {.begin = begin, .size = std::min(stride, size - begin)};
 }
 
-void fold_in_order(Fold fold, std::span<const std::byte* const> sources, const Elements& out) {
-  if (out.dtype == DType::kF32) {
-    fold_dtype<float>(fold, sources, out);
-  } else if (out.dtype == DType::kBF16) {
-    fold_dtype<BFloat16>(fold, sources, out);
+void fold_in_order(Fold fold,
+                   std::span<const std::byte* const> sources,
+                   const Elements& out,
+                   std::span<std::byte* const> copies) {
+  std::vector<std::byte*> places = {out.data};
+  places.insert(places.end(), copies.begin(), copies.end());
+  if (out.dtype == DType::kF32 || out.dtype == DType::kBF16) {
+    cpu::fold_floats(fold, out.dtype, sources, places, out.count);
   } else if (out.dtype == DType::kI64) {
-    fold_dtype<std::int64_t>(fold, sources, out);
+    fold_integers(fold, sources, places, out.count);
   } else {
     fail(ErrorCode::kUnsupported, "collectives fold f32, bf16 and i64, not {}", name(out.dtype));
   }
 }
 
 }  // namespace tessera
+
+#endif  // HWY_ONCE

@@ -5,6 +5,9 @@
 #include <functional>
 #include <numeric>
 
+#include "tessera/mesh/placement.h"
+#include "tessera/mesh/traffic.h"
+
 namespace tessera {
 namespace {
 
@@ -55,6 +58,22 @@ void pad(const Elements& elements, std::int64_t valid) {
   std::ranges::fill(rest, std::byte{0});
 }
 
+// Each rank folds a part along the innermost level, the part is summed along the others, and all
+// gather. Parts are those of a tensor of `padded` elements.
+void all_reduce_parts(
+    Fold fold, Levels levels, const ConstElements& in, const Elements& out, std::int64_t padded) {
+  if (levels.empty()) {
+    copy(in, out);
+    return;
+  }
+  Communicator& level = *levels[0];
+  const std::int64_t stride = padded / level.size();
+  const Elements part = own_part(level, out, stride);
+  level.reduce_scatter(fold, in, part, stride);
+  all_reduce_parts(fold, levels.subspan(1), part, part, stride);
+  gather_level(level, part, out, stride);
+}
+
 }  // namespace
 
 std::int64_t num_ranks(Levels levels) {
@@ -65,11 +84,25 @@ std::int64_t num_ranks(Levels levels) {
       [](std::int64_t product, const Communicator* level) { return product * level->size(); });
 }
 
+std::int64_t place_along(Levels levels) {
+  std::int64_t place = 0;
+  for (const Communicator* level : levels) {
+    place = place * level->size() + level->rank();
+  }
+  return place;
+}
+
 std::int64_t scratch_elements(std::span<const std::int64_t> sizes, std::int64_t slice) {
   if (sizes.size() < 2) {
     return 0;
   }
   return std::accumulate(sizes.begin() + 1, sizes.end(), slice, std::multiplies<>());
+}
+
+void reduce_level(Fold fold, Communicator& level, const ConstElements& all, const Elements& part) {
+  const Part own = part_of(level.rank(), part.count, all.count);
+  level.reduce_scatter(fold, all, stretch(part, {.begin = 0, .size = own.size}), part.count);
+  pad(part, own.size);
 }
 
 void reduce_slices(
@@ -79,19 +112,20 @@ void reduce_slices(
     pad(slice, all.count);
     return;
   }
-  // Inside the innermost level, the tensor itself, cut where it ends.
-  std::int64_t stride = slice.count * num_ranks(levels.subspan(1));
-  Elements stage =
-      levels.size() == 1 ? slice : Elements{.dtype = slice.dtype, .data = scratch, .count = stride};
-  const Part own = part_of(levels[0]->rank(), stride, all.count);
-  levels[0]->reduce_scatter(fold, all, stretch(stage, {.begin = 0, .size = own.size}), stride);
-  pad(stage, own.size);
-  // Then in the scratch memory's own place; the last level writes the slice.
-  for (std::size_t i = 1; i < levels.size(); ++i) {
-    Communicator& level = *levels[i];
-    stride /= level.size();
-    const Elements part = i + 1 == levels.size() ? slice : own_part(level, stage, stride);
-    level.reduce_scatter(fold, stage, part, stride);
+  // From the tensor itself into the scratch memory, there in place, and at last into the slice.
+  std::int64_t stride = slice.count * num_ranks(levels);
+  ConstElements stage = all;
+  Elements part = {.dtype = slice.dtype, .data = scratch, .count = 0};
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    stride /= levels[i]->size();
+    if (i + 1 == levels.size()) {
+      part = slice;
+    } else if (i == 0) {
+      part.count = stride;
+    } else {
+      part = own_part(*levels[i], part, stride);
+    }
+    reduce_level(fold, *levels[i], stage, part);
     stage = part;
   }
 }
@@ -120,23 +154,16 @@ void gather_slices(Levels levels,
 }
 
 void all_reduce(Fold fold, Levels levels, const ConstElements& in, const Elements& out) {
-  if (levels.empty()) {
-    copy(in, out);
-    return;
-  }
-  Communicator& level = *levels[0];
   if (levels.size() == 1) {
-    level.all_reduce(fold, in, out);
+    levels[0]->all_reduce(fold, in, out);
     return;
   }
-  // Each rank folds a part along this level, the part is summed along the others, and all gather.
-  constexpr std::int64_t kLine = 16;
-  const std::int64_t lines = (out.count + kLine - 1) / kLine;
-  const std::int64_t stride = (lines + level.size() - 1) / level.size() * kLine;
-  const Elements part = own_part(level, out, stride);
-  level.reduce_scatter(fold, in, part, stride);
-  all_reduce(fold, levels.subspan(1), part, part);
-  gather_level(level, part, out, stride);
+  const std::int64_t ranks = num_ranks(levels);
+  all_reduce_parts(fold, levels, in, out, ranks * all_reduce_stride(out.count, ranks));
+}
+
+void all_reduce_slices(Levels levels, const ConstElements& in, const Elements& out) {
+  all_reduce_parts(Fold::kSum, levels, in, out, padded_elements(out.count, num_ranks(levels)));
 }
 
 }  // namespace tessera

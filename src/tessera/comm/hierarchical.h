@@ -19,6 +19,13 @@ using Levels = std::span<Communicator* const>;
 // Product of the sizes.
 std::int64_t num_ranks(Levels levels);
 
+// The index of this rank's slice.
+std::int64_t place_along(Levels levels);
+
+// One level of a reduction: part = this rank's stretch, of part.count elements, of the fold of
+// everybody's `all`; zeros past the end of `all`. `part` may be that place in `all`.
+void reduce_level(Fold fold, Communicator& level, const ConstElements& all, const Elements& part);
+
 // slice = this rank's slice, of slice.count elements, of the fold of every rank's `all`; zeros past
 // the end of `all`. `scratch` holds scratch_elements() elements.
 void reduce_slices(
@@ -32,6 +39,10 @@ void gather_slices(Levels levels,
 
 // out = the fold of every rank's `in`; both may be the same memory.
 void all_reduce(Fold fold, Levels levels, const ConstElements& in, const Elements& out);
+
+// out = the sum of every rank's `in`, moved in slices; both may be the same memory. Sends what a
+// reduce_slices() and a gather_slices() do, and needs no scratch memory.
+void all_reduce_slices(Levels levels, const ConstElements& in, const Elements& out);
 
 // Elements of scratch memory that slices of `slice` elements need over levels of these sizes: what
 // lies between the innermost level and the next.

@@ -123,6 +123,21 @@ Codec<std::vector<std::string>> text_list() {
       .expected = std::string(kExpected), .form = ValueForm::kList, .read = read, .write = write};
 }
 
+Codec<std::string> degree() {
+  constexpr std::string_view kExpected = "integer, at least 1, or the name of a level";
+  auto read = [=](const ConfigValue& value) {
+    const auto* number = std::get_if<std::int64_t>(&value.data);
+    if (number != nullptr && *number < 1) {
+      refuse(value, kExpected);
+    }
+    return number != nullptr ? format("{}", *number) : require<std::string>(value, kExpected);
+  };
+  return {.expected = std::string(kExpected),
+          .form = ValueForm::kText,
+          .read = read,
+          .write = [](const std::string& degree) { return ConfigValue{degree}; }};
+}
+
 Codec<std::string> word(const std::vector<std::string_view>& words) {
   std::string expected;
   for (const std::string_view word : words) {

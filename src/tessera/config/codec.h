@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/config/schema.h"
 #include "tessera/config/value.h"
 
@@ -22,6 +23,12 @@ struct Codec {
   ValueForm form = ValueForm::kScalar;
   std::function<T(const ConfigValue&)> read;  // throws kInvalidConfig "found .., expected .."
   std::function<ConfigValue(const T&)> write;
+};
+
+// An error whose message says where in the file it is, more exactly than where the key's value
+// begins.
+struct PlacedError : Error {
+  using Error::Error;
 };
 
 // Throws kInvalidConfig "found .., expected ..".
@@ -54,6 +61,9 @@ Codec<double> below_one();  // [0, 1)
 Codec<std::array<double, 2>> pair(const Codec<double>& element);
 Codec<std::string> text();
 Codec<std::vector<std::string>> text_list();
+
+// A whole number or a name, held as text.
+Codec<std::string> degree();
 Codec<std::string> word(const std::vector<std::string_view>& words);
 
 // One of an enumeration, by the name that `name_of` gives it.

@@ -26,7 +26,11 @@ void apply_override(RunConfig& config, std::string_view override);
 // set, so the caller that fills them in from a flavor validates again. Errors: kInvalidConfig.
 void validate(const RunConfig& config);
 
-// The same without [model], for a run of a model that no config describes. Errors: kInvalidConfig.
+// Checks [parallel] as far as it is given. Errors: kInvalidConfig.
+void validate_degrees(const RunConfig& config);
+
+// What validate() checks outside [model], for a run of a model that no config describes. Errors:
+// kInvalidConfig.
 void validate_run(const RunConfig& config);
 
 // The config as TOML that parses back to an equal RunConfig; empty optionals are left out.

@@ -113,6 +113,44 @@ decay = "cosine"
   EXPECT_EQ(config, expected);
 }
 
+TEST(ParseConfig, ReadsTablesOfSources) {
+  const RunConfig config = parse_run_config(R"(
+[data]
+format = "jsonl"
+[[data.sources]]
+files = ["a.jsonl"]
+weight = 3
+[[data.sources]]
+files = ["b.idx", "c"]
+format = "megatron"
+)",
+                                            "run.toml");
+  const std::vector<DataSource> expected = {
+      {.files = {"a.jsonl"}, .weight = 3.0},
+      {.files = {"b.idx", "c"}, .format = DataFormat::kMegatron}};
+  EXPECT_EQ(config.data.sources, expected);
+  const std::vector<DataSource> sources = data_sources(config.data);
+  EXPECT_EQ(sources[0].format, DataFormat::kJsonl);
+  EXPECT_EQ(sources[0].field, "text");
+  EXPECT_EQ(sources[1].format, DataFormat::kMegatron);
+  EXPECT_EQ(with_override("--data.sources=[{files = ['a.jsonl'], weight = 3}, {files = ['b.idx', "
+                          "'c'], format = 'megatron'}]")
+                .data.sources,
+            expected);
+}
+
+TEST(ParseConfig, ErrorsInTablesNameTheirPlace) {
+  EXPECT_EQ(parse_error("[[data.sources]]\nfiles = [\"a\"]\n[[data.sources]]\n  fils = [\"b\"]\n"),
+            "run.toml:4:3: unknown key \"data.sources.fils\"; did you mean \"files\"?");
+  EXPECT_EQ(parse_error("[data]\nsources = [{files = [\"a\"], weight = 0}]\n"),
+            "run.toml:2:37: data.sources.weight: found integer 0, expected number above 0");
+  EXPECT_EQ(parse_error("[data]\nsources = [3]\n"),
+            "run.toml:2:11: data.sources: found integer 3, expected list of tables");
+  EXPECT_EQ(override_error("--data.sources=[{weigth = 1}]"),
+            "--data.sources=[{weigth = 1}]: data.sources: unknown key \"data.sources.weigth\"; did "
+            "you mean \"weight\"?");
+}
+
 TEST(ParseConfig, EmptyFileGivesDefaults) {
   EXPECT_EQ(parse_run_config("", "x"), RunConfig{});
 }
@@ -131,8 +169,9 @@ TEST(ParseConfig, UnknownNames) {
 
 // Keys that would change nothing yet are refused, not ignored.
 TEST(ParseConfig, RefusesWhatDoesNotExistYet) {
-  EXPECT_EQ(parse_error("[parallel]\ntensor = 2\n"), "run.toml:1:2: unknown section \"parallel\"");
-  EXPECT_EQ(parse_error("[state]\npreset = \"fsdp\"\n"), "run.toml:1:2: unknown section \"state\"");
+  EXPECT_EQ(parse_error("[parallel]\npipeline = 2\n"),
+            "run.toml:2:1: unknown key \"parallel.pipeline\"");
+  EXPECT_EQ(parse_error("[device]\nname = \"cuda\"\n"), "run.toml:1:2: unknown section \"device\"");
 }
 
 TEST(ParseConfig, WrongTypes) {
@@ -182,9 +221,11 @@ TEST(ParseConfig, Ranges) {
   EXPECT_EQ(
       parse_error("[model]\nflavor = \"9B\"\n"),
       "run.toml:2:10: model.flavor: found string \"9B\", expected \"\" or \"debug\" or \"1B\" or "
-      "\"3B\" or \"8B\" or \"70B\" or \"405B\"");
-  EXPECT_EQ(parse_error("[model]\nname = \"gpt2\"\n"),
-            "run.toml:2:8: model.name: found string \"gpt2\", expected \"llama3\"");
+      "\"3B\" or \"8B\" or \"70B\" or \"405B\" or \"tiny\" or \"124M\" or \"350M\" or \"774M\" or "
+      "\"1558M\" or \"20B\"");
+  EXPECT_EQ(parse_error("[model]\nname = \"bert\"\n"),
+            "run.toml:2:8: model.name: found string \"bert\", expected \"llama3\" or \"gpt2\" or "
+            "\"neox\"");
 }
 
 TEST(ParseConfig, SyntaxErrorsNameThePlace) {
@@ -263,6 +304,29 @@ TEST(Validate, Paths) {
             "checkpoint.resume: found an empty string, expected auto, none or a checkpoint's path");
 }
 
+TEST(Validate, Sources) {
+  const auto with_sources = [](RunConfig& c) {
+    c.data.files.clear();
+    c.data.sources = {{.files = {"a"}}, {.files = {"b"}}};
+  };
+  RunConfig config = valid_config();
+  with_sources(config);
+  EXPECT_EQ(invalid(config, [](RunConfig& c) { c.data.files = {"c"}; }),
+            "data.files: found files beside data.sources, expected one of the two");
+  EXPECT_EQ(invalid(config, [](RunConfig& c) { c.data.sources[1].files.clear(); }),
+            "data.sources: found an empty list, expected at least one file");
+  EXPECT_EQ(invalid(config, [](RunConfig& c) { c.data.sources[1].weight = 1e-10; }),
+            "data.sources: found a weight of 1e-10 beside a sum of 1.0000000001, expected at least "
+            "a part in 10^9");
+  EXPECT_EQ(invalid(config,
+                    [](RunConfig& c) {
+                      c.data.validation_share = 0.1;
+                      c.data.validation_files = {"v"};
+                    }),
+            "data.validation_share: found 0.1 beside data.validation_files, expected one of the "
+            "two");
+}
+
 TEST(Validate, NamesThePlaceOfTheKey) {
   RunConfig config = parse_run_config(
       "[train]\nglobal_batch = 8\nmicrobatch = 3\n[run]\ndir = \"r\"\n[tokenizer]\npath = \"t\"\n"
@@ -277,7 +341,8 @@ TEST(Validate, NamesThePlaceOfTheKey) {
             "train.global_batch = 8");
   apply_override(config, "--train.microbatch=4");
   EXPECT_EQ(config_error([&] { validate(config); }),
-            "run.toml: model.dim: found nothing, expected a value, because model.flavor is empty");
+            "run.toml: model.dim: found nothing, expected a value, because model.flavor and "
+            "model.weights are empty");
 }
 
 TEST(Validate, ModelDims) {
@@ -296,7 +361,8 @@ TEST(Validate, DimsMayBeLeftOutOnlyWithAFlavor) {
   const auto missing = [](std::optional<std::int64_t> ModelSection::* dim) {
     return invalid(explicit_config(), [=](RunConfig& c) { (c.model.*dim).reset(); });
   };
-  const std::string tail = ": found nothing, expected a value, because model.flavor is empty";
+  const std::string tail =
+      ": found nothing, expected a value, because model.flavor and model.weights are empty";
   EXPECT_EQ(missing(&ModelSection::dim), "model.dim" + tail);
   EXPECT_EQ(missing(&ModelSection::layers), "model.layers" + tail);
   EXPECT_EQ(missing(&ModelSection::heads), "model.heads" + tail);
@@ -316,6 +382,38 @@ TEST(Validate, BatchAndSchedule) {
   RunConfig config = valid_config();
   config.schedule.warmup = 80;
   EXPECT_NO_THROW(validate(config));
+}
+
+TEST(Validate, Degrees) {
+  const auto with = [](std::int64_t ranks, std::int64_t data, std::int64_t tensor) {
+    return [=](RunConfig& c) {
+      c.parallel = {.ranks = ranks, .data = data, .tensor = tensor};
+      c.train.global_batch = 24;
+    };
+  };
+  EXPECT_EQ(invalid(valid_config(), with(8, 3, 2)),
+            "parallel.data: found 3, which with parallel.tensor = 2 makes 6 ranks, expected "
+            "parallel.ranks = 8; leave parallel.data out to take the ranks that are left");
+  EXPECT_EQ(invalid(explicit_config(), with(6, 2, 3)),
+            "parallel.tensor: found 3, expected a divisor of model.heads = 4");
+  EXPECT_EQ(invalid(explicit_config(), with(8, 2, 4)),
+            "parallel.tensor: found 4, expected a divisor of model.kv_heads = 2");
+  EXPECT_EQ(invalid(valid_config(), with(5, 5, 1)),
+            "train.global_batch: found 24, expected a multiple of 5: train.microbatch = 1 on each "
+            "of parallel.data = 5 ranks");
+  RunConfig config = valid_config();
+  config.parallel = {.ranks = 6, .data = std::nullopt, .tensor = 4};
+  EXPECT_EQ(config_error([&] { validate_degrees(config); }),
+            "parallel.tensor: found 4, expected a divisor of parallel.ranks = 6");
+}
+
+TEST(ParseConfig, ADegreeIsANumberOrALevel) {
+  EXPECT_EQ(parse_run_config("[state]\nparam = 4\n", "run.toml").state.param, "4");
+  EXPECT_EQ(with_override("--state.param=node").state.param, "node");
+  EXPECT_EQ(with_override("--state.param=8").state.param, "8");
+  EXPECT_EQ(parse_error("[state]\nparam = 0\n"),
+            "run.toml:2:9: state.param: found integer 0, expected integer, at least 1, or the name "
+            "of a level");
 }
 
 TEST(LoadConfig, FileOverridesAndValidation) {
@@ -339,26 +437,44 @@ TEST(LoadConfig, FileOverridesAndValidation) {
 RunConfig unusual_config() {
   RunConfig c;
   c.run = {.dir = "dir \"quoted\" \\ \x01\x7f\t\n\xc3\xa4", .seed = 9007199254740993, .threads = 3};
-  c.model = {.name = "llama3",
+  c.model = {.name = "gpt2",
              .flavor = "8B",
+             .weights = "weights",
              .dim = 64,
              .layers = 2,
              .heads = 4,
              .kv_heads = 2,
              .ffn = 96,
              .vocab = 300,
+             .padded_vocab = 320,
+             .positions = 40,
              .tied = false,
              .rope_scaling = true,
+             .rope_factor = 32,
              .rope_theta = 10000,
+             .rotary_fraction = 0.5,
              .norm_eps = 1.0 / 3};
   c.tokenizer = {.path = "t.json", .train_vocab = 300};
-  c.data = {.files = {"a", "b # c", ""},
-            .format = DataFormat::kText,
-            .sequence_length = 33,
-            .shuffle = false,
-            .document_mask = false,
-            .mask_boundary = true,
-            .document_separator = "\r\n\f"};
+  c.data = {
+      .files = {"a", "b # c", ""},
+      .sources = {{.files = {"b", "c \"d\""}, .weight = 0.25, .format = DataFormat::kMegatron},
+                  {.files = {"e"},
+                   .weight = 3,
+                   .field = "body",
+                   .token_type = RawTokens::kU32,
+                   .document_separator = "\n"}},
+      .format = DataFormat::kJsonl,
+      .field = "content",
+      .token_type = RawTokens::kU32,
+      .skip_broken = true,
+      .unpacked_limit = 1000,
+      .validation_share = 0.25,
+      .validation_files = {"v"},
+      .sequence_length = 33,
+      .shuffle = false,
+      .document_mask = false,
+      .mask_boundary = true,
+      .document_separator = "\r\n\f"};
   c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16};
   c.optimizer = {.name = OptimizerName::kAdamW,
                  .lr = 1e-300,
@@ -367,9 +483,20 @@ RunConfig unusual_config() {
                  .weight_decay = 1e22,
                  .clip = 100};
   c.schedule = {.warmup = 1, .decay_ratio = 0.1, .decay = Decay::kSqrt, .floor = 1};
+  c.parallel = {.ranks = 8, .data = 4, .tensor = 2, .sequence_parallel = false};
+  c.state = {.preset = "ddp",
+             .param = "2",
+             .secondary = "1",
+             .grad = "node",
+             .optimizer = "cluster",
+             .wire_param = "int8",
+             .wire_grad = "int4",
+             .wire_block = 64};
+  c.comm = {.deadline_seconds = 2.5, .overlap = false, .overlap_layers = 2};
+  c.cluster = {.file = "c.toml"};
   c.memory = {.recompute = Recompute::kFull, .limit_bytes = 1LL << 40};
-  c.checkpoint = {.every = 7, .keep = 0, .resume = "none"};
-  c.log = {.every = 1};
+  c.checkpoint = {.every = 7, .keep = 0, .async = false, .resume = "none"};
+  c.log = {.every = 1, .tensorboard = false};
   c.sample = {.prompt = "p", .tokens = 3, .temperature = 0};
   c.passes = {.fuse = false, .group_gemms = false, .dump = "d"};
   return c;
@@ -386,8 +513,7 @@ TEST(ToToml, UnusualConfigLeavesNoDefault) {
   for (const ConfigSection& section : schema()) {
     for (const ConfigKey& key : section.keys) {
       const std::string name = format("{}.{}", section.name, key.name);
-      const bool has_one_value =
-          name == "model.name" || name == "data.format" || name == "optimizer.name";
+      const bool has_one_value = name == "optimizer.name";
       EXPECT_EQ(key.get(unusual_config()) == key.get(RunConfig{}), has_one_value) << name;
     }
   }

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/toml.h"
+#include "tessera/config/codec.h"
 #include "tessera/config/config.h"
 #include "tessera/config/lookup.h"
 #include "tessera/config/schema.h"
@@ -15,8 +16,26 @@
 namespace tessera {
 namespace {
 
-// Errors: kInvalidConfig for what no key holds: tables in lists, dates.
-ConfigValue to_value(const toml::node& node, std::string_view expected) {
+// `source` names the file for the places of a table's keys; empty: there is none. Errors:
+// kInvalidConfig for what no key holds: dates, tables outside of lists.
+ConfigValue to_value(const toml::node& node, std::string_view source, std::string_view expected);
+
+ConfigValue to_table(const toml::table& table, std::string_view source, std::string_view expected) {
+  ConfigValue::Table entries;
+  for (const auto& entry : table) {
+    const toml::key& key = entry.first;
+    const auto place = [&](const toml::source_region& region) {
+      return source.empty() ? std::string() : toml_place(source, region);
+    };
+    entries.push_back({.key = std::string(key.str()),
+                       .value = to_value(entry.second, source, expected),
+                       .key_place = place(key.source()),
+                       .value_place = place(entry.second.source())});
+  }
+  return {std::move(entries)};
+}
+
+ConfigValue to_value(const toml::node& node, std::string_view source, std::string_view expected) {
   if (const auto* flag = node.as_boolean()) {
     return {flag->get()};
   }
@@ -32,7 +51,9 @@ ConfigValue to_value(const toml::node& node, std::string_view expected) {
   if (const auto* array = node.as_array()) {
     ConfigValue::List list;
     for (const toml::node& element : *array) {
-      list.push_back(to_value(element, expected));
+      const toml::table* table = element.as_table();
+      list.push_back(table != nullptr ? to_table(*table, source, expected)
+                                      : to_value(element, source, expected));
     }
     return {std::move(list)};
   }
@@ -47,6 +68,8 @@ decltype(auto) at_key(std::string_view where,
                       const Body& body) {
   try {
     return body();
+  } catch (const codec::PlacedError&) {
+    throw;
   } catch (const Error& error) {
     fail(error.code(), "{}: {}.{}: {}", where, section.name, key.name, error.message());
   }
@@ -57,7 +80,7 @@ std::optional<ConfigValue> parse_value(std::string_view text, const ConfigKey& k
   try {
     const toml::table table = toml::parse(format("value = {}\n", text));
     const toml::node* value = table.get("value");
-    return table.size() == 1 && value != nullptr ? std::optional(to_value(*value, key.expected))
+    return table.size() == 1 && value != nullptr ? std::optional(to_value(*value, "", key.expected))
                                                  : std::nullopt;
   } catch (const toml::parse_error&) {
     return std::nullopt;
@@ -119,7 +142,9 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
       const ConfigKey& key =
           find_key(sections, section, name.str(), toml_place(source, name.source()));
       const std::string value_place = toml_place(source, value.source());
-      at_key(value_place, section, key, [&] { key.set(config, to_value(value, key.expected)); });
+      at_key(value_place, section, key, [&] {
+        key.set(config, to_value(value, source, key.expected));
+      });
       config.origins.places[format("{}.{}", section.name, key.name)] = value_place;
     }
   }

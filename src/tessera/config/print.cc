@@ -24,6 +24,20 @@ std::string row(const ConfigKey& key) {
   return format("| `{}` | {} | {} | {} |\n", key.name, initial, cell(key.expected), cell(key.doc));
 }
 
+constexpr std::string_view kTableHead = "| key | default | value | meaning |\n|---|---|---|---|\n";
+
+// The keys of a list of tables.
+std::string columns(const ConfigSection& section, const ConfigKey& key) {
+  if (key.columns.empty()) {
+    return "";
+  }
+  std::string text = format("\n### [[{}.{}]]\n\n{}", section.name, key.name, kTableHead);
+  for (const ConfigKey& column : key.columns) {
+    text += row(column);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_toml(const RunConfig& config) {
@@ -49,6 +63,9 @@ std::string schema_toml() {
       const std::optional<ConfigValue> value = key.get(RunConfig{});
       text += format("# {} ({})\n", key.doc, key.expected);
       text += value ? format("{} = {}\n", key.name, to_toml(*value)) : format("# {} =\n", key.name);
+      for (const ConfigKey& column : key.columns) {
+        text += format("#   {}: {} ({})\n", column.name, column.doc, column.expected);
+      }
     }
   }
   return text;
@@ -70,9 +87,12 @@ std::string schema_markdown() {
       "directory, and reads back to the same run.\n";
   for (const ConfigSection& section : schema()) {
     text += format("\n## [{}]\n\n{}\n\n", section.name, section.doc);
-    text += "| key | default | value | meaning |\n|---|---|---|---|\n";
+    text += kTableHead;
     for (const ConfigKey& key : section.keys) {
       text += row(key);
+    }
+    for (const ConfigKey& key : section.keys) {
+      text += columns(section, key);
     }
   }
   return text;

@@ -4,10 +4,40 @@
 
 namespace tessera {
 
+std::vector<DataSource> data_sources(const DataSection& data) {
+  std::vector<DataSource> sources = data.sources;
+  if (sources.empty()) {
+    sources.push_back({.files = data.files});
+  }
+  for (DataSource& source : sources) {
+    source.format = source.format.value_or(data.format);
+    source.field = source.field.value_or(data.field);
+    source.token_type = source.token_type.value_or(data.token_type);
+    source.document_separator = source.document_separator.value_or(data.document_separator);
+  }
+  return sources;
+}
+
 std::string_view to_string(DataFormat format) {
   switch (format) {
     case DataFormat::kText:
       return "text";
+    case DataFormat::kJsonl:
+      return "jsonl";
+    case DataFormat::kTokens:
+      return "tokens";
+    case DataFormat::kMegatron:
+      return "megatron";
+  }
+  return "?";
+}
+
+std::string_view to_string(RawTokens type) {
+  switch (type) {
+    case RawTokens::kU16:
+      return "u16";
+    case RawTokens::kU32:
+      return "u32";
   }
   return "?";
 }

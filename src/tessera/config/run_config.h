@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/ir/dtype.h"
+#include "tessera/models/model_section.h"
 #include "tessera/optim/schedule.h"
 
 namespace tessera {
@@ -18,31 +19,16 @@ namespace tessera {
 // schema.cc; `tessera config` and docs/config.md print them. An empty optional follows from the
 // model's flavor.
 
-enum class DataFormat { kText };
+enum class DataFormat { kText, kJsonl, kTokens, kMegatron };
+enum class RawTokens { kU16, kU32 };
 enum class OptimizerName { kAdamW };
 enum class Recompute { kNone, kFull };
 
 struct RunSection {
   std::string dir;
   std::int64_t seed = 42;
-  std::int64_t threads = 0;  // 0 = every core that this process may use
+  std::int64_t threads = 0;  // per rank; 0 = the cores of this machine divided among its ranks
   bool operator==(const RunSection&) const = default;
-};
-
-struct ModelSection {
-  std::string name = "llama3";
-  std::string flavor;  // empty = the dims below say all
-  std::optional<std::int64_t> dim;
-  std::optional<std::int64_t> layers;
-  std::optional<std::int64_t> heads;
-  std::optional<std::int64_t> kv_heads;
-  std::optional<std::int64_t> ffn;
-  std::optional<std::int64_t> vocab;
-  std::optional<bool> tied;
-  std::optional<bool> rope_scaling;
-  double rope_theta = 500000.0;
-  double norm_eps = 1e-5;
-  bool operator==(const ModelSection&) const = default;
 };
 
 struct TokenizerSection {
@@ -51,9 +37,27 @@ struct TokenizerSection {
   bool operator==(const TokenizerSection&) const = default;
 };
 
-struct DataSection {
+// One of several sources; what is left out is as [data] says.
+struct DataSource {
   std::vector<std::string> files;
+  double weight = 1.0;
+  std::optional<DataFormat> format = {};
+  std::optional<std::string> field = {};
+  std::optional<RawTokens> token_type = {};
+  std::optional<std::string> document_separator = {};
+  bool operator==(const DataSource&) const = default;
+};
+
+struct DataSection {
+  std::vector<std::string> files;  // the one source, or
+  std::vector<DataSource> sources = {};
   DataFormat format = DataFormat::kText;
+  std::string field = "text";                              // of JSONL
+  RawTokens token_type = RawTokens::kU16;                  // of raw token files
+  bool skip_broken = false;                                // lines of JSONL
+  std::int64_t unpacked_limit = std::int64_t{256} << 30U;  // bytes of a .gz or .zst file
+  double validation_share = 0.0;                           // of each source
+  std::vector<std::string> validation_files = {};
   std::int64_t sequence_length = 512;  // tokens
   bool shuffle = true;
   bool document_mask = true;
@@ -80,21 +84,57 @@ struct OptimizerSection {
   bool operator==(const OptimizerSection&) const = default;
 };
 
+struct ParallelSection {
+  std::optional<std::int64_t> ranks;  // empty = as many as the launcher started, else 1
+  std::optional<std::int64_t> data;   // empty = the ranks that the other degrees leave
+  std::int64_t tensor = 1;
+  bool sequence_parallel = true;
+  bool operator==(const ParallelSection&) const = default;
+};
+
+// Over how many data ranks each state is cut (mesh/placement.h): a preset, whose degrees single
+// keys replace by a number or the name of a level.
+struct StateSection {
+  std::string preset = "fsdp";
+  std::optional<std::string> param;
+  std::optional<std::string> secondary;
+  std::optional<std::string> grad;
+  std::optional<std::string> optimizer;
+  std::optional<std::string> wire_param;
+  std::optional<std::string> wire_grad;
+  std::int64_t wire_block = 256;  // elements that share a scale
+  bool operator==(const StateSection&) const = default;
+};
+
+struct CommSection {
+  double deadline_seconds = 60;
+  bool overlap = true;
+  std::int64_t overlap_layers = 1;
+  bool operator==(const CommSection&) const = default;
+};
+
+struct ClusterSection {
+  std::string file;  // empty = the ranks of the run as one level, "local"
+  bool operator==(const ClusterSection&) const = default;
+};
+
 struct MemorySection {
   Recompute recompute = Recompute::kNone;
-  std::int64_t limit_bytes = 0;  // 0 = what the machine has
+  std::int64_t limit_bytes = 0;  // per rank; 0 = what the machine has
   bool operator==(const MemorySection&) const = default;
 };
 
 struct CheckpointSection {
-  std::int64_t every = 0;       // steps; 0 = only at the end
-  std::int64_t keep = 3;        // newest checkpoints kept; 0 = all
+  std::int64_t every = 0;  // steps; 0 = only at the end
+  std::int64_t keep = 3;   // newest checkpoints kept; 0 = all
+  bool async = true;
   std::string resume = "auto";  // auto = newest in run.dir | none | a checkpoint's path
   bool operator==(const CheckpointSection&) const = default;
 };
 
 struct LogSection {
   std::int64_t every = 10;  // steps between plain lines when stderr is not a terminal
+  bool tensorboard = true;
   bool operator==(const LogSection&) const = default;
 };
 
@@ -129,6 +169,10 @@ struct RunConfig {
   TrainSection train;
   OptimizerSection optimizer;
   Schedule schedule;
+  ParallelSection parallel;
+  StateSection state;
+  CommSection comm;
+  ClusterSection cluster;
   MemorySection memory;
   CheckpointSection checkpoint;
   LogSection log;
@@ -142,7 +186,11 @@ struct RunConfig {
 // run file's name in front, where there is one.
 std::string placed(const RunConfig& config, std::string_view key);
 
+// data.sources with all that they leave out, or data.files as the one source.
+std::vector<DataSource> data_sources(const DataSection& data);
+
 std::string_view to_string(DataFormat format);
+std::string_view to_string(RawTokens type);
 std::string_view to_string(OptimizerName name);
 std::string_view to_string(Recompute recompute);
 

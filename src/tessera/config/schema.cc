@@ -1,10 +1,13 @@
 #include "tessera/config/schema.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
+#include "tessera/base/error.h"
+#include "tessera/base/units.h"
 #include "tessera/config/codec.h"
-#include "tessera/models/llama/llama.h"
+#include "tessera/models/family.h"
 
 namespace tessera {
 namespace {
@@ -40,6 +43,84 @@ Row<S> row(std::string_view name,
           }};
 }
 
+// The error of a table's entry: with its place in the file, where there is one.
+[[noreturn]] void refuse_entry(const std::string& place, const std::string& message) {
+  if (place.empty()) {
+    fail(ErrorCode::kInvalidConfig, "{}", message);
+  }
+  throw codec::PlacedError(ErrorCode::kInvalidConfig, format("{}: {}", place, message));
+}
+
+// `name` is the whole name of the list, for messages: "data.sources".
+template <class S>
+S read_table(const ConfigValue& value,
+             std::string_view name,
+             const std::vector<Row<S>>& rows,
+             std::string_view expected) {
+  S result;
+  for (const ConfigEntry& entry : codec::require<ConfigValue::Table>(value, expected)) {
+    const auto row = std::ranges::find(rows, entry.key, [](const Row<S>& r) { return r.key.name; });
+    if (row == rows.end()) {
+      std::vector<std::string> names;
+      for (const Row<S>& known : rows) {
+        names.emplace_back(known.key.name);
+      }
+      refuse_entry(
+          entry.key_place,
+          format("unknown key \"{}.{}\"{}", name, entry.key, did_you_mean(entry.key, names)));
+    }
+    try {
+      row->set(result, entry.value);
+    } catch (const Error& error) {
+      refuse_entry(entry.value_place, format("{}.{}: {}", name, entry.key, error.message()));
+    }
+  }
+  return result;
+}
+
+// A list of tables, each an S.
+template <class S>
+Codec<std::vector<S>> tables(std::string_view name, const std::vector<Row<S>>& rows) {
+  constexpr std::string_view kExpected = "list of tables";
+  auto read = [=](const ConfigValue& value) {
+    std::vector<S> result;
+    for (const ConfigValue& element : codec::require<ConfigValue::List>(value, kExpected)) {
+      result.push_back(read_table(element, name, rows, kExpected));
+    }
+    return result;
+  };
+  auto write = [=](const std::vector<S>& elements) {
+    ConfigValue::List list;
+    for (const S& element : elements) {
+      ConfigValue::Table table;
+      for (const Row<S>& row : rows) {
+        if (std::optional<ConfigValue> value = row.get(element)) {
+          table.push_back({.key = std::string(row.key.name), .value = std::move(*value)});
+        }
+      }
+      list.push_back({std::move(table)});
+    }
+    return ConfigValue{std::move(list)};
+  };
+  return {
+      .expected = std::string(kExpected), .form = ValueForm::kList, .read = read, .write = write};
+}
+
+template <class S, class E>
+Row<S> table_row(std::string_view name,
+                 std::vector<E> S::* member,
+                 std::string_view full_name,
+                 const std::vector<Row<E>>& rows,
+                 std::string_view doc) {
+  Row<S> result = row(name, member, tables(full_name, rows), doc);
+  for (const Row<E>& column : rows) {
+    ConfigKey key = column.key;
+    key.get = [get = column.get](const RunConfig&) { return get(E{}); };
+    result.key.columns.push_back(std::move(key));
+  }
+  return result;
+}
+
 template <class S>
 ConfigSection section(std::string_view name,
                       S RunConfig::* member,
@@ -57,10 +138,33 @@ ConfigSection section(std::string_view name,
   return result;
 }
 
-// The models' own list, and none.
+std::vector<std::string_view> families() {
+  std::vector<std::string_view> names;
+  for (const ModelFamily& family : model_families()) {
+    names.push_back(family.name);
+  }
+  return names;
+}
+
+Codec<DataFormat> data_format() {
+  return codec::choice(
+      {DataFormat::kText, DataFormat::kJsonl, DataFormat::kTokens, DataFormat::kMegatron});
+}
+
+Codec<RawTokens> raw_tokens() {
+  return codec::choice({RawTokens::kU16, RawTokens::kU32});
+}
+
+// Those of all families, and none.
 std::vector<std::string_view> flavors() {
-  std::vector<std::string_view> names = llama_flavors();
-  names.insert(names.begin(), "");
+  std::vector<std::string_view> names = {""};
+  for (const ModelFamily& family : model_families()) {
+    for (const std::string_view flavor : family.flavors) {
+      if (std::ranges::find(names, flavor) == names.end()) {
+        names.push_back(flavor);
+      }
+    }
+  }
   return names;
 }
 
@@ -81,7 +185,8 @@ ConfigSection run() {
        row("threads",
            &S::threads,
            codec::between(0, 4096),
-           "Threads per rank. 0: every core that the process may use.")});
+           "Threads per rank. 0: the cores that the process may use, divided among the ranks on "
+           "this machine.")});
 }
 
 ConfigSection model() {
@@ -90,11 +195,19 @@ ConfigSection model() {
       "model",
       &RunConfig::model,
       "What is trained: a named flavor, explicit dims, or a flavor with some dims replaced.",
-      {row("name", &S::name, codec::word({"llama3"}), "Model family."),
+      {row("name", &S::name, codec::word(families()), "Model family."),
        row("flavor",
            &S::flavor,
            codec::word(flavors()),
-           "Published size of the family. Empty: dim, layers, heads, ffn and vocab are required."),
+           "Published size of the family. Empty: dim, layers, heads, ffn and vocab are required, "
+           "or "
+           "weights."),
+       row("weights",
+           &S::weights,
+           codec::text(),
+           "Directory in Hugging Face's form (config.json, *.safetensors) whose weights training "
+           "starts from, and whose sizes hold where no flavor and no dims are given. A checkpoint "
+           "of the run comes before it."),
        row("dim", &S::dim, codec::size(), "Width of the residual stream. Left out: the flavor's."),
        row("layers", &S::layers, codec::size(), "Transformer blocks. Left out: the flavor's."),
        row("heads",
@@ -104,7 +217,7 @@ ConfigSection model() {
        row("kv_heads",
            &S::kv_heads,
            codec::size(),
-           "Key and value heads; divides heads. Left out: the flavor's, else heads."),
+           "Key and value heads (llama3); divides heads. Left out: the flavor's, else heads."),
        row("ffn",
            &S::ffn,
            codec::size(),
@@ -112,33 +225,75 @@ ConfigSection model() {
        row("vocab",
            &S::vocab,
            codec::size(),
-           "Rows of the embedding: the tokenizer's entries. Left out: the flavor's."),
+           "Entries of the vocabulary: the tokenizer's. Left out: the flavor's."),
+       row("padded_vocab",
+           &S::padded_vocab,
+           codec::size(),
+           "Rows of the embedding (gpt2, neox). Those behind vocab take no part in the loss. Left "
+           "out: the flavor's, else vocab."),
+       row("positions",
+           &S::positions,
+           codec::size(),
+           "Learned positions (gpt2): the longest sequence. Left out: the flavor's, else 1024."),
        row("tied",
            &S::tied,
            codec::boolean(),
-           "Embedding and output head share one weight. Left out: the flavor's, else false."),
+           "Embedding and output head share one weight (llama3; gpt2's do, neox's do not). Left "
+           "out: the flavor's, else false."),
        row("rope_scaling",
            &S::rope_scaling,
            codec::boolean(),
            "Llama 3.1 scaling of rotary frequencies. Left out: the flavor's, else false."),
-       row("rope_theta", &S::rope_theta, codec::positive(), "Base of the rotary frequencies."),
-       row("norm_eps", &S::norm_eps, codec::positive(), "Added to the mean square in RMS norms.")});
+       row("rope_factor",
+           &S::rope_factor,
+           codec::positive(),
+           "By how much that scaling stretches long wavelengths. Left out: 8."),
+       row("rope_theta",
+           &S::rope_theta,
+           codec::positive(),
+           "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox."),
+       row("rotary_fraction",
+           &S::rotary_fraction,
+           codec::ratio(),
+           "Part of each head that is turned (neox). Left out: 0.25."),
+       row("norm_eps",
+           &S::norm_eps,
+           codec::positive(),
+           "Added to the mean square or the variance in norms. Left out: 1e-5.")});
 }
 
 ConfigSection tokenizer() {
   using S = TokenizerSection;
-  return section("tokenizer",
-                 &RunConfig::tokenizer,
-                 "How text becomes tokens.",
-                 {row("path",
-                      &S::path,
-                      codec::text(),
-                      "Byte-level BPE tokenizer, a Hugging Face tokenizer.json. Required."),
-                  row("train_vocab",
-                      &S::train_vocab,
-                      codec::size_or_zero(),
-                      "When path does not exist: train a tokenizer with this many entries on the "
-                      "data files and save it there. 0: never train.")});
+  return section(
+      "tokenizer",
+      &RunConfig::tokenizer,
+      "How text becomes tokens.",
+      {row("path",
+           &S::path,
+           codec::text(),
+           "A tokenizer: tokenizer.json, a tiktoken or SentencePiece .model, or encoder.json "
+           "beside vocab.bpe (docs/formats.md). Required."),
+       row("train_vocab",
+           &S::train_vocab,
+           codec::size_or_zero(),
+           "When path does not exist: train a tokenizer with this many entries on the "
+           "data files and save it there. 0: never train.")});
+}
+
+std::vector<Row<DataSource>> data_source() {
+  using S = DataSource;
+  return {row("files", &S::files, codec::text_list(), "Input files of the source. Required."),
+          row("weight",
+              &S::weight,
+              codec::positive(),
+              "Its share of the sequences of the run, beside the weights of the others."),
+          row("format", &S::format, data_format(), "Left out: data.format."),
+          row("field", &S::field, codec::text(), "Left out: data.field."),
+          row("token_type", &S::token_type, raw_tokens(), "Left out: data.token_type."),
+          row("document_separator",
+              &S::document_separator,
+              codec::text(),
+              "Left out: data.document_separator.")};
 }
 
 ConfigSection data() {
@@ -147,11 +302,44 @@ ConfigSection data() {
       "data",
       &RunConfig::data,
       "What the model reads. Relative paths start at the working directory.",
-      {row("files", &S::files, codec::text_list(), "Input files, read in this order. Required."),
+      {row("files",
+           &S::files,
+           codec::text_list(),
+           "Input files, read in this order. Required, unless there are sources."),
+       table_row("sources",
+                 &S::sources,
+                 "data.sources",
+                 data_source(),
+                 "In place of files: several sources, each with a weight, as tables "
+                 "[[data.sources]]."),
        row("format",
            &S::format,
-           codec::choice({DataFormat::kText}),
-           "text: plain text; bytes that are not UTF-8 are kept as they are."),
+           data_format(),
+           "text: plain text; bytes that are not UTF-8 are kept as they are. jsonl: a JSON object "
+           "a line, a document each. Both may be .gz or .zst. tokens: ids of token_type, without "
+           "a header. megatron: .bin and .idx, named by either or by what they share."),
+       row("field", &S::field, codec::text(), "Key of the text in the objects of jsonl."),
+       row("token_type",
+           &S::token_type,
+           raw_tokens(),
+           "Type of the ids of tokens, little-endian. A document ends with the tokenizer's EOS."),
+       row("skip_broken",
+           &S::skip_broken,
+           codec::boolean(),
+           "Leave out and count lines of jsonl that are broken or lack the field; else they are "
+           "errors."),
+       row("unpacked_limit",
+           &S::unpacked_limit,
+           codec::at_least(1),
+           "Bytes that a .gz or .zst file may unpack to; a larger one is an error."),
+       row("validation_share",
+           &S::validation_share,
+           codec::below_one(),
+           "Share of each source, at its end, that is kept out of training for validation."),
+       row("validation_files",
+           &S::validation_files,
+           codec::text_list(),
+           "Files for validation, in the format of [data]; instead of validation_share."),
        row("sequence_length", &S::sequence_length, codec::size(), "Tokens per sequence."),
        row("shuffle",
            &S::shuffle,
@@ -168,7 +356,7 @@ ConfigSection data() {
        row("document_separator",
            &S::document_separator,
            codec::text(),
-           "Text that ends a document inside a file. Empty: one file is one document.")});
+           "Text that ends a document inside a file of text. Empty: one file is one document.")});
 }
 
 ConfigSection train() {
@@ -230,6 +418,110 @@ ConfigSection schedule() {
            "Share of optimizer.lr that the decay ends at; step `steps + 1` would reach it.")});
 }
 
+ConfigSection parallel() {
+  using S = ParallelSection;
+  return section(
+      "parallel",
+      &RunConfig::parallel,
+      "How the ranks divide the work. data * tensor = ranks.",
+      {row("ranks",
+           &S::ranks,
+           codec::size(),
+           "Ranks of the run: threads of this process, or the processes that mpirun or srun "
+           "started. Left out: what the launcher started, else 1."),
+       row("data",
+           &S::data,
+           codec::size(),
+           "Parts of the batch. Left out: the ranks that the other degrees leave."),
+       row("tensor",
+           &S::tensor,
+           codec::size(),
+           "Parts of each layer's weights: heads, feed-forward and vocabulary. Divides "
+           "model.heads and model.kv_heads."),
+       row("sequence_parallel",
+           &S::sequence_parallel,
+           codec::boolean(),
+           "The ranks that share a layer's weights also divide the sequence where no weight is "
+           "cut: less memory, as much communication.")});
+}
+
+ConfigSection state() {
+  using S = StateSection;
+  return section(
+      "state",
+      &RunConfig::state,
+      "Over how many data ranks parameters, gradients and optimizer states are cut. A degree is a "
+      "number of ranks or the name of a level of the cluster.",
+      {row("preset",
+           &S::preset,
+           codec::text(),
+           "\"ddp\", \"zero1\", \"zero2\", \"zero3\" or \"fsdp\", \"hsdp@LEVEL\" or "
+           "\"mics@LEVEL\", \"shard-grad-op\", \"zeropp\", \"topo\". With one data rank all are "
+           "the "
+           "same."),
+       row("param", &S::param, codec::degree(), "Parameters at rest. Left out: the preset's."),
+       row("secondary",
+           &S::secondary,
+           codec::degree(),
+           "A second copy of the parameters, cut less than they are, from which most gathers "
+           "read. As param: none. Left out: the preset's; with param alone: as param."),
+       row("grad",
+           &S::grad,
+           codec::degree(),
+           "Gradients between microbatches. Left out: the preset's."),
+       row("optimizer",
+           &S::optimizer,
+           codec::degree(),
+           "Master weights and moments. Left out: the preset's."),
+       row("wire_param",
+           &S::wire_param,
+           codec::text(),
+           "How gathered parameters travel: \"full\", \"f32\", \"bf16\", \"int8\" or \"int4\", or "
+           "such a word for each level, innermost first. Left out: the preset's, which is int8 for "
+           "zeropp and topo, else full: the compute dtype."),
+       row("wire_grad",
+           &S::wire_grad,
+           codec::text(),
+           "The same for reduced gradients: int4 for zeropp and topo."),
+       row("wire_block",
+           &S::wire_block,
+           codec::between(2, 256),
+           "Elements that share a scale in int8 and int4: a power of two.")});
+}
+
+ConfigSection comm() {
+  using S = CommSection;
+  return section("comm",
+                 &RunConfig::comm,
+                 "How ranks talk.",
+                 {row("deadline_seconds",
+                      &S::deadline_seconds,
+                      codec::positive(),
+                      "A rank that keeps the others waiting for longer ends the run."),
+                  row("overlap",
+                      &S::overlap,
+                      codec::boolean(),
+                      "Move parameters and gradients beside the computation, on a thread of their "
+                      "own. Results are bitwise the same."),
+                  row("overlap_layers",
+                      &S::overlap_layers,
+                      codec::size(),
+                      "How many layers that may be ahead of the computation or behind it: more "
+                      "hides more and needs memory for as many layers.")});
+}
+
+ConfigSection cluster() {
+  using S = ClusterSection;
+  return section("cluster",
+                 &RunConfig::cluster,
+                 "The machine that the ranks run on.",
+                 {row("file",
+                      &S::file,
+                      codec::text(),
+                      "Cluster file (docs/formats.md): its levels order the ranks. \"local\": the "
+                      "levels of this machine. Empty: the ranks are one level, \"local\".")});
+}
+
 ConfigSection memory() {
   using S = MemorySection;
   return section("memory",
@@ -243,8 +535,8 @@ ConfigSection memory() {
                   row("limit_bytes",
                       &S::limit_bytes,
                       codec::at_least(0),
-                      "A plan that needs more is refused before it starts. 0: what the machine "
-                      "has.")});
+                      "A plan that needs more on a rank is refused before it starts. 0: what the "
+                      "machine has, divided among its ranks.")});
 }
 
 ConfigSection checkpoint() {
@@ -261,6 +553,10 @@ ConfigSection checkpoint() {
            &S::keep,
            codec::size_or_zero(),
            "Newest checkpoints that stay on disk. 0: all."),
+       row("async",
+           &S::async,
+           codec::boolean(),
+           "Write in the background, from a copy in memory, while training goes on."),
        row("resume",
            &S::resume,
            codec::text(),
@@ -276,7 +572,11 @@ ConfigSection log() {
                  {row("every",
                       &S::every,
                       codec::size(),
-                      "Steps between progress lines where the output is not a terminal.")});
+                      "Steps between progress lines where the output is not a terminal."),
+                  row("tensorboard",
+                      &S::tensorboard,
+                      codec::boolean(),
+                      "Write TensorBoard event files beside metrics.jsonl.")});
 }
 
 ConfigSection sample() {
@@ -324,6 +624,10 @@ std::vector<ConfigSection> schema() {
           train(),
           optimizer(),
           schedule(),
+          parallel(),
+          state(),
+          comm(),
+          cluster(),
           memory(),
           checkpoint(),
           log(),

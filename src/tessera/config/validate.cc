@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
@@ -21,10 +23,11 @@ void require_text(const RunConfig& config,
 void require_dim(const RunConfig& config,
                  std::string_view key,
                  const std::optional<std::int64_t>& value) {
-  TESSERA_REQUIRE(value.has_value(),
-                  ErrorCode::kInvalidConfig,
-                  "{}: found nothing, expected a value, because model.flavor is empty",
-                  placed(config, key));
+  TESSERA_REQUIRE(
+      value.has_value(),
+      ErrorCode::kInvalidConfig,
+      "{}: found nothing, expected a value, because model.flavor and model.weights are empty",
+      placed(config, key));
 }
 
 void validate_explicit_dims(const RunConfig& config) {
@@ -65,16 +68,72 @@ void validate_heads(const RunConfig& config) {
   }
 }
 
+// Each of these dims is cut into as many parts.
+void validate_tensor(const RunConfig& config) {
+  const std::int64_t tensor = config.parallel.tensor;
+  const auto require_divides = [&](std::string_view key, const std::optional<std::int64_t>& heads) {
+    TESSERA_REQUIRE(!heads || *heads % tensor == 0,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found {}, expected a divisor of {} = {}",
+                    placed(config, "parallel.tensor"),
+                    tensor,
+                    key,
+                    *heads);
+  };
+  require_divides("model.heads", config.model.heads);
+  require_divides("model.kv_heads", config.model.kv_heads);
+}
+
+void require_files(const RunConfig& config,
+                   std::string_view key,
+                   const std::vector<std::string>& files) {
+  TESSERA_REQUIRE(!files.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found an empty list, expected at least one file",
+                  placed(config, key));
+  for (const std::string& file : files) {
+    require_text(config, key, file, "the path of a file");
+  }
+}
+
+void validate_data(const RunConfig& config) {
+  const DataSection& data = config.data;
+  if (data.sources.empty()) {
+    require_files(config, "data.files", data.files);
+  } else {
+    TESSERA_REQUIRE(data.files.empty(),
+                    ErrorCode::kInvalidConfig,
+                    "{}: found files beside data.sources, expected one of the two",
+                    placed(config, "data.files"));
+  }
+  double weights = 0;
+  for (const DataSource& source : data.sources) {
+    require_files(config, "data.sources", source.files);
+    weights += source.weight;
+  }
+  for (const DataSource& source : data.sources) {
+    // Parts of 2^32 draws.
+    TESSERA_REQUIRE(source.weight >= 1e-9 * weights,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found a weight of {} beside a sum of {}, expected at least a part in 10^9",
+                    placed(config, "data.sources"),
+                    source.weight,
+                    weights);
+  }
+  for (const std::string& file : data.validation_files) {
+    require_text(config, "data.validation_files", file, "the path of a file");
+  }
+  TESSERA_REQUIRE(data.validation_files.empty() || data.validation_share == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {} beside data.validation_files, expected one of the two",
+                  placed(config, "data.validation_share"),
+                  data.validation_share);
+}
+
 void validate_inputs(const RunConfig& config) {
   require_text(config, "run.dir", config.run.dir, "a directory");
   require_text(config, "tokenizer.path", config.tokenizer.path, "the path of a tokenizer.json");
-  TESSERA_REQUIRE(!config.data.files.empty(),
-                  ErrorCode::kInvalidConfig,
-                  "{}: found an empty list, expected at least one file",
-                  placed(config, "data.files"));
-  for (const std::string& file : config.data.files) {
-    require_text(config, "data.files", file, "the path of a file");
-  }
+  validate_data(config);
   require_text(
       config, "checkpoint.resume", config.checkpoint.resume, "auto, none or a checkpoint's path");
 }
@@ -92,12 +151,26 @@ void validate_vocabulary(const RunConfig& config) {
 
 void validate_batch(const RunConfig& config) {
   const TrainSection& train = config.train;
-  TESSERA_REQUIRE(train.global_batch % train.microbatch == 0,
+  const std::int64_t data = config.parallel.data.value_or(1);
+  if (data == 1) {
+    TESSERA_REQUIRE(train.global_batch % train.microbatch == 0,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found {}, expected a divisor of train.global_batch = {}",
+                    placed(config, "train.microbatch"),
+                    train.microbatch,
+                    train.global_batch);
+    return;
+  }
+  const std::int64_t together = train.microbatch * data;
+  TESSERA_REQUIRE(train.global_batch % together == 0,
                   ErrorCode::kInvalidConfig,
-                  "{}: found {}, expected a divisor of train.global_batch = {}",
-                  placed(config, "train.microbatch"),
+                  "{}: found {}, expected a multiple of {}: train.microbatch = {} on each of "
+                  "parallel.data = {} ranks",
+                  placed(config, "train.global_batch"),
+                  train.global_batch,
+                  together,
                   train.microbatch,
-                  train.global_batch);
+                  data);
 }
 
 void validate_schedule(const RunConfig& config) {
@@ -117,18 +190,42 @@ void validate_schedule(const RunConfig& config) {
 
 }  // namespace
 
+void validate_degrees(const RunConfig& config) {
+  const ParallelSection& parallel = config.parallel;
+  if (parallel.ranks && parallel.data) {
+    TESSERA_REQUIRE(*parallel.data * parallel.tensor == *parallel.ranks,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found {}, which with parallel.tensor = {} makes {} ranks, expected "
+                    "parallel.ranks = {}; leave parallel.data out to take the ranks that are left",
+                    placed(config, "parallel.data"),
+                    *parallel.data,
+                    parallel.tensor,
+                    *parallel.data * parallel.tensor,
+                    *parallel.ranks);
+  } else if (parallel.ranks) {
+    TESSERA_REQUIRE(*parallel.ranks % parallel.tensor == 0,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found {}, expected a divisor of parallel.ranks = {}",
+                    placed(config, "parallel.tensor"),
+                    parallel.tensor,
+                    *parallel.ranks);
+  }
+}
+
 void validate_run(const RunConfig& config) {
   validate_inputs(config);
+  validate_degrees(config);
   validate_batch(config);
   validate_schedule(config);
 }
 
 void validate(const RunConfig& config) {
   validate_run(config);
-  if (config.model.flavor.empty()) {
+  if (config.model.flavor.empty() && config.model.weights.empty()) {
     validate_explicit_dims(config);
   }
   validate_heads(config);
+  validate_tensor(config);
   validate_vocabulary(config);
 }
 

@@ -15,6 +15,14 @@ std::string print_list(const ConfigValue::List& list) {
   return format("[{}]", text);
 }
 
+std::string print_table(const ConfigValue::Table& table) {
+  std::string text;
+  for (const ConfigEntry& entry : table) {
+    text += format("{}{} = {}", text.empty() ? "" : ", ", entry.key, to_toml(entry.value));
+  }
+  return format("{{{}}}", text);
+}
+
 struct Printer {
   std::string operator()(bool flag) const { return flag ? "true" : "false"; }
 
@@ -25,6 +33,8 @@ struct Printer {
   std::string operator()(const std::string& text) const { return toml_string(text); }
 
   std::string operator()(const ConfigValue::List& list) const { return print_list(list); }
+
+  std::string operator()(const ConfigValue::Table& table) const { return print_table(table); }
 };
 
 struct TypeName {
@@ -37,6 +47,8 @@ struct TypeName {
   std::string_view operator()(const std::string&) const { return "string"; }
 
   std::string_view operator()(const ConfigValue::List&) const { return "list"; }
+
+  std::string_view operator()(const ConfigValue::Table&) const { return "table"; }
 };
 
 }  // namespace

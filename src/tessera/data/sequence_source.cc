@@ -2,68 +2,141 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/data/token_stream.h"
 
 namespace tessera {
 namespace {
 
-// The starts in (begin, end].
-std::span<const std::int64_t> starts_within(const TokenStream& stream,
-                                            std::int64_t begin,
-                                            std::int64_t end) {
-  const std::vector<std::int64_t>& starts = stream.document_starts;
-  const auto first = std::upper_bound(starts.begin(), starts.end(), begin);
-  const auto last = std::upper_bound(first, starts.end(), end);
-  return {first, last};
+std::vector<CorpusPart> whole(TokenStream stream) {
+  auto corpus = std::make_shared<const Corpus>(std::move(stream));
+  const std::int64_t end = corpus->num_tokens();
+  return {{.corpus = std::move(corpus), .begin = 0, .end = end}};
+}
+
+// The tokens in (begin, end] at which documents begin, increasing; empty documents begin where the
+// next does.
+std::vector<std::int64_t> starts_within(const Corpus& corpus,
+                                        std::int64_t begin,
+                                        std::int64_t end) {
+  std::vector<std::int64_t> starts;
+  for (std::int64_t i = corpus.documents_up_to(begin); i < corpus.num_documents(); ++i) {
+    const std::int64_t start = corpus.document_start(i);
+    if (start > end) {
+      break;
+    }
+    if (starts.empty() || starts.back() != start) {
+      starts.push_back(start);
+    }
+  }
+  return starts;
 }
 
 }  // namespace
 
+CorpusSplit split_corpus(std::shared_ptr<const Corpus> corpus, double validation_share) {
+  TESSERA_REQUIRE(validation_share >= 0 && validation_share < 1,
+                  ErrorCode::kInvalidArgument,
+                  "a validation share of {}: expected one from 0 to below 1",
+                  validation_share);
+  const std::int64_t end = corpus->num_tokens();
+  const auto held = static_cast<std::int64_t>(static_cast<double>(end) * validation_share);
+  std::int64_t cut = end - held;
+  if (held > 0) {
+    const std::int64_t start = corpus->document_start(corpus->documents_up_to(cut - 1));
+    cut = start < end ? start : cut;
+  }
+  return {.train = {.corpus = corpus, .begin = 0, .end = cut},
+          .validation = {.corpus = std::move(corpus), .begin = cut, .end = end}};
+}
+
 SequenceSource::SequenceSource(TokenStream stream, const SequenceOptions& options)
-    : stream_(std::move(stream)), options_(options) {
+    : SequenceSource(whole(std::move(stream)), options) {}
+
+SequenceSource::SequenceSource(std::vector<CorpusPart> parts, const SequenceOptions& options)
+    : parts_(std::move(parts)), options_(options), first_sequence_{0} {
   const std::int64_t length = options_.sequence_length;
   TESSERA_REQUIRE(length >= 1,
                   ErrorCode::kInvalidConfig,
                   "data.sequence_length is {}: expected at least 1",
                   length);
-  TESSERA_REQUIRE(num_tokens() > length,
-                  ErrorCode::kInvalidData,
-                  "data.sequence_length = {} is longer than the data: found {} tokens, expected at "
-                  "least {}; add data, or set data.sequence_length to at most {}",
-                  length,
-                  num_tokens(),
-                  length + 1,
-                  std::max<std::int64_t>(num_tokens() - 1, 0));
-  num_sequences_ = (num_tokens() - 1) / length;
+  for (const CorpusPart& part : parts_) {
+    TESSERA_REQUIRE(part.num_tokens() > length,
+                    ErrorCode::kInvalidData,
+                    "data.sequence_length = {} is longer than the data: found {} tokens, expected "
+                    "at least {}; add data, or set data.sequence_length to at most {}",
+                    length,
+                    part.num_tokens(),
+                    length + 1,
+                    std::max<std::int64_t>(part.num_tokens() - 1, 0));
+    first_sequence_.push_back(first_sequence_.back() + (part.num_tokens() - 1) / length);
+  }
 }
 
-std::int64_t SequenceSource::num_valid_labels(std::int64_t index) const {
-  TESSERA_REQUIRE(index >= 0 && index < num_sequences_,
+std::vector<std::int64_t> SequenceSource::part_sequences() const {
+  std::vector<std::int64_t> counts;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    counts.push_back(first_sequence_[i + 1] - first_sequence_[i]);
+  }
+  return counts;
+}
+
+std::int64_t SequenceSource::num_tokens() const {
+  std::int64_t tokens = 0;
+  for (const CorpusPart& part : parts_) {
+    tokens += part.num_tokens();
+  }
+  return tokens;
+}
+
+std::int64_t SequenceSource::num_documents() const {
+  std::int64_t documents = 0;
+  for (const CorpusPart& part : parts_) {
+    documents += part.corpus->documents_up_to(part.end - 1) -
+                 std::max<std::int64_t>(part.corpus->documents_up_to(part.begin) - 1, 0);
+  }
+  return documents;
+}
+
+SequenceSource::Place SequenceSource::place_of(std::int64_t index) const {
+  TESSERA_REQUIRE(index >= 0 && index < num_sequences(),
                   ErrorCode::kInvalidArgument,
                   "sequence {}: expected one in [0, {})",
                   index,
-                  num_sequences_);
+                  num_sequences());
+  const auto after = std::ranges::upper_bound(first_sequence_, index);
+  const auto i = static_cast<std::size_t>(after - first_sequence_.begin()) - 1;
+  return {.corpus = *parts_[i].corpus,
+          .begin = parts_[i].begin + (index - first_sequence_[i]) * options_.sequence_length};
+}
+
+std::int64_t SequenceSource::num_valid_labels(std::int64_t index) const {
+  const Place place = place_of(index);
   const std::int64_t length = options_.sequence_length;
   if (!options_.mask_boundary) {
     return length;
   }
-  const auto crossed = starts_within(stream_, index * length, (index + 1) * length);
-  return length - static_cast<std::int64_t>(crossed.size());
+  return length - std::ssize(starts_within(place.corpus, place.begin, place.begin + length));
+}
+
+void SequenceSource::check_ids(const Place& place, std::span<const std::int32_t> tokens) const {
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    const std::int32_t id = tokens[t];
+    TESSERA_REQUIRE(
+        id >= 0 && (options_.vocab == 0 || id < options_.vocab),
+        ErrorCode::kInvalidData,
+        "{}: found {}, expected an id{}: the file was made with another tokenizer or "
+        "is of another type",
+        place.corpus.place(place.begin + static_cast<std::int64_t>(t)),
+        id == kNoToken ? "no id at all" : format("id {}", id),
+        options_.vocab == 0 ? " from 0 on" : format(" from 0 to {}", options_.vocab - 1));
+  }
 }
 
 void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const {
+  const Place place = place_of(index);
   const auto length = static_cast<std::size_t>(options_.sequence_length);
-  TESSERA_REQUIRE(index >= 0 && index < num_sequences_,
-                  ErrorCode::kInvalidArgument,
-                  "sequence {}: expected one in [0, {})",
-                  index,
-                  num_sequences_);
   TESSERA_REQUIRE(out.inputs.size() == length && out.labels.size() == length &&
                       out.positions.size() == length && out.documents.size() == length,
                   ErrorCode::kInvalidArgument,
@@ -73,24 +146,26 @@ void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const 
                   out.positions.size(),
                   out.documents.size(),
                   length);
-  const std::int64_t begin = index * options_.sequence_length;
-  const auto tokens = stream_.tokens.tokens().subspan(static_cast<std::size_t>(begin), length + 1);
-  std::copy_n(tokens.begin(), length, out.inputs.begin());
-  std::copy_n(tokens.begin() + 1, length, out.labels.begin());
+  place.corpus.read(place.begin, out.inputs);
+  std::copy_n(out.inputs.begin() + 1, length - 1, out.labels.begin());
+  place.corpus.read(place.begin + options_.sequence_length, out.labels.last(1));
+  check_ids(place, out.inputs);
+  check_ids({.corpus = place.corpus, .begin = place.begin + options_.sequence_length},
+            out.labels.last(1));
 
-  std::span<const std::int64_t> starts =
-      starts_within(stream_, begin, begin + options_.sequence_length);
+  const std::vector<std::int64_t> starts =
+      starts_within(place.corpus, place.begin, place.begin + options_.sequence_length);
   if (options_.mask_boundary) {
     for (const std::int64_t start : starts) {
-      out.labels[static_cast<std::size_t>(start - begin) - 1] = kIgnoredLabel;
+      out.labels[static_cast<std::size_t>(start - place.begin) - 1] = kIgnoredLabel;
     }
   }
+  auto next = options_.document_mask ? starts.begin() : starts.end();
   std::int32_t position = 0;
   std::int32_t document = 0;
   for (std::size_t t = 0; t < length; ++t) {
-    if (options_.document_mask && !starts.empty() &&
-        starts.front() == begin + static_cast<std::int64_t>(t)) {
-      starts = starts.subspan(1);
+    if (next != starts.end() && *next == place.begin + static_cast<std::int64_t>(t)) {
+      ++next;
       position = 0;
       ++document;
     }

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
-#include "tessera/data/token_stream.h"
+#include "tessera/data/corpus.h"
 
 namespace tessera {
 
@@ -14,6 +16,7 @@ struct SequenceOptions {
   std::int64_t sequence_length = 0;  // T, in tokens
   bool document_mask = true;         // tokens see only their own document
   bool mask_boundary = false;        // ignore the label across a document boundary
+  std::int64_t vocab = 0;            // ids below are tokens; 0: any that is not negative
 };
 
 // One sequence, written into the caller's memory; every span has T elements.
@@ -24,36 +27,70 @@ struct SequenceBuffers {
   std::span<std::int32_t> documents;  // numbered from 0 within the sequence
 };
 
-// Cuts a token stream into sequences of T inputs: sequence i is tokens i*T to i*T + T, so that its
-// last label is the first input of the next. Without document_mask, positions run from 0 to T-1 and
-// all documents are 0.
+// The tokens [begin, end) of a corpus. Training and validation sequences of a split are parts of
+// the same one, hence the shared pointer.
+struct CorpusPart {
+  std::shared_ptr<const Corpus> corpus;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t num_tokens() const { return end - begin; }
+};
+
+struct CorpusSplit {
+  CorpusPart train;
+  CorpusPart validation;  // empty with a share of 0
+};
+
+// Keeps the last `validation_share` of the tokens out of training, from the start of a document on
+// where one begins there: the first at or behind the cut, unless it is the end.
+// Errors: kInvalidArgument unless 0 <= validation_share < 1.
+CorpusSplit split_corpus(std::shared_ptr<const Corpus> corpus, double validation_share);
+
+// Cuts parts of corpora into sequences of T inputs. Sequence i of a part is its tokens i*T to
+// i*T + T, so that its last label is the first input of the next; the sequences of a part follow
+// those of the part before. Without document_mask, positions run from 0 to T-1 and all documents
+// are 0.
 class SequenceSource {
  public:
-  // Errors: kInvalidConfig if T < 1; kInvalidData if the stream has fewer than T + 1 tokens.
+  // Errors: kInvalidConfig if T < 1; kInvalidData if a part has fewer than T + 1 tokens.
+  SequenceSource(std::vector<CorpusPart> parts, const SequenceOptions& options);
   SequenceSource(TokenStream stream, const SequenceOptions& options);
 
-  std::int64_t num_sequences() const { return num_sequences_; }
+  std::int64_t num_sequences() const { return first_sequence_.back(); }
+
+  // Of each part.
+  std::vector<std::int64_t> part_sequences() const;
 
   std::int64_t sequence_length() const { return options_.sequence_length; }
 
-  std::int64_t num_tokens() const { return static_cast<std::int64_t>(stream_.tokens.size()); }
+  std::int64_t num_tokens() const;
 
-  std::int64_t num_documents() const {
-    return static_cast<std::int64_t>(stream_.document_starts.size());
-  }
+  // Documents that have a token in the parts.
+  std::int64_t num_documents() const;
 
   // Labels of sequence `index` that count in the loss. O(log documents).
   // Errors: kInvalidArgument unless 0 <= index < num_sequences().
   std::int64_t num_valid_labels(std::int64_t index) const;
 
   // Writes sequence `index`. Thread-safe.
-  // Errors: kInvalidArgument unless 0 <= index < num_sequences() and every span has T elements.
+  // Errors: kInvalidArgument unless 0 <= index < num_sequences() and every span has T elements;
+  // kInvalidData naming the file and the token where an id is none of the vocabulary.
   void read(std::int64_t index, const SequenceBuffers& out) const;
 
  private:
-  TokenStream stream_;
+  // The corpus of a sequence and its first token there.
+  struct Place {
+    const Corpus& corpus;
+    std::int64_t begin;
+  };
+
+  Place place_of(std::int64_t index) const;
+  void check_ids(const Place& place, std::span<const std::int32_t> tokens) const;
+
+  std::vector<CorpusPart> parts_;
   SequenceOptions options_;
-  std::int64_t num_sequences_ = 0;
+  std::vector<std::int64_t> first_sequence_;  // of each part, and the number of all
 };
 
 }  // namespace tessera

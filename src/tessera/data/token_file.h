@@ -4,14 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
 
-#include "tessera/base/file.h"
+#include "tessera/data/spool_file.h"
 
 namespace tessera {
 
-// A growing array of token ids in a nameless file: a corpus takes disk and page cache, which the
-// system takes back when it needs memory, and is gone when the process is. Append, seal, then read.
+// A growing array of token ids in a spool file. Append, seal, then read.
 class TokenFile {
  public:
   using value_type = std::int32_t;
@@ -19,33 +17,32 @@ class TokenFile {
 
   // Errors: kDeviceError naming the directory where no file can be made in it.
   explicit TokenFile(
-      const std::filesystem::path& directory = std::filesystem::temp_directory_path());
+      const std::filesystem::path& directory = std::filesystem::temp_directory_path())
+      : file_(directory) {}
 
   // Errors: kDeviceError (a full disk).
-  void append(std::span<const std::int32_t> tokens);
+  void append(std::span<const std::int32_t> tokens) {
+    file_.append({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()});
+  }
 
   // Maps the file; nothing is appended after this. Errors: kDeviceError, kOutOfMemory.
-  void seal();
+  void seal() { file_.seal(); }
 
-  std::size_t size() const { return size_; }
+  std::size_t size() const { return file_.size() / sizeof(std::int32_t); }
 
-  bool empty() const { return size_ == 0; }
+  bool empty() const { return size() == 0; }
 
   // Valid once sealed.
   const_iterator begin() const { return tokens().data(); }
 
-  const_iterator end() const { return begin() + size_; }
+  const_iterator end() const { return begin() + size(); }
 
-  std::span<const std::int32_t> tokens() const;
+  std::span<const std::int32_t> tokens() const {
+    return {reinterpret_cast<const std::int32_t*>(file_.bytes().data()), size()};
+  }
 
  private:
-  void flush();
-
-  std::filesystem::path path_;  // where the file was made, for messages
-  FileDescriptor file_;
-  std::string pending_;  // not written yet
-  std::size_t size_ = 0;
-  MappedFile map_;
+  SpoolFile file_;
 };
 
 }  // namespace tessera

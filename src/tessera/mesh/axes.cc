@@ -13,21 +13,25 @@ std::string to_string(const AxisSizes& axes) {
   return text;
 }
 
+AxisSize parse_axis(TextScanner& scanner) {
+  AxisSize axis{.name = scanner.word(), .size = 1};
+  scanner.expect("=");
+  axis.size = scanner.integer();
+  TESSERA_REQUIRE(axis.size > 0,
+                  ErrorCode::kInvalidArgument,
+                  "axis {} has {} ranks, expected at least 1",
+                  axis.name,
+                  axis.size);
+  return axis;
+}
+
 AxisSizes parse_axes(std::string_view text) {
   return with_context([&] { return format("in the axes \"{}\"", text); },
                       [&] {
                         AxisSizes axes;
                         TextScanner scanner(text);
                         while (!scanner.at_end()) {
-                          AxisSize axis{.name = scanner.word(), .size = 1};
-                          scanner.expect("=");
-                          axis.size = scanner.integer();
-                          TESSERA_REQUIRE(axis.size > 0,
-                                          ErrorCode::kInvalidArgument,
-                                          "axis {} has {} ranks, expected at least 1",
-                                          axis.name,
-                                          axis.size);
-                          axes.push_back(std::move(axis));
+                          axes.push_back(parse_axis(scanner));
                         }
                         return axes;
                       });

@@ -20,6 +20,11 @@ using AxisSizes = std::vector<AxisSize>;  // innermost first
 // "data.pair=2 data.node=4"; "" for none.
 std::string to_string(const AxisSizes& axes);
 
+class TextScanner;
+
+// The next "name=size". Errors: kInvalidArgument with the place.
+AxisSize parse_axis(TextScanner& scanner);
+
 // Errors: kInvalidArgument quoting the text.
 AxisSizes parse_axes(std::string_view text);
 

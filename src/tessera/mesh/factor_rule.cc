@@ -52,6 +52,18 @@ bool parse_list(TextScanner& scanner, FactorRule::Factors& names) {
   return true;
 }
 
+// The list whose keyword is next, which is consumed.
+FactorRule::Factors& next_list(TextScanner& scanner, FactorRule& rule) {
+  if (scanner.accept("reduce")) {
+    return rule.reduce;
+  }
+  if (scanner.accept("rewrite")) {
+    return rule.rewrite;
+  }
+  scanner.expect("whole");
+  return rule.whole;
+}
+
 }  // namespace
 
 std::string to_string(const FactorRule& rule) {
@@ -66,6 +78,9 @@ std::string to_string(const FactorRule& rule) {
   if (!rule.whole.empty()) {
     text += format(" | whole {}", join(rule.whole, ", "));
   }
+  if (!rule.rewrite.empty()) {
+    text += format(" | rewrite {}", join(rule.rewrite, ", "));
+  }
   return text;
 }
 
@@ -79,11 +94,7 @@ FactorRule parse_factor_rule(std::string_view text) {
                         rule.results = parse_groups(scanner);
                         bool is_more = scanner.accept("|");
                         while (is_more) {
-                          const bool reduce = scanner.accept("reduce");
-                          if (!reduce) {
-                            scanner.expect("whole");
-                          }
-                          is_more = parse_list(scanner, reduce ? rule.reduce : rule.whole);
+                          is_more = parse_list(scanner, next_list(scanner, rule));
                         }
                         scanner.end();
                         return rule;

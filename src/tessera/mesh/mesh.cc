@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <utility>
 
@@ -167,6 +168,54 @@ std::vector<std::int64_t> take(std::vector<std::int64_t>& sizes,
   return taken;
 }
 
+// The degrees that experts can have: whole axes from inside out, then a divisor of the next.
+std::string possible_experts(const Mesh& mesh) {
+  std::vector<std::int64_t> sizes;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == AxisGroup::kContext || axis.group == AxisGroup::kData) {
+      sizes.push_back(axis.size);
+    }
+  }
+  return possible_degrees(sizes);
+}
+
+// Marks the axes that hold `degree` experts' ranks, and cuts the last one where it holds more.
+void place_experts(Mesh& mesh, std::int64_t degree) {
+  const auto refuse = [&] {
+    fail(ErrorCode::kInvalidConfig,
+         "expert degree {} does not fit the context and data ranks; these would: {}",
+         degree,
+         possible_experts(mesh));
+  };
+  if (degree < 1) {
+    refuse();
+  }
+  std::int64_t left = degree;
+  for (std::size_t i = 0; i < mesh.axes.size() && left > 1; ++i) {
+    if (mesh.axes[i].group != AxisGroup::kContext && mesh.axes[i].group != AxisGroup::kData) {
+      continue;
+    }
+    const std::int64_t size = mesh.axes[i].size;
+    const std::int64_t taken = std::min(left, size);
+    if (left % taken != 0 || size % taken != 0) {
+      refuse();
+    }
+    if (taken < size) {
+      MeshAxis inner = mesh.axes[i];
+      inner.name += ".expert";
+      inner.size = taken;
+      mesh.axes[i].size /= taken;
+      mesh.axes[i].stride *= taken;
+      mesh.axes.insert(mesh.axes.begin() + static_cast<std::ptrdiff_t>(i), std::move(inner));
+    }
+    mesh.axes[i].expert = true;
+    left /= taken;
+  }
+  if (left > 1) {
+    refuse();
+  }
+}
+
 void check_axes(const Mesh& mesh, std::span<const std::size_t> axes) {
   std::vector<bool> seen(mesh.axes.size());
   for (const std::size_t axis : axes) {
@@ -280,10 +329,12 @@ Mesh make_mesh(const Cluster& cluster, const MeshDegrees& degrees) {
            .group = wanted.group,
            .size = taken[i],
            .stride = stride,
-           .level = mesh.levels[i]});
+           .level = mesh.levels[i],
+           .expert = false});
       stride *= taken[i];
     }
   }
+  place_experts(mesh, degrees.expert);
   return mesh;
 }
 

@@ -24,6 +24,7 @@ struct MeshAxis {
   std::int64_t size = 1;    // at least 2
   std::int64_t stride = 1;  // distance in ranks between neighbours
   std::string level;        // the cluster's level that the axis lies in
+  bool expert = false;      // a context or data axis along which experts are divided as well
 
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
@@ -34,6 +35,7 @@ struct MeshDegrees {
   std::int64_t tensor = 1;
   std::int64_t context = 1;
   std::int64_t pipeline = 1;
+  std::int64_t expert = 1;  // of the context and data ranks, the innermost; divides their product
 };
 
 // The ranks as a mixed-radix number, a digit an axis. A group of degree 1 has no axis; a run of one
@@ -62,10 +64,11 @@ struct Mesh {
 
 // Lays the degrees onto the cluster: tensor innermost, then context, data, pipeline. Walking the
 // levels inside out, each group takes what is left of a level, and is cut into one axis a level.
+// Experts lie on the innermost context and data axes; one that they fill in part becomes two.
 // With fewer ranks than devices the outermost level that the ranks reach is cut to those present.
 // Errors: kInvalidConfig, with the numbers and what would work, for degrees below 1, more ranks
-// than devices, ranks that do not fill whole groups of a level, and a degree that is neither a
-// divisor nor a multiple of what is left of a level.
+// than devices, experts that do not divide an axis, ranks that do not fill whole groups of a level,
+// and a degree that is neither a divisor nor a multiple of what is left of a level.
 Mesh make_mesh(const Cluster& cluster, const MeshDegrees& degrees);
 
 }  // namespace tessera

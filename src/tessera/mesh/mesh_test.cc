@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/test_error.h"
+#include "tessera/mesh/placement.h"
 #include "tessera/mesh/random_mesh.h"
 
 namespace tessera {
@@ -55,6 +56,43 @@ TEST(MakeMesh, OrdersGroupsInsideOut) {
   EXPECT_THAT(mesh.levels, ElementsAre("pair", "node", "cluster"));
   EXPECT_EQ(mesh.axes[1].group, AxisGroup::kContext);
   EXPECT_EQ(mesh.axes[4].group, AxisGroup::kPipeline);
+}
+
+TEST(MakeMesh, PlacesExpertsWithinContextAndData) {
+  const auto experts = [](std::int64_t expert) {
+    const Mesh mesh = mesh_of({2, 8, 4}, {.data = 16, .tensor = 2, .context = 2, .expert = expert});
+    std::vector<std::string> texts = axes(mesh);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      texts[i] += mesh.axes[i].expert ? " expert" : "";
+    }
+    EXPECT_EQ(mesh.num_ranks(), 64);
+    return texts;
+  };
+  EXPECT_EQ(experts(1), axes(mesh_of({2, 8, 4}, {.data = 16, .tensor = 2, .context = 2})));
+  EXPECT_THAT(experts(8),
+              ElementsAre("tensor:2*1@pair",
+                          "context:2*2@node expert",
+                          "data.node:4*4@node expert",
+                          "data.cluster:4*16@cluster"));
+  EXPECT_THAT(experts(4),
+              ElementsAre("tensor:2*1@pair",
+                          "context:2*2@node expert",
+                          "data.node.expert:2*4@node expert",
+                          "data.node:2*8@node",
+                          "data.cluster:4*16@cluster"));
+  // Whoever cuts an axis leaves every rank in its place.
+  const Mesh whole = mesh_of({2, 8, 4}, {.data = 16, .tensor = 2, .context = 2});
+  const Mesh cut = mesh_of({2, 8, 4}, {.data = 16, .tensor = 2, .context = 2, .expert = 4});
+  EXPECT_EQ(whole.members(std::vector<std::size_t>{2}, 5),
+            cut.members(std::vector<std::size_t>{2, 3}, 5));
+  EXPECT_EQ(data_degrees(cut), data_degrees(whole));
+  EXPECT_EQ(refusal({2, 8, 4}, {.data = 16, .tensor = 2, .context = 2, .expert = 3}),
+            "expert degree 3 does not fit the context and data ranks; these would: 1, 2, 4, 8, "
+            "16, 32");
+  EXPECT_EQ(refusal({2, 2}, {.data = 2, .tensor = 2, .expert = 4}),
+            "expert degree 4 does not fit the context and data ranks; these would: 1, 2");
+  EXPECT_EQ(refusal({2}, {.data = 2, .expert = 0}),
+            "expert degree 0 does not fit the context and data ranks; these would: 1, 2");
 }
 
 TEST(MakeMesh, CutsTheOutermostLevelToTheRanksPresent) {

@@ -38,52 +38,30 @@ std::string describe_degrees(const Mesh& mesh) {
   return text;
 }
 
-// The degree of the level of that name. Adds a note where the level has no ranks of its own.
-// Errors: kInvalidConfig for an unknown level.
-std::int64_t level_degree(const Mesh& mesh,
-                          std::string_view preset_name,
-                          std::string_view level,
-                          std::vector<std::string>& notes) {
-  const auto named = std::ranges::find(mesh.levels, level);
-  TESSERA_REQUIRE(named != mesh.levels.end(),
-                  ErrorCode::kInvalidConfig,
-                  "state preset \"{}\": no level \"{}\"{}; the levels of the cluster are: {}; "
-                  "degrees can also be given one by one",
-                  preset_name,
-                  level,
-                  did_you_mean(level, mesh.levels),
-                  join(mesh.levels));
-  std::int64_t degree = 1;
-  std::string inner;
-  for (const DataLevel& data_level : data_levels(mesh)) {
-    const auto at = std::ranges::find(mesh.levels, data_level.name);
-    if (at <= named) {
-      degree = data_level.degree;
-      inner = data_level.name;
-    }
-  }
-  if (inner != level) {
-    notes.push_back(inner.empty()
-                        ? format("level \"{}\" has degree 1: no data ranks lie inside it", level)
-                        : format("level \"{}\" has degree {}, as \"{}\": no data ranks lie between",
-                                 level,
-                                 degree,
-                                 inner));
-  }
-  return degree;
-}
-
-// V * (1/D_(l-1) - 1/D_l) for each level with lo < D_l <= hi. Exact: `volume` divides by N.
+// V * (1/D_(l-1) - 1/D_l) for each level with lo < D_l <= hi. Exact: the volumes divide by N.
 std::vector<std::int64_t> hop_bytes(const std::vector<DataLevel>& levels,
-                                    std::int64_t volume,
+                                    const std::vector<std::int64_t>& volumes,
                                     std::int64_t lo,
                                     std::int64_t hi) {
   std::vector<std::int64_t> bytes;
-  for (const DataLevel& level : levels) {
-    const bool crossed = lo < level.degree && level.degree <= hi;
-    bytes.push_back(crossed ? volume / level.degree * (level.radix - 1) : 0);
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    const bool crossed = lo < levels[i].degree && levels[i].degree <= hi;
+    bytes.push_back(crossed ? volumes[i] / levels[i].degree * (levels[i].radix - 1) : 0);
   }
   return bytes;
+}
+
+// Of a padded tensor of this dtype, on each level.
+std::vector<std::int64_t> volumes_of(const Wire& wire,
+                                     DType dtype,
+                                     std::int64_t padded,
+                                     std::size_t levels) {
+  std::vector<std::int64_t> volumes(levels, padded * static_cast<std::int64_t>(size_bytes(dtype)));
+  const WireFormats formats = formats_of_levels(wire.formats, levels);
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    volumes[i] = wire_bytes({.format = formats[i], .block = wire.block}, padded);
+  }
+  return volumes;
 }
 
 struct NamedDegree {
@@ -132,11 +110,45 @@ std::vector<std::int64_t> data_degrees(const Mesh& mesh) {
   return degrees;
 }
 
+LevelDegree level_degree(std::string_view level, const Mesh& mesh) {
+  const auto named = std::ranges::find(mesh.levels, level);
+  TESSERA_REQUIRE(
+      named != mesh.levels.end(),
+      ErrorCode::kInvalidConfig,
+      "no level \"{}\"{}; the levels of the cluster are: {}; a degree can also be given "
+      "as a number",
+      level,
+      did_you_mean(level, mesh.levels),
+      join(mesh.levels));
+  LevelDegree result;
+  std::string inner;
+  for (const DataLevel& data_level : data_levels(mesh)) {
+    if (std::ranges::find(mesh.levels, data_level.name) <= named) {
+      result.degree = data_level.degree;
+      inner = data_level.name;
+    }
+  }
+  if (inner.empty()) {
+    result.note = format("level \"{}\" has degree 1: no data ranks lie inside it", level);
+  } else if (inner != level) {
+    result.note = format("level \"{}\" has degree {}, as \"{}\": no data ranks lie between",
+                         level,
+                         result.degree,
+                         inner);
+  }
+  return result;
+}
+
 PlacementPreset preset(std::string_view name, const Mesh& mesh) {
   const std::int64_t n = num_data_ranks(mesh);
   std::vector<std::string> notes;
   const auto level = [&](std::string_view wanted) {
-    return level_degree(mesh, name, wanted, notes);
+    const LevelDegree found = with_context([&] { return format("state preset \"{}\"", name); },
+                                           [&] { return level_degree(wanted, mesh); });
+    if (!found.note.empty()) {
+      notes.push_back(found.note);
+    }
+    return found.degree;
   };
   const std::size_t at = name.find('@');
   const std::string_view base = name.substr(0, at);
@@ -183,7 +195,13 @@ PlacementPreset preset(std::string_view name, const Mesh& mesh) {
                   did_you_mean(name, known),
                   join(known),
                   join(mesh.levels));
-  return {.placement = *placement, .notes = std::move(notes)};
+  PlacementPreset result = {.placement = *placement, .wires = {}, .notes = std::move(notes)};
+  if (name == "zeropp" || name == "topo") {
+    result.wires.param.formats = {WireFormat::kInt8};
+    result.wires.secondary.formats = {WireFormat::kInt8};
+    result.wires.grad.formats = {WireFormat::kInt4};
+  }
+  return result;
 }
 
 void validate(const Placement& placement, const Mesh& mesh) {
@@ -238,24 +256,56 @@ std::int64_t padded_elements(std::int64_t elements, std::int64_t ranks) {
   return (elements + unit - 1) / unit * unit;
 }
 
+Wire wire_of_axes(const Wire& wire, const Mesh& mesh) {
+  const std::vector<DataLevel> levels = data_levels(mesh);
+  const WireFormats formats = formats_of_levels(wire.formats, levels.size());
+  Wire result = {.formats = {}, .block = wire.block};
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    result.formats.insert(result.formats.end(), levels[i].axes.size(), formats[i]);
+  }
+  return result;
+}
+
+WireBytes wire_bytes(const StateWires& wires,
+                     std::int64_t elements,
+                     DType compute,
+                     const Mesh& mesh) {
+  const std::size_t levels = data_levels(mesh).size();
+  const std::int64_t padded = padded_elements(elements, num_data_ranks(mesh));
+  return {.param = volumes_of(wires.param, compute, padded, levels),
+          .secondary = volumes_of(wires.secondary, compute, padded, levels),
+          .grad = volumes_of(wires.grad, DType::kF32, padded, levels),
+          .update = volumes_of(wires.update, compute, padded, levels)};
+}
+
 StateTraffic state_traffic(const Placement& placement, const WireBytes& wire, const Mesh& mesh) {
   validate(placement, mesh);
   const std::vector<DataLevel> levels = data_levels(mesh);
   const std::int64_t n = num_data_ranks(mesh);
-  for (const std::int64_t bytes : {wire.param, wire.secondary, wire.grad}) {
-    TESSERA_REQUIRE(bytes >= 0 && bytes % n == 0,
+  for (const std::vector<std::int64_t>* volumes :
+       {&wire.param, &wire.secondary, &wire.grad, &wire.update}) {
+    TESSERA_REQUIRE(volumes->size() == levels.size(),
                     ErrorCode::kInvalidArgument,
-                    "{} bytes of a padded tensor on the wire do not divide by {} ranks",
-                    bytes,
-                    n);
+                    "bytes of a padded tensor on {} levels, expected {}",
+                    volumes->size(),
+                    levels.size());
+    for (const std::int64_t bytes : *volumes) {
+      TESSERA_REQUIRE(bytes >= 0 && bytes % n == 0,
+                      ErrorCode::kInvalidArgument,
+                      "{} bytes of a padded tensor on the wire do not divide by {} ranks",
+                      bytes,
+                      n);
+    }
   }
   const auto& [param, secondary, grad, optimizer] = placement;
+  const bool has_secondary = secondary < param;
   StateTraffic traffic = {
       .param_gather = hop_bytes(levels, wire.param, 1, param),
-      .secondary_gather = hop_bytes(levels, wire.secondary, 1, secondary < param ? secondary : 1),
+      .secondary_write = hop_bytes(levels, wire.param, has_secondary ? secondary : param, param),
+      .secondary_gather = hop_bytes(levels, wire.secondary, 1, has_secondary ? secondary : 1),
       .grad_reduce = hop_bytes(levels, wire.grad, 1, grad),
       .step_reduce = hop_bytes(levels, wire.grad, grad, optimizer),
-      .step_gather = hop_bytes(levels, wire.param, param, optimizer)};
+      .step_gather = hop_bytes(levels, wire.update, param, optimizer)};
   const std::vector<std::int64_t> beyond = hop_bytes(levels, wire.grad, optimizer, n);
   for (std::size_t i = 0; i < beyond.size(); ++i) {
     traffic.step_reduce[i] += 2 * beyond[i];
@@ -263,31 +313,30 @@ StateTraffic state_traffic(const Placement& placement, const WireBytes& wire, co
   return traffic;
 }
 
-StateBytes state_bytes(const Placement& placement,
-                       std::int64_t padded,
-                       DType compute,
-                       bool several_microbatches) {
-  TESSERA_REQUIRE(compute == DType::kF32 || compute == DType::kBF16,
-                  ErrorCode::kInvalidArgument,
-                  "state of compute dtype {}, expected f32 or bf16",
-                  name(compute));
-  const auto& [param, secondary, grad, optimizer] = placement;
-  for (const std::int64_t degree : {param, secondary, grad, optimizer}) {
-    TESSERA_REQUIRE(degree >= 1 && padded % degree == 0,
+StateBytes state_bytes(const Placement& placement, const StateTensor& tensor) {
+  for (const DType dtype : {tensor.compute, tensor.grad}) {
+    TESSERA_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16,
                     ErrorCode::kInvalidArgument,
-                    "{} elements do not divide by degree {}; pad them with padded_elements()",
-                    padded,
-                    degree);
+                    "training state in {}, expected f32 or bf16",
+                    name(dtype));
   }
+  const auto held = [&](std::int64_t degree) {
+    TESSERA_REQUIRE(degree >= 1 && tensor.ranks % degree == 0,
+                    ErrorCode::kInvalidArgument,
+                    "state of degree {} on {} ranks, which it does not divide",
+                    degree,
+                    tensor.ranks);
+    return degree == 1 ? tensor.elements : padded_elements(tensor.elements, tensor.ranks) / degree;
+  };
+  const auto& [param, secondary, grad, optimizer] = placement;
   constexpr std::int64_t kF32Bytes = 4;
   constexpr std::int64_t kMoments = 2;
-  const auto compute_bytes = static_cast<std::int64_t>(size_bytes(compute));
-  const std::int64_t grad_bytes = several_microbatches ? kF32Bytes : compute_bytes;
-  const bool has_master = compute != DType::kF32 || optimizer != param;
-  return {.param = padded / param * compute_bytes,
-          .secondary = secondary < param ? padded / secondary * compute_bytes : 0,
-          .grad = padded / grad * grad_bytes,
-          .optimizer = padded / optimizer * kF32Bytes * (kMoments + (has_master ? 1 : 0))};
+  const auto compute_bytes = static_cast<std::int64_t>(size_bytes(tensor.compute));
+  const bool has_master = tensor.compute != DType::kF32 || optimizer != param;
+  return {.param = held(param) * compute_bytes,
+          .secondary = secondary < param ? held(secondary) * compute_bytes : 0,
+          .grad = held(grad) * static_cast<std::int64_t>(size_bytes(tensor.grad)),
+          .optimizer = held(optimizer) * kF32Bytes * (kMoments + (has_master ? 1 : 0))};
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 
 #include "tessera/ir/dtype.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/mesh/wire_format.h"
 
 namespace tessera {
 
@@ -41,8 +42,26 @@ struct Placement {
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
+// In which formats state travels: a format for each of data_levels(), one for all, or none.
+struct StateWires {
+  Wire param = {};      // the gathers p -> 1, and p -> s, which writes the secondary copy
+  Wire secondary = {};  // the gathers s -> 1
+  Wire grad = {};       // every reduction of gradients
+  Wire update = {};     // the gather o -> p of updated parameters, from their exact masters
+};
+
+// The degree that a state has which is cut over the ranks inside a level.
+struct LevelDegree {
+  std::int64_t degree = 1;
+  std::string note;  // a sentence where the level has no data ranks of its own in this mesh
+};
+
+// Errors: kInvalidConfig for an unknown level, with those that exist.
+LevelDegree level_degree(std::string_view level, const Mesh& mesh);
+
 struct PlacementPreset {
   Placement placement;
+  StateWires wires = {};
   // A sentence for each level that the preset names but that has no ranks of its own in this mesh,
   // for `explain`: its state is sharded as over the level inside it.
   std::vector<std::string> notes;
@@ -52,6 +71,7 @@ struct PlacementPreset {
 //   ddp (1,1,1,1)   zero1 (1,1,1,N)   zero2 (1,1,N,N)   zero3, fsdp (N,N,N,N)
 //   hsdp@LEVEL, mics@LEVEL (S,S,S,S), S the degree of that level
 //   shard-grad-op (N,1,N,N)   zeropp (N,node,N,N)   topo (pair,pair,node,N)
+// The last two send weights in int8 and gradients in int4, the others in their own dtype.
 // A level's degree counts the data and context ranks inside it.
 // Errors: kInvalidConfig for an unknown preset or level, with those that exist.
 PlacementPreset preset(std::string_view name, const Mesh& mesh);
@@ -70,16 +90,30 @@ std::int64_t slice_index(const Mesh& mesh, std::int64_t rank, std::int64_t degre
 // Errors: kInvalidArgument unless elements >= 0 and ranks >= 1.
 std::int64_t padded_elements(std::int64_t elements, std::int64_t ranks);
 
-// Bytes of one padded tensor as it crosses the wire, with scales where it is quantized.
+// The same for collectives along mesh axes: a level's format for each axis that makes it up.
+// Errors: kInvalidArgument for another number of formats than levels.
+Wire wire_of_axes(const Wire& wire, const Mesh& mesh);
+
+// Bytes of one padded tensor as it crosses each of data_levels(), with scales where it is
+// quantized.
 struct WireBytes {
-  std::int64_t param = 0;
-  std::int64_t secondary = 0;
-  std::int64_t grad = 0;
+  std::vector<std::int64_t> param;
+  std::vector<std::int64_t> secondary;
+  std::vector<std::int64_t> grad;
+  std::vector<std::int64_t> update;
 };
+
+// Of a tensor of `elements` elements, of parameters in `compute` and gradients in f32, where no
+// format is given. Errors: kInvalidArgument for another number of formats than levels.
+WireBytes wire_bytes(const StateWires& wires,
+                     std::int64_t elements,
+                     DType compute,
+                     const Mesh& mesh);
 
 // Bytes that each rank sends on each of data_levels() for one tensor, by event.
 struct StateTraffic {
   std::vector<std::int64_t> param_gather;      // p -> 1: where no secondary serves
+  std::vector<std::int64_t> secondary_write;   // p -> s: where one does, each step; else zeros
   std::vector<std::int64_t> secondary_gather;  // s -> 1: where one does; else zeros
   std::vector<std::int64_t> grad_reduce;       // reduce-scatter 1 -> g: each microbatch
   std::vector<std::int64_t> step_reduce;       // g -> o, then all-reduce over N/o: each step
@@ -103,13 +137,18 @@ struct StateBytes {
   friend bool operator==(const StateBytes&, const StateBytes&) = default;
 };
 
-// Of a tensor of `padded` elements in the given compute dtype. bf16: 2/p, 2/s where s < p, 2/g (4/g
-// where a step has several microbatches, which add up in f32), 12/o. f32: 4/p, 4/s where s < p,
-// 4/g, 8/o, and 4/o where o != p, since the parameter slice is the master where they are equal.
-// Errors: kInvalidArgument for another dtype, or where `padded` does not divide by the degrees.
-StateBytes state_bytes(const Placement& placement,
-                       std::int64_t padded,
-                       DType compute,
-                       bool several_microbatches);
+// A tensor as its state lies on the ranks.
+struct StateTensor {
+  std::int64_t elements = 0;    // of a rank's part, before it is cut into slices
+  std::int64_t ranks = 1;       // N, over which its gradient is partial
+  DType compute = DType::kF32;  // of the parameter: f32 or bf16
+  DType grad = DType::kF32;     // of its gradient; f32 where several microbatches add up
+};
+
+// A state of degree 1 is the tensor itself, without padding; a state of degree d is a slice, a d-th
+// of padded_elements(). bf16: 2/p, 2/s where s < p, 4/g (2/g with bf16 gradients), 12/o. f32: 4/p,
+// 4/s where s < p, 4/g, 8/o, and 4/o where o != p, since the parameter slice is the master where
+// they are equal. Errors: kInvalidArgument for another dtype, or a degree that does not divide N.
+StateBytes state_bytes(const Placement& placement, const StateTensor& tensor);
 
 }  // namespace tessera

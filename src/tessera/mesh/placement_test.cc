@@ -89,24 +89,27 @@ TEST(Preset, NamesWhatExists) {
             "unknown state preset \"sharded_data\"; the presets are: ddp, zero1, zero2, zero3, "
             "fsdp, shard-grad-op, zeropp, topo, hsdp@LEVEL, mics@LEVEL, where LEVEL is one of: "
             "pair, node, cluster");
-  EXPECT_EQ(preset_error("hsdp@nodes"),
-            "state preset \"hsdp@nodes\": no level \"nodes\"; did you mean \"node\"?; the levels "
-            "of the cluster are: pair, node, cluster; degrees can also be given one by one");
+  EXPECT_EQ(
+      preset_error("hsdp@nodes"),
+      "no level \"nodes\"; did you mean \"node\"?; the levels of the cluster are: pair, node, "
+      "cluster; a degree can also be given as a number (state preset \"hsdp@nodes\")");
   EXPECT_EQ(preset_error("hsdp"),
             "state preset \"hsdp\" needs a level: hsdp@LEVEL, where LEVEL is one of: pair, node, "
             "cluster");
-  EXPECT_EQ(preset_error("mics@"),
-            "state preset \"mics@\": no level \"\"; the levels of the cluster are: pair, node, "
-            "cluster; degrees can also be given one by one");
+  EXPECT_EQ(
+      preset_error("mics@"),
+      "no level \"\"; the levels of the cluster are: pair, node, cluster; a degree can also be "
+      "given as a number (state preset \"mics@\")");
   for (const std::string_view name : {"fsdp@node", ""}) {
     EXPECT_THAT(preset_error(name),
                 testing::StartsWith(format("unknown state preset \"{}\"", name)));
   }
   const Mesh local = make_mesh(local_cluster(4), {.data = 4});
   EXPECT_EQ(preset("hsdp@local", local).placement, (Placement{4, 4, 4, 4}));
-  EXPECT_EQ(error_of(ErrorCode::kInvalidConfig, [&] { preset("topo", local); }),
-            "state preset \"topo\": no level \"pair\"; the levels of the cluster are: local; "
-            "degrees can also be given one by one");
+  EXPECT_EQ(
+      error_of(ErrorCode::kInvalidConfig, [&] { preset("topo", local); }),
+      "no level \"pair\"; the levels of the cluster are: local; a degree can also be given as "
+      "a number (state preset \"topo\")");
 }
 
 TEST(Validate, SaysWhichDegreesExist) {
@@ -185,10 +188,19 @@ TEST(PaddedElements, AreWholeBlocksOfEachRank) {
             "1 elements over 0 ranks, expected at least 0 and at least 1");
 }
 
+// On each level of frontier().
+WireBytes on_all_levels(std::int64_t param, std::int64_t grad) {
+  const std::vector<std::int64_t> params(3, param);
+  return {.param = params,
+          .secondary = params,
+          .grad = std::vector<std::int64_t>(3, grad),
+          .update = params};
+}
+
 // V = 2 * 128 * 256 bytes: pair V/2, node V (1/2 - 1/8), cluster V (1/8 - 1/128).
 TEST(StateTraffic, OnFrontier) {
   constexpr std::int64_t kV = 65536;
-  const WireBytes wire = {.param = kV, .secondary = kV, .grad = kV};
+  const WireBytes wire = on_all_levels(kV, kV);
   const StateTraffic fsdp = state_traffic(preset("fsdp", frontier()).placement, wire, frontier());
   EXPECT_THAT(fsdp.param_gather, ElementsAre(32768, 24576, 7680));
   EXPECT_THAT(fsdp.secondary_gather, ElementsAre(0, 0, 0));
@@ -240,7 +252,7 @@ double inter_node(const Scheme& scheme,
 
 TEST(StateTraffic, MovesBetweenNodesWhatIsPublished) {
   constexpr std::int64_t kM = std::int64_t{2} * 3 * 128 * 256;
-  const WireBytes full = {.param = kM, .secondary = kM, .grad = kM};
+  const WireBytes full = on_all_levels(kM, kM);
   for (const double a : {1.0, 4.0}) {
     EXPECT_EQ(inter_node({"zero3", 2, 0}, full, kM, a), 3 * a);
     EXPECT_EQ(inter_node({"zero1", 2, 0}, full, kM, a), 2);
@@ -248,18 +260,63 @@ TEST(StateTraffic, MovesBetweenNodesWhatIsPublished) {
     EXPECT_EQ(inter_node({"zeropp", 1, 1}, full, kM, a), 2 * a);
     EXPECT_EQ(inter_node({"topo", 2, 0}, full, kM, a), 2);
   }
-  const WireBytes codes = {.param = kM / 2, .secondary = kM / 2, .grad = kM / 4};
+  const WireBytes codes = on_all_levels(kM / 2, kM / 4);
   EXPECT_EQ(inter_node({"topo", 2, 0}, codes, kM, 4), 0.75);
   EXPECT_EQ(inter_node({"zeropp", 1, 1}, codes, kM, 1), 0.75);
   // With an f32 scale for each block of 256: 260/512 and 132/512 of 16 bits.
-  const WireBytes scaled = {.param = kM * 260 / 512, .secondary = 0, .grad = kM * 132 / 512};
+  const Wire int8 = {.formats = {WireFormat::kInt8}};
+  const Wire int4 = {.formats = {WireFormat::kInt4}};
+  const WireBytes scaled =
+      wire_bytes({.param = int8, .secondary = int8, .grad = int4, .update = int8},
+                 kM / 2,
+                 DType::kBF16,
+                 frontier());
   EXPECT_EQ(inter_node({"topo", 2, 0}, scaled, kM, 4), 0.5078125 + 0.2578125);
+  EXPECT_EQ(inter_node({"zeropp", 1, 1}, scaled, kM, 1), 0.5078125 + 0.2578125);
+}
+
+// 12 ranks on two levels: 3 * 12 * 256 elements once padded.
+TEST(StateTraffic, FormatsDifferByLevelAndState) {
+  const Mesh mesh = make_mesh(test_cluster({4, 3}), {.data = 12});
+  constexpr std::int64_t kElements = std::int64_t{3} * 12 * 256;
+  const StateWires wires = {.param = {{WireFormat::kInt8}, 128},
+                            .secondary = {},
+                            .grad = {{WireFormat::kF32, WireFormat::kInt4}}};
+  const WireBytes bytes = wire_bytes(wires, kElements - 255, DType::kBF16, mesh);
+  EXPECT_THAT(bytes.param, ElementsAre(kElements / 128 * 132, kElements / 128 * 132));
+  EXPECT_THAT(bytes.secondary, ElementsAre(kElements * 2, kElements * 2));
+  EXPECT_THAT(bytes.grad, ElementsAre(kElements * 4, kElements / 256 * 132));
+  EXPECT_THAT(bytes.update, ElementsAre(kElements * 2, kElements * 2));
+  const Placement zeropp = {.param = 12, .secondary = 4, .grad = 12, .optimizer = 12};
+  const StateTraffic traffic = state_traffic(zeropp, bytes, mesh);
+  EXPECT_THAT(traffic.secondary_write, ElementsAre(0, kElements / 128 * 132 / 4 / 3 * 2));
+  EXPECT_THAT(traffic.secondary_gather, ElementsAre(kElements * 2 / 4 * 3, 0));
+  EXPECT_THAT(traffic.grad_reduce,
+              ElementsAre(kElements * 4 / 4 * 3, kElements / 256 * 132 / 4 / 3 * 2));
+  EXPECT_EQ(
+      error_of(ErrorCode::kInvalidArgument,
+               [&] {
+                 wire_bytes(
+                     {.param = {WireFormats(3, WireFormat::kF32)}}, kElements, DType::kF32, mesh);
+               }),
+      "3 wire formats (f32 f32 f32) for 2 levels, expected one for each or one for all");
+}
+
+// Context and data share the node: its format is that of both axes.
+TEST(WireOfAxes, RepeatsALevelsFormatForItsAxes) {
+  const Mesh mesh = make_mesh(test_cluster({2, 8, 3}), {.data = 6, .tensor = 4, .context = 2});
+  const Wire wire = {{WireFormat::kInt8, WireFormat::kInt4}, 64};
+  const Wire axes = {{WireFormat::kInt8, WireFormat::kInt8, WireFormat::kInt4}, 64};
+  EXPECT_EQ(wire_of_axes(wire, mesh), axes);
+  EXPECT_EQ(wire_of_axes({}, mesh), Wire{});
 }
 
 TEST(StateTraffic, RefusesWhatDoesNotDivide) {
-  EXPECT_EQ(
-      error_of(ErrorCode::kInvalidArgument, [] { state_traffic({}, {.grad = 100}, frontier()); }),
-      "100 bytes of a padded tensor on the wire do not divide by 128 ranks");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument,
+                     [] { state_traffic({}, on_all_levels(128, 100), frontier()); }),
+            "100 bytes of a padded tensor on the wire do not divide by 128 ranks");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { state_traffic({}, {}, frontier()); }),
+            "bytes of a padded tensor on 0 levels, expected 3");
   EXPECT_EQ(
       error_of(ErrorCode::kInvalidConfig, [] { state_traffic({.param = 3}, {}, frontier()); }),
       "state: param degree 3, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
@@ -267,29 +324,38 @@ TEST(StateTraffic, RefusesWhatDoesNotDivide) {
 
 TEST(StateBytes, ByPlacementAndDtype) {
   constexpr std::int64_t kElements = std::int64_t{128} * 256;
-  const auto held = [&](std::string_view name, DType dtype, bool several) {
-    return state_bytes(preset(name, frontier()).placement, kElements, dtype, several);
+  const auto held = [&](std::string_view name, DType compute, DType grad) {
+    return state_bytes(preset(name, frontier()).placement,
+                       {.elements = kElements, .ranks = 128, .compute = compute, .grad = grad});
   };
   const std::int64_t e = kElements;
-  EXPECT_EQ(held("ddp", DType::kBF16, false), (StateBytes{2 * e, 0, 2 * e, 12 * e}));
-  EXPECT_EQ(held("ddp", DType::kBF16, true), (StateBytes{2 * e, 0, 4 * e, 12 * e}));
-  EXPECT_EQ(held("ddp", DType::kF32, true), (StateBytes{4 * e, 0, 4 * e, 8 * e}));
-  EXPECT_EQ(held("fsdp", DType::kF32, false),
+  EXPECT_EQ(held("ddp", DType::kBF16, DType::kBF16), (StateBytes{2 * e, 0, 2 * e, 12 * e}));
+  EXPECT_EQ(held("ddp", DType::kBF16, DType::kF32), (StateBytes{2 * e, 0, 4 * e, 12 * e}));
+  EXPECT_EQ(held("ddp", DType::kF32, DType::kF32), (StateBytes{4 * e, 0, 4 * e, 8 * e}));
+  EXPECT_EQ(held("fsdp", DType::kF32, DType::kF32),
             (StateBytes{4 * e / 128, 0, 4 * e / 128, 8 * e / 128}));
-  EXPECT_EQ(held("zero1", DType::kF32, false), (StateBytes{4 * e, 0, 4 * e, 12 * e / 128}));
-  EXPECT_EQ(held("zeropp", DType::kBF16, false),
+  EXPECT_EQ(held("zero1", DType::kF32, DType::kF32), (StateBytes{4 * e, 0, 4 * e, 12 * e / 128}));
+  EXPECT_EQ(held("zeropp", DType::kBF16, DType::kBF16),
             (StateBytes{2 * e / 128, 2 * e / 8, 2 * e / 128, 12 * e / 128}));
-  EXPECT_EQ(held("zeropp", DType::kF32, false),
+  EXPECT_EQ(held("zeropp", DType::kF32, DType::kF32),
             (StateBytes{4 * e / 128, 4 * e / 8, 4 * e / 128, 8 * e / 128}));
-  EXPECT_EQ(held("shard-grad-op", DType::kBF16, false),
+  EXPECT_EQ(held("shard-grad-op", DType::kBF16, DType::kBF16),
             (StateBytes{2 * e / 128, 2 * e, 2 * e / 128, 12 * e / 128}));
   // The Frontier scheme holds 2/2 + 4/8 + 12/128 = 1.59375 bytes a parameter.
-  EXPECT_EQ(held("topo", DType::kBF16, true).total(), 52224);
+  EXPECT_EQ(held("topo", DType::kBF16, DType::kF32).total(), 52224);
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument,
-                     [] { state_bytes({.grad = 8}, 100, DType::kF32, false); }),
-            "100 elements do not divide by degree 8; pad them with padded_elements()");
-  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { state_bytes({}, 256, DType::kF16, false); }),
-            "state of compute dtype f16, expected f32 or bf16");
+                     [] { state_bytes({.grad = 8}, {.elements = 100, .ranks = 12}); }),
+            "state of degree 8 on 12 ranks, which it does not divide");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument,
+                     [] { state_bytes({}, {.elements = 256, .compute = DType::kF16}); }),
+            "training state in f16, expected f32 or bf16");
+}
+
+TEST(StateBytes, PadsSlicesOnly) {
+  const StateTensor odd = {.elements = 1000, .ranks = 4, .compute = DType::kBF16};
+  EXPECT_EQ(state_bytes({}, odd), (StateBytes{2000, 0, 4000, 12000}));
+  EXPECT_EQ(state_bytes({.param = 4, .secondary = 1, .grad = 4, .optimizer = 4}, odd),
+            (StateBytes{512, 2000, 1024, 3072}));
 }
 
 // All ranks together send what each state needs: a gather or scatter over D ranks moves D - 1
@@ -300,11 +366,12 @@ TEST(StateTraffic, AddsUpOverLevels) {
     const std::vector<std::int64_t> degrees = data_degrees(mesh);
     const std::int64_t n = degrees.back();
     const std::int64_t volume = 4 * padded_elements(1 + static_cast<std::int64_t>(seed), n);
+    const std::vector<std::int64_t> volumes(degrees.size() - 1, volume);
     for (const std::int64_t degree : degrees) {
-      const StateTraffic traffic =
-          state_traffic({.param = degree, .secondary = 1, .grad = degree, .optimizer = degree},
-                        {.param = volume, .secondary = volume, .grad = volume},
-                        mesh);
+      const StateTraffic traffic = state_traffic(
+          {.param = degree, .secondary = 1, .grad = degree, .optimizer = degree},
+          {.param = volumes, .secondary = volumes, .grad = volumes, .update = volumes},
+          mesh);
       std::int64_t gathered = 0;
       std::int64_t beyond = 0;
       for (std::size_t i = 0; i < traffic.param_gather.size(); ++i) {

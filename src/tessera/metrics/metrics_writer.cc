@@ -48,15 +48,21 @@ std::size_t kept_bytes(std::string_view text, std::int64_t last_step, const std:
 }  // namespace
 
 std::string to_json(const StepMetrics& metrics) {
-  return nlohmann::ordered_json({{"step", metrics.step},
-                                 {"loss", metrics.loss},
-                                 {"grad_norm", metrics.grad_norm},
-                                 {"lr", metrics.lr},
-                                 {"tokens", metrics.tokens},
-                                 {"step_seconds", metrics.step_seconds},
-                                 {"tokens_per_second", metrics.tokens_per_second},
-                                 {"memory_bytes", metrics.memory_bytes}})
-      .dump();
+  nlohmann::ordered_json json({{"step", metrics.step},
+                               {"loss", metrics.loss},
+                               {"grad_norm", metrics.grad_norm},
+                               {"lr", metrics.lr},
+                               {"tokens", metrics.tokens},
+                               {"step_seconds", metrics.step_seconds},
+                               {"tokens_per_second", metrics.tokens_per_second},
+                               {"memory_bytes", metrics.memory_bytes}});
+  for (const auto& [level, bytes] : metrics.comm_bytes) {
+    for (const TrafficClass traffic_class : kTrafficClasses) {
+      json["comm_bytes"][level][name(traffic_class)] =
+          bytes.at(static_cast<std::size_t>(traffic_class));
+    }
+  }
+  return json.dump();
 }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t resume_step)

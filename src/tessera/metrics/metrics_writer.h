@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tessera/base/file.h"
+#include "tessera/mesh/traffic.h"
 
 namespace tessera {
 
@@ -18,6 +19,7 @@ struct StepMetrics {
   double step_seconds = 0.0;
   double tokens_per_second = 0.0;
   std::int64_t memory_bytes = 0;
+  Traffic comm_bytes = {};  // that rank 0 sent, by level; empty for one rank
 };
 
 // One JSON object on one line, without its end. Floats have enough digits to read back to the same

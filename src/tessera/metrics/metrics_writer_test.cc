@@ -67,6 +67,13 @@ TEST(StepMetrics, HasTheDocumentedKeysInOrder) {
             R"("tokens_per_second":20480.0,"memory_bytes":1024})");
 }
 
+TEST(StepMetrics, TellsWhatWasSentByLevelAndClass) {
+  const std::string line = to_json({.comm_bytes = {{"node", {1, 2, 3}}, {"pair", {4, 5, 6}}}});
+  EXPECT_THAT(line,
+              testing::EndsWith(R"("comm_bytes":{"node":{"state":1,"tensor":2,"scalar":3},)"
+                                R"("pair":{"state":4,"tensor":5,"scalar":6}}})"));
+}
+
 TEST(StepMetrics, FloatsReadBackExactly) {
   for (const double value : {1.0 / 3.0,
                              8.123456789012345e-300,

@@ -20,6 +20,7 @@ struct ModelInputs {
 struct ModelOutputs {
   Value hidden;
   Value head;
+  std::int64_t vocab = 0;  // rows of the head that count, the others are padding; 0: all
 };
 
 // A model is a function that writes its forward graph. It says nothing about parallelism, gradients
@@ -29,7 +30,7 @@ using Model = std::function<ModelOutputs(GraphBuilder& builder, const ModelInput
 // A model and the sizes that the rest of the program needs to know.
 struct ModelDescription {
   Model model;
-  std::int64_t vocab = 0;
+  std::int64_t vocab = 0;  // entries that tokens name, without padding
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
   std::int64_t head_dim = 0;

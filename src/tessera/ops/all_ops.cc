@@ -1,10 +1,13 @@
 #include "tessera/ops/all_ops.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -173,8 +176,49 @@ Cost cost(const Op& op, Types operands) {
   return std::visit([&](const auto& attrs) { return cost(attrs, operands); }, op.attrs());
 }
 
+Traffic traffic(const Op& op, Types operands) {
+  Traffic sent;
+  for (const CollectiveUse& use : collectives(op, operands)) {
+    add(sent, use.sent, use.count);
+  }
+  return sent;
+}
+
 void backward(const Op& op, GradBuilder& grad) {
   std::visit([&](const auto& attrs) { backward(attrs, grad); }, op.attrs());
+}
+
+Collectives collectives(const Op& op, Types operands) {
+  return std::visit(
+      [&](const auto& attrs) -> Collectives {
+        if constexpr (requires { collectives(attrs, operands); }) {
+          return collectives(attrs, operands);
+        } else {
+          return {};
+        }
+      },
+      op.attrs());
+}
+
+OpRef rewritten(const Op& op, Types whole, std::string_view factor, const AxisSizes& axes) {
+  const FactorRule rule = factors(op, whole);
+  TESSERA_CHECK(std::ranges::find(rule.rewrite, factor) != rule.rewrite.end(),
+                "{} has no form for factor {}: {}",
+                info(op).name,
+                factor,
+                to_string(rule));
+  return std::visit(
+      [&](const auto& attrs) -> OpRef {
+        if constexpr (requires { rewritten(attrs, whole, axes); }) {
+          return rewritten(attrs, whole, axes);
+        } else {
+          fail(ErrorCode::kInternal,
+               "{} names factor {} but has no form for it",
+               info(attrs).name,
+               factor);
+        }
+      },
+      op.attrs());
 }
 
 bool equal(const Op& a, const Op& b) {

@@ -6,6 +6,7 @@
 
 #include "tessera/ops/adamw/adamw.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/bias/bias.h"
 #include "tessera/ops/collective/collective.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/custom/custom.h"
@@ -25,10 +26,14 @@ namespace tessera {
 
 // The closed list of ops. To add one: its folder, an include above, a line below.
 using OpVariant = std::variant<AddAttrs,
+                               AddBiasAttrs,
                                AdamwAttrs,
+                               AllGatherAttrs,
                                AllReduceAttrs,
+                               AllReduceSlicesAttrs,
                                AttentionAttrs,
                                AttentionBackwardAttrs,
+                               BiasGradientAttrs,
                                CastAttrs,
                                ClipScaleAttrs,
                                ConcatAttrs,
@@ -41,8 +46,10 @@ using OpVariant = std::variant<AddAttrs,
                                LayerNormAttrs,
                                LayerNormBackwardAttrs,
                                LayerNormWeightGradientAttrs,
+                               LocalSliceAttrs,
                                MatmulAttrs,
                                MulAttrs,
+                               ReduceScatterAttrs,
                                ReduceSlicesAttrs,
                                RmsNormAttrs,
                                RmsNormBackwardAttrs,

@@ -16,6 +16,18 @@ const TensorType& operand(Types operands, std::size_t index) {
 
 }  // namespace
 
+std::string_view name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+  }
+  return "unknown collective";
+}
+
 Cost streaming_cost(double flop, Types operands, Types results) {
   Cost total{.flop = flop};
   for (const TensorType& type : operands) {
@@ -70,6 +82,16 @@ void require_same_shape(Types operands, std::size_t a, std::size_t b) {
                   to_string(first),
                   b,
                   to_string(second));
+}
+
+void require_vocab_shard(const std::string& axes, std::int64_t whole, std::int64_t bound) {
+  const std::int64_t ranks = num_ranks(parse_axes(axes));
+  TESSERA_REQUIRE(axes.empty() ? whole == 0 : whole > 0 && whole <= ranks * bound,
+                  ErrorCode::kInvalidArgument,
+                  "{} entries of a vocabulary of {} on each of {} ranks",
+                  bound,
+                  whole,
+                  ranks);
 }
 
 TensorType with_dtype(TensorType type, DType dtype) {

@@ -2,7 +2,9 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -11,7 +13,10 @@
 #include "tessera/ir/op.h"
 #include "tessera/ir/tensor_type.h"
 #include "tessera/ir/view.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/mesh/factor_rule.h"
+#include "tessera/mesh/layout.h"
+#include "tessera/mesh/traffic.h"
 
 namespace tessera {
 
@@ -36,6 +41,26 @@ struct Cost {
 // Cost with `flop` and the traffic of reading all operands and writing all results once.
 Cost streaming_cost(double flop, Types operands, Types results);
 
+enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };
+
+// "all_gather", ...
+std::string_view name(CollectiveKind kind);
+
+// Equal collectives that one execution of an op runs, one after the other.
+struct CollectiveUse {
+  AxisSizes axes;  // innermost first
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  DType dtype = DType::kF32;
+  std::optional<PartialOp> fold = std::nullopt;  // none for a gather
+  std::int64_t bytes = 0;  // of the whole that is gathered or folded, padding included
+  std::int64_t count = 1;  // how many there are
+  Traffic sent = {};       // by a rank, for one of them
+
+  friend bool operator==(const CollectiveUse&, const CollectiveUse&) = default;
+};
+
+using Collectives = std::vector<CollectiveUse>;
+
 // An op is a plain attribute struct with this overload set; ops/all_ops.h holds the list. Kernels
 // are checked where they are linked (backend/cpu/dispatch.cc and its siblings), so that a missing
 // one fails to compile there.
@@ -52,7 +77,21 @@ concept OpAttrs = std::equality_comparable<A> && std::copyable<A> &&
 
 FactorRule factors(const Op& op, Types operands);
 Cost cost(const Op& op, Types operands);
+
 void backward(const Op& op, GradBuilder& grad);
+
+// What an execution moves between ranks, in order. An op that communicates has an overload
+// collectives(attrs, operands); the others move nothing.
+Collectives collectives(const Op& op, Types operands);
+
+// What one rank sends in all of them, by mesh axis.
+Traffic traffic(const Op& op, Types operands);
+
+// The form of the op for operands and results that are cut along `factor`, which the `rewrite` list
+// of its rule names, over `axes` (padded where the bound does not divide). `whole` are the
+// operands' global types. An op with such a list has an overload rewritten(attrs, whole, axes) for
+// it.
+OpRef rewritten(const Op& op, Types whole, std::string_view factor, const AxisSizes& axes);
 
 // Throws kInvalidArgument unless operand `index` has `num_dims` dims (-1: any) and, when given, a
 // dtype accepted by `accepts`.
@@ -62,6 +101,10 @@ void require_dtype(Types operands, std::size_t index, DType dtype);
 
 // Throws kInvalidArgument unless both operands have the same bounds in all dims.
 void require_same_shape(Types operands, std::size_t a, std::size_t b);
+
+// Throws kInvalidArgument unless `bound` is a shard's of a vocabulary of `whole` entries over
+// `axes`, or there are no axes and `whole` is 0.
+void require_vocab_shard(const std::string& axes, std::int64_t whole, std::int64_t bound);
 
 // `type` with another dtype.
 TensorType with_dtype(TensorType type, DType dtype);

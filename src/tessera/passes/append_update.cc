@@ -60,7 +60,9 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
     edit.insert(NodeId::of(producer.at() + 1),
                 {.op = make_op(ReduceSlicesAttrs{
                      .axes = axes_text(state, 0, state.grad),
-                     .slice = slice_elements(state, graph[output.value].type, state.grad)}),
+                     .slice = slice_elements(state, graph[output.value].type, state.grad),
+                     .wire = wire_text(state, state.wires.grad, 0, state.grad),
+                     .block = state.wires.grad.block}),
                  .operands = {output.value},
                  .results = {slice},
                  .phase = made_by.phase,
@@ -133,25 +135,36 @@ class Update {
         update_number_(builder.scalar("update_number")),
         apply_(builder.scalar("apply")) {}
 
-  // The sum over the ranks of axes [begin, all).
-  Value summed(const Value& value, std::size_t begin = 0) const {
-    if (begin == state_.axes.size()) {
-      return value;
-    }
-    return collective(AllReduceAttrs{.axes = axes_text(state_, begin, state_.axes.size())}, value);
+  // The sum over all ranks.
+  Value summed(const Value& value) const {
+    return state_.axes.empty()
+               ? value
+               : collective(AllReduceAttrs{.axes = axes_text(state_, 0, state_.axes.size())},
+                            value);
   }
 
   // What adamw takes: the slice over the optimizer's axes (or all) of the global gradient of
   // `type`.
   Value reduced(const Value& gradient, const TensorType& type) const {
+    const Wire& wire = state_.wires.grad;
+    const std::size_t all = state_.axes.size();
     Value result = gradient;
     if (state_.grad < state_.optimizer) {
+      result = collective(
+          ReduceSlicesAttrs{.axes = axes_text(state_, state_.grad, state_.optimizer),
+                            .slice = slice_elements(state_, type, state_.optimizer),
+                            .wire = wire_text(state_, wire, state_.grad, state_.optimizer),
+                            .block = wire.block},
+          result);
+    }
+    if (state_.optimizer < all) {
       result =
-          collective(ReduceSlicesAttrs{.axes = axes_text(state_, state_.grad, state_.optimizer),
-                                       .slice = slice_elements(state_, type, state_.optimizer)},
+          collective(AllReduceSlicesAttrs{.axes = axes_text(state_, state_.optimizer, all),
+                                          .wire = wire_text(state_, wire, state_.optimizer, all),
+                                          .block = wire.block},
                      result);
     }
-    return summed(result, state_.optimizer);
+    return result;
   }
 
   void run(const std::vector<ValueId>& parameters,
@@ -229,23 +242,32 @@ class Update {
     if (gathers) {
       const DType dtype = parameter.type().dtype;
       const Value slice = dtype == DType::kF32 ? content : cast(content, dtype);
-      content = gathered(slice, state_.param, state_.optimizer, parameter.type());
+      content =
+          gathered(slice, {state_.wires.update, state_.param, state_.optimizer}, parameter.type());
       builder_.update(parameter, content);
     }
     if (const ValueId copy = builder_.graph().find_source(secondary_name(name)); copy.valid()) {
       const Value secondary = builder_.handle(copy);
-      builder_.update(secondary,
-                      gathered(content, state_.secondary, state_.param, secondary.type()));
+      builder_.update(
+          secondary,
+          gathered(
+              content, {state_.wires.param, state_.secondary, state_.param}, secondary.type()));
     }
   }
 
-  // What slices over the first `to` axes are over the first `from`, of this type.
-  Value gathered(const Value& slice,
-                 std::size_t from,
-                 std::size_t to,
-                 const TensorType& type) const {
-    return collective(
-        GatherSlicesAttrs{.axes = axes_text(state_, from, to), .type = to_string(type)}, slice);
+  // From slices over the first `to` axes to those over the first `from`.
+  struct Gather {
+    const Wire& wire;
+    std::size_t from;
+    std::size_t to;
+  };
+
+  Value gathered(const Value& slice, const Gather& hop, const TensorType& type) const {
+    return collective(GatherSlicesAttrs{.axes = axes_text(state_, hop.from, hop.to),
+                                        .type = to_string(type),
+                                        .wire = wire_text(state_, hop.wire, hop.from, hop.to),
+                                        .block = hop.wire.block},
+                      slice);
   }
 
   GraphBuilder& builder_;

@@ -163,21 +163,28 @@ void loss_with_gradients(Fusion& fusion, NodeId id) {
     return;
   }
   const Node& node = fusion.node(id);
-  for (const NodeId other : fusion.readers(node.operands[0])) {
+  for (const NodeId other : fusion.readers(node.operands[2])) {  // the labels
     const auto* attrs = fusion.op<CrossEntropyAttrs>(other);
     if (attrs == nullptr || attrs->loss) {
       continue;
     }
     const Node& gradients = fusion.node(other);
-    if (!std::equal(node.operands.begin(), node.operands.end(), gradients.operands.begin())) {
+    if (!std::equal(node.operands.begin(),
+                    node.operands.end(),
+                    gradients.operands.begin(),
+                    [&](ValueId a, ValueId b) { return same_content(fusion.graph(), a, b); })) {
       continue;
     }
     CrossEntropyAttrs joint = *attrs;
     joint.loss = true;
+    std::vector<ValueId> operands = node.operands;
+    operands.insert(operands.end(),
+                    gradients.operands.begin() + static_cast<std::ptrdiff_t>(operands.size()),
+                    gradients.operands.end());
     fusion.replace({id, other},
                    id,
                    {.op = make_op(joint),
-                    .operands = gradients.operands,
+                    .operands = std::move(operands),
                     .results = {node.results[0], gradients.results[0], gradients.results[1]},
                     .phase = node.phase,
                     .layer = node.layer});

@@ -143,6 +143,18 @@ Graph GraphEdit::apply() const {
   return rebuild(graph_, nodes, outputs_, static_cast<std::size_t>(num_values_));
 }
 
+bool same_content(const Graph& graph, ValueId a, ValueId b) {
+  const ValueInfo& x = graph[a];
+  const ValueInfo& y = graph[b];
+  if (a == b || !x.producer.valid() || !y.producer.valid()) {
+    return a == b;
+  }
+  const Node& first = graph.nodes[x.producer.at()];
+  const Node& second = graph.nodes[y.producer.at()];
+  return x.result_index == y.result_index && first.operands == second.operands &&
+         equal(*first.op, *second.op);
+}
+
 Graph without_dead_nodes(const Graph& graph) {
   return GraphEdit(graph).apply();
 }

@@ -51,6 +51,10 @@ class GraphEdit {
   std::vector<Output> outputs_;
 };
 
+// Whether two values are one, or results of equal nodes on the same operands: a collective that is
+// repeated, say.
+bool same_content(const Graph& graph, ValueId a, ValueId b);
+
 // The same graph without nodes whose results nobody reads; values renumbered in order of
 // definition.
 Graph without_dead_nodes(const Graph& graph);

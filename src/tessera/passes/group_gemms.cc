@@ -135,7 +135,7 @@ class GroupRewriter {
     for (const NodeId user : users_[arrived->at()]) {
       const Node& node = graph_.nodes[user.at()];
       if (matmul_of(node) != nullptr && node.phase == Phase::kWeightGradient &&
-          node.operands[0] == *arrived && node.operands[1] == group_.input) {
+          node.operands[0] == *arrived && same_content(graph_, node.operands[1], group_.input)) {
         weight_gradients.push_back(user);
       }
     }
@@ -240,7 +240,7 @@ class GroupRewriter {
     const Node& like = graph_.nodes[products[0].at()];
     const ValueId gradient = concat_once(position, first_operands(products), result_dim(), like);
     const ValueId whole = edit_.fresh();
-    edit_.insert(position, make(like.op, {gradient, group_.input}, whole, like));
+    edit_.insert(position, make(like.op, {gradient, like.operands[1]}, whole, like));
     std::vector<ValueId> parts;
     for (const NodeId node : products) {
       parts.push_back(graph_.nodes[node.at()].results[0]);

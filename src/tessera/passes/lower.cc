@@ -186,7 +186,7 @@ class Lowering {
   }
 
   Instruction make_instruction(const Node& node, Place here) {
-    Instruction instruction{.op = node.op, .operands = {}, .results = {}};
+    Instruction instruction{.op = node.op, .operands = {}, .results = {}, .layer = node.layer};
     std::vector<View> operands;
     std::vector<View> results;
     for (const ValueId value : node.operands) {
@@ -209,7 +209,7 @@ class Lowering {
     const auto [found, is_new] =
         workspaces_.try_emplace(here, BufferId::of(program_.buffers.size()));
     if (is_new) {
-      program_.buffers.push_back({.name = format("workspace {}.{}", here.action, here.instruction),
+      program_.buffers.push_back({.name = workspace_name(here),
                                   .category = Category::kWorkspace,
                                   .begin = here,
                                   .end = here});
@@ -227,6 +227,10 @@ class Lowering {
 };
 
 }  // namespace
+
+std::string workspace_name(Place place) {
+  return format("workspace {}.{}", place.action, place.instruction);
+}
 
 Program lower(const Graph& graph, const LowerOptions& options) {
   return Lowering(graph, options).run();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "tessera/ir/graph.h"
 #include "tessera/ir/view.h"
@@ -28,6 +29,9 @@ struct LowerOptions {
 // adding. Offsets are left to plan_memory(). Errors: kInternal where the graph asks for an
 // impossible placement.
 Program lower(const Graph& graph, const LowerOptions& options);
+
+// What the workspace of the instruction at `place` is called.
+std::string workspace_name(Place place);
 
 // Gives every buffer an offset in the arena: first what lives always, then the largest first at the
 // lowest place that is free for its whole life.

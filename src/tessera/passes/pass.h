@@ -5,6 +5,8 @@
 
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/mesh/dim_axes.h"
+#include "tessera/mesh/placement.h"
 #include "tessera/passes/partition.h"
 
 namespace tessera {
@@ -13,13 +15,15 @@ namespace tessera {
 
 // Over which axes training state is cut (DESIGN section 5): each state over the first so many of
 // `axes`, the ranks over which gradients are partial, innermost level first; secondary is at most
-// param, param at most grad, grad at most optimizer.
+// param, param at most grad, grad at most optimizer. The formats of `wires` are those of `axes`,
+// one for each or one for all.
 struct StateAxes {
   AxisSizes axes;
   std::size_t param = 0;
   std::size_t secondary = 0;
   std::size_t grad = 0;
   std::size_t optimizer = 0;
+  StateWires wires = {};
 };
 
 // Parameters at rest as slices over state.param axes, under their old names. Each layer's forward
@@ -45,7 +49,7 @@ struct UpdateOptions {
   double clip = 1.0;
   std::int64_t num_microbatches = 1;
   StateAxes state = {};
-  DimAxes dims = {};  // by which axes gradients are cut: their squares add up over these
+  DimAxes dims = {};  // how gradients are cut: their squares add up over the axes
 };
 
 Graph append_update(Graph graph, const UpdateOptions& options);

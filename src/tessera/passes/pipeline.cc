@@ -5,6 +5,7 @@
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/passes/overlap.h"
 
 namespace tessera {
 namespace {
@@ -33,10 +34,17 @@ class Stages {
   int number_ = 0;
 };
 
-// The memory plan comes last: before it, buffers have no offsets to verify.
-Program to_program(const Graph& graph, std::int64_t num_microbatches, const WorkspaceQuery& query) {
-  return plan_memory(
-      lower(graph, {.num_microbatches = num_microbatches, .workspace_bytes = query}));
+// The memory plan comes last: before it, buffers have no offsets to verify. Streams come before it,
+// since what another stream uses must lie apart for longer.
+Program to_program(const Graph& graph,
+                   std::int64_t num_microbatches,
+                   const CompileOptions& options) {
+  Program program = lower(
+      graph, {.num_microbatches = num_microbatches, .workspace_bytes = options.workspace_bytes});
+  if (options.overlap) {
+    program = overlap(std::move(program), options.overlap_layers);
+  }
+  return plan_memory(std::move(program));
 }
 
 }  // namespace
@@ -50,7 +58,11 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 
   // From the graph of all ranks to that of each.
   if (!options.update.dims.empty()) {
-    graph = stage("partition", partition(graph, options.update.dims, options.update.state.axes));
+    const LaidOutGraph laid_out =
+        stage("propagate_layouts",
+              propagate_layouts(std::move(graph), options.update.dims, options.update.state.axes));
+    graph = stage("localize", localize(laid_out));
+    graph = stage("resolve_reshards", resolve_reshards(graph));
   }
 
   // Which products run as one GEMM is decided while the model's structure is still plain to see.
@@ -73,8 +85,7 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   if (options.fuse) {
     graph = stage("fuse", fuse(graph));
   }
-  return stage("program",
-               to_program(graph, options.update.num_microbatches, options.workspace_bytes));
+  return stage("program", to_program(graph, options.update.num_microbatches, options));
 }
 
 Program compile_forward(Graph forward, const CompileOptions& options) {
@@ -86,7 +97,7 @@ Program compile_forward(Graph forward, const CompileOptions& options) {
   if (options.fuse) {
     graph = stage("fuse", fuse(graph));
   }
-  return stage("program", to_program(graph, 1, options.workspace_bytes));
+  return stage("program", to_program(graph, 1, options));
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -15,6 +16,8 @@ struct CompileOptions {
   bool recompute = false;
   bool fuse = true;
   bool group_gemms = true;
+  bool overlap = false;             // collectives of training state on a stream of their own
+  std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
   std::filesystem::path dump = {};  // a directory that gets the text of every level; empty: none
   WorkspaceQuery workspace_bytes = {};
 };

@@ -70,11 +70,13 @@ class Occupancy {
   // those above them.
   template <class Act>
   void visit(const Buffer& buffer, Act act) {
-    const auto first = std::lower_bound(begins_.begin(), begins_.end(), buffer.begin);
-    const auto last = std::upper_bound(begins_.begin(), begins_.end(), buffer.end);
-    const auto from = static_cast<std::size_t>(first - begins_.begin());
-    const auto to = static_cast<std::size_t>(last - begins_.begin());
-    visit(1, 0, begins_.size(), from, to, act);
+    for (const LifeSpan& span : life_spans(buffer)) {
+      const auto first = std::lower_bound(begins_.begin(), begins_.end(), span.begin);
+      const auto last = std::upper_bound(begins_.begin(), begins_.end(), span.end);
+      const auto from = static_cast<std::size_t>(first - begins_.begin());
+      const auto to = static_cast<std::size_t>(last - begins_.begin());
+      visit(1, 0, begins_.size(), from, to, act);
+    }
   }
 
   // Node `at` stands for moments [low, high), the life for [from, to).
@@ -120,7 +122,9 @@ Program plan_memory(Program program) {
       }
       if (!buffer.persistent) {
         temporary.push_back(&buffer);
-        begins.push_back(buffer.begin);
+        for (const LifeSpan& span : life_spans(buffer)) {
+          begins.push_back(span.begin);
+        }
         continue;
       }
       buffer.offset = base;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -20,13 +21,18 @@ class LayerRecompute {
       : graph_(graph), edit_(edit), layer_(layer) {}
 
   void run() {
-    NodeId first{};
+    std::vector<NodeId> backward;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
       if (node.layer == layer_ && is_backward(node)) {
-        first = first.valid() ? first : NodeId::of(i);
-        redirect(NodeId::of(i));
+        backward.push_back(NodeId::of(i));
+        need(node);
       }
+    }
+    const NodeId first = backward.empty() ? NodeId{} : backward.front();
+    std::erase_if(backward, [&](NodeId id) { return takes_place_of_copy(id); });
+    for (const NodeId id : backward) {
+      redirect(id);
     }
     for (const NodeId source : needed_) {  // in node order
       insert_copy(first, graph_.nodes[source.at()]);
@@ -43,28 +49,50 @@ class LayerRecompute {
     return producer.layer == layer_ && producer.phase == Phase::kForward;
   }
 
-  // Marks the producer of `value`, and what it reads within the layer, for recomputation.
-  ValueId recomputed(ValueId value) {
-    const NodeId producer = graph_[value].producer;
-    if (needed_.insert(producer).second) {
-      const Node& node = graph_.nodes[producer.at()];
-      for (const ValueId result : node.results) {
-        copies_[result] = edit_.fresh();
-      }
-      for (const ValueId operand : node.operands) {
-        if (is_own_forward(operand)) {
-          recomputed(operand);
+  // Marks the forward nodes of the layer that `reader` needs for recomputation.
+  void need(const Node& reader) {
+    for (const ValueId operand : reader.operands) {
+      if (is_own_forward(operand) && needed_.insert(graph_[operand].producer).second) {
+        const Node& node = graph_.nodes[graph_[operand].producer.at()];
+        for (const ValueId result : node.results) {
+          copies_[result] = edit_.fresh();
         }
+        need(node);
       }
     }
-    return copies_.at(value);
+  }
+
+  // Whether a backward node repeats a forward one that is recomputed, as collectives do whose
+  // results are not kept, and views of them: they share the copy, which then makes the backward
+  // node's results.
+  bool takes_place_of_copy(NodeId id) {
+    const Node& node = graph_.nodes[id.at()];
+    std::vector<ValueId> operands = node.operands;
+    for (ValueId& operand : operands) {
+      const auto found = repeats_.find(operand);
+      operand = found != repeats_.end() ? found->second : operand;
+    }
+    const auto same = std::ranges::find_if(needed_, [&](NodeId source) {
+      const Node& other = graph_.nodes[source.at()];
+      return other.operands == operands && equal(*other.op, *node.op);
+    });
+    if (same == needed_.end() || !shared_.insert(*same).second) {
+      return false;
+    }
+    const std::vector<ValueId>& results = graph_.nodes[same->at()].results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      copies_[results[i]] = node.results[i];
+      repeats_[node.results[i]] = results[i];
+    }
+    edit_.remove(id);
+    return true;
   }
 
   void redirect(NodeId id) {
     const Node& node = graph_.nodes[id.at()];
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
-      if (is_own_forward(node.operands[i])) {
-        edit_.set_operand(id, i, recomputed(node.operands[i]));
+      if (const auto found = copies_.find(node.operands[i]); found != copies_.end()) {
+        edit_.set_operand(id, i, found->second);
       }
     }
   }
@@ -86,7 +114,9 @@ class LayerRecompute {
   GraphEdit& edit_;
   std::int32_t layer_;
   std::set<NodeId> needed_;
+  std::set<NodeId> shared_;  // of these, the ones whose copy stands for a backward node
   std::map<ValueId, ValueId> copies_;
+  std::map<ValueId, ValueId> repeats_;  // results of backward nodes that are gone: the forward ones
 };
 
 }  // namespace

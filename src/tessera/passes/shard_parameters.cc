@@ -18,6 +18,12 @@ struct Use {
   friend auto operator<=>(const Use&, const Use&) = default;
 };
 
+// The gradients of the loss follow it at once, and fuse() joins them where they read one head.
+Use use_of(const Node& node) {
+  const bool is_loss = node.op->get_if<CrossEntropyAttrs>() != nullptr;
+  return {.forward = node.phase == Phase::kForward || is_loss, .layer = node.layer};
+}
+
 // Where a parameter's gathers read.
 struct Kept {
   TensorType whole;
@@ -45,12 +51,16 @@ Graph shard_parameters(const Graph& graph, const StateAxes& state) {
                                       slice_type(state, whole, state.secondary));
     }
   }
-  const std::string axes = axes_text(state, 0, served_by);
+  const Wire& wire = has_secondary ? state.wires.secondary : state.wires.param;
+  const GatherSlicesAttrs gather = {.axes = axes_text(state, 0, served_by),
+                                    .type = {},
+                                    .wire = wire_text(state, wire, 0, served_by),
+                                    .block = wire.block};
   GraphEdit edit(sliced);
   std::map<std::pair<ValueId, Use>, ValueId> gathered;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    const Use use{.forward = node.phase == Phase::kForward, .layer = node.layer};
+    const Use use = use_of(node);
     for (std::size_t operand = 0; operand < node.operands.size(); ++operand) {
       const auto parameter = kept.find(node.operands[operand]);
       if (parameter == kept.end()) {
@@ -63,9 +73,10 @@ Graph shard_parameters(const Graph& graph, const StateAxes& state) {
       const auto [found, is_new] = gathered.try_emplace({parameter->first, use});
       if (is_new) {
         found->second = edit.fresh();
+        GatherSlicesAttrs attrs = gather;
+        attrs.type = to_string(parameter->second.whole);
         edit.insert(NodeId::of(i),
-                    {.op = make_op(GatherSlicesAttrs{.axes = axes,
-                                                     .type = to_string(parameter->second.whole)}),
+                    {.op = make_op(std::move(attrs)),
                      .operands = {parameter->second.source},
                      .results = {found->second},
                      .phase = node.phase,

@@ -1,5 +1,8 @@
 #include "tessera/passes/state_slices.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "tessera/base/format.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/ops/collective/collective.h"
@@ -13,6 +16,20 @@ AxisSizes first_axes(const StateAxes& state, std::size_t count) {
 std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end) {
   return to_string(AxisSizes(state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
                              state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
+}
+
+std::string wire_text(const StateAxes& state,
+                      const Wire& wire,
+                      std::size_t begin,
+                      std::size_t end) {
+  const WireFormats all = formats_of_levels(wire.formats, state.axes.size());
+  if (all.empty() || begin == end) {
+    return "";
+  }
+  const WireFormats formats(all.begin() + static_cast<std::ptrdiff_t>(begin),
+                            all.begin() + static_cast<std::ptrdiff_t>(end));
+  const bool is_one = std::ranges::count(formats, formats[0]) == std::ssize(formats);
+  return is_one ? std::string(name(formats[0])) : to_string(formats);
 }
 
 std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count) {

@@ -13,8 +13,8 @@
 //     buffer 1 "%7" activation 512 bytes x1 at 128 live (0, 1) .. (1, 4)
 //     input "tokens" = #0+0 i32[batch=1, seq=8] strides(8, 1)
 //     segment 0 "forward" forward chunk 0 {
-//       #1+0 f32[...] strides(...) = embedding(#3+0 ..., #0+0 ...) workspace 5 stream 0 wait 1
-//       signal 2
+//       #1+0 f32[...] strides(...) = embedding(#3+0 ..., #0+0 ...) workspace 5 stream 0 layer 2
+//       wait 1 signal 2
 //     }
 //     call 0 microbatch 0 instance 0
 //   }
@@ -54,6 +54,9 @@ std::string instruction_text(const Instruction& instruction) {
     text += format(" workspace {}", instruction.workspace.index);
   }
   text += format(" stream {}", instruction.stream.index);
+  if (instruction.layer >= 0) {
+    text += format(" layer {}", instruction.layer);
+  }
   for (const EventId event : instruction.waits) {
     text += format(" wait {}", event.index);
   }
@@ -224,6 +227,9 @@ class ProgramParser {
     }
     scanner_.expect("stream");
     result.stream = {scanner_.index()};
+    if (scanner_.accept("layer")) {
+      result.layer = scanner_.index();
+    }
     while (scanner_.accept("wait")) {
       result.waits.push_back({scanner_.index()});
     }

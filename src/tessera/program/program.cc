@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include "tessera/base/checked.h"
@@ -62,6 +63,15 @@ std::int64_t Buffer::total_bytes() const {
   return *total;
 }
 
+std::vector<LifeSpan> life_spans(const Buffer& buffer) {
+  if (!buffer.lives_into_next_microbatch()) {
+    return {{.begin = buffer.begin, .end = buffer.end}};
+  }
+  constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
+  return {{.begin = {}, .end = buffer.end},
+          {.begin = buffer.begin, .end = {.action = kLast, .instruction = 0}}};
+}
+
 const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name) {
   const auto found = std::find_if(bindings.begin(), bindings.end(), [&](const Binding& binding) {
     return binding.name == binding_name;
@@ -112,10 +122,12 @@ std::vector<MemoryRow> memory_by_category(const Program& program) {
         always += buffer.total_bytes();
         continue;
       }
-      changes[buffer.begin] += buffer.total_bytes();
-      Place after = buffer.end;
-      ++after.instruction;
-      changes[after] -= buffer.total_bytes();
+      for (const LifeSpan& span : life_spans(buffer)) {
+        changes[span.begin] += buffer.total_bytes();
+        Place after = span.end;
+        ++after.instruction;
+        changes[after] -= buffer.total_bytes();
+      }
     }
     std::int64_t alive = always;
     row.peak_bytes = always;
@@ -132,8 +144,8 @@ namespace {
 
 bool equal_instructions(const Instruction& a, const Instruction& b) {
   return equal(*a.op, *b.op) && a.operands == b.operands && a.results == b.results &&
-         a.workspace == b.workspace && a.stream == b.stream && a.waits == b.waits &&
-         a.signals == b.signals;
+         a.workspace == b.workspace && a.stream == b.stream && a.layer == b.layer &&
+         a.waits == b.waits && a.signals == b.signals;
 }
 
 bool equal_segments(const Segment& a, const Segment& b) {

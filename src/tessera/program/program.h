@@ -38,7 +38,9 @@ struct Place {
 };
 
 // A stretch of the arena. It lives from `begin` to `end`, both included; a persistent buffer lives
-// always, and has neither. With several instances, a call's microbatch chooses one.
+// always, and has neither. Where `end` belongs to an earlier action than `begin`, the buffer lives
+// into the next microbatch, and after the last one to the end of the step: work on another stream
+// still uses it. With several instances, a call's microbatch chooses one.
 struct Buffer {
   std::string name;
   Category category = Category::kActivation;
@@ -49,6 +51,8 @@ struct Buffer {
   Place end = {};
   std::int64_t offset = -1;  // in the arena; -1 until plan_memory()
 
+  bool lives_into_next_microbatch() const { return end.action < begin.action; }
+
   // Distance between instances: bytes rounded up to the arena's alignment.
   // Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t instance_stride() const;
@@ -58,6 +62,15 @@ struct Buffer {
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
+
+// A part of a microbatch, and of the update after the last one, both places included.
+struct LifeSpan {
+  Place begin = {};
+  Place end = {};
+};
+
+// When a buffer that is not persistent lives: two spans where it lives into the next microbatch.
+std::vector<LifeSpan> life_spans(const Buffer& buffer);
 
 // Offsets in the arena are multiples of this: a cache line, and the widest vector.
 inline constexpr std::int64_t kArenaAlignment = 64;
@@ -78,6 +91,7 @@ struct Instruction {
   std::vector<TensorRef> results;
   BufferId workspace = {};  // invalid: none
   StreamId stream = {0};
+  std::int32_t layer = -1;            // of the model; -1 outside the layers
   std::vector<EventId> waits = {};    // events that must have happened before it starts
   std::vector<EventId> signals = {};  // events that its end makes happen
 };
@@ -112,7 +126,9 @@ struct Binding {
   friend bool operator==(const Binding&, const Binding&) = default;
 };
 
-// A rank's static step.
+// A rank's static step. Instructions of one stream run in order; those of different streams as
+// events allow. An event happens anew each time it is signalled; a wait is for the last time that
+// it was before, in the order of the calls. The step ends when every stream has ended.
 struct Program {
   std::string name;
   std::vector<std::string> streams = {"compute"};
@@ -162,8 +178,9 @@ bool equal(const Program& a, const Program& b);
 
 // Throws kInternal naming segment, instruction and buffer unless, over the whole call list: every
 // read was written before in the same life of its buffer and is ordered after the write (same
-// stream, or events), buffers that live at one time do not overlap in the arena, nothing is used
-// outside its life, every life that begins ends, every tensor and binding fits its buffer, a result
+// stream, or events), buffers that live at one time do not overlap in the arena, bytes that held
+// another buffer before are written after all that used it there, nothing is used outside its life,
+// every life that begins ends, every tensor and binding fits its buffer, a result
 // shares bytes with no other result of its instruction, and with an operand only as the op's
 // aliases say, and every output was written by the end.
 void verify(const Program& program);

@@ -1,17 +1,21 @@
 #include "tessera/program/program.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/passes/lower.h"
+#include "tessera/program/freed_memory.h"
 #include "tessera/program/region.h"
 
 namespace tessera {
@@ -71,6 +75,152 @@ TEST(Program, TextIsStable) {
   EXPECT_EQ(to_string(program), kStep);
   EXPECT_TRUE(equal(program, parse_program(to_string(program))));
   verify(program);
+}
+
+// The second stream reads "s" and makes "r" while "t" is made, then "v" where "t" lay; "u" lies
+// where "s" lay.
+constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 1 arena 384 {
+  stream "compute"
+  stream "comm"
+  buffer 0 "a" input 64 bytes x1 at 0 persistent
+  buffer 1 "s" activation 64 bytes x1 at 64 live (0, 0) .. (0, 2)
+  buffer 2 "r" activation 64 bytes x1 at 128 live (0, 1) .. (0, 3)
+  buffer 3 "t" activation 64 bytes x1 at 192 live (0, 2) .. (0, 3)
+  buffer 4 "u" activation 64 bytes x1 at 64 live (0, 3) .. (0, 5)
+  buffer 5 "v" activation 64 bytes x1 at 192 live (0, 4) .. (0, 5)
+  buffer 6 "w" workspace 64 bytes x1 at 320 live (0, 1) .. (0, 2)
+  buffer 7 "out" activation 64 bytes x1 at 256 persistent
+  input "a" = #0+0 f32[n=16] strides(1)
+  output "out" = #7+0 f32[n=16] strides(1)
+  segment 0 "forward" forward chunk 0 {
+    #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0 layer 3 signal 0
+    #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) workspace 6 stream 1 layer 3 wait 0 signal 1
+    #3+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
+    #4+0 f32[n=16] strides(1) = add(#3+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 0 wait 1 signal 2
+    #5+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 1 wait 2 signal 3
+    #7+0 f32[n=16] strides(1) = add(#4+0 f32[n=16] strides(1), #5+0 f32[n=16] strides(1)) stream 0 wait 3
+  }
+  call 0 microbatch 0 instance 0
+}
+)";
+
+std::string stream_fault(
+    const std::vector<std::pair<std::string_view, std::string_view>>& changes) {
+  std::string text(kTwoStreams);
+  for (const auto& [from, to] : changes) {
+    text = replaced(std::move(text), from, to);
+  }
+  return error_of(ErrorCode::kInternal, [&] { verify(parse_program(text)); });
+}
+
+// Bytes that another stream may still use are not free, whatever the buffers' lives say.
+TEST(Program, VerifierOrdersStreamsThatShareBytes) {
+  verify(parse_program(kTwoStreams));
+  EXPECT_EQ(to_string(parse_program(kTwoStreams)), kTwoStreams);
+  // A wait that is missing: for a result, and before memory is used anew.
+  EXPECT_THAT(stream_fault({{"stream 0 wait 1 signal 2", "stream 0 signal 2"}}),
+              HasSubstr("\"r\" was written on stream comm without an event in between"));
+  EXPECT_THAT(
+      stream_fault({{"stream 1 wait 2", "stream 1"}}),
+      HasSubstr("\"v\" takes bytes that were used before on stream compute without an event"));
+  // A life that ends before the other stream has read, and one whose bytes are used too early.
+  EXPECT_THAT(stream_fault({{"at 64 live (0, 0) .. (0, 2)", "at 64 live (0, 0) .. (0, 1)"},
+                            {"at 192 live (0, 2) .. (0, 3)", "at 64 live (0, 2) .. (0, 3)"},
+                            {"at 64 live (0, 3) .. (0, 5)", "at 192 live (0, 3) .. (0, 5)"},
+                            {"at 192 live (0, 4)", "at 64 live (0, 4)"}}),
+              HasSubstr("\"t\" takes bytes that were used before on stream comm without an event"));
+  EXPECT_THAT(stream_fault({{"at 128 live (0, 1)", "at 192 live (0, 1)"}}),
+              HasSubstr("are alive at one time and overlap"));
+  // The same of a workspace.
+  EXPECT_THAT(stream_fault({{"at 320 live (0, 1) .. (0, 2)", "at 192 live (0, 1) .. (0, 1)"}}),
+              HasSubstr("\"t\" takes bytes that were used before on stream comm without an event"));
+  EXPECT_THAT(
+      stream_fault({{"arena 384", "arena 448"},
+                    {"at 192 live (0, 2)", "at 384 live (0, 2)"},
+                    {"at 64 live (0, 3)", "at 320 live (0, 3)"},
+                    {"stream 0 wait 1 signal 2", "workspace 6 stream 0 wait 1 signal 2"},
+                    {"at 320 live (0, 1) .. (0, 2)", "at 64 live (0, 3) .. (0, 3)"},
+                    {"workspace 6 stream 1", "stream 1"},
+                    {"add(#3+0 f32[n=16] strides(1), #2+0", "add(#3+0 f32[n=16] strides(1), #3+0"},
+                    {"wait 1 signal 2", "signal 2"},
+                    {"live (0, 1) .. (0, 3)", "live (0, 1) .. (0, 2)"}}),
+      HasSubstr("\"w\" takes bytes that were used before on stream comm without an event"));
+}
+
+// The second stream reads "g" of a microbatch while the next one's forward runs.
+constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena 448 {
+  stream "compute"
+  stream "comm"
+  buffer 0 "a" input 64 bytes x2 at 0 persistent
+  buffer 1 "b" activation 64 bytes x1 at 128 live (0, 0) .. (1, 0)
+  buffer 2 "c" activation 64 bytes x1 at 192 live (0, 1) .. (1, 0)
+  buffer 3 "g" activation 64 bytes x1 at 256 live (1, 0) .. (0, 0)
+  buffer 4 "sum" gradient 64 bytes x1 at 320 persistent
+  buffer 5 "out" activation 64 bytes x1 at 384 persistent
+  input "a" = #0+0 f32[n=16] strides(1)
+  state "sum" = #4+0 f32[n=16] strides(1)
+  output "out" = #5+0 f32[n=16] strides(1)
+  segment 0 "forward" forward chunk 0 {
+    #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
+    #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0 wait 1
+  }
+  segment 1 "forward_first" forward chunk 0 {
+    #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
+    #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0
+  }
+  segment 2 "backward" backward chunk 0 {
+    #3+0 f32[n=16] strides(1) = add(#1+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 0 signal 0
+    #4+0 f32[n=16] strides(1) = gelu(#3+0 f32[n=16] strides(1)) stream 1 wait 0 signal 1
+  }
+  segment 3 "update" update chunk 0 {
+    #5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16] strides(1)) stream 0 wait 1
+  }
+  call 1 microbatch 0 instance 0
+  call 2 microbatch 0 instance 0
+  call 0 microbatch 1 instance 1
+  call 2 microbatch 1 instance 1
+  call 3 microbatch 0 instance 0
+}
+)";
+
+TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
+  const std::string text(kIntoTheNext);
+  verify(parse_program(text));
+  const auto planted = [&](std::string_view from, std::string_view to) {
+    return error_of(ErrorCode::kInternal, [&] { verify(parse_program(replaced(text, from, to))); });
+  };
+  // "b" would lie over "g" in the next forward, before the wait.
+  EXPECT_THAT(planted("at 128 live (0, 0)", "at 256 live (0, 0)"),
+              HasSubstr("are alive at one time and overlap"));
+  // It lives through the update.
+  EXPECT_THAT(planted("at 384 persistent", "at 256 live (2, 0) .. (2, 0)"), HasSubstr("overlap"));
+  EXPECT_THAT(planted("strides(1)) stream 0 wait 1\n  }\n  segment 1",
+                      "strides(1)) stream 0\n  }\n  segment 1"),
+              HasSubstr("\"g\" takes bytes that were used before on stream comm without an event"));
+  const std::vector<MemoryRow> rows = memory_by_category(parse_program(text));
+  EXPECT_EQ(rows[4].category, Category::kActivation);
+  EXPECT_EQ(rows[4].peak_bytes, 4 * 64);  // out, b, c, g
+}
+
+// Against a look at every byte.
+TEST(FreedMemory, KnowsTheLastUseOfEveryByte) {
+  std::mt19937 random(3);
+  FreedMemory freed;
+  std::array<Clock, 64> by_byte;
+  by_byte.fill({0, 0});
+  for (int i = 0; i < 2000; ++i) {
+    const auto begin = static_cast<std::int64_t>(random() % 64);
+    const auto end =
+        begin + static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(65 - begin));
+    Clock expected = {0, 0};
+    for (std::int64_t byte = begin; byte < end; ++byte) {
+      merge(expected, by_byte[static_cast<std::size_t>(byte)]);
+    }
+    ASSERT_EQ(freed.last_use(begin, end, {0, 0}), expected) << begin << " to " << end;
+    const Clock now = {static_cast<std::int64_t>(random() % 100), i};
+    freed.add(begin, end, now);
+    std::fill(by_byte.begin() + begin, by_byte.begin() + end, now);
+  }
 }
 
 // Each line plants one fault in a program that is right.
@@ -240,8 +390,27 @@ TEST(Program, PartsMakeAWhole) {
   EXPECT_THROW(verify(parse_program(replaced(rows, "#1+16 f32", "#1+0 f32"))), Error);
 }
 
+// Most live within a microbatch, some into the next.
+void draw_life(std::mt19937& random, Buffer& buffer) {
+  const auto begin = static_cast<std::int32_t>(random() % 50);
+  const auto length = static_cast<std::int32_t>(random() % 20);
+  const bool into_next = random() % 6 == 0;
+  buffer.begin = {.action = into_next ? 1 : 0, .instruction = begin};
+  buffer.end = {.action = into_next ? 0 : static_cast<std::int32_t>(random() % 2),
+                .instruction = into_next ? length : begin + length};
+}
+
+bool lives_at(const Buffer& buffer, Place place) {
+  if (buffer.lives_into_next_microbatch()) {
+    return place >= buffer.begin || place <= buffer.end;
+  }
+  return buffer.persistent || (buffer.begin <= place && place <= buffer.end);
+}
+
+// Two lives meet where one of them begins, or at the start of a microbatch.
 bool live_together(const Buffer& a, const Buffer& b) {
-  return a.persistent || b.persistent || (a.begin <= b.end && b.begin <= a.end);
+  return a.persistent || b.persistent || lives_at(a, b.begin) || lives_at(b, a.begin) ||
+         (lives_at(a, {}) && lives_at(b, {}));
 }
 
 std::vector<std::int64_t> offsets(const Program& program) {
@@ -307,15 +476,12 @@ TEST(PlanMemory, RandomLivesNeverOverlap) {
     program.name = "random";
     std::int64_t sum = 0;
     for (int i = 0; i < 80; ++i) {
-      const auto begin = static_cast<std::int32_t>(random() % 50);
       Buffer buffer{.name = "b", .bytes = static_cast<std::int64_t>(random() % 5000)};
       buffer.category = static_cast<Category>(random() % 6);
       buffer.persistent = random() % 8 == 0;
       buffer.num_instances = 1 + static_cast<std::int64_t>(random() % 3);
       if (!buffer.persistent) {
-        buffer.begin = {.action = 0, .instruction = begin};
-        buffer.end = {.action = static_cast<std::int32_t>(random() % 2),
-                      .instruction = begin + static_cast<std::int32_t>(random() % 20)};
+        draw_life(random, buffer);
       }
       sum += buffer.total_bytes();
       program.buffers.push_back(buffer);
@@ -337,14 +503,12 @@ TEST(Program, VerifierFindsOverlapsInTheArena) {
     program.name = "random";
     program.arena_bytes = 4096;
     for (int i = 0; i < 8; ++i) {
-      const auto begin = static_cast<std::int32_t>(random() % 10);
-      program.buffers.push_back(
-          {.name = "b",
-           .bytes = static_cast<std::int64_t>(random() % 250),
-           .persistent = random() % 8 == 0,
-           .begin = {.action = 0, .instruction = begin},
-           .end = {.action = 0, .instruction = begin + static_cast<int>(random() % 4)},
-           .offset = static_cast<std::int64_t>(random() % 40) * 64});
+      Buffer buffer{.name = "b",
+                    .bytes = static_cast<std::int64_t>(random() % 250),
+                    .persistent = random() % 8 == 0,
+                    .offset = static_cast<std::int64_t>(random() % 60) * 64};
+      draw_life(random, buffer);
+      program.buffers.push_back(buffer);
     }
     bool expected = false;
     for (const Buffer& a : program.buffers) {

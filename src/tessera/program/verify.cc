@@ -9,20 +9,19 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/program/freed_memory.h"
 #include "tessera/program/program.h"
 #include "tessera/program/region.h"
 
 namespace tessera {
 namespace {
 
-// When things happened on each stream: one counter a stream.
-using Clock = std::vector<std::int64_t>;
-
 // One life of one instance of a buffer.
 struct Life {
   Written written;
   Clock last_write;  // per stream, the time of its last write to the buffer
   Clock last_read;
+  Clock last_use_before;        // of its bytes, by the buffers that held them
   const Call* began = nullptr;  // null for a persistent buffer
 };
 
@@ -45,10 +44,11 @@ class ProgramVerifier {
       run_call(call);
     }
     for (const auto& [key, life] : lives_) {
-      TESSERA_CHECK(program_[key.first].persistent,
+      const Buffer& buffer = program_[key.first];
+      TESSERA_CHECK(buffer.persistent || buffer.lives_into_next_microbatch(),
                     "buffer {} \"{}\" is never freed",
                     key.first.index,
-                    program_[key.first].name);
+                    buffer.name);
     }
     check_outputs();
   }
@@ -69,10 +69,11 @@ class ProgramVerifier {
                     buffer.offset,
                     buffer.bytes,
                     program_.arena_bytes);
-      TESSERA_CHECK(buffer.persistent || buffer.begin <= buffer.end,
-                    "buffer {} \"{}\" ends before it begins",
-                    i,
-                    buffer.name);
+      TESSERA_CHECK(
+          buffer.persistent || buffer.begin <= buffer.end || buffer.lives_into_next_microbatch(),
+          "buffer {} \"{}\" ends before it begins",
+          i,
+          buffer.name);
     }
   }
 
@@ -82,27 +83,8 @@ class ProgramVerifier {
     const auto by_offset = [&](BufferId a, BufferId b) {
       return std::pair(program_[a].offset, a) < std::pair(program_[b].offset, b);
     };
-    const auto ends_later = [&](BufferId a, BufferId b) {
-      return program_[a].end > program_[b].end;
-    };
-    std::vector<BufferId> order;
-    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      if (program_.buffers[i].total_bytes() > 0) {
-        order.push_back(BufferId::of(i));
-      }
-    }
-    std::stable_sort(order.begin(), order.end(), [&](BufferId a, BufferId b) {
-      const Buffer& x = program_[a];
-      const Buffer& y = program_[b];
-      return x.persistent != y.persistent ? x.persistent : x.begin < y.begin;
-    });
     std::set<BufferId, decltype(by_offset)> alive(by_offset);
-    std::priority_queue<BufferId, std::vector<BufferId>, decltype(ends_later)> ends(ends_later);
-    for (const BufferId id : order) {
-      while (!ends.empty() && program_[ends.top()].end < program_[id].begin) {
-        alive.erase(ends.top());
-        ends.pop();
-      }
+    const auto begin_life = [&](BufferId id) {
       const auto place = alive.insert(id).first;
       if (place != alive.begin()) {
         check_apart(*std::prev(place), id);
@@ -110,9 +92,36 @@ class ProgramVerifier {
       if (std::next(place) != alive.end()) {
         check_apart(id, *std::next(place));
       }
-      if (!program_[id].persistent) {
-        ends.push(id);
+    };
+
+    struct Held {
+      BufferId id;
+      LifeSpan span;
+    };
+
+    std::vector<Held> order;
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& buffer = program_.buffers[i];
+      if (buffer.total_bytes() > 0 && buffer.persistent) {
+        begin_life(BufferId::of(i));
+      } else if (buffer.total_bytes() > 0) {
+        for (const LifeSpan& span : life_spans(buffer)) {
+          order.push_back({.id = BufferId::of(i), .span = span});
+        }
       }
+    }
+    std::stable_sort(order.begin(), order.end(), [](const Held& a, const Held& b) {
+      return a.span.begin < b.span.begin;
+    });
+    const auto ends_later = [](const Held& a, const Held& b) { return a.span.end > b.span.end; };
+    std::priority_queue<Held, std::vector<Held>, decltype(ends_later)> ends(ends_later);
+    for (const Held& held : order) {
+      while (!ends.empty() && ends.top().span.end < held.span.begin) {
+        alive.erase(ends.top().id);
+        ends.pop();
+      }
+      begin_life(held.id);
+      ends.push(held);
     }
   }
 
@@ -202,16 +211,16 @@ class ProgramVerifier {
     for (const EventId event : instruction.waits) {
       const auto found = events_.find(event);
       TESSERA_CHECK(found != events_.end(), "waits for event {}, never signalled", event.index);
-      for (std::size_t s = 0; s < clock.size(); ++s) {
-        clock[s] = std::max(clock[s], found->second[s]);
-      }
+      merge(clock, found->second);
     }
     ++clock[instruction.stream.at()];
     for (const TensorRef& operand : instruction.operands) {
       read(call, here, instruction, operand);
     }
     if (instruction.workspace.valid()) {
-      life_of(call, here, instruction.workspace);
+      Life& life = life_of(call, here, instruction.workspace);
+      check_bytes_are_free(life, instruction, instruction.workspace);
+      life.last_write[instruction.stream.at()] = clock[instruction.stream.at()];
     }
     for (const TensorRef& result : instruction.results) {
       write(call, here, instruction, result);
@@ -328,12 +337,24 @@ class ProgramVerifier {
     const auto [found, is_new] = lives_.try_emplace(key);
     if (is_new) {
       const Clock never(program_.streams.size(), 0);
-      found->second = {.written = {}, .last_write = never, .last_read = never};
+      found->second = {
+          .written = {}, .last_write = never, .last_read = never, .last_use_before = never};
+      if (program_.streams.size() > 1) {
+        const auto [begin, end] = bytes_of(key);
+        found->second.last_use_before = freed_.last_use(begin, end, never);
+      }
       if (const auto there = there_at_start_.find(key.first); there != there_at_start_.end()) {
         found->second.written = there->second;
       }
     }
     return found->second;
+  }
+
+  // Where an instance lies in the arena.
+  std::pair<std::int64_t, std::int64_t> bytes_of(const Key& key) const {
+    const Buffer& buffer = program_[key.first];
+    const std::int64_t begin = buffer.offset + key.second * buffer.instance_stride();
+    return {begin, begin + buffer.bytes};
   }
 
   void check_exists(BufferId id) const {
@@ -357,46 +378,65 @@ class ProgramVerifier {
                   "reads {} in buffer \"{}\", not written before",
                   to_string(tensor),
                   program_[tensor.buffer].name);
-    check_order(life.last_write, by, tensor, "was written");
+    check_order(life.last_write, by, tensor.buffer, "was written");
     life.last_read[by.stream.at()] = clocks_[by.stream.at()][by.stream.at()];
   }
 
   void write(const Call& call, Place here, const Instruction& by, const TensorRef& tensor) {
     Life& life = life_of(call, here, tensor.buffer);
     check_fits(tensor);
-    check_order(life.last_write, by, tensor, "was written");
-    check_order(life.last_read, by, tensor, "was read");
+    check_order(life.last_write, by, tensor.buffer, "was written");
+    check_order(life.last_read, by, tensor.buffer, "was read");
+    check_bytes_are_free(life, by, tensor.buffer);
     life.written.add(region_of(tensor));
     life.last_write[by.stream.at()] = clocks_[by.stream.at()][by.stream.at()];
   }
 
-  void check_order(const Clock& last,
-                   const Instruction& by,
-                   const TensorRef& tensor,
-                   const char* what) const {
+  void check_order(const Clock& last, const Instruction& by, BufferId id, const char* what) const {
     const Clock& clock = clocks_[by.stream.at()];
     for (std::size_t s = 0; s < last.size(); ++s) {
       TESSERA_CHECK(last[s] <= clock[s],
                     "buffer {} \"{}\" {} on stream {} without an event in between",
-                    tensor.buffer.index,
-                    program_[tensor.buffer].name,
+                    id.index,
+                    program_[id].name,
                     what,
                     program_.streams[s]);
     }
   }
 
+  // A write to bytes that another buffer held must come after all that used them there.
+  void check_bytes_are_free(const Life& life, const Instruction& by, BufferId id) const {
+    check_order(life.last_use_before, by, id, "takes bytes that were used before");
+  }
+
   void end_lives(const Call& call, Place here) {
     if (const auto found = ending_at_.find(here); found != ending_at_.end()) {
       for (const BufferId id : found->second) {
-        lives_.erase(key_of(call, id));
+        end_life(key_of(call, id));
       }
     }
+  }
+
+  void end_life(const Key& key) {
+    const auto found = lives_.find(key);
+    if (found == lives_.end()) {
+      return;
+    }
+    if (program_.streams.size() > 1) {
+      Life& life = found->second;
+      merge(life.last_use_before, life.last_write);
+      merge(life.last_use_before, life.last_read);
+      const auto [begin, end] = bytes_of(key);
+      freed_.add(begin, end, life.last_use_before);
+    }
+    lives_.erase(found);
   }
 
   const Program& program_;
   std::map<BufferId, Written> there_at_start_;
   std::map<Place, std::vector<BufferId>> ending_at_;  // buffers that are not persistent
   std::map<Key, Life> lives_;
+  FreedMemory freed_;  // of buffers that ended
   std::map<EventId, Clock> events_;
   std::vector<Clock> clocks_;
 };

@@ -8,11 +8,26 @@
 
 namespace tessera {
 
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
 Executor::Executor(const Program& program, Backend& backend)
     : program_(program), backend_(backend), arena_(backend.allocate(program.arena_bytes)) {
+  TESSERA_REQUIRE(program.streams.size() <= 2,
+                  ErrorCode::kUnsupported,
+                  "a program of {} streams: expected at most 2",
+                  program.streams.size());
   for (const Segment& segment : program.segments) {
     segments_.push_back(bind_segment(segment));
   }
+  start_stream();
 }
 
 View Executor::bind(const TensorRef& tensor, std::int64_t instance) {
@@ -23,21 +38,25 @@ View Executor::bind(const TensorRef& tensor, std::int64_t instance) {
   return view;
 }
 
-Executor::BoundSegment Executor::bind_segment(const Segment& segment) {
-  BoundSegment bound;
+std::vector<Executor::Bound> Executor::bind_segment(const Segment& segment) {
+  std::vector<Bound> bound;
   for (const Instruction& instruction : segment.instructions) {
     Bound next{.op = instruction.op.get(),
                .first_view = static_cast<std::uint32_t>(views_.size()),
                .num_operands = static_cast<std::uint32_t>(instruction.operands.size()),
                .num_results = static_cast<std::uint32_t>(instruction.results.size()),
-               .workspace = {}};
+               .first_moving = static_cast<std::uint32_t>(moving_.size()),
+               .num_moving = 0,
+               .workspace = {},
+               .instruction = &instruction};
     for (const auto* tensors : {&instruction.operands, &instruction.results}) {
       for (const TensorRef& tensor : *tensors) {
         const View view = bind(tensor, 0);
         if (const Buffer& buffer = program_[tensor.buffer]; buffer.num_instances > 1) {
-          bound.moving.push_back({.view = static_cast<std::uint32_t>(views_.size()),
-                                  .first = view.as<std::byte>(),
-                                  .stride = buffer.instance_stride()});
+          moving_.push_back({.view = static_cast<std::uint32_t>(views_.size()),
+                             .first = view.as<std::byte>(),
+                             .stride = buffer.instance_stride()});
+          ++next.num_moving;
         }
         views_.push_back(view);
       }
@@ -46,59 +65,126 @@ Executor::BoundSegment Executor::bind_segment(const Segment& segment) {
       const Buffer& buffer = program_[instruction.workspace];
       next.workspace = {arena_->data() + buffer.offset, static_cast<std::size_t>(buffer.bytes)};
     }
-    bound.instructions.push_back(next);
+    bound.push_back(next);
   }
   return bound;
 }
 
-void Executor::run_step() {
+// Its work is the same in every step, so that the thread needs no queue: it has the list of all
+// items, and is told how many of them it may run.
+void Executor::start_stream() {
   for (const Call& call : program_.calls) {
-    run_call(call);
-  }
-}
-
-const Executor::BoundSegment& Executor::enter(const Call& call) {
-  const BoundSegment& segment = segments_[call.segment.at()];
-  for (const Moving& moving : segment.moving) {
-    views_[moving.view].data = moving.first + call.instance * moving.stride;
-  }
-  return segment;
-}
-
-void Executor::run_call(const Call& call) {
-  const BoundSegment& segment = enter(call);
-  std::size_t index = 0;
-  try {
-    for (; index < segment.instructions.size(); ++index) {
-      run_instruction(segment.instructions[index]);
+    const std::vector<Bound>& segment = segments_[call.segment.at()];
+    for (std::size_t i = 0; i < segment.size(); ++i) {
+      const Instruction& instruction = *segment[i].instruction;
+      if (instruction.stream == StreamId{0}) {
+        continue;
+      }
+      items_.push_back({.call = &call, .index = i});
+      for (const EventId event : instruction.signals) {
+        signalled_.resize(std::max(signalled_.size(), event.at() + 1), 0);
+      }
     }
-  } catch (Error& error) {
-    error.add_context(format("segment {}, microbatch {}, instruction {}: {}",
-                             program_[call.segment].name,
-                             call.microbatch,
-                             index,
-                             info(*segment.instructions[index].op).name));
+  }
+  if (!items_.empty()) {
+    stream_ = std::make_unique<StreamThread>(
+        items_.size(), [this](std::size_t item) { run_instruction(items_[item]); });
+  }
+}
+
+void Executor::run_step() {
+  TESSERA_CHECK(!failed_, "the streams of this program ended with an error in an earlier step");
+  waited_seconds_ = 0;
+  if (!stream_) {
+    run_calls();
+    return;
+  }
+  std::ranges::fill(signalled_, stream_->last());
+  try {
+    run_calls();
+    wait_for(stream_->last());
+  } catch (const std::exception& error) {
+    failed_ = true;
+    stream_->stop();
+    backend_.abort(error.what());
     throw;
   }
 }
 
-void Executor::run_instruction(const Bound& instruction) {
-  const View* views = views_.data() + instruction.first_view;
-  backend_.run(*instruction.op,
-               {.in = {views, instruction.num_operands},
-                .out = {views + instruction.num_operands, instruction.num_results},
-                .workspace = instruction.workspace});
+void Executor::run_calls() {
+  for (const Call& call : program_.calls) {
+    const std::vector<Bound>& segment = segments_[call.segment.at()];
+    for (std::size_t i = 0; i < segment.size(); ++i) {
+      const Bound& bound = segment[i];
+      if (bound.instruction->stream == StreamId{0}) {
+        wait_for_events(bound);
+        run_instruction({.call = &call, .index = i});
+      } else {
+        issue(bound);
+      }
+    }
+  }
+}
+
+// The other stream may go on as far as here. All that this one did before is done by then, so that
+// no event of this stream has to be waited for.
+void Executor::issue(const Bound& bound) {
+  const StreamThread::Ticket ticket = stream_->issue();
+  for (const EventId event : bound.instruction->signals) {
+    signalled_[event.at()] = ticket;
+  }
+}
+
+void Executor::wait_for_events(const Bound& bound) {
+  for (const EventId event : bound.instruction->waits) {
+    if (event.at() < signalled_.size()) {
+      wait_for(signalled_[event.at()]);
+    }
+  }
+}
+
+void Executor::wait_for(StreamThread::Ticket ticket) {
+  if (!stream_->done(ticket)) {
+    const Clock::time_point start = Clock::now();
+    stream_->wait_for(ticket);
+    waited_seconds_ += seconds_since(start);
+  }
+}
+
+void Executor::run_instruction(const Item& item) {
+  const Bound& bound = segments_[item.call->segment.at()][item.index];
+  try {
+    execute(*item.call, bound);
+  } catch (Error& error) {
+    error.add_context(format("segment {}, microbatch {}, instruction {}: {}",
+                             program_[item.call->segment].name,
+                             item.call->microbatch,
+                             item.index,
+                             info(*bound.op).name));
+    throw;
+  }
+}
+
+void Executor::execute(const Call& call, const Bound& bound) {
+  for (std::uint32_t i = 0; i < bound.num_moving; ++i) {
+    const Moving& moving = moving_[bound.first_moving + i];
+    views_[moving.view].data = moving.first + call.instance * moving.stride;
+  }
+  const View* views = views_.data() + bound.first_view;
+  backend_.run(*bound.op,
+               {.in = {views, bound.num_operands},
+                .out = {views + bound.num_operands, bound.num_results},
+                .workspace = bound.workspace},
+               bound.instruction->stream);
 }
 
 std::vector<std::pair<std::string, double>> Executor::profile_step() {
-  using Clock = std::chrono::steady_clock;
   std::map<std::string, double> seconds;
   for (const Call& call : program_.calls) {
-    for (const Bound& instruction : enter(call).instructions) {
+    for (const Bound& bound : segments_[call.segment.at()]) {
       const Clock::time_point start = Clock::now();
-      run_instruction(instruction);
-      seconds[info(*instruction.op).name] +=
-          std::chrono::duration<double>(Clock::now() - start).count();
+      execute(call, bound);
+      seconds[info(*bound.op).name] += seconds_since(start);
     }
   }
   std::vector<std::pair<std::string, double>> rows(seconds.begin(), seconds.end());

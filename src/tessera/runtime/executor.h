@@ -11,22 +11,31 @@
 
 #include "tessera/backend/backend.h"
 #include "tessera/program/program.h"
+#include "tessera/runtime/stream_thread.h"
 
 namespace tessera {
 
 // Runs a program's step on a backend. The arena is allocated once, and the views of every segment
-// are bound once, however many calls there are; a step allocates nothing.
+// are bound once, however many calls there are; a step allocates nothing. Stream 0 is the calling
+// thread; a second stream is a thread of the executor, which runs an instruction once the calling
+// thread has come to its place in the program.
 class Executor {
  public:
-  // Borrows both for its life. Errors: kOutOfMemory.
+  // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams.
   Executor(const Program& program, Backend& backend);
 
-  // Executes the call list once.
-  // Errors: what kernels throw, with segment, microbatch and instruction as context.
+  // Executes the call list once, and returns when all streams have.
+  // Errors: what kernels throw, with segment, microbatch and instruction as context; of another
+  // stream, where this one next waits for it. An error ends all streams: work that has not begun is
+  // dropped, what waits for other ranks is aborted, and a program of several streams runs no more.
   void run_step();
 
-  // Seconds by op over one step, each instruction timed in its place; longest first.
+  // Seconds by op over one step, each instruction timed in its place, all on the calling thread;
+  // longest first.
   std::vector<std::pair<std::string, double>> profile_step();
+
+  // How long the calling thread waited for the other stream in the last step.
+  double waited_seconds() const { return waited_seconds_; }
 
   // The memory of a bound tensor; `instance` is the microbatch of an input. The tensor is
   // contiguous.
@@ -46,7 +55,10 @@ class Executor {
     std::uint32_t first_view;
     std::uint32_t num_operands;
     std::uint32_t num_results;
+    std::uint32_t first_moving;
+    std::uint32_t num_moving;
     std::span<std::byte> workspace;
+    const Instruction* instruction;
   };
 
   // A view of a buffer with several instances: each call moves it to its own.
@@ -56,22 +68,34 @@ class Executor {
     std::int64_t stride;
   };
 
-  struct BoundSegment {
-    std::vector<Bound> instructions;
-    std::vector<Moving> moving;
+  // An instruction of one call.
+  struct Item {
+    const Call* call;
+    std::size_t index;  // of the instruction in its segment
   };
 
   View bind(const TensorRef& tensor, std::int64_t instance);
-  BoundSegment bind_segment(const Segment& segment);
-  const BoundSegment& enter(const Call& call);
-  void run_call(const Call& call);
-  void run_instruction(const Bound& instruction);
+  std::vector<Bound> bind_segment(const Segment& segment);
+  void start_stream();
+  void run_calls();
+  void issue(const Bound& bound);
+  void wait_for_events(const Bound& bound);
+  void wait_for(StreamThread::Ticket ticket);
+  void run_instruction(const Item& item);
+  void execute(const Call& call, const Bound& bound);
 
   const Program& program_;
   Backend& backend_;
   std::unique_ptr<Arena> arena_;
   std::vector<View> views_;
-  std::vector<BoundSegment> segments_;
+  std::vector<Moving> moving_;
+  std::vector<std::vector<Bound>> segments_;
+  double waited_seconds_ = 0;
+  bool failed_ = false;
+  // By event, its last signal from the other stream.
+  std::vector<StreamThread::Ticket> signalled_;
+  std::vector<Item> items_;               // the other stream's, in order
+  std::unique_ptr<StreamThread> stream_;  // null where it has none; ends before what it uses
 };
 
 }  // namespace tessera

@@ -1,17 +1,23 @@
 #include "tessera/runtime/executor.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/null/null_backend.h"
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/ir/op.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
@@ -21,6 +27,7 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // A backend that notes what it is asked for. Its kernels do nothing, or fail.
 class RecordingBackend final : public Backend {
@@ -30,6 +37,7 @@ class RecordingBackend final : public Backend {
     std::vector<View> in;
     std::vector<View> out;
     std::span<std::byte> workspace;
+    StreamId stream;
   };
 
   std::string_view name() const override { return "recording"; }
@@ -43,17 +51,21 @@ class RecordingBackend final : public Backend {
     return 100;
   }
 
-  void run(const Op& op, const Views& views) override {
+  void run(const Op& op, const Views& views, StreamId stream) override {
     runs.push_back({.op = to_string(op),
                     .in = {views.in.begin(), views.in.end()},
                     .out = {views.out.begin(), views.out.end()},
-                    .workspace = views.workspace});
+                    .workspace = views.workspace,
+                    .stream = stream});
     TESSERA_REQUIRE(runs.size() != fail_at, ErrorCode::kInvalidData, "a bad token");
   }
+
+  void abort(std::string_view reason) override { aborted_with = reason; }
 
   std::vector<std::int64_t> allocated;
   std::vector<Run> runs;
   std::size_t fail_at = 0;  // the run that fails, from 1; 0: none
+  std::string aborted_with;
 
  private:
   std::unique_ptr<Backend> memory_ = make_null_backend();
@@ -157,6 +169,164 @@ TEST(Executor, ProfilesEveryOp) {
   ASSERT_EQ(rows.size(), 2U);
   EXPECT_GE(rows[0].second, rows[1].second);
   EXPECT_NE(rows[0].first, rows[1].first);
+}
+
+// The second stream makes b, then c, from x while y is made.
+constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 2 arena 448 {
+  stream "compute"
+  stream "comm"
+  buffer 0 "x" input 16 bytes x2 at 0 persistent
+  buffer 1 "b" activation 16 bytes x1 at 128 persistent
+  buffer 2 "c" activation 16 bytes x1 at 192 persistent
+  buffer 3 "y" activation 16 bytes x1 at 256 persistent
+  buffer 4 "z" activation 16 bytes x1 at 320 persistent
+  input "x" = #0+0 f32[n=4] strides(1)
+  output "z" = #4+0 f32[n=4] strides(1)
+  segment 0 "forward" forward chunk 0 {
+    #1+0 f32[n=4] strides(1) = gelu(#0+0 f32[n=4] strides(1)) stream 1 signal 0
+    #2+0 f32[n=4] strides(1) = gelu(#1+0 f32[n=4] strides(1)) stream 1 signal 1
+    #3+0 f32[n=4] strides(1) = add(#0+0 f32[n=4] strides(1), #0+0 f32[n=4] strides(1)) stream 0
+    #4+0 f32[n=4] strides(1) = add(#3+0 f32[n=4] strides(1), #2+0 f32[n=4] strides(1)) stream 0 wait 1
+  }
+  call 0 microbatch 0 instance 0
+  call 0 microbatch 1 instance 1
+}
+)";
+
+std::string on_one_stream(std::string text) {
+  for (std::size_t at = 0; (at = text.find("stream 1", at)) != std::string::npos;) {
+    text.replace(at, 8, "stream 0");
+  }
+  return text;
+}
+
+std::vector<float> output_of(Executor& executor, bool profile) {
+  for (std::int64_t m = 0; m < 2; ++m) {
+    const auto bytes = executor.bytes(executor.program().inputs[0], m);
+    const std::vector<float> x = {1.0F, 2.0F, 0.5F + static_cast<float>(m), -1.0F};
+    std::memcpy(bytes.data(), x.data(), bytes.size());
+  }
+  if (profile) {
+    executor.profile_step();
+  } else {
+    executor.run_step();
+  }
+  std::vector<float> z(4);
+  std::memcpy(z.data(), executor.bytes(executor.program().outputs[0]).data(), 16);
+  return z;
+}
+
+TEST(Executor, TwoStreamsComputeWhatOneDoes) {
+  const Program program = parse_program(kTwoStreams);
+  const Program in_order = parse_program(on_one_stream(std::string(kTwoStreams)));
+  const auto backend = make_cpu_backend(1);
+  Executor executor(program, *backend);
+  Executor alone(in_order, *backend);
+  const std::vector<float> expected = output_of(alone, false);
+  EXPECT_NE(expected[0], 0.0F);
+  EXPECT_EQ(alone.waited_seconds(), 0.0);
+  for (int step = 0; step < 100; ++step) {
+    ASSERT_EQ(output_of(executor, step % 10 == 9), expected);
+  }
+}
+
+// Kernels that note where they run; those of the second stream may be slow or fail, and one of them
+// waits for abort().
+class StreamBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "streams"; }
+
+  std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
+
+  std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
+    return 0;
+  }
+
+  void run(const Op& op, const Views&, StreamId stream) override {
+    const std::size_t number = ++runs_of[stream.at()];
+    if (stream == StreamId{0}) {
+      ended_before.push_back(num_ended);
+      if (number == fail_in_first) {
+        runs_of[1].wait(0);
+        fail(ErrorCode::kInvalidData, "a bad token");
+      }
+      return;
+    }
+    runs_of[1].notify_all();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (number == wait_in_second) {
+      aborted.wait(false);
+    }
+    TESSERA_REQUIRE(number != fail_in_second, ErrorCode::kTimeout, "nobody in {}", to_string(op));
+    ++num_ended;
+  }
+
+  void abort(std::string_view reason) override {
+    aborted_with = reason;
+    aborted = true;
+    aborted.notify_all();
+  }
+
+  std::array<std::atomic<std::size_t>, 2> runs_of = {};
+  std::atomic<std::size_t> num_ended = 0;  // of the second stream
+  std::vector<std::size_t> ended_before;   // those that the first stream's runs saw
+  std::size_t fail_in_first = 0;           // the run of the stream, from 1; 0: none
+  std::size_t fail_in_second = 0;
+  std::size_t wait_in_second = 0;
+  std::atomic<bool> aborted = false;
+  std::string aborted_with;
+
+ private:
+  std::unique_ptr<Backend> memory_ = make_null_backend();
+};
+
+TEST(Executor, WaitsForTheOtherStream) {
+  const Program program = parse_program(kTwoStreams);
+  StreamBackend backend;
+  Executor executor(program, backend);
+  executor.run_step();
+  EXPECT_EQ(backend.num_ended, 4U);
+  ASSERT_EQ(backend.ended_before.size(), 4U);
+  EXPECT_EQ(backend.ended_before[1], 2U);
+  EXPECT_EQ(backend.ended_before[3], 4U);
+}
+
+TEST(Executor, AnErrorOfTheOtherStreamComesOutAtTheWait) {
+  const Program program = parse_program(kTwoStreams);
+  StreamBackend backend;
+  Executor executor(program, backend);
+  executor.run_step();
+  backend.fail_in_second = 5;
+  EXPECT_EQ(error_of(ErrorCode::kTimeout, [&] { executor.run_step(); }),
+            "nobody in gelu (segment forward, microbatch 0, instruction 0: gelu)");
+  EXPECT_EQ(backend.runs_of[0], 4U + 1);  // the add in front of the wait
+  EXPECT_EQ(backend.runs_of[1], 5U);      // what stood behind it is dropped
+  EXPECT_EQ(backend.aborted_with,
+            "nobody in gelu (segment forward, microbatch 0, instruction 0: gelu)");
+  EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { executor.run_step(); }),
+              HasSubstr("ended with an error in an earlier step"));
+}
+
+TEST(Executor, AnErrorOfThisStreamEndsTheOther) {
+  const Program program = parse_program(kTwoStreams);
+  StreamBackend backend;
+  backend.fail_in_first = 1;
+  backend.wait_in_second = 1;  // nothing but abort() ends it
+  {
+    Executor executor(program, backend);
+    EXPECT_EQ(error_of(ErrorCode::kInvalidData, [&] { executor.run_step(); }),
+              "a bad token (segment forward, microbatch 0, instruction 2: add)");
+  }
+  EXPECT_EQ(backend.runs_of[1], 1U);
+  EXPECT_TRUE(backend.aborted);
+}
+
+TEST(Executor, RefusesAThirdStream) {
+  Program program = parse_program(kTwoStreams);
+  program.streams.emplace_back("copy");
+  StreamBackend backend;
+  EXPECT_THAT(error_of(ErrorCode::kUnsupported, [&] { Executor(program, backend); }),
+              HasSubstr("a program of 3 streams: expected at most 2"));
 }
 
 // What a run takes is what `explain` says: one allocation of the plan's bytes, in which every view

@@ -2,27 +2,25 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace tessera {
 
-AddedTokenFinder::AddedTokenFinder(std::span<const AddedToken> tokens, bool with_special) {
-  for (const AddedToken& token : tokens) {
-    if (!token.special || with_special) {
-      tokens_.push_back(&token);
-    }
-  }
+AddedTokenFinder::AddedTokenFinder(std::vector<Entry> entries) {
   std::ranges::sort(
-      tokens_, std::greater<>{}, [](const AddedToken* token) { return token->content.size(); });
-  for (const AddedToken* token : tokens_) {
-    if (first_bytes_.find(token->content.front()) == std::string::npos) {
-      first_bytes_ += token->content.front();
+      entries, std::greater<>{}, [](const Entry& entry) { return entry.text.size(); });
+  for (Entry& entry : entries) {
+    const char first = entry.text.front();
+    if (first_bytes_.find(first) == std::string::npos) {
+      first_bytes_ += first;
     }
+    by_first_byte_[static_cast<unsigned char>(first)].push_back(std::move(entry));
   }
 }
 
 std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view text,
                                                               std::size_t from) const {
-  if (tokens_.empty()) {
+  if (first_bytes_.empty()) {
     return std::nullopt;
   }
   while (true) {
@@ -32,10 +30,11 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view t
       return std::nullopt;
     }
     const std::string_view rest = text.substr(from);
+    const std::vector<Entry>& candidates = by_first_byte_[static_cast<unsigned char>(rest.front())];
     const auto found = std::ranges::find_if(
-        tokens_, [rest](const AddedToken* token) { return rest.starts_with(token->content); });
-    if (found != tokens_.end()) {
-      return Match{.begin = from, .token = *found};
+        candidates, [rest](const Entry& entry) { return rest.starts_with(entry.text); });
+    if (found != candidates.end()) {
+      return Match{.begin = from, .end = from + found->text.size(), .id = found->id};
     }
     ++from;
   }

@@ -1,33 +1,36 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "tessera/tokenizer/tokenizer_spec.h"
 
 namespace tessera {
 
 // Finds added tokens in text: the leftmost, the longest of those that start at one place.
 class AddedTokenFinder {
  public:
-  // Keeps views of `tokens`, which must outlive it; with `with_special` false special ones are not
-  // looked for.
-  AddedTokenFinder(std::span<const AddedToken> tokens, bool with_special);
+  struct Entry {
+    std::string text;  // not empty
+    std::int32_t id;
+  };
+
+  explicit AddedTokenFinder(std::vector<Entry> entries);
 
   struct Match {
     std::size_t begin;
-    const AddedToken* token;
+    std::size_t end;
+    std::int32_t id;
   };
 
   // The first added token at or after `from`.
   std::optional<Match> find(std::string_view text, std::size_t from) const;
 
  private:
-  std::vector<const AddedToken*> tokens_;  // longest first
+  std::array<std::vector<Entry>, 256> by_first_byte_;  // longest first
   std::string first_bytes_;
 };
 

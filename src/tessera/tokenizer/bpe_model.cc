@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "tessera/tokenizer/utf8.h"
+
 namespace tessera {
 namespace {
 
@@ -21,7 +23,8 @@ struct Later {
 
 }  // namespace
 
-MergeTable::MergeTable(std::span<const MergeRule> rules) {
+MergeTable::MergeTable(std::span<const MergeRule> rules, bool by_result) {
+  std::unordered_map<std::int32_t, std::uint32_t> first_of_result;
   const std::size_t capacity = std::bit_ceil(std::max<std::size_t>(16, rules.size() * 2));
   mask_ = capacity - 1;
   shift_ = static_cast<unsigned>(64 - std::countr_zero(capacity));
@@ -33,28 +36,48 @@ MergeTable::MergeTable(std::span<const MergeRule> rules) {
     while (slots_[slot].match.rank != kNone) {
       slot = (slot + 1) & mask_;
     }
-    slots_[slot] = {.key = key,
-                    .match = {.rank = static_cast<std::uint32_t>(rank), .result = rule.result}};
+    auto own_rank = static_cast<std::uint32_t>(rank);
+    if (by_result) {
+      own_rank = first_of_result.try_emplace(rule.result, own_rank).first->second;
+    }
+    slots_[slot] = {.key = key, .match = {.rank = own_rank, .result = rule.result}};
   }
 }
 
-BpeModel::BpeModel(const TokenizerSpec& spec) : merges_(spec.merges) {
+BpeModel::BpeModel(const TokenizerSpec& spec)
+    : alphabet_(spec.alphabet),
+      byte_fallback_(spec.byte_fallback),
+      fuse_unk_(spec.fuse_unk),
+      unk_(spec.unk.value_or(-1)),
+      merges_(spec.merges, spec.merges_by_result) {
   std::vector<bool> is_added(spec.tokens.size());
   for (const AddedToken& token : spec.added) {
     is_added[static_cast<std::size_t>(token.id)] = true;
   }
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
-    const std::string_view bytes = spec.tokens[i];
-    const auto id = static_cast<std::int32_t>(i);
-    if (is_added[i]) {
-      continue;
+    if (!is_added[i]) {
+      add_token(spec.tokens[i], static_cast<std::int32_t>(i), spec.ignore_merges);
     }
-    if (bytes.size() == 1) {
-      byte_ids_[static_cast<unsigned char>(bytes[0])] = id;
+  }
+}
+
+void BpeModel::add_token(const std::string& token, std::int32_t id, bool as_whole_word) {
+  if (as_whole_word) {
+    whole_words_.emplace(token, id);
+  }
+  if (alphabet_ == Alphabet::kBytes) {
+    if (token.size() == 1) {
+      byte_ids_[static_cast<unsigned char>(token[0])] = id;
     }
-    if (spec.ignore_merges) {
-      whole_words_.emplace(bytes, id);
-    }
+    return;
+  }
+  if (const int byte = byte_of_token(token); byte_fallback_ && byte >= 0) {
+    byte_ids_[static_cast<std::size_t>(byte)] = id;
+  }
+  if (!token.empty() && front_utf8(token).size == token.size()) {
+    const auto point = static_cast<std::size_t>(code_point_of(token));
+    character_ids_.resize(std::max(character_ids_.size(), point + 1), -1);
+    character_ids_[point] = id;
   }
 }
 
@@ -67,22 +90,49 @@ void BpeModel::encode_word(std::string_view word,
       return;
     }
   }
-  if (word.size() <= kMaxShortWord) {
-    merge_short(word, scratch, out);
+  scratch.symbols.clear();
+  if (alphabet_ == Alphabet::kBytes) {
+    split_bytes(word, scratch.symbols);
   } else {
-    merge_long(word, scratch, out);
+    split_characters(word, scratch.symbols);
+  }
+  if (scratch.symbols.size() <= kMaxShortWord) {
+    merge_short(scratch, out);
+  } else {
+    merge_long(scratch, out);
   }
 }
 
-void BpeModel::merge_short(std::string_view word,
-                           Scratch& scratch,
-                           std::vector<std::int32_t>& out) const {
+void BpeModel::split_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  for (const char byte : word) {
+    symbols.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
+  }
+}
+
+void BpeModel::split_characters(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  bool after_unknown = false;
+  while (!word.empty()) {
+    const std::string_view character = word.substr(0, front_utf8(word).size);
+    word.remove_prefix(character.size());
+    const auto point = static_cast<std::size_t>(code_point_of(character));
+    const std::int32_t id = point < character_ids_.size() ? character_ids_[point] : -1;
+    const bool is_unknown = id < 0 && !byte_fallback_;
+    if (id >= 0) {
+      symbols.push_back(id);
+    } else if (byte_fallback_) {
+      split_bytes(character, symbols);
+    } else if (!after_unknown || !fuse_unk_) {
+      symbols.push_back(unk_);
+    }
+    after_unknown = is_unknown;
+  }
+}
+
+void BpeModel::merge_short(Scratch& scratch, std::vector<std::int32_t>& out) const {
   auto& parts = scratch.parts;
   parts.clear();
-  for (const char byte : word) {
-    parts.push_back({.id = byte_ids_[static_cast<unsigned char>(byte)],
-                     .rank = MergeTable::kNone,
-                     .result = 0});
+  for (const std::int32_t symbol : scratch.symbols) {
+    parts.push_back({.id = symbol, .rank = MergeTable::kNone, .result = 0});
   }
   const auto update = [&](std::size_t i) {
     const MergeTable::Match match = i + 1 < parts.size()
@@ -128,18 +178,17 @@ void BpeModel::push_candidate(Scratch& scratch, std::size_t left) const {
   }
 }
 
-// A linked list of parts and a heap of the pairs that merge: n log n for a word of n bytes.
-void BpeModel::merge_long(std::string_view word,
-                          Scratch& scratch,
-                          std::vector<std::int32_t>& out) const {
+// A linked list of parts and a heap of the pairs that merge: n log n for a word of n symbols.
+void BpeModel::merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const {
+  const auto& symbols = scratch.symbols;
   auto& links = scratch.links;
   auto& heap = scratch.heap;
   links.clear();
   heap.clear();
-  for (std::size_t i = 0; i < word.size(); ++i) {
-    links.push_back({.id = byte_ids_[static_cast<unsigned char>(word[i])],
+  for (std::size_t i = 0; i < symbols.size(); ++i) {
+    links.push_back({.id = symbols[i],
                      .previous = i == 0 ? kNowhere : i - 1,
-                     .next = i + 1 == word.size() ? kNowhere : i + 1});
+                     .next = i + 1 == symbols.size() ? kNowhere : i + 1});
   }
   for (std::size_t i = 0; i < links.size(); ++i) {
     push_candidate(scratch, i);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -22,7 +23,8 @@ class MergeTable {
 
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
-  explicit MergeTable(std::span<const MergeRule> rules);
+  // With `by_result`, a rule ranks with the first that makes the same token.
+  MergeTable(std::span<const MergeRule> rules, bool by_result);
 
   Match find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = key_of(left, right);
@@ -55,8 +57,8 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-// Merges the bytes of one pre-token into tokens: while any pair of neighbours has a rule, the one
-// with the first rule is merged, the leftmost of equals first.
+// Merges the bytes or characters of one pre-token into tokens: while any pair of neighbours has a
+// rule, the one with the first rule is merged, the leftmost of equals first.
 class BpeModel {
  public:
   // Memory that one thread reuses from word to word.
@@ -81,6 +83,7 @@ class BpeModel {
       std::size_t left;
     };
 
+    std::vector<std::int32_t> symbols;
     std::vector<Part> parts;
     std::vector<Link> links;
     std::vector<Candidate> heap;
@@ -89,16 +92,24 @@ class BpeModel {
   // Keeps views of the tokens of `spec`, which must outlive it.
   explicit BpeModel(const TokenizerSpec& spec);
 
-  // Appends the tokens of `word`, which is not empty.
+  // Appends the tokens of `word`, which is not empty, and valid UTF-8 if it is made of characters.
   void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const;
 
  private:
-  void merge_short(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const;
-  void merge_long(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const;
+  void add_token(const std::string& token, std::int32_t id, bool as_whole_word);
+  void split_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void split_characters(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void merge_short(Scratch& scratch, std::vector<std::int32_t>& out) const;
+  void merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const;
   void push_candidate(Scratch& scratch, std::size_t left) const;
 
+  Alphabet alphabet_;
+  bool byte_fallback_;
+  bool fuse_unk_;
+  std::int32_t unk_;  // -1: none
   MergeTable merges_;
   std::array<std::int32_t, 256> byte_ids_{};
+  std::vector<std::int32_t> character_ids_;                         // by code point; -1: none
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  // only with ignore_merges
 };
 

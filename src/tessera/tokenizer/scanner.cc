@@ -149,28 +149,15 @@ const char* folded_contraction_end(const char* at, const char* end) {
   return contraction_end(at, end, 0x20);
 }
 
-}  // namespace
-
-const char* gpt2_piece_end(const char* at, const char* end) {
-  if (const char* contraction = contraction_end(at, end, 0); contraction != at) {
-    return contraction;
-  }
-  const char* start = *at == ' ' && at + 1 < end ? at + 1 : at;
-  const Char first = char_at(start);
-  if (first.char_class == CharClass::kSpace || first.char_class == CharClass::kLineEnd) {
-    return whitespace_end(at, end, false);
-  }
-  return skip(start + first.size, end, first.char_class);
-}
-
-const char* llama3_piece_end(const char* at, const char* end) {
+// Llama 3's pattern with at most `max_digits` numbers in a piece.
+inline const char* llama3_like_piece_end(const char* at, const char* end, int max_digits) {
   const Char first = char_at(at);
   const char* next = at + first.size;
   switch (first.char_class) {
     case CharClass::kLetter:
       return skip(next, end, CharClass::kLetter);
     case CharClass::kNumber:
-      return skip(next, end, CharClass::kNumber, 2);
+      return max_digits == 1 ? next : skip(next, end, CharClass::kNumber, max_digits - 1);
     case CharClass::kLineEnd:
       return whitespace_end(at, end, true);
     case CharClass::kSpace:
@@ -188,6 +175,28 @@ const char* llama3_piece_end(const char* at, const char* end) {
     return skip(skip(next, end, CharClass::kOther), end, CharClass::kLineEnd);
   }
   return whitespace_end(at, end, true);
+}
+
+}  // namespace
+
+const char* gpt2_piece_end(const char* at, const char* end) {
+  if (const char* contraction = contraction_end(at, end, 0); contraction != at) {
+    return contraction;
+  }
+  const char* start = *at == ' ' && at + 1 < end ? at + 1 : at;
+  const Char first = char_at(start);
+  if (first.char_class == CharClass::kSpace || first.char_class == CharClass::kLineEnd) {
+    return whitespace_end(at, end, false);
+  }
+  return skip(start + first.size, end, first.char_class);
+}
+
+const char* llama3_piece_end(const char* at, const char* end) {
+  return llama3_like_piece_end(at, end, 3);
+}
+
+const char* qwen_piece_end(const char* at, const char* end) {
+  return llama3_like_piece_end(at, end, 1);
 }
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-// Hand-written matchers of the two best-known pre-tokenization patterns, many times faster than a
+// Hand-written matchers of the best-known pre-tokenization patterns, many times faster than a
 // regex engine and equal to it for every valid text. The classes of characters come from utf8proc,
 // and with them the version of Unicode.
 
@@ -17,9 +17,15 @@ inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Qwen's: Llama 3's with digits one by one.
+inline constexpr std::string_view kQwenPattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 // The end of the pre-token that starts at `at`. Requires at < end and valid UTF-8 in [at, end);
 // the lookahead of the pattern takes `end` for the end of the text.
 const char* gpt2_piece_end(const char* at, const char* end);
 const char* llama3_piece_end(const char* at, const char* end);
+const char* qwen_piece_end(const char* at, const char* end);
 
 }  // namespace tessera

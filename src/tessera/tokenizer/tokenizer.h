@@ -18,33 +18,44 @@ struct EncodeOptions {
   // Whether the text of a special token ("<|end_of_text|>") becomes that token. Off, it is text
   // like any other, as it must be for text that is not trusted.
   bool parse_special = false;
+  // Whether the tokens that the file's post-processor puts around a text (BOS, mostly) are added.
+  bool add_special = false;
 };
 
 struct DecodeOptions {
   bool skip_special = true;
+  // Whether the ids go on a text rather than begin one: a space at its front, which SentencePiece's
+  // tokenizers drop there, is kept, and bytes come as they are, as Utf8Stream wants them.
+  bool continues = false;
 };
 
-// A byte-level BPE tokenizer. A value: immutable, cheap to copy, and safe to use from several
-// threads at once.
+class TokenizerImpl;
+
+// A tokenizer. A value: immutable, cheap to copy, and safe to use from several threads at once.
 class Tokenizer {
  public:
   // Errors: kInvalidArgument if `spec` is not what TokenizerSpec says; kUnsupported or kInvalidData
   // if its pattern cannot be used.
   explicit Tokenizer(TokenizerSpec spec);
 
-  // Reads a Hugging Face tokenizer.json. Errors name the file and the place in it: kInvalidData if
-  // it is unreadable, broken or contradicts itself, kUnsupported if it asks for something that
-  // would change results and does not exist here.
+  // Reads a tokenizer of any known form (docs/formats.md), told by what is in it: a Hugging Face
+  // tokenizer.json, a tiktoken or a SentencePiece .model, GPT-2's encoder.json with the vocab.bpe
+  // beside it, or a directory with one of them. Errors name the file and the place in it:
+  // kInvalidData if it is unreadable, broken or contradicts itself, kUnsupported if it asks for
+  // something that would change results and does not exist here.
   static Tokenizer load(const std::filesystem::path& path);
 
-  // Writes a tokenizer.json that Hugging Face loads, atomically. Errors: kDeviceError.
+  // Writes a tokenizer.json that Hugging Face loads, atomically. Errors: kDeviceError; kUnsupported
+  // for a SentencePiece model, which is its own file.
   void save(const std::filesystem::path& path) const;
 
   // Number of tokens, added ones included: ids are 0 to vocab_size() - 1.
   std::int32_t vocab_size() const;
 
-  // The tokens of `text`, any bytes; no BOS or EOS is added. Added tokens that are not special are
-  // found in the text always. decode() of the result is `text`.
+  // The tokens of `text`, any bytes; no BOS or EOS is added unless `options` say so. Added tokens
+  // that are not special are found in the text always. decode() of the result is `text` if
+  // is_lossless(); otherwise what the tokenizer's reference implementation gives, for which bytes
+  // that are not UTF-8 are U+FFFD.
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // The same, appended to `out`.
@@ -58,26 +69,42 @@ class Tokenizer {
               const std::function<void(std::span<const std::int32_t>)>& sink,
               EncodeOptions options = {}) const;
 
-  // The bytes of the tokens, joined; they need not be valid UTF-8 (see Utf8Stream).
+  // The text of the tokens. That of a byte-level tokenizer is their bytes, joined, which need not
+  // be valid UTF-8 (see Utf8Stream).
   // Errors: kInvalidArgument naming the place of an id that is no token's.
   std::string decode(std::span<const std::int32_t> ids, DecodeOptions options = {}) const;
 
-  // The tokens that begin and end a document: special tokens, found by the names that published
-  // tokenizers use (see kBosNames and kEosNames in the source file).
+  // The tokens that begin and end a document: those that the post-processor adds, or special tokens
+  // found by the names that published tokenizers use (kBosNames, kEosNames in bpe_tokenizer.cc).
   std::optional<std::int32_t> bos() const;
   std::optional<std::int32_t> eos() const;
 
-  // The bytes of one token; the view lives as long as the tokenizer. Errors: kInvalidArgument.
+  // The bytes of one token inside a text; the view lives as long as the tokenizer. Errors:
+  // kInvalidArgument.
   std::string_view token_bytes(std::int32_t id) const;
 
   bool is_special(std::int32_t id) const;
 
+  // How its file writes a token. Errors: kInvalidArgument.
+  std::string spelling(std::int32_t id) const;
+
+  // What it is, in words: "byte-level BPE".
+  std::string kind() const;
+
+  // Whether decode(encode(text)) is `text` for every text.
+  bool is_lossless() const;
+
+  // Whether there is a spec(): a SentencePiece model has none.
+  bool has_spec() const;
+
+  // Errors: kUnsupported where there is none.
   const TokenizerSpec& spec() const;
 
  private:
-  struct State;
+  explicit Tokenizer(std::shared_ptr<const TokenizerImpl> impl);
+
   // Shared by copies: it never changes.
-  std::shared_ptr<const State> state_;
+  std::shared_ptr<const TokenizerImpl> impl_;
 };
 
 }  // namespace tessera

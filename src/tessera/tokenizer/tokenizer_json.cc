@@ -3,353 +3,278 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/tokenizer/byte_level.h"
+#include "tessera/tokenizer/json_node.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
 #include "tessera/tokenizer/scanner.h"
+#include "tessera/tokenizer/vocabulary.h"
 
 namespace tessera {
 namespace {
 
 using Json = nlohmann::json;
 
-// A value with its place in the file.
-class Node {
- public:
-  Node(const Json& value, std::string path) : value_(&value), path_(std::move(path)) {}
-
-  const Json& json() const { return *value_; }
-
-  const std::string& path() const { return path_; }
-
-  // What stands here, for an error: short values as they are.
-  std::string found() const {
-    constexpr std::size_t kMaxShown = 60;
-    std::string text = value_->is_structured() ? "" : dump();
-    return text.empty() || text.size() > kMaxShown ? value_->type_name() : text;
+// A part of the pipeline is null, one step, or a "Sequence" of them under `key`: its steps.
+std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key) {
+  if (node.is_null()) {
+    return {};
   }
+  if (node.at("type").string() != "Sequence") {
+    return {node};
+  }
+  node.expect_object({"type", key});
+  const JsonNode parts = node.at(key);
+  std::vector<JsonNode> steps;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::vector<JsonNode> inner = steps_of(parts.element(i), key);
+    steps.insert(steps.end(), inner.begin(), inner.end());
+  }
+  return steps;
+}
 
-  // JSON text; bytes that are not UTF-8 cannot occur, since the parser refuses them.
-  std::string dump() const { return value_->dump(); }
+std::vector<JsonNode> steps_of(const std::optional<JsonNode>& node, const std::string& key) {
+  return node ? steps_of(*node, key) : std::vector<JsonNode>();
+}
 
-  bool is_null() const { return value_->is_null(); }
+std::string type_of(const JsonNode& node) {
+  return node.at("type").string();
+}
 
-  std::optional<Node> find(const std::string& key) const {
-    const auto member = value_->find(key);
-    if (member == value_->end()) {
-      return std::nullopt;
+[[noreturn]] void refuse_type(const JsonNode& node, std::string_view supported) {
+  node.at("type").support(false, supported);
+  fail(ErrorCode::kInternal, "support() let {} pass", node.path());
+}
+
+std::string read_text(const JsonNode& node) {
+  node.expect(!node.string().empty(), "text");
+  return node.string();
+}
+
+// The text of {"String": text}.
+std::string read_plain_pattern(const JsonNode& node) {
+  node.expect_object({"String"});
+  return read_text(node.at("String"));
+}
+
+NormalizerStep read_normalizer_step(const JsonNode& node) {
+  using Kind = NormalizerStep::Kind;
+  const std::string type = type_of(node);
+  const std::pair<std::string_view, Kind> forms[] = {
+      {"NFC", Kind::kNfc}, {"NFD", Kind::kNfd}, {"NFKC", Kind::kNfkc}, {"NFKD", Kind::kNfkd}};
+  for (const auto& [name, kind] : forms) {
+    if (type == name) {
+      node.expect_object({"type"});
+      return {.kind = kind, .from = "", .to = ""};
     }
-    return Node(*member, format("{}/{}", path_, key));
   }
-
-  Node at(const std::string& key) const {
-    const auto member = find(key);
-    TESSERA_REQUIRE(member.has_value(), ErrorCode::kInvalidData, "{}/{} is missing", path_, key);
-    return *member;
+  if (type == "Prepend") {
+    node.expect_object({"type", "prepend"});
+    return {.kind = Kind::kPrepend, .from = "", .to = node.at("prepend").string()};
   }
-
-  Node element(std::size_t index) const {
-    return {(*value_)[index], format("{}/{}", path_, index)};
+  if (type == "Replace") {
+    node.expect_object({"type", "pattern", "content"});
+    return {.kind = Kind::kReplace,
+            .from = read_plain_pattern(node.at("pattern")),
+            .to = node.at("content").string()};
   }
-
-  // Errors: kInvalidData if this is no object, kUnsupported naming a key that is not in `known`.
-  void expect_object(std::initializer_list<std::string_view> known) const {
-    expect(value_->is_object(), "an object");
-    for (const auto& member : value_->items()) {
-      TESSERA_REQUIRE(std::ranges::find(known, member.key()) != known.end(),
-                      ErrorCode::kUnsupported,
-                      "{}/{} is not a key that is known here",
-                      path_,
-                      member.key());
-    }
-  }
-
-  void expect_array() const { expect(value_->is_array(), "an array"); }
-
-  std::string string() const {
-    expect(value_->is_string(), "a string");
-    return value_->get<std::string>();
-  }
-
-  bool boolean() const {
-    expect(value_->is_boolean(), "true or false");
-    return value_->get<bool>();
-  }
-
-  // An id of a vocabulary of at most `limit` tokens.
-  std::int32_t id(std::size_t limit) const {
-    expect(value_->is_number_integer(), "an integer");
-    const bool fits = value_->is_number_unsigned() && value_->get<std::uint64_t>() < limit;
-    TESSERA_REQUIRE(fits,
-                    ErrorCode::kInvalidData,
-                    "{} is {}, but the file has {} tokens, so ids are 0 to {} without holes",
-                    path_,
-                    found(),
-                    limit,
-                    limit - 1);
-    return value_->get<std::int32_t>();
-  }
-
-  void expect(bool condition, std::string_view expected) const {
-    TESSERA_REQUIRE(
-        condition, ErrorCode::kInvalidData, "{} is {}, expected {}", path_, found(), expected);
-  }
-
-  void support(bool condition, std::string_view supported) const {
-    TESSERA_REQUIRE(
-        condition, ErrorCode::kUnsupported, "{} is {}, supported is {}", path_, found(), supported);
-  }
-
- private:
-  const Json* value_;
-  std::string path_;
-};
-
-Node require_type(const Node& node, std::string_view type) {
-  const Node found = node.at("type");
-  found.support(found.string() == type, format("\"{}\"", type));
-  return node;
+  refuse_type(node, "NFC, NFD, NFKC, NFKD, Prepend, Replace or a Sequence of them");
 }
 
-void require_null(const Node& parent, const char* key) {
-  if (const auto node = parent.find(key)) {
-    node->support(node->is_null(), "null");
-  }
-}
-
-void require_false(const Node& parent, const char* key) {
-  if (const auto node = parent.find(key)) {
-    node->support(!node->boolean(), "false");
-  }
-}
-
-void require_no_affix(const Node& model, const char* key) {
-  if (const auto node = model.find(key)) {
-    node->support(node->is_null() || node->string().empty(), "null or \"\"");
-  }
-}
-
-bool byte_level_uses_regex(const Node& node) {
+bool byte_level_uses_regex(const JsonNode& node) {
   node.expect_object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   node.at("add_prefix_space");
-  require_false(node, "add_prefix_space");
-  const auto use_regex = node.find("use_regex");
-  return !use_regex || use_regex->boolean();
+  node.require_false("add_prefix_space");
+  return node.boolean_or("use_regex", true);
 }
 
-std::string read_split_pattern(const Node& node) {
-  require_type(node, "Split").expect_object({"type", "pattern", "behavior", "invert"});
-  const Node behavior = node.at("behavior");
+// A regular expression that matches `text` alone.
+std::string quote_for_regex(std::string_view text) {
+  constexpr std::string_view kSpecial = "\\^$.[]|()?*+{}-#&";
+  std::string result;
+  for (const char c : text) {
+    result += kSpecial.find(c) == std::string_view::npos ? "" : "\\";
+    result += c;
+  }
+  return result;
+}
+
+std::string read_split_pattern(const JsonNode& node) {
+  node.expect_object({"type", "pattern", "behavior", "invert"});
+  const JsonNode behavior = node.at("behavior");
   behavior.support(behavior.string() == "Isolated", "\"Isolated\"");
   // Isolated keeps matches and what lies between them alike, so `invert` changes nothing.
-  const Node pattern = node.at("pattern");
-  pattern.expect_object({"Regex"});
-  const Node regex = pattern.at("Regex");
+  const JsonNode pattern = node.at("pattern");
+  pattern.expect_object({"Regex", "String"});
+  if (const auto text = pattern.find("String")) {
+    return quote_for_regex(read_text(*text));
+  }
+  const JsonNode regex = pattern.at("Regex");
   with_context([&] { return "the pattern at " + regex.path(); },
                [&] { PreTokenizer(regex.string()); });
   return regex.string();
 }
 
-std::string read_pattern(const Node& node) {
-  node.support(node.json().is_object(), "a ByteLevel pre-tokenizer, or Split and ByteLevel");
-  const Node type = node.at("type");
-  if (type.string() == "ByteLevel") {
-    node.support(byte_level_uses_regex(node), "ByteLevel with \"use_regex\": true, if alone");
-    return std::string(kGpt2Pattern);
+Metaspace read_metaspace(const JsonNode& node) {
+  node.expect_object(
+      {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
+  Metaspace metaspace{.replacement = read_text(node.at("replacement")),
+                      .prepend = node.boolean_or("add_prefix_space", true)
+                                     ? Metaspace::Prepend::kAlways
+                                     : Metaspace::Prepend::kNever,
+                      .split = node.boolean_or("split", true)};
+  if (const auto scheme = node.find("prepend_scheme")) {
+    const std::string name = scheme->string();
+    scheme->expect(name == "always" || name == "first" || name == "never",
+                   "\"always\", \"first\" or \"never\"");
+    metaspace.prepend = name == "always"  ? Metaspace::Prepend::kAlways
+                        : name == "first" ? Metaspace::Prepend::kFirst
+                                          : Metaspace::Prepend::kNever;
   }
-  type.support(type.string() == "Sequence", "\"ByteLevel\" or \"Sequence\"");
-  node.expect_object({"type", "pretokenizers"});
-  const Node parts = node.at("pretokenizers");
-  parts.expect_array();
-  parts.support(parts.json().size() == 2, "a sequence of two: Split and ByteLevel");
-  std::string pattern = read_split_pattern(parts.element(0));
-  const Node byte_level = require_type(parts.element(1), "ByteLevel");
-  byte_level.support(!byte_level_uses_regex(byte_level),
-                     "ByteLevel with \"use_regex\": false, after Split");
-  return pattern;
+  return metaspace;
 }
 
-// Its parts only say where special tokens go, which encode() leaves to its caller.
-void check_post_processor(const Node& node) {
-  if (node.is_null()) {
-    return;
-  }
-  node.expect(node.json().is_object(), "an object or null");
-  const Node type = node.at("type");
-  const std::string name = type.string();
-  if (name != "Sequence") {
-    type.support(name == "ByteLevel" || name == "TemplateProcessing",
-                 "\"ByteLevel\", \"TemplateProcessing\" or a \"Sequence\" of them");
-    return;
-  }
-  const Node parts = node.at("processors");
-  parts.expect_array();
-  for (std::size_t i = 0; i < parts.json().size(); ++i) {
-    const Node part = parts.element(i).at("type");
-    part.support(part.string() == "ByteLevel" || part.string() == "TemplateProcessing",
-                 "\"ByteLevel\" or \"TemplateProcessing\"");
-  }
-}
-
-AddedToken read_added_token(const Node& node, std::size_t num_tokens) {
-  node.expect_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-  for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-    require_false(node, key);
-  }
-  AddedToken token{.id = node.at("id").id(num_tokens),
-                   .content = node.at("content").string(),
-                   .special = node.at("special").boolean(),
-                   .normalized = node.at("normalized").boolean()};
-  node.at("content").expect(!token.content.empty(), "text");
-  return token;
-}
-
-// The tokens of the file by id, collected from the vocabulary and the added tokens.
-class Vocabulary {
- public:
-  Vocabulary(const Node& vocab, const Node& added) : vocab_(vocab) {
-    vocab.expect(vocab.json().is_object(), "an object");
-    added.expect_array();
-    resize(added);
-    for (std::size_t i = 0; i < added.json().size(); ++i) {
-      add_token(added.element(i));
-    }
-    for (const auto& [spelling, id] : vocab.json().get_ref<const Json::object_t&>()) {
-      if (!added_contents_.contains(spelling)) {
-        add_entry(spelling, Node(id, format("{}/{}", vocab.path(), spelling)));
+// Sets how text is cut, and with it the alphabet.
+void read_pre_tokenizer(const std::optional<JsonNode>& node, TokenizerSpec& spec) {
+  const std::vector<JsonNode> steps = steps_of(node, "pretokenizers");
+  spec.alphabet = Alphabet::kCharacters;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const JsonNode& step = steps[i];
+    const std::string type = type_of(step);
+    const bool is_last = i + 1 == steps.size();
+    if (type == "Split") {
+      spec.patterns.push_back(read_split_pattern(step));
+    } else if (type == "Digits") {
+      step.expect_object({"type", "individual_digits"});
+      spec.patterns.emplace_back(step.boolean_or("individual_digits", false) ? R"(\p{N})"
+                                                                             : R"(\p{N}+)");
+    } else if (type == "ByteLevel") {
+      step.support(is_last, "ByteLevel as the last pre-tokenizer");
+      spec.alphabet = Alphabet::kBytes;
+      if (byte_level_uses_regex(step)) {
+        spec.patterns.emplace_back(kGpt2Pattern);
       }
+    } else if (type == "Metaspace") {
+      step.support(steps.size() == 1, "Metaspace alone");
+      spec.metaspace = read_metaspace(step);
+    } else {
+      refuse_type(step, "Split, Digits and ByteLevel, or Metaspace");
     }
   }
-
-  // The id of the token that the vocabulary spells so; `user` is what needs it.
-  std::int32_t id_of(const std::string& spelling, const Node& user) const {
-    const auto found = ids_.find(spelling);
-    TESSERA_REQUIRE(found != ids_.end(),
-                    ErrorCode::kInvalidData,
-                    "{} needs the token \"{}\", which is not in {}",
-                    user.path(),
-                    spelling,
-                    vocab_.path());
-    return found->second;
+  if (node) {
+    node->support(spec.alphabet == Alphabet::kBytes || spec.patterns.empty(),
+                  "Split or Digits with ByteLevel behind it");
   }
-
-  // Moves the result to `spec`.
-  void give(TokenizerSpec& spec) {
-    std::ranges::sort(added_, {}, &AddedToken::id);
-    spec.tokens = std::move(tokens_);
-    spec.added = std::move(added_);
-  }
-
- private:
-  // Makes room for each different token: an added one may or may not be in the vocabulary too.
-  void resize(const Node& added) {
-    std::size_t size = vocab_.json().size();
-    for (std::size_t i = 0; i < added.json().size(); ++i) {
-      const Node token = added.element(i);
-      token.expect(token.json().is_object(), "an object");
-      const Node content = token.at("content");
-      TESSERA_REQUIRE(added_contents_.insert(content.string()).second,
-                      ErrorCode::kInvalidData,
-                      "{} is \"{}\", as that of an added token before it",
-                      content.path(),
-                      content.string());
-      size += vocab_.find(content.string()) ? 0U : 1U;
-    }
-    tokens_.resize(size);
-    users_.resize(size);
-  }
-
-  void add_token(const Node& node) {
-    AddedToken token = read_added_token(node, tokens_.size());
-    if (const auto entry = vocab_.find(token.content)) {
-      const std::int32_t id = entry->id(tokens_.size());
-      node.at("id").expect(id == token.id, format("{} as at {}", id, entry->path()));
-    }
-    set(token.id, token.content, node.path());
-    added_.push_back(std::move(token));
-  }
-
-  void add_entry(const std::string& spelling, const Node& node) {
-    const std::int32_t id = node.id(tokens_.size());
-    auto bytes = from_byte_level(spelling);
-    TESSERA_REQUIRE(bytes.has_value(),
-                    ErrorCode::kUnsupported,
-                    "{} is not written in the byte-level alphabet, the only one supported",
-                    node.path());
-    ids_.emplace(spelling, id);
-    set(id, std::move(*bytes), node.path());
-  }
-
-  // With as many tokens as ids, an id that is used twice is also one that is left out.
-  void set(std::int32_t id, std::string bytes, const std::string& user) {
-    const auto i = static_cast<std::size_t>(id);
-    TESSERA_REQUIRE(users_[i].empty(),
-                    ErrorCode::kInvalidData,
-                    "{} and {} have the same id {}",
-                    users_[i],
-                    user,
-                    id);
-    tokens_[i] = std::move(bytes);
-    users_[i] = user;
-  }
-
-  Node vocab_;
-  std::vector<std::string> tokens_;
-  std::vector<std::string> users_;  // who has the id, for errors
-  std::vector<AddedToken> added_;
-  std::unordered_set<std::string> added_contents_;
-  std::unordered_map<std::string_view, std::int32_t> ids_;  // by spelling; added tokens left out
-};
-
-// The two sides of a merge: "a b" or ["a", "b"].
-std::pair<std::string, std::string> read_sides(const Node& merge) {
-  if (merge.json().is_string()) {
-    const std::string text = merge.string();
-    const std::size_t space = text.find(' ');
-    merge.expect(space != std::string::npos && text.find(' ', space + 1) == std::string::npos,
-                 "two tokens with one space between them");
-    return {text.substr(0, space), text.substr(space + 1)};
-  }
-  merge.expect(merge.json().is_array() && merge.json().size() == 2, "two tokens");
-  return {merge.element(0).string(), merge.element(1).string()};
 }
 
-std::vector<MergeRule> read_merges(const Node& merges, const Vocabulary& vocabulary) {
-  merges.expect_array();
-  std::vector<MergeRule> rules;
-  std::unordered_set<std::uint64_t> pairs;
-  rules.reserve(merges.json().size());
-  for (std::size_t i = 0; i < merges.json().size(); ++i) {
-    const Node merge = merges.element(i);
-    const auto [left, right] = read_sides(merge);
-    const MergeRule rule{.left = vocabulary.id_of(left, merge),
-                         .right = vocabulary.id_of(right, merge),
-                         .result = vocabulary.id_of(left + right, merge)};
-    const std::uint64_t pair = std::uint64_t{static_cast<std::uint32_t>(rule.left)} << 32U |
-                               static_cast<std::uint32_t>(rule.right);
-    TESSERA_REQUIRE(pairs.insert(pair).second,
-                    ErrorCode::kInvalidData,
-                    "{} merges \"{}\" and \"{}\", as one before it does",
-                    merge.path(),
-                    left,
-                    right);
-    rules.push_back(rule);
+DecoderStep read_decoder_step(const JsonNode& node) {
+  using Kind = DecoderStep::Kind;
+  // More would only strip more of what no text has so many of.
+  constexpr std::size_t kMaxStripped = 1000;
+  const std::string type = type_of(node);
+  if (type == "Replace") {
+    node.expect_object({"type", "pattern", "content"});
+    return {.kind = Kind::kReplace,
+            .from = read_plain_pattern(node.at("pattern")),
+            .to = node.at("content").string()};
   }
-  return rules;
+  if (type == "ByteFallback" || type == "Fuse") {
+    node.expect_object({"type"});
+    return {.kind = type == "Fuse" ? Kind::kFuse : Kind::kByteFallback, .from = "", .to = ""};
+  }
+  if (type == "Strip") {
+    node.expect_object({"type", "content", "start", "stop"});
+    return {.kind = Kind::kStrip,
+            .from = read_text(node.at("content")),
+            .to = "",
+            .start = node.at("start").count(kMaxStripped),
+            .stop = node.at("stop").count(kMaxStripped)};
+  }
+  if (type == "Metaspace") {
+    const Metaspace metaspace = read_metaspace(node);
+    return {.kind = Kind::kMetaspace,
+            .from = metaspace.replacement,
+            .to = " ",
+            .strip_first = metaspace.prepend != Metaspace::Prepend::kNever};
+  }
+  refuse_type(node, "Replace, ByteFallback, Fuse, Strip, Metaspace or a Sequence of them");
 }
 
-void check_model(const Node& model) {
+void read_decoder(const JsonNode& node, TokenizerSpec& spec) {
+  const std::vector<JsonNode> steps = steps_of(node, "decoders");
+  if (spec.alphabet == Alphabet::kBytes) {
+    node.support(steps.size() == 1 && type_of(steps.front()) == "ByteLevel",
+                 "a ByteLevel decoder with a ByteLevel pre-tokenizer");
+    return;
+  }
+  node.support(!steps.empty(), "a decoder");
+  for (const JsonNode& step : steps) {
+    step.support(type_of(step) != "ByteLevel",
+                 "a ByteLevel decoder with a ByteLevel pre-tokenizer only");
+    spec.decoder.push_back(read_decoder_step(step));
+  }
+}
+
+// The ids that a template stands for: {"SpecialToken": {"id": name, ..}}.
+void append_template_token(const JsonNode& token,
+                           const JsonNode& names,
+                           std::size_t vocab_size,
+                           std::vector<std::int32_t>& out) {
+  const JsonNode ids = names.at(token.at("id").string()).at("ids");
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    out.push_back(ids.element(i).id(vocab_size));
+  }
+}
+
+// What a TemplateProcessing puts around one text.
+void read_template(const JsonNode& node, std::size_t vocab_size, TokenizerSpec& spec) {
+  node.expect_object({"type", "single", "pair", "special_tokens"});
+  const JsonNode items = node.at("single");
+  const JsonNode names = node.at("special_tokens");
+  std::vector<std::int32_t> before;
+  std::vector<std::int32_t> after;
+  int num_texts = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const JsonNode item = items.element(i);
+    item.expect_object({"SpecialToken", "Sequence"});
+    if (const auto token = item.find("SpecialToken")) {
+      append_template_token(*token, names, vocab_size, num_texts == 0 ? before : after);
+    } else {
+      ++num_texts;
+    }
+  }
+  items.expect(num_texts == 1, "a list with the text (\"Sequence\") once");
+  // Of several, each works on what the one before it made.
+  spec.before.insert(spec.before.begin(), before.begin(), before.end());
+  spec.after.insert(spec.after.end(), after.begin(), after.end());
+}
+
+void read_post_processor(const JsonNode& node, std::size_t vocab_size, TokenizerSpec& spec) {
+  for (const JsonNode& step : steps_of(node, "processors")) {
+    const std::string type = type_of(step);
+    if (type == "TemplateProcessing") {
+      read_template(step, vocab_size, spec);
+    } else if (type != "ByteLevel") {  // which changes offsets only
+      refuse_type(step, "\"ByteLevel\", \"TemplateProcessing\" or a \"Sequence\" of them");
+    }
+  }
+  spec.post_processor = node.json().dump();
+}
+
+void require_no_affix(const JsonNode& model, const char* key) {
+  if (const auto node = model.find(key)) {
+    node->support(node->is_null() || node->string().empty(), "null or \"\"");
+  }
+}
+
+void check_model(const JsonNode& model) {
   model.expect_object({"type",
                        "dropout",
-                       "unk_token",  // never needed, since every byte is a token
+                       "unk_token",
                        "continuing_subword_prefix",
                        "end_of_word_suffix",
                        "fuse_unk",
@@ -357,20 +282,36 @@ void check_model(const Node& model) {
                        "ignore_merges",
                        "vocab",
                        "merges"});
-  if (model.find("type")) {  // GPT-2's file has none
-    require_type(model, "BPE");
+  if (const auto type = model.find("type")) {  // GPT-2's file has none
+    type->support(type->string() == "BPE", "\"BPE\"");
   }
-  require_null(model, "dropout");
+  model.require_null("dropout");
   require_no_affix(model, "continuing_subword_prefix");
   require_no_affix(model, "end_of_word_suffix");
-  require_false(model, "byte_fallback");
 }
 
-Json parse_json(std::string_view text) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    fail(ErrorCode::kInvalidData, "broken JSON at byte {}: {}", error.byte, error.what());
+// "a b" or ["a", "b"].
+void add_merge(const JsonNode& merge, Vocabulary& vocabulary) {
+  if (merge.json().is_string()) {
+    vocabulary.add_merge(merge.string(), merge.path());
+    return;
+  }
+  merge.expect(merge.json().is_array() && merge.json().size() == 2, "two tokens");
+  vocabulary.add_merge(merge.element(0).string(), merge.element(1).string(), merge.path());
+}
+
+// What becomes of characters that are no token. Bytes always are one.
+void read_unknown(const JsonNode& model, const Vocabulary& vocabulary, TokenizerSpec& spec) {
+  if (spec.alphabet == Alphabet::kBytes) {
+    model.require_false("byte_fallback");
+    return;
+  }
+  spec.byte_fallback = model.boolean_or("byte_fallback", false);
+  spec.fuse_unk = model.boolean_or("fuse_unk", false);
+  const auto token = model.find("unk_token");
+  if (token && !token->is_null()) {
+    spec.unk = vocabulary.find(token->string());
+    token->expect(spec.unk.has_value(), "a token of " + model.path() + "/vocab");
   }
 }
 
@@ -378,7 +319,7 @@ Json parse_json(std::string_view text) {
 
 TokenizerSpec parse_tokenizer_json(std::string_view text) {
   const Json json = parse_json(text);
-  const Node root(json, "");
+  const JsonNode root(json, "");
   root.expect_object({"version",
                       "truncation",
                       "padding",
@@ -388,28 +329,30 @@ TokenizerSpec parse_tokenizer_json(std::string_view text) {
                       "post_processor",
                       "decoder",
                       "model"});
-  for (const char* key : {"truncation", "padding", "normalizer"}) {
-    require_null(root, key);
-  }
-  const Node decoder = root.at("decoder");
-  decoder.support(decoder.json().is_object(), "a ByteLevel decoder");
-  require_type(decoder, "ByteLevel");
-  const Node model = root.at("model");
+  root.require_null("truncation");
+  root.require_null("padding");
+  const JsonNode model = root.at("model");
   check_model(model);
 
   TokenizerSpec spec;
-  spec.pattern = read_pattern(root.at("pre_tokenizer"));
-  if (const auto post_processor = root.find("post_processor")) {
-    check_post_processor(*post_processor);
-    spec.post_processor = post_processor->dump();
+  for (const JsonNode& step : steps_of(root.find("normalizer"), "normalizers")) {
+    spec.normalizer.push_back(read_normalizer_step(step));
   }
-  if (const auto ignore_merges = model.find("ignore_merges")) {
-    spec.ignore_merges = ignore_merges->boolean();
-  }
+  read_pre_tokenizer(root.find("pre_tokenizer"), spec);
+  read_decoder(root.at("decoder"), spec);
+  spec.ignore_merges = model.boolean_or("ignore_merges", false);
   const Json no_tokens = Json::array();
   Vocabulary vocabulary(model.at("vocab"),
-                        root.find("added_tokens").value_or(Node(no_tokens, "/added_tokens")));
-  spec.merges = read_merges(model.at("merges"), vocabulary);
+                        root.find("added_tokens").value_or(JsonNode(no_tokens, "/added_tokens")),
+                        spec.alphabet);
+  const JsonNode merges = model.at("merges");
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    add_merge(merges.element(i), vocabulary);
+  }
+  read_unknown(model, vocabulary, spec);
+  if (const auto post_processor = root.find("post_processor")) {
+    read_post_processor(*post_processor, vocabulary.size(), spec);
+  }
   vocabulary.give(spec);
   check_spec(spec, ErrorCode::kInvalidData);
   return spec;

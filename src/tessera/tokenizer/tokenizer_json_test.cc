@@ -66,7 +66,11 @@ Json llama3_like() {
                               {"use_regex", false}}}}};
   json["post_processor"] = Json::parse(R"({"type": "Sequence", "processors": [
     {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false},
-    {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}]})");
+    {"type": "TemplateProcessing",
+     "single": [{"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}}],
+     "pair": [], "special_tokens": {"<|begin_of_text|>":
+       {"id": "<|begin_of_text|>", "ids": [258], "tokens": ["<|begin_of_text|>"]}}}]})");
   json["model"]["vocab"].erase("<|endoftext|>");
   json["model"]["type"] = "BPE";
   json["model"]["ignore_merges"] = true;
@@ -76,7 +80,7 @@ Json llama3_like() {
 
 TEST(TokenizerJson, ReadsGpt2Form) {
   const TokenizerSpec spec = parse_tokenizer_json(gpt2_like().dump());
-  EXPECT_EQ(spec.pattern, kGpt2Pattern);
+  EXPECT_THAT(spec.patterns, ElementsAre(kGpt2Pattern));
   EXPECT_FALSE(spec.ignore_merges);
   EXPECT_EQ(spec.tokens[257], " ab");
   EXPECT_THAT(spec.merges,
@@ -92,7 +96,7 @@ TEST(TokenizerJson, ReadsGpt2Form) {
 
 TEST(TokenizerJson, ReadsLlama3Form) {
   const TokenizerSpec spec = parse_tokenizer_json(llama3_like().dump());
-  EXPECT_EQ(spec.pattern, kLlama3Pattern);
+  EXPECT_THAT(spec.patterns, ElementsAre(kLlama3Pattern));
   EXPECT_TRUE(spec.ignore_merges);
   EXPECT_EQ(spec.tokens.size(), 260U);
   EXPECT_EQ(spec.tokens[259], "灯 x");
@@ -196,7 +200,6 @@ TEST(TokenizerJsonErrors, Structure) {
        {"/model/merges", "x", kData, "/model/merges is \"x\", expected an array"},
        {"/model/ignore_merges", 1, kData, "/model/ignore_merges is 1, expected true or false"},
        {"/decoder", kRemoved, kData, "/decoder is missing"},
-       {"/pre_tokenizer", kRemoved, kData, "/pre_tokenizer is missing"},
        {"/pre_tokenizer/type", 1, kData, "/pre_tokenizer/type is 1, expected a string"},
        {"/pre_tokenizer/add_prefix_space", kRemoved, kData, "add_prefix_space is missing"},
        {"/added_tokens", Json::object(), kData, "/added_tokens is object, expected an array"},
@@ -204,7 +207,7 @@ TEST(TokenizerJsonErrors, Structure) {
        {"/added_tokens/0/content", kRemoved, kData, "/added_tokens/0/content is missing"},
        {"/added_tokens/0/content", "", kData, "/added_tokens/0/content is \"\", expected text"},
        {"/added_tokens/0/special", "x", kData, "/added_tokens/0/special is \"x\", expected true"},
-       {"/post_processor", 1, kData, "/post_processor is 1, expected an object or null"}});
+       {"/post_processor", 1, kData, "/post_processor is 1, expected an object"}});
 }
 
 TEST(TokenizerJsonErrors, Vocabulary) {
@@ -220,7 +223,10 @@ TEST(TokenizerJsonErrors, Vocabulary) {
        {"/model/vocab/Ġa", -1, kData, "/model/vocab/Ġa is -1" + holes},
        {"/model/vocab/Ġa", 1ULL << 63U, kData, "/model/vocab/Ġa is 9223372036854775808" + holes},
        {"/model/vocab/Ġa", 257, kData, "/model/vocab/Ġa and /model/vocab/Ġab have the same id"},
-       {"/model/vocab/Ġa", 258, kData, "/added_tokens/0 and /model/vocab/Ġa have the same id 258"},
+       {"/model/vocab/Ġa",
+        258,
+        kData,
+        "the added token \"<|endoftext|>\" and /model/vocab/Ġa have the same id 258"},
        {"/added_tokens/0/id", 0, kData, "/added_tokens/0/id is 0, expected 258 as at /model/vocab"},
        {"/added_tokens", two_added, kData, "/added_tokens/1/content is \"<|endoftext|>\", as that"},
        {"/model/vocab/灯", 259, ErrorCode::kUnsupported, "/model/vocab/灯 is not written in the"}});
@@ -261,23 +267,22 @@ TEST(TokenizerJsonErrors, Merges) {
 
 TEST(TokenizerJsonErrors, Unsupported) {
   constexpr ErrorCode kNo = ErrorCode::kUnsupported;
-  const Json nfc = {{"type", "NFC"}};
+  const Json lowercase = {{"type", "Lowercase"}};
   expect_all_refused(
       gpt2_like(),
-      {{"/normalizer", nfc, kNo, "/normalizer is object, supported is null"},
-       {"/truncation", nfc, kNo, "/truncation is object, supported is null"},
-       {"/padding", nfc, kNo, "/padding is object, supported is null"},
+      {{"/normalizer", lowercase, kNo, "/normalizer/type is \"Lowercase\", supported is NFC, NFD"},
+       {"/truncation", lowercase, kNo, "/truncation is object, supported is null"},
+       {"/padding", lowercase, kNo, "/padding is object, supported is null"},
        {"/extra", 1, kNo, "/extra is not a key that is known here"},
        {"/model/extra", 1, kNo, "/model/extra is not a key that is known here"},
        {"/model/type", "Unigram", kNo, "/model/type is \"Unigram\", supported is \"BPE\""},
        {"/model/dropout", 0.1, kNo, "/model/dropout is 0.1, supported is null"},
        {"/model/byte_fallback", true, kNo, "/model/byte_fallback is true, supported is false"},
        {"/model/end_of_word_suffix", "</w>", kNo, "is \"</w>\", supported is null or \"\""},
-       {"/decoder/type", "Metaspace", kNo, "/decoder/type is \"Metaspace\", supported is"},
+       {"/decoder/type", "Metaspace", kNo, "/decoder is object, supported is a ByteLevel decoder"},
        {"/decoder", nullptr, kNo, "/decoder is null, supported is a ByteLevel decoder"},
-       {"/pre_tokenizer", nullptr, kNo, "/pre_tokenizer is null, supported is a ByteLevel"},
-       {"/pre_tokenizer/type", "Metaspace", kNo, "/pre_tokenizer/type is \"Metaspace\""},
-       {"/pre_tokenizer/use_regex", false, kNo, "ByteLevel with \"use_regex\": true, if alone"},
+       {"/pre_tokenizer", nullptr, kNo, "/decoder is object, supported is a ByteLevel decoder"},
+       {"/pre_tokenizer/type", "BertPreTokenizer", kNo, "/pre_tokenizer/type is \"BertPreTok"},
        {"/pre_tokenizer/add_prefix_space", true, kNo, "add_prefix_space is true, supported is fal"},
        {"/post_processor/type", "BertProcessing", kNo, "/post_processor/type is \"BertProcessing"},
        {"/added_tokens/0/lstrip", true, kNo, "/added_tokens/0/lstrip is true, supported is false"},
@@ -287,7 +292,7 @@ TEST(TokenizerJsonErrors, Unsupported) {
   expect_all_refused(
       llama3_like(),
       {{split + "/behavior", "Removed", kNo, split + "/behavior is \"Removed\", supported is"},
-       {split + "/pattern", {{"String", " "}}, kNo, split + "/pattern/String is not a key"},
+       {split + "/pattern", {{"Glob", " "}}, kNo, split + "/pattern/Glob is not a key"},
        {split + "/pattern/Regex",
         "\\w+",
         kNo,
@@ -295,9 +300,13 @@ TEST(TokenizerJsonErrors, Unsupported) {
         "supported (the pattern at " +
             split + "/pattern"},
        {split + "/pattern/Regex", "(", ErrorCode::kInvalidData, "the pattern does not compile"},
-       {split + "/type", "Digits", kNo, split + "/type is \"Digits\", supported is \"Split\""},
-       {byte_level + "/use_regex", true, kNo, byte_level + " is object, supported is ByteLevel"},
-       {byte_level, kRemoved, kNo, "supported is a sequence of two: Split and ByteLevel"},
+       {split + "/type", "Punctuation", kNo, split + "/type is \"Punctuation\", supported is"},
+       {byte_level, kRemoved, kNo, "supported is Split or Digits with ByteLevel behind it"},
+       {"/pre_tokenizer/pretokenizers",
+        Json::array({llama3_like()["pre_tokenizer"]["pretokenizers"][1],
+                     llama3_like()["pre_tokenizer"]["pretokenizers"][0]}),
+        kNo,
+        "/pre_tokenizer/pretokenizers/0 is object, supported is ByteLevel as the last"},
        {"/post_processor/processors/0/type", "X", kNo, "/post_processor/processors/0/type is"}});
 }
 

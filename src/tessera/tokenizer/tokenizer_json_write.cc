@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -31,18 +32,106 @@ std::string format_added(const AddedToken& token) {
       token.special);
 }
 
-std::string format_pre_tokenizer(const std::string& pattern) {
-  const bool builtin = pattern == kGpt2Pattern;
-  const std::string byte_level = format(
-      R"({{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": {}}})",
-      builtin);
-  return builtin
-             ? byte_level
-             : format(R"({{"type": "Sequence", "pretokenizers": [)"
-                      R"({{"type": "Split", "pattern": {{"Regex": {}}}, "behavior": "Isolated", )"
-                      R"("invert": false}}, {}]}})",
-                      quoted(pattern),
-                      byte_level);
+constexpr std::string_view kMetaspaceNames[] = {"never", "first", "always"};
+
+// The steps of a pipeline's part: null, the one, or a "Sequence" of them under `key`.
+Json sequence(std::vector<Json> steps, const char* key) {
+  if (steps.empty()) {
+    return nullptr;
+  }
+  return steps.size() == 1 ? std::move(steps.front())
+                           : Json{{"type", "Sequence"}, {key, std::move(steps)}};
+}
+
+Json normalizer_step(const NormalizerStep& step) {
+  switch (step.kind) {
+    case NormalizerStep::Kind::kNfc:
+      return {{"type", "NFC"}};
+    case NormalizerStep::Kind::kNfd:
+      return {{"type", "NFD"}};
+    case NormalizerStep::Kind::kNfkc:
+      return {{"type", "NFKC"}};
+    case NormalizerStep::Kind::kNfkd:
+      return {{"type", "NFKD"}};
+    case NormalizerStep::Kind::kPrepend:
+      return {{"type", "Prepend"}, {"prepend", step.to}};
+    case NormalizerStep::Kind::kReplace:
+      return {{"type", "Replace"}, {"pattern", {{"String", step.from}}}, {"content", step.to}};
+  }
+  return nullptr;
+}
+
+Json normalizer(const TokenizerSpec& spec) {
+  std::vector<Json> steps;
+  for (const NormalizerStep& step : spec.normalizer) {
+    steps.push_back(normalizer_step(step));
+  }
+  return sequence(std::move(steps), "normalizers");
+}
+
+Json pre_tokenizer(const TokenizerSpec& spec) {
+  if (spec.metaspace) {
+    return {{"type", "Metaspace"},
+            {"replacement", spec.metaspace->replacement},
+            {"prepend_scheme", kMetaspaceNames[static_cast<std::size_t>(spec.metaspace->prepend)]},
+            {"split", spec.metaspace->split}};
+  }
+  std::vector<Json> steps;
+  // ByteLevel brings GPT-2's pattern along.
+  const bool own_pattern = !spec.patterns.empty() && spec.patterns.back() == kGpt2Pattern;
+  for (std::size_t i = 0; i + (own_pattern ? 1 : 0) < spec.patterns.size(); ++i) {
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", spec.patterns[i]}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  }
+  if (spec.alphabet == Alphabet::kBytes) {
+    steps.push_back({{"type", "ByteLevel"},
+                     {"add_prefix_space", false},
+                     {"trim_offsets", true},
+                     {"use_regex", own_pattern}});
+  }
+  return sequence(std::move(steps), "pretokenizers");
+}
+
+Json decoder_step(const DecoderStep& step) {
+  switch (step.kind) {
+    case DecoderStep::Kind::kReplace:
+      return {{"type", "Replace"}, {"pattern", {{"String", step.from}}}, {"content", step.to}};
+    case DecoderStep::Kind::kByteFallback:
+      return {{"type", "ByteFallback"}};
+    case DecoderStep::Kind::kFuse:
+      return {{"type", "Fuse"}};
+    case DecoderStep::Kind::kStrip:
+      return {
+          {"type", "Strip"}, {"content", step.from}, {"start", step.start}, {"stop", step.stop}};
+    case DecoderStep::Kind::kMetaspace:
+      return {{"type", "Metaspace"},
+              {"replacement", step.from},
+              {"prepend_scheme", step.strip_first ? "always" : "never"},
+              {"split", true}};
+  }
+  return nullptr;
+}
+
+Json decoder(const TokenizerSpec& spec) {
+  if (spec.alphabet == Alphabet::kBytes) {
+    return {{"type", "ByteLevel"},
+            {"add_prefix_space", true},
+            {"trim_offsets", true},
+            {"use_regex", true}};
+  }
+  std::vector<Json> steps;
+  for (const DecoderStep& step : spec.decoder) {
+    steps.push_back(decoder_step(step));
+  }
+  return sequence(std::move(steps), "decoders");
+}
+
+// The token as the file writes it.
+std::string spell(const TokenizerSpec& spec, std::int32_t id) {
+  const std::string& token = spec.tokens[static_cast<std::size_t>(id)];
+  return spec.alphabet == Alphabet::kBytes ? to_byte_level(token) : token;
 }
 
 // Appends the lines, indented, with commas between.
@@ -72,17 +161,22 @@ void append_vocab(const TokenizerSpec& spec, std::string& out) {
   LineList lines(out);
   for (std::size_t i = 0; i < size; ++i) {
     const std::string& bytes = spec.tokens[i];
-    lines.add(format("{}: {}", quoted(is_added[i] ? bytes : to_byte_level(bytes)), i));
+    lines.add(format(
+        "{}: {}", quoted(is_added[i] ? bytes : spell(spec, static_cast<std::int32_t>(i))), i));
   }
 }
 
+// Sides with a space in them need the newer of the two forms.
 void append_merges(const TokenizerSpec& spec, std::string& out) {
-  const auto spelling = [&](std::int32_t id) {
-    return to_byte_level(spec.tokens[static_cast<std::size_t>(id)]);
-  };
+  const bool as_pairs = std::ranges::any_of(spec.merges, [&](const MergeRule& rule) {
+    return spell(spec, rule.result).find(' ') != std::string::npos;
+  });
   LineList lines(out);
   for (const MergeRule& rule : spec.merges) {
-    lines.add(quoted(format("{} {}", spelling(rule.left), spelling(rule.right))));
+    const std::string left = spell(spec, rule.left);
+    const std::string right = spell(spec, rule.right);
+    lines.add(as_pairs ? format("[{}, {}]", quoted(left), quoted(right))
+                       : quoted(format("{} {}", left, right)));
   }
 }
 
@@ -97,17 +191,20 @@ std::string format_tokenizer_json(const TokenizerSpec& spec) {
     added.add(format_added(token));
   }
   out += format(
-      "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n",
-      format_pre_tokenizer(spec.pattern),
-      spec.post_processor);
-  out += R"(  "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, )"
-         R"("use_regex": true},)"
-         "\n";
+      "\n  ],\n  \"normalizer\": {},\n  \"pre_tokenizer\": {},\n  \"post_processor\": {},\n"
+      "  \"decoder\": {},\n",
+      normalizer(spec).dump(),
+      pre_tokenizer(spec).dump(),
+      spec.post_processor,
+      decoder(spec).dump());
   out += format(
-      "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": null,\n"
+      "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": {},\n"
       "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
-      "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": {},\n"
+      "    \"fuse_unk\": {},\n    \"byte_fallback\": {},\n    \"ignore_merges\": {},\n"
       "    \"vocab\": {{",
+      spec.unk ? quoted(spec.tokens[static_cast<std::size_t>(*spec.unk)]) : "null",
+      spec.fuse_unk,
+      spec.byte_fallback,
       spec.ignore_merges);
   append_vocab(spec, out);
   out += "\n    },\n    \"merges\": [";

@@ -48,7 +48,67 @@ void check_added(const TokenizerSpec& spec, const AddedToken& token, ErrorCode c
       token.id);
 }
 
+// That each byte has a token, its own or <0xNN>.
+void check_bytes(const TokenizerSpec& spec, const std::vector<bool>& is_added, ErrorCode code) {
+  std::array<bool, 256> has_byte{};
+  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
+    const std::string& token = spec.tokens[i];
+    if (is_added[i]) {
+      continue;
+    }
+    if (spec.alphabet == Alphabet::kBytes && token.size() == 1) {
+      has_byte[static_cast<unsigned char>(token[0])] = true;
+    }
+    if (const int byte = byte_of_token(token);
+        spec.alphabet == Alphabet::kCharacters && byte >= 0) {
+      has_byte[static_cast<std::size_t>(byte)] = true;
+    }
+  }
+  const auto missing = std::ranges::find(has_byte, false);
+  TESSERA_REQUIRE(missing == has_byte.end(),
+                  code,
+                  "no token is the single byte 0x{:02X}; a tokenizer that is byte-level or falls "
+                  "back to bytes has all 256",
+                  missing - has_byte.begin());
+}
+
+void check_characters(const TokenizerSpec& spec, ErrorCode code) {
+  TESSERA_REQUIRE(spec.byte_fallback || spec.unk,
+                  code,
+                  "characters that are no token need byte_fallback or an unknown token, found "
+                  "neither");
+  if (spec.unk) {
+    token_of(spec, *spec.unk, "the unknown token", code);
+  }
+  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
+    TESSERA_REQUIRE(valid_utf8_prefix(spec.tokens[i]) == spec.tokens[i].size(),
+                    code,
+                    "token {} is not valid UTF-8, expected characters",
+                    i);
+  }
+}
+
+int hex_digit(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                : -1;
+}
+
 }  // namespace
+
+std::string byte_token(unsigned char byte) {
+  return format("<0x{:02X}>", byte);
+}
+
+int byte_of_token(const std::string& token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') {
+    return -1;
+  }
+  const int high = hex_digit(token[3]);
+  const int low = hex_digit(token[4]);
+  return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
 
 void check_spec(const TokenizerSpec& spec, ErrorCode code) {
   for (const MergeRule& rule : spec.merges) {
@@ -59,17 +119,17 @@ void check_spec(const TokenizerSpec& spec, ErrorCode code) {
     check_added(spec, token, code);
     is_added[static_cast<std::size_t>(token.id)] = true;
   }
-  std::array<bool, 256> has_byte{};
-  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
-    if (spec.tokens[i].size() == 1 && !is_added[i]) {
-      has_byte[static_cast<unsigned char>(spec.tokens[i][0])] = true;
+  for (const auto* ids : {&spec.before, &spec.after}) {
+    for (const std::int32_t id : *ids) {
+      token_of(spec, id, "a token of the post-processor", code);
     }
   }
-  const auto missing = std::ranges::find(has_byte, false);
-  TESSERA_REQUIRE(missing == has_byte.end(),
-                  code,
-                  "no token is the single byte 0x{:02X}; a byte-level tokenizer has all 256",
-                  missing - has_byte.begin());
+  if (spec.alphabet == Alphabet::kBytes || spec.byte_fallback) {
+    check_bytes(spec, is_added, code);
+  }
+  if (spec.alphabet == Alphabet::kCharacters) {
+    check_characters(spec, code);
+  }
 }
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,22 +24,87 @@ struct AddedToken {
   std::int32_t id;
   std::string content;
   bool special;     // a control token: found in text only if the caller asks for it
-  bool normalized;  // kept for the file; without a normalizer it changes nothing
+  bool normalized;  // searched for, itself normalized, in the text that the normalizer made
 
   bool operator==(const AddedToken&) const = default;
 };
 
-// What a byte-level BPE tokenizer consists of: what files are read into and training makes.
+// What a word is made of before anything is merged.
+enum class Alphabet {
+  kBytes,       // bytes, each of which is a token: GPT-2, Llama 3, Qwen
+  kCharacters,  // characters; those that are no token become byte tokens or `unk`: Llama 2, Mistral
+};
+
+// One change to text before it is cut.
+struct NormalizerStep {
+  enum class Kind { kNfc, kNfd, kNfkc, kNfkd, kPrepend, kReplace };
+
+  Kind kind;
+  std::string from;  // kReplace: what is replaced
+  std::string to;    // kPrepend, kReplace: what is put there
+
+  bool operator==(const NormalizerStep&) const = default;
+};
+
+// Spaces become a visible character, and words begin with it (SentencePiece's way).
+struct Metaspace {
+  enum class Prepend { kNever, kFirst, kAlways };
+
+  std::string replacement;
+  Prepend
+      prepend;  // before a text that does not begin with it: which stretches between added tokens
+  bool split;   // whether text is cut before each replacement
+
+  bool operator==(const Metaspace&) const = default;
+};
+
+// One change to the written tokens on the way back to text.
+struct DecoderStep {
+  enum class Kind {
+    kReplace,       // `from` by `to` in each token
+    kByteFallback,  // runs of <0xNN> by the text of their bytes, or U+FFFD each
+    kFuse,          // all tokens joined to one
+    kStrip,         // up to `start` and `stop` of `from` off the ends of each token
+    kMetaspace,     // `from` by a space; gone in the first token where `strip_first`
+  };
+
+  Kind kind;
+  std::string from;
+  std::string to;
+  std::size_t start = 0;
+  std::size_t stop = 0;
+  bool strip_first = false;
+
+  bool operator==(const DecoderStep&) const = default;
+};
+
+// What a BPE tokenizer consists of: what files are read into and training makes.
 struct TokenizerSpec {
-  std::vector<std::string> tokens;  // bytes by id, those of added tokens too; each byte is a token
+  Alphabet alphabet = Alphabet::kBytes;
+  std::vector<std::string> tokens;  // by id; bytes, or characters as the file writes them
   std::vector<MergeRule> merges;    // those that are applied first come first
   std::vector<AddedToken> added;    // in the order of ids
-  std::string pattern;              // of the pre-tokens, as tokenizer.json writes it
-  bool ignore_merges = false;       // a pre-token that is a token is taken whole
-  std::string post_processor = "null";  // JSON; encode() does not run it, save() keeps it
+  std::vector<NormalizerStep> normalizer;
+  std::vector<std::string> patterns;   // each cuts the pieces of the one before it
+  std::optional<Metaspace> metaspace;  // kCharacters only
+  std::vector<DecoderStep> decoder;    // kCharacters only: bytes are just joined
+  std::optional<std::int32_t> unk;     // kCharacters only
+  bool fuse_unk = false;               // neighbouring unknown characters become one `unk`
+  bool byte_fallback = false;          // kCharacters only: <0x00> to <0xFF> are tokens
+  bool ignore_merges = false;          // a word that is a token is taken whole
+  bool merges_by_result = false;       // rules with one result rank alike, as in tiktoken
+  std::vector<std::int32_t> before;    // what the post-processor puts around a text
+  std::vector<std::int32_t> after;
+  std::string post_processor = "null";  // JSON, which save() keeps
 
   bool operator==(const TokenizerSpec&) const = default;
 };
+
+// The token of a byte where `byte_fallback` is on: "<0x0A>".
+std::string byte_token(unsigned char byte);
+
+// The byte that such a token stands for; -1 if it is none.
+int byte_of_token(const std::string& token);
 
 // Errors: `code`, if ids are out of range, a merge's result is not its sides joined, an added token
 // is not text or not its token, or a byte has no token.

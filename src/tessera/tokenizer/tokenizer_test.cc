@@ -50,7 +50,7 @@ std::string repeated(const std::string& unit, std::size_t count) {
 
 TokenizerSpec byte_spec() {
   TokenizerSpec spec;
-  spec.pattern = kLlama3Pattern;
+  spec.patterns = {std::string(kLlama3Pattern)};
   for (const std::uint8_t byte : byte_level_order()) {
     spec.tokens.emplace_back(1, static_cast<char>(byte));
   }
@@ -109,7 +109,7 @@ TEST(TokenizerGolden, PreTokensAndIds) {
 // The regex engine in place of the scanner gives the same ids.
 TEST(TokenizerGolden, WithRegexEngine) {
   TokenizerSpec spec = trained().spec();
-  spec.pattern = "(?:" + std::string(kLlama3Pattern) + ")";
+  spec.patterns = {"(?:" + std::string(kLlama3Pattern) + ")"};
   const Tokenizer tokenizer(spec);
   for (const Json& item : Json::parse(golden("cases.json"))) {
     if (!item.contains("repeat")) {
@@ -348,7 +348,8 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
   expect_refused([](TokenizerSpec& spec) { spec.added[0].id = 258; },
                  "an added token has the id 258");
   expect_refused([](TokenizerSpec& spec) { spec.tokens[0] = "!!"; },
-                 "no token is the single byte 0x21; a byte-level tokenizer has all 256");
+                 "no token is the single byte 0x21; a tokenizer that is byte-level or falls back "
+                 "to bytes has all 256");
   expect_refused(
       [](TokenizerSpec& spec) {
         spec.tokens[0] = "!!";
@@ -358,7 +359,7 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
   expect_error(
       [] {
         TokenizerSpec spec = byte_spec();
-        spec.pattern = "a(";
+        spec.patterns = {"a("};
         Tokenizer{spec};
       },
       ErrorCode::kInvalidData,

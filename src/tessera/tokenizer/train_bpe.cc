@@ -239,7 +239,7 @@ void add_special_tokens(const TrainBpeOptions& options, TokenizerSpec& spec) {
 Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options) {
   check_options(options);
   TokenizerSpec spec;
-  spec.pattern = kLlama3Pattern;
+  spec.patterns.emplace_back(kLlama3Pattern);
   std::array<std::int32_t, kNumBytes> id_of_byte{};
   for (const std::uint8_t byte : byte_level_order()) {
     id_of_byte[byte] = static_cast<std::int32_t>(spec.tokens.size());
@@ -269,6 +269,7 @@ Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options) {
 
   add_special_tokens(options, spec);
   if (const auto bos = Tokenizer(spec).bos()) {
+    spec.before = {*bos};
     spec.post_processor =
         bos_post_processor(spec.added[static_cast<std::size_t>(*bos - first_special)]);
   }

@@ -76,6 +76,23 @@ Utf8Sequence front_utf8(std::string_view text) {
   return {.status = Utf8Status::kComplete, .size = lead.size};
 }
 
+char32_t code_point_of(std::string_view character) {
+  const auto tail = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(character[i]) & 0x3FU);
+  };
+  const auto first = static_cast<char32_t>(static_cast<unsigned char>(character[0]));
+  switch (character.size()) {
+    case 1:
+      return first;
+    case 2:
+      return (first & 0x1FU) << 6U | tail(1);
+    case 3:
+      return (first & 0x0FU) << 12U | tail(1) << 6U | tail(2);
+    default:
+      return (first & 0x07U) << 18U | tail(1) << 12U | tail(2) << 6U | tail(3);
+  }
+}
+
 std::size_t valid_utf8_prefix(std::string_view text) {
   std::size_t size = 0;
   while (size < text.size()) {
@@ -102,6 +119,16 @@ std::size_t invalid_utf8_prefix(std::string_view text) {
     size += front.size;
   }
   return size;
+}
+
+std::string_view valid_utf8(std::string_view text, std::string& memory) {
+  if (valid_utf8_prefix(text) == text.size()) {
+    return text;
+  }
+  Utf8Stream stream;
+  memory = stream.push(text);
+  memory += stream.flush();
+  return memory;
 }
 
 std::string Utf8Stream::push(std::string_view bytes) {

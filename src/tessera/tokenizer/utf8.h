@@ -23,11 +23,18 @@ struct Utf8Sequence {
 // surrogates, nothing above U+10FFFF).
 Utf8Sequence front_utf8(std::string_view text);
 
+// The code point of a complete character, which is all that `character` holds.
+char32_t code_point_of(std::string_view character);
+
 // Bytes of the longest prefix of `text` that is valid UTF-8.
 std::size_t valid_utf8_prefix(std::string_view text);
 
 // Bytes of the longest prefix of `text` in which no valid character starts.
 std::size_t invalid_utf8_prefix(std::string_view text);
+
+// `text` with U+FFFD for each part that is no character, as Python's errors="replace" gives it:
+// `text` itself where it is valid, else a view of `memory`.
+std::string_view valid_utf8(std::string_view text, std::string& memory);
 
 // Makes valid UTF-8 of bytes that arrive in pieces: holds back a character until all its bytes are
 // there, and writes U+FFFD for each part that cannot become one.

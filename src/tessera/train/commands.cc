@@ -10,10 +10,14 @@
 #include "tessera/base/units.h"
 #include "tessera/program/cost_table.h"
 #include "tessera/train/exit_record.h"
+#include "tessera/train/explain.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/run_layout.h"
+#include "tessera/train/run_memory.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/trainer.h"
+#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
@@ -47,6 +51,9 @@ std::string cost_text(const Program& program) {
 void train_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
   const TrainResult result = train(resolved, resolve_model(resolved));
+  if (result.rank != 0) {
+    return;
+  }
   print_now(format("metrics: {0}/metrics.jsonl, checkpoints: {0}/checkpoints (step {1}{2})\n",
                    resolved.run.dir,
                    result.step,
@@ -57,7 +64,7 @@ void train_command(const RunConfig& config) {
                     resolved.checkpoint.resume == "auto" ? "the same command"
                                                          : "checkpoint.resume = \"auto\""));
   } else if (!resolved.sample.prompt.empty()) {
-    with_exit_record(resolved.run.dir, result.step, [&] {
+    with_exit_record({.run_dir = resolved.run.dir}, result.step, [&] {
       generate_command({.checkpoint = result.checkpoint.value(),
                         .prompt = resolved.sample.prompt,
                         .max_tokens = resolved.sample.tokens,
@@ -78,14 +85,22 @@ void explain_command(const RunConfig& config) {
         return backend->workspace_bytes(op, operands, results);
       });
   print(to_string(program));
-  const std::int64_t parameters = num_parameters(program);
+  const std::int64_t parameters = num_parameters(parameter_inits(step_graph(resolved, model)));
   const std::int64_t tokens = resolved.train.global_batch * resolved.data.sequence_length;
   print(format("\nparameters: {}\ntokens a step: {}\n", format_grouped(parameters), tokens));
   print(format(
       "training FLOP a token (6N + 12 layers heads head_dim seq, no causal discount): {}\n",
       format_count(training_flop_per_token(model, parameters, resolved.data.sequence_length))));
-  print(format("\nmemory at its peak, by category\n{}", memory_table(program)));
-  print(format("\nwork of a step, by op (attention counts visible pairs of causal sequences)\n{}",
+  const RunLayout layout = run_layout(resolved);
+  const std::int64_t ranks = layout.mesh.num_ranks();
+  if (ranks > 1) {
+    print(explain_ranks(layout, parameter_inits(step_graph(resolved, model)), program));
+  }
+  print(format("\nmemory {}at its peak, by category\n{}",
+               ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
+               memory_table(run_memory(resolved, model, program))));
+  print(format("\nwork of a step{}, by op (attention counts visible pairs of causal sequences)\n{}",
+               ranks > 1 ? " on a rank" : "",
                cost_text(program)));
 }
 

@@ -1,7 +1,9 @@
 #include "tessera/train/exit_record.h"
 
-#include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -11,30 +13,47 @@
 
 namespace tessera {
 
-Error to_error(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::filesystem::filesystem_error& error) {
-    return {ErrorCode::kDeviceError,
-            format("cannot access {}: {}", error.path1().string(), error.code().message())};
-  } catch (const std::bad_alloc&) {
-    return {ErrorCode::kOutOfMemory, "the system has no memory left"};
-  } catch (const std::exception& error) {
-    return {ErrorCode::kInternal, format("unexpected: {}", error.what())};
+namespace {
+
+// "exit-<rank>.json"
+bool is_exit_record(const std::string& name) {
+  constexpr std::string_view kBegin = "exit-";
+  constexpr std::string_view kEnd = ".json";
+  return name.starts_with(kBegin) && name.ends_with(kEnd) &&
+         name.size() > kBegin.size() + kEnd.size() &&
+         name.find_first_not_of("0123456789", kBegin.size()) == name.size() - kEnd.size();
+}
+
+}  // namespace
+
+std::filesystem::path exit_record_path(const std::filesystem::path& run_dir, std::int64_t rank) {
+  return run_dir / format("exit-{}.json", rank);
+}
+
+std::vector<std::filesystem::path> exit_records(const std::filesystem::path& run_dir) {
+  std::vector<std::filesystem::path> records;
+  for (const auto& entry : std::filesystem::directory_iterator(run_dir)) {
+    if (is_exit_record(entry.path().filename().string())) {
+      records.push_back(entry.path());
+    }
+  }
+  return records;
+}
+
+void remove_exit_records(const std::filesystem::path& run_dir) {
+  for (const std::filesystem::path& record : exit_records(run_dir)) {
+    std::error_code error;
+    std::filesystem::remove(record, error);
+    TESSERA_REQUIRE(
+        !error, ErrorCode::kDeviceError, "cannot remove {}: {}", record.string(), error.message());
   }
 }
 
-std::filesystem::path exit_record_path(const std::filesystem::path& run_dir) {
-  return run_dir / "exit-0.json";
-}
-
-void write_exit_record(const std::filesystem::path& run_dir,
+void write_exit_record(const RankFiles& files,
                        const Error& error,
                        const std::optional<std::int64_t>& step) {
   try {
-    nlohmann::ordered_json record = {{"rank", 0},
+    nlohmann::ordered_json record = {{"rank", files.rank},
                                      {"exit_code", exit_code(error.code())},
                                      {"error", to_string(error.code())},
                                      {"message", error.what()}};
@@ -43,7 +62,7 @@ void write_exit_record(const std::filesystem::path& run_dir,
     }
     // A message may quote bytes of a file that are not UTF-8.
     write_file_atomic(
-        exit_record_path(run_dir),
+        exit_record_path(files.run_dir, files.rank),
         record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
   } catch (const std::exception& failure) {
     log_warning(format("no record of the failure is left: {}", failure.what()));

@@ -4,33 +4,42 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "tessera/base/error.h"
 
 namespace tessera {
 
-// Any exception as the Error that is reported: one of std::filesystem names the path and the
-// system's reason (kDeviceError), one of memory is kOutOfMemory, what nobody expected kInternal.
-Error to_error(const std::exception_ptr& exception);
+// "<run_dir>/exit-<rank>.json": a launcher may hide the exit code of a rank.
+std::filesystem::path exit_record_path(const std::filesystem::path& run_dir, std::int64_t rank);
 
-// "<run_dir>/exit-0.json": a launcher may hide the exit code of a rank.
-std::filesystem::path exit_record_path(const std::filesystem::path& run_dir);
+// Those that are in a run directory, in no order. Errors: kDeviceError.
+std::vector<std::filesystem::path> exit_records(const std::filesystem::path& run_dir);
+
+// Removes those of an earlier run. Errors: kDeviceError.
+void remove_exit_records(const std::filesystem::path& run_dir);
+
+// Who leaves a record, and where.
+struct RankFiles {
+  std::filesystem::path run_dir;
+  std::int64_t rank = 0;
+};
 
 // Writes it; `step` is the last one that ended, where that is known. A record that cannot be
 // written is a warning, since the error itself is what matters.
-void write_exit_record(const std::filesystem::path& run_dir,
+void write_exit_record(const RankFiles& files,
                        const Error& error,
                        const std::optional<std::int64_t>& step);
 
 // Runs `body`; an exception that leaves it leaves the record, with what `step` then is.
 template <class Body>
-decltype(auto) with_exit_record(const std::filesystem::path& run_dir,
+decltype(auto) with_exit_record(const RankFiles& files,
                                 const std::optional<std::int64_t>& step,
                                 Body&& body) {
   try {
     return body();
   } catch (...) {
-    write_exit_record(run_dir, to_error(std::current_exception()), step);
+    write_exit_record(files, to_error(std::current_exception()), step);
     throw;
   }
 }

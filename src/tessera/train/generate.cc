@@ -26,33 +26,21 @@
 namespace tessera {
 namespace {
 
-std::filesystem::path require_checkpoint(const std::filesystem::path& path) {
-  auto found = find_checkpoint(path);
-  TESSERA_REQUIRE(found || std::filesystem::exists(path),
-                  ErrorCode::kInvalidConfig,
-                  "{} does not exist, expected a run directory or a checkpoint",
-                  path.string());
-  TESSERA_REQUIRE(found.has_value(),
-                  ErrorCode::kInvalidConfig,
-                  "{} has no checkpoint: train first, or name one",
-                  path.string());
-  return *std::move(found);
-}
-
 // A model with its weights that gives the logits after a sequence of tokens.
 class Generator {
  public:
   Generator(const RunConfig& config, const ModelDescription& model, const CheckpointReader& weights)
       : length_(config.data.sequence_length),
         backend_(make_cpu_backend(static_cast<int>(config.run.threads))),
+        graph_(generation_graph(model, length_, config.train.dtype)),
         program_(compile_forward(
-            generation_graph(model, length_, config.train.dtype),
+            graph_,
             {.workspace_bytes =
                  [this](const Op& op, std::span<const View> in, std::span<const View> out) {
                    return backend_->workspace_bytes(op, in, out);
                  }})),
         executor_(program_, *backend_) {
-    load_state(executor_, weights);
+    load_state(executor_, parameter_inits(graph_), weights);
   }
 
   std::int64_t length() const { return length_; }
@@ -78,6 +66,7 @@ class Generator {
 
   std::int64_t length_;
   std::unique_ptr<Backend> backend_;
+  Graph graph_;
   Program program_;
   Executor executor_;
 };
@@ -106,7 +95,7 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
 
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
   const std::filesystem::path path = require_checkpoint(options.checkpoint);
-  const CheckpointReader checkpoint(path);
+  const CheckpointReader checkpoint(path, {.verify = Verify::kOnLoad});
   const RunConfig config =
       resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
   const ModelDescription model = resolve_model(config);
@@ -131,7 +120,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
       break;
     }
     tokens.push_back(next);
-    emit(stream.push(tokenizer.decode(std::span(&next, 1))));
+    emit(stream.push(tokenizer.decode(std::span(&next, 1), {.continues = true})));
   }
   emit(stream.flush());
 }

@@ -47,7 +47,7 @@ double measure_peak(Backend& backend, DType dtype) {
   Seconds best(std::numeric_limits<double>::infinity());
   for (Seconds spent(0.0); spent < kBudget;) {
     const Clock::time_point start = Clock::now();
-    backend.run(*product, views);
+    backend.run(*product, views, StreamId{0});
     const Seconds seconds = Clock::now() - start;
     best = std::min(best, seconds);
     spent += seconds;

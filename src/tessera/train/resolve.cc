@@ -1,79 +1,92 @@
 #include "tessera/train/resolve.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
+#include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
-#include "tessera/models/llama/llama.h"
+#include "tessera/models/family.h"
+#include "tessera/train/hugging_face.h"
 
 namespace tessera {
+
 namespace {
 
-LlamaConfig llama_config(const RunConfig& run) {
-  const ModelSection& config = run.model;
-  LlamaConfig result;
-  if (!config.flavor.empty()) {
-    const auto flavor = llama_flavor(config.flavor);
-    std::string known;
-    for (const std::string_view name : llama_flavors()) {
-      known += format("{}\"{}\"", known.empty() ? "" : ", ", name);
-    }
-    TESSERA_REQUIRE(flavor.has_value(),
-                    ErrorCode::kInvalidConfig,
-                    "{}: found \"{}\", expected one of {}",
-                    placed(run, "model.flavor"),
-                    config.flavor,
-                    known);
-    result = *flavor;
+void require_flavor(const RunConfig& run, const ModelFamily& family) {
+  const std::string& flavor = run.model.flavor;
+  std::string known;
+  for (const std::string_view name : family.flavors) {
+    known += format("{}\"{}\"", known.empty() ? "" : ", ", name);
   }
-  result.dim = config.dim.value_or(result.dim);
-  result.layers = config.layers.value_or(result.layers);
-  result.heads = config.heads.value_or(result.heads);
-  result.kv_heads = config.kv_heads.value_or(result.kv_heads > 0 ? result.kv_heads : result.heads);
-  result.ffn = config.ffn.value_or(result.ffn);
-  result.vocab = config.vocab.value_or(result.vocab);
-  result.tied = config.tied.value_or(result.tied);
-  result.rope_scaling = config.rope_scaling.value_or(result.rope_scaling);
-  result.rope_theta = config.rope_theta;
-  result.norm_eps = config.norm_eps;
-  validate(result);
-  return result;
+  TESSERA_REQUIRE(flavor.empty() || std::ranges::count(family.flavors, flavor) > 0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"{}\", expected one of {}",
+                  placed(run, "model.flavor"),
+                  flavor,
+                  known);
+}
+
+// [model] with everything written out. Sizes come from the weights only where nothing else says
+// them: what was resolved once needs them no more.
+ModelSection resolved_section(const RunConfig& run) {
+  const ModelFamily& family = model_family(run.model.name);
+  require_flavor(run, family);
+  const bool is_sized = !run.model.flavor.empty() || run.model.dim.has_value();
+  if (run.model.weights.empty() || is_sized) {
+    return family.resolve(run.model);
+  }
+  const HuggingFaceModel weights = read_hugging_face_model(run.model.weights);
+  TESSERA_REQUIRE(weights.section.name == run.model.name,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"{}\", expected \"{}\", of which model.weights = \"{}\" is",
+                  placed(run, "model.name"),
+                  run.model.name,
+                  weights.section.name,
+                  run.model.weights);
+  ModelSection sizes = weights.section;
+  if (run.model.vocab && !run.model.padded_vocab) {
+    sizes.padded_vocab.reset();
+  }
+  return family.resolve(completed(run.model, sizes));
 }
 
 }  // namespace
 
-// One branch a family.
 ModelDescription resolve_model(const RunConfig& config) {
-  if (config.model.name == "llama3") {
-    return describe_llama(llama_config(config));
-  }
-  fail(ErrorCode::kInvalidConfig,
-       "{}: found \"{}\", expected \"llama3\"",
-       placed(config, "model.name"),
-       config.model.name);
+  return model_family(config.model.name).describe(resolved_section(config));
 }
 
 RunConfig resolve(RunConfig config) {
-  if (config.model.name == "llama3") {
-    const LlamaConfig sizes = llama_config(config);
-    config.model.dim = sizes.dim;
-    config.model.layers = sizes.layers;
-    config.model.heads = sizes.heads;
-    config.model.kv_heads = sizes.kv_heads;
-    config.model.ffn = sizes.ffn;
-    config.model.vocab = sizes.vocab;
-    config.model.tied = sizes.tied;
-    config.model.rope_scaling = sizes.rope_scaling;
-  }
+  config.model = resolved_section(config);
   validate(config);
   return resolve_run(std::move(config));
 }
 
+std::int64_t ranks_on_machine(const RunConfig& config) {
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  return launch ? launch->local_size : config.parallel.ranks.value_or(1);
+}
+
+std::int64_t memory_limit(const RunConfig& config) {
+  return config.memory.limit_bytes > 0 ? config.memory.limit_bytes
+                                       : free_memory_bytes() / ranks_on_machine(config);
+}
+
 RunConfig resolve_run(RunConfig config) {
+  ParallelSection& parallel = config.parallel;
+  if (!parallel.ranks) {
+    const std::optional<MpiLaunch> launch = find_mpi_launch();
+    parallel.ranks = launch ? launch->size : parallel.data.value_or(1) * parallel.tensor;
+  }
+  validate_degrees(config);
+  parallel.data = *parallel.ranks / parallel.tensor;
   if (config.run.threads == 0) {
-    config.run.threads = usable_cores();
+    config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks_on_machine(config));
   }
   validate_run(config);
   return config;

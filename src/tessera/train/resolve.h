@@ -1,20 +1,29 @@
 #pragma once
 
+#include <cstdint>
+
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
 
 namespace tessera {
 
-// The model that `config` names, its flavor's sizes replaced by those that are given. Models are
-// registered in resolve.cc. Errors: kInvalidConfig naming the key and
-// where it was set.
+// The model that `config` names, its flavor's sizes replaced by those that are given. Families are
+// registered in models/family.cc. Errors: kInvalidConfig naming the key and where it was set.
 ModelDescription resolve_model(const RunConfig& config);
 
 // `config` with everything that follows from other keys or the machine written out: model sizes,
-// threads. Errors: kInvalidConfig.
+// ranks, threads. Errors: kInvalidConfig.
 RunConfig resolve(RunConfig config);
 
 // The same for all but [model]. Errors: kInvalidConfig.
 RunConfig resolve_run(RunConfig config);
+
+// Ranks of a resolved run on this machine: all of them as threads of one process, or as many as a
+// launcher started here.
+std::int64_t ranks_on_machine(const RunConfig& config);
+
+// Bytes that each rank of a resolved run may use: memory.limit_bytes, or its part of what the
+// machine has free.
+std::int64_t memory_limit(const RunConfig& config);
 
 }  // namespace tessera

@@ -9,10 +9,11 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/config/schema.h"
+#include "tessera/tokenizer/tokenizer_files.h"
 
 namespace tessera {
 namespace {
@@ -20,23 +21,56 @@ namespace {
 namespace fs = std::filesystem;
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 7> kKeysOfBits = {"run.threads",
-                                                         "data",
-                                                         "train.global_batch",
-                                                         "train.microbatch",
-                                                         "optimizer",
-                                                         "schedule",
-                                                         "passes.group_gemms"};
+constexpr std::array<std::string_view, 10> kKeysOfBits = {"run.threads",
+                                                          "data",
+                                                          "train.global_batch",
+                                                          "train.microbatch",
+                                                          "optimizer",
+                                                          "schedule",
+                                                          "passes.group_gemms",
+                                                          "parallel",
+                                                          "state",
+                                                          "cluster"};
 
 std::string text_of(const ConfigKey& key, const RunConfig& config) {
   const std::optional<ConfigValue> value = key.get(config);
   return value ? to_toml(*value) : "left out";
 }
 
+// The keys that differ and matter, with both values.
+template <class Matters>
+std::vector<std::string> changed(const RunConfig& before,
+                                 const RunConfig& now,
+                                 const Matters& matters) {
+  std::vector<std::string> keys;
+  for (const ConfigSection& section : schema()) {
+    for (const ConfigKey& key : section.keys) {
+      const std::string name = format("{}.{}", section.name, key.name);
+      if (matters(section.name, name) && key.get(before) != key.get(now)) {
+        keys.push_back(format("{} ({}, now {})", name, text_of(key, before), text_of(key, now)));
+      }
+    }
+  }
+  return keys;
+}
+
 }  // namespace
 
+fs::path require_checkpoint(const fs::path& path) {
+  auto found = find_checkpoint(path);
+  TESSERA_REQUIRE(found || fs::exists(path),
+                  ErrorCode::kInvalidConfig,
+                  "{} does not exist, expected a run directory or a checkpoint",
+                  path.string());
+  TESSERA_REQUIRE(found.has_value(),
+                  ErrorCode::kInvalidConfig,
+                  "{} has no checkpoint: train first, or name one",
+                  path.string());
+  return *std::move(found);
+}
+
 std::string tokenizer_checksum(const fs::path& tokenizer) {
-  const std::string bytes = read_file(tokenizer);
+  const std::string bytes = read_tokenizer_file(tokenizer);
   return digest(std::as_bytes(std::span(bytes))).xxh3_128;
 }
 
@@ -48,6 +82,9 @@ fs::path checkpoint_tokenizer(const fs::path& checkpoint, const fs::path& config
   std::error_code error;
   // Absolute and without "." and links, so that "above" means the run directory.
   const fs::path place = fs::canonical(checkpoint, error);
+  if (const fs::path own = tokenizer_copy(place); !error && fs::exists(own, error)) {
+    return own;
+  }
   const fs::path copy = tokenizer_copy(place.parent_path().parent_path());
   return !error && fs::exists(copy, error) ? copy : configured;
 }
@@ -74,19 +111,15 @@ void require_tokenizer(const fs::path& tokenizer,
            : "");
 }
 
+std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now) {
+  return changed(
+      before, now, [](std::string_view /*section*/, std::string_view /*key*/) { return true; });
+}
+
 std::vector<std::string> changed_keys(const RunConfig& before, const RunConfig& now) {
-  std::vector<std::string> changed;
-  for (const ConfigSection& section : schema()) {
-    for (const ConfigKey& key : section.keys) {
-      const std::string name = format("{}.{}", section.name, key.name);
-      const bool matters =
-          std::ranges::count(kKeysOfBits, section.name) + std::ranges::count(kKeysOfBits, name) > 0;
-      if (matters && key.get(before) != key.get(now)) {
-        changed.push_back(format("{} ({}, now {})", name, text_of(key, before), text_of(key, now)));
-      }
-    }
-  }
-  return changed;
+  return changed(before, now, [](std::string_view section, std::string_view key) {
+    return std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
+  });
 }
 
 }  // namespace tessera

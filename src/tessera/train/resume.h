@@ -9,14 +9,17 @@
 
 namespace tessera {
 
+// The checkpoint that a user names: find_checkpoint(). Errors: kInvalidConfig where there is none.
+std::filesystem::path require_checkpoint(const std::filesystem::path& path);
+
 // The checksum of a tokenizer.json by which a checkpoint knows it. Errors: kInvalidData.
 std::string tokenizer_checksum(const std::filesystem::path& tokenizer);
 
 // Where the copy of a run's tokenizer lies.
 std::filesystem::path tokenizer_copy(const std::filesystem::path& run_dir);
 
-// The tokenizer.json that goes with a checkpoint: the copy in the run directory that holds it, or
-// else (a checkpoint that was moved) `configured`.
+// The tokenizer.json that goes with a checkpoint: its own (of imported weights), the copy in the
+// run directory that holds it, or else (a checkpoint that was moved) `configured`.
 std::filesystem::path checkpoint_tokenizer(const std::filesystem::path& checkpoint,
                                            const std::filesystem::path& configured);
 
@@ -29,5 +32,8 @@ void require_tokenizer(const std::filesystem::path& tokenizer,
 // The keys that may change the bits of the steps to come and differ, each with both values:
 // "run.threads (1, now 2)". Not those that a checkpoint is refused for, nor train.steps.
 std::vector<std::string> changed_keys(const RunConfig& before, const RunConfig& now);
+
+// All keys that differ, in the same form.
+std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now);
 
 }  // namespace tessera

@@ -1,17 +1,113 @@
 #include "tessera/train/run_data.h"
 
-#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
+#include "tessera/data/encode_files.h"
+#include "tessera/data/token_stream.h"
+#include "tessera/train/text_encoder.h"
 #include "tessera/train/train_tokenizer.h"
 
 namespace tessera {
+namespace {
+
+std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& files) {
+  return {files.begin(), files.end()};
+}
+
+// "data.files: a.txt and 2 more".
+std::string describe(std::string_view key, const std::vector<std::string>& files) {
+  return format("{}: {}{}",
+                key,
+                files.front(),
+                files.size() > 1 ? format(" and {} more", files.size() - 1) : "");
+}
+
+bool is_text(const DataSource& source) {
+  return source.format == DataFormat::kText || source.format == DataFormat::kJsonl;
+}
+
+TextOptions text_options(const RunConfig& config, const DataSource& source) {
+  return {.format = source.format == DataFormat::kJsonl ? TextFormat::kJsonl : TextFormat::kText,
+          .document_separator = source.document_separator.value_or(""),
+          .field = source.field.value_or(""),
+          .skip_broken = config.data.skip_broken,
+          .unpacked_limit = config.data.unpacked_limit,
+          .threads = static_cast<int>(config.run.threads),
+          .scratch = config.run.dir};
+}
+
+std::shared_ptr<const Corpus> open_corpus(const RunConfig& config,
+                                          const DataSource& source,
+                                          const Tokenizer& tokenizer) {
+  const std::vector<std::filesystem::path> files = paths_of(source.files);
+  if (source.format == DataFormat::kMegatron) {
+    return std::make_shared<const Corpus>(Corpus::open_megatron(files));
+  }
+  if (source.format == DataFormat::kTokens) {
+    const TokenType type = source.token_type == RawTokens::kU32 ? TokenType::kU32 : TokenType::kU16;
+    return std::make_shared<const Corpus>(Corpus::open_tokens(files, type, tokenizer.eos()));
+  }
+  return std::make_shared<const Corpus>(
+      tokenize_text_files(files, text_encoder(tokenizer), text_options(config, source)));
+}
+
+// For an encoder that keeps the texts, whose tokens nobody wants.
+class NoSink : public DocumentSink {
+ public:
+  void append(std::span<const std::int32_t> /*tokens*/) override {}
+
+  void end_document() override {}
+};
+
+// What a tokenizer is trained on: plain files as they are, the texts of others, a line each.
+std::string training_text(const RunConfig& config) {
+  std::string all;
+  for (const DataSource& source : data_sources(config.data)) {
+    TESSERA_REQUIRE(is_text(source),
+                    ErrorCode::kInvalidConfig,
+                    "{}: found tokens to train a tokenizer on ({}), expected text: name the "
+                    "tokenizer that made them in tokenizer.path",
+                    placed(config, "tokenizer.train_vocab"),
+                    source.files.front());
+    for (const std::filesystem::path& file : paths_of(source.files)) {
+      // A line feed ends a pre-token, so no pair spans two texts.
+      const auto add = [&](std::string_view text) {
+        all += all.empty() ? "" : "\n";
+        all += text;
+      };
+      if (source.format == DataFormat::kText && compression_of(file) == Compression::kNone) {
+        add(read_file(file));
+        continue;
+      }
+      TextOptions options = text_options(config, source);
+      options.threads = 1;  // in order
+      NoSink sink;
+      encode_files({&file, 1},
+                   {.encode = [&](std::string_view text, const TokenSink& /*sink*/) { add(text); },
+                    .bos = std::nullopt,
+                    .eos = std::nullopt},
+                   options,
+                   {},
+                   sink);
+    }
+  }
+  TESSERA_REQUIRE(!all.empty(),
+                  ErrorCode::kInvalidData,
+                  "{} is empty: nothing to train on",
+                  data_sources(config.data).front().files.front());
+  return all;
+}
+
+}  // namespace
 
 Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
   TESSERA_REQUIRE(!config.tokenizer.path.empty(),
@@ -28,10 +124,10 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
                   "one on the data",
                   config.tokenizer.path);
   if (!exists) {
-    const std::vector<std::filesystem::path> files(config.data.files.begin(),
-                                                   config.data.files.end());
-    train_tokenizer(
-        files, config.tokenizer.train_vocab, config.tokenizer.path, "tokenizer.train_vocab");
+    train_tokenizer_on(training_text(config),
+                       config.tokenizer.train_vocab,
+                       config.tokenizer.path,
+                       "tokenizer.train_vocab");
   }
   return load_tokenizer(config.tokenizer.path, vocab);
 }
@@ -49,32 +145,59 @@ Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab) 
   return tokenizer;
 }
 
-SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer) {
-  const std::vector<std::filesystem::path> files(config.data.files.begin(),
-                                                 config.data.files.end());
-  TokenStream stream =
-      tokenize_text_files(files,
-                          {.encode = [&](std::string_view text,
-                                         const TokenSink& sink) { tokenizer.encode(text, sink); },
-                           .bos = tokenizer.bos(),
-                           .eos = tokenizer.eos()},
-                          {.document_separator = config.data.document_separator,
-                           .threads = static_cast<int>(config.run.threads),
-                           .scratch = config.run.dir});
-  log_info(format("data: {} tokens; documents: {}",
-                  format_grouped(static_cast<std::int64_t>(stream.tokens.size())),
-                  format_grouped(static_cast<std::int64_t>(stream.document_starts.size()))));
-  const auto context = [&] {
-    return format("data.files: {}{}",
-                  files.front().string(),
-                  files.size() > 1 ? format(" and {} more", files.size() - 1) : "");
+RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) {
+  const SequenceOptions options = {.sequence_length = config.data.sequence_length,
+                                   .document_mask = config.data.document_mask,
+                                   .mask_boundary = config.data.mask_boundary,
+                                   .vocab = tokenizer.vocab_size()};
+  std::vector<CorpusPart> train;
+  std::vector<CorpusPart> validation;
+  std::vector<double> weights;
+  // A part that is too short is named with its source.
+  const auto add = [&](std::vector<CorpusPart>& parts, const CorpusPart& part) {
+    const SequenceSource fits({part}, options);
+    parts.push_back(part);
   };
-  return with_context(context, [&] {
-    return SequenceSource(std::move(stream),
-                          {.sequence_length = config.data.sequence_length,
-                           .document_mask = config.data.document_mask,
-                           .mask_boundary = config.data.mask_boundary});
-  });
+  for (const DataSource& source : data_sources(config.data)) {
+    with_context(
+        [&] {
+          return describe(config.data.sources.empty() ? "data.files" : "data.sources",
+                          source.files);
+        },
+        [&] {
+          const CorpusSplit split =
+              split_corpus(open_corpus(config, source, tokenizer), config.data.validation_share);
+          add(train, split.train);
+          weights.push_back(source.weight);
+          if (config.data.validation_share > 0) {
+            with_context([] { return "data.validation_share"; },
+                         [&] { add(validation, split.validation); });
+          }
+        });
+  }
+  if (!config.data.validation_files.empty()) {
+    DataSection held = config.data;
+    held.files = held.validation_files;
+    held.sources.clear();
+    with_context([&] { return describe("data.validation_files", held.files); },
+                 [&] {
+                   const auto corpus = open_corpus(config, data_sources(held).front(), tokenizer);
+                   add(validation, {.corpus = corpus, .begin = 0, .end = corpus->num_tokens()});
+                 });
+  }
+  RunSequences sequences = {.train = SequenceSource(std::move(train), options),
+                            .weights = std::move(weights),
+                            .validation = std::nullopt};
+  std::string line = format("data: {} tokens; documents: {}",
+                            format_grouped(sequences.train.num_tokens()),
+                            format_grouped(sequences.train.num_documents()));
+  if (!validation.empty()) {
+    sequences.validation.emplace(std::move(validation), options);
+    line +=
+        format("; for validation: {} tokens", format_grouped(sequences.validation->num_tokens()));
+  }
+  log_info(line);
+  return sequences;
 }
 
 }  // namespace tessera

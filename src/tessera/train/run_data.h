@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+#include <vector>
 
 #include "tessera/config/run_config.h"
 #include "tessera/data/sequence_source.h"
@@ -18,7 +20,13 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab);
 // as Tokenizer::load().
 Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab);
 
-// The data files as sequences.
-SequenceSource run_sequences(const RunConfig& config, const Tokenizer& tokenizer);
+struct RunSequences {
+  SequenceSource train;
+  std::vector<double> weights;               // of each part of `train`
+  std::optional<SequenceSource> validation;  // where the config keeps data for it
+};
+
+// The data as sequences: a part for each source. Errors: those of the files, with the source.
+RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer);
 
 }  // namespace tessera

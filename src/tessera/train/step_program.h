@@ -21,21 +21,12 @@ Graph training_graph(const ModelDescription& model,
 // whose logits (1, 1, vocab) f32 are the output.
 Graph generation_graph(const ModelDescription& model, std::int64_t sequence_length, DType dtype);
 
-// The program of `config`'s training step.
+// That graph for the microbatches of `config`, of all data ranks.
+Graph step_graph(const RunConfig& config, const ModelDescription& model);
+
+// The program of each rank's part of `config`'s training step.
 Program compile_step(const RunConfig& config,
                      const ModelDescription& model,
                      const WorkspaceQuery& workspace_bytes);
-
-std::int64_t num_parameters(const Program& program);
-
-// Throws kOutOfMemory, with the plan's table and what would fit, where the program's arena is
-// larger than memory.limit_bytes or what the machine has.
-void require_fits(const Program& program,
-                  const RunConfig& config,
-                  const ModelDescription& model,
-                  const WorkspaceQuery& workspace_bytes);
-
-// The memory by category as lines of text.
-std::string memory_table(const Program& program);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include "tessera/train/stop_signal.h"
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <string_view>
@@ -15,7 +16,9 @@ constexpr std::string_view kNotice =
 
 // Signal handlers reach nothing but statics.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): see above
-volatile std::sig_atomic_t stop_requested = 0;
+// Lock-free, which a handler may use, and read by every rank's thread.
+std::atomic<bool> stop_noted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 volatile std::sig_atomic_t on_terminal = 0;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
@@ -23,12 +26,12 @@ volatile std::sig_atomic_t on_terminal = 0;
 // Calls nothing but what POSIX allows in a handler.
 void on_signal(int signal) {
   const int error = errno;
-  if (stop_requested != 0) {
+  if (stop_noted) {
     // Blocked in here, it ends the process when this returns.
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   } else {
-    stop_requested = 1;
+    stop_noted = true;
     const std::size_t skipped = on_terminal != 0 ? 0 : 1;
     // A notice that cannot be written must not keep the step from being saved.
     [[maybe_unused]] const ssize_t written =
@@ -40,7 +43,7 @@ void on_signal(int signal) {
 }  // namespace
 
 StopSignal::StopSignal() {
-  stop_requested = 0;
+  stop_noted = false;
   on_terminal = ::isatty(STDERR_FILENO);
   struct sigaction action = {};
   action.sa_handler = on_signal;
@@ -63,8 +66,8 @@ StopSignal::~StopSignal() {
   }
 }
 
-bool StopSignal::requested() const {
-  return stop_requested != 0;
+bool stop_requested() {
+  return stop_noted;
 }
 
 }  // namespace tessera

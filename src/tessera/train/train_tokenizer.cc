@@ -44,14 +44,20 @@ Tokenizer train_tokenizer(std::span<const std::filesystem::path> files,
                           const std::filesystem::path& output,
                           std::string_view vocab_setting) {
   TESSERA_REQUIRE(!files.empty(), ErrorCode::kInvalidArgument, "no files to train a tokenizer on");
+  return train_tokenizer_on(join_files(files), vocab, output, vocab_setting);
+}
+
+Tokenizer train_tokenizer_on(const std::string& text,
+                             std::int64_t vocab,
+                             const std::filesystem::path& output,
+                             std::string_view vocab_setting) {
   TESSERA_REQUIRE(vocab > 0 && vocab <= std::numeric_limits<std::int32_t>::max(),
                   ErrorCode::kInvalidConfig,
                   "{} is {}, expected 1 to 2147483647",
                   vocab_setting,
                   vocab);
-  Tokenizer tokenizer =
-      train_bpe(join_files(files),
-                {.vocab_size = static_cast<std::int32_t>(vocab), .vocab_size_name = vocab_setting});
+  Tokenizer tokenizer = train_bpe(
+      text, {.vocab_size = static_cast<std::int32_t>(vocab), .vocab_size_name = vocab_setting});
   make_parent_directory(output);
   tokenizer.save(output);
   return tokenizer;

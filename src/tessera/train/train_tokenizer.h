@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "tessera/tokenizer/tokenizer.h"
@@ -18,5 +19,11 @@ Tokenizer train_tokenizer(std::span<const std::filesystem::path> files,
                           std::int64_t vocab,
                           const std::filesystem::path& output,
                           std::string_view vocab_setting);
+
+// The same on one text. Errors: kInvalidConfig and kDeviceError as above.
+Tokenizer train_tokenizer_on(const std::string& text,
+                             std::int64_t vocab,
+                             const std::filesystem::path& output,
+                             std::string_view vocab_setting);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "tessera/config/run_config.h"
@@ -11,10 +12,16 @@ namespace tessera {
 
 // How a run ended.
 struct TrainResult {
+  std::int64_t rank = 0;            // of this process: 0 speaks for all
   std::int64_t step = 0;            // last step that ended
   std::optional<double> loss = {};  // of that step, mean over its valid tokens; none: nothing to do
   bool interrupted = false;         // by a signal (StopSignal); everything is saved
   std::optional<std::filesystem::path> checkpoint = {};  // of that step; none: none has ended
+};
+
+// Calls into the caller's code, on the ranks' own threads.
+struct TrainHooks {
+  std::function<void(std::int64_t rank, std::int64_t step)> before_step = nullptr;
 };
 
 // Trains `model` as `config` says: data, program, steps, metrics and checkpoints in config.run.dir,
@@ -22,7 +29,9 @@ struct TrainResult {
 // config.run.dir are set aside before the first new step.
 // Nothing in config.model is looked at, so that `model` may be one that no config can name.
 // Errors: every code; a run that is not finite three steps in a row throws kDiverged. An error
-// after the directory is taken leaves exit-0.json there, which the next run removes.
-TrainResult train(const RunConfig& config, const ModelDescription& model);
+// after the directory is taken leaves exit-<rank>.json there, which the next run removes.
+TrainResult train(const RunConfig& config,
+                  const ModelDescription& model,
+                  const TrainHooks& hooks = {});
 
 }  // namespace tessera

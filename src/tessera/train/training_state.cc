@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,7 +9,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
 #include "tessera/base/random.h"
+#include "tessera/checkpoint/tensor_size.h"
+#include "tessera/comm/wired.h"
 #include "tessera/mesh/placement.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/ops/collective/collective.h"
 
 namespace tessera {
@@ -20,17 +22,109 @@ constexpr std::array<std::pair<std::string_view, TensorRole>, 3> kStatePrefixes 
     {{"moment1.", TensorRole::kMoment1},
      {"moment2.", TensorRole::kMoment2},
      {"master.", TensorRole::kMaster}}};
+constexpr std::string_view kSecondaryPrefix = "secondary.";
 
-// The parameter that a state belongs to, and as what.
-std::pair<std::string, TensorRole> split_name(const std::string& state, Category category) {
+// What a state of the program is to a checkpoint.
+struct StateName {
+  std::string parameter;
+  TensorRole role = TensorRole::kParameter;
+  bool saved = true;  // else a copy, or gone when the step ends
+};
+
+StateName split_name(const std::string& state, Category category) {
+  if (category == Category::kGradient) {
+    return {.parameter = state, .saved = false};
+  }
+  if (category == Category::kSecondary) {
+    return {.parameter = state.substr(kSecondaryPrefix.size()), .saved = false};
+  }
   if (category == Category::kOptimizer) {
     for (const auto& [prefix, role] : kStatePrefixes) {
       if (state.starts_with(prefix)) {
-        return {state.substr(prefix.size()), role};
+        return {.parameter = state.substr(prefix.size()), .role = role};
       }
     }
   }
-  return {state, TensorRole::kParameter};
+  return {.parameter = state};
+}
+
+std::vector<std::int64_t> bounds(const TensorType& type) {
+  std::vector<std::int64_t> shape;
+  for (const Dim& dim : type.dims) {
+    shape.push_back(dim.bound);
+  }
+  return shape;
+}
+
+const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
+                                    const std::string& name) {
+  const auto found = std::ranges::find(parameters, name, &ParameterInit::name);
+  TESSERA_CHECK(found != parameters.end(), "state of no parameter: {}", name);
+  return *found;
+}
+
+// Where a state's elements lie among those of the rank's part of its tensor.
+struct StateRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;  // without the padding behind
+};
+
+std::int64_t num_slice_elements(const TensorPart& tensor, const StatePart& part) {
+  return padded_elements(tensor.num_elements(), part.num_slices) / part.num_slices;
+}
+
+StateRange range_of(const TensorPart& tensor, const TensorType& state, const StatePart& part) {
+  if (state.num_dims() != 1 || state.dims[0].name != kSliceDim) {
+    return {.begin = 0, .count = tensor.num_elements()};
+  }
+  const std::int64_t size = state.dims[0].bound;
+  const std::int64_t degree = num_slice_elements(tensor, part) * part.num_slices / size;
+  const std::int64_t begin = part.slice_index(degree) * size;
+  return {.begin = begin,
+          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+}
+
+// Of a rank's slice of all data ranks: the smallest that a state can be kept in.
+StateRange saved_range(const TensorPart& tensor, const StatePart& part) {
+  if (part.num_slices == 1) {
+    return {.begin = 0, .count = tensor.num_elements()};
+  }
+  const std::int64_t size = num_slice_elements(tensor, part);
+  const std::int64_t begin = part.slice_index(part.num_slices) * size;
+  return {.begin = begin,
+          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+}
+
+// Calls body(first element in the whole, their bytes) for the stretches of a tensor that a state
+// holds; what is padding becomes zero.
+template <class Body>
+void fill_state(Executor& executor,
+                const Binding& state,
+                const TensorType& whole,
+                const StatePart& part,
+                const Body& body) {
+  const TensorPart tensor(whole, part.dims, part.coordinate);
+  const StateRange range = range_of(tensor, state.tensor.type, part);
+  const std::size_t element = size_bytes(state.tensor.type.dtype);
+  const std::span<std::byte> bytes = executor.bytes(state);
+  const bool is_padded = tensor.box().num_valid_elements() < tensor.num_elements();
+  const std::size_t kept = is_padded ? 0 : static_cast<std::size_t>(range.count) * element;
+  std::ranges::fill(bytes.subspan(kept), std::byte{0});
+  tensor.box().for_each_stretch(
+      range.begin, range.count, [&](std::int64_t first, std::int64_t local, std::int64_t count) {
+        body(first,
+             bytes.subspan(static_cast<std::size_t>(local - range.begin) * element,
+                           static_cast<std::size_t>(count) * element));
+      });
+}
+
+// Whether another rank of the tensor axes holds the same part of this tensor and saves it.
+bool saved_elsewhere(const TensorType& whole, const StatePart& part) {
+  const AxisSizes cut_by = axes_of(whole, part.dims);
+  return std::ranges::any_of(part.tensor_axes, [&](const std::string& axis) {
+    return std::ranges::find(cut_by, axis, &AxisSize::name) == cut_by.end() &&
+           part.coordinate(axis) != 0;
+  });
 }
 
 // Elements [first, first + out.size()) of a parameter.
@@ -52,62 +146,6 @@ void draw(std::span<float> out,
               threads);
 }
 
-// A rank's part of a tensor: its stretches of the whole.
-class TensorPart {
- public:
-  TensorPart(const TensorType& whole, const StatePart& part) : whole_(whole) {
-    local_ = local_type(whole, part.dims);
-    for (std::size_t d = 0; d < whole.dims.size(); ++d) {
-      std::int64_t index = 0;
-      std::int64_t step = 1;
-      if (const auto axes = part.dims.find(whole.dims[d].name); axes != part.dims.end()) {
-        for (const AxisSize& axis : axes->second) {
-          index += part.coordinate(axis.name) * step;
-          step *= axis.size;
-        }
-      }
-      begins_.push_back(index * local_.dims[d].bound);
-      if (local_.dims[d].bound != whole.dims[d].bound) {
-        cut_dims_ = d + 1;
-      }
-    }
-  }
-
-  std::int64_t num_elements() const { return local_.num_elements(); }
-
-  // Calls body(first element in the whole, first in the part, count) for the stretches that make up
-  // elements [first, first + count) of the part.
-  template <class Body>
-  void for_each_stretch(std::int64_t first, std::int64_t count, const Body& body) const {
-    // Elements that lie together in the whole: all of the last dim that is cut, and what is inside.
-    const std::size_t outer = cut_dims_ == 0 ? 0 : cut_dims_ - 1;
-    const std::int64_t block = local_.extent(outer, local_.num_dims());
-    for (std::int64_t at = first; at < first + count;) {
-      const std::int64_t within = at % block;
-      const std::int64_t length = std::min(block - within, first + count - at);
-      body(first_of_block(at / block, outer) + within, at, length);
-      at += length;
-    }
-  }
-
- private:
-  std::int64_t first_of_block(std::int64_t block, std::size_t outer) const {
-    std::int64_t element = cut_dims_ == 0 ? 0 : begins_[outer] * stride(outer);
-    for (std::size_t d = outer; d-- > 0;) {
-      element += (begins_[d] + block % local_.dims[d].bound) * stride(d);
-      block /= local_.dims[d].bound;
-    }
-    return element;
-  }
-
-  std::int64_t stride(std::size_t dim) const { return whole_.extent(dim + 1, whole_.num_dims()); }
-
-  const TensorType& whole_;
-  TensorType local_;
-  std::vector<std::int64_t> begins_;
-  std::size_t cut_dims_ = 0;  // the last dim that is cut, plus 1
-};
-
 class StateInitializer {
  public:
   StateInitializer(Executor& executor, std::uint64_t seed, int threads, const StatePart& part)
@@ -127,47 +165,31 @@ class StateInitializer {
 
  private:
   void write(const ParameterInit& parameter, const Binding& binding) {
-    const TensorPart tensor(parameter.type, part_);
-    const TensorType& type = binding.tensor.type;
-    const std::int64_t begin = slice_begin(tensor, type);
-    const std::int64_t size =
-        std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, type.num_elements());
-    const std::span<std::byte> bytes = executor_.bytes(binding);
-    std::ranges::fill(bytes.subspan(static_cast<std::size_t>(size) * size_bytes(type.dtype)),
-                      std::byte{0});
-    tensor.for_each_stretch(
-        begin, size, [&](std::int64_t whole, std::int64_t local, std::int64_t count) {
-          write_stretch(parameter, whole, type.dtype, bytes, local - begin, count);
-        });
+    fill_state(executor_,
+               binding,
+               parameter.type,
+               part_,
+               [&](std::int64_t first, std::span<std::byte> bytes) {
+                 write_stretch(parameter, first, binding.tensor.type.dtype, bytes);
+               });
   }
 
   // Rounds through a block, so that a large tensor takes no memory of its size.
   void write_stretch(const ParameterInit& parameter,
                      std::int64_t first,
                      DType dtype,
-                     std::span<std::byte> bytes,
-                     std::int64_t at,
-                     std::int64_t count) {
+                     std::span<std::byte> bytes) {
+    const std::size_t count = bytes.size() / size_bytes(dtype);
     if (dtype == DType::kF32) {
-      auto* const to = reinterpret_cast<float*>(bytes.data()) + at;
-      draw({to, static_cast<std::size_t>(count)}, parameter, first, seed_, threads_);
+      draw({reinterpret_cast<float*>(bytes.data()), count}, parameter, first, seed_, threads_);
       return;
     }
-    constexpr std::int64_t kBlock = std::int64_t{1} << 20U;
-    for (std::int64_t done = 0; done < count; done += kBlock) {
-      block_.resize(static_cast<std::size_t>(std::min(kBlock, count - done)));
-      draw(block_, parameter, first + done, seed_, threads_);
-      std::ranges::transform(
-          block_, reinterpret_cast<BFloat16*>(bytes.data()) + at + done, to_bfloat16);
+    constexpr std::size_t kBlock = std::size_t{1} << 20U;
+    for (std::size_t done = 0; done < count; done += kBlock) {
+      block_.resize(std::min(kBlock, count - done));
+      draw(block_, parameter, first + static_cast<std::int64_t>(done), seed_, threads_);
+      std::ranges::transform(block_, reinterpret_cast<BFloat16*>(bytes.data()) + done, to_bfloat16);
     }
-  }
-
-  std::int64_t slice_begin(const TensorPart& tensor, const TensorType& type) const {
-    if (type.num_dims() != 1 || type.dims[0].name != kSliceDim) {
-      return 0;
-    }
-    const std::int64_t padded = padded_elements(tensor.num_elements(), part_.num_slices);
-    return part_.slice_index(padded / type.dims[0].bound) * type.dims[0].bound;
   }
 
   Executor& executor_;
@@ -177,7 +199,93 @@ class StateInitializer {
   std::vector<float> block_;
 };
 
+// Calls body(tensor without data, the state that has it, its first element there) for all that a
+// rank saves.
+template <class Body>
+void for_each_saved(const Program& program,
+                    const std::vector<ParameterInit>& parameters,
+                    const StatePart& part,
+                    const Body& body) {
+  for (const Binding& state : program.states) {
+    StateName name = split_name(state.name, program[state.tensor.buffer].category);
+    if (!name.saved) {
+      continue;
+    }
+    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    if (name.role == TensorRole::kMaster && whole.dtype == DType::kF32) {
+      continue;  // it is the parameter's copy
+    }
+    const TensorPart tensor(whole, part.dims, part.coordinate);
+    const StateRange saved = saved_range(tensor, part);
+    if (saved.count == 0 || saved_elsewhere(whole, part)) {
+      continue;
+    }
+    const StateRange kept = range_of(tensor, state.tensor.type, part);
+    body(CheckpointTensor{.name = std::move(name.parameter),
+                          .role = name.role,
+                          .dtype = state.tensor.type.dtype,
+                          .shape = bounds(whole),
+                          .slice = TensorSlice{.offset = tensor.box().offset(),
+                                               .extent = tensor.box().extent(),
+                                               .begin = saved.begin,
+                                               .count = saved.count},
+                          .data = {}},
+         state,
+         saved.begin - kept.begin);
+  }
+}
+
+// Which tensor of the checkpoint a state is filled from. An f32 parameter and its master are equal,
+// but for a parameter that was rounded on its way to other ranks: the master is the better source
+// of what has to be a master from now on.
+TensorRole source_role(const StateName& name,
+                       const Program& program,
+                       const CheckpointReader& checkpoint,
+                       DType dtype) {
+  const bool has_master = checkpoint.find(name.parameter, TensorRole::kMaster) != nullptr;
+  if (name.role == TensorRole::kMaster) {
+    return has_master ? TensorRole::kMaster : TensorRole::kParameter;
+  }
+  const bool is_master =
+      name.role == TensorRole::kParameter && dtype == DType::kF32 &&
+      std::ranges::find(program.states, "master." + name.parameter, &Binding::name) ==
+          program.states.end();
+  return is_master && has_master ? TensorRole::kMaster : name.role;
+}
+
+// In which formats the update writes a secondary copy.
+Wire wire_into(const Program& program, BufferId copy) {
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      const auto* gather = instruction.op->get_if<GatherSlicesAttrs>();
+      if (gather != nullptr && instruction.results[0].buffer == copy) {
+        return {.formats = parse_wire_formats(gather->wire), .block = gather->block};
+      }
+    }
+  }
+  fail(ErrorCode::kInternal, "nothing writes secondary copy {}", program[copy].name);
+}
+
 }  // namespace
+
+StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
+  StatePart part{
+      .dims = std::move(dims),
+      .coordinate =
+          [mesh, rank](std::string_view axis) {
+            const auto found = std::ranges::find(mesh.axes, axis, &MeshAxis::name);
+            TESSERA_CHECK(found != mesh.axes.end(), "no axis {}", axis);
+            return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
+          },
+      .num_slices = data_degrees(mesh).back(),
+      .slice_index = [mesh, rank](std::int64_t degree) { return slice_index(mesh, rank, degree); }};
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == AxisGroup::kTensor) {
+      part.tensor_axes.push_back(axis.name);
+    }
+  }
+  return part;
+}
 
 std::vector<ParameterInit> parameter_inits(const Graph& graph) {
   std::vector<ParameterInit> inits;
@@ -187,6 +295,14 @@ std::vector<ParameterInit> parameter_inits(const Graph& graph) {
                      .type = graph[parameter].type});
   }
   return inits;
+}
+
+std::int64_t num_parameters(const std::vector<ParameterInit>& parameters) {
+  std::int64_t count = 0;
+  for (const ParameterInit& parameter : parameters) {
+    count += parameter.type.num_elements();
+  }
+  return count;
 }
 
 void initialize_state(Executor& executor,
@@ -200,44 +316,114 @@ void initialize_state(Executor& executor,
   }
 }
 
-std::vector<CheckpointTensor> state_tensors(Executor& executor) {
+std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters) {
   std::vector<CheckpointTensor> tensors;
-  for (const Binding& state : executor.program().states) {
-    const Category category = executor.program()[state.tensor.buffer].category;
-    if (category == Category::kGradient) {
-      continue;
+  for (const ParameterInit& parameter : parameters) {
+    const DType dtype = parameter.type.dtype;
+    const auto add = [&](TensorRole role, DType as) {
+      tensors.push_back(
+          {.name = parameter.name, .role = role, .dtype = as, .shape = bounds(parameter.type)});
+    };
+    add(TensorRole::kParameter, dtype);
+    add(TensorRole::kMoment1, DType::kF32);
+    add(TensorRole::kMoment2, DType::kF32);
+    if (dtype != DType::kF32) {
+      add(TensorRole::kMaster, DType::kF32);
     }
-    auto [name, role] = split_name(state.name, category);
-    std::vector<std::int64_t> shape;
-    for (const Dim& dim : state.tensor.type.dims) {
-      shape.push_back(dim.bound);
-    }
-    tensors.push_back({.name = std::move(name),
-                       .role = role,
-                       .dtype = state.tensor.type.dtype,
-                       .shape = std::move(shape),
-                       .data = executor.bytes(state)});
   }
   return tensors;
 }
 
-void load_state(Executor& executor, const CheckpointReader& checkpoint) {
-  for (const Binding& state : executor.program().states) {
-    const Category category = executor.program()[state.tensor.buffer].category;
+std::vector<CheckpointTensor> saved_tensors(const Program& program,
+                                            const std::vector<ParameterInit>& parameters,
+                                            const StatePart& part) {
+  std::vector<CheckpointTensor> tensors;
+  for_each_saved(program,
+                 parameters,
+                 part,
+                 [&](CheckpointTensor tensor, const Binding& /*state*/, std::int64_t /*first*/) {
+                   tensors.push_back(std::move(tensor));
+                 });
+  return tensors;
+}
+
+std::vector<CheckpointTensor> state_tensors(Executor& executor,
+                                            const std::vector<ParameterInit>& parameters,
+                                            const StatePart& part) {
+  std::vector<CheckpointTensor> tensors;
+  for_each_saved(executor.program(),
+                 parameters,
+                 part,
+                 [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
+                   tensor.data = executor.bytes(state).subspan(
+                       static_cast<std::size_t>(first) * size_bytes(tensor.dtype),
+                       saved_bytes(tensor));
+                   tensors.push_back(std::move(tensor));
+                 });
+  return tensors;
+}
+
+void load_weights(Executor& executor,
+                  const std::vector<ParameterInit>& parameters,
+                  const HuggingFaceWeights& weights,
+                  const StatePart& part) {
+  const Program& program = executor.program();
+  std::vector<WeightRead> reads;
+  for (const Binding& state : program.states) {
+    const Category category = program[state.tensor.buffer].category;
+    const StateName name = split_name(state.name, category);
+    if (category == Category::kGradient || name.role == TensorRole::kMoment1 ||
+        name.role == TensorRole::kMoment2) {
+      continue;
+    }
+    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
+      reads.push_back({.parameter = name.parameter,
+                       .dtype = state.tensor.type.dtype,
+                       .first = first,
+                       .out = bytes});
+    });
+  }
+  weights.load(reads);
+}
+
+void load_state(Executor& executor,
+                const std::vector<ParameterInit>& parameters,
+                const CheckpointReader& checkpoint,
+                const StatePart& part,
+                int threads) {
+  const Program& program = executor.program();
+  std::vector<TensorRead> reads;
+  for (const Binding& state : program.states) {
+    const Category category = program[state.tensor.buffer].category;
     if (category == Category::kGradient) {
       continue;
     }
-    const auto [name, role] = split_name(state.name, category);
-    const std::span<const std::byte> source = checkpoint.data(name, role);
-    const std::span<std::byte> target = executor.bytes(state);
-    TESSERA_REQUIRE(source.size() == target.size(),
+    const StateName name = split_name(state.name, category);
+    const DType dtype = state.tensor.type.dtype;
+    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    const TensorRole role = source_role(name, program, checkpoint, dtype);
+    const ManifestTensor* source = checkpoint.find(name.parameter, role);
+    TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == bounds(whole),
                     ErrorCode::kInvalidData,
-                    "{} \"{}\" has {} bytes in the checkpoint, expected {}",
+                    "{} \"{}\": found {} in the checkpoint, expected {}",
                     to_string(role),
-                    name,
-                    source.size(),
-                    target.size());
-    std::memcpy(target.data(), source.data(), source.size());
+                    name.parameter,
+                    source == nullptr ? "none" : describe(source->dtype, source->shape),
+                    describe(dtype, bounds(whole)));
+    fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
+      reads.push_back({.tensor = source, .first = first, .out = bytes});
+    });
+  }
+  checkpoint.load(reads);
+  for (const Binding& state : program.states) {
+    if (program[state.tensor.buffer].category == Category::kSecondary) {
+      round_as_gathered(wire_into(program, state.tensor.buffer),
+                        {.dtype = state.tensor.type.dtype,
+                         .data = executor.bytes(state).data(),
+                         .count = state.tensor.type.num_elements()},
+                        threads);
+    }
   }
 }
 

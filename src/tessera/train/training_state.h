@@ -8,8 +8,10 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/ir/graph.h"
-#include "tessera/passes/partition.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/mesh/tensor_part.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/train/hugging_face.h"
 
 namespace tessera {
 
@@ -22,13 +24,22 @@ struct ParameterInit {
 
 // Which part of every state a rank holds; by default all of it.
 struct StatePart {
-  DimAxes dims = {};                                                   // what cuts tensors
-  std::function<std::int64_t(std::string_view axis)> coordinate = {};  // the rank's, along an axis
-  std::int64_t num_slices = 1;                                         // N: the data ranks
-  std::function<std::int64_t(std::int64_t degree)> slice_index = {};   // see mesh/placement.h
+  DimAxes dims = {};                                                  // what cuts tensors
+  CoordinateOf coordinate = {};                                       // the rank's
+  std::int64_t num_slices = 1;                                        // N: the data ranks
+  std::function<std::int64_t(std::int64_t degree)> slice_index = {};  // see mesh/placement.h
+  // The axes besides those of the data ranks: along one that does not cut a tensor, all ranks hold
+  // the same of it, and coordinate 0 saves it.
+  std::vector<std::string> tensor_axes = {};
 };
 
+// The part of `rank` where a plan cuts dims over these axes.
+StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims);
+
 std::vector<ParameterInit> parameter_inits(const Graph& graph);
+
+// Elements of all of them.
+std::int64_t num_parameters(const std::vector<ParameterInit>& parameters);
 
 // Draws the parameters: element i of a parameter depends on (seed, name, i) alone, whatever part of
 // it lies here. Moments are zero; a master starts as the parameter in f32, of which the parameter
@@ -40,10 +51,38 @@ void initialize_state(Executor& executor,
                       int threads,
                       const StatePart& part = {});
 
-// Parameters and optimizer state as a checkpoint names them; data are views into the arena.
-std::vector<CheckpointTensor> state_tensors(Executor& executor);
+// The tensors that a checkpoint of a model with these parameters has: parameters, two moments of
+// each, and f32 masters of those in another dtype. Without data.
+std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters);
 
-// Copies a checkpoint's tensors into the arena.
-void load_state(Executor& executor, const CheckpointReader& checkpoint);
+// What this rank of a run with this program saves of parameters and optimizer state, as
+// state_tensors() below, without data.
+std::vector<CheckpointTensor> saved_tensors(const Program& program,
+                                            const std::vector<ParameterInit>& parameters,
+                                            const StatePart& part = {});
+
+// What this rank saves of parameters and optimizer state: of each its slice of all num_slices,
+// whatever the degree at which it is kept, so that the ranks together save every element once.
+// `data` are views into the arena.
+std::vector<CheckpointTensor> state_tensors(Executor& executor,
+                                            const std::vector<ParameterInit>& parameters,
+                                            const StatePart& part = {});
+
+// Fills this rank's parameters, their masters and secondary copies from weights in Hugging Face's
+// form; reads nothing but its part. Errors: as HuggingFaceWeights::load().
+void load_weights(Executor& executor,
+                  const std::vector<ParameterInit>& parameters,
+                  const HuggingFaceWeights& weights,
+                  const StatePart& part = {});
+
+// Fills this rank's states from a checkpoint, whatever layout saved it. Secondary copies are the
+// parameters as the last update sent them (quantized, where the wire is). An f32 parameter is its
+// own master: where only one of the two is in the checkpoint or in the program, it serves for both.
+// Errors: kInvalidData for a tensor that the checkpoint lacks, or of another dtype or shape.
+void load_state(Executor& executor,
+                const std::vector<ParameterInit>& parameters,
+                const CheckpointReader& checkpoint,
+                const StatePart& part = {},
+                int threads = 1);
 
 }  // namespace tessera

@@ -47,12 +47,12 @@ class State {
                                .vocab = 300})),
         backend_(make_cpu_backend(options.threads)),
         program_(compile(options)),
-        executor_(program_, *backend_) {
-    const Graph graph = training_graph(model_, options.microbatch, 16, options.dtype);
-    initialize_state(executor_, parameter_inits(graph), options.seed, options.threads);
+        executor_(program_, *backend_),
+        inits_(parameter_inits(training_graph(model_, options.microbatch, 16, options.dtype))) {
+    initialize_state(executor_, inits_, options.seed, options.threads);
   }
 
-  Executor& executor() { return executor_; }
+  std::vector<CheckpointTensor> tensors() { return state_tensors(executor_, inits_); }
 
   template <class T = float>
   std::vector<T> values(const std::string& name) {
@@ -92,6 +92,7 @@ class State {
   std::unique_ptr<Backend> backend_;
   Program program_;
   Executor executor_;
+  std::vector<ParameterInit> inits_;
 };
 
 struct Moments {
@@ -209,7 +210,7 @@ TEST(StateTensors, AreParametersAndOptimizerState) {
   State bf16({.layers = 1, .dtype = DType::kBF16});
   const auto roles = [](State& state) {
     std::vector<std::pair<TensorRole, DType>> result;
-    for (const CheckpointTensor& tensor : state_tensors(state.executor())) {
+    for (const CheckpointTensor& tensor : state.tensors()) {
       if (tensor.name == "layers.0.attention.wk.weight") {
         EXPECT_EQ(tensor.shape, (std::vector<std::int64_t>{2, 16, 64}));
         result.emplace_back(tensor.role, tensor.dtype);
@@ -226,7 +227,7 @@ TEST(StateTensors, AreParametersAndOptimizerState) {
                                    std::pair(TensorRole::kMoment1, DType::kF32),
                                    std::pair(TensorRole::kMoment2, DType::kF32),
                                    std::pair(TensorRole::kMaster, DType::kF32)));
-  EXPECT_EQ(state_tensors(f32.executor()).size(), 3 * f32.parameters().size());
+  EXPECT_EQ(f32.tensors().size(), 3 * f32.parameters().size());
 }
 
 }  // namespace

@@ -54,8 +54,10 @@ class MappedArena final : public Arena {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, CommunicatorOf communicator_of) : context_(threads) {
-    context_.set_communicators(std::move(communicator_of));
+  CpuBackend(int threads, CommunicatorOf communicator_of, CpuCommStream comm)
+      : comm_(comm.threads), compute_(threads), abort_(std::move(comm.abort)) {
+    compute_.set_communicators(std::move(communicator_of));
+    comm_.set_communicators(std::move(comm.communicator_of));
   }
 
   std::string_view name() const override { return "cpu"; }
@@ -67,19 +69,31 @@ class CpuBackend final : public Backend {
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
                                std::span<const View> results) override {
-    return cpu::op_workspace_bytes(context_, op, operands, results);
+    return cpu::op_workspace_bytes(compute_, op, operands, results);
   }
 
-  void run(const Op& op, const Views& views) override { cpu::run_op(context_, op, views); }
+  void run(const Op& op, const Views& views, StreamId stream) override {
+    cpu::run_op(stream == StreamId{0} ? compute_ : comm_, op, views);
+  }
+
+  void abort(std::string_view reason) override {
+    if (abort_) {
+      abort_(reason);
+    }
+  }
 
  private:
-  cpu::Context context_;
+  cpu::Context comm_;
+  cpu::Context compute_;  // after comm_: the OpenMP team of this thread is its own
+  std::function<void(std::string_view)> abort_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, CommunicatorOf communicator_of) {
-  return std::make_unique<CpuBackend>(threads, std::move(communicator_of));
+std::unique_ptr<Backend> make_cpu_backend(int threads,
+                                          CommunicatorOf communicator_of,
+                                          CpuCommStream comm) {
+  return std::make_unique<CpuBackend>(threads, std::move(communicator_of), std::move(comm));
 }
 
 }  // namespace tessera

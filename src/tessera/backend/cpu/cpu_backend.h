@@ -1,14 +1,26 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "tessera/backend/backend.h"
 #include "tessera/backend/cpu/context.h"
 
 namespace tessera {
 
+// What runs beside the rank's thread: the collectives of a program's second stream, in a thread of
+// their own, which needs communicators of its own.
+struct CpuCommStream {
+  CommunicatorOf communicator_of;
+  std::function<void(std::string_view reason)> abort;  // World::abort
+  int threads = 1;                                     // folds are bound by memory
+};
+
 // The CPU backend with `threads` threads in the calling thread's OpenMP team. Collectives run on
 // `communicator_of`; without it, along no axis.
-std::unique_ptr<Backend> make_cpu_backend(int threads, CommunicatorOf communicator_of = nullptr);
+std::unique_ptr<Backend> make_cpu_backend(int threads,
+                                          CommunicatorOf communicator_of = nullptr,
+                                          CpuCommStream comm = {});
 
 }  // namespace tessera

@@ -37,7 +37,9 @@ class NullBackend final : public Backend {
     return 0;
   }
 
-  void run(const Op&, const Views&) override {}
+  void run(const Op&, const Views&, StreamId) override {}
+
+  void abort(std::string_view) override {}
 };
 
 }  // namespace

@@ -8,39 +8,36 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <hwy/cache_control.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
+#include "tessera/comm/agreement.h"
 #include "tessera/comm/fold.h"
+#include "tessera/mesh/traffic.h"
 
 namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a member is about to do, for the others to compare with.
-struct Call {
-  std::string_view operation;
-  std::int64_t bytes = 0;
-
-  friend bool operator==(const Call&, const Call&) = default;
-};
-
 // What a member shows the others. Written by it alone, before it raises `phase`, and not again
 // before everybody has finished the operation.
 struct alignas(64) Slot {
   std::atomic<std::uint32_t> phase = 0;     // wraps around
   std::atomic<std::uint32_t> sleepers = 0;  // ranks that wait in the kernel for the phase to rise
-  std::atomic<bool> reading = false;        // it may be reading the memory of others
+  std::atomic<bool> busy = false;           // it may be using the memory of others
   Call call;
+  Clock::time_point arrived;  // where the run is throttled
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
 };
@@ -48,6 +45,38 @@ struct alignas(64) Slot {
 // Whether a member in phase `a` has reached phase `b`; members are never far apart.
 bool reached(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) >= 0;
+}
+
+// What an operation takes at least.
+struct Pace {
+  std::chrono::duration<double> latency{0};
+  double bytes_per_second = 0;  // 0: no limit
+
+  Clock::duration of(std::int64_t bytes) const {
+    const double transfer =
+        bytes_per_second > 0 ? static_cast<double>(bytes) / bytes_per_second : 0.0;
+    return std::chrono::duration_cast<Clock::duration>(latency +
+                                                       std::chrono::duration<double>(transfer));
+  }
+};
+
+// That of the innermost level inside which all members lie.
+std::optional<Pace> pace_of(const std::vector<Level>& levels,
+                            const std::vector<std::int64_t>& members) {
+  std::int64_t inside = 1;  // devices of a group of the level below
+  for (const Level& level : levels) {
+    const std::int64_t devices = inside * level.size;
+    const bool shared_by_all = std::all_of(members.begin(), members.end(), [&](std::int64_t rank) {
+      return rank / devices == members[0] / devices;
+    });
+    if (shared_by_all) {
+      const auto per_link = static_cast<double>(level.shared ? inside : 1);
+      return Pace{.latency = std::chrono::duration<double>(level.latency),
+                  .bytes_per_second = level.bandwidth / per_link};
+    }
+    inside = devices;
+  }
+  return std::nullopt;
 }
 
 // Sleeps until `word` is not `value`, or for a while.
@@ -61,33 +90,27 @@ void wake_all(const std::atomic<std::uint32_t>& word) {
       SYS_futex, &word, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
 }
 
-std::string list(const std::vector<std::int64_t>& ranks) {
-  std::string text;
-  for (const std::int64_t rank : ranks) {
-    text += format("{}{}", text.empty() ? "" : ", ", rank);
-  }
-  return text;
-}
-
 }  // namespace
 
 struct LocalWorld::Shared {
   std::int64_t num_ranks = 1;
-  LocalOptions options;
+  WorldOptions options;
+  std::vector<Level> throttle;
   bool oversubscribed = false;
   std::atomic<bool> aborted = false;
 
   struct Group {
-    explicit Group(std::vector<std::int64_t> ranks)
-        : members(std::move(ranks)), slots(members.size()) {}
+    Group(std::vector<std::int64_t> ranks, const std::vector<Level>& throttle)
+        : members(std::move(ranks)), slots(members.size()), pace(pace_of(throttle, members)) {}
 
     std::vector<std::int64_t> members;
     std::vector<Slot> slots;
+    std::optional<Pace> pace;
   };
 
   std::mutex mutex;  // guards what follows
   std::string reason;
-  std::map<std::vector<std::int64_t>, std::weak_ptr<Group>> groups;
+  std::map<std::pair<std::vector<std::int64_t>, std::int64_t>, std::weak_ptr<Group>> groups;
 
   void abort(std::string_view why) {
     const std::scoped_lock lock(mutex);
@@ -112,14 +135,18 @@ class LocalCommunicator final : public Communicator {
   LocalCommunicator(std::shared_ptr<Shared> world,
                     std::shared_ptr<Shared::Group> group,
                     std::int64_t rank)
-      : world_(std::move(world)), group_(std::move(group)), rank_(rank), phase_(mine().phase) {}
+      : world_(std::move(world)),
+        group_(std::move(group)),
+        rank_(rank),
+        phase_(mine().phase),
+        sources_(group_->slots.size()) {}
 
   std::int64_t rank() const override { return rank_; }
 
   std::int64_t size() const override { return static_cast<std::int64_t>(group_->slots.size()); }
 
   void barrier() override {
-    show({.operation = "barrier"}, nullptr, nullptr);
+    show({.operation = Operation::kBarrier}, nullptr, nullptr);
     wait_for_all();
     release();
   }
@@ -128,7 +155,11 @@ class LocalCommunicator final : public Communicator {
                   std::span<std::byte> all,
                   std::size_t stride) override {
     const auto total = static_cast<std::int64_t>(all.size());
-    show({.operation = "all_gather", .bytes = total}, part.data(), nullptr);
+    show({.operation = Operation::kAllGather,
+          .bytes = total,
+          .stride_bytes = static_cast<std::int64_t>(stride)},
+         part.data(),
+         nullptr);
     for_each_peer([&](std::int64_t peer, const Slot& slot) {
       copy(slot.in, stretch(all, part_of(peer, static_cast<std::int64_t>(stride), total)));
     });
@@ -139,32 +170,36 @@ class LocalCommunicator final : public Communicator {
                       const ConstElements& all,
                       const Elements& part,
                       std::int64_t stride) override {
-    show({.operation = "reduce_scatter", .bytes = all.bytes()}, all.data, nullptr);
+    show({.operation = Operation::kReduceScatter,
+          .bytes = all.bytes(),
+          .stride_bytes = stride * static_cast<std::int64_t>(size_bytes(all.dtype))},
+         all.data,
+         nullptr);
     wait_for_all();
     fold_stretch(fold, part_of(rank_, stride, all.count).begin, part);
     release();
   }
 
   void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override {
-    show({.operation = "all_reduce", .bytes = in.bytes()}, in.data, out.data);
+    show({.operation = Operation::kAllReduce, .bytes = in.bytes()}, in.data, out.data);
     wait_for_all();
-    const auto element = static_cast<std::int64_t>(size_bytes(in.dtype));
-    const std::int64_t stride = share(in.count);
-    const Part own = part_of(rank_, stride, in.count);
+    const Part own = part_of(rank_, all_reduce_stride(in.count, size()), in.count);
+    const std::int64_t offset = own.begin * static_cast<std::int64_t>(size_bytes(in.dtype));
+    std::vector<std::byte*> copies;
+    for (const Slot& each : group_->slots) {
+      if (&each != &mine()) {
+        copies.push_back(each.out + offset);
+      }
+    }
     fold_stretch(fold,
                  own.begin,
-                 {.dtype = out.dtype, .data = out.data + own.begin * element, .count = own.size});
-    raise_phase();
-    const std::span<std::byte> all(out.data, static_cast<std::size_t>(out.count * element));
-    for_each_peer([&](std::int64_t peer, const Slot& slot) {
-      const Part part = part_of(peer, stride * element, out.count * element);
-      copy(slot.out + part.begin, stretch(all, part));
-    });
+                 {.dtype = out.dtype, .data = out.data + offset, .count = own.size},
+                 copies);
     release();
   }
 
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
-    show({.operation = "all_to_all", .bytes = static_cast<std::int64_t>(send.size())},
+    show({.operation = Operation::kAllToAll, .bytes = static_cast<std::int64_t>(send.size())},
          send.data(),
          nullptr);
     const std::size_t part = send.size() / group_->slots.size();
@@ -196,17 +231,34 @@ class LocalCommunicator final : public Communicator {
     slot.call = call;
     slot.in = in;
     slot.out = out;
-    slot.reading = true;
+    if (group_->pace) {
+      slot.arrived = Clock::now();
+    }
+    slot.busy = true;
     raise_phase();
   }
 
   // This rank has read all it needs; returns when nobody reads its memory any more.
   void release() {
-    mine().reading = false;
+    if (const std::optional<Pace>& pace = group_->pace) {
+      keep_pace(*pace);
+    }
+    mine().busy = false;
     raise_phase();
     for (std::int64_t peer = 0; peer < size(); ++peer) {
       wait_for(peer);
     }
+  }
+
+  // Everybody has arrived.
+  void keep_pace(const Pace& pace) {
+    Clock::time_point start = mine().arrived;
+    for (const Slot& each : group_->slots) {
+      start = std::max(start, each.arrived);
+    }
+    const Call& call = mine().call;
+    const std::int64_t hops = call.operation == Operation::kAllReduce ? 2 : 1;
+    std::this_thread::sleep_until(start + pace.of(hops * call.bytes / size() * (size() - 1)));
   }
 
   // Waits until `peer` has reached this rank's phase, and compares what both are doing.
@@ -219,15 +271,9 @@ class LocalCommunicator final : public Communicator {
     const Call& own = mine().call;
     if (other.call != own) {
       const std::string message =
-          format("rank {} calls {} of {} bytes, rank {} calls {} of {} bytes",
-                 world_rank(rank_),
-                 own.operation,
-                 own.bytes,
-                 world_rank(peer),
-                 other.call.operation,
-                 other.call.bytes);
+          mismatch_message(world_rank(rank_), own, world_rank(peer), other.call);
       world_->abort(message);
-      wait_for_readers();
+      wait_for_busy();
       fail(ErrorCode::kInternal, "{}", message);
     }
     return other;
@@ -235,17 +281,17 @@ class LocalCommunicator final : public Communicator {
 
   // Once the run is aborted nobody starts to read; returns when nobody in the group does any more,
   // so that this rank's memory may go.
-  void wait_for_readers() {
-    mine().reading = false;
+  void wait_for_busy() {
+    mine().busy = false;
     for (const Slot& each : group_->slots) {
-      while (each.reading) {
+      while (each.busy) {
         std::this_thread::yield();
       }
     }
   }
 
   [[noreturn]] void leave() {
-    wait_for_readers();
+    wait_for_busy();
     fail(ErrorCode::kPeerFailure, "{}", world_->abort_reason());
   }
 
@@ -264,18 +310,26 @@ class LocalCommunicator final : public Communicator {
     }
   }
 
-  // Spins for as long as a peer on a core of its own may take to follow, then sleeps.
+  // Spins for longer than it takes to wake a rank that sleeps, while ranks have cores of their own;
+  // then sleeps.
   void wait_for(std::int64_t peer) {
-    constexpr int kSpins = 4000;
+    constexpr auto kSpin = std::chrono::microseconds(100);
+    constexpr int kLooksAtClock = 256;
     Slot& other = group_->slots[static_cast<std::size_t>(peer)];
-    const int spins = world_->oversubscribed ? 0 : kSpins;
-    for (int i = 0; i < spins; ++i) {
+    if (reached(other.phase, phase_)) {
+      return;
+    }
+    const auto spin_until = Clock::now() + kSpin;
+    for (int i = 1; !world_->oversubscribed; ++i) {
       if (reached(other.phase, phase_)) {
         return;
       }
+      hwy::Pause();
+      if (i % kLooksAtClock == 0 && Clock::now() > spin_until) {
+        break;
+      }
     }
-    const auto patience = std::chrono::duration<double>(world_->options.deadline_seconds);
-    const auto give_up = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+    const Clock::time_point start = Clock::now();
     while (true) {
       const std::uint32_t seen = other.phase;
       if (reached(seen, phase_)) {
@@ -284,7 +338,8 @@ class LocalCommunicator final : public Communicator {
       if (world_->aborted) {
         leave();
       }
-      if (Clock::now() > give_up) {
+      if (Clock::now() - start >
+          std::chrono::duration<double>(world_->options.patience_seconds())) {
         fail_late();
       }
       ++other.sleepers;
@@ -301,14 +356,9 @@ class LocalCommunicator final : public Communicator {
       (here ? present : missing).push_back(world_rank(peer));
     }
     const std::string message =
-        format("{} of {} bytes: no answer within {} s; arrived: rank {}; missing: rank {}",
-               mine().call.operation,
-               mine().call.bytes,
-               world_->options.deadline_seconds,
-               list(present),
-               list(missing));
+        late_message(to_string(mine().call), world_->options.patience_seconds(), present, missing);
     world_->abort(message);
-    wait_for_readers();
+    wait_for_busy();
     fail(ErrorCode::kTimeout, "{}", message);
   }
 
@@ -316,22 +366,16 @@ class LocalCommunicator final : public Communicator {
     return group_->members[static_cast<std::size_t>(peer)];
   }
 
-  // The stretch of an all-reduce that one rank folds: whole cache lines of f32.
-  std::int64_t share(std::int64_t count) const {
-    constexpr std::int64_t kLine = 16;
-    const std::int64_t lines = (count + kLine - 1) / kLine;
-    return (lines + size() - 1) / size() * kLine;
-  }
-
-  // out = elements [begin, begin + out.count) of the fold of what everybody shows.
-  void fold_stretch(Fold fold, std::int64_t begin, const Elements& out) {
+  // out = elements [begin, begin + out.count) of the fold of what everybody shows; the copies too.
+  void fold_stretch(Fold fold,
+                    std::int64_t begin,
+                    const Elements& out,
+                    std::span<std::byte* const> copies = {}) {
     const std::int64_t offset = begin * static_cast<std::int64_t>(size_bytes(out.dtype));
-    std::vector<const std::byte*> sources;
-    sources.reserve(group_->slots.size());
-    for (const Slot& each : group_->slots) {
-      sources.push_back(each.in + offset);
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+      sources_[i] = group_->slots[i].in + offset;
     }
-    fold_in_order(fold, sources, out);
+    fold_in_order(fold, sources_, out, copies);
   }
 
   static std::span<std::byte> stretch(std::span<std::byte> all, const Part& part) {
@@ -348,6 +392,7 @@ class LocalCommunicator final : public Communicator {
   std::shared_ptr<Shared::Group> group_;
   std::int64_t rank_;
   std::uint32_t phase_;
+  std::vector<const std::byte*> sources_;  // of a fold; kept, so that operations allocate nothing
 };
 
 class LocalRank final : public World {
@@ -359,30 +404,15 @@ class LocalRank final : public World {
 
   std::int64_t size() const override { return shared_->num_ranks; }
 
-  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members) override {
+  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
+                                      std::int64_t generation) override {
+    const std::int64_t own = place_in_group(members, rank_, size());
     const std::vector<std::int64_t> key(members.begin(), members.end());
-    std::int64_t own = -1;
-    for (std::size_t i = 0; i < key.size(); ++i) {
-      TESSERA_REQUIRE(
-          key[i] >= 0 && key[i] < size() &&
-              std::find(key.begin(), key.begin() + static_cast<std::ptrdiff_t>(i), key[i]) ==
-                  key.begin() + static_cast<std::ptrdiff_t>(i),
-          ErrorCode::kInvalidArgument,
-          "a group of ranks {}: expected distinct ranks of [0, {})",
-          list(key),
-          size());
-      own = key[i] == rank_ ? static_cast<std::int64_t>(i) : own;
-    }
-    TESSERA_REQUIRE(own >= 0,
-                    ErrorCode::kInvalidArgument,
-                    "a group of ranks {}: expected rank {} among them",
-                    list(key),
-                    rank_);
     const std::scoped_lock lock(shared_->mutex);
-    std::weak_ptr<Shared::Group>& known = shared_->groups[key];
+    std::weak_ptr<Shared::Group>& known = shared_->groups[{key, generation}];
     std::shared_ptr<Shared::Group> group = known.lock();
     if (!group) {
-      group = std::make_shared<Shared::Group>(key);
+      group = std::make_shared<Shared::Group>(key, shared_->throttle);
       known = group;
     }
     return std::make_unique<LocalCommunicator>(shared_, std::move(group), own);
@@ -397,12 +427,15 @@ class LocalRank final : public World {
 
 }  // namespace
 
-LocalWorld::LocalWorld(std::int64_t num_ranks, const LocalOptions& options)
+LocalWorld::LocalWorld(std::int64_t num_ranks,
+                       const WorldOptions& options,
+                       std::vector<Level> throttle)
     : shared_(std::make_shared<Shared>()) {
   TESSERA_REQUIRE(
       num_ranks > 0, ErrorCode::kInvalidArgument, "{} ranks: expected at least 1", num_ranks);
   shared_->num_ranks = num_ranks;
   shared_->options = options;
+  shared_->throttle = std::move(throttle);
   shared_->oversubscribed = num_ranks > usable_cores();
 }
 

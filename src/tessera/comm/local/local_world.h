@@ -2,20 +2,25 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/mesh/cluster.h"
 
 namespace tessera {
-
-struct LocalOptions {
-  double deadline_seconds = 60;  // for every wait of a collective
-};
 
 // The ranks of a run as threads of this process, which read each other's memory: no copy but the
 // one that the result needs.
 class LocalWorld {
  public:
-  explicit LocalWorld(std::int64_t num_ranks, const LocalOptions& options = {});
+  // `throttle` are levels of a cluster, innermost first, whose speed the run plays: an operation of
+  // a group takes at least the latency, and the bytes that a rank sends at the bandwidth, of the
+  // innermost level that all its members share, from when the last of them arrived; what is left of
+  // it is slept. Figures that are 0 cost nothing. The devices of a group share a shared link
+  // evenly. Without levels, as fast as memory.
+  explicit LocalWorld(std::int64_t num_ranks,
+                      const WorldOptions& options = {},
+                      std::vector<Level> throttle = {});
   ~LocalWorld();
   LocalWorld(const LocalWorld&) = delete;
   LocalWorld& operator=(const LocalWorld&) = delete;

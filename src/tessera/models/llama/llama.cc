@@ -44,7 +44,7 @@ class LlamaWriter {
     const Value table = builder_.parameter("tok_embeddings.weight",
                                            weight({dims_.vocab, dims_.embed}),
                                            config_.tied ? head_init : Initializer{.std = 1.0});
-    table_ = rope_table(inputs_.positions, rope_attrs());
+    table_ = rope_table(inputs_.positions, rope_attrs(config_));
     Value x = embedding(table, inputs_.tokens);
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
       builder_.set_layer(static_cast<std::int32_t>(layer));
@@ -104,14 +104,6 @@ class LlamaWriter {
     return {.dtype = builder_.compute_dtype(), .dims = std::move(dims)};
   }
 
-  RopeTableAttrs rope_attrs() const {
-    RopeTableAttrs attrs{.head_dim = dims_.head_dim.bound, .theta = config_.rope_theta};
-    if (config_.rope_scaling) {
-      attrs.scaling_factor = 8.0;
-    }
-    return attrs;
-  }
-
   GraphBuilder& builder_;
   const LlamaConfig& config_;
   const ModelInputs& inputs_;
@@ -120,6 +112,14 @@ class LlamaWriter {
 };
 
 }  // namespace
+
+RopeTableAttrs rope_attrs(const LlamaConfig& config) {
+  RopeTableAttrs attrs{.head_dim = config.dim / config.heads, .theta = config.rope_theta};
+  if (config.rope_scaling) {
+    attrs.scaling_factor = config.rope_factor;
+  }
+  return attrs;
+}
 
 ModelOutputs llama(GraphBuilder& builder, const LlamaConfig& config, const ModelInputs& inputs) {
   return LlamaWriter(builder, config, inputs).write();

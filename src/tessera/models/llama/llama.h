@@ -5,7 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/models/family.h"
 #include "tessera/models/model.h"
+#include "tessera/ops/rope/rope.h"
 
 namespace tessera {
 
@@ -21,6 +23,7 @@ struct LlamaConfig {
   std::int64_t vocab = 0;
   bool tied = false;          // the head is the embedding
   bool rope_scaling = false;  // Llama 3.1's stretch of long wavelengths
+  double rope_factor = 8.0;   // by so much
   double rope_theta = 500000.0;
   double norm_eps = 1e-5;
 
@@ -37,10 +40,23 @@ std::vector<std::string_view> llama_flavors();
 // divide heads, or the head size is odd.
 void validate(const LlamaConfig& config);
 
+// How it turns queries and keys.
+RopeTableAttrs rope_attrs(const LlamaConfig& config);
+
 // Writes the forward graph.
 ModelOutputs llama(GraphBuilder& builder, const LlamaConfig& config, const ModelInputs& inputs);
 
 // The model as the trainer takes it.
 ModelDescription describe_llama(const LlamaConfig& config);
+
+// What [model] says of a Llama, its flavor's sizes replaced by those that are given.
+// Errors: as validate().
+LlamaConfig llama_config(const ModelSection& section);
+
+// The section that says it all.
+ModelSection llama_section(ModelSection section, const LlamaConfig& config);
+
+// model.name = "llama3".
+ModelFamily llama_family();
 
 }  // namespace tessera

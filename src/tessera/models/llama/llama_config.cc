@@ -1,6 +1,7 @@
 #include <array>
 
 #include "tessera/base/error.h"
+#include "tessera/models/llama/hugging_face.h"
 #include "tessera/models/llama/llama.h"
 
 namespace tessera {
@@ -43,10 +44,11 @@ const std::array<Flavor, 6>& flavors() {
   return kFlavors;
 }
 
+// The factor is named only where it is not Llama 3.1's, so that older checkpoints stay readable.
 std::string describe(const LlamaConfig& config) {
   return format(
       "{{\"family\":\"llama\",\"dim\":{},\"layers\":{},\"heads\":{},\"kv_heads\":{},\"ffn\":{},"
-      "\"vocab\":{},\"tied\":{},\"rope_scaling\":{},\"rope_theta\":{},\"norm_eps\":{}}}",
+      "\"vocab\":{},\"tied\":{},\"rope_scaling\":{},{}\"rope_theta\":{},\"norm_eps\":{}}}",
       config.dim,
       config.layers,
       config.heads,
@@ -55,6 +57,9 @@ std::string describe(const LlamaConfig& config) {
       config.vocab,
       config.tied,
       config.rope_scaling,
+      config.rope_scaling && config.rope_factor != LlamaConfig().rope_factor
+          ? format("\"rope_factor\":{},", config.rope_factor)
+          : "",
       config.rope_theta,
       config.norm_eps);
 }
@@ -117,6 +122,68 @@ ModelDescription describe_llama(const LlamaConfig& config) {
           .head_dim = config.dim / config.heads,
           .num_embedding_parameters = config.tied ? 0 : config.vocab * config.dim,
           .json = describe(config)};
+}
+
+LlamaConfig llama_config(const ModelSection& section) {
+  constexpr std::string_view kName = "llama3";
+  refuse_key(section.padded_vocab.has_value(), kName, "padded_vocab");
+  refuse_key(section.positions.has_value(), kName, "positions");
+  refuse_key(section.rotary_fraction.has_value(), kName, "rotary_fraction");
+  LlamaConfig result = llama_flavor(section.flavor).value_or(LlamaConfig());
+  result.dim = section.dim.value_or(result.dim);
+  result.layers = section.layers.value_or(result.layers);
+  result.heads = section.heads.value_or(result.heads);
+  result.kv_heads = section.kv_heads.value_or(result.kv_heads > 0 ? result.kv_heads : result.heads);
+  result.ffn = section.ffn.value_or(result.ffn);
+  result.vocab = section.vocab.value_or(result.vocab);
+  result.tied = section.tied.value_or(result.tied);
+  result.rope_scaling = section.rope_scaling.value_or(result.rope_scaling);
+  result.rope_factor = section.rope_factor.value_or(result.rope_factor);
+  result.rope_theta = section.rope_theta.value_or(result.rope_theta);
+  result.norm_eps = section.norm_eps.value_or(result.norm_eps);
+  validate(result);
+  return result;
+}
+
+ModelSection llama_section(ModelSection section, const LlamaConfig& config) {
+  section.dim = config.dim;
+  section.layers = config.layers;
+  section.heads = config.heads;
+  section.kv_heads = config.kv_heads;
+  section.ffn = config.ffn;
+  section.vocab = config.vocab;
+  section.tied = config.tied;
+  section.rope_scaling = config.rope_scaling;
+  section.rope_factor = config.rope_factor;
+  section.rope_theta = config.rope_theta;
+  section.norm_eps = config.norm_eps;
+  return section;
+}
+
+ModelFamily llama_family() {
+  return {
+      .name = "llama3",
+      .flavors = llama_flavors(),
+      .resolve =
+          [](const ModelSection& section) { return llama_section(section, llama_config(section)); },
+      .describe = [](const ModelSection& section) { return describe_llama(llama_config(section)); },
+      .model_types = {"llama"},
+      .weight_prefix = "model.",
+      .from_hugging_face =
+          [](const HuggingFaceConfig& config) {
+            return llama_section({.name = "llama3"}, llama_from_hugging_face(config));
+          },
+      .hugging_face_config =
+          [](const ModelSection& section, const HuggingFaceFacts& facts) {
+            return hugging_face_config(llama_config(section), facts);
+          },
+      .hugging_face_weights =
+          [](const ModelSection& section) { return hugging_face_weights(llama_config(section)); },
+      .is_extra =
+          [](const ModelSection& section, std::string_view name) {
+            return name.ends_with(".rotary_emb.inv_freq") ||
+                   (section.tied.value_or(false) && name == "lm_head.weight");
+          }};
 }
 
 }  // namespace tessera

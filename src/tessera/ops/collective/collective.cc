@@ -1,10 +1,13 @@
 #include "tessera/ops/collective/collective.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/mesh/placement.h"
 
 namespace tessera {
 namespace {
@@ -21,6 +24,76 @@ double received_share(const std::string& axes) {
   return 1.0 - 1.0 / static_cast<double>(num_ranks(parse_axes(axes)));
 }
 
+// The formats of `attrs` for its axes, or none where slices travel as they are.
+template <class Attrs>
+WireFormats formats_of(const Attrs& attrs) {
+  return formats_of_levels(parse_wire_formats(attrs.wire), parse_axes(attrs.axes).size());
+}
+
+// Errors: kInvalidArgument unless slices of `slice` elements of `dtype` can travel so.
+template <class Attrs>
+void require_wire(const Attrs& attrs, DType dtype, std::int64_t slice) {
+  require_wire_block(attrs.block);
+  const WireFormats formats = formats_of(attrs);
+  if (formats.empty()) {
+    return;
+  }
+  TESSERA_REQUIRE(wire_format_of(dtype).has_value(),
+                  ErrorCode::kInvalidArgument,
+                  "{} travels as {}, expected f32 or bf16",
+                  name(dtype),
+                  attrs.wire);
+  TESSERA_REQUIRE(std::ranges::none_of(formats, is_quantized) || slice % attrs.block == 0,
+                  ErrorCode::kInvalidArgument,
+                  "slices of {} elements are no whole blocks of {}",
+                  slice,
+                  attrs.block);
+}
+
+// What a hop over all of the axes sends along each, of a padded tensor in slices of `slice`.
+template <class Attrs>
+Traffic hop(const Attrs& attrs, DType dtype, std::int64_t slice) {
+  const AxisSizes axes = parse_axes(attrs.axes);
+  const WireFormats formats = formats_of(attrs);
+  std::int64_t elements = slice * num_ranks(axes);
+  Traffic sent;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    elements /= axes[i].size;
+    const std::int64_t part =
+        formats.empty() ? elements * static_cast<std::int64_t>(size_bytes(dtype))
+                        : wire_bytes({.format = formats[i], .block = attrs.block}, elements);
+    add(sent, {{axes[i].name, {part * (axes[i].size - 1), 0, 0}}});
+  }
+  return sent;
+}
+
+// Elements of the slices in which an all-reduce moves its operand.
+std::int64_t reduced_slice(const AllReduceSlicesAttrs& attrs, const TensorType& operand) {
+  const std::int64_t ranks = num_ranks(parse_axes(attrs.axes));
+  return padded_elements(operand.num_elements(), ranks) / ranks;
+}
+
+template <class Attrs>
+void visit_wire(Attrs& attrs, AttrVisitor& visitor) {
+  visitor.field("wire", attrs.wire);
+  visitor.field("block", attrs.block);
+}
+
+// One collective over `axes` on `ranks` slices of `slice_bytes`.
+Collectives one_use(const std::string& axes,
+                    CollectiveKind kind,
+                    const TensorType& slice,
+                    std::optional<PartialOp> fold,
+                    Traffic sent) {
+  const AxisSizes sizes = parse_axes(axes);
+  return {{.axes = sizes,
+           .kind = kind,
+           .dtype = slice.dtype,
+           .fold = fold,
+           .bytes = num_ranks(sizes) * slice.num_bytes(),
+           .sent = std::move(sent)}};
+}
+
 // A rule that splits nothing: slices cut through dims.
 FactorRule whole_rule(std::size_t num_in, std::size_t num_out) {
   const std::string in = factor_names(num_in, 'a');
@@ -30,7 +103,67 @@ FactorRule whole_rule(std::size_t num_in, std::size_t num_out) {
       format("({}) -> ({}){}", in, out, whole.empty() ? "" : " | whole " + factor_list(whole)));
 }
 
+std::size_t cut_dim(std::int64_t dim, Types in) {
+  require_dims(in, 0, -1);
+  TESSERA_REQUIRE(dim >= 0 && static_cast<std::size_t>(dim) < in[0].num_dims(),
+                  ErrorCode::kInvalidArgument,
+                  "{} has no dim {}",
+                  to_string(in[0]),
+                  dim);
+  return static_cast<std::size_t>(dim);
+}
+
+std::int64_t shard_bound(std::int64_t bound, std::int64_t ranks) {
+  return (bound + ranks - 1) / ranks;
+}
+
+TensorType shard_type(const std::string& axes, std::int64_t dim, Types in) {
+  TensorType result = in[0];
+  std::int64_t& bound = result.dims[cut_dim(dim, in)].bound;
+  bound = shard_bound(bound, num_ranks(parse_axes(axes)));
+  return result;
+}
+
+// Every dim but `dim` may be split.
+FactorRule shard_rule(std::int64_t dim, Types in) {
+  FactorRule rule = parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
+  const std::size_t place = cut_dim(dim, in);
+  rule.operands[0][place] = "from";
+  rule.results[0][place] = "to";
+  rule.whole = {"from", "to"};
+  return rule;
+}
+
+// One collective for each index of the dims before `dim`, whose shards then lie together.
+Collectives shard_uses(const std::string& axes,
+                       CollectiveKind kind,
+                       std::int64_t dim,
+                       const TensorType& shard,
+                       std::optional<PartialOp> fold) {
+  const std::int64_t row_bytes = shard.extent(static_cast<std::size_t>(dim), shard.num_dims()) *
+                                 static_cast<std::int64_t>(size_bytes(shard.dtype));
+  Collectives uses = one_use(
+      axes, kind, shard, fold, slices_traffic(parse_axes(axes), TrafficClass::kTensor, row_bytes));
+  uses[0].count = shard.extent(0, static_cast<std::size_t>(dim));
+  uses[0].bytes /= std::max<std::int64_t>(uses[0].count, 1);
+  return uses;
+}
+
+Value gathered_gradient(const std::string& axes,
+                        std::int64_t dim,
+                        const GradBuilder& grad,
+                        const Value& dy) {
+  const TensorType& whole = grad.operand(0).type();
+  const AllGatherAttrs gather = {
+      .axes = axes, .dim = dim, .bound = whole.dims[static_cast<std::size_t>(dim)].bound};
+  return dy.builder->emit(make_op(gather), {dy})[0];
+}
+
 }  // namespace
+
+TrafficClass all_reduce_class(DType dtype, std::int64_t elements) {
+  return dtype == DType::kI64 || elements == 1 ? TrafficClass::kScalar : TrafficClass::kTensor;
+}
 
 OpInfo info(const AllReduceAttrs&) {
   return {.name = "all_reduce", .num_operands = 1, .aliases = {{.result = 0, .operand = 0}}};
@@ -52,6 +185,18 @@ Cost cost(const AllReduceAttrs& attrs, Types in) {
       received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
 }
 
+Collectives collectives(const AllReduceAttrs& attrs, Types in) {
+  return {{.axes = parse_axes(attrs.axes),
+           .kind = CollectiveKind::kAllReduce,
+           .dtype = in[0].dtype,
+           .fold = attrs.max ? PartialOp::kMax : PartialOp::kSum,
+           .bytes = in[0].num_bytes(),
+           .sent = all_reduce_traffic(parse_axes(attrs.axes),
+                                      all_reduce_class(in[0].dtype, in[0].num_elements()),
+                                      in[0].num_elements(),
+                                      static_cast<std::int64_t>(size_bytes(in[0].dtype)))}};
+}
+
 // Each rank's operand adds to the result once.
 void backward(const AllReduceAttrs& attrs, GradBuilder& grad) {
   if (attrs.max) {
@@ -66,6 +211,50 @@ void backward(const AllReduceAttrs& attrs, GradBuilder& grad) {
 void visit(AllReduceAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("axes", attrs.axes);
   visitor.field("max", attrs.max);
+}
+
+OpInfo info(const AllReduceSlicesAttrs&) {
+  return {.name = "all_reduce_slices", .num_operands = 1, .aliases = {{.result = 0, .operand = 0}}};
+}
+
+TensorTypes infer(const AllReduceSlicesAttrs& attrs, Types in) {
+  require_folds(in);
+  require_wire(attrs, in[0].dtype, reduced_slice(attrs, in[0]));
+  return {in[0]};
+}
+
+// Blocks of a quantized wire cut through dims.
+FactorRule factors(const AllReduceSlicesAttrs&, Types in) {
+  const std::string names = factor_names(in[0].num_dims());
+  return parse_factor_rule(
+      format("({0}) -> ({0}){1}", names, names.empty() ? "" : " | whole " + factor_list(names)));
+}
+
+Cost cost(const AllReduceSlicesAttrs& attrs, Types in) {
+  return streaming_cost(
+      received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in) {
+  Traffic sent;
+  add(sent, hop(attrs, in[0].dtype, reduced_slice(attrs, in[0])), 2);
+  return {{.axes = parse_axes(attrs.axes),
+           .kind = CollectiveKind::kAllReduce,
+           .dtype = in[0].dtype,
+           .fold = PartialOp::kSum,
+           .bytes = in[0].num_bytes(),
+           .sent = std::move(sent)}};
+}
+
+void backward(const AllReduceSlicesAttrs&, GradBuilder& grad) {
+  if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
+    grad.set(0, *dy);
+  }
+}
+
+void visit(AllReduceSlicesAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("axes", attrs.axes);
+  visit_wire(attrs, visitor);
 }
 
 OpInfo info(const GatherSlicesAttrs&) {
@@ -83,6 +272,7 @@ TensorTypes infer(const GatherSlicesAttrs& attrs, Types in) {
       slices,
       to_string(in[0]),
       attrs.type);
+  require_wire(attrs, in[0].dtype, in[0].num_elements());
   return {std::move(result)};
 }
 
@@ -92,6 +282,14 @@ FactorRule factors(const GatherSlicesAttrs& attrs, Types in) {
 
 Cost cost(const GatherSlicesAttrs& attrs, Types in) {
   return streaming_cost(0, in, infer(attrs, in));
+}
+
+Collectives collectives(const GatherSlicesAttrs& attrs, Types in) {
+  return one_use(attrs.axes,
+                 CollectiveKind::kAllGather,
+                 in[0],
+                 std::nullopt,
+                 hop(attrs, in[0].dtype, in[0].num_elements()));
 }
 
 void backward(const GatherSlicesAttrs& attrs, GradBuilder& grad) {
@@ -105,6 +303,7 @@ void backward(const GatherSlicesAttrs& attrs, GradBuilder& grad) {
 void visit(GatherSlicesAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("axes", attrs.axes);
   visitor.field("type", attrs.type);
+  visit_wire(attrs, visitor);
 }
 
 OpInfo info(const ReduceSlicesAttrs&) {
@@ -120,6 +319,7 @@ TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in) {
                   slices,
                   attrs.slice,
                   to_string(in[0]));
+  require_wire(attrs, in[0].dtype, attrs.slice);
   return {{.dtype = in[0].dtype, .dims = {{.name = std::string(kSliceDim), .bound = attrs.slice}}}};
 }
 
@@ -130,6 +330,14 @@ FactorRule factors(const ReduceSlicesAttrs&, Types in) {
 Cost cost(const ReduceSlicesAttrs& attrs, Types in) {
   return streaming_cost(
       received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+Collectives collectives(const ReduceSlicesAttrs& attrs, Types in) {
+  return one_use(attrs.axes,
+                 CollectiveKind::kReduceScatter,
+                 infer(attrs, in)[0],
+                 PartialOp::kSum,
+                 hop(attrs, in[0].dtype, attrs.slice));
 }
 
 void backward(const ReduceSlicesAttrs& attrs, GradBuilder& grad) {
@@ -143,6 +351,114 @@ void backward(const ReduceSlicesAttrs& attrs, GradBuilder& grad) {
 void visit(ReduceSlicesAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("axes", attrs.axes);
   visitor.field("slice", attrs.slice);
+  visit_wire(attrs, visitor);
+}
+
+OpInfo info(const AllGatherAttrs&) {
+  return {.name = "all_gather", .num_operands = 1};
+}
+
+TensorTypes infer(const AllGatherAttrs& attrs, Types in) {
+  const std::size_t dim = cut_dim(attrs.dim, in);
+  const std::int64_t ranks = num_ranks(parse_axes(attrs.axes));
+  TensorType result = in[0];
+  TESSERA_REQUIRE(shard_bound(attrs.bound, ranks) == result.dims[dim].bound,
+                  ErrorCode::kInvalidArgument,
+                  "{} shards of {} are no {} of {}",
+                  ranks,
+                  to_string(in[0]),
+                  attrs.bound,
+                  result.dims[dim].name);
+  result.dims[dim].bound = attrs.bound;
+  return {std::move(result)};
+}
+
+FactorRule factors(const AllGatherAttrs& attrs, Types in) {
+  return shard_rule(attrs.dim, in);
+}
+
+Cost cost(const AllGatherAttrs& attrs, Types in) {
+  return streaming_cost(0, in, infer(attrs, in));
+}
+
+Collectives collectives(const AllGatherAttrs& attrs, Types in) {
+  return shard_uses(attrs.axes, CollectiveKind::kAllGather, attrs.dim, in[0], std::nullopt);
+}
+
+void backward(const AllGatherAttrs& attrs, GradBuilder& grad) {
+  if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
+    const ReduceScatterAttrs reduce = {.axes = attrs.axes, .dim = attrs.dim};
+    grad.set(0, dy->builder->emit(make_op(reduce), {*dy})[0]);
+  }
+}
+
+void visit(AllGatherAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("axes", attrs.axes);
+  visitor.field("dim", attrs.dim);
+  visitor.field("bound", attrs.bound);
+}
+
+OpInfo info(const ReduceScatterAttrs&) {
+  return {.name = "reduce_scatter", .num_operands = 1};
+}
+
+TensorTypes infer(const ReduceScatterAttrs& attrs, Types in) {
+  require_folds(in);
+  return {shard_type(attrs.axes, attrs.dim, in)};
+}
+
+FactorRule factors(const ReduceScatterAttrs& attrs, Types in) {
+  return shard_rule(attrs.dim, in);
+}
+
+Cost cost(const ReduceScatterAttrs& attrs, Types in) {
+  return streaming_cost(
+      received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+Collectives collectives(const ReduceScatterAttrs& attrs, Types in) {
+  return shard_uses(
+      attrs.axes, CollectiveKind::kReduceScatter, attrs.dim, infer(attrs, in)[0], PartialOp::kSum);
+}
+
+void backward(const ReduceScatterAttrs& attrs, GradBuilder& grad) {
+  if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
+    grad.set(0, gathered_gradient(attrs.axes, attrs.dim, grad, *dy));
+  }
+}
+
+void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("axes", attrs.axes);
+  visitor.field("dim", attrs.dim);
+}
+
+OpInfo info(const LocalSliceAttrs&) {
+  return {.name = "local_slice", .num_operands = 1};
+}
+
+TensorTypes infer(const LocalSliceAttrs& attrs, Types in) {
+  return {shard_type(attrs.axes, attrs.dim, in)};
+}
+
+FactorRule factors(const LocalSliceAttrs& attrs, Types in) {
+  return shard_rule(attrs.dim, in);
+}
+
+Cost cost(const LocalSliceAttrs& attrs, Types in) {
+  const TensorTypes results = infer(attrs, in);
+  return streaming_cost(0, results, results);
+}
+
+// Each rank's gradient is that of its shard.
+void backward(const LocalSliceAttrs& attrs, GradBuilder& grad) {
+  if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
+    grad.set(0, gathered_gradient(attrs.axes, attrs.dim, grad, *dy));
+  }
+}
+
+void visit(LocalSliceAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("axes", attrs.axes);
+  visitor.field("dim", attrs.dim);
 }
 
 }  // namespace tessera

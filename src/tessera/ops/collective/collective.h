@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/mesh/traffic.h"
+#include "tessera/mesh/wire_format.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
@@ -16,7 +18,12 @@ namespace tessera {
 // State travels in slices (DESIGN section 5): a tensor's elements in memory order, padded with
 // zeros, cut into as many equal slices as there are ranks. The slice of a rank has the rank's place
 // along the first axis as its most significant digit, so that slices over fewer axes contain those
-// over more.
+// over more. `wire` names the formats in which slices travel, one for each axis or one for all
+// ("int8", "f32 int4"); "" leaves them as they are. A scale of what is quantized serves `block`
+// elements. comm/wired.h says how the values are rounded: all ranks gather the same bits.
+//
+// Slices are state traffic. An all_reduce of one element, or of the words of an exact sum (i64), is
+// scalar traffic, any other tensor traffic.
 
 // The name of the only dim of a slice.
 inline constexpr std::string_view kSliceDim = "slice";
@@ -29,11 +36,23 @@ struct AllReduceAttrs {
   friend bool operator==(const AllReduceAttrs&, const AllReduceAttrs&) = default;
 };
 
+// y = sum of x over the ranks, moved in slices of padded x. Operands: x (..) in {f32, bf16, i64}
+// -> y, may lie over x
+struct AllReduceSlicesAttrs {
+  std::string axes;
+  std::string wire = {};
+  std::int64_t block = kWireBlock;
+
+  friend bool operator==(const AllReduceSlicesAttrs&, const AllReduceSlicesAttrs&) = default;
+};
+
 // The tensor of which every rank holds a slice. `type` is its type as text ("bf16[mlp=8, embed=4]",
 // or "f32[slice=64]" for a longer slice). Operands: x (slice) -> y of type `type`
 struct GatherSlicesAttrs {
   std::string axes;
   std::string type;
+  std::string wire = {};
+  std::int64_t block = kWireBlock;
 
   friend bool operator==(const GatherSlicesAttrs&, const GatherSlicesAttrs&) = default;
 };
@@ -43,22 +62,71 @@ struct GatherSlicesAttrs {
 struct ReduceSlicesAttrs {
   std::string axes;
   std::int64_t slice = 0;
+  std::string wire = {};
+  std::int64_t block = kWireBlock;
 
   friend bool operator==(const ReduceSlicesAttrs&, const ReduceSlicesAttrs&) = default;
+};
+
+// What this rank's all_reduce of `elements` elements counts as.
+TrafficClass all_reduce_class(DType dtype, std::int64_t elements);
+
+// What follows moves parts of a tensor: a dim's shards in the order of the ranks' places along the
+// axes, the first of which is the most significant digit. A bound that does not divide is padded
+// with zeros at its end.
+
+// The tensor of which every rank holds a shard of dim `dim`, cut to `bound` of that dim.
+// Operands: x (.., n, ..) -> y (.., bound, ..)
+struct AllGatherAttrs {
+  std::string axes;
+  std::int64_t dim = 0;
+  std::int64_t bound = 0;
+
+  friend bool operator==(const AllGatherAttrs&, const AllGatherAttrs&) = default;
+};
+
+// This rank's shard along dim `dim` of the sum of x over the ranks.
+// Operands: x (.., N, ..) in {f32, bf16, i64} -> y (.., N / ranks rounded up, ..)
+struct ReduceScatterAttrs {
+  std::string axes;
+  std::int64_t dim = 0;
+
+  friend bool operator==(const ReduceScatterAttrs&, const ReduceScatterAttrs&) = default;
+};
+
+// This rank's shard along dim `dim` of x, which all ranks hold. Nothing moves between ranks.
+// Operands: x (.., N, ..) -> y (.., N / ranks rounded up, ..)
+struct LocalSliceAttrs {
+  std::string axes;
+  std::int64_t dim = 0;
+
+  friend bool operator==(const LocalSliceAttrs&, const LocalSliceAttrs&) = default;
 };
 
 OpInfo info(const AllReduceAttrs& attrs);
 TensorTypes infer(const AllReduceAttrs& attrs, Types in);
 FactorRule factors(const AllReduceAttrs& attrs, Types in);
 Cost cost(const AllReduceAttrs& attrs, Types in);
+Collectives collectives(const AllReduceAttrs& attrs, Types in);
 void backward(const AllReduceAttrs& attrs, GradBuilder& grad);
 void visit(AllReduceAttrs& attrs, AttrVisitor& visitor);
 void run(const AllReduceAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const AllReduceSlicesAttrs& attrs);
+TensorTypes infer(const AllReduceSlicesAttrs& attrs, Types in);
+FactorRule factors(const AllReduceSlicesAttrs& attrs, Types in);
+Cost cost(const AllReduceSlicesAttrs& attrs, Types in);
+Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in);
+void backward(const AllReduceSlicesAttrs& attrs, GradBuilder& grad);
+void visit(AllReduceSlicesAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs, cpu::Context& context, Types in);
+void run(const AllReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views);
 
 OpInfo info(const GatherSlicesAttrs& attrs);
 TensorTypes infer(const GatherSlicesAttrs& attrs, Types in);
 FactorRule factors(const GatherSlicesAttrs& attrs, Types in);
 Cost cost(const GatherSlicesAttrs& attrs, Types in);
+Collectives collectives(const GatherSlicesAttrs& attrs, Types in);
 void backward(const GatherSlicesAttrs& attrs, GradBuilder& grad);
 void visit(GatherSlicesAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, cpu::Context& context, Types in);
@@ -68,9 +136,38 @@ OpInfo info(const ReduceSlicesAttrs& attrs);
 TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in);
 FactorRule factors(const ReduceSlicesAttrs& attrs, Types in);
 Cost cost(const ReduceSlicesAttrs& attrs, Types in);
+Collectives collectives(const ReduceSlicesAttrs& attrs, Types in);
 void backward(const ReduceSlicesAttrs& attrs, GradBuilder& grad);
 void visit(ReduceSlicesAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, cpu::Context& context, Types in);
 void run(const ReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const AllGatherAttrs& attrs);
+TensorTypes infer(const AllGatherAttrs& attrs, Types in);
+FactorRule factors(const AllGatherAttrs& attrs, Types in);
+Cost cost(const AllGatherAttrs& attrs, Types in);
+Collectives collectives(const AllGatherAttrs& attrs, Types in);
+void backward(const AllGatherAttrs& attrs, GradBuilder& grad);
+void visit(AllGatherAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const AllGatherAttrs& attrs, cpu::Context& context, Types in);
+void run(const AllGatherAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const ReduceScatterAttrs& attrs);
+TensorTypes infer(const ReduceScatterAttrs& attrs, Types in);
+FactorRule factors(const ReduceScatterAttrs& attrs, Types in);
+Cost cost(const ReduceScatterAttrs& attrs, Types in);
+Collectives collectives(const ReduceScatterAttrs& attrs, Types in);
+void backward(const ReduceScatterAttrs& attrs, GradBuilder& grad);
+void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, cpu::Context& context, Types in);
+void run(const ReduceScatterAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const LocalSliceAttrs& attrs);
+TensorTypes infer(const LocalSliceAttrs& attrs, Types in);
+FactorRule factors(const LocalSliceAttrs& attrs, Types in);
+Cost cost(const LocalSliceAttrs& attrs, Types in);
+void backward(const LocalSliceAttrs& attrs, GradBuilder& grad);
+void visit(LocalSliceAttrs& attrs, AttrVisitor& visitor);
+void run(const LocalSliceAttrs& attrs, cpu::Context& context, const Views& views);
 
 }  // namespace tessera

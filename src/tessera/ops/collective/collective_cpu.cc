@@ -1,29 +1,38 @@
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "tessera/backend/cpu/context.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/hierarchical.h"
+#include "tessera/comm/wired.h"
 #include "tessera/mesh/axes.h"
 #include "tessera/ops/collective/collective.h"
 
 namespace tessera {
 namespace {
 
-std::vector<Communicator*> levels_of(cpu::Context& context, const AxisSizes& axes) {
-  std::vector<Communicator*> levels;
-  for (const AxisSize& axis : axes) {
-    if (axis.size > 1) {
-      Communicator& level = context.communicator(axis.name);
-      TESSERA_CHECK(level.size() == axis.size,
-                    "axis {} has {} ranks, the program was made for {}",
-                    axis.name,
-                    level.size(),
-                    axis.size);
-      levels.push_back(&level);
+// The sizes and formats of the axes that have several ranks.
+struct Wiring {
+  std::vector<std::int64_t> sizes;
+  Wire wire;
+};
+
+template <class Attrs>
+Wiring wiring_of(const Attrs& attrs) {
+  const AxisSizes axes = parse_axes(attrs.axes);
+  const WireFormats formats = formats_of_levels(parse_wire_formats(attrs.wire), axes.size());
+  Wiring wiring = {.sizes = {}, .wire = {.formats = {}, .block = attrs.block}};
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].size > 1) {
+      wiring.sizes.push_back(axes[i].size);
+      if (!formats.empty()) {
+        wiring.wire.formats.push_back(formats[i]);
+      }
     }
   }
-  return levels;
+  return wiring;
 }
 
 Elements elements_of(const View& view) {
@@ -31,8 +40,8 @@ Elements elements_of(const View& view) {
   return {.dtype = view.dtype, .data = view.as<std::byte>(), .count = view.num_elements()};
 }
 
-// Bytes between the innermost level and the next, for slices of `slice` elements.
-std::int64_t scratch_bytes(const std::string& axes, std::int64_t slice, DType dtype) {
+// Workspace of moving shards as slices of `slice` elements.
+std::int64_t shard_workspace_bytes(const std::string& axes, std::int64_t slice, DType dtype) {
   std::vector<std::int64_t> sizes;
   for (const AxisSize& axis : parse_axes(axes)) {
     if (axis.size > 1) {
@@ -42,36 +51,129 @@ std::int64_t scratch_bytes(const std::string& axes, std::int64_t slice, DType dt
   return scratch_elements(sizes, slice) * static_cast<std::int64_t>(size_bytes(dtype));
 }
 
+// A tensor whose dim `dim` is cut, as equal rows, one for each index of the dims before it: the
+// shards of a row are slices of it.
+class Rows {
+ public:
+  Rows(const View& view, std::int64_t dim) : all_(elements_of(view)) {
+    for (std::int64_t d = 0; d < dim; ++d) {
+      count_ *= view.sizes[static_cast<std::size_t>(d)];
+    }
+    width_ = count_ == 0 ? 0 : all_.count / count_;
+  }
+
+  std::int64_t count() const { return count_; }
+
+  std::int64_t width() const { return width_; }
+
+  Elements operator[](std::int64_t row) const {
+    const auto element = static_cast<std::int64_t>(size_bytes(all_.dtype));
+    return {.dtype = all_.dtype, .data = all_.data + row * width_ * element, .count = width_};
+  }
+
+ private:
+  Elements all_;
+  std::int64_t count_ = 1;
+  std::int64_t width_ = 0;
+};
+
+// Elements of a shard of dim `dim` for one index of the dims before it.
+std::int64_t shard_row(const TensorType& shard, std::int64_t dim) {
+  return shard.extent(static_cast<std::size_t>(dim), shard.num_dims());
+}
+
 }  // namespace
 
 void run(const AllReduceAttrs& attrs, cpu::Context& context, const Views& views) {
+  const Elements in = elements_of(views.in[0]);
   all_reduce(attrs.max ? Fold::kMax : Fold::kSum,
-             levels_of(context, parse_axes(attrs.axes)),
-             elements_of(views.in[0]),
+             context.levels(attrs.axes, all_reduce_class(in.dtype, in.count)),
+             in,
              elements_of(views.out[0]));
 }
 
+std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs,
+                             cpu::Context& /*context*/,
+                             Types in) {
+  const Wiring wiring = wiring_of(attrs);
+  return all_reduce_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, in[0].num_elements());
+}
+
+void run(const AllReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
+  all_reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
+                    wiring_of(attrs).wire,
+                    elements_of(views.in[0]),
+                    elements_of(views.out[0]),
+                    views.workspace.data(),
+                    context.threads());
+}
+
 std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, cpu::Context& /*context*/, Types in) {
-  return scratch_bytes(attrs.axes, in[0].num_elements(), in[0].dtype);
+  const Wiring wiring = wiring_of(attrs);
+  return gather_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, in[0].num_elements());
 }
 
 void run(const GatherSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
-  gather_slices(levels_of(context, parse_axes(attrs.axes)),
+  gather_slices(context.levels(attrs.axes, TrafficClass::kState),
+                wiring_of(attrs).wire,
                 elements_of(views.in[0]),
                 elements_of(views.out[0]),
-                views.workspace.data());
+                views.workspace.data(),
+                context.threads());
 }
 
 std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, cpu::Context& /*context*/, Types in) {
-  return scratch_bytes(attrs.axes, attrs.slice, in[0].dtype);
+  const Wiring wiring = wiring_of(attrs);
+  return reduce_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, attrs.slice);
 }
 
 void run(const ReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
-  reduce_slices(Fold::kSum,
-                levels_of(context, parse_axes(attrs.axes)),
+  reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
+                wiring_of(attrs).wire,
                 elements_of(views.in[0]),
                 elements_of(views.out[0]),
-                views.workspace.data());
+                views.workspace.data(),
+                context.threads());
+}
+
+std::int64_t workspace_bytes(const AllGatherAttrs& attrs, cpu::Context& /*context*/, Types in) {
+  return shard_workspace_bytes(attrs.axes, shard_row(in[0], attrs.dim), in[0].dtype);
+}
+
+void run(const AllGatherAttrs& attrs, cpu::Context& context, const Views& views) {
+  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
+  const Rows shard(views.in[0], attrs.dim);
+  const Rows whole(views.out[0], attrs.dim);
+  for (std::int64_t row = 0; row < whole.count(); ++row) {
+    gather_slices(levels, shard[row], whole[row], views.workspace.data());
+  }
+}
+
+std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, cpu::Context& /*context*/, Types in) {
+  return shard_workspace_bytes(attrs.axes, shard_row(infer(attrs, in)[0], attrs.dim), in[0].dtype);
+}
+
+void run(const ReduceScatterAttrs& attrs, cpu::Context& context, const Views& views) {
+  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
+  const Rows whole(views.in[0], attrs.dim);
+  const Rows shard(views.out[0], attrs.dim);
+  for (std::int64_t row = 0; row < whole.count(); ++row) {
+    reduce_slices(Fold::kSum, levels, whole[row], shard[row], views.workspace.data());
+  }
+}
+
+void run(const LocalSliceAttrs& attrs, cpu::Context& context, const Views& views) {
+  const Rows whole(views.in[0], attrs.dim);
+  const Rows shard(views.out[0], attrs.dim);
+  const auto element = static_cast<std::int64_t>(size_bytes(views.in[0].dtype));
+  const std::int64_t place = place_along(context.levels(attrs.axes, TrafficClass::kTensor));
+  const Part own = part_of(place, shard.width(), whole.width());
+  for (std::int64_t row = 0; row < whole.count(); ++row) {
+    std::byte* const to = shard[row].data;
+    std::memcpy(
+        to, whole[row].data + own.begin * element, static_cast<std::size_t>(own.size * element));
+    std::fill_n(to + own.size * element, (shard.width() - own.size) * element, std::byte{0});
+  }
 }
 
 }  // namespace tessera

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <string_view>
 
 #include "tessera/base/format.h"
@@ -26,6 +27,23 @@ SampleList samples(SamplesOf<AllReduceAttrs>) {
                     .operands = conformance::types(dtype, {"?[batch=4, embed=66]"}),
                     .op_class = OpClass::kExact,
                     .differentiable = false});
+  }
+  return list;
+}
+
+SampleList samples(SamplesOf<AllReduceSlicesAttrs>) {
+  SampleList list;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::string_view x : {"?[embed=1]", "?[mlp=6, embed=10]"}) {
+      for (const AllReduceSlicesAttrs& attrs :
+           {AllReduceSlicesAttrs{},
+            AllReduceSlicesAttrs{.axes = "", .wire = "int8", .block = 64}}) {
+        list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
+                        .op = make_op(attrs),
+                        .operands = conformance::types(dtype, {x}),
+                        .op_class = OpClass::kExact});
+      }
+    }
   }
   return list;
 }
@@ -59,6 +77,50 @@ SampleList samples(SamplesOf<ReduceSlicesAttrs>) {
 
 namespace {
 
+// Tensors with a dim to cut, and which: along no axis its only shard is the whole.
+struct ShardCase {
+  std::string_view dims;
+  std::int64_t dim;
+  std::int64_t bound;
+};
+
+constexpr ShardCase kShardCases[] = {
+    {"[seq=1]", 0, 1}, {"[batch=4, seq=6, embed=10]", 1, 6}, {"[batch=2, embed=7]", 1, 7}};
+
+template <class MakeAttrs>
+SampleList shard_samples(const MakeAttrs& make_attrs) {
+  SampleList list;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const ShardCase& c : kShardCases) {
+      list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
+                      .op = make_op(make_attrs(c)),
+                      .operands = conformance::types(dtype, {format("?{}", c.dims)}),
+                      .op_class = OpClass::kExact});
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+SampleList samples(SamplesOf<AllGatherAttrs>) {
+  return shard_samples([](const ShardCase& c) {
+    return AllGatherAttrs{.axes = "", .dim = c.dim, .bound = c.bound};
+  });
+}
+
+SampleList samples(SamplesOf<ReduceScatterAttrs>) {
+  return shard_samples(
+      [](const ShardCase& c) { return ReduceScatterAttrs{.axes = "", .dim = c.dim}; });
+}
+
+SampleList samples(SamplesOf<LocalSliceAttrs>) {
+  return shard_samples(
+      [](const ShardCase& c) { return LocalSliceAttrs{.axes = "", .dim = c.dim}; });
+}
+
+namespace {
+
 // The first elements of x in memory order, then zeros.
 void reference_copy(const Views& views) {
   const auto x = reals(views.in[0]);
@@ -74,7 +136,23 @@ void reference(const AllReduceAttrs&, const Views& views) {
   reference_copy(views);
 }
 
+void reference(const AllReduceSlicesAttrs&, const Views& views) {
+  reference_copy(views);
+}
+
 void reference(const GatherSlicesAttrs&, const Views& views) {
+  reference_copy(views);
+}
+
+void reference(const AllGatherAttrs&, const Views& views) {
+  reference_copy(views);
+}
+
+void reference(const ReduceScatterAttrs&, const Views& views) {
+  reference_copy(views);
+}
+
+void reference(const LocalSliceAttrs&, const Views& views) {
   reference_copy(views);
 }
 

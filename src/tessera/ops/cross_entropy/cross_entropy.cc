@@ -1,6 +1,9 @@
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
+#include "tessera/mesh/axes.h"
 
 namespace tessera {
 
@@ -33,6 +36,12 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
       ErrorCode::kInvalidArgument,
       "cross_entropy needs a result and a positive chunk, found chunk {}",
       attrs.chunk);
+  require_vocab_shard(attrs.axes, attrs.whole_vocab, in[1].dims[0].bound);
+  TESSERA_REQUIRE(attrs.vocab >= 0 && attrs.vocab <= (attrs.axes.empty() ? in[1].dims[0].bound : 0),
+                  ErrorCode::kInvalidArgument,
+                  "{} entries of the head {} count",
+                  attrs.vocab,
+                  to_string(in[1]));
   TensorTypes results;
   if (attrs.loss) {
     results.push_back(scalar_type(DType::kF32));
@@ -50,11 +59,43 @@ FactorRule factors(const CrossEntropyAttrs& attrs, Types in) {
   if (attrs.gradients) {
     results += format("{}({} z), (v z)", attrs.loss ? ", " : "", rows);
   }
-  return parse_factor_rule(format("({0} z), (v z), ({0}), (){1} -> {2} | reduce {3} | whole v, z",
-                                  rows,
-                                  attrs.accumulate ? ", (v z)" : "",
-                                  results,
-                                  factor_list(rows)));
+  return parse_factor_rule(
+      format("({0} z), (v z), ({0}), (){1} -> {2} | reduce {3} | whole z | rewrite v",
+             rows,
+             attrs.accumulate ? ", (v z)" : "",
+             results,
+             factor_list(rows.empty() ? "v" : rows + " v")));
+}
+
+Collectives collectives(const CrossEntropyAttrs& attrs, Types in) {
+  Collectives uses;
+  if (attrs.axes.empty()) {
+    return uses;
+  }
+  constexpr std::int64_t kFloat = sizeof(float);
+  const AxisSizes axes = parse_axes(attrs.axes);
+  const std::int64_t rows = in[2].num_elements();
+  const std::int64_t chunk = std::min(attrs.chunk, rows);
+  for (std::int64_t row = 0; row < rows; row += chunk) {
+    const std::int64_t count = std::min(chunk, rows - row);
+    for (const PartialOp fold : {PartialOp::kMax, PartialOp::kSum}) {
+      uses.push_back({.axes = axes,
+                      .kind = CollectiveKind::kAllReduce,
+                      .dtype = DType::kF32,
+                      .fold = fold,
+                      .bytes = count * kFloat,
+                      .sent = all_reduce_traffic(axes, TrafficClass::kTensor, count, kFloat)});
+    }
+  }
+  return uses;
+}
+
+OpRef rewritten(const CrossEntropyAttrs& attrs, Types whole, const AxisSizes& axes) {
+  CrossEntropyAttrs local = attrs;
+  local.axes = to_string(axes);
+  local.whole_vocab = attrs.vocab > 0 ? attrs.vocab : whole[1].dims[0].bound;
+  local.vocab = 0;
+  return make_op(local);
 }
 
 Cost cost(const CrossEntropyAttrs& attrs, Types in) {
@@ -68,7 +109,8 @@ Cost cost(const CrossEntropyAttrs& attrs, Types in) {
 // The gradients come with the logits, for the price of the seed: no gradient of the loss value is
 // read, since the loss is where differentiation starts.
 void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.gradients, "the fused form is made after differentiation");
+  TESSERA_CHECK(!attrs.gradients && attrs.axes.empty(),
+                "the fused and the cut form are made after differentiation");
   const bool wants_hidden = grad.start(0);
   if (!grad.start(1) && !wants_hidden) {
     return;
@@ -76,7 +118,8 @@ void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad) {
   const Value x = grad.operand(0);
   grad.start(0);
   const auto gradients = x.builder->emit(
-      make_op(CrossEntropyAttrs{.loss = false, .gradients = true, .chunk = attrs.chunk}),
+      make_op(CrossEntropyAttrs{
+          .loss = false, .gradients = true, .chunk = attrs.chunk, .vocab = attrs.vocab}),
       {x, grad.operand(1), grad.operand(2), grad.operand(3)});
   grad.set(0, gradients[0]);
   grad.set(1, gradients[1]);
@@ -87,10 +130,14 @@ void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("gradients", attrs.gradients);
   visitor.field("accumulate", attrs.accumulate);
   visitor.field("chunk", attrs.chunk);
+  visitor.field("vocab", attrs.vocab);
+  visitor.field("axes", attrs.axes);
+  visitor.field("whole_vocab", attrs.whole_vocab);
 }
 
-Value cross_entropy(const Value& x, const Value& head, const Value& labels, const Value& seed) {
-  return x.builder->emit(make_op(CrossEntropyAttrs{}), {x, head, labels, seed})[0];
+Value cross_entropy(
+    const Value& x, const Value& head, const Value& labels, const Value& seed, std::int64_t vocab) {
+  return x.builder->emit(make_op(CrossEntropyAttrs{.vocab = vocab}), {x, head, labels, seed})[0];
 }
 
 }  // namespace tessera

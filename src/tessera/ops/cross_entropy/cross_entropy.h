@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
+
 #include "tessera/ops/op.h"
 
 namespace tessera {
@@ -15,13 +19,21 @@ namespace tessera {
 // Types:    x and head alike in {f32, bf16}; logits and softmax in f32; dlogits are rounded to x's
 //           dtype before the two products; the loss is summed in f64 in row order
 // Workspace: one chunk of logits (chunk x V f32, and chunk x V in x's dtype when that is not f32)
-// Factors:  (.. c), (v c), (..), () -> (), (.. c), (v c) | whole v, c | reduce ..
+// Factors:  (.. c), (v c), (..), () -> (), (.. c), (v c) | reduce .., v | whole c | rewrite v
 // Errors:   at run time kInvalidData where a label is V or more
+// With `vocab` > 0 only that many rows of the head count; those behind them are padding, which
+// takes no part in the softmax and has no gradient. With `axes` the head is this rank's shard of
+// `whole_vocab` rows, padded behind them. Of each chunk two floats a row are folded over the axes:
+// the largest logit and the sum of exponentials. The loss is the sum over rows whose label lies
+// here, dx the part of these entries: partial sums over the axes.
 struct CrossEntropyAttrs {
   bool loss = true;
   bool gradients = false;
   bool accumulate = false;
   std::int64_t chunk = 256;  // rows whose logits exist at one time
+  std::int64_t vocab = 0;    // rows of the head that count; 0: all
+  std::string axes = "";
+  std::int64_t whole_vocab = 0;
 
   friend bool operator==(const CrossEntropyAttrs&, const CrossEntropyAttrs&) = default;
 };
@@ -31,6 +43,8 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in);
 FactorRule factors(const CrossEntropyAttrs& attrs, Types in);
 Cost cost(const CrossEntropyAttrs& attrs, Types in);
 void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad);
+Collectives collectives(const CrossEntropyAttrs& attrs, Types in);
+OpRef rewritten(const CrossEntropyAttrs& attrs, Types whole, const AxisSizes& axes);
 void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                              cpu::Context& context,
@@ -38,6 +52,11 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                              std::span<const View> results);
 void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views);
 
-Value cross_entropy(const Value& x, const Value& head, const Value& labels, const Value& seed);
+// `vocab`: rows of the head that count; 0: all.
+Value cross_entropy(const Value& x,
+                    const Value& head,
+                    const Value& labels,
+                    const Value& seed,
+                    std::int64_t vocab = 0);
 
 }  // namespace tessera

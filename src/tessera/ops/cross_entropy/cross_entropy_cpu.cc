@@ -1,9 +1,13 @@
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
 
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/gemm.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/hierarchical.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/cross_entropy/softmax_cpu.h"
 
@@ -17,14 +21,16 @@ std::int64_t aligned(std::int64_t bytes) {
 }
 
 // The op's numbers and the parts of its workspace, in order: logits, their gradient in the inputs'
-// dtype (when that is not f32), losses by row, and the products' own workspace.
-struct Layout {
+// dtype (when that is not f32), losses by row, where the vocabulary is cut the sums by row and what
+// moves of them, and the products' own workspace.
+struct Problem {
   std::int64_t rows;
   std::int64_t channels;
   std::int64_t vocab;
   std::int64_t chunk;
   std::int64_t pitch;  // of x and dx
   DType dtype;
+  bool is_cut;  // the vocabulary, over axes
 
   std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
 
@@ -33,6 +39,12 @@ struct Layout {
   }
 
   std::int64_t loss_bytes() const { return aligned(chunk * 8); }
+
+  std::int64_t sums_bytes() const {
+    return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(cpu::RowSum))) : 0;
+  }
+
+  std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
 
   cpu::Gemm logits(std::int64_t m) const {
     return {.m = m,
@@ -69,14 +81,58 @@ struct Layout {
   }
 };
 
-Layout layout_of(const CrossEntropyAttrs& attrs, std::span<const View> operands) {
+Problem problem_of(const CrossEntropyAttrs& attrs, std::span<const View> operands) {
   const View::Rows rows = operands[0].rows(1);
   return {.rows = rows.count,
           .channels = rows.width,
           .vocab = operands[1].sizes[0],
           .chunk = std::min(attrs.chunk, rows.count),
           .pitch = rows.stride,
-          .dtype = operands[0].dtype};
+          .dtype = operands[0].dtype,
+          .is_cut = !attrs.axes.empty()};
+}
+
+// The entries of the vocabulary that lie here, without padding.
+struct Entries {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+Entries entries_here(const CrossEntropyAttrs& attrs, Levels levels, std::int64_t rows) {
+  if (attrs.axes.empty()) {
+    return {.first = 0, .count = attrs.vocab > 0 ? attrs.vocab : rows};
+  }
+  const Part part = part_of(place_along(levels), rows, attrs.whole_vocab);
+  return {.first = part.begin, .count = part.size};
+}
+
+// Makes the sums of each row's shards those of the row. `moved` holds a float a row.
+void join(std::span<cpu::RowSum> sums,
+          std::span<const std::int32_t> labels,
+          Levels levels,
+          float* moved) {
+  const Elements elements = {.dtype = DType::kF32,
+                             .data = reinterpret_cast<std::byte*>(moved),
+                             .count = static_cast<std::int64_t>(sums.size())};
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  for (std::size_t row = 0; row < sums.size(); ++row) {
+    sums[row] = labels[row] < 0 ? cpu::RowSum{} : sums[row];
+    // A shard whose exponentials are all zero has no say in the shift.
+    moved[row] = sums[row].total == 0.0 ? kLowest : sums[row].shift;
+  }
+  all_reduce(Fold::kMax, levels, elements, elements);
+  for (std::size_t row = 0; row < sums.size(); ++row) {
+    cpu::RowSum& sum = sums[row];
+    if (sum.total != 0.0) {
+      sum.total *= std::exp(static_cast<double>(sum.shift) - static_cast<double>(moved[row]));
+    }
+    sum.shift = moved[row];
+    moved[row] = static_cast<float>(sum.total);
+  }
+  all_reduce(Fold::kSum, levels, elements, elements);
+  for (std::size_t row = 0; row < sums.size(); ++row) {
+    sums[row].total = moved[row];
+  }
 }
 
 void check_labels(std::span<const std::int32_t> labels, std::int64_t vocab) {
@@ -96,73 +152,90 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                              cpu::Context& context,
                              std::span<const View> operands,
                              std::span<const View>) {
-  const Layout layout = layout_of(attrs, operands);
+  const Problem problem = problem_of(attrs, operands);
   std::int64_t gemm_bytes = 0;
   const auto consider = [&](const cpu::Gemm& gemm) {
     gemm_bytes = std::max(gemm_bytes, cpu::gemm_workspace_bytes(context, gemm));
   };
-  for (const std::int64_t m : {layout.chunk, layout.rows % layout.chunk}) {
+  for (const std::int64_t m : {problem.chunk, problem.rows % problem.chunk}) {
     if (m == 0) {
       continue;
     }
-    consider(layout.logits(m));
+    consider(problem.logits(m));
     if (attrs.gradients) {
-      consider(layout.hidden_gradient(m));
-      consider(layout.head_gradient(m, false));
-      consider(layout.head_gradient(m, true));
+      consider(problem.hidden_gradient(m));
+      consider(problem.head_gradient(m, false));
+      consider(problem.head_gradient(m, true));
     }
   }
-  return layout.logits_bytes() + layout.gradient_bytes() + layout.loss_bytes() +
-         aligned(gemm_bytes);
+  return problem.logits_bytes() + problem.gradient_bytes() + problem.loss_bytes() +
+         problem.sums_bytes() + problem.moved_bytes() + aligned(gemm_bytes);
 }
 
 void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views) {
-  const Layout layout = layout_of(attrs, views.in);
+  const Problem problem = problem_of(attrs, views.in);
+  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
+  const Entries entries = entries_here(attrs, levels, problem.vocab);
   const auto* x = views.in[0].as<const std::byte>();
   const void* head = views.in[1].data;
   const std::span labels(views.in[2].as<const std::int32_t>(),
-                         static_cast<std::size_t>(layout.rows));
-  check_labels(labels, layout.vocab);
+                         static_cast<std::size_t>(problem.rows));
+  check_labels(labels, problem.is_cut ? attrs.whole_vocab : entries.count);
   const std::size_t first_gradient = attrs.loss ? 1 : 0;
   auto* hidden_gradient = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
   void* head_gradient = attrs.gradients ? views.out[first_gradient + 1].data : nullptr;
 
   std::byte* workspace = views.workspace.data();
   auto* logits = reinterpret_cast<float*>(workspace);
-  workspace += layout.logits_bytes();
-  void* dlogits = layout.gradient_bytes() > 0 ? static_cast<void*>(workspace) : logits;
-  workspace += layout.gradient_bytes();
+  workspace += problem.logits_bytes();
+  void* dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(workspace) : logits;
+  workspace += problem.gradient_bytes();
   auto* row_loss = reinterpret_cast<double*>(workspace);
-  workspace += layout.loss_bytes();
+  workspace += problem.loss_bytes();
+  auto* sums = reinterpret_cast<cpu::RowSum*>(workspace);
+  workspace += problem.sums_bytes();
+  auto* moved = reinterpret_cast<float*>(workspace);
+  workspace += problem.moved_bytes();
   const std::span gemm_workspace(workspace, views.workspace.data() + views.workspace.size());
 
-  const auto element = static_cast<std::int64_t>(size_bytes(layout.dtype));
+  const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
   double loss = 0.0;
-  for (std::int64_t row = 0; row < layout.rows; row += layout.chunk) {
-    const std::int64_t m = std::min(layout.chunk, layout.rows - row);
-    const std::byte* x_chunk = x + row * layout.pitch * element;
-    cpu::run_gemm(context, layout.logits(m), x_chunk, head, logits, gemm_workspace);
-    cpu::softmax_cross_entropy({.logits = logits,
-                                .labels = labels.data() + row,
-                                .rows = m,
-                                .vocab = layout.vocab,
-                                .seed = *views.in[3].as<const float>(),
-                                .row_loss = attrs.loss ? row_loss : nullptr,
-                                .gradient = attrs.gradients ? dlogits : nullptr,
-                                .gradient_dtype = layout.dtype},
-                               context.threads());
+  for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
+    const std::int64_t m = std::min(problem.chunk, problem.rows - row);
+    const std::byte* x_chunk = x + row * problem.pitch * element;
+    cpu::run_gemm(context, problem.logits(m), x_chunk, head, logits, gemm_workspace);
+    const cpu::SoftmaxRows softmax = {.logits = logits,
+                                      .labels = labels.data() + row,
+                                      .rows = m,
+                                      .vocab = entries.count,
+                                      .padding = problem.vocab - entries.count,
+                                      .first_label = entries.first,
+                                      .seed = *views.in[3].as<const float>(),
+                                      .row_loss = attrs.loss ? row_loss : nullptr,
+                                      .gradient = attrs.gradients ? dlogits : nullptr,
+                                      .gradient_dtype = problem.dtype};
+    if (problem.is_cut) {
+      cpu::softmax_sums(softmax, sums, context.threads());
+      join({sums, static_cast<std::size_t>(m)},
+           labels.subspan(static_cast<std::size_t>(row)),
+           levels,
+           moved);
+      cpu::softmax_of_sums(softmax, sums, context.threads());
+    } else {
+      cpu::softmax_cross_entropy(softmax, context.threads());
+    }
     for (std::int64_t i = 0; attrs.loss && i < m; ++i) {
       loss += row_loss[i];
     }
     if (attrs.gradients) {
       cpu::run_gemm(context,
-                    layout.hidden_gradient(m),
+                    problem.hidden_gradient(m),
                     dlogits,
                     head,
-                    hidden_gradient + row * layout.channels * element,
+                    hidden_gradient + row * problem.channels * element,
                     gemm_workspace);
       cpu::run_gemm(context,
-                    layout.head_gradient(m, attrs.accumulate || row > 0),
+                    problem.head_gradient(m, attrs.accumulate || row > 0),
                     dlogits,
                     x_chunk,
                     head_gradient,

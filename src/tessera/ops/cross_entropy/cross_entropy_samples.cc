@@ -27,6 +27,7 @@ struct Case {
   std::int32_t ignored_every;  // one label in so many; 1: all
   std::int64_t channels;
   std::int64_t chunk;
+  std::int32_t padding = 0;  // rows of the head behind the vocabulary
 };
 
 // Chunks that hold all rows, that divide them, and that do not; rows that are all ignored.
@@ -36,7 +37,8 @@ constexpr Case kCases[] = {{"one", "seq=1", 1, 100000, 1, 256},
                            {"ragged_chunk", "batch=3, seq=7", 19, 4, 5, 8},
                            {"row_chunk", "seq=6", 11, 4, 9, 1},
                            {"large", "batch=2, seq=40", 259, 4, 66, 32},
-                           {"all_ignored", "batch=2, seq=4", 6, 1, 4, 3}};
+                           {"all_ignored", "batch=2, seq=4", 6, 1, 4, 3},
+                           {"padded", "batch=2, seq=8", 33, 4, 18, 5, 3}};
 
 constexpr double kSeed = 0.625;  // exact in bf16
 
@@ -55,23 +57,24 @@ constexpr Form kForms[] = {{"loss", true, false, false},
                            {"accumulate", true, true, true}};
 
 Sample make_sample(const Case& c, const Form& form, DType dtype) {
-  Sample sample{
-      .name = format("{}_{}_{}", c.name, form.name, name(dtype)),
-      .op = make_op(CrossEntropyAttrs{.loss = form.loss,
-                                      .gradients = form.gradients,
-                                      .accumulate = form.accumulate,
-                                      .chunk = c.chunk}),
-      .operands = conformance::types(dtype,
-                                     {format("?[{}, embed={}]", c.positions, c.channels),
-                                      format("?[vocab={}, embed={}]", c.vocab, c.channels),
-                                      format("i32[{}]", c.positions),
-                                      "f32[]"}),
-      .fills = {normal(), normal(0.5), labels(c.vocab, c.ignored_every), constant(kSeed)},
-      .op_class = OpClass::kReduction,
-      .differentiable = !form.gradients,
-      .without_gradient = {3},
-      .parameters = {1},
-      .arriving_gradient = kSeed};
+  Sample sample{.name = format("{}_{}_{}", c.name, form.name, name(dtype)),
+                .op = make_op(CrossEntropyAttrs{.loss = form.loss,
+                                                .gradients = form.gradients,
+                                                .accumulate = form.accumulate,
+                                                .chunk = c.chunk,
+                                                .vocab = c.padding > 0 ? c.vocab : 0}),
+                .operands = conformance::types(
+                    dtype,
+                    {format("?[{}, embed={}]", c.positions, c.channels),
+                     format("?[vocab={}, embed={}]", c.vocab + c.padding, c.channels),
+                     format("i32[{}]", c.positions),
+                     "f32[]"}),
+                .fills = {normal(), normal(0.5), labels(c.vocab, c.ignored_every), constant(kSeed)},
+                .op_class = OpClass::kReduction,
+                .differentiable = !form.gradients,
+                .without_gradient = {3},
+                .parameters = {1},
+                .arriving_gradient = kSeed};
   if (form.accumulate) {
     sample.operands.push_back(with_dtype(sample.operands[1], DType::kF32));
     sample.addends = {4};
@@ -110,6 +113,13 @@ SampleList samples(SamplesOf<CrossEntropyAttrs>) {
 
 namespace {
 
+// Elements of the head's rows that count.
+std::size_t entries(const CrossEntropyAttrs& attrs, const View& head) {
+  const std::size_t rows =
+      attrs.vocab > 0 ? static_cast<std::size_t>(attrs.vocab) : conformance::bound(head, 0);
+  return rows * conformance::bound(head, 1);
+}
+
 // Adds one row's part of dx and dhead.
 struct RowGradient {
   std::span<const double> x;
@@ -131,14 +141,14 @@ struct RowGradient {
 
 void reference(const CrossEntropyAttrs& attrs, const Views& views) {
   const auto x = reals(views.in[0]);
-  const auto head = reals(views.in[1]);
+  const auto head = reals(views.in[1]).first(entries(attrs, views.in[1]));
   const auto label = conformance::ids(views.in[2]);
   const double seed = reals(views.in[3])[0];
-  const std::size_t vocab = conformance::bound(views.in[1], 0);
   const std::size_t channels = conformance::bound(views.in[1], 1);
+  const std::size_t vocab = head.size() / channels;
   double loss = 0;
   std::vector<double> dx(x.size());
-  std::vector<double> dhead(head.size());
+  std::vector<double> dhead(reals(views.in[1]).size());
   if (attrs.accumulate) {
     std::ranges::copy(reals(views.in[4]), dhead.begin());
   }
@@ -160,7 +170,7 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
     const RowGradient row{.x = x.subspan(at, channels),
                           .dx = std::span(dx).subspan(at, channels),
                           .head = head,
-                          .dhead = dhead};
+                          .dhead = std::span(dhead).first(head.size())};
     row.add(logits);
   }
   std::size_t result = 0;

@@ -48,12 +48,6 @@ HWY_INLINE float largest(const float* data, std::int64_t size) {
   return result;
 }
 
-// The exponentials of a row: exp(x - shift), with their sum.
-struct RowSum {
-  float shift = 0.0F;
-  double total = 0.0;
-};
-
 // exp(x - shift) summed over a row in one pass over memory: the running maximum is the shift, and
 // blocks that fit the first-level cache are summed in f32, blocks in f64. NaN where x has one.
 HWY_INLINE RowSum exponential_sum(const float* x, std::int64_t size) {
@@ -91,15 +85,16 @@ HWY_INLINE void write_gradient(
 
 template <class T, bool kStream>
 struct Softmax {
-  static void run(const SoftmaxRows& task, const Range& rows) {
+  // Without `sums` the rows' own.
+  static void run(const SoftmaxRows& task, const RowSum* sums, const Range& rows) {
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      const std::int32_t label = task.labels[row];
       T* const gradient =
-          task.gradient == nullptr ? nullptr : static_cast<T*>(task.gradient) + row * task.vocab;
-      if (label < 0) {
+          task.gradient == nullptr ? nullptr : static_cast<T*>(task.gradient) + row * task.pitch();
+      if (task.labels[row] < 0) {
         ignore_row(task, row, gradient);
       } else {
-        run_row(task, row, label, gradient);
+        const float* const x = task.logits + row * task.pitch();
+        run_row(task, row, sums == nullptr ? exponential_sum(x, task.vocab) : sums[row], gradient);
       }
     }
   }
@@ -109,30 +104,43 @@ struct Softmax {
       task.row_loss[row] = 0.0;
     }
     if (gradient != nullptr) {
-      std::fill_n(gradient, task.vocab, T());
+      std::fill_n(gradient, task.pitch(), T());
     }
   }
 
-  static void run_row(const SoftmaxRows& task, std::int64_t row, std::int32_t label, T* gradient) {
-    const float* const x = task.logits + row * task.vocab;
-    const RowSum sum = exponential_sum(x, task.vocab);
+  static void run_row(const SoftmaxRows& task, std::int64_t row, const RowSum& sum, T* gradient) {
+    const float* const x = task.logits + row * task.pitch();
+    const std::int64_t label = task.labels[row] - task.first_label;
+    const bool label_is_here = label >= 0 && label < task.vocab;
     // Read before the gradient, which may lie over the logits.
-    const double distance = static_cast<double>(x[label]) - static_cast<double>(sum.shift);
+    const double distance =
+        label_is_here ? static_cast<double>(x[label]) - static_cast<double>(sum.shift) : 0.0;
     if (task.row_loss != nullptr) {
-      task.row_loss[row] = std::log(sum.total) - distance;
+      task.row_loss[row] = label_is_here ? std::log(sum.total) - distance : 0.0;
     }
     if (gradient != nullptr) {
       const double seed = task.seed;
       write_gradient<T, kStream>(
           x, gradient, task.vocab, sum.shift, static_cast<float>(seed / sum.total));
-      const double at_label = seed * (std::exp(distance) / sum.total - 1.0);
-      store(FirstLanes{1}, gradient + label, hn::Set(F32(), static_cast<float>(at_label)));
+      std::fill_n(gradient + task.vocab, task.padding, T());
+      if (label_is_here) {
+        const double at_label = seed * (std::exp(distance) / sum.total - 1.0);
+        store(FirstLanes{1}, gradient + label, hn::Set(F32(), static_cast<float>(at_label)));
+      }
     }
   }
 };
 
-void softmax_rows(const SoftmaxRows& task, Range rows, Form form) {
-  run_as<Softmax>(form, task, rows);
+void softmax_rows(const SoftmaxRows& task, const RowSum* sums, Range rows, Form form) {
+  run_as<Softmax>(form, task, sums, rows);
+}
+
+void sum_rows(const SoftmaxRows& task, RowSum* sums, Range rows) {
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    if (task.labels[row] >= 0) {
+      sums[row] = exponential_sum(task.logits + row * task.pitch(), task.vocab);
+    }
+  }
 }
 
 }  // namespace
@@ -148,18 +156,24 @@ namespace tessera::cpu {
 namespace {
 
 HWY_EXPORT(softmax_rows);
+HWY_EXPORT(sum_rows);
 
 Form form_of_gradient(const SoftmaxRows& task) {
   const View gradient = {.data = task.gradient,
                          .dtype = task.gradient_dtype,
                          .num_dims = 2,
-                         .sizes = {task.rows, task.vocab},
-                         .strides = {task.vocab, 1}};
+                         .sizes = {task.rows, task.pitch()},
+                         .strides = {task.pitch(), 1}};
   View logits = gradient;
   logits.data = const_cast<float*>(task.logits);
   const std::array<View, 1> results = {gradient};
   const std::array<View, 1> operands = {logits};
   return form_of(results, 1, operands);
+}
+
+// An exponential takes some times as long as a plain element.
+Work work_of(const SoftmaxRows& task) {
+  return {.count = task.rows, .elements = 4 * task.vocab};
 }
 
 }  // namespace
@@ -172,12 +186,19 @@ void softmax_cross_entropy(const SoftmaxRows& task, int threads) {
                   row,
                   task.vocab);
   }
+  softmax_of_sums(task, nullptr, threads);
+}
+
+void softmax_sums(const SoftmaxRows& task, RowSum* sums, int threads) {
+  auto* const rows = HWY_DYNAMIC_DISPATCH(sum_rows);
+  parallel_ranges(threads, work_of(task), [&](Range range) { rows(task, sums, range); });
+}
+
+void softmax_of_sums(const SoftmaxRows& task, const RowSum* sums, int threads) {
   const Form form = form_of_gradient(task);
   TESSERA_CHECK(!form.bf16 || task.gradient != task.logits, "a bf16 gradient over f32 logits");
   auto* const rows = HWY_DYNAMIC_DISPATCH(softmax_rows);
-  // An exponential takes some times as long as a plain element.
-  const Work work = {.count = task.rows, .elements = 4 * task.vocab};
-  parallel_ranges(threads, work, [&](Range range) { rows(task, range, form); });
+  parallel_ranges(threads, work_of(task), [&](Range range) { rows(task, sums, range, form); });
 }
 
 }  // namespace tessera::cpu

@@ -32,6 +32,14 @@ void backward(const CustomOp& op, GradBuilder& grad) {
   facets_of(op).op_backward(grad);
 }
 
+Collectives collectives(const CustomOp& op, Types in) {
+  return facets_of(op).op_collectives(in);
+}
+
+OpRef rewritten(const CustomOp& op, Types whole, const AxisSizes& axes) {
+  return facets_of(op).op_rewritten(whole, axes);
+}
+
 void visit(CustomOp& op, AttrVisitor& visitor) {
   op.facets = facets_of(op).op_clone();
   op.facets->op_visit(visitor);

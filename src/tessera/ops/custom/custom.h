@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
@@ -22,6 +23,8 @@ class CustomFacets {
   virtual FactorRule op_factors(Types in) const = 0;
   virtual Cost op_cost(Types in) const = 0;
   virtual void op_backward(GradBuilder& grad) const = 0;
+  virtual Collectives op_collectives(Types in) const = 0;
+  virtual OpRef op_rewritten(Types whole, const AxisSizes& axes) const = 0;
   virtual void op_visit(AttrVisitor& visitor) = 0;
   virtual std::int64_t op_workspace_bytes(cpu::Context& context, Types in) const = 0;
   virtual void op_run(cpu::Context& context, const Views& views) const = 0;
@@ -43,6 +46,8 @@ TensorTypes infer(const CustomOp& op, Types in);
 FactorRule factors(const CustomOp& op, Types in);
 Cost cost(const CustomOp& op, Types in);
 void backward(const CustomOp& op, GradBuilder& grad);
+Collectives collectives(const CustomOp& op, Types in);
+OpRef rewritten(const CustomOp& op, Types whole, const AxisSizes& axes);
 void visit(CustomOp& op, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const CustomOp& op, cpu::Context& context, Types in);
 void run(const CustomOp& op, cpu::Context& context, const Views& views);
@@ -63,6 +68,25 @@ class CustomModel final : public CustomFacets {
   Cost op_cost(Types in) const override { return cost(attrs_, in); }
 
   void op_backward(GradBuilder& grad) const override { backward(attrs_, grad); }
+
+  Collectives op_collectives(Types in) const override {
+    if constexpr (requires { collectives(attrs_, in); }) {
+      return collectives(attrs_, in);
+    } else {
+      return {};
+    }
+  }
+
+  OpRef op_rewritten(Types whole, const AxisSizes& axes) const override {
+    if constexpr (requires { rewritten(attrs_, whole, axes); }) {
+      return rewritten(attrs_, whole, axes);
+    } else {
+      fail(ErrorCode::kInternal,
+           "{} has no form of its own to be cut over {}",
+           info(attrs_).name,
+           to_string(axes));
+    }
+  }
 
   void op_visit(AttrVisitor& visitor) override { visit(attrs_, visitor); }
 

@@ -1,6 +1,7 @@
 #include "tessera/ops/embedding/embedding.h"
 
 #include "tessera/base/error.h"
+#include "tessera/mesh/axes.h"
 
 namespace tessera {
 
@@ -8,10 +9,11 @@ OpInfo info(const EmbeddingAttrs&) {
   return {.name = "embedding", .num_operands = 2};
 }
 
-TensorTypes infer(const EmbeddingAttrs&, Types in) {
+TensorTypes infer(const EmbeddingAttrs& attrs, Types in) {
   require_dims(in, 0, 2);
   require_float(in, 0);
   require_dtype(in, 1, DType::kI32);
+  require_vocab_shard(attrs.axes, attrs.whole_vocab, in[0].dims[0].bound);
   TensorType result = with_dtype(in[1], in[0].dtype);
   result.dims.push_back(in[0].dims[1]);
   return {result};
@@ -19,7 +21,11 @@ TensorTypes infer(const EmbeddingAttrs&, Types in) {
 
 FactorRule factors(const EmbeddingAttrs&, Types in) {
   return parse_factor_rule(
-      format("(v z), ({0}) -> ({0} z) | whole v", factor_names(in[1].num_dims())));
+      format("(v z), ({0}) -> ({0} z) | reduce v | rewrite v", factor_names(in[1].num_dims())));
+}
+
+OpRef rewritten(const EmbeddingAttrs&, Types whole, const AxisSizes& axes) {
+  return make_op(EmbeddingAttrs{.axes = to_string(axes), .whole_vocab = whole[0].dims[0].bound});
 }
 
 // Reads the rows that are looked up, not the whole table.
@@ -30,7 +36,8 @@ Cost cost(const EmbeddingAttrs& attrs, Types in) {
   return result;
 }
 
-void backward(const EmbeddingAttrs&, GradBuilder& grad) {
+void backward(const EmbeddingAttrs& attrs, GradBuilder& grad) {
+  TESSERA_CHECK(attrs.axes.empty(), "the table is cut after differentiation");
   const auto dy = grad.gradient(0);
   if (dy && grad.start(0)) {
     const Dim& vocab = grad.operand(0).type().dims[0];
@@ -39,7 +46,10 @@ void backward(const EmbeddingAttrs&, GradBuilder& grad) {
   }
 }
 
-void visit(EmbeddingAttrs&, AttrVisitor&) {}
+void visit(EmbeddingAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("axes", attrs.axes);
+  visitor.field("whole_vocab", attrs.whole_vocab);
+}
 
 OpInfo info(const EmbeddingBackwardAttrs& attrs) {
   OpInfo result{.name = "embedding_backward", .num_operands = attrs.accumulate ? 3 : 2};
@@ -58,6 +68,7 @@ TensorTypes infer(const EmbeddingBackwardAttrs& attrs, Types in) {
                   to_string(in[0]),
                   to_string(in[1]),
                   attrs.vocab);
+  require_vocab_shard(attrs.axes, attrs.whole_vocab, attrs.vocab);
   const TensorType result{
       .dtype = DType::kF32,
       .dims = {{.name = attrs.vocab_dim, .bound = attrs.vocab}, in[0].dims.back()}};
@@ -71,10 +82,18 @@ TensorTypes infer(const EmbeddingBackwardAttrs& attrs, Types in) {
 
 FactorRule factors(const EmbeddingBackwardAttrs& attrs, Types in) {
   const std::string rows = factor_names(in[1].num_dims());
-  return parse_factor_rule(format("({0} z), ({0}){1} -> (v z) | reduce {2} | whole v",
+  return parse_factor_rule(format("({0} z), ({0}){1} -> (v z) | reduce {2} | rewrite v",
                                   rows,
                                   attrs.accumulate ? ", (v z)" : "",
                                   factor_list(rows)));
+}
+
+OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types, const AxisSizes& axes) {
+  EmbeddingBackwardAttrs local = attrs;
+  local.axes = to_string(axes);
+  local.whole_vocab = attrs.vocab;
+  local.vocab = (attrs.vocab + padding_of(attrs.vocab, axes)) / num_ranks(axes);
+  return make_op(local);
 }
 
 Cost cost(const EmbeddingBackwardAttrs& attrs, Types in) {
@@ -89,6 +108,8 @@ void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("vocab", attrs.vocab);
   visitor.field("vocab_dim", attrs.vocab_dim);
   visitor.field("accumulate", attrs.accumulate);
+  visitor.field("axes", attrs.axes);
+  visitor.field("whole_vocab", attrs.whole_vocab);
 }
 
 Value embedding(const Value& table, const Value& ids) {

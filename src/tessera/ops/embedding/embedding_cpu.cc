@@ -10,6 +10,7 @@
 #include "tessera/backend/cpu/parallel.h"
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
+#include "tessera/comm/hierarchical.h"
 #include "tessera/ops/embedding/embedding.h"
 
 namespace tessera {
@@ -27,10 +28,38 @@ void check_ids(std::span<const std::int32_t> ids, std::int64_t vocab) {
   }
 }
 
-// For each id, the positions where it stands, in their order, as a linked list in the workspace.
+// The entries of the vocabulary that lie here: the first, and how many rows the table has.
+struct Entries {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+
+  // The row of `id` in the table; -1 where it lies elsewhere.
+  std::int64_t row(std::int32_t id) const {
+    const std::int64_t row = id - first;
+    return row >= 0 && row < count ? row : -1;
+  }
+};
+
+// Checks the ids against the whole vocabulary.
+template <class Attrs>
+Entries entries_here(const Attrs& attrs,
+                     cpu::Context& context,
+                     std::int64_t rows,
+                     std::span<const std::int32_t> ids) {
+  if (attrs.axes.empty()) {
+    check_ids(ids, rows);
+    return {.first = 0, .count = rows};
+  }
+  check_ids(ids, attrs.whole_vocab);
+  return {.first = place_along(context.levels(attrs.axes, TrafficClass::kTensor)) * rows,
+          .count = rows};
+}
+
+// For each id here, the positions where it stands, in their order, as a linked list in the
+// workspace.
 struct Occurrences {
-  std::span<std::int32_t> first;  // by id: its first position, or kNone
-  std::span<std::int32_t> last;   // by id
+  std::span<std::int32_t> first;  // by row: its first position, or kNone
+  std::span<std::int32_t> last;   // by row
   std::span<std::int32_t> next;   // by position: the next one with the same id, or kNone
 
   static constexpr std::int32_t kNone = -1;
@@ -40,19 +69,23 @@ struct Occurrences {
   }
 
   Occurrences(std::span<const std::int32_t> ids,
-              std::int64_t vocab,
+              const Entries& entries,
               std::span<std::byte> workspace) {
     auto* const words = reinterpret_cast<std::int32_t*>(workspace.data());
-    const auto entries = static_cast<std::size_t>(vocab);
-    first = {words, entries};
-    last = {words + entries, entries};
-    next = {words + 2 * entries, ids.size()};
+    const auto rows = static_cast<std::size_t>(entries.count);
+    first = {words, rows};
+    last = {words + rows, rows};
+    next = {words + 2 * rows, ids.size()};
     std::ranges::fill(first, kNone);
     for (std::size_t position = 0; position < ids.size(); ++position) {
-      const auto id = static_cast<std::size_t>(ids[position]);
+      const std::int64_t found = entries.row(ids[position]);
+      if (found < 0) {
+        continue;
+      }
+      const auto row = static_cast<std::size_t>(found);
       const auto here = static_cast<std::int32_t>(position);
-      (first[id] == kNone ? first[id] : next[static_cast<std::size_t>(last[id])]) = here;
-      last[id] = here;
+      (first[row] == kNone ? first[row] : next[static_cast<std::size_t>(last[row])]) = here;
+      last[row] = here;
       next[position] = kNone;
     }
   }
@@ -75,8 +108,8 @@ void add_rows(const Occurrences& occurrences,
               cpu::Range range) {
   constexpr std::int64_t kChunk = 256;  // columns whose sums stay in the first-level cache
   std::array<float, kChunk> sums;
-  for (std::size_t id = 0; id < occurrences.first.size(); ++id) {
-    const std::int32_t first = occurrences.first[id];
+  for (std::size_t entry = 0; entry < occurrences.first.size(); ++entry) {
+    const std::int32_t first = occurrences.first[entry];
     for (std::int64_t c = range.begin; c < range.end && first >= 0; c += kChunk) {
       const std::int64_t size = std::min(kChunk, range.end - c);
       std::fill_n(sums.begin(), size, 0.0F);
@@ -86,7 +119,7 @@ void add_rows(const Occurrences& occurrences,
           sums[static_cast<std::size_t>(i)] += to_f32(row[i]);
         }
       }
-      float* const result = dtable[static_cast<std::int64_t>(id)] + c;
+      float* const result = dtable[static_cast<std::int64_t>(entry)] + c;
       for (std::int64_t i = 0; i < size; ++i) {
         result[i] += sums[static_cast<std::size_t>(i)];
       }
@@ -105,20 +138,24 @@ void clear(int threads, const cpu::RowsOf<float>& table) {
 
 }  // namespace
 
-void run(const EmbeddingAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
+void run(const EmbeddingAttrs& attrs, cpu::Context& context, const Views& views) {
   const View& table = views.in[0];
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(table.dtype));
   const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
-  const View::Rows entries = table.rows(1);
+  const View::Rows rows = table.rows(1);
   const View::Rows y = views.out[0].rows(1);
-  check_ids(ids, table.sizes[0]);
+  const Entries entries = entries_here(attrs, context, rows.count, ids);
+  const auto row_bytes = static_cast<std::size_t>(y.width * element_bytes);
   const cpu::Work work = {.count = y.count, .elements = y.width};
   cpu::parallel_ranges(context.threads(), work, [&](cpu::Range range) {
-    for (std::int64_t row = range.begin; row < range.end; ++row) {
-      const std::int64_t id = ids[static_cast<std::size_t>(row)];
-      std::memcpy(views.out[0].as<std::byte>() + row * y.stride * element_bytes,
-                  table.as<const std::byte>() + id * entries.stride * element_bytes,
-                  static_cast<std::size_t>(y.width * element_bytes));
+    for (std::int64_t position = range.begin; position < range.end; ++position) {
+      std::byte* const to = views.out[0].as<std::byte>() + position * y.stride * element_bytes;
+      const std::int64_t row = entries.row(ids[static_cast<std::size_t>(position)]);
+      if (row < 0) {
+        std::memset(to, 0, row_bytes);
+      } else {
+        std::memcpy(to, table.as<const std::byte>() + row * rows.stride * element_bytes, row_bytes);
+      }
     }
   });
 }
@@ -133,13 +170,13 @@ void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views
   const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
   const cpu::RowsOf<float> dtable(views.out[0]);
   const cpu::Form form = cpu::form_of(views.in.first(1), 1, views.in);
-  check_ids(ids, attrs.vocab);
+  const Entries entries = entries_here(attrs, context, attrs.vocab, ids);
   if (attrs.accumulate) {
     TESSERA_CHECK(views.out[0].data == views.in[2].data, "the accumulator is updated in place");
   } else {
     clear(context.threads(), dtable);
   }
-  const Occurrences occurrences(ids, attrs.vocab, views.workspace);
+  const Occurrences occurrences(ids, entries, views.workspace);
   const cpu::Work columns = {
       .count = dtable.width, .elements = static_cast<std::int64_t>(ids.size()), .cut = 16};
   cpu::parallel_ranges(context.threads(), columns, [&](cpu::Range range) {

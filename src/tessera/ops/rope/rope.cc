@@ -73,7 +73,7 @@ TensorTypes infer(const RopeAttrs&, Types in) {
   require_dtype(in, 1, DType::kF32);
   TESSERA_REQUIRE(in[0].dims[0].bound == in[1].dims[0].bound &&
                       in[0].dims[1].bound == in[1].dims[1].bound &&
-                      in[0].dims[3].bound == in[1].dims[2].bound,
+                      in[0].dims[3].bound >= in[1].dims[2].bound,
                   ErrorCode::kInvalidArgument,
                   "the table {} does not fit {}",
                   to_string(in[1]),
@@ -82,7 +82,7 @@ TensorTypes infer(const RopeAttrs&, Types in) {
 }
 
 FactorRule factors(const RopeAttrs&, Types) {
-  return parse_factor_rule("(b t h d), (b t d) -> (b t h d) | whole d");
+  return parse_factor_rule("(b t h d), (b t r) -> (b t h d) | whole d, r");
 }
 
 Cost cost(const RopeAttrs& attrs, Types in) {

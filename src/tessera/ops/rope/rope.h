@@ -24,8 +24,9 @@ struct RopeTableAttrs {
 
 // Rotates adjacent pairs of the last dim by the table's angles (inverse: by minus the angles).
 //   y[2i] = x[2i] c - x[2i+1] s,  y[2i+1] = x[2i] s + x[2i+1] c
-// Operands: x (b, t, heads, head_dim) in {f32, bf16}, table (b, t, head_dim) f32 -> y like x
-// Factors:  (b t h d), (b t d) -> (b t h d) | whole d
+// A table that is narrower than a head rotates its first elements; the others stay.
+// Operands: x (b, t, heads, head_dim) in {f32, bf16}, table (b, t, r <= head_dim) f32 -> y like x
+// Factors:  (b t h d), (b t r) -> (b t h d) | whole d, r
 struct RopeAttrs {
   bool inverse = false;
 

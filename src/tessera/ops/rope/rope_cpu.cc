@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,7 @@
 #include "tessera/backend/cpu/parallel.h"
 #include "tessera/backend/cpu/simd-inl.h"
 
-// y may lie over x: a pair is written where it was read.
+// y may lie over x: a pair is written where it was read, and what is not rotated stays.
 
 HWY_BEFORE_NAMESPACE();
 
@@ -60,10 +61,14 @@ struct RotateRows {
     const RowsOf<const T> x(views.in[0], 2);
     const RowsOf<const float> table(views.in[1]);
     const RowsOf<T> y(views.out[0], 2);
-    const std::int64_t head_dim = table.width;
+    const std::int64_t head_dim = views.in[0].sizes[3];
+    const std::int64_t rotated = table.width;
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       for (std::int64_t head = 0; head < x.width; head += head_dim) {
-        rotate_head<T, kStream>(x[row] + head, table[row], y[row] + head, head_dim, sign);
+        rotate_head<T, kStream>(x[row] + head, table[row], y[row] + head, rotated, sign);
+        if (y.data != x.data) {
+          std::copy(x[row] + head + rotated, x[row] + head + head_dim, y[row] + head + rotated);
+        }
       }
     }
   }

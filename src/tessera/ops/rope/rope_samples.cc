@@ -71,12 +71,17 @@ SampleList samples(SamplesOf<RopeAttrs>) {
     std::int64_t length;
     std::int64_t heads;
     std::int64_t head_dim;
+    std::int64_t rotated;
   };
 
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const Case c :
-         {Case{1, 1, 1, 2}, Case{3, 5, 3, 6}, Case{2, 4, 2, 16}, Case{2, 33, 4, 38}}) {
+    for (const Case c : {Case{1, 1, 1, 2, 2},
+                         Case{3, 5, 3, 6, 6},
+                         Case{2, 4, 2, 16, 16},
+                         Case{2, 33, 4, 38, 38},
+                         Case{2, 4, 2, 16, 4},
+                         Case{1, 3, 2, 38, 10}}) {
       for (const bool inverse : {false, true}) {
         const std::string sequence = format("batch={}, seq={}", c.batch, c.length);
         list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
@@ -84,7 +89,7 @@ SampleList samples(SamplesOf<RopeAttrs>) {
                         .operands = conformance::types(
                             dtype,
                             {format("?[{}, heads={}, head_dim={}]", sequence, c.heads, c.head_dim),
-                             format("f32[{}, head_dim={}]", sequence, c.head_dim)}),
+                             format("f32[{}, head_dim={}]", sequence, c.rotated)}),
                         .without_gradient = {1},
                         .sliced_dim = 2});
       }
@@ -112,10 +117,16 @@ void reference(const RopeAttrs& attrs, const Views& views) {
   const auto y = reals(views.out[0]);
   const std::size_t heads = bound(views.in[0], 2);
   const std::size_t head_dim = bound(views.in[0], 3);
+  const std::size_t rotated = bound(views.in[1], 2);
   for (std::size_t i = 0; i < x.size(); i += 2) {
     const std::size_t position = i / (heads * head_dim);
-    const double c = table[position * head_dim + i % head_dim];
-    const double s = table[position * head_dim + i % head_dim + 1] * (attrs.inverse ? -1.0 : 1.0);
+    if (i % head_dim >= rotated) {
+      y[i] = x[i];
+      y[i + 1] = x[i + 1];
+      continue;
+    }
+    const double c = table[position * rotated + i % head_dim];
+    const double s = table[position * rotated + i % head_dim + 1] * (attrs.inverse ? -1.0 : 1.0);
     y[i] = x[i] * c - x[i + 1] * s;
     y[i + 1] = x[i] * s + x[i + 1] * c;
   }

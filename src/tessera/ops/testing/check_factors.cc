@@ -67,8 +67,11 @@ void check_use(const Sample& sample,
   if (is_reduced && is_whole) {
     failures.push_back(format("factor {} is both reduced and whole", factor));
   }
-  if (use.num_operands == 0 && !is_whole) {
+  if (use.num_operands == 0 && !is_whole && !contains(rule.rewrite, factor)) {
     failures.push_back(format("factor {} is in no operand, and yet not whole", factor));
+  }
+  if (is_whole && contains(rule.rewrite, factor)) {
+    failures.push_back(format("factor {} is both whole and rewritten", factor));
   }
   if (is_reduced && (use.num_operands == 0 || use.num_results == rule.results.size())) {
     failures.push_back(
@@ -90,7 +93,7 @@ Failures check_factors(const Sample& sample) {
   for (const auto& [factor, use] : uses) {
     check_use(sample, rule, factor, use, failures);
   }
-  for (const Factors* names : {&rule.reduce, &rule.whole}) {
+  for (const Factors* names : {&rule.reduce, &rule.whole, &rule.rewrite}) {
     for (const std::string& factor : *names) {
       if (!uses.contains(factor)) {
         failures.push_back(format("factor {} is in no tensor", factor));

@@ -1,9 +1,17 @@
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/local/local_world.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/ops/op.h"
 #include "tessera/ops/testing/conformance.h"
 #include "tessera/ops/testing/execute.h"
@@ -22,9 +30,13 @@ std::optional<std::size_t> dim_of(const Factors& dims, const std::string& factor
   return static_cast<std::size_t>(place - dims.begin());
 }
 
-// Factors of operands that the rule does not want whole.
+bool is_rewritten(const FactorRule& rule, const std::string& factor) {
+  return std::ranges::find(rule.rewrite, factor) != rule.rewrite.end();
+}
+
+// Factors that the rule does not want whole.
 std::set<std::string> splittable(const FactorRule& rule) {
-  std::set<std::string> factors;
+  std::set<std::string> factors(rule.rewrite.begin(), rule.rewrite.end());
   for (const Factors& operand : rule.operands) {
     factors.insert(operand.begin(), operand.end());
   }
@@ -58,8 +70,8 @@ Split plan(const Sample& sample, const FactorRule& rule) {
         sample.unsplit, [&](const auto& excluded) { return excluded.first == factor; });
     if (is_excluded) {
       split.rest.excluded.push_back(factor);
-    } else if (is_even(rule.operands, sample.operands, factor) &&
-               is_even(rule.results, results, factor)) {
+    } else if (is_rewritten(rule, factor) || (is_even(rule.operands, sample.operands, factor) &&
+                                              is_even(rule.results, results, factor))) {
       split.now.push_back(factor);
     } else {
       split.rest.odd.push_back(factor);
@@ -67,6 +79,44 @@ Split plan(const Sample& sample, const FactorRule& rule) {
   }
   split.rest.num_split = static_cast<int>(split.now.size());
   return split;
+}
+
+// `tensor` with another bound of `dim`: cut, or with zeros behind.
+HostTensor resized(const HostTensor& tensor, std::size_t dim, std::int64_t bound) {
+  TensorType type = tensor.type();
+  type.dims[dim].bound = bound;
+  HostTensor result(type);
+  const auto rows = static_cast<std::size_t>(type.extent(0, dim));
+  if (rows == 0) {
+    return result;
+  }
+  const std::size_t from = tensor.bytes().size() / rows;
+  const std::size_t to = result.bytes().size() / rows;
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::memcpy(
+        result.bytes().data() + row * to, tensor.bytes().data() + row * from, std::min(from, to));
+  }
+  return result;
+}
+
+// Half of `tensor` along `dim`, padded where its bound is odd.
+HostTensor padded_half(const HostTensor& tensor, std::size_t dim, int half) {
+  const std::int64_t bound = tensor.type().dims[dim].bound;
+  return half_of(resized(tensor, dim, bound + bound % 2), dim, half);
+}
+
+// The inverse of padded_half(); a failure where the padding is not zero.
+HostTensor joined_to(const HostTensor& first,
+                     const HostTensor& second,
+                     std::size_t dim,
+                     std::int64_t bound) {
+  const HostTensor all = joined(first, second, dim);
+  HostTensor result = resized(all, dim, bound);
+  TESSERA_CHECK(resized(result, dim, all.type().dims[dim].bound) == all,
+                "what lies behind {} elements of {} is not zero",
+                bound,
+                all.type().dims[dim].name);
+  return result;
 }
 
 // Operand `index` as shard `half` sees it when `factor` is split.
@@ -77,7 +127,7 @@ HostTensor shard_of_operand(const Sample& sample,
                             const std::string& factor,
                             int half) {
   if (const auto dim = dim_of(rule.operands[index], factor)) {
-    return half_of(operands[index], *dim, half);
+    return padded_half(operands[index], *dim, half);
   }
   const bool is_addend =
       std::ranges::find(sample.addends, static_cast<std::int32_t>(index)) != sample.addends.end();
@@ -109,7 +159,12 @@ class ResultCheck {
     const auto dim = dim_of(rule_.results[index], factor_);
     const bool is_sum = std::ranges::find(rule_.reduce, factor_) != rule_.reduce.end();
     if (dim) {
-      compare(index, joined(halves[0], halves[1], *dim), whole, limit_of(index, whole), failures);
+      const std::int64_t bound = whole.type().dims[*dim].bound;
+      compare(index,
+              joined_to(halves[0], halves[1], *dim, bound),
+              whole,
+              limit_of(index, whole),
+              failures);
     } else if (is_sum) {
       // The parts may be larger than their sum: they are rounded at their own size.
       Tolerance limit = limit_of(index, whole);
@@ -153,33 +208,80 @@ class ResultCheck {
   const std::string& factor_;
 };
 
+using Halves = std::array<std::vector<HostTensor>, 2>;
+
+// Both shards, each on its own.
+std::vector<Outcome> execute_apart(const Op& op, const Halves& operands) {
+  return {execute(op, operands[0], {}), execute(op, operands[1], {})};
+}
+
+// Both shards as ranks that talk, in the form of the op for that.
+std::vector<Outcome> execute_together(const Sample& sample,
+                                      const std::string& factor,
+                                      const Halves& operands) {
+  const AxisSizes axes = {{.name = "shards", .size = 2}};
+  const OpRef op = rewritten(*sample.op, sample.operands, factor, axes);
+  LocalWorld world(2);
+  std::vector<Outcome> outcomes(2);
+  std::array<std::exception_ptr, 2> errors;
+  const auto run = [&](std::size_t rank) {
+    const std::unique_ptr<World> self = world.join(static_cast<std::int64_t>(rank));
+    try {
+      const std::array<std::int64_t, 2> members = {0, 1};
+      const std::unique_ptr<Communicator> group = self->group(members);
+      outcomes[rank] =
+          execute(*op,
+                  operands[rank],
+                  {.communicator_of = [&](std::string_view, TrafficClass) -> Communicator& {
+                    return *group;
+                  }});
+    } catch (...) {
+      errors[rank] = std::current_exception();
+      self->abort("the other shard failed");
+    }
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  }
+  return outcomes;
+}
+
 void check_factor(const Sample& sample,
                   const FactorRule& rule,
                   std::span<const HostTensor> operands,
                   const std::vector<HostTensor>& whole,
                   const std::string& factor,
                   Failures& failures) {
-  std::vector<Outcome> shards;
+  Halves local;
   for (const int half : {0, 1}) {
-    std::vector<HostTensor> local;
-    local.reserve(operands.size());
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      local.push_back(shard_of_operand(sample, rule, operands, i, factor, half));
+      local[static_cast<std::size_t>(half)].push_back(
+          shard_of_operand(sample, rule, operands, i, factor, half));
     }
-    shards.push_back(execute(*sample.op, local, {}));
+  }
+  const std::vector<Outcome> shards = is_rewritten(rule, factor)
+                                          ? execute_together(sample, factor, local)
+                                          : execute_apart(*sample.op, local);
+  for (const Outcome& shard : shards) {
+    failures.insert(failures.end(), shard.failures.begin(), shard.failures.end());
   }
   const ResultCheck check(sample, rule, factor);
   for (std::size_t i = 0; i < whole.size(); ++i) {
-    TensorType local = whole[i].type();
+    TensorType local_type = whole[i].type();
     if (const auto dim = dim_of(rule.results[i], factor)) {
-      local.dims[*dim].bound /= 2;
+      local_type.dims[*dim].bound = (local_type.dims[*dim].bound + 1) / 2;
     }
-    if (shards[0].results[i].type() != local) {
+    if (shards[0].results[i].type() != local_type) {
       failures.push_back(format("split along {}, result {} is {}, expected {}",
                                 factor,
                                 i,
                                 to_string(shards[0].results[i].type()),
-                                to_string(local)));
+                                to_string(local_type)));
       continue;
     }
     check.run(i, {shards[0].results[i], shards[1].results[i]}, whole[i], failures);

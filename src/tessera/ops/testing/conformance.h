@@ -29,7 +29,9 @@ Failures check_attributes(const Sample& sample);
 Failures check_factors(const Sample& sample);
 
 // Shard equivalence: for each factor that may be split and whose bounds are even, the op on both
-// halves gives, concatenated or summed as the rule says, the result of the whole.
+// halves gives, concatenated or summed as the rule says, the result of the whole. Where the rule
+// wants another form of the op for that, it runs on two ranks that are threads, and odd bounds are
+// padded.
 Failures check_shards(const Sample& sample);
 
 // All of the above; each sentence starts with the sample's full name.

@@ -174,6 +174,7 @@ class Stage {
 
   Outcome run(const Execution& execution) {
     cpu::Context context(execution.threads);
+    context.set_communicators(execution.communicator_of);
     const std::int64_t bytes = cpu::op_workspace_bytes(context, op_, in_, out_);
     const TensorType workspace_type{.dtype = DType::kU8,
                                     .dims = {{.name = "bytes", .bound = bytes}}};

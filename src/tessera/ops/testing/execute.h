@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/backend/cpu/context.h"
 #include "tessera/ir/op.h"
 #include "tessera/ops/testing/host_tensor.h"
 
@@ -17,6 +18,7 @@ struct Execution {
   std::byte poison{0xFF};           // what results and workspace hold before (0xFF: NaNs)
   std::vector<Alias> aliases = {};  // taken beside the required ones
   std::int32_t sliced_dim = -1;     // tensors like operand 0 are slices along this dim; -1: whole
+  CommunicatorOf communicator_of = nullptr;  // for an op that knows its place among ranks
 };
 
 struct Outcome {

@@ -1,0 +1,368 @@
+// Checkpoints against the disk that they lie on: saving, loading, and how long a save in the
+// background keeps training waiting; and weights in Hugging Face's form: loading, import, export.
+// Peers in the same run: direct writes and reads of as many bytes, and a copy of them.
+//
+// usage: checkpoint_bench [--dir=DIR] [--mib=N]        DIR (default: build) names the disk
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "tessera/base/direct_file.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/models/family.h"
+#include "tessera/train/export_weights.h"
+#include "tessera/train/hugging_face.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRounds = 5;
+constexpr int kThreads = 2;
+constexpr std::size_t kPeerChunk = std::size_t{16} << 20U;
+
+double seconds(const std::function<void()>& body) {
+  const Clock::time_point start = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// One of the peers: what a disk gives to kThreads threads with aligned chunks.
+template <class Access>
+void raw(const fs::path& path, int flags, std::size_t bytes, const Access& access) {
+  const int file = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666);
+  if (file < 0) {
+    throw std::runtime_error(path.string() + ": " + std::strerror(errno));
+  }
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        for (std::size_t at = next.fetch_add(kPeerChunk); at < bytes;
+             at = next.fetch_add(kPeerChunk)) {
+          failed = failed || access(file, at) != static_cast<ssize_t>(kPeerChunk);
+        }
+      });
+    }
+  }
+  failed = failed || ::fsync(file) != 0;
+  ::close(file);
+  if (failed) {
+    throw std::runtime_error(path.string() + ": direct access failed");
+  }
+}
+
+// A training state: tensors of a few sizes, none aligned in memory as it is in the file.
+class State {
+ public:
+  explicit State(std::size_t bytes) : memory_(bytes + kPeerChunk) {
+    const std::span<std::byte> all = memory_.bytes();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i] = static_cast<std::byte>(i * 2654435761U >> 13U);
+    }
+    std::size_t at = 0;
+    for (int i = 0; at < bytes; ++i) {
+      const std::size_t size = std::min(bytes - at, (std::size_t{1} << (20U + i % 6)) + 64);
+      constexpr std::array kRoles = {
+          TensorRole::kParameter, TensorRole::kMoment1, TensorRole::kMoment2};
+      tensors_.push_back({.name = format("t{}", i / 3),
+                          .role = kRoles.at(static_cast<std::size_t>(i % 3)),
+                          .dtype = DType::kF32,
+                          .shape = {static_cast<std::int64_t>(size / 4)},
+                          .data = all.subspan(at, size / 4 * 4)});
+      at += size;
+    }
+  }
+
+  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+
+  std::size_t size_bytes() const {
+    std::size_t bytes = 0;
+    for (const CheckpointTensor& tensor : tensors_) {
+      bytes += tensor.data.size();
+    }
+    return bytes;
+  }
+
+ private:
+  PageBuffer memory_;
+  std::vector<CheckpointTensor> tensors_;
+};
+
+// The peer of start(): the same bytes to warm memory, by as many threads.
+void copy(const State& state, std::span<std::byte> to) {
+  std::vector<std::pair<std::span<const std::byte>, std::byte*>> copies;
+  std::size_t at = 0;
+  for (const CheckpointTensor& tensor : state.tensors()) {
+    copies.emplace_back(tensor.data, to.data() + at);
+    at += tensor.data.size();
+  }
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (std::size_t j = next++; j < copies.size(); j = next++) {
+        std::memcpy(copies[j].second, copies[j].first.data(), copies[j].first.size());
+      }
+    });
+  }
+}
+
+void load(const fs::path& checkpoint, std::span<std::byte> memory) {
+  const CheckpointReader reader(checkpoint, {.verify = Verify::kOnLoad});
+  std::vector<TensorRead> reads;
+  std::size_t at = 0;
+  for (const ManifestTensor& tensor : reader.tensors()) {
+    const auto size = static_cast<std::size_t>(tensor.shape[0] * 4);
+    reads.push_back({.tensor = &tensor, .first = 0, .out = memory.subspan(at, size)});
+    at += size;
+  }
+  reader.load(reads);
+}
+
+void drop_caches(const fs::path& directory) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const FileDescriptor file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+struct Times {
+  std::vector<double> raw_write, save, save_copied, raw_read, load, copy, stall;
+};
+
+void print(std::string_view what, double own, double peer, double bytes, std::string_view rest) {
+  std::printf("%-28s %6.2f GB/s, peer %6.2f GB/s: %.2f   %.*s\n",
+              std::string(what).c_str(),
+              bytes / own / 1e9,
+              bytes / peer / 1e9,
+              peer / own,
+              static_cast<int>(rest.size()),
+              rest.data());
+}
+
+void run(const fs::path& directory, std::size_t mib) {
+  const State state((mib << 20U) / kPeerChunk * kPeerChunk);
+  const std::size_t raw_bytes = state.size_bytes() / kPeerChunk * kPeerChunk;
+  const PageBuffer memory(state.size_bytes() + kPeerChunk);
+  std::ranges::fill(memory.bytes(), std::byte{1});
+  const fs::path file = directory / "raw";
+  const fs::path checkpoint = checkpoint_directory(directory, 1);
+  const CheckpointMeta meta{.step = 1, .model = "{}"};
+  CheckpointSaver saver({.threads = kThreads});
+  saver.reserve(state.tensors());
+  Times times;
+  for (int round = 0; round < kRounds; ++round) {
+    fs::remove(file);
+    times.raw_write.push_back(seconds([&] {
+      raw(file, O_WRONLY | O_CREAT, raw_bytes, [&](int to, std::size_t at) {
+        return ::pwrite(to, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
+      });
+    }));
+    fs::remove_all(checkpoint);
+    times.save.push_back(seconds([&] { save_checkpoint(checkpoint, meta, state.tensors()); }));
+    fs::remove_all(checkpoint);
+    times.stall.push_back(seconds([&] { saver.start(checkpoint, meta, state.tensors()); }));
+    times.save_copied.push_back(seconds([&] {
+      saver.wait();
+      saver.finish();
+    }));
+    times.copy.push_back(seconds([&] { copy(state, memory.bytes()); }));
+    drop_caches(checkpoint);
+    times.raw_read.push_back(seconds([&] {
+      raw(file, O_RDONLY, raw_bytes, [&](int from, std::size_t at) {
+        return ::pread(from, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
+      });
+    }));
+    times.load.push_back(seconds([&] { load(checkpoint, memory.bytes()); }));
+  }
+  const auto bytes = static_cast<double>(raw_bytes);
+  std::printf("checkpoint of %zu MiB, medians of %d rounds; ratio: own speed over the peer's\n",
+              state.size_bytes() >> 20U,
+              kRounds);
+  print("save", median(times.save), median(times.raw_write), bytes, "target 0.85");
+  print("save from the copy",
+        median(times.save_copied),
+        median(times.raw_write),
+        bytes,
+        "target 0.85 (in the background)");
+  print("load", median(times.load), median(times.raw_read), bytes, "target 0.85");
+  std::printf("stall of a background save   %.3f s, peer %.3f s (copy): %.2f times   target 1.3\n",
+              median(times.stall),
+              median(times.copy),
+              median(times.stall) / median(times.copy));
+}
+
+// A Llama of about so many MiB of weights.
+ModelSection llama_of(std::size_t mib, DType dtype) {
+  constexpr std::int64_t kDim = 2048;
+  constexpr std::int64_t kFfn = 5632;
+  constexpr std::int64_t kVocab = 32000;
+  const auto elements =
+      static_cast<std::int64_t>((mib << 20U) / size_bytes(dtype)) - 2 * kVocab * kDim;
+  return model_family("llama3").resolve(
+      {.name = "llama3",
+       .dim = kDim,
+       .layers = std::max<std::int64_t>(elements / (4 * kDim * kDim + 3 * kDim * kFfn), 1),
+       .heads = 16,
+       .ffn = kFfn,
+       .vocab = kVocab});
+}
+
+// Writes its directory, with weights that mean nothing.
+void make_directory(const fs::path& directory, const ModelSection& section, DType dtype) {
+  const ModelFamily& family = model_family(section.name);
+  fs::create_directories(directory);
+  write_file_atomic(directory / "config.json",
+                    family.hugging_face_config(section, {.dtype = dtype, .sequence_length = 512}));
+  std::vector<SafetensorsTensor> tensors;
+  std::size_t largest = 0;
+  for (const HuggingFaceWeight& weight : family.hugging_face_weights(section)) {
+    const auto size =
+        static_cast<std::size_t>(weight.rows() * weight.columns()) * size_bytes(dtype);
+    largest = std::max(largest, size);
+    tensors.push_back({.name = weight.name, .dtype = dtype, .shape = weight.shape});
+  }
+  const PageBuffer memory(largest);
+  std::ranges::fill(memory.bytes(), std::byte{0x3c});
+  for (SafetensorsTensor& tensor : tensors) {
+    std::size_t size = size_bytes(dtype);
+    for (const std::int64_t bound : tensor.shape) {
+      size *= static_cast<std::size_t>(bound);
+    }
+    tensor.data = memory.bytes().first(size);
+  }
+  write_safetensors(directory / "model.safetensors", tensors);
+}
+
+// The model's parameters in `memory`, in `dtype`.
+void load_weights(const fs::path& directory, DType dtype, std::span<std::byte> memory) {
+  const HuggingFaceModel model = read_hugging_face_model(directory);
+  const HuggingFaceWeights weights(directory, model.section);
+  std::vector<WeightRead> reads;
+  std::size_t at = 0;
+  for (const HuggingFaceWeight& weight :
+       model_family(model.section.name).hugging_face_weights(model.section)) {
+    for (const HuggingFaceWeight::Part& part : weight.parts) {
+      const auto size =
+          static_cast<std::size_t>(weight.part_rows() * weight.columns()) * size_bytes(dtype);
+      reads.push_back(
+          {.parameter = part.parameter, .dtype = dtype, .out = memory.subspan(at, size)});
+      at += size;
+    }
+  }
+  weights.load(reads);
+}
+
+void run_weights(const fs::path& directory, std::size_t mib) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const fs::path source = directory / "source";
+    const fs::path checkpoint = directory / "imported";
+    const fs::path output = directory / "exported";
+    const fs::path scratch = directory / "raw";
+    const ModelSection section = llama_of(mib, dtype);
+    make_directory(source, section, dtype);
+    const fs::path file = source / "model.safetensors";
+    const std::size_t bytes = fs::file_size(file) / kPeerChunk * kPeerChunk;
+    const PageBuffer memory(fs::file_size(file) * 4 / size_bytes(dtype) + kPeerChunk);
+    std::ranges::fill(memory.bytes(), std::byte{1});
+    std::vector<double> raw_read, raw_write, same, widened, import_seconds, export_seconds;
+    for (int round = 0; round < kRounds; ++round) {
+      drop_caches(source);
+      raw_read.push_back(seconds([&] {
+        raw(file, O_RDONLY, bytes, [&](int from, std::size_t at) {
+          return ::pread(from, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
+        });
+      }));
+      same.push_back(seconds([&] { load_weights(source, dtype, memory.bytes()); }));
+      widened.push_back(seconds([&] { load_weights(source, DType::kF32, memory.bytes()); }));
+      fs::remove(scratch);
+      raw_write.push_back(seconds([&] {
+        raw(scratch, O_WRONLY | O_CREAT, bytes, [&](int to, std::size_t at) {
+          return ::pwrite(to, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
+        });
+      }));
+      fs::remove(scratch);
+      fs::remove_all(checkpoint);
+      drop_caches(source);
+      import_seconds.push_back(
+          seconds([&] { import_weights({.source = source, .checkpoint = checkpoint}); }));
+      fs::remove_all(output);
+      drop_caches(checkpoint);
+      export_seconds.push_back(
+          seconds([&] { export_weights({.checkpoint = checkpoint, .output = output}); }));
+    }
+    fs::remove_all(checkpoint);
+    fs::remove_all(output);
+    const auto total = static_cast<double>(bytes);
+    std::printf("weights of %zu MiB in %s\n", bytes >> 20U, std::string(name(dtype)).c_str());
+    print("load", median(same), median(raw_read), total, "target 0.85");
+    if (dtype != DType::kF32) {
+      print("load as f32", median(widened), median(raw_read), total, "target 0.85");
+    }
+    const double both = median(raw_read) + median(raw_write);
+    print("import", median(import_seconds), both, total, "(peer reads, then writes)");
+    print("export", median(export_seconds), both, total, "(peer reads, then writes)");
+    print("export, as a write", median(export_seconds), median(raw_write), total, "target 0.85");
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) try {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  std::filesystem::path parent = "build";
+  std::size_t mib = 1536;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with("--dir=")) {
+      parent = argument.substr(std::string_view("--dir=").size());
+    } else if (argument.starts_with("--mib=")) {
+      mib = static_cast<std::size_t>(std::atoll(argv[i] + std::string_view("--mib=").size()));
+    }
+  }
+  const std::filesystem::path directory = parent / "checkpoint-bench";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  tessera::run(directory, mib);
+  tessera::run_weights(directory, mib);
+  std::filesystem::remove_all(directory);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

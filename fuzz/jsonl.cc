@@ -1,0 +1,78 @@
+// JSONL, plain, gzip or zstd as the first byte says: whatever the bytes, the pipeline ends with
+// documents or an error that names the file, and within the limit on what it unpacks.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/data/encode_files.h"
+
+namespace {
+
+constexpr std::int64_t kLimit = 1 << 22;
+
+class CountingSink : public tessera::DocumentSink {
+ public:
+  void append(std::span<const std::int32_t> tokens) override { tokens_ += std::ssize(tokens); }
+
+  void end_document() override {}
+
+  std::int64_t tokens() const { return tokens_; }
+
+ private:
+  std::int64_t tokens_ = 0;
+};
+
+std::filesystem::path fuzz_file(std::uint8_t kind) {
+  constexpr std::string_view kEndings[] = {".jsonl", ".jsonl.gz", ".jsonl.zst"};
+  return std::filesystem::temp_directory_path() /
+         tessera::format("tessera-fuzz-{}{}", static_cast<int>(::getpid()), kEndings[kind % 3]);
+}
+
+}  // namespace
+
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) {
+    return 0;
+  }
+  const std::filesystem::path path = fuzz_file(data[0]);
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data + 1), static_cast<std::streamsize>(size - 1));
+  tessera::TextOptions options;
+  options.format = tessera::TextFormat::kJsonl;
+  options.skip_broken = data[0] / 3 % 2 == 0;
+  options.unpacked_limit = kLimit;
+  options.line_limit = 1 << 20;
+  const auto encode = [](std::string_view text, const tessera::TokenSink& sink) {
+    const std::vector<std::int32_t> tokens(text.begin(), text.end());
+    sink(tokens);
+  };
+  CountingSink sink;
+  try {
+    tessera::encode_files({&path, 1},
+                          {.encode = encode, .bos = std::nullopt, .eos = std::nullopt},
+                          options,
+                          {},
+                          sink);
+  } catch (const tessera::Error& error) {
+    if (error.message().find(path.string()) == std::string::npos) {
+      std::abort();
+    }
+  }
+  if (sink.tokens() > kLimit) {
+    std::abort();
+  }
+  return 0;
+}

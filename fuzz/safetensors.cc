@@ -1,0 +1,55 @@
+// Any bytes as a safetensors file: it is read whole or refused with an error that names the file.
+
+#include "tessera/checkpoint/safetensors.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string_view>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+
+namespace {
+
+// What no input may do.
+void require(bool holds) {
+  if (!holds) {
+    std::abort();
+  }
+}
+
+// A file that is only in memory.
+const tessera::FileDescriptor& memory_file() {
+  static const tessera::FileDescriptor kFile(::memfd_create("input", MFD_CLOEXEC));
+  return kFile;
+}
+
+}  // namespace
+
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const tessera::FileDescriptor& file = memory_file();
+  require(::ftruncate(file.get(), 0) == 0);
+  require(::pwrite(file.get(), data, size, 0) == static_cast<ssize_t>(size));
+  try {
+    const tessera::SafetensorsFile tensors(tessera::MappedFile(file, "input"), "input");
+    std::size_t bytes = 0;
+    for (const tessera::SafetensorsTensor& tensor : tensors.tensors()) {
+      require(tensors.find(tensor.name) == &tensor);
+      require(tensor.data.empty() || (tensor.data.data() >= tensors.bytes().data() &&
+                                      tensor.data.data() + tensor.data.size() <=
+                                          tensors.bytes().data() + tensors.bytes().size()));
+      bytes += tensor.data.size();
+    }
+    require(bytes <= size);
+  } catch (const tessera::Error& error) {
+    require(error.code() == tessera::ErrorCode::kInvalidData);
+    require(std::string_view(error.what()).find("input") != std::string_view::npos);
+  }
+  return 0;
+}

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// What must hold of every tokenizer that a file is read into: it encodes any bytes, and where it
+// says so, decoding gives them back. Errors of the file are fine, anything else ends the program.
+template <class Parse>
+void try_tokenizer(std::string_view file, const Parse& parse) {
+  constexpr std::size_t kTextBytes = 256;
+  try {
+    const Tokenizer tokenizer(parse(file));
+    const std::string text(file.substr(0, kTextBytes));
+    for (const bool special : {false, true}) {
+      const std::vector<std::int32_t> ids =
+          tokenizer.encode(text, {.parse_special = special, .add_special = special});
+      const bool in_range = std::ranges::all_of(
+          ids, [&](std::int32_t id) { return id >= 0 && id < tokenizer.vocab_size(); });
+      const std::string decoded = tokenizer.decode(ids, {.skip_special = special});
+      TESSERA_CHECK(in_range, "an id is out of range");
+      TESSERA_CHECK(special || !tokenizer.is_lossless() || decoded == text, "the text changed");
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInternal) {
+      throw;
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/direct_file.h"
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/safetensors.h"
+
+namespace tessera {
+
+struct SaverOptions {
+  std::int64_t rank = 0;
+  std::int64_t num_ranks = 1;
+  int threads = 1;  // that copy
+  std::int64_t max_file_bytes = SaveOptions().max_file_bytes;
+};
+
+enum class SaveStatus {
+  kIdle,     // nothing is under way
+  kWriting,  // this rank's files, in the background
+  kWritten,  // this rank's part is durable; the checkpoint is not there yet
+  kFailed,   // see error()
+};
+
+// One rank's side of saving checkpoints. Every rank writes what it holds, all at the same time:
+//   .tmp-step-00000400/                                       beside the final directory
+//     model-00001-of-0000N.safetensors                        parameters, under their own names
+//     optimizer-00001-of-0000N.safetensors                    the rest, under "<role>/<name>"
+//     rank-00003-model-00001-of-0000N.safetensors, ...        the same of several ranks
+//     part-00003-of-00008.json                                a manifest of what this rank wrote
+// and once all have done so rank 0 merges the parts into manifest.json and renames the directory.
+// Whatever happens before the rename, earlier checkpoints stay as they were.
+//
+// The ranks share a file system. They agree on what happens next, at the same point of each
+// one's program:
+//   1. start() on every rank, with the same directory and meta.
+//   2. At later points, such as the end of each step: they exchange their status(). While one of
+//      them is kWriting, nothing is done.
+//   3. Once none is: finish() on every rank where all are kWritten, else abandon() on every rank,
+//      and those that failed report error().
+// Before the next start(), and at the end of the run, they call wait() instead of status(), and
+// then do 3. One rank alone does the same without an exchange.
+class CheckpointSaver {
+ public:
+  explicit CheckpointSaver(const SaverOptions& options = {});
+
+  // Waits for the background. What is not finished stays as a temporary, which
+  // remove_interrupted_saves() removes.
+  ~CheckpointSaver();
+  CheckpointSaver(const CheckpointSaver&) = delete;
+  CheckpointSaver& operator=(const CheckpointSaver&) = delete;
+
+  // The memory that start() needs for these, which need no data yet.
+  std::size_t copy_bytes(std::span<const CheckpointTensor> tensors) const;
+
+  // Takes that memory, so that the first save need not wait for it.
+  void reserve(std::span<const CheckpointTensor> tensors);
+
+  // What it has taken so far, and keeps.
+  std::int64_t memory_bytes() const { return std::ssize(copy_.bytes()); }
+
+  // Copies the bytes to memory of its own, which is kept for the next save, and writes them in the
+  // background. Errors: kInvalidArgument unless kIdle, for a repeated (name, role), or data that
+  // does not match the shape.
+  void start(const std::filesystem::path& directory,
+             const CheckpointMeta& meta,
+             std::span<const CheckpointTensor> tensors);
+
+  // The same without the copy and in the foreground: kWritten or kFailed when it returns.
+  void write(const std::filesystem::path& directory,
+             const CheckpointMeta& meta,
+             std::span<const CheckpointTensor> tensors);
+
+  SaveStatus status() const;
+
+  // The status once it is not kWriting.
+  SaveStatus wait() const;
+
+  // Why the write failed. Errors: kInvalidArgument unless kFailed.
+  Error error() const;
+
+  // Of the save under way.
+  const std::filesystem::path& directory() const { return directory_; }
+
+  // After kWritten on all ranks: rank 0 publishes the checkpoint, the others only become kIdle.
+  // Errors: kInvalidArgument unless kWritten; kDeviceError naming the path and the system's reason,
+  // or a part that is missing; kInvalidData where the parts do not make up every tensor. The
+  // temporary is then removed.
+  void finish();
+
+  // After kWritten or kFailed on all ranks: gives the save up. Rank 0 removes the temporary.
+  void abandon();
+
+ private:
+  struct File {
+    std::string name;
+    std::vector<SafetensorsTensor> tensors;  // as they lie in the file
+  };
+
+  // What this rank writes; data still where the caller has it.
+  std::vector<File> plan(std::span<const CheckpointTensor> tensors, Manifest& part) const;
+  void begin(const std::filesystem::path& directory,
+             const CheckpointMeta& meta,
+             std::span<const CheckpointTensor> tensors);
+  void copy();
+  void write_part() noexcept;
+  std::string context() const;
+  void publish() const;
+  void become(SaveStatus status, std::optional<Error> error = {});
+
+  SaverOptions options_;
+  std::filesystem::path directory_;
+  std::filesystem::path temporary_;
+  Manifest part_;
+  std::vector<File> files_;
+  PageBuffer copy_;
+  std::thread background_;
+
+  mutable std::mutex mutex_;  // of what follows
+  mutable std::condition_variable changed_;
+  SaveStatus status_ = SaveStatus::kIdle;
+  std::optional<Error> error_;
+};
+
+}  // namespace tessera

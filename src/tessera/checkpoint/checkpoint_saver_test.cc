@@ -1,0 +1,337 @@
+#include "tessera/checkpoint/checkpoint_saver.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/checkpoint/file_size_limit.h"
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::int64_t kRanks = 3;
+const std::vector<std::int64_t> kShape = {4, 6};  // one tensor, whole: 24 elements
+
+CheckpointMeta meta_of(std::int64_t step) {
+  return {.step = step, .model = "{}"};
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+// Rank r of three holds a part of "w" as a plan would cut it: ranks 0 and 1 the two flat halves of
+// its left columns, rank 2 its right ones.
+class SaverTest : public ::testing::Test {
+ protected:
+  SaverTest() : values_(24) { std::iota(values_.begin(), values_.end(), 100.0F); }
+
+  TensorSlice slice(std::int64_t rank) const {
+    if (rank == 2) {
+      return {.offset = {0, 4}, .extent = {4, 2}, .begin = 0, .count = 8};
+    }
+    return {.offset = {0, 0}, .extent = {4, 4}, .begin = rank * 7, .count = rank == 0 ? 7 : 9};
+  }
+
+  // The slice's elements, by their places in the whole.
+  std::vector<float> part(std::int64_t rank) const {
+    const TensorSlice cut = slice(rank);
+    std::vector<float> result;
+    for (std::int64_t i = cut.begin; i < cut.begin + cut.count; ++i) {
+      const std::int64_t row = i / cut.extent[1];
+      const std::int64_t column = cut.offset[1] + i % cut.extent[1];
+      result.push_back(values_[static_cast<std::size_t>(row * 6 + column)]);
+    }
+    return result;
+  }
+
+  std::vector<CheckpointTensor> tensors(std::int64_t rank, const std::vector<float>& data) const {
+    return {{.name = "w",
+             .role = TensorRole::kMoment1,
+             .shape = kShape,
+             .slice = slice(rank),
+             .data = std::as_bytes(std::span(data))}};
+  }
+
+  void start(std::int64_t rank, std::int64_t step = 1) {
+    std::vector<float> data = part(rank);
+    savers_[static_cast<std::size_t>(rank)]->start(
+        checkpoint_directory(parent_, step), meta_of(step), tensors(rank, data));
+    data.assign(data.size(), 0.0F);  // training goes on
+  }
+
+  void start_all(std::int64_t step = 1) {
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      start(rank, step);
+    }
+    for (const auto& saver : savers_) {
+      ASSERT_EQ(saver->wait(), SaveStatus::kWritten);
+    }
+  }
+
+  void finish_all() {
+    for (const auto& saver : savers_) {
+      saver->finish();
+    }
+  }
+
+  void abandon_all() {
+    for (const auto& saver : savers_) {
+      saver->wait();
+      saver->abandon();
+    }
+  }
+
+  void expect_values(std::int64_t step) const {
+    const CheckpointReader reader(checkpoint_directory(parent_, step));
+    const std::vector<std::byte> found = reader.read("w", TensorRole::kMoment1);
+    EXPECT_TRUE(std::ranges::equal(found, std::as_bytes(std::span(values_))));
+    // Every stretch of it, from wherever its slices lie: one by one, and all in one pass.
+    std::deque<std::vector<float>> loaded;
+    std::vector<TensorRead> reads;
+    for (std::int64_t first = 0; first <= 24; ++first) {
+      for (std::int64_t count = 0; count <= 24 - first; ++count) {
+        std::vector<float>& out = loaded.emplace_back(static_cast<std::size_t>(count));
+        const auto bytes = std::as_writable_bytes(std::span(out));
+        reader.read("w", TensorRole::kMoment1, first, bytes);
+        ASSERT_TRUE(std::ranges::equal(out, expected(first, out))) << first << " " << count;
+        out.assign(out.size(), 0.0F);
+        reads.push_back(
+            {.tensor = reader.find("w", TensorRole::kMoment1), .first = first, .out = bytes});
+      }
+    }
+    reader.load(reads);
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      ASSERT_TRUE(std::ranges::equal(loaded[i], expected(reads[i].first, loaded[i])))
+          << reads[i].first << " " << loaded[i].size();
+    }
+  }
+
+  std::span<const float> expected(std::int64_t first, std::span<const float> like) const {
+    return std::span(values_).subspan(static_cast<std::size_t>(first), like.size());
+  }
+
+  static std::vector<std::unique_ptr<CheckpointSaver>> make_savers() {
+    std::vector<std::unique_ptr<CheckpointSaver>> savers;
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      savers.push_back(std::make_unique<CheckpointSaver>(
+          SaverOptions{.rank = rank, .num_ranks = kRanks, .threads = 2}));
+    }
+    return savers;
+  }
+
+  TestDirectory root_;
+  fs::path parent_ = root_.path() / "checkpoints";
+  std::vector<float> values_;
+  std::vector<std::unique_ptr<CheckpointSaver>> savers_ = make_savers();
+};
+
+TEST_F(SaverTest, RanksMakeOneCheckpoint) {
+  start_all();
+  EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000001"));
+  EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt) << "nobody has finished it";
+  finish_all();
+  EXPECT_THAT(names_in(parent_), ElementsAre("step-00000001"));
+  EXPECT_THAT(names_in(parent_ / "step-00000001"),
+              ElementsAre("manifest.json",
+                          "rank-00000-optimizer-00001-of-00001.safetensors",
+                          "rank-00001-optimizer-00001-of-00001.safetensors",
+                          "rank-00002-optimizer-00001-of-00001.safetensors"));
+  expect_values(1);
+}
+
+TEST_F(SaverTest, MemoryAndSaverServeAgain) {
+  start_all(1);
+  finish_all();
+  std::ranges::reverse(values_);
+  start_all(2);
+  finish_all();
+  expect_values(2);
+  std::ranges::reverse(values_);
+  expect_values(1);
+}
+
+TEST_F(SaverTest, AStartNeedsTheEarlierSaveFinished) {
+  start_all();
+  EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [&] { start(1, 2); }),
+              HasSubstr("step-00000001 is not finished"));
+  finish_all();
+  EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [&] { savers_[0]->finish(); }),
+              HasSubstr("no save is written"));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [&] { savers_[0]->error(); }),
+              HasSubstr("no save has failed"));
+}
+
+TEST_F(SaverTest, WithoutACopyItIsTheSame) {
+  for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+    const std::vector<float> data = part(rank);
+    CheckpointSaver& saver = *savers_[static_cast<std::size_t>(rank)];
+    saver.write(checkpoint_directory(parent_, 1), meta_of(1), tensors(rank, data));
+    EXPECT_EQ(saver.status(), SaveStatus::kWritten);
+  }
+  finish_all();
+  expect_values(1);
+}
+
+// A process that dies between the ranks' writing and the end leaves nothing that looks complete;
+// the next save of the same step does not take what it finds.
+TEST_F(SaverTest, ACrashBeforeTheEndLeavesTheNewest) {
+  start_all(1);
+  finish_all();
+  start_all(2);
+  savers_ = make_savers();
+  EXPECT_EQ(find_newest_checkpoint(parent_), checkpoint_directory(parent_, 1));
+  write_test_file(parent_ / ".tmp-step-00000002" / "part-00007-of-00008.json", "left behind");
+  write_test_file(parent_ / ".tmp-step-00000002" / "rank-00007-model-00001-of-00001.safetensors",
+                  "left behind");
+  std::ranges::reverse(values_);
+  start_all(2);
+  finish_all();
+  EXPECT_EQ(names_in(checkpoint_directory(parent_, 2)).size(), 4U);
+  expect_values(2);
+}
+
+TEST_F(SaverTest, AFailedRankLeavesTheNewest) {
+  start_all(1);
+  finish_all();
+  start(0, 2);
+  start(2, 2);
+  EXPECT_EQ(savers_[0]->wait(), SaveStatus::kWritten);
+  EXPECT_EQ(savers_[2]->wait(), SaveStatus::kWritten);
+  {
+    const FileSizeLimit full(10);
+    start(1, 2);
+    ASSERT_EQ(savers_[1]->wait(), SaveStatus::kFailed);
+  }
+  const Error error = savers_[1]->error();
+  EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
+  EXPECT_THAT(error.message(), HasSubstr("rank-00001-optimizer-00001-of-00001.safetensors"));
+  EXPECT_THAT(error.message(), HasSubstr("File too large"));
+  EXPECT_THAT(error.what(), HasSubstr("step-00000002; earlier checkpoints are intact"));
+  abandon_all();
+  EXPECT_THAT(names_in(parent_), ElementsAre("step-00000001"));
+  expect_values(1);
+  // The next one is as if nothing had happened.
+  start_all(3);
+  finish_all();
+  expect_values(3);
+}
+
+TEST_F(SaverTest, ADirectoryThatIsGoneIsAFailure) {
+  write_test_file(parent_, "a file");
+  start(1);
+  ASSERT_EQ(savers_[1]->wait(), SaveStatus::kFailed);
+  EXPECT_THAT(savers_[1]->error().message(),
+              HasSubstr(format("cannot create directory {}", parent_.string())));
+}
+
+TEST_F(SaverTest, AMissingPartIsNamed) {
+  start_all();
+  fs::remove(parent_ / ".tmp-step-00000001" / "part-00002-of-00003.json");
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { savers_[0]->finish(); }),
+              HasSubstr("part-00002-of-00003.json is missing, which rank 2 has written: all ranks "
+                        "must see one file system"));
+  EXPECT_THAT(names_in(parent_), Not(::testing::Contains(".tmp-step-00000001")));
+  EXPECT_EQ(savers_[0]->status(), SaveStatus::kIdle);
+}
+
+TEST_F(SaverTest, PartsThatDoNotMakeUpATensorAreRefused) {
+  const auto refusal = [&](const TensorSlice& of_rank_2, std::int64_t step) {
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      std::vector<CheckpointTensor> own;
+      const TensorSlice cut = rank == 2 ? of_rank_2 : slice(rank);
+      const std::vector<float> data(static_cast<std::size_t>(cut.count));
+      own = tensors(rank, data);
+      own[0].slice = cut;
+      savers_[static_cast<std::size_t>(rank)]->write(
+          checkpoint_directory(parent_, 1), meta_of(rank == 2 ? step : 1), own);
+    }
+    const std::string message = error_of(ErrorCode::kInvalidData, [&] { savers_[0]->finish(); });
+    for (std::int64_t rank = 1; rank < kRanks; ++rank) {
+      savers_[static_cast<std::size_t>(rank)]->abandon();
+    }
+    return message;
+  };
+  EXPECT_THAT(refusal({.offset = {0, 4}, .extent = {4, 2}, .begin = 0, .count = 7}, 1),
+              HasSubstr("tensor 'w' (moment1), slice 'moment1/w' of "
+                        "rank-00002-optimizer-00001-of-00001.safetensors: the slices of its box "
+                        "end at element 7, expected 8"));
+  EXPECT_THAT(refusal({.offset = {0, 4}, .extent = {4, 2}, .begin = 1, .count = 7}, 1),
+              HasSubstr("begins at element 1 of its box, expected 0: slices leave a hole"));
+  EXPECT_THAT(refusal({.offset = {0, 3}, .extent = {4, 3}, .begin = 0, .count = 12}, 1),
+              HasSubstr("its box of (4, 3) at (0, 3) overlaps that of (4, 4) at (0, 0)"));
+  EXPECT_THAT(refusal({.offset = {0, 4}, .extent = {3, 2}, .begin = 0, .count = 6}, 1),
+              HasSubstr("tensor 'w' (moment1): its slices hold 22 elements, expected the 24 of "
+                        "(4, 6)"));
+  EXPECT_THAT(refusal(slice(1), 1), HasSubstr("slices overlap"));
+  EXPECT_THAT(refusal(slice(2), 5),
+              HasSubstr("ranks 0 and 2 are of different saves: after steps 1 and 5"));
+}
+
+TEST_F(SaverTest, EveryFlippedByteOfEveryFileIsSeen) {
+  start_all();
+  finish_all();
+  const fs::path directory = checkpoint_directory(parent_, 1);
+  for (const std::string& name : names_in(directory)) {
+    const std::string good = read_file(directory / name);
+    for (std::size_t i = 0; i < good.size(); ++i) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(static_cast<unsigned char>(bad[i]) ^ 16U);
+      write_test_file(directory / name, bad);
+      EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { CheckpointReader reader(directory); }),
+                  HasSubstr(name));
+    }
+    write_test_file(directory / name, good);
+  }
+}
+
+// Of three readers that share the work, just one sees the damage.
+TEST_F(SaverTest, ReadersShareTheChecksums) {
+  start_all();
+  finish_all();
+  const fs::path directory = checkpoint_directory(parent_, 1);
+  const fs::path file = directory / "rank-00001-optimizer-00001-of-00001.safetensors";
+  std::string bytes = read_file(file);
+  bytes.back() = static_cast<char>(bytes.back() + 1);
+  write_test_file(file, bytes);
+  for (const Verify verify : {Verify::kChecksums, Verify::kOnLoad}) {
+    std::vector<std::int64_t> failed;
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      try {
+        CheckpointReader(directory, {.verify = verify, .rank = rank, .num_ranks = kRanks}).load({});
+      } catch (const Error& error) {
+        EXPECT_THAT(error.message(), HasSubstr(file.string() + ": found checksum "));
+        failed.push_back(rank);
+      }
+    }
+    EXPECT_THAT(failed, ElementsAre(1));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,266 @@
+#include "tessera/checkpoint/read_files.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tessera/base/direct_file.h"
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t kAlignment = kDirectAlignment;
+constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20U;
+constexpr std::size_t kNumSlots = 6;    // chunks between the disk and those who take them
+constexpr std::size_t kNumReaders = 2;  // a disk is fastest with two reads under way
+// A gap between segments that is read through, because another access would take longer.
+constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;
+
+// Aligned bytes of a file.
+struct Chunk {
+  std::size_t file = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;  // not behind the file's
+};
+
+// Part of a segment that lies in one chunk.
+struct Piece {
+  std::size_t chunk = 0;
+  std::int64_t offset = 0;  // in the file
+  std::size_t size = 0;
+  std::byte* out = nullptr;
+  const FileRead::Segment* taker = nullptr;  // in place of out
+};
+
+struct Plan {
+  std::vector<Chunk> chunks;  // file by file, ascending
+  std::vector<Piece> pieces;  // in the order of the chunks
+};
+
+void add_chunks(std::vector<Chunk>& chunks, Chunk range) {
+  for (; range.begin < range.end; range.begin += kChunkBytes) {
+    chunks.push_back({.file = range.file,
+                      .begin = range.begin,
+                      .end = std::min(range.begin + kChunkBytes, range.end)});
+  }
+}
+
+// What has to be read of a file for its segments.
+void add_ranges(std::vector<Chunk>& chunks, std::size_t file, const FileRead& read) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+  for (const FileRead::Segment& segment : read.segments) {
+    ranges.emplace_back(segment.offset / kAlignment * kAlignment, segment.offset + segment.size());
+  }
+  std::ranges::sort(ranges);
+  Chunk open{.file = file};
+  for (const auto& [begin, end] : ranges) {
+    if (begin > open.end + kGapBytes) {
+      add_chunks(chunks, open);
+      open.begin = begin;
+    }
+    open.end = std::max(open.end, end);
+  }
+  add_chunks(chunks, open);
+}
+
+Plan make_plan(std::span<const FileRead> files) {
+  Plan plan;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::size_t first = plan.chunks.size();
+    if (files[i].digest) {
+      add_chunks(plan.chunks, {.file = i, .begin = 0, .end = files[i].size_bytes});
+    } else {
+      add_ranges(plan.chunks, i, files[i]);
+    }
+    const auto own = std::span(plan.chunks).subspan(first);
+    for (const FileRead::Segment& segment : files[i].segments) {
+      TESSERA_REQUIRE(segment.offset >= 0 && segment.offset <= files[i].size_bytes - segment.size(),
+                      ErrorCode::kInvalidArgument,
+                      "{} bytes from byte {} of the {} of {}",
+                      segment.size(),
+                      segment.offset,
+                      files[i].size_bytes,
+                      files[i].path.string());
+      // The first chunk that ends behind the segment's begin.
+      auto chunk = static_cast<std::size_t>(
+          std::ranges::upper_bound(own, segment.offset, {}, &Chunk::end) - own.begin());
+      for (std::int64_t done = 0; done < segment.size(); ++chunk) {
+        const std::int64_t at = segment.offset + done;
+        const std::int64_t count = std::min(own[chunk].end - at, segment.size() - done);
+        plan.pieces.push_back({.chunk = first + chunk,
+                               .offset = at,
+                               .size = static_cast<std::size_t>(count),
+                               .out = segment.take ? nullptr : segment.out.data() + done,
+                               .taker = segment.take ? &segment : nullptr});
+        done += count;
+      }
+    }
+  }
+  std::ranges::stable_sort(plan.pieces, {}, &Piece::chunk);
+  return plan;
+}
+
+// Readers fill slots with chunks; one thread copies them out, another makes checksums, both in
+// order. A slot is free for the chunk kNumSlots further on once both are done with it.
+class Pass {
+ public:
+  Pass(std::span<const FileRead> files, Plan plan)
+      : files_(files),
+        plan_(std::move(plan)),
+        memory_(std::min(kNumSlots, plan_.chunks.size()) * static_cast<std::size_t>(kChunkBytes)),
+        filled_(plan_.chunks.size(), false) {
+    for (const FileRead& file : files) {
+      // What is not read at all is not opened either.
+      readers_.push_back(file.digest || !file.segments.empty()
+                             ? std::make_unique<DirectReader>(file.path)
+                             : nullptr);
+      digests_.emplace_back();
+      if (file.digest && file.size_bytes == 0) {
+        digests_.back() = digest({});
+      }
+    }
+  }
+
+  std::vector<std::optional<FileDigest>> run() {
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < kNumReaders; ++i) {
+        threads.emplace_back([this] { guarded([this] { read(); }); });
+      }
+      threads.emplace_back([this] { guarded([this] { make_digests(); }); });
+      guarded([this] { copy_out(); });
+    }
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+    return std::move(digests_);
+  }
+
+ private:
+  template <class Body>
+  void guarded(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failure_ = failure_ ? failure_ : std::current_exception();
+      changed_.notify_all();
+    }
+  }
+
+  std::span<std::byte> slot(std::size_t chunk) const {
+    return memory_.bytes().subspan(chunk % kNumSlots * static_cast<std::size_t>(kChunkBytes),
+                                   static_cast<std::size_t>(kChunkBytes));
+  }
+
+  std::span<const std::byte> content(std::size_t chunk) const {
+    return slot(chunk).first(
+        static_cast<std::size_t>(plan_.chunks[chunk].end - plan_.chunks[chunk].begin));
+  }
+
+  // Waits for condition(); false where another thread has failed.
+  template <class Condition>
+  bool wait(const Condition& condition) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failure_ != nullptr || condition(); });
+    return failure_ == nullptr;
+  }
+
+  template <class Change>
+  void note(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+
+  std::size_t take() {
+    const std::lock_guard lock(mutex_);
+    return next_++;
+  }
+
+  void read() {
+    for (std::size_t i = take(); i < plan_.chunks.size(); i = take()) {
+      if (!wait([&] { return i < std::min(copied_, digested_) + kNumSlots; })) {
+        return;
+      }
+      const Chunk& chunk = plan_.chunks[i];
+      const auto size =
+          static_cast<std::size_t>((content(i).size() + kAlignment - 1) / kAlignment * kAlignment);
+      const std::size_t count = readers_[chunk.file]->read(chunk.begin, slot(i).first(size));
+      TESSERA_REQUIRE(count >= content(i).size(),
+                      ErrorCode::kInvalidData,
+                      "{}: found {} bytes, expected {}: truncated or damaged",
+                      files_[chunk.file].path.string(),
+                      chunk.begin + static_cast<std::int64_t>(count),
+                      files_[chunk.file].size_bytes);
+      note([&] { filled_[i] = true; });
+    }
+  }
+
+  void copy_out() {
+    auto piece = plan_.pieces.begin();
+    for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
+      if (!wait([&] { return filled_[i]; })) {
+        return;
+      }
+      for (; piece != plan_.pieces.end() && piece->chunk == i; ++piece) {
+        const std::byte* from = slot(i).data() + (piece->offset - plan_.chunks[i].begin);
+        if (piece->taker != nullptr) {
+          piece->taker->take({from, piece->size});
+        } else {
+          std::memcpy(piece->out, from, piece->size);
+        }
+      }
+      note([&] { copied_ = i + 1; });
+    }
+  }
+
+  void make_digests() {
+    std::unique_ptr<DigestBuilder> digest;
+    for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
+      const Chunk& chunk = plan_.chunks[i];
+      if (files_[chunk.file].digest) {
+        if (!wait([&] { return filled_[i]; })) {
+          return;
+        }
+        if (chunk.begin == 0) {
+          digest = std::make_unique<DigestBuilder>();
+        }
+        digest->append(content(i));
+        if (chunk.end == files_[chunk.file].size_bytes) {
+          digests_[chunk.file] = digest->digest();
+        }
+      }
+      note([&] { digested_ = i + 1; });
+    }
+  }
+
+  std::span<const FileRead> files_;
+  Plan plan_;
+  PageBuffer memory_;
+  std::vector<std::unique_ptr<DirectReader>> readers_;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::size_t next_ = 0;
+  std::vector<bool> filled_;
+  std::size_t copied_ = 0;
+  std::size_t digested_ = 0;
+  std::exception_ptr failure_;
+  std::vector<std::optional<FileDigest>> digests_;
+};
+
+}  // namespace
+
+std::vector<std::optional<FileDigest>> read_files(std::span<const FileRead> files) {
+  return Pass(files, make_plan(files)).run();
+}
+
+}  // namespace tessera

@@ -1,0 +1,141 @@
+#include "tessera/checkpoint/checkpoint.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/tensor_size.h"
+#include "tessera/cli/subcommands.h"
+#include "tessera/train/export_weights.h"
+#include "tessera/train/hugging_face.h"
+#include "tessera/train/resume.h"
+
+namespace tessera {
+namespace {
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+std::int64_t num_bytes(const CheckpointReader& reader) {
+  std::int64_t bytes = 0;
+  for (const ManifestFile& file : reader.files()) {
+    bytes += file.digest.size_bytes;
+  }
+  return bytes;
+}
+
+void verify(const std::filesystem::path& named) {
+  const std::filesystem::path path = require_checkpoint(named);
+  const CheckpointReader reader(path, {.verify = Verify::kChecksums});
+  print(format("{}: {} tensors, {} files, {}: every byte is as it was written\n",
+               path.string(),
+               reader.tensors().size(),
+               reader.files().size(),
+               format_bytes(num_bytes(reader))));
+}
+
+std::string describe(const ManifestSlice& slice) {
+  const TensorSlice& part = slice.part;
+  return format(
+      "    {} at {}{}  {}  {}\n",
+      format_shape(part.extent),
+      format_shape(part.offset),
+      is_box(part) ? "" : format(" elements {} to {}", part.begin, part.begin + part.count - 1),
+      slice.file,
+      slice.key);
+}
+
+void inspect(const std::filesystem::path& named) {
+  const std::filesystem::path path = require_checkpoint(named);
+  const CheckpointReader reader(path, {.verify = Verify::kSizes});
+  const CheckpointMeta& meta = reader.meta();
+  std::string text = format("{}\nstep {} ({} applied), {} tokens, seed {}\nmodel {}\n\nfiles\n",
+                            path.string(),
+                            meta.step,
+                            meta.applied_steps,
+                            format_grouped(meta.tokens_seen),
+                            meta.seed,
+                            meta.model);
+  for (const ManifestFile& file : reader.files()) {
+    text += format("  {}  {:>10}  xxh3_128 {}\n",
+                   file.name,
+                   format_bytes(file.digest.size_bytes),
+                   file.digest.xxh3_128);
+  }
+  text += "\ntensors\n";
+  for (const ManifestTensor& tensor : reader.tensors()) {
+    text += format("  {} {}  {}\n",
+                   to_string(tensor.role),
+                   tensor.name,
+                   tessera::describe(tensor.dtype, tensor.shape));
+    for (const ManifestSlice& slice : tensor.slices) {
+      text += describe(slice);
+    }
+  }
+  print(text);
+}
+
+void add_path_command(CLI::App& app,
+                      const std::string& name,
+                      const std::string& description,
+                      void (*body)(const std::filesystem::path&)) {
+  CLI::App& command = *app.add_subcommand(name, description);
+  // Shared with the callback, which lives as long as the command.
+  auto path = std::make_shared<std::filesystem::path>();
+  command
+      .add_option("CHECKPOINT", *path, "A checkpoint, or a run directory: its newest checkpoint")
+      ->required();
+  command.callback([path, body] { body(*path); });
+}
+
+void add_export(CLI::App& checkpoint) {
+  CLI::App& command = *checkpoint.add_subcommand(
+      "export", "Write the weights as a directory that Hugging Face's transformers load");
+  auto options = std::make_shared<ExportOptions>();
+  command
+      .add_option("CHECKPOINT",
+                  options->checkpoint,
+                  "A checkpoint, or a run directory: its newest checkpoint")
+      ->required();
+  command.add_option("OUT_DIR", options->output, "The directory to write; new or empty")
+      ->required();
+  command.callback([options] {
+    export_weights(*options);
+    print(format("{}: config.json and weights\n", options->output.string()));
+  });
+}
+
+void add_import(CLI::App& checkpoint) {
+  CLI::App& command =
+      *checkpoint.add_subcommand("import", "Make a checkpoint of weights in Hugging Face's form");
+  auto options = std::make_shared<ImportOptions>();
+  command.add_option("HF_DIR", options->source, "A directory with config.json and *.safetensors")
+      ->required();
+  command.add_option("-o,--output", options->checkpoint, "The checkpoint to write; must not exist")
+      ->required();
+  command.callback([options] {
+    import_weights(*options);
+    print(format("{}: a checkpoint of step 0\n", options->checkpoint.string()));
+  });
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app) {
+  CLI::App& checkpoint = *app.add_subcommand("checkpoint", "Look at checkpoints, take weights out");
+  checkpoint.require_subcommand(1);
+  add_path_command(checkpoint, "verify", "Check every byte of a checkpoint", verify);
+  add_path_command(checkpoint, "inspect", "Print what a checkpoint holds, and where", inspect);
+  add_export(checkpoint);
+  add_import(checkpoint);
+}
+
+}  // namespace tessera

@@ -1,0 +1,458 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/log.h"
+#include "tessera/base/machine.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/file_digest.h"
+#include "tessera/cli/subcommands.h"
+#include "tessera/data/corpus.h"
+#include "tessera/data/encode_files.h"
+#include "tessera/data/megatron.h"
+#include "tessera/data/tokenize_job.h"
+#include "tessera/tokenizer/tokenizer.h"
+#include "tessera/train/text_encoder.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// By the name of the file, .gz and .zst aside; what is no file but has a .idx is a pair's prefix.
+std::string_view format_of(std::filesystem::path path) {
+  if (compression_of(path) != Compression::kNone) {
+    path.replace_extension();
+  }
+  const std::filesystem::path extension = path.extension();
+  if (extension == ".jsonl" || extension == ".ndjson") {
+    return "jsonl";
+  }
+  std::error_code error;
+  const bool is_prefix = !std::filesystem::exists(path, error) &&
+                         std::filesystem::exists(path.string() + ".idx", error);
+  return extension == ".bin" || extension == ".idx" || is_prefix ? "megatron" : "text";
+}
+
+// What tokenize and inspect share.
+struct InputOptions {
+  std::vector<std::filesystem::path> files;
+  std::string format;  // empty: by the name of the first file
+  std::filesystem::path tokenizer;
+  TextOptions text = {.skip_setting = "--skip-broken"};
+};
+
+void add_input_options(CLI::App& command, InputOptions& input, const std::string& formats) {
+  command.add_option("FILE", input.files, "Input files, read in this order")->required();
+  command.add_option("--field", input.text.field, "Key of the text in the objects of jsonl")
+      ->capture_default_str();
+  command.add_option("--document-separator",
+                     input.text.document_separator,
+                     "Text that ends a document inside a file of text; else a file is one");
+  command.add_flag("--skip-broken",
+                   input.text.skip_broken,
+                   "Leave out and count lines of jsonl that are broken or lack the field");
+  command
+      .add_option("--unpacked-limit",
+                  input.text.unpacked_limit,
+                  "Bytes that a .gz or .zst file may unpack to")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--threads", input.text.threads, "Threads; 0: the cores that there are")
+      ->check(CLI::Range(0, 4096))
+      ->default_val(0);
+  command.footer(formats);
+}
+
+std::string_view chosen_format(const InputOptions& input) {
+  return input.format.empty() ? format_of(input.files.front()) : input.format;
+}
+
+TextOptions resolved(const InputOptions& input) {
+  TextOptions text = input.text;
+  text.format = chosen_format(input) == "jsonl" ? TextFormat::kJsonl : TextFormat::kText;
+  text.threads = text.threads > 0 ? text.threads : usable_cores();
+  return text;
+}
+
+// One line on stderr, in place where that is a terminal, else every so often.
+class TokenizeLine {
+ public:
+  void update(const TokenizeProgress& now) {
+    const Clock::time_point time = Clock::now();
+    first_bytes_ = first_bytes_.value_or(now.input_bytes);
+    if (time - last_ < (terminal_ ? kLiveInterval : kPlainInterval)) {
+      return;
+    }
+    last_ = time;
+    const double seconds = std::chrono::duration<double>(time - start_).count();
+    const double rate = static_cast<double>(now.input_bytes - first_bytes_.value_or(0)) / seconds;
+    const auto left = static_cast<double>(now.total_bytes - now.input_bytes);
+    const std::string line =
+        format("{} of {} ({:.0f} %)  {} tokens  {} documents  {}/s  {} left",
+               format_bytes(now.input_bytes),
+               format_bytes(now.total_bytes),
+               100.0 * static_cast<double>(now.input_bytes) /
+                   static_cast<double>(std::max<std::int64_t>(now.total_bytes, 1)),
+               format_count(static_cast<double>(now.tokens)),
+               format_count(static_cast<double>(now.documents)),
+               format_bytes(static_cast<std::int64_t>(rate)),
+               rate > 0 ? format_duration(left / rate) : "?");
+    std::fprintf(stderr, terminal_ ? "\r%s\033[K" : "%s\n", line.c_str());
+    std::fflush(stderr);
+    drawn_ = true;
+  }
+
+  ~TokenizeLine() {
+    if (terminal_ && drawn_) {
+      std::fputs("\n", stderr);
+    }
+  }
+
+  TokenizeLine() = default;
+  TokenizeLine(const TokenizeLine&) = delete;
+  TokenizeLine& operator=(const TokenizeLine&) = delete;
+
+ private:
+  static constexpr std::chrono::milliseconds kLiveInterval{200};
+  static constexpr std::chrono::milliseconds kPlainInterval{10'000};
+
+  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = terminal_ ? Clock::time_point() : start_;
+  std::optional<std::int64_t> first_bytes_;
+  bool drawn_ = false;
+};
+
+struct TokenizeCommand {
+  InputOptions input;
+  std::filesystem::path output;
+  bool no_bos = false;
+  bool no_eos = false;
+  bool force = false;
+};
+
+void tokenize(const TokenizeCommand& command) {
+  const auto start = Clock::now();
+  TESSERA_REQUIRE(chosen_format(command.input) != "megatron",
+                  ErrorCode::kInvalidConfig,
+                  "{} has the name of a file of tokens, expected text or jsonl: say --format if it "
+                  "is text",
+                  command.input.files.front().string());
+  const Tokenizer tokenizer = Tokenizer::load(command.input.tokenizer);
+  const std::string file = read_file(command.input.tokenizer);
+  TokenizeOptions options = {.text = resolved(command.input),
+                             .prefix = megatron_prefix(command.output),
+                             .type = token_type_for(tokenizer.vocab_size()),
+                             .encoder_name = digest(std::as_bytes(std::span(file))).xxh3_128,
+                             .force = command.force};
+  options.text.add_bos = !command.no_bos;
+  options.text.add_eos = !command.no_eos;
+  // Beside the output, where there must be room anyway.
+  options.text.scratch =
+      options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");
+  std::filesystem::create_directories(options.text.scratch);
+  TokenizeResult result;
+  {
+    TokenizeLine line;
+    options.progress = [&](const TokenizeProgress& now) { line.update(now); };
+    result = tokenize_to_megatron(command.input.files, text_encoder(tokenizer), options);
+  }
+  if (result.resumed_bytes > 0) {
+    log_info(format("went on behind the first {} of input, which an earlier run had done",
+                    format_bytes(result.resumed_bytes)));
+  }
+  if (result.state.num_skipped > 0) {
+    log_warning(describe_skipped(result.state));
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const auto read = static_cast<double>(result.end.input_bytes - result.resumed_bytes);
+  const std::string line =
+      format("{}.bin: {} tokens ({}); documents: {}; {} of input in {}, {}/s\n",
+             options.prefix.string(),
+             format_grouped(result.end.tokens),
+             to_string(options.type),
+             format_grouped(result.end.documents),
+             format_bytes(result.end.input_bytes),
+             format_duration(seconds),
+             format_bytes(static_cast<std::int64_t>(read / std::max(seconds, 1e-9))));
+  std::fputs(line.c_str(), stdout);
+}
+
+// How many lengths there are, by power of two, and what they sum to.
+class Lengths {
+ public:
+  void add(std::int64_t length) {
+    ++buckets_[static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(length)))];
+    least_ = count_ == 0 ? length : std::min(least_, length);
+    most_ = std::max(most_, length);
+    sum_ += length;
+    ++count_;
+  }
+
+  std::string describe(std::string_view unit) const {
+    const auto mean =
+        static_cast<double>(sum_) / static_cast<double>(std::max<std::int64_t>(count_, 1));
+    std::string text = format("{}: {}; documents: {}\nlengths: from {} to {}, mean {:.1f}\n",
+                              unit,
+                              format_grouped(sum_),
+                              format_grouped(count_),
+                              format_grouped(least_),
+                              format_grouped(most_),
+                              mean);
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      if (buckets_[i] > 0) {
+        const std::int64_t low = i == 0 ? 0 : std::int64_t{1} << (i - 1);
+        text += format("  {:>15} and more  {:>15}  {:5.1f} %\n",
+                       format_grouped(low),
+                       format_grouped(buckets_[i]),
+                       100.0 * static_cast<double>(buckets_[i]) / static_cast<double>(count_));
+      }
+    }
+    return text;
+  }
+
+ private:
+  std::array<std::int64_t, 65> buckets_{};
+  std::int64_t count_ = 0;
+  std::int64_t sum_ = 0;
+  std::int64_t least_ = 0;
+  std::int64_t most_ = 0;
+};
+
+struct InspectCommand {
+  InputOptions input;
+  std::string token_type = "u16";
+  std::int64_t samples = 3;
+  std::int64_t sample_length = 64;  // tokens, or bytes of text
+};
+
+// As a JSON-like string on one line: what is no printable ASCII or UTF-8 is escaped.
+std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '"' || c == '\\') {
+      out += format("\\{}", c);
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string ids(std::span<const std::int32_t> tokens) {
+  std::string text;
+  for (const std::int32_t token : tokens) {
+    text += format("{}{}", text.empty() ? "" : " ", token);
+  }
+  return text;
+}
+
+// The ids, and their text where the tokenizer is known and has them.
+std::string describe_tokens(std::span<const std::int32_t> tokens,
+                            const std::optional<Tokenizer>& tokenizer) {
+  const bool known = tokenizer && std::ranges::all_of(tokens, [&](std::int32_t id) {
+                       return id >= 0 && id < tokenizer->vocab_size();
+                     });
+  return known ? in_quotes(tokenizer->decode(tokens, {.skip_special = false})) : ids(tokens);
+}
+
+void inspect_corpus(const Corpus& corpus,
+                    const InspectCommand& command,
+                    const std::optional<Tokenizer>& tokenizer) {
+  Lengths lengths;
+  std::string samples;
+  for (std::int64_t i = 0; i < corpus.num_documents(); ++i) {
+    const std::int64_t start = corpus.document_start(i);
+    const std::int64_t length = corpus.document_start(i + 1) - start;
+    lengths.add(length);
+    if (i < command.samples) {
+      std::vector<std::int32_t> tokens(
+          static_cast<std::size_t>(std::min(length, command.sample_length)));
+      corpus.read(start, tokens);
+      samples += format("\n{}, {} tokens:\n{}{}\n",
+                        corpus.num_tokens() > start ? corpus.place(start) : "empty",
+                        length,
+                        describe_tokens(tokens, tokenizer),
+                        length > command.sample_length ? " .." : "");
+    }
+  }
+  std::fputs((lengths.describe("tokens") + samples).c_str(), stdout);
+}
+
+// Counts what it is given; texts are counted by an encoder whose tokens are bytes.
+class LengthSink : public DocumentSink {
+ public:
+  void append(std::span<const std::int32_t> tokens) override { open_ += std::ssize(tokens); }
+
+  void end_document() override {
+    lengths_.add(open_);
+    open_ = 0;
+  }
+
+  const Lengths& lengths() const { return lengths_; }
+
+ private:
+  Lengths lengths_;
+  std::int64_t open_ = 0;
+};
+
+// Keeps the first texts, up to a length.
+class TextSamples {
+ public:
+  explicit TextSamples(const InspectCommand& command) : command_(command) {}
+
+  void add(std::string_view text) {
+    if (num_ < command_.samples) {
+      ++num_;
+      const auto most = static_cast<std::size_t>(command_.sample_length);
+      samples_ += format("\ndocument {}, {} bytes:\n{}{}\n",
+                         num_,
+                         text.size(),
+                         in_quotes(text.substr(0, most)),
+                         text.size() > most ? " .." : "");
+    }
+  }
+
+  const std::string& text() const { return samples_; }
+
+ private:
+  const InspectCommand& command_;
+  std::int64_t num_ = 0;
+  std::string samples_;
+};
+
+void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>& tokenizer) {
+  TextOptions options = resolved(command.input);
+  options.add_bos = false;
+  options.add_eos = false;
+  TextSamples samples(command);
+  LengthSink bytes;
+  // Lengths need no ids: a block of them stands for as many bytes.
+  const std::vector<std::int32_t> block(std::size_t{1} << 16U);
+  TextOptions in_order = options;
+  in_order.threads = 1;
+  const ReadState end = encode_files(command.input.files,
+                                     {.encode =
+                                          [&](std::string_view text, const TokenSink& sink) {
+                                            samples.add(text);
+                                            for (std::size_t left = text.size(); left > 0;) {
+                                              const std::size_t count =
+                                                  std::min(left, block.size());
+                                              sink(std::span(block).first(count));
+                                              left -= count;
+                                            }
+                                          },
+                                      .bos = std::nullopt,
+                                      .eos = std::nullopt},
+                                     in_order,
+                                     {},
+                                     bytes);
+  std::string text = bytes.lengths().describe("bytes of text");
+  if (tokenizer) {
+    LengthSink tokens;
+    encode_files(command.input.files, text_encoder(*tokenizer), options, {}, tokens);
+    text += tokens.lengths().describe("tokens");
+  }
+  std::fputs((text + samples.text()).c_str(), stdout);
+  if (end.num_skipped > 0) {
+    log_warning(describe_skipped(end));
+  }
+}
+
+void inspect(const InspectCommand& command) {
+  std::optional<Tokenizer> tokenizer;
+  if (!command.input.tokenizer.empty()) {
+    tokenizer = Tokenizer::load(command.input.tokenizer);
+  }
+  const std::vector<std::filesystem::path>& files = command.input.files;
+  const std::string_view format = chosen_format(command.input);
+  if (format == "tokens") {
+    const TokenType type = command.token_type == "u32" ? TokenType::kU32 : TokenType::kU16;
+    const std::optional<std::int32_t> end = tokenizer ? tokenizer->eos() : std::nullopt;
+    inspect_corpus(Corpus::open_tokens(files, type, end), command, tokenizer);
+  } else if (format == "megatron") {
+    inspect_corpus(Corpus::open_megatron(files), command, tokenizer);
+  } else {
+    inspect_text(command, tokenizer);
+  }
+}
+
+void add_tokenize(CLI::App& data) {
+  CLI::App& command = *data.add_subcommand(
+      "tokenize", "Turn text into a Megatron data set, OUTPUT.bin and OUTPUT.idx");
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<TokenizeCommand>();
+  add_input_options(command,
+                    options->input,
+                    "Text and jsonl may be compressed (.gz, .zst). A run that was stopped goes on "
+                    "where it was\nwhen it is started again with the same arguments.");
+  command.add_option("--tokenizer", options->input.tokenizer, "The tokenizer.json")->required();
+  command.add_option("--output", options->output, "Path of the .bin and .idx, without these")
+      ->required();
+  command.add_option("--format", options->input.format, "text or jsonl; else by the first name")
+      ->check(CLI::IsMember({"text", "jsonl"}));
+  command.add_flag("--no-bos", options->no_bos, "Begin no document with BOS");
+  command.add_flag("--no-eos", options->no_eos, "End no document with EOS");
+  command.add_flag("--force", options->force, "Replace an output that exists");
+  command.callback([options] { tokenize(*options); });
+}
+
+void add_inspect(CLI::App& data) {
+  CLI::App& command =
+      *data.add_subcommand("inspect", "Print what data hold: counts, lengths, samples");
+  auto options = std::make_shared<InspectCommand>();
+  add_input_options(command,
+                    options->input,
+                    "Formats: text, jsonl (both may be .gz or .zst), tokens (bare ids), megatron "
+                    "(.bin and .idx).");
+  command.add_option("--tokenizer",
+                     options->input.tokenizer,
+                     "A tokenizer.json: counts tokens of text, decodes samples of tokens");
+  command.add_option("--format", options->input.format, "Else by the name of the first file")
+      ->check(CLI::IsMember({"text", "jsonl", "tokens", "megatron"}));
+  command.add_option("--token-type", options->token_type, "Of bare ids")
+      ->check(CLI::IsMember({"u16", "u32"}))
+      ->capture_default_str();
+  command.add_option("--samples", options->samples, "Documents to show")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      .add_option(
+          "--sample-length", options->sample_length, "Tokens, or bytes of text, of each to show")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.callback([options] { inspect(*options); });
+}
+
+}  // namespace
+
+void add_data(CLI::App& app) {
+  CLI::App& data = *app.add_subcommand("data", "Tokenize data, look at data");
+  data.require_subcommand(1);
+  add_tokenize(data);
+  add_inspect(data);
+}
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+#include "tessera/comm/agreement.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+std::string_view name(Operation operation) {
+  switch (operation) {
+    case Operation::kBarrier:
+      return "barrier";
+    case Operation::kAllGather:
+      return "all_gather";
+    case Operation::kReduceScatter:
+      return "reduce_scatter";
+    case Operation::kAllReduce:
+      return "all_reduce";
+    case Operation::kAllToAll:
+      return "all_to_all";
+  }
+  return "an unknown operation";
+}
+
+std::string to_string(const Call& call) {
+  const std::string text = format("{} of {} bytes", name(call.operation), call.bytes);
+  return call.stride_bytes == 0 ? text : format("{} in parts of {}", text, call.stride_bytes);
+}
+
+std::int64_t place_in_group(std::span<const std::int64_t> members,
+                            std::int64_t rank,
+                            std::int64_t num_ranks) {
+  std::vector<std::int64_t> sorted(members.begin(), members.end());
+  std::ranges::sort(sorted);
+  const bool distinct = std::ranges::adjacent_find(sorted) == sorted.end();
+  TESSERA_REQUIRE(
+      distinct && (sorted.empty() || (sorted.front() >= 0 && sorted.back() < num_ranks)),
+      ErrorCode::kInvalidArgument,
+      "a group of ranks {}: expected distinct ranks of [0, {})",
+      list_ranks(members),
+      num_ranks);
+  const auto own = std::ranges::find(members, rank);
+  TESSERA_REQUIRE(own != members.end(),
+                  ErrorCode::kInvalidArgument,
+                  "a group of ranks {}: expected rank {} among them",
+                  list_ranks(members),
+                  rank);
+  return own - members.begin();
+}
+
+std::string list_ranks(std::span<const std::int64_t> ranks) {
+  std::string text;
+  for (const std::int64_t rank : ranks) {
+    text += format("{}{}", text.empty() ? "" : ", ", rank);
+  }
+  return text;
+}
+
+std::string late_message(std::string_view doing,
+                         double deadline_seconds,
+                         std::span<const std::int64_t> arrived,
+                         std::span<const std::int64_t> missing) {
+  return format("{}: no answer within {} s; arrived: rank {}; missing: rank {}",
+                doing,
+                deadline_seconds,
+                list_ranks(arrived),
+                list_ranks(missing));
+}
+
+std::string mismatch_message(std::int64_t rank,
+                             const Call& call,
+                             std::int64_t other_rank,
+                             const Call& other_call) {
+  return format("rank {} calls {}, rank {} calls {}",
+                rank,
+                to_string(call),
+                other_rank,
+                to_string(other_call));
+}
+
+double WorldOptions::patience_seconds() const {
+  constexpr double kWhileStopping = 5;
+  const bool stops = stopping != nullptr && stopping();
+  return stops ? std::min(deadline_seconds, kWhileStopping) : deadline_seconds;
+}
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// The entry of the plugins libtessera_openmpi.so and libtessera_mpich.so: this folder's sources
+// compiled with the headers of one MPI library, TESSERA_MPI_LIBRARY.
+
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "tessera/comm/agreement.h"
+#include "tessera/comm/mpi/mpi_plugin.h"
+#include "tessera/comm/mpi/mpi_run.h"
+
+namespace tessera {
+namespace {
+
+class MpiWorld final : public World {
+ public:
+  explicit MpiWorld(std::shared_ptr<MpiRun> run) : run_(std::move(run)) {}
+
+  std::int64_t rank() const override { return run_->rank(); }
+
+  std::int64_t size() const override { return run_->size(); }
+
+  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
+                                      std::int64_t generation) override {
+    return make_mpi_communicator(run_, members, generation);
+  }
+
+  void abort(std::string_view reason) override { run_->abort(reason); }
+
+  void leave() override {
+    std::vector<std::int64_t> everybody(static_cast<std::size_t>(size()));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    constexpr std::int64_t kLastGeneration = -1;
+    group(everybody, kLastGeneration)->barrier();
+    run_->finalize();
+  }
+
+ private:
+  std::shared_ptr<MpiRun> run_;  // communicators use it too
+};
+
+World* join(const MpiLaunch& launch, const WorldOptions& options) {
+  return std::make_unique<MpiWorld>(std::make_shared<MpiRun>(launch, options)).release();
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" const tessera::MpiPlugin* tessera_mpi_plugin() {
+  static constexpr tessera::MpiPlugin kPlugin = {
+      .abi = tessera::kMpiPluginAbi,
+      .version = TESSERA_VERSION,
+      .library = tessera::MpiLibrary::TESSERA_MPI_LIBRARY,
+      .join = tessera::join};
+  return &kPlugin;
+}

@@ -1,0 +1,286 @@
+#include "tessera/comm/wired.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/quantize.h"
+#include "tessera/mesh/placement.h"
+
+namespace tessera {
+namespace {
+
+std::int64_t dtype_bytes(DType dtype) {
+  return static_cast<std::int64_t>(size_bytes(dtype));
+}
+
+std::int64_t product(LevelSizes sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// Whether elements travel as they are on every level.
+bool is_plain(const Wire& wire, DType dtype) {
+  return std::ranges::all_of(wire.formats,
+                             [&](WireFormat format) { return format == wire_format_of(dtype); });
+}
+
+std::int64_t plain_workspace_bytes(LevelSizes sizes, DType dtype, std::int64_t slice) {
+  return scratch_elements(sizes, slice) * dtype_bytes(dtype);
+}
+
+// Whether a reduction's level takes f32 sums as they are.
+bool folds_directly(WireFormat format, DType dtype) {
+  return format == WireFormat::kF32 && dtype == DType::kF32;
+}
+
+// The sums between the first level and the next, in f32.
+std::int64_t stage_bytes(LevelSizes sizes, std::int64_t slice) {
+  return scratch_elements(sizes, slice) * dtype_bytes(DType::kF32);
+}
+
+// What one level sends at most, with this rank's own part.
+std::int64_t exchange_bytes(LevelSizes sizes, const Wire& wire, DType dtype, std::int64_t slice) {
+  std::int64_t most = 0;
+  std::int64_t elements = slice * product(sizes);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (!folds_directly(wire.formats[i], dtype)) {
+      most = std::max(most, wire_bytes({.format = wire.formats[i], .block = wire.block}, elements));
+    }
+    elements /= sizes[i];
+  }
+  return most;
+}
+
+std::vector<std::int64_t> sizes_of(Levels levels) {
+  std::vector<std::int64_t> sizes;
+  for (const Communicator* level : levels) {
+    sizes.push_back(level->size());
+  }
+  return sizes;
+}
+
+void require_levels(std::size_t levels, const Wire& wire) {
+  TESSERA_CHECK(wire.formats.empty() || wire.formats.size() == levels,
+                "{} wire formats for {} levels",
+                wire.formats.size(),
+                levels);
+}
+
+// One level of a reduction: target = the sum of what everybody's `stage` has in this rank's place,
+// where parts are target.count elements. `room` holds twice what the level sends.
+void exchange(Communicator& level,
+              const Encoding& encoding,
+              const ConstElements& stage,
+              const Elements& target,
+              std::byte* room,
+              int threads) {
+  const std::int64_t part_bytes = wire_bytes(encoding, target.count);
+  const auto all_bytes = static_cast<std::size_t>(part_bytes * level.size());
+  encode(stage, target.count * level.size(), encoding, room, threads);
+  std::byte* const received = room + all_bytes;
+  level.all_to_all({room, all_bytes}, {received, all_bytes});
+  std::vector<const std::byte*> parts;
+  for (std::int64_t rank = 0; rank < level.size(); ++rank) {
+    parts.push_back(received + rank * part_bytes);
+  }
+  decode_sum(parts, encoding, target, threads);
+}
+
+// The levels [first, end) that a gather crosses with the same codes: the outermost of one format.
+std::size_t first_of_run(const WireFormats& formats) {
+  const auto other = std::find_if(formats.rbegin(), formats.rend(), [&](WireFormat format) {
+    return format != formats.back();
+  });
+  return static_cast<std::size_t>(formats.rend() - other);
+}
+
+// The formats of the levels inside a run.
+Wire inside(const Wire& wire, std::size_t first) {
+  return {.formats = WireFormats(wire.formats.begin(),
+                                 wire.formats.begin() + static_cast<std::ptrdiff_t>(first)),
+          .block = wire.block};
+}
+
+// Gathers a slice over levels of one format, encoded once. `room` holds the codes of all.
+void gather_codes(Levels levels,
+                  const Encoding& encoding,
+                  const ConstElements& slice,
+                  const Elements& all,
+                  std::byte* room,
+                  int threads) {
+  const std::int64_t padded = slice.count * num_ranks(levels);
+  std::span<std::byte> place(room, static_cast<std::size_t>(wire_bytes(encoding, padded)));
+  std::vector<std::span<std::byte>> wholes;
+  for (const Communicator* level : levels) {
+    wholes.push_back(place);
+    const std::size_t part = place.size() / static_cast<std::size_t>(level->size());
+    place = place.subspan(static_cast<std::size_t>(level->rank()) * part, part);
+  }
+  encode(slice, slice.count, encoding, place.data(), threads);
+  for (std::size_t i = levels.size(); i-- > 0;) {
+    levels[i]->all_gather(place, wholes[i], place.size());
+    place = wholes[i];
+  }
+  const std::array<const std::byte*, 1> codes = {room};
+  decode_sum(codes, encoding, all, threads);
+}
+
+}  // namespace
+
+std::int64_t reduce_workspace_bytes(LevelSizes sizes,
+                                    const Wire& wire,
+                                    DType dtype,
+                                    std::int64_t slice) {
+  if (is_plain(wire, dtype)) {
+    return plain_workspace_bytes(sizes, dtype, slice);
+  }
+  return stage_bytes(sizes, slice) + 2 * exchange_bytes(sizes, wire, dtype, slice);
+}
+
+void reduce_slices(Levels levels,
+                   const Wire& wire,
+                   const ConstElements& all,
+                   const Elements& slice,
+                   std::byte* workspace,
+                   int threads) {
+  require_levels(levels.size(), wire);
+  if (is_plain(wire, all.dtype)) {
+    reduce_slices(Fold::kSum, levels, all, slice, workspace);
+    return;
+  }
+  std::byte* const room = workspace + stage_bytes(sizes_of(levels), slice.count);
+  std::int64_t stride = slice.count * num_ranks(levels);
+  ConstElements stage = all;
+  Elements held = {};  // the stage, once it is in the workspace
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    Communicator& level = *levels[i];
+    const bool is_last = i + 1 == levels.size();
+    stride /= level.size();
+    Elements target =
+        is_last ? slice : Elements{.dtype = DType::kF32, .data = workspace, .count = stride};
+    if (folds_directly(wire.formats[i], all.dtype)) {
+      if (i > 0 && !is_last) {
+        target.data = held.data + level.rank() * stride * dtype_bytes(DType::kF32);
+      }
+      reduce_level(Fold::kSum, level, stage, target);
+    } else {
+      const Encoding encoding = {.format = wire.formats[i], .block = wire.block};
+      exchange(level, encoding, stage, target, room, threads);
+    }
+    held = target;
+    stage = held;
+  }
+}
+
+std::int64_t gather_workspace_bytes(LevelSizes sizes,
+                                    const Wire& wire,
+                                    DType dtype,
+                                    std::int64_t slice) {
+  if (is_plain(wire, dtype)) {
+    return plain_workspace_bytes(sizes, dtype, slice);
+  }
+  const std::size_t first = first_of_run(wire.formats);
+  const LevelSizes run = sizes.subspan(first);
+  const std::int64_t gathered = slice * product(run);
+  const Encoding encoding = {.format = wire.formats.back(), .block = wire.block};
+  const std::int64_t run_bytes = encoding.format == wire_format_of(dtype)
+                                     ? plain_workspace_bytes(run, dtype, slice)
+                                     : wire_bytes(encoding, gathered);
+  if (first == 0) {
+    return run_bytes;
+  }
+  // What the run gathered, and then room for it and for the levels inside in turn.
+  return gathered * dtype_bytes(dtype) +
+         std::max(run_bytes,
+                  gather_workspace_bytes(sizes.first(first), inside(wire, first), dtype, gathered));
+}
+
+void gather_slices(Levels levels,
+                   const Wire& wire,
+                   const ConstElements& slice,
+                   const Elements& all,
+                   std::byte* workspace,
+                   int threads) {
+  require_levels(levels.size(), wire);
+  if (is_plain(wire, slice.dtype)) {
+    gather_slices(levels, slice, all, workspace);
+    return;
+  }
+  const std::size_t first = first_of_run(wire.formats);
+  const Levels run = levels.subspan(first);
+  const Encoding encoding = {.format = wire.formats.back(), .block = wire.block};
+  if (first == 0) {
+    gather_codes(run, encoding, slice, all, workspace, threads);
+    return;
+  }
+  const Elements gathered = {
+      .dtype = slice.dtype, .data = workspace, .count = slice.count * num_ranks(run)};
+  std::byte* const room = workspace + ConstElements(gathered).bytes();
+  if (encoding.format == wire_format_of(slice.dtype)) {
+    gather_slices(run, slice, gathered, room);
+  } else {
+    gather_codes(run, encoding, slice, gathered, room, threads);
+  }
+  gather_slices(levels.first(first), inside(wire, first), gathered, all, room, threads);
+}
+
+void round_as_gathered(const Wire& wire, const Elements& values, int threads) {
+  if (is_plain(wire, values.dtype)) {
+    return;
+  }
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20U;  // whole blocks
+  const std::int64_t element = dtype_bytes(values.dtype);
+  WireFormats runs = wire.formats;
+  runs.erase(std::unique(runs.begin(), runs.end()), runs.end());
+  std::vector<std::byte> room;
+  for (std::int64_t begin = 0; begin < values.count; begin += kPiece) {
+    const Elements piece = {.dtype = values.dtype,
+                            .data = values.data + begin * element,
+                            .count = std::min(kPiece, values.count - begin)};
+    for (auto format = runs.rbegin(); format != runs.rend(); ++format) {
+      const Encoding encoding = {.format = *format, .block = wire.block};
+      const std::int64_t unit = block_elements(encoding);
+      const std::int64_t padded = (piece.count + unit - 1) / unit * unit;
+      room.resize(static_cast<std::size_t>(wire_bytes(encoding, padded)));
+      encode(piece, padded, encoding, room.data(), threads);
+      const std::array<const std::byte*, 1> codes = {room.data()};
+      decode_sum(codes, encoding, piece, threads);
+    }
+  }
+}
+
+std::int64_t all_reduce_workspace_bytes(LevelSizes sizes,
+                                        const Wire& wire,
+                                        DType dtype,
+                                        std::int64_t all) {
+  if (is_plain(wire, dtype)) {
+    return 0;
+  }
+  const std::int64_t slice = padded_elements(all, product(sizes)) / product(sizes);
+  return slice * dtype_bytes(dtype) + std::max(reduce_workspace_bytes(sizes, wire, dtype, slice),
+                                               gather_workspace_bytes(sizes, wire, dtype, slice));
+}
+
+void all_reduce_slices(Levels levels,
+                       const Wire& wire,
+                       const ConstElements& in,
+                       const Elements& out,
+                       std::byte* workspace,
+                       int threads) {
+  require_levels(levels.size(), wire);
+  if (is_plain(wire, in.dtype)) {
+    all_reduce_slices(levels, in, out);
+    return;
+  }
+  const std::int64_t ranks = num_ranks(levels);
+  const Elements slice = {
+      .dtype = in.dtype, .data = workspace, .count = padded_elements(in.count, ranks) / ranks};
+  std::byte* const room = workspace + ConstElements(slice).bytes();
+  reduce_slices(levels, wire, in, slice, room, threads);
+  gather_slices(levels, wire, slice, out, room, threads);
+}
+
+}  // namespace tessera

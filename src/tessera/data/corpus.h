@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tessera/data/token_stream.h"
+#include "tessera/data/token_type.h"
+
+namespace tessera {
+
+// Tokens of one source of data, one behind the other, and where its documents begin; they stay in
+// the files that hold them. Immutable and safe to read from several threads.
+class Corpus {
+ public:
+  Corpus();
+  explicit Corpus(TokenStream stream);
+  ~Corpus();
+  Corpus(Corpus&& other) noexcept;
+  Corpus& operator=(Corpus&& other) noexcept;
+  Corpus(const Corpus&) = delete;
+  Corpus& operator=(const Corpus&) = delete;
+
+  // Files of bare ids, one behind the other; a document ends behind each `end` and with each file.
+  // Errors: kInvalidData naming a file that is empty, unreadable or holds a part of an id.
+  static Corpus open_tokens(std::span<const std::filesystem::path> files,
+                            TokenType type,
+                            std::optional<std::int32_t> end);
+
+  // Megatron data sets; each path is PREFIX, PREFIX.bin or PREFIX.idx. Errors: kInvalidData and
+  // kUnsupported as MegatronIndex, and kInvalidData where the index is not that of the .bin.
+  static Corpus open_megatron(std::span<const std::filesystem::path> paths);
+
+  std::int64_t num_tokens() const;
+  std::int64_t num_documents() const;
+
+  // Number of its first token; that of the end for num_documents().
+  std::int64_t document_start(std::int64_t document) const;
+
+  // How many documents begin at or before `token`. O(log documents).
+  std::int64_t documents_up_to(std::int64_t token) const;
+
+  // out[i] = token first + i; kNoToken for what is no i32. Errors: kInvalidArgument unless they are
+  // there.
+  void read(std::int64_t first, std::span<std::int32_t> out) const;
+
+  // The file that holds a token and its number there, for messages.
+  std::string place(std::int64_t token) const;
+
+ private:
+  class Segment;
+  class StreamSegment;
+  class RawSegment;
+  class MegatronSegment;
+
+  // The last segment that begins at or before `value`, by one of its counts.
+  const Segment& segment_at(std::int64_t value, std::int64_t Segment::* begin) const;
+  void add(std::unique_ptr<Segment> segment);
+
+  std::vector<std::unique_ptr<Segment>> segments_;
+};
+
+}  // namespace tessera

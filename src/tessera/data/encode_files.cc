@@ -1,0 +1,377 @@
+#include "tessera/data/encode_files.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/units.h"
+#include "tessera/data/jsonl.h"
+#include "tessera/data/stretch_reader.h"
+
+namespace tessera {
+namespace {
+
+// Stretches that wait for one before them to be given, a thread.
+constexpr std::size_t kWaitingPerThread = 8;
+
+// Tokens of a spooled text after which its pages are given back.
+constexpr std::size_t kReleaseTokens = std::size_t{1} << 20U;
+
+// A part of a document.
+struct Piece {
+  std::string_view text;
+  bool opens;
+  bool closes;
+};
+
+struct EncodedPiece {
+  std::size_t end;  // of its tokens, in those of the stretch
+  bool closes;
+};
+
+struct BrokenLine {
+  std::int64_t line;  // from 0, in the stretch
+  std::string problem;
+};
+
+struct EncodedStretch {
+  Stretch source;  // its bytes are gone, unless they are spooled
+  std::vector<std::int32_t> tokens;
+  std::vector<EncodedPiece> pieces;
+  std::vector<BrokenLine> broken;
+  std::int64_t num_lines = 0;
+  std::int64_t num_documents = 0;  // that were closed
+  std::exception_ptr error;
+};
+
+// Calls body(piece) with the parts of documents of a stretch of text.
+template <class Body>
+void for_each_piece(const Stretch& stretch, std::string_view separator, const Body& body) {
+  std::string_view rest = stretch.text();
+  bool opens = stretch.opens;
+  while (!separator.empty()) {
+    const std::size_t at = rest.find(separator);
+    if (at == std::string_view::npos) {
+      break;
+    }
+    if (at > 0 || !opens) {
+      body(Piece{.text = rest.substr(0, at), .opens = opens, .closes = true});
+    }
+    rest.remove_prefix(at + separator.size());
+    opens = true;
+  }
+  if (!rest.empty() || !opens) {
+    body(Piece{.text = rest, .opens = opens, .closes = stretch.closes});
+  }
+}
+
+void check_files(std::span<const std::filesystem::path> files) {
+  TESSERA_REQUIRE(
+      !files.empty(), ErrorCode::kInvalidData, "no data files given: expected at least one");
+  // A bad last file must not cost the time of encoding all the others.
+  for (const std::filesystem::path& path : files) {
+    const ByteStream opens(path);
+    std::error_code error;
+    TESSERA_REQUIRE(std::filesystem::file_size(path, error) > 0,
+                    ErrorCode::kInvalidData,
+                    "{} is empty: expected text",
+                    path.string());
+  }
+}
+
+// The threads take stretches from the reader in turn, encode them side by side, and give them to
+// the sink in the order of the files; whoever has the next one gives it.
+class Pipeline {
+ public:
+  Pipeline(std::span<const std::filesystem::path> files,
+           const TextEncoder& encoder,
+           const TextOptions& options,
+           const ReadState& start,
+           DocumentSink& sink)
+      : files_(files),
+        encoder_(encoder),
+        options_(options),
+        sink_(sink),
+        reader_(files, options, encoder.cuts_after_words, start),
+        state_(start) {}
+
+  ReadState run() {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < options_.threads; ++i) {
+      helpers.emplace_back([this] { work(); });
+    }
+    work();
+    helpers.clear();
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+    return state_;
+  }
+
+ private:
+  struct Ticket {
+    std::int64_t number;
+    EncodedStretch encoded;  // its source, or the error of reading it
+  };
+
+  void work() {
+    while (std::optional<Ticket> ticket = take()) {
+      encode(ticket->encoded);
+      if (!give(std::move(*ticket))) {
+        return;
+      }
+    }
+  }
+
+  // The next stretch; nothing at the end, and once anything has failed.
+  std::optional<Ticket> take() {
+    const std::scoped_lock lock(reader_mutex_);
+    if (reader_ended_) {
+      return std::nullopt;
+    }
+    Ticket ticket{.number = num_taken_, .encoded = {}};
+    try {
+      std::optional<Stretch> stretch = reader_.next();
+      if (!stretch) {
+        reader_ended_ = true;
+        return std::nullopt;
+      }
+      ticket.encoded.source = std::move(*stretch);
+    } catch (...) {
+      ticket.encoded.error = std::current_exception();
+      reader_ended_ = true;
+    }
+    ++num_taken_;
+    return ticket;
+  }
+
+  void encode(EncodedStretch& encoded) const {
+    const Stretch& stretch = encoded.source;
+    if (encoded.error || stretch.spool || stretch.is_too_long) {
+      return;
+    }
+    try {
+      if (options_.format == TextFormat::kJsonl) {
+        encode_lines(encoded);
+      } else {
+        for_each_piece(stretch, options_.document_separator, [&](const Piece& piece) {
+          encode_piece(piece, encoded);
+        });
+      }
+    } catch (...) {
+      encoded.error = std::current_exception();
+    }
+    encoded.source.bytes = {};
+  }
+
+  void encode_lines(EncodedStretch& encoded) const {
+    std::string text;
+    for (std::string_view rest = encoded.source.bytes; !rest.empty(); ++encoded.num_lines) {
+      const std::string_view line = take_line(rest);
+      if (is_blank(line)) {
+        continue;
+      }
+      std::string problem = parse_jsonl_line(line, options_.field, text);
+      if (!problem.empty()) {
+        encoded.broken.push_back({.line = encoded.num_lines, .problem = std::move(problem)});
+      } else if (!text.empty()) {
+        encode_piece({.text = text, .opens = true, .closes = true}, encoded);
+      }
+    }
+  }
+
+  void encode_piece(const Piece& piece, EncodedStretch& encoded) const {
+    std::vector<std::int32_t>& tokens = encoded.tokens;
+    if (piece.opens && options_.add_bos && encoder_.bos) {
+      tokens.push_back(*encoder_.bos);
+    }
+    if (!piece.text.empty()) {
+      encoder_.encode(piece.text, [&](std::span<const std::int32_t> part) {
+        tokens.insert(tokens.end(), part.begin(), part.end());
+      });
+    }
+    if (piece.closes && options_.add_eos && encoder_.eos) {
+      tokens.push_back(*encoder_.eos);
+    }
+    encoded.num_documents += piece.closes ? 1 : 0;
+    encoded.pieces.push_back({.end = tokens.size(), .closes = piece.closes});
+  }
+
+  // Gives the stretch and those that waited for it to the sink, or lets it wait; false once
+  // anything has failed.
+  bool give(Ticket ticket) {
+    std::unique_lock lock(sink_mutex_);
+    const std::size_t most = kWaitingPerThread * static_cast<std::size_t>(options_.threads);
+    turn_.wait(lock,
+               [&] { return error_ || ticket.number == num_given_ || waiting_.size() < most; });
+    if (error_) {
+      return false;
+    }
+    waiting_.emplace(ticket.number, std::move(ticket.encoded));
+    try {
+      for (auto first = waiting_.begin(); first != waiting_.end() && first->first == num_given_;
+           first = waiting_.erase(first)) {
+        write(first->second);
+        ++num_given_;
+      }
+    } catch (...) {
+      error_ = std::current_exception();
+      const std::scoped_lock reader_lock(reader_mutex_);
+      reader_ended_ = true;
+    }
+    turn_.notify_all();
+    return !error_;
+  }
+
+  void write(EncodedStretch& encoded) {
+    const Stretch& stretch = encoded.source;
+    if (encoded.error) {
+      std::rethrow_exception(encoded.error);
+    }
+    report_broken(encoded);
+    if (stretch.spool) {
+      write_spooled(stretch);
+    }
+    std::size_t begin = 0;
+    for (const EncodedPiece& piece : encoded.pieces) {
+      append(std::span(encoded.tokens).subspan(begin, piece.end - begin));
+      begin = piece.end;
+      if (piece.closes) {
+        end_document();
+      }
+    }
+    state_.document_open = !stretch.closes;
+    state_.lines += encoded.num_lines;
+    state_.file_documents += encoded.num_documents;
+    state_.offset = stretch.end_offset;
+    state_.input_bytes = stretch.input_bytes;
+    if (stretch.ends_file) {
+      end_file();
+    }
+    sink_.reached(state_);
+  }
+
+  // A text without a place to cut is encoded in the order of the documents, its tokens written as
+  // they come.
+  void write_spooled(const Stretch& stretch) {
+    if (stretch.opens && options_.add_bos && encoder_.bos) {
+      append({&*encoder_.bos, 1});
+    }
+    std::size_t held = 0;
+    encoder_.encode(stretch.text(), [&](std::span<const std::int32_t> tokens) {
+      append(tokens);
+      held += tokens.size();
+      if (held >= kReleaseTokens) {
+        stretch.spool->release_pages();
+        held = 0;
+      }
+    });
+    if (stretch.closes) {
+      if (options_.add_eos && encoder_.eos) {
+        append({&*encoder_.eos, 1});
+      }
+      end_document();
+      ++state_.file_documents;
+    }
+  }
+
+  void append(std::span<const std::int32_t> tokens) {
+    if (!tokens.empty()) {
+      sink_.append(tokens);
+      state_.open_tokens += static_cast<std::int64_t>(tokens.size());
+    }
+  }
+
+  void end_document() {
+    if (state_.open_tokens > 0) {
+      sink_.end_document();
+    }
+    state_.open_tokens = 0;
+  }
+
+  std::string place(std::int64_t line) const {
+    return format(
+        "{}:{}", files_[static_cast<std::size_t>(state_.file)].string(), state_.lines + line + 1);
+  }
+
+  void report_broken(const EncodedStretch& encoded) {
+    TESSERA_REQUIRE(!encoded.source.is_too_long,
+                    ErrorCode::kInvalidData,
+                    "{}: a line of more than {}: expected a document a line",
+                    place(0),
+                    format_bytes(options_.line_limit));
+    for (const BrokenLine& broken : encoded.broken) {
+      TESSERA_REQUIRE(options_.skip_broken,
+                      ErrorCode::kInvalidData,
+                      "{}: {} (with {} such lines are left out and counted)",
+                      place(broken.line),
+                      broken.problem,
+                      options_.skip_setting);
+      if (state_.num_skipped == 0) {
+        state_.first_skipped = format("{}: {}", place(broken.line), broken.problem);
+      }
+      ++state_.num_skipped;
+    }
+  }
+
+  void end_file() {
+    const std::string name = files_[static_cast<std::size_t>(state_.file)].string();
+    TESSERA_REQUIRE(state_.offset > 0, ErrorCode::kInvalidData, "{} is empty: expected text", name);
+    TESSERA_REQUIRE(
+        state_.file_documents > 0 || state_.num_skipped > 0,
+        ErrorCode::kInvalidData,
+        "{} holds {}: expected text",
+        name,
+        options_.format == TextFormat::kJsonl ? "no documents" : "document separators only");
+    ++state_.file;
+    state_.offset = 0;
+    state_.lines = 0;
+    state_.file_documents = 0;
+  }
+
+  std::span<const std::filesystem::path> files_;
+  const TextEncoder& encoder_;
+  const TextOptions& options_;
+  DocumentSink& sink_;
+
+  std::mutex reader_mutex_;  // taken last, where both are
+  StretchReader reader_;
+  std::int64_t num_taken_ = 0;
+  bool reader_ended_ = false;
+
+  std::mutex sink_mutex_;
+  std::condition_variable turn_;
+  std::map<std::int64_t, EncodedStretch> waiting_;
+  std::int64_t num_given_ = 0;
+  ReadState state_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+ReadState encode_files(std::span<const std::filesystem::path> files,
+                       const TextEncoder& encoder,
+                       const TextOptions& options,
+                       const ReadState& start,
+                       DocumentSink& sink) {
+  check_files(files);
+  return Pipeline(files, encoder, options, start, sink).run();
+}
+
+std::string describe_skipped(const ReadState& state) {
+  return format("skipped {} broken line{}, the first {}",
+                format_grouped(state.num_skipped),
+                state.num_skipped == 1 ? "" : "s",
+                state.first_skipped);
+}
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tessera/data/byte_stream.h"
+
+namespace tessera {
+
+using TokenSink = std::function<void(std::span<const std::int32_t> tokens)>;
+
+// What the data needs of a tokenizer. `encode` gives the tokens of `text` to `sink` part by part.
+// It is called from several threads at once, and takes any bytes: what is not valid UTF-8 is its to
+// encode as bytes.
+struct TextEncoder {
+  std::function<void(std::string_view text, const TokenSink& sink)> encode;
+  std::optional<std::int32_t> bos;
+  std::optional<std::int32_t> eos;
+  // Whether the tokens of a text are those of its two parts, joined, wherever it is cut between an
+  // ASCII letter or digit and an ASCII space, tab, line feed or carriage return. Then a long
+  // document is encoded in parts, by all threads.
+  bool cuts_after_words = false;
+};
+
+enum class TextFormat { kText, kJsonl };
+
+struct TextOptions {
+  TextFormat format = TextFormat::kText;
+  std::string document_separator = {};  // of text; empty: one file is one document
+  std::string field = "text";           // of JSONL: the key of the text
+  bool skip_broken = false;  // of JSONL: leave lines out that are not what they should be
+  std::string skip_setting = "data.skip_broken";      // its name, for messages
+  std::int64_t unpacked_limit = kUnpackedLimitBytes;  // of each compressed file
+  std::int64_t line_limit = std::int64_t{64} << 20U;  // bytes of a line of JSONL
+  bool add_bos = true;                                // where the encoder has one
+  bool add_eos = true;
+  int threads = 1;
+  // Where large stretches of text lie that cannot be cut, in a file without a name.
+  std::filesystem::path scratch = std::filesystem::temp_directory_path();
+};
+
+// How far the files are read and encoded: reading may go on from here, in another process too.
+struct ReadState {
+  std::int64_t file = 0;            // index
+  std::int64_t offset = 0;          // in its unpacked bytes
+  bool document_open = false;       // the bytes before `offset` end inside a document
+  std::int64_t open_tokens = 0;     // of that document, already given
+  std::int64_t lines = 0;           // of JSONL: in the file, before `offset`
+  std::int64_t file_documents = 0;  // that the file has given
+  std::int64_t num_skipped = 0;     // lines
+  std::string first_skipped = {};   // place and reason
+  std::int64_t input_bytes = 0;     // read of all files, as they lie on disk
+
+  bool operator==(const ReadState&) const = default;
+};
+
+// Takes the documents in order, from one thread at a time.
+class DocumentSink {
+ public:
+  virtual ~DocumentSink() = default;
+  virtual void append(std::span<const std::int32_t> tokens) = 0;
+  // All tokens since the document before are one; there is at least one.
+  virtual void end_document() = 0;
+
+  // Everything up to `state` has been given.
+  virtual void reached(const ReadState& /*state*/) {}
+};
+
+// Reads `files` from `start` on, encodes them on options.threads threads and gives the documents to
+// `sink`. A document is BOS, its tokens, EOS; empty ones are dropped. What the sink gets depends
+// neither on threads nor on where a run before it stopped, and memory not on the size of the files:
+// some MiB a thread. Returns the state at the end.
+// Errors: kInvalidData naming the file and the reason (missing, unreadable, empty, no text), in
+// JSONL FILE:LINE; kDeviceError where `scratch` is full. The error is that of the first bad place.
+ReadState encode_files(std::span<const std::filesystem::path> files,
+                       const TextEncoder& encoder,
+                       const TextOptions& options,
+                       const ReadState& start,
+                       DocumentSink& sink);
+
+// "skipped 3 broken lines, the first a.jsonl:7: ..".
+std::string describe_skipped(const ReadState& state);
+
+}  // namespace tessera

@@ -1,0 +1,248 @@
+#include "tessera/data/encode_files.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/random.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/data/test_compress.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+
+// The documents as strings: a token is a byte, '<' before and '>' behind.
+class TextSink : public DocumentSink {
+ public:
+  void append(std::span<const std::int32_t> tokens) override {
+    for (const std::int32_t token : tokens) {
+      open += static_cast<char>(token);
+    }
+  }
+
+  void end_document() override {
+    documents.push_back(open);
+    open.clear();
+  }
+
+  void reached(const ReadState& state) override { states.push_back(state); }
+
+  std::vector<std::string> documents;
+  std::string open;
+  std::vector<ReadState> states;
+};
+
+// Throws at the state with this number.
+class StoppingSink : public TextSink {
+ public:
+  struct Stop {};
+
+  explicit StoppingSink(std::size_t last) : last_(last) {}
+
+  void reached(const ReadState& state) override {
+    TextSink::reached(state);
+    if (states.size() > last_) {
+      throw Stop();
+    }
+  }
+
+ private:
+  std::size_t last_;
+};
+
+TextEncoder byte_encoder(bool cuts_after_words = false) {
+  const auto encode = [](std::string_view text, const TokenSink& sink) {
+    const std::vector<std::int32_t> tokens(text.begin(), text.end());
+    sink(std::span(tokens).first(tokens.size() / 2));
+    sink(std::span(tokens).subspan(tokens.size() / 2));
+  };
+  return {.encode = encode, .bos = '<', .eos = '>', .cuts_after_words = cuts_after_words};
+}
+
+class EncodeFilesTest : public ::testing::Test {
+ protected:
+  std::filesystem::path write(std::string_view name, std::string_view text) const {
+    write_test_file(directory_.path() / name, text);
+    return directory_.path() / name;
+  }
+
+  std::vector<std::string> documents(const std::vector<std::filesystem::path>& files,
+                                     const TextOptions& options,
+                                     bool cuts_after_words = false) const {
+    TextSink sink;
+    encode_files(files, byte_encoder(cuts_after_words), options, {}, sink);
+    EXPECT_EQ(sink.open, "");
+    return sink.documents;
+  }
+
+  std::string refusal(const std::vector<std::filesystem::path>& files,
+                      const TextOptions& options) const {
+    return error_of(ErrorCode::kInvalidData, [&] { documents(files, options); });
+  }
+
+  TestDirectory directory_;
+};
+
+TextOptions jsonl(bool skip_broken = false) {
+  TextOptions options;
+  options.format = TextFormat::kJsonl;
+  options.skip_broken = skip_broken;
+  return options;
+}
+
+TEST_F(EncodeFilesTest, ALineOfJsonlIsADocument) {
+  EXPECT_THAT(documents({write("a",
+                               "{\"text\": \"one\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"two\\n\"}\r"
+                               "{\"text\": \"three\"}"),
+                         write("b", "{\"text\":\"four\"}\n")},
+                        jsonl()),
+              ElementsAre("<one>", "<two\n>", "<three>", "<four>"));
+}
+
+TEST_F(EncodeFilesTest, ABrokenLineIsNamedWhateverTheThreads) {
+  std::string text;
+  for (int i = 1; i <= 60'000; ++i) {
+    text += i == 50'000 || i == 50'001 ? "{\"text\": 1}\n" : format("{{\"text\": \"{}\"}}\r\n", i);
+  }
+  const std::filesystem::path path = write("a.jsonl", text);
+  for (const int threads : {1, 4}) {
+    TextOptions options = jsonl();
+    options.threads = threads;
+    EXPECT_EQ(refusal({path}, options),
+              format("{}:50000: found a number under \"text\", expected a string (with "
+                     "data.skip_broken such lines are left out and counted)",
+                     path.string()));
+    options.skip_broken = true;
+    TextSink sink;
+    const ReadState end = encode_files({{path}}, byte_encoder(), options, {}, sink);
+    EXPECT_EQ(sink.documents.size(), 59'998U);
+    EXPECT_EQ(describe_skipped(end),
+              format("skipped 2 broken lines, the first {}:50000: found a number under \"text\", "
+                     "expected a string",
+                     path.string()));
+  }
+}
+
+TEST_F(EncodeFilesTest, ALineAboveTheLimitIsNamed) {
+  TextOptions options = jsonl();
+  options.line_limit = 1 << 20;
+  const std::filesystem::path path =
+      write("a", "{\"text\": \"a\"}\n{\"text\": \"" + std::string(3 << 20, 'x') + "\"}\n");
+  EXPECT_EQ(
+      refusal({path}, options),
+      format("{}:2: a line of more than 1.00 MiB: expected a document a line", path.string()));
+  options.line_limit = 4 << 20;
+  EXPECT_EQ(documents({path}, options).size(), 2U);
+}
+
+TEST_F(EncodeFilesTest, RefusesFilesWithoutText) {
+  const std::filesystem::path blank = write("blank", "\n\r\n \n");
+  EXPECT_EQ(refusal({blank}, jsonl()),
+            format("{} holds no documents: expected text", blank.string()));
+  const std::filesystem::path empty = write("e.gz", compressed(Compression::kGzip, ""));
+  EXPECT_EQ(refusal({empty}, {}), format("{} is empty: expected text", empty.string()));
+}
+
+TEST_F(EncodeFilesTest, CompressedFilesAreTheirText) {
+  std::string text;
+  for (int i = 0; i < 40'000; ++i) {
+    text += format("{{\"text\": \"document {}\"}}\n", i);
+  }
+  const std::vector<std::string> expected = documents({write("a.jsonl", text)}, jsonl());
+  for (const auto& [name, compression] : {std::pair("a.jsonl.gz", Compression::kGzip),
+                                          std::pair("a.jsonl.zst", Compression::kZstd)}) {
+    EXPECT_EQ(documents({write(name, compressed(compression, text))}, jsonl()), expected);
+  }
+}
+
+// Separators that overlap themselves, at every offset from the places where the reader cuts.
+TEST_F(EncodeFilesTest, ASeparatorIsFoundWhereverTheReaderCuts) {
+  for (int shift = 0; shift < 4; ++shift) {
+    std::string text(static_cast<std::size_t>((256 << 10) - shift), 'x');
+    text += "\n\n\n\ny\n\n\nz z z";
+    std::string expected_first = "<" + text.substr(0, text.find('\n')) + ">";
+    for (const bool cuts : {false, true}) {
+      EXPECT_THAT(documents({write("a", text)}, {.document_separator = "\n\n"}, cuts),
+                  ElementsAre(expected_first, "<y>", "<\nz z z>"));
+    }
+  }
+}
+
+// Words of random lengths in several documents, some longer than a stretch.
+std::string words(std::size_t size) {
+  std::string text;
+  for (std::uint64_t i = 0; text.size() < size; ++i) {
+    const double draw = uniform(3, i);
+    text += draw < 0.001 ? "\n--\n" : draw < 0.2 ? "\n" : " ";
+    text.append(static_cast<std::size_t>(draw * 12), static_cast<char>('a' + i % 26));
+  }
+  return text;
+}
+
+TEST_F(EncodeFilesTest, ALongDocumentIsOneWhereverItIsCut) {
+  const std::string text = words(3'000'000);
+  for (const int threads : {1, 3}) {
+    TextOptions options;
+    options.threads = threads;
+    EXPECT_THAT(documents({write("a", text)}, options, true), ElementsAre("<" + text + ">"));
+  }
+}
+
+// Not in memory, but in a file beside: no place to cut, or none before 9 MB.
+TEST_F(EncodeFilesTest, WhatCannotBeCutIsSpooled) {
+  std::string text;
+  text.resize(20'000'000, 'x');
+  EXPECT_THAT(documents({write("a", text + "|short|" + text)}, {.document_separator = "|"}),
+              ElementsAre("<" + text + ">", "<short>", "<" + text + ">"));
+  EXPECT_THAT(documents({write("a", text + " y")}, {}, true), ElementsAre("<" + text + " y>"));
+}
+
+// From every state that a run reports, another run gives the rest.
+TEST_F(EncodeFilesTest, GoesOnFromAnyState) {
+  std::string lines;
+  for (int i = 0; i < 70'000; ++i) {
+    lines += i % 999 == 7 ? "broken\n" : format("{{\"text\": \"line {}\"}}\n", i);
+  }
+  const std::string text = words(1'500'000);
+
+  struct Case {
+    std::vector<std::filesystem::path> files;
+    TextOptions options;
+  };
+
+  const std::vector<Case> cases = {
+      {.files = {write("a.txt", text), write("b.txt", "tail")},
+       .options = {.document_separator = "\n--\n"}},
+      {.files = {write("long.txt.gz", compressed(Compression::kGzip, text))}, .options = {}},
+      {.files = {write("a.jsonl", lines),
+                 write("b.jsonl.zst", compressed(Compression::kZstd, lines))},
+       .options = jsonl(true)}};
+  for (const Case& test : cases) {
+    TextSink whole;
+    const ReadState end = encode_files(test.files, byte_encoder(true), test.options, {}, whole);
+    ASSERT_GE(whole.states.size(), 4U);
+    EXPECT_EQ(end, whole.states.back());
+    for (std::size_t i = 0; i < whole.states.size(); ++i) {
+      // What the first run had given up to this state.
+      TextSink sink;
+      StoppingSink first(i);
+      EXPECT_THROW(encode_files(test.files, byte_encoder(true), test.options, {}, first),
+                   StoppingSink::Stop);
+      sink.documents = first.documents;
+      sink.open = first.open;
+      EXPECT_EQ(encode_files(test.files, byte_encoder(true), test.options, whole.states[i], sink),
+                end);
+      EXPECT_EQ(sink.documents, whole.documents);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera

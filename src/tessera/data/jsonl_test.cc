@@ -1,0 +1,64 @@
+#include "tessera/data/jsonl.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::string text_of(std::string_view line, std::string_view field = "text") {
+  std::string text = "old";
+  EXPECT_EQ(parse_jsonl_line(line, field, text), "") << line;
+  return text;
+}
+
+std::string problem_of(std::string_view line) {
+  std::string text;
+  return parse_jsonl_line(line, "text", text);
+}
+
+TEST(Jsonl, TakesTheFieldOfTheObjectItself) {
+  EXPECT_EQ(text_of(R"({"text": "a"})"), "a");
+  EXPECT_EQ(text_of(R"(  {"meta": {"text": "no", "l": ["text", {"text": 1}]}, "text": "yes"} )"),
+            "yes");
+  EXPECT_EQ(text_of(R"({"text": "no", "body": "yes"})", "body"), "yes");
+  EXPECT_EQ(text_of(R"({"a": "text", "text": ""})"), "");
+  EXPECT_EQ(text_of(R"({"text": "\u00e9\ud83d\ude00\n\"\u0000z"})"),
+            std::string("\xc3\xa9\xf0\x9f\x98\x80\n\"\0z", 10));
+}
+
+TEST(Jsonl, SaysWhatIsWrong) {
+  EXPECT_EQ(problem_of(R"({"txt": "a"})"), "found no key \"text\" in the object");
+  EXPECT_EQ(problem_of(R"({"text": 3})"), "found a number under \"text\", expected a string");
+  EXPECT_EQ(problem_of(R"({"text": null})"), "found null under \"text\", expected a string");
+  EXPECT_EQ(problem_of(R"({"text": ["a"]})"), "found a list under \"text\", expected a string");
+  EXPECT_EQ(problem_of(R"({"text": {}})"), "found an object under \"text\", expected a string");
+  EXPECT_EQ(problem_of(R"({"text": "a", "text": "b"})"),
+            "found the key \"text\" twice, expected it once");
+  EXPECT_EQ(problem_of("[1]"), "found a list, expected an object");
+  EXPECT_EQ(problem_of("\"text\""), "found a string, expected an object");
+  EXPECT_EQ(problem_of(R"({"text": "a")"), "broken JSON at byte 13 of the line");
+  EXPECT_EQ(problem_of(R"({"text": "a"} {"text": "b"})"), "broken JSON at byte 15 of the line");
+  EXPECT_EQ(problem_of("{\"text\": \"\xff\"}"), "broken JSON at byte 11 of the line");
+  EXPECT_EQ(problem_of("{\"text\": \"a\nb\"}"), "broken JSON at byte 12 of the line");
+}
+
+TEST(Jsonl, ManyBracketsTakeNoStack) {
+  EXPECT_NE(problem_of("{\"a\": " + std::string(1'000'000, '[')), "");
+}
+
+TEST(Jsonl, LinesEndInAnyOfThreeWays) {
+  std::vector<std::string> lines;
+  for (std::string_view rest = "a\nb\r\nc\rd\n\n\r\n\re"; !rest.empty();) {
+    lines.emplace_back(take_line(rest));
+  }
+  EXPECT_THAT(lines, ElementsAre("a", "b", "c", "d", "", "", "", "e"));
+}
+
+}  // namespace
+}  // namespace tessera

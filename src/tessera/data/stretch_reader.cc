@@ -1,0 +1,209 @@
+#include "tessera/data/stretch_reader.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// What is encoded at a time: large beside the cost of handing it over, small beside the input.
+constexpr std::size_t kStretchBytes = std::size_t{256} << 10U;
+
+// Text without a place to cut goes to a spool file from this size on.
+constexpr std::size_t kSpoolBytes = std::size_t{8} << 20U;
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+// The end of the last separator of `text`, as they are found from its front; 0: there is none.
+std::size_t last_separator_end(std::string_view text, std::string_view separator) {
+  std::size_t end = 0;
+  for (std::size_t at = text.find(separator); at != std::string_view::npos;
+       at = text.find(separator, end)) {
+    end = at + separator.size();
+  }
+  return end;
+}
+
+}  // namespace
+
+std::string_view Stretch::text() const {
+  if (spool == nullptr) {
+    return bytes;
+  }
+  return {reinterpret_cast<const char*>(spool->bytes().data()), spool->size()};
+}
+
+StretchReader::StretchReader(std::span<const std::filesystem::path> files,
+                             const TextOptions& options,
+                             bool cuts_after_words,
+                             const ReadState& start)
+    : files_(files),
+      options_(options),
+      cuts_after_words_(cuts_after_words),
+      file_(static_cast<std::size_t>(start.file)),
+      offset_(start.offset),
+      document_open_(start.document_open) {
+  for (std::size_t i = 0; i < std::min(file_, files_.size()); ++i) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(files_[i], error);
+    finished_bytes_ += error ? 0 : static_cast<std::int64_t>(size);
+  }
+}
+
+void StretchReader::open_next() {
+  stream_ = std::make_unique<ByteStream>(
+      files_[file_], ByteStreamOptions{.unpacked_limit = options_.unpacked_limit});
+  if (offset_ > 0) {
+    stream_->skip_to(offset_);
+  }
+  at_end_ = false;
+}
+
+// Reads until the buffer has `target` bytes or the file ends; false where nothing was read.
+bool StretchReader::fill(std::size_t target) {
+  const std::size_t before = buffer_.size();
+  if (at_end_ || before >= target) {
+    return false;
+  }
+  buffer_.resize(target);
+  std::size_t count = 0;
+  try {
+    count = stream_->read(std::span(buffer_).subspan(before));
+  } catch (...) {
+    buffer_.resize(before);
+    throw;
+  }
+  buffer_.resize(before + count);
+  at_end_ = before + count < target;
+  return count > 0;
+}
+
+std::optional<Stretch> StretchReader::next() {
+  if (file_ >= files_.size()) {
+    return std::nullopt;
+  }
+  if (!stream_) {
+    open_next();
+  }
+  Stretch stretch;
+  stretch.file = file_;
+  stretch.opens = !document_open_;
+  fill(kStretchBytes);
+  std::optional<Cut> cut = find_cut();
+  const bool is_text = options_.format == TextFormat::kText;
+  const auto most = is_text ? kSpoolBytes : static_cast<std::size_t>(options_.line_limit);
+  while (!cut && buffer_.size() < most) {
+    fill(std::min(most, 2 * buffer_.size()));
+    cut = find_cut();
+  }
+  if (cut) {
+    take(stretch, *cut);
+  } else if (is_text) {
+    spool_until_cut(stretch);
+  } else {
+    stretch.is_too_long = true;
+    stretch.bytes.swap(buffer_);
+  }
+  stretch.ends_file = at_end_ && buffer_.empty();
+  stretch.end_offset = offset_;
+  stretch.input_bytes = finished_bytes_ + stream_->file_position();
+  document_open_ = !stretch.closes;
+  if (stretch.ends_file) {
+    finished_bytes_ += stream_->file_position();
+    stream_.reset();
+    ++file_;
+    offset_ = 0;
+  }
+  return stretch;
+}
+
+void StretchReader::take(Stretch& stretch, const Cut& cut) {
+  // The longer part stays in its memory.
+  std::string rest = buffer_.substr(cut.size);
+  buffer_.resize(cut.size);
+  stretch.bytes.swap(buffer_);
+  buffer_.swap(rest);
+  offset_ += static_cast<std::int64_t>(cut.size);
+  stretch.closes = cut.closes;
+}
+
+std::optional<StretchReader::Cut> StretchReader::find_cut() const {
+  if (at_end_) {
+    return Cut{.size = buffer_.size(), .closes = true};
+  }
+  return options_.format == TextFormat::kJsonl ? find_line_end() : find_text_cut();
+}
+
+std::optional<StretchReader::Cut> StretchReader::find_line_end() const {
+  std::size_t end = buffer_.rfind('\n');
+  if (end == std::string::npos && buffer_.size() >= 2) {
+    // Not the last byte: a line feed that belongs to it may follow.
+    end = buffer_.rfind('\r', buffer_.size() - 2);
+  }
+  return end == std::string::npos ? std::nullopt
+                                  : std::optional(Cut{.size = end + 1, .closes = true});
+}
+
+std::optional<StretchReader::Cut> StretchReader::find_text_cut() const {
+  const std::size_t separator = options_.document_separator.size();
+  if (separator > 0) {
+    const std::size_t end = last_separator_end(buffer_, options_.document_separator);
+    if (end > 0) {
+      return Cut{.size = end, .closes = true};
+    }
+  }
+  if (!cuts_after_words_) {
+    return std::nullopt;
+  }
+  // No separator is whole in the buffer, so none that begins at or before the cut is cut.
+  const std::size_t tail = std::max<std::size_t>(separator, 1);
+  for (std::size_t i = buffer_.size() > tail ? buffer_.size() - tail : 0; i > 0; --i) {
+    if (is_word(buffer_[i - 1]) && is_space(buffer_[i])) {
+      return Cut{.size = i, .closes = false};
+    }
+  }
+  return std::nullopt;
+}
+
+void StretchReader::spool_until_cut(Stretch& stretch) {
+  auto spool = std::make_unique<SpoolFile>(options_.scratch);
+  std::optional<Cut> cut;
+  while (!cut) {
+    // What may be the front of a separator, or of the two bytes of a cut, waits for what follows.
+    const std::size_t kept = std::max<std::size_t>(options_.document_separator.size(), 2);
+    const std::size_t size = buffer_.size() - std::min(kept, buffer_.size());
+    spool->append(std::string_view(buffer_).substr(0, size));
+    buffer_.erase(0, size);
+    offset_ += static_cast<std::int64_t>(size);
+    fill(kSpoolBytes);
+    cut = find_cut();
+  }
+  // The spool holds one document, and so ends in front of a first separator.
+  const std::string& separator = options_.document_separator;
+  std::size_t text = cut->size;
+  if (!separator.empty()) {
+    const std::size_t at = buffer_.find(separator);
+    if (at != std::string::npos) {
+      text = at;
+      cut->size = at + separator.size();
+      cut->closes = true;
+    }
+  }
+  spool->append(std::string_view(buffer_).substr(0, text));
+  buffer_.erase(0, cut->size);
+  offset_ += static_cast<std::int64_t>(cut->size);
+  spool->seal();
+  stretch.spool = std::move(spool);
+  stretch.closes = cut->closes;
+}
+
+}  // namespace tessera

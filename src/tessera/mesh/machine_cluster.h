@@ -1,0 +1,13 @@
+#pragma once
+
+#include "tessera/mesh/cluster.h"
+
+namespace tessera {
+
+// This machine as hwloc sees it, a device a core that the process may use: levels "cache" (cores
+// that share a last-level cache), "numa", "package" and "machine", as far as they have several
+// parts. A machine whose parts are not alike is one level, "machine". Bandwidths are not known.
+// Errors: kDeviceError where the machine cannot be looked at.
+Cluster machine_cluster();
+
+}  // namespace tessera

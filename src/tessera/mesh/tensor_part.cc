@@ -1,0 +1,54 @@
+#include "tessera/mesh/tensor_part.h"
+
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+std::vector<std::int64_t> bounds(const TensorType& type) {
+  std::vector<std::int64_t> result;
+  for (const Dim& dim : type.dims) {
+    result.push_back(dim.bound);
+  }
+  return result;
+}
+
+TensorBox box_of(const TensorType& whole,
+                 const TensorType& local,
+                 const Layout& layout,
+                 const CoordinateOf& coordinate) {
+  std::vector<std::int64_t> offset;
+  for (std::size_t d = 0; d < whole.dims.size(); ++d) {
+    const DimLayout& dim = layout.dims[d];
+    TESSERA_REQUIRE(dim.order == DimOrder::kContiguous,
+                    ErrorCode::kUnsupported,
+                    "{}: the elements of zigzag dim {} on a rank are no one range",
+                    to_string(layout, whole),
+                    whole.dims[d].name);
+    offset.push_back(place_along(dim.axes, coordinate) * local.dims[d].bound);
+  }
+  return {bounds(whole), std::move(offset), bounds(local)};
+}
+
+}  // namespace
+
+std::int64_t place_along(const AxisSizes& axes, const CoordinateOf& coordinate) {
+  std::int64_t place = 0;
+  for (const AxisSize& axis : axes) {
+    place = place * axis.size + coordinate(axis.name);
+  }
+  return place;
+}
+
+TensorPart::TensorPart(const TensorType& whole, const DimAxes& dims, const CoordinateOf& coordinate)
+    : TensorPart(whole, layout_of(whole, dims), coordinate) {}
+
+TensorPart::TensorPart(const TensorType& whole,
+                       const Layout& layout,
+                       const CoordinateOf& coordinate)
+    : local_(local_type(whole, layout)), box_(box_of(whole, local_, layout, coordinate)) {}
+
+}  // namespace tessera

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "tessera/ir/tensor_type.h"
+#include "tessera/mesh/axes.h"
+#include "tessera/mesh/dim_axes.h"
+#include "tessera/mesh/layout.h"
+#include "tessera/mesh/tensor_box.h"
+
+namespace tessera {
+
+// A rank's coordinate along an axis.
+using CoordinateOf = std::function<std::int64_t(std::string_view axis)>;
+
+// A rank's place among those along `axes`, the first of which is the most significant digit.
+std::int64_t place_along(const AxisSizes& axes, const CoordinateOf& coordinate);
+
+// One rank's part of a tensor.
+class TensorPart {
+ public:
+  // Errors: as layout_of(); kUnsupported for a zigzag dim, whose shards are no one range.
+  TensorPart(const TensorType& whole, const DimAxes& dims, const CoordinateOf& coordinate);
+  TensorPart(const TensorType& whole, const Layout& layout, const CoordinateOf& coordinate);
+
+  const TensorType& local() const { return local_; }
+
+  // Padding included, which the caller fills with zeros.
+  std::int64_t num_elements() const { return local_.num_elements(); }
+
+  // Where it lies in the whole.
+  const TensorBox& box() const { return box_; }
+
+ private:
+  TensorType local_;
+  TensorBox box_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+#include "tessera/models/family.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/models/gpt2/gpt2.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/models/neox/neox.h"
+
+namespace tessera {
+
+std::span<const ModelFamily> model_families() {
+  static const std::array<ModelFamily, 3> kFamilies = {
+      llama_family(), gpt2_family(), neox_family()};
+  return kFamilies;
+}
+
+const ModelFamily& model_family(std::string_view name) {
+  const auto families = model_families();
+  const auto found = std::ranges::find(families, name, &ModelFamily::name);
+  if (found == families.end()) {
+    std::string known;
+    for (const ModelFamily& family : families) {
+      known += format("{}\"{}\"", known.empty() ? "" : ", ", family.name);
+    }
+    fail(ErrorCode::kInvalidConfig, "model.name: found \"{}\", expected one of {}", name, known);
+  }
+  return *found;
+}
+
+const ModelFamily& hugging_face_family(const HuggingFaceConfig& config) {
+  const std::string type = config.text("model_type", "");
+  std::string known;
+  for (const ModelFamily& family : model_families()) {
+    for (const std::string_view own : family.model_types) {
+      if (own == type) {
+        return family;
+      }
+      known += format("{}\"{}\"", known.empty() ? "" : ", ", own);
+    }
+  }
+  fail(ErrorCode::kInvalidData,
+       "{}: \"model_type\": found \"{}\", expected one of {}",
+       config.path(),
+       type,
+       known);
+}
+
+ModelSection completed(ModelSection section, const ModelSection& defaults) {
+  const auto take = [&](auto member) {
+    if (!(section.*member)) {
+      section.*member = defaults.*member;
+    }
+  };
+  for (const auto member : {&ModelSection::dim,
+                            &ModelSection::layers,
+                            &ModelSection::heads,
+                            &ModelSection::kv_heads,
+                            &ModelSection::ffn,
+                            &ModelSection::vocab,
+                            &ModelSection::padded_vocab,
+                            &ModelSection::positions}) {
+    take(member);
+  }
+  for (const auto member : {&ModelSection::tied, &ModelSection::rope_scaling}) {
+    take(member);
+  }
+  for (const auto member : {&ModelSection::rope_factor,
+                            &ModelSection::rope_theta,
+                            &ModelSection::rotary_fraction,
+                            &ModelSection::norm_eps}) {
+    take(member);
+  }
+  return section;
+}
+
+void require_dims(const ModelSection& section) {
+  for (const auto& [name, size] : {std::pair{"dim", section.dim},
+                                   {"layers", section.layers},
+                                   {"heads", section.heads},
+                                   {"ffn", section.ffn},
+                                   {"vocab", section.vocab}}) {
+    TESSERA_REQUIRE(size.value_or(0) > 0,
+                    ErrorCode::kInvalidConfig,
+                    "model.{} is {}, expected a positive number (set it, or a model.flavor)",
+                    name,
+                    size.value_or(0));
+  }
+  TESSERA_REQUIRE(section.dim.value_or(0) % section.heads.value_or(1) == 0,
+                  ErrorCode::kInvalidConfig,
+                  "model.heads = {} does not divide model.dim = {}",
+                  section.heads.value_or(0),
+                  section.dim.value_or(0));
+}
+
+void refuse_key(bool is_set, std::string_view family, std::string_view key) {
+  TESSERA_REQUIRE(!is_set,
+                  ErrorCode::kInvalidConfig,
+                  "model.{} is set, expected nothing: model.name = \"{}\" has no use for it",
+                  key,
+                  family);
+}
+
+std::int64_t vocab_rows(const ModelSection& section) {
+  const std::int64_t vocab = section.vocab.value_or(0);
+  const std::int64_t rows = section.padded_vocab.value_or(vocab);
+  TESSERA_REQUIRE(rows >= vocab,
+                  ErrorCode::kInvalidConfig,
+                  "model.padded_vocab = {} is less than model.vocab = {}",
+                  rows,
+                  vocab);
+  return rows;
+}
+
+}  // namespace tessera

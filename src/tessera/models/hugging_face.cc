@@ -1,0 +1,214 @@
+#include "tessera/models/hugging_face.h"
+
+#include <limits>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+std::int64_t head_rows_of(const HuggingFaceWeight& weight) {
+  return weight.head_rows > 0 ? weight.head_rows : weight.part_rows();
+}
+
+}  // namespace
+
+PartRow our_row(const HuggingFaceWeight& weight, std::int64_t row) {
+  const std::int64_t head = head_rows_of(weight);
+  const auto num_parts = static_cast<std::int64_t>(weight.parts.size());
+  const auto part = static_cast<std::size_t>(row / head % num_parts);
+  const std::int64_t first = row / (head * num_parts) * head;
+  const std::int64_t within = row % head;
+  const std::int64_t half = weight.parts[part].rotary_rows / 2;
+  return {.part = part,
+          .row = first + (within < 2 * half ? within % half * 2 + within / half : within)};
+}
+
+std::int64_t their_row(const HuggingFaceWeight& weight, const PartRow& ours) {
+  const std::int64_t head = head_rows_of(weight);
+  const auto num_parts = static_cast<std::int64_t>(weight.parts.size());
+  const std::int64_t within = ours.row % head;
+  const std::int64_t half = weight.parts[ours.part].rotary_rows / 2;
+  return (ours.row / head * num_parts + static_cast<std::int64_t>(ours.part)) * head +
+         (within < 2 * half ? within % 2 * half + within / 2 : within);
+}
+
+std::string python_float(double value) {
+  const std::string text = format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+void HuggingFaceConfigText::add(std::string_view key, std::string_view json) {
+  text_ += format("{}\n  \"{}\": {}", text_.size() > 1 ? "," : "", key, json);
+}
+
+void HuggingFaceConfigText::text(std::string_view key, std::string_view value) {
+  add(key, format("\"{}\"", value));
+}
+
+void HuggingFaceConfigText::number(std::string_view key, std::int64_t value) {
+  add(key, format("{}", value));
+}
+
+void HuggingFaceConfigText::real(std::string_view key, double value) {
+  add(key, python_float(value));
+}
+
+void HuggingFaceConfigText::flag(std::string_view key, bool value) {
+  add(key, value ? "true" : "false");
+}
+
+void HuggingFaceConfigText::token(std::string_view key, const std::optional<std::int32_t>& id) {
+  add(key, id ? format("{}", *id) : "null");
+}
+
+void HuggingFaceConfigText::dtype(DType dtype) {
+  text("torch_dtype",
+       dtype == DType::kBF16  ? "bfloat16"
+       : dtype == DType::kF16 ? "float16"
+                              : "float32");
+}
+
+HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
+    : path_(std::move(path)) {
+  Json object;
+  try {
+    object = Json::parse(json);
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kInvalidData, "{}: not JSON: {}", path_, error.what());
+  }
+  TESSERA_REQUIRE(object.is_object(),
+                  ErrorCode::kInvalidData,
+                  "{}: found a JSON {}, expected an object",
+                  path_,
+                  object.type_name());
+  const auto keep = [&](const std::string& key, const Json& value) {
+    if (value.is_boolean()) {
+      values_.emplace(key, value.get<bool>());
+    } else if (value.is_number_integer()) {
+      // Larger than 63 bits: no size, and refused as one.
+      const bool fits =
+          !value.is_number_unsigned() ||
+          value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+      values_.emplace(key, fits ? Field(value.get<std::int64_t>()) : Field(value.get<double>()));
+    } else if (value.is_number_float()) {
+      values_.emplace(key, value.get<double>());
+    } else if (value.is_string()) {
+      values_.emplace(key, value.get<std::string>());
+    }
+  };
+  for (const auto& [key, value] : object.items()) {
+    keep(key, value);
+    if (value.is_object()) {
+      for (const auto& [inner, inner_value] : value.items()) {
+        keep(format("{}.{}", key, inner), inner_value);
+      }
+    }
+  }
+}
+
+const HuggingFaceConfig::Field* HuggingFaceConfig::find(std::string_view key) const {
+  const auto at = values_.find(key);
+  return at == values_.end() ? nullptr : &at->second;
+}
+
+std::string HuggingFaceConfig::found(std::string_view key) const {
+  const Field* field = find(key);
+  if (field == nullptr) {
+    return "nothing";
+  }
+  return std::visit(
+      [](const auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>) {
+          return format("\"{}\"", value);
+        } else {
+          return format("{}", value);
+        }
+      },
+      *field);
+}
+
+void HuggingFaceConfig::refuse(std::string_view key, std::string_view expected) const {
+  fail(ErrorCode::kInvalidData,
+       "{}: \"{}\": found {}, expected {}",
+       path_,
+       key,
+       found(key),
+       expected);
+}
+
+void HuggingFaceConfig::require(bool known, std::string_view key, std::string_view expected) const {
+  if (!known) {
+    refuse(key, expected);
+  }
+}
+
+std::int64_t HuggingFaceConfig::size(std::string_view key,
+                                     std::optional<std::int64_t> fallback) const {
+  constexpr std::int64_t kMax = std::int64_t{1} << 31U;  // the product of two fits in 64 bits
+  const Field* field = find(key);
+  if (field == nullptr && fallback) {
+    return *fallback;
+  }
+  const auto* value = field == nullptr ? nullptr : std::get_if<std::int64_t>(field);
+  if (value == nullptr || *value < 1 || *value > kMax) {
+    refuse(key, format("a whole number from 1 to {}", kMax));
+  }
+  return *value;
+}
+
+double HuggingFaceConfig::real(std::string_view key, std::optional<double> fallback) const {
+  const Field* field = find(key);
+  if (field == nullptr && fallback) {
+    return *fallback;
+  }
+  if (field != nullptr) {
+    if (const auto* whole = std::get_if<std::int64_t>(field); whole != nullptr && *whole > 0) {
+      return static_cast<double>(*whole);
+    }
+    if (const auto* value = std::get_if<double>(field); value != nullptr && *value > 0) {
+      return *value;
+    }
+  }
+  refuse(key, "a positive number");
+}
+
+bool HuggingFaceConfig::flag(std::string_view key, bool fallback) const {
+  const Field* field = find(key);
+  if (field == nullptr) {
+    return fallback;
+  }
+  const auto* value = std::get_if<bool>(field);
+  if (value == nullptr) {
+    refuse(key, "true or false");
+  }
+  return *value;
+}
+
+std::string HuggingFaceConfig::text(std::string_view key, std::string_view fallback) const {
+  const Field* field = find(key);
+  if (field == nullptr) {
+    return std::string(fallback);
+  }
+  const auto* value = std::get_if<std::string>(field);
+  if (value == nullptr) {
+    refuse(key, "a text");
+  }
+  return *value;
+}
+
+std::optional<std::int32_t> HuggingFaceConfig::token(std::string_view key) const {
+  const Field* field = find(key);
+  const auto* value = field == nullptr ? nullptr : std::get_if<std::int64_t>(field);
+  return value != nullptr && *value >= 0 && *value <= std::numeric_limits<std::int32_t>::max()
+             ? std::optional(static_cast<std::int32_t>(*value))
+             : std::nullopt;
+}
+
+}  // namespace tessera

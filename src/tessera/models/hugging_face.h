@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "tessera/ir/dtype.h"
+
+namespace tessera {
+
+// A tensor of a Hugging Face directory, made of one or several parameters of ours: a matrix (or a
+// vector: one column) whose rows are those of its parts in another order, or, transposed, the
+// matrix with these rows as columns.
+struct HuggingFaceWeight {
+  struct Part {
+    std::string parameter;         // "layers.0.attention.wq.weight"
+    std::int64_t rotary_rows = 0;  // of each head, that turn in pairs here and in halves there
+  };
+
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<Part> parts;
+  std::vector<std::int64_t> shape;  // as in the file
+  bool transposed = false;          // the file has (columns, rows)
+  std::int64_t head_rows = 0;       // of one part that lie together, by turns; 0: all of a part
+
+  std::int64_t rows() const { return transposed ? shape[1] : shape[0]; }
+
+  std::int64_t columns() const { return shape.size() == 1 ? 1 : transposed ? shape[0] : shape[1]; }
+
+  // Of each part. A parameter may have more, which the file does not: padding of a vocabulary.
+  std::int64_t part_rows() const { return rows() / static_cast<std::int64_t>(parts.size()); }
+};
+
+// A row of a weight's part.
+struct PartRow {
+  std::size_t part = 0;
+  std::int64_t row = 0;
+
+  friend bool operator==(const PartRow&, const PartRow&) = default;
+};
+
+// Which of our rows is row `row` of the weight. We turn pairs of rows (2i, 2i + 1) of a head by a
+// rotary angle, as Meta's Llama does; transformers turn (i, i + rotary_rows / 2).
+PartRow our_row(const HuggingFaceWeight& weight, std::int64_t row);
+
+// The inverse.
+std::int64_t their_row(const HuggingFaceWeight& weight, const PartRow& ours);
+
+// What config.json says beside the model's own sizes.
+struct HuggingFaceFacts {
+  DType dtype = DType::kF32;
+  std::int64_t sequence_length = 0;  // the longest that the model was trained on
+  std::optional<std::int32_t> bos = {};
+  std::optional<std::int32_t> eos = {};
+};
+
+// The keys of a config.json, one behind the other.
+class HuggingFaceConfigText {
+ public:
+  void add(std::string_view key, std::string_view json);
+  void text(std::string_view key, std::string_view value);
+  void number(std::string_view key, std::int64_t value);
+  void real(std::string_view key, double value);  // with a point, as Python writes floats
+  void flag(std::string_view key, bool value);
+  void token(std::string_view key, const std::optional<std::int32_t>& id);
+  void dtype(DType dtype);  // "torch_dtype"
+
+  std::string finish() const { return text_ + "\n}\n"; }
+
+ private:
+  std::string text_ = "{";
+};
+
+// "1.0", "1e-05".
+std::string python_float(double value);
+
+// A config.json that was read: numbers, flags and texts by key, those of an object as
+// "rope_scaling.factor". Keys that are null, and lists, are not there.
+class HuggingFaceConfig {
+ public:
+  // `path` is for messages. Errors: kInvalidData naming file and place for what is not a JSON
+  // object; kInvalidData naming the key, found and expected for the readers below.
+  HuggingFaceConfig(std::string_view json, std::string path);
+
+  bool has(std::string_view key) const { return values_.contains(key); }
+
+  // Without a fallback the key must be there.
+  std::int64_t size(std::string_view key,
+                    std::optional<std::int64_t> fallback = std::nullopt) const;  // positive
+  double real(std::string_view key, std::optional<double> fallback = std::nullopt) const;
+  bool flag(std::string_view key, bool fallback) const;
+  std::string text(std::string_view key, std::string_view fallback) const;
+  std::optional<std::int32_t> token(std::string_view key) const;
+
+  // Refuses the value of a key that this program has no model for.
+  void require(bool known, std::string_view key, std::string_view expected) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  using Field = std::variant<bool, std::int64_t, double, std::string>;
+
+  const Field* find(std::string_view key) const;
+  std::string found(std::string_view key) const;
+  [[noreturn]] void refuse(std::string_view key, std::string_view expected) const;
+
+  std::string path_;
+  std::map<std::string, Field, std::less<>> values_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,122 @@
+#include "tessera/models/llama/hugging_face.h"
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/ops/rope/rope.h"
+
+namespace tessera {
+
+std::vector<HuggingFaceWeight> hugging_face_weights(const LlamaConfig& config) {
+  const std::int64_t head = config.dim / config.heads;
+  const std::int64_t kv = head * config.kv_heads;
+  std::vector<HuggingFaceWeight> weights;
+  const auto add = [&](const std::string& name,
+                       const std::string& parameter,
+                       const std::vector<std::int64_t>& shape,
+                       std::int64_t head_rows = 0) {
+    weights.push_back({.name = name + ".weight",
+                       .parts = {{.parameter = parameter + ".weight", .rotary_rows = head_rows}},
+                       .shape = shape,
+                       .head_rows = head_rows});
+  };
+  add("model.embed_tokens", "tok_embeddings", {config.vocab, config.dim});
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string theirs = format("model.layers.{}.", layer);
+    const std::string ours = format("layers.{}.", layer);
+    add(theirs + "self_attn.q_proj", ours + "attention.wq", {config.dim, config.dim}, head);
+    add(theirs + "self_attn.k_proj", ours + "attention.wk", {kv, config.dim}, head);
+    add(theirs + "self_attn.v_proj", ours + "attention.wv", {kv, config.dim});
+    add(theirs + "self_attn.o_proj", ours + "attention.wo", {config.dim, config.dim});
+    add(theirs + "mlp.gate_proj", ours + "feed_forward.w1", {config.ffn, config.dim});
+    add(theirs + "mlp.up_proj", ours + "feed_forward.w3", {config.ffn, config.dim});
+    add(theirs + "mlp.down_proj", ours + "feed_forward.w2", {config.dim, config.ffn});
+    add(theirs + "input_layernorm", ours + "attention_norm", {config.dim});
+    add(theirs + "post_attention_layernorm", ours + "ffn_norm", {config.dim});
+  }
+  add("model.norm", "norm", {config.dim});
+  if (!config.tied) {
+    add("lm_head", "output", {config.vocab, config.dim});
+  }
+  return weights;
+}
+
+std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFacts& facts) {
+  const RopeTableAttrs rope = rope_attrs(config);
+  HuggingFaceConfigText text;
+  text.add("architectures", "[\"LlamaForCausalLM\"]");
+  text.flag("attention_bias", false);
+  text.real("attention_dropout", 0.0);
+  text.token("bos_token_id", facts.bos);
+  text.token("eos_token_id", facts.eos);
+  text.number("head_dim", config.dim / config.heads);
+  text.text("hidden_act", "silu");
+  text.number("hidden_size", config.dim);
+  text.number("intermediate_size", config.ffn);
+  text.number("max_position_embeddings", facts.sequence_length);
+  text.flag("mlp_bias", false);
+  text.text("model_type", "llama");
+  text.number("num_attention_heads", config.heads);
+  text.number("num_hidden_layers", config.layers);
+  text.number("num_key_value_heads", config.kv_heads);
+  text.real("rms_norm_eps", config.norm_eps);
+  text.add("rope_scaling",
+           rope.scaling_factor == 1.0
+               ? "null"
+               : format("{{\"factor\": {}, \"high_freq_factor\": {}, \"low_freq_factor\": {}, "
+                        "\"original_max_position_embeddings\": {}, \"rope_type\": \"llama3\"}}",
+                        python_float(rope.scaling_factor),
+                        python_float(rope.high_frequency_factor),
+                        python_float(rope.low_frequency_factor),
+                        rope.original_length));
+  text.real("rope_theta", config.rope_theta);
+  text.flag("tie_word_embeddings", config.tied);
+  text.dtype(facts.dtype);
+  text.number("vocab_size", config.vocab);
+  return text.finish();
+}
+
+LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
+  LlamaConfig result{.dim = config.size("hidden_size"),
+                     .layers = config.size("num_hidden_layers"),
+                     .heads = config.size("num_attention_heads"),
+                     .ffn = config.size("intermediate_size"),
+                     .vocab = config.size("vocab_size"),
+                     .tied = config.flag("tie_word_embeddings", false),
+                     // What the first Llamas leave out.
+                     .rope_theta = config.real("rope_theta", 10000.0),
+                     .norm_eps = config.real("rms_norm_eps", 1e-6)};
+  result.kv_heads = config.size("num_key_value_heads", result.heads);
+  config.require(result.dim % result.heads == 0,
+                 "num_attention_heads",
+                 format("a divisor of \"hidden_size\" = {}", result.dim));
+  config.require(
+      config.size("head_dim", result.dim / result.heads) == result.dim / result.heads,
+      "head_dim",
+      format("{}: \"hidden_size\" / \"num_attention_heads\"", result.dim / result.heads));
+  config.require(config.text("hidden_act", "silu") == "silu", "hidden_act", "\"silu\"");
+  config.require(!config.flag("attention_bias", false), "attention_bias", "false");
+  config.require(!config.flag("mlp_bias", false), "mlp_bias", "false");
+  // The type's name is "type" in older files.
+  const char* key =
+      config.has("rope_scaling.rope_type") ? "rope_scaling.rope_type" : "rope_scaling.type";
+  const std::string type = config.text(key, "default");
+  config.require(type == "default" || type == "llama3", key, "\"llama3\" or nothing");
+  if (type == "llama3") {
+    result.rope_scaling = true;
+    result.rope_factor = config.real("rope_scaling.factor");
+    const RopeTableAttrs known = rope_attrs(result);
+    config.require(config.real("rope_scaling.low_freq_factor") == known.low_frequency_factor,
+                   "rope_scaling.low_freq_factor",
+                   python_float(known.low_frequency_factor));
+    config.require(config.real("rope_scaling.high_freq_factor") == known.high_frequency_factor,
+                   "rope_scaling.high_freq_factor",
+                   python_float(known.high_frequency_factor));
+    config.require(
+        config.size("rope_scaling.original_max_position_embeddings") == known.original_length,
+        "rope_scaling.original_max_position_embeddings",
+        format("{}", known.original_length));
+  }
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,167 @@
+#include "tessera/models/llama/hugging_face.h"
+
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/builder.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr LlamaConfig kSmall = {
+    .dim = 16, .layers = 2, .heads = 2, .kv_heads = 1, .ffn = 12, .vocab = 30};
+
+std::map<std::string, std::int64_t> sizes_of_parameters(const LlamaConfig& config) {
+  GraphBuilder builder("llama", DType::kF32);
+  const TensorType ids{.dtype = DType::kI32,
+                       .dims = {{.name = "batch", .bound = 1}, {.name = "seq", .bound = 2}}};
+  const ModelInputs inputs{.tokens = builder.input("tokens", ids),
+                           .positions = builder.input("positions", ids),
+                           .documents = builder.input("documents", ids)};
+  llama(builder, config, inputs);
+  const Graph graph = builder.take();
+  std::map<std::string, std::int64_t> sizes;
+  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+    sizes[graph[parameter].name] = graph[parameter].type.num_elements();
+  }
+  return sizes;
+}
+
+TEST(HuggingFace, EveryParameterIsOneWeight) {
+  for (const bool tied : {false, true}) {
+    LlamaConfig config = kSmall;
+    config.tied = tied;
+    std::map<std::string, std::int64_t> sizes;
+    for (const HuggingFaceWeight& weight : hugging_face_weights(config)) {
+      const std::string& parameter = weight.parts.at(0).parameter;
+      EXPECT_TRUE(sizes.emplace(parameter, weight.rows() * weight.columns()).second);
+      EXPECT_EQ(weight.name == "lm_head.weight", parameter == "output.weight");
+    }
+    EXPECT_EQ(sizes, sizes_of_parameters(config));
+  }
+}
+
+// As view(heads, head / 2, 2, columns).transpose(1, 2) of our rows.
+TEST(HuggingFace, PairsOfQueriesAndKeysBecomeHalves) {
+  for (const HuggingFaceWeight& weight : hugging_face_weights(kSmall)) {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < weight.rows(); ++row) {
+      const PartRow ours = our_row(weight, row);
+      EXPECT_EQ(their_row(weight, ours), row);
+      rows.push_back(ours.row);
+    }
+    if (weight.name == "model.layers.1.self_attn.q_proj.weight") {
+      EXPECT_THAT(rows, ElementsAre(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    } else if (weight.name.ends_with("k_proj.weight")) {
+      EXPECT_THAT(rows, ElementsAre(0, 2, 4, 6, 1, 3, 5, 7));
+    } else if (!weight.name.ends_with("q_proj.weight")) {
+      std::vector<std::int64_t> same(rows.size());
+      std::iota(same.begin(), same.end(), 0);
+      EXPECT_EQ(rows, same) << weight.name;
+    }
+  }
+}
+
+TEST(HuggingFace, ConfigsAreReadAsTheyWereWritten) {
+  LlamaConfig second = kSmall;
+  second.rope_theta = 10000.0;
+  second.norm_eps = 1e-6;
+  LlamaConfig stretched = second;
+  stretched.tied = true;
+  stretched.rope_scaling = true;
+  stretched.rope_factor = 32.0;
+  for (const LlamaConfig& config : {kSmall, second, stretched}) {
+    const std::string text = hugging_face_config(config, {.sequence_length = 512});
+    EXPECT_EQ(llama_from_hugging_face(HuggingFaceConfig(text, "config.json")), config);
+  }
+}
+
+// The first Llama's config.json has neither kv heads, nor theta, nor scaling.
+TEST(HuggingFace, OldConfigsHaveTheirDefaults) {
+  const LlamaConfig first = llama_from_hugging_face(HuggingFaceConfig(
+      R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 96, "vocab_size": 100, "rope_scaling": null, "model_type": "llama"})",
+      "config.json"));
+  EXPECT_EQ(first.kv_heads, 4);
+  EXPECT_EQ(first.rope_theta, 10000.0);
+  EXPECT_EQ(first.norm_eps, 1e-6);
+  EXPECT_FALSE(first.tied);
+  EXPECT_FALSE(first.rope_scaling);
+}
+
+TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
+  const auto message = [](const std::string& keys) {
+    try {
+      llama_from_hugging_face(HuggingFaceConfig(
+          R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "intermediate_size": 96, "vocab_size": 100)" +
+              keys + "}",
+          "dir/config.json"));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message(R"(, "hidden_act": "gelu")"),
+            "dir/config.json: \"hidden_act\": found \"gelu\", expected \"silu\"");
+  EXPECT_EQ(message(R"(, "head_dim": 32)"),
+            "dir/config.json: \"head_dim\": found 32, expected 16: \"hidden_size\" / "
+            "\"num_attention_heads\"");
+  EXPECT_EQ(message(R"(, "attention_bias": true)"),
+            "dir/config.json: \"attention_bias\": found true, expected false");
+  EXPECT_EQ(message(R"(, "rope_scaling": {"type": "linear", "factor": 2.0})"),
+            "dir/config.json: \"rope_scaling.type\": found \"linear\", expected \"llama3\" or "
+            "nothing");
+  EXPECT_EQ(message(R"(, "num_key_value_heads": 0)"),
+            "dir/config.json: \"num_key_value_heads\": found 0, expected a whole number from 1 to "
+            "2147483648");
+}
+
+TEST(HuggingFace, ConfigSaysWhatTransformersAsk) {
+  using nlohmann::json;
+  const json small = json::parse(hugging_face_config(
+      kSmall, {.dtype = DType::kF32, .sequence_length = 512, .bos = 3, .eos = std::nullopt}));
+  EXPECT_EQ(small.at("architectures"), json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(small.at("model_type"), "llama");
+  EXPECT_EQ(small.at("hidden_size"), 16);
+  EXPECT_EQ(small.at("head_dim"), 8);
+  EXPECT_EQ(small.at("num_attention_heads"), 2);
+  EXPECT_EQ(small.at("num_key_value_heads"), 1);
+  EXPECT_EQ(small.at("intermediate_size"), 12);
+  EXPECT_EQ(small.at("num_hidden_layers"), 2);
+  EXPECT_EQ(small.at("vocab_size"), 30);
+  EXPECT_EQ(small.at("max_position_embeddings"), 512);
+  EXPECT_EQ(small.at("rms_norm_eps"), 1e-5);
+  EXPECT_EQ(small.at("rope_theta"), 500000.0);
+  EXPECT_TRUE(small.at("rope_theta").is_number_float());
+  EXPECT_EQ(small.at("rope_scaling"), nullptr);
+  EXPECT_EQ(small.at("tie_word_embeddings"), false);
+  EXPECT_EQ(small.at("torch_dtype"), "float32");
+  EXPECT_EQ(small.at("bos_token_id"), 3);
+  EXPECT_EQ(small.at("eos_token_id"), nullptr);
+  // Tied, and with stretched wavelengths.
+  const json published =
+      json::parse(hugging_face_config(llama_flavor("1B").value_or(LlamaConfig()),
+                                      {.dtype = DType::kBF16, .sequence_length = 131072}));
+  EXPECT_EQ(published.at("tie_word_embeddings"), true);
+  EXPECT_EQ(published.at("torch_dtype"), "bfloat16");
+  EXPECT_EQ(published.at("rope_scaling").at("rope_type"), "llama3");
+  EXPECT_EQ(published.at("rope_scaling").at("factor"), 8.0);
+  EXPECT_EQ(published.at("rope_scaling").at("low_freq_factor"), 1.0);
+  EXPECT_EQ(published.at("rope_scaling").at("high_freq_factor"), 4.0);
+  EXPECT_EQ(published.at("rope_scaling").at("original_max_position_embeddings"), 8192);
+}
+
+}  // namespace
+}  // namespace tessera

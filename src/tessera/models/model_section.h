@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+// What [model] says. What is left out follows from the flavor, the weights or the family; each
+// family refuses what it has no use for.
+struct ModelSection {
+  std::string name = "llama3";
+  std::string flavor = {};   // empty = the dims below say all
+  std::string weights = {};  // a Hugging Face directory to start from
+  std::optional<std::int64_t> dim = {};
+  std::optional<std::int64_t> layers = {};
+  std::optional<std::int64_t> heads = {};
+  std::optional<std::int64_t> kv_heads = {};
+  std::optional<std::int64_t> ffn = {};
+  std::optional<std::int64_t> vocab = {};
+  std::optional<std::int64_t> padded_vocab = {};
+  std::optional<std::int64_t> positions = {};
+  std::optional<bool> tied = {};
+  std::optional<bool> rope_scaling = {};
+  std::optional<double> rope_factor = {};
+  std::optional<double> rope_theta = {};
+  std::optional<double> rotary_fraction = {};
+  std::optional<double> norm_eps = {};
+
+  bool operator==(const ModelSection&) const = default;
+};
+
+}  // namespace tessera

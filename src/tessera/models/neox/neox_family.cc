@@ -1,0 +1,246 @@
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/models/neox/neox.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kName = "neox";
+
+struct Flavor {
+  std::string_view name;
+  NeoxConfig config;
+};
+
+constexpr std::array<Flavor, 2> kFlavors = {
+    {{"tiny", {.dim = 64, .layers = 2, .heads = 4, .ffn = 256, .vocab = 250, .padded_vocab = 256}},
+     {"20B",
+      {.dim = 6144,
+       .layers = 44,
+       .heads = 64,
+       .ffn = 24576,
+       .vocab = 50257,
+       .padded_vocab = 50432}}}};
+
+ModelSection section_of(ModelSection section, const NeoxConfig& config) {
+  section.dim = config.dim;
+  section.layers = config.layers;
+  section.heads = config.heads;
+  section.ffn = config.ffn;
+  section.vocab = config.vocab;
+  section.padded_vocab = config.padded_vocab;
+  section.tied = false;
+  section.rotary_fraction = config.rotary_fraction;
+  section.rope_theta = config.rope_theta;
+  section.norm_eps = config.norm_eps;
+  return section;
+}
+
+ModelSection with_flavor(const ModelSection& section) {
+  NeoxConfig flavor;
+  for (const Flavor& known : kFlavors) {
+    if (known.name == section.flavor) {
+      flavor = known.config;
+    }
+  }
+  ModelSection result = section;
+  if (flavor.dim > 0) {
+    result.dim = section.dim.value_or(flavor.dim);
+    result.layers = section.layers.value_or(flavor.layers);
+    result.heads = section.heads.value_or(flavor.heads);
+    result.ffn = section.ffn.value_or(flavor.ffn);
+    // The padding belongs to the flavor's own vocabulary.
+    result.padded_vocab = section.padded_vocab ? section.padded_vocab
+                          : section.vocab      ? std::nullopt
+                                               : std::optional<std::int64_t>(flavor.padded_vocab);
+    result.vocab = section.vocab.value_or(flavor.vocab);
+  }
+  return result;
+}
+
+}  // namespace
+
+NeoxConfig neox_config(const ModelSection& given) {
+  refuse_key(given.kv_heads.has_value(), kName, "kv_heads");
+  refuse_key(given.rope_scaling.has_value(), kName, "rope_scaling");
+  refuse_key(given.rope_factor.has_value(), kName, "rope_factor");
+  refuse_key(given.positions.has_value(), kName, "positions");
+  const ModelSection section = with_flavor(given);
+  require_dims(section);
+  TESSERA_REQUIRE(!section.tied.value_or(false),
+                  ErrorCode::kInvalidConfig,
+                  "model.tied is true: model.name = \"{}\" has a head of its own",
+                  kName);
+  const NeoxConfig defaults;
+  const NeoxConfig config{
+      .dim = section.dim.value_or(0),
+      .layers = section.layers.value_or(0),
+      .heads = section.heads.value_or(0),
+      .ffn = section.ffn.value_or(0),
+      .vocab = section.vocab.value_or(0),
+      .padded_vocab = vocab_rows(section),
+      .rotary_fraction = section.rotary_fraction.value_or(defaults.rotary_fraction),
+      .rope_theta = section.rope_theta.value_or(defaults.rope_theta),
+      .norm_eps = section.norm_eps.value_or(defaults.norm_eps)};
+  TESSERA_REQUIRE(rotary_dim(config) > 0 && rotary_dim(config) % 2 == 0,
+                  ErrorCode::kInvalidConfig,
+                  "model.rotary_fraction = {} of heads of {} turns {} elements, expected an even "
+                  "number",
+                  config.rotary_fraction,
+                  config.dim / config.heads,
+                  rotary_dim(config));
+  return config;
+}
+
+ModelDescription describe_neox(const NeoxConfig& config) {
+  return {.model = [config](GraphBuilder& builder,
+                            const ModelInputs& inputs) { return neox(builder, config, inputs); },
+          .vocab = config.vocab,
+          .num_layers = config.layers,
+          .num_heads = config.heads,
+          .head_dim = config.dim / config.heads,
+          .num_embedding_parameters = config.padded_vocab * config.dim,
+          .json = format(
+              "{{\"family\":\"neox\",\"dim\":{},\"layers\":{},\"heads\":{},\"ffn\":{},\"vocab\":{},"
+              "\"padded_vocab\":{},\"rotary_fraction\":{},\"rope_theta\":{},\"norm_eps\":{}}}",
+              config.dim,
+              config.layers,
+              config.heads,
+              config.ffn,
+              config.vocab,
+              config.padded_vocab,
+              config.rotary_fraction,
+              config.rope_theta,
+              config.norm_eps)};
+}
+
+std::vector<HuggingFaceWeight> hugging_face_weights(const NeoxConfig& config) {
+  const std::int64_t head = config.dim / config.heads;
+  std::vector<HuggingFaceWeight> weights;
+  const auto add = [&](const std::string& name,
+                       const std::string& parameter,
+                       const std::vector<std::int64_t>& shape) {
+    weights.push_back({.name = name, .parts = {{.parameter = parameter}}, .shape = shape});
+  };
+  // A matrix or a norm, and its bias.
+  const auto biased = [&](const std::string& name,
+                          const std::string& ours,
+                          const std::vector<std::int64_t>& shape) {
+    add(name + ".weight", ours + ".weight", shape);
+    add(name + ".bias", ours + ".bias", {shape[0]});
+  };
+  add("gpt_neox.embed_in.weight", "tok_embeddings.weight", {config.vocab, config.dim});
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string theirs = format("gpt_neox.layers.{}.", layer);
+    const std::string ours = format("layers.{}.", layer);
+    biased(theirs + "input_layernorm", ours + "attention_norm", {config.dim});
+    biased(theirs + "post_attention_layernorm", ours + "ffn_norm", {config.dim});
+    for (const std::string kind : {"weight", "bias"}) {
+      HuggingFaceWeight fused{.name = format("{}attention.query_key_value.{}", theirs, kind),
+                              .parts = {},
+                              .shape = {3 * config.dim},
+                              .head_rows = head};
+      for (const char* which : {"wq", "wk", "wv"}) {
+        const bool turns = std::string_view(which) != "wv";
+        fused.parts.push_back({.parameter = format("{}attention.{}.{}", ours, which, kind),
+                               .rotary_rows = turns ? rotary_dim(config) : 0});
+      }
+      if (kind == "weight") {
+        fused.shape.push_back(config.dim);
+      }
+      weights.push_back(std::move(fused));
+    }
+    biased(theirs + "attention.dense", ours + "attention.wo", {config.dim, config.dim});
+    biased(theirs + "mlp.dense_h_to_4h", ours + "feed_forward.w1", {config.ffn, config.dim});
+    biased(theirs + "mlp.dense_4h_to_h", ours + "feed_forward.w2", {config.dim, config.ffn});
+  }
+  biased("gpt_neox.final_layer_norm", "norm", {config.dim});
+  add("embed_out.weight", "output.weight", {config.vocab, config.dim});
+  return weights;
+}
+
+// Source: transformers' GPTNeoXConfig.
+std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts& facts) {
+  HuggingFaceConfigText text;
+  text.add("architectures", "[\"GPTNeoXForCausalLM\"]");
+  text.flag("attention_bias", true);
+  text.token("bos_token_id", facts.bos);
+  text.token("eos_token_id", facts.eos);
+  text.text("hidden_act", "gelu_fast");
+  text.number("hidden_size", config.dim);
+  text.number("intermediate_size", config.ffn);
+  text.real("layer_norm_eps", config.norm_eps);
+  text.number("max_position_embeddings", facts.sequence_length);
+  text.text("model_type", "gpt_neox");
+  text.number("num_attention_heads", config.heads);
+  text.number("num_hidden_layers", config.layers);
+  text.real("rotary_emb_base", config.rope_theta);
+  text.real("rotary_pct", config.rotary_fraction);
+  text.flag("tie_word_embeddings", false);
+  text.dtype(facts.dtype);
+  text.flag("use_parallel_residual", true);
+  text.number("vocab_size", config.vocab);
+  return text.finish();
+}
+
+ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
+  const std::int64_t vocab = config.size("vocab_size");
+  const NeoxConfig result{.dim = config.size("hidden_size"),
+                          .layers = config.size("num_hidden_layers"),
+                          .heads = config.size("num_attention_heads"),
+                          .ffn = config.size("intermediate_size"),
+                          .vocab = vocab,
+                          .padded_vocab = vocab,
+                          .rotary_fraction = config.real("rotary_pct", 0.25),
+                          .rope_theta = config.real("rotary_emb_base", 10000.0),
+                          .norm_eps = config.real("layer_norm_eps", 1e-5)};
+  config.require(result.dim % result.heads == 0,
+                 "num_attention_heads",
+                 format("a divisor of \"hidden_size\" = {}", result.dim));
+  config.require(
+      result.rotary_fraction <= 1.0 && rotary_dim(result) > 0 && rotary_dim(result) % 2 == 0,
+      "rotary_pct",
+      "a part of each head with an even number of elements");
+  const std::string activation = config.text("hidden_act", "gelu");
+  config.require(
+      activation == "gelu_fast" || activation == "gelu_new" || activation == "gelu_pytorch_tanh",
+      "hidden_act",
+      "\"gelu_fast\" or \"gelu_new\", the tanh form");
+  config.require(config.flag("use_parallel_residual", true), "use_parallel_residual", "true");
+  config.require(config.flag("attention_bias", true), "attention_bias", "true");
+  config.require(!config.flag("tie_word_embeddings", false), "tie_word_embeddings", "false");
+  return section_of({.name = std::string(kName)}, result);
+}
+
+ModelFamily neox_family() {
+  ModelFamily family{
+      .name = kName,
+      .flavors = {},
+      .resolve =
+          [](const ModelSection& section) { return section_of(section, neox_config(section)); },
+      .describe = [](const ModelSection& section) { return describe_neox(neox_config(section)); },
+      .model_types = {"gpt_neox"},
+      .weight_prefix = "gpt_neox.",
+      .from_hugging_face = neox_from_hugging_face,
+      .hugging_face_config =
+          [](const ModelSection& section, const HuggingFaceFacts& facts) {
+            return hugging_face_config(neox_config(section), facts);
+          },
+      .hugging_face_weights =
+          [](const ModelSection& section) { return hugging_face_weights(neox_config(section)); },
+      .is_extra =
+          [](const ModelSection& /*section*/, std::string_view name) {
+            return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
+                   name.ends_with(".rotary_emb.inv_freq");
+          }};
+  for (const Flavor& flavor : kFlavors) {
+    family.flavors.push_back(flavor.name);
+  }
+  return family;
+}
+
+}  // namespace tessera

@@ -1,0 +1,105 @@
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
+#include "tessera/ir/graph.h"
+#include "tessera/passes/pass.h"
+
+namespace tessera {
+namespace {
+
+// Eight ranks on three levels, with a secondary copy inside the first.
+StateAxes three_levels() {
+  return {.axes = {{.name = "pair", .size = 2},
+                   {.name = "node", .size = 2},
+                   {.name = "cluster", .size = 2}},
+          .param = 2,
+          .secondary = 1,
+          .grad = 1,
+          .optimizer = 2};
+}
+
+constexpr std::string_view kOneWeight = R"(graph "one weight" {
+  %0: f32[batch=4, embed=5] = input "x"
+  %1: f32[] = scalar "sum"
+  %2: f32[embed=5, mlp=7] = parameter "w" normal(0, 1, 0)
+  %3: f32[batch=4, mlp=7] = matmul(%0, %2) @forward layer 0
+  %4: f32[embed=5, mlp=7] = matmul {transpose_a=true}(%0, %3) @weight_gradient layer 0
+  output "loss" = %1
+  output "gradient.w" = %4
+}
+)";
+
+// The collectives of state, in order.
+std::vector<std::string> collectives(const Graph& graph) {
+  std::vector<std::string> lines;
+  for (const Node& node : graph.nodes) {
+    const std::string text = to_string(*node.op);
+    if (text.find("slices") != std::string::npos) {
+      lines.push_back(text);
+    }
+  }
+  return lines;
+}
+
+Graph updated(const StateAxes& state) {
+  return append_update(shard_parameters(parse_graph(kOneWeight), state), {.state = state});
+}
+
+TEST(Wires, AreNamedByEachHop) {
+  StateAxes state = three_levels();
+  state.wires = {.param = {.formats = {WireFormat::kInt8}},
+                 .secondary = {.formats = {WireFormat::kInt8, WireFormat::kBF16, WireFormat::kF32},
+                               .block = 64},
+                 .grad = {.formats = {WireFormat::kF32, WireFormat::kInt8, WireFormat::kInt4}},
+                 .update = {}};
+  EXPECT_EQ(
+      collectives(updated(state)),
+      (std::vector<std::string>{
+          R"(gather_slices {axes="pair=2", type="f32[embed=5, mlp=7]", wire="int8", block=64})",
+          R"(reduce_slices {axes="pair=2", slice=1024, wire="f32"})",
+          R"(reduce_slices {axes="node=2", slice=512, wire="int8"})",
+          R"(all_reduce_slices {axes="cluster=2", wire="int4"})",
+          R"(gather_slices {axes="node=2", type="f32[slice=1024]", wire="int8"})"}));
+  state.optimizer = 3;
+  state.wires.update = {.formats = {WireFormat::kBF16}};
+  state.wires.grad = {.formats = {WireFormat::kInt4}};
+  EXPECT_EQ(
+      collectives(updated(state)),
+      (std::vector<std::string>{
+          R"(gather_slices {axes="pair=2", type="f32[embed=5, mlp=7]", wire="int8", block=64})",
+          R"(reduce_slices {axes="pair=2", slice=1024, wire="int4"})",
+          R"(reduce_slices {axes="node=2 cluster=2", slice=256, wire="int4"})",
+          R"(gather_slices {axes="cluster=2", type="f32[slice=512]", wire="bf16"})",
+          R"(gather_slices {axes="node=2", type="f32[slice=1024]", wire="int8"})"}));
+}
+
+TEST(Wires, OfAHopMayDifferByAxis) {
+  StateAxes state = three_levels();
+  state.grad = 3;
+  state.optimizer = 3;
+  state.wires.grad = {.formats = {WireFormat::kF32, WireFormat::kF32, WireFormat::kInt4}};
+  EXPECT_EQ(collectives(updated(state))[1],
+            R"(reduce_slices {axes="pair=2 node=2 cluster=2", slice=256, wire="f32 f32 int4"})");
+}
+
+TEST(Wires, FullPrecisionPrintsNothing) {
+  for (const std::string& line : collectives(updated(three_levels()))) {
+    EXPECT_EQ(line.find("wire"), std::string::npos) << line;
+    EXPECT_EQ(line.find("block"), std::string::npos) << line;
+  }
+}
+
+TEST(Wires, NeedAFormatForEachAxisOrOne) {
+  StateAxes state = three_levels();
+  state.wires.secondary.formats = WireFormats(2, WireFormat::kInt8);
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { updated(state); }),
+            "2 wire formats (int8 int8) for 3 levels, expected one for each or one for all");
+}
+
+}  // namespace
+}  // namespace tessera

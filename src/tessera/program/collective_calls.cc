@@ -1,0 +1,189 @@
+#include "tessera/program/collective_calls.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/op.h"
+
+namespace tessera {
+namespace {
+
+// By stream, how many of its calls are known to have ended.
+using Ended = std::vector<std::size_t>;
+
+void merge(Ended& ended, const Ended& more) {
+  std::ranges::transform(
+      ended, more, ended.begin(), [](std::size_t a, std::size_t b) { return std::max(a, b); });
+}
+
+// The axes in the order in which the collective talks along them.
+AxisSizes legs(const CollectiveUse& use) {
+  AxisSizes inwards(use.axes.rbegin(), use.axes.rend());
+  if (use.kind == CollectiveKind::kAllGather) {
+    return inwards;
+  }
+  AxisSizes order = use.axes;
+  if (use.kind == CollectiveKind::kAllReduce && order.size() > 1) {
+    order.insert(order.end(), inwards.begin(), inwards.end());
+  }
+  return order;
+}
+
+std::string describe(const CollectiveUse& use, const AxisSize& axis) {
+  const auto sent = use.sent.find(axis.name);
+  const std::int64_t sent_bytes =
+      sent == use.sent.end()
+          ? 0
+          : std::accumulate(sent->second.begin(), sent->second.end(), std::int64_t{0});
+  return format("{}{} of {} bytes {} over {} ranks, {} sent, {} times,",
+                name(use.kind),
+                use.fold ? (*use.fold == PartialOp::kMax ? " max" : " sum") : "",
+                use.bytes,
+                name(use.dtype),
+                axis.size,
+                sent_bytes,
+                use.count);
+}
+
+class Walk {
+ public:
+  explicit Walk(const Program& program)
+      : program_(program), ended_(program.streams.size(), Ended(program.streams.size(), 0)) {}
+
+  CollectiveSequence run() {
+    sequence_.streams = program_.streams;
+    for (const Call& call : program_.calls) {
+      const std::vector<Instruction>& instructions = program_[call.segment].instructions;
+      for (std::size_t i = 0; i < instructions.size(); ++i) {
+        run_instruction(call, i, instructions[i]);
+      }
+    }
+    return std::move(sequence_);
+  }
+
+ private:
+  void run_instruction(const Call& call, std::size_t index, const Instruction& instruction) {
+    const std::size_t stream = instruction.stream.at();
+    Ended& ended = ended_.at(stream);
+    if (stream != 0) {
+      merge(ended, ended_[0]);  // it is not issued before
+    }
+    for (const EventId event : instruction.waits) {
+      if (const auto found = events_.find(event); found != events_.end()) {
+        merge(ended, found->second);
+      }
+    }
+    TensorTypes operands;
+    std::string names;
+    for (const TensorRef& operand : instruction.operands) {
+      operands.push_back(operand.type);
+      names += format("{}\"{}\"", names.empty() ? "" : ", ", program_[operand.buffer].name);
+    }
+    for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
+      for (const AxisSize& axis : legs(use)) {
+        if (axis.size == 1) {
+          continue;
+        }
+        sequence_.calls.push_back(
+            {.stream = stream,
+             .axis = axis.name,
+             .what =
+                 format("{} of {} in microbatch {}", describe(use, axis), names, call.microbatch),
+             .after = ended,
+             .place = format("segment {}, microbatch {}, instruction {}: {}",
+                             program_[call.segment].name,
+                             call.microbatch,
+                             index,
+                             info(*instruction.op).name)});
+        ++ended[stream];
+      }
+    }
+    for (const EventId event : instruction.signals) {
+      events_[event] = ended;
+    }
+  }
+
+  const Program& program_;
+  std::vector<Ended> ended_;  // by stream, before its next instruction
+  std::map<EventId, Ended> events_;
+  CollectiveSequence sequence_;
+};
+
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields;
+  std::istringstream in(line);
+  for (std::string field; std::getline(in, field, '\t');) {
+    fields.push_back(field);
+  }
+  return fields;
+}
+
+std::size_t parse_count(const std::string& field, const std::string& line) {
+  std::size_t count = 0;
+  const char* const end = field.data() + field.size();
+  const auto [stop, error] = std::from_chars(field.data(), end, count);
+  TESSERA_CHECK(error == std::errc() && stop == end,
+                "found \"{}\", expected a number, in the collective \"{}\"",
+                field,
+                line);
+  return count;
+}
+
+}  // namespace
+
+CollectiveSequence collective_calls(const Program& program) {
+  return Walk(program).run();
+}
+
+std::string to_string(const CollectiveSequence& sequence) {
+  std::string text;
+  for (const std::string& stream : sequence.streams) {
+    text += stream + '\t';
+  }
+  text += '\n';
+  for (const CollectiveCall& call : sequence.calls) {
+    text += format("{}\t{}\t{}\t{}", call.stream, call.axis, call.what, call.place);
+    for (const std::size_t ended : call.after) {
+      text += format("\t{}", ended);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+CollectiveSequence parse_collective_calls(std::string_view text) {
+  constexpr std::size_t kFixedFields = 4;
+  std::istringstream in{std::string(text)};
+  std::string line;
+  std::getline(in, line);
+  CollectiveSequence sequence{.streams = fields_of(line), .calls = {}};
+  const std::size_t num_streams = sequence.streams.size();
+  while (std::getline(in, line)) {
+    const std::vector<std::string> fields = fields_of(line);
+    TESSERA_CHECK(fields.size() == kFixedFields + num_streams,
+                  "a collective of {} fields, expected {}: \"{}\"",
+                  fields.size(),
+                  kFixedFields + num_streams,
+                  line);
+    CollectiveCall call{.stream = parse_count(fields[0], line),
+                        .axis = fields[1],
+                        .what = fields[2],
+                        .after = {},
+                        .place = fields[3]};
+    TESSERA_CHECK(
+        call.stream < num_streams, "stream {} of {}: \"{}\"", call.stream, num_streams, line);
+    for (std::size_t stream = 0; stream < num_streams; ++stream) {
+      call.after.push_back(parse_count(fields[kFixedFields + stream], line));
+    }
+    sequence.calls.push_back(std::move(call));
+  }
+  return sequence;
+}
+
+}  // namespace tessera

@@ -1,0 +1,144 @@
+#include "tessera/runtime/launcher.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tessera/comm/local/local_world.h"
+
+namespace tessera {
+namespace {
+
+// The error that ends a run of several ranks.
+Error failure_of(std::int64_t rank, const Error& error) {
+  Error failure =
+      error.code() == ErrorCode::kInternal ? Error(ErrorCode::kPeerFailure, error.what()) : error;
+  failure.add_context(format("rank {}", rank));
+  return failure;
+}
+
+// What the others are told.
+std::string aborted_by(std::int64_t rank, const Error& error) {
+  return format("rank {} failed: {}", rank, error.what());
+}
+
+// The ranks of a run and what has become of them.
+class Ranks {
+ public:
+  Ranks(std::int64_t num_ranks, const LaunchOptions& options)
+      : options_(options),
+        world_(num_ranks, options.world, options.throttle),
+        running_(num_ranks) {}
+
+  void run(const std::function<void(World&)>& body) {
+    std::vector<std::thread> threads;
+    for (std::int64_t rank = 0; rank < world_.num_ranks(); ++rank) {
+      threads.emplace_back([&, rank] { run_rank(rank, body); });
+    }
+    wait();
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    if (first_error_) {
+      throw *first_error_;
+    }
+    if (peer_failure_) {
+      throw *peer_failure_;
+    }
+  }
+
+ private:
+  void run_rank(std::int64_t rank, const std::function<void(World&)>& body) {
+    {
+      const std::unique_ptr<World> self = world_.join(rank);
+      try {
+        body(*self);
+      } catch (...) {
+        note(rank, to_error(std::current_exception()), *self);
+      }
+    }
+    const std::scoped_lock lock(mutex_);
+    --running_;
+    changed_.notify_all();
+  }
+
+  void note(std::int64_t rank, const Error& error, World& world) {
+    {
+      const std::scoped_lock lock(mutex_);
+      std::optional<Error>& kept =
+          error.code() == ErrorCode::kPeerFailure ? peer_failure_ : first_error_;
+      if (!kept) {
+        kept = failure_of(rank, error);
+      }
+      failed_ = true;
+      changed_.notify_all();
+    }
+    world.abort(aborted_by(rank, error));
+  }
+
+  // Returns when no rank runs any more.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failed_ || running_ == 0; });
+    const std::chrono::duration<double> patience(options_.world.deadline_seconds);
+    if (changed_.wait_for(lock, patience, [&] { return running_ == 0; })) {
+      return;
+    }
+    if (const std::optional<Error>& failure = first_error_ ? first_error_ : peer_failure_) {
+      give_up(*failure);
+    }
+  }
+
+  [[noreturn]] void give_up(const Error& error) const {
+    if (options_.on_stuck) {
+      options_.on_stuck(error);
+    }
+    std::fflush(nullptr);
+    // Not exit(): threads that still run use what it would destroy.
+    std::_Exit(exit_code(error.code()));
+  }
+
+  const LaunchOptions& options_;
+  LocalWorld world_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::int64_t running_;
+  bool failed_ = false;
+  std::optional<Error> first_error_;
+  std::optional<Error> peer_failure_;  // of a rank that failed because another did
+};
+
+}  // namespace
+
+void run_as_rank(World& world, const std::function<void(World&)>& body) {
+  try {
+    body(world);
+  } catch (...) {
+    const Error error = to_error(std::current_exception());
+    world.abort(aborted_by(world.rank(), error));
+    throw failure_of(world.rank(), error);
+  }
+}
+
+void launch_ranks(std::int64_t num_ranks,
+                  const LaunchOptions& options,
+                  const std::function<void(World&)>& body) {
+  if (num_ranks == 1) {
+    LocalWorld world(1, options.world, options.throttle);
+    body(*world.join(0));
+    return;
+  }
+  Ranks(num_ranks, options).run(body);
+}
+
+}  // namespace tessera

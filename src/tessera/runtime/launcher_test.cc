@@ -1,0 +1,110 @@
+#include "tessera/runtime/launcher.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Meets all other ranks.
+void meet(World& world) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  world.group(ranks)->barrier();
+}
+
+Error error_of_launch(std::int64_t ranks, const std::function<void(World&)>& body) {
+  try {
+    launch_ranks(ranks, {.world = {.deadline_seconds = 2}}, body);
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {ErrorCode::kInternal, ""};
+}
+
+TEST(Launcher, RunsEveryRankOnce) {
+  std::vector<std::atomic<int>> runs(5);
+  launch_ranks(5, {}, [&](World& world) {
+    ++runs[static_cast<std::size_t>(world.rank())];
+    meet(world);
+  });
+  for (const std::atomic<int>& count : runs) {
+    EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(Launcher, OneRankRunsOnTheCallersThread) {
+  const auto caller = std::this_thread::get_id();
+  launch_ranks(1, {}, [&](World& world) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    meet(world);
+  });
+}
+
+TEST(Launcher, TheErrorOfARankEndsTheOthers) {
+  const Error error = error_of_launch(4, [](World& world) {
+    if (world.rank() == 2) {
+      fail(ErrorCode::kInvalidData, "a bad line");
+    }
+    meet(world);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+  EXPECT_STREQ(error.what(), "a bad line (rank 2)");
+}
+
+TEST(Launcher, WhatNobodyExpectedIsAFailureOfAPeer) {
+  const Error error = error_of_launch(3, [](World& world) {
+    if (world.rank() == 1) {
+      throw std::runtime_error("odd");
+    }
+    meet(world);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kPeerFailure);
+  EXPECT_EQ(exit_code(error.code()), 5);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("odd"), HasSubstr("rank 1")));
+}
+
+TEST(Launcher, ALateRankIsNamed) {
+  const Error error = error_of_launch(3, [](World& world) {
+    if (world.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    }
+    meet(world);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(exit_code(error.code()), 5);
+  EXPECT_THAT(error.what(), HasSubstr("arrived: rank 0, 2; missing: rank 1"));
+}
+
+TEST(LauncherDeathTest, ARankThatNeverEndsTakesTheProcessWithIt) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto hang = [] {
+    launch_ranks(2,
+                 {.world = {.deadline_seconds = 0.5},
+                  .on_stuck = [](const Error& error) { std::fputs(error.what(), stderr); }},
+                 [](World& world) {
+                   while (world.rank() == 1) {
+                     std::this_thread::sleep_for(std::chrono::seconds(1));
+                   }
+                   meet(world);
+                 });
+  };
+  EXPECT_EXIT(hang(), testing::ExitedWithCode(5), "arrived: rank 0; missing: rank 1");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,303 @@
+#include "tessera/tokenizer/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/tokenizer/byte_level.h"
+#include "tessera/tokenizer/token_decoder.h"
+#include "tessera/tokenizer/utf8.h"
+#include "tessera/tokenizer/word_cache.h"
+
+namespace tessera {
+namespace {
+
+// The first that a tokenizer has counts.
+constexpr std::array<std::string_view, 4> kBosNames = {
+    "<|begin_of_text|>", "<s>", "<|startoftext|>", "<|endoftext|>"};
+constexpr std::array<std::string_view, 3> kEosNames = {"<|end_of_text|>", "</s>", "<|endoftext|>"};
+
+constexpr std::size_t kPartTokens = std::size_t{1} << 16U;
+
+std::optional<std::int32_t> find_special(const TokenizerSpec& spec,
+                                         std::span<const std::string_view> names) {
+  for (const std::string_view name : names) {
+    for (const AddedToken& token : spec.added) {
+      if (token.special && token.content == name) {
+        return token.id;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+TokenizerSpec checked(TokenizerSpec spec) {
+  check_spec(spec, ErrorCode::kInvalidArgument);
+  return spec;
+}
+
+std::vector<AddedTokenFinder::Entry> entries(const TokenizerSpec& spec,
+                                             bool with_special,
+                                             const Normalizer* normalizer) {
+  std::vector<AddedTokenFinder::Entry> result;
+  for (const AddedToken& token : spec.added) {
+    if (token.normalized != (normalizer != nullptr) || (token.special && !with_special)) {
+      continue;
+    }
+    std::string memory;
+    const std::string text(normalizer == nullptr ? token.content
+                                                 : normalizer->run(token.content, memory));
+    if (!text.empty()) {
+      result.push_back({.text = text, .id = token.id});
+    }
+  }
+  return result;
+}
+
+// What a normalizer or pre-tokenizer makes of a space; empty if nothing else.
+std::string mark_of_spaces(const TokenizerSpec& spec) {
+  if (spec.metaspace) {
+    return spec.metaspace->replacement;
+  }
+  const auto replacing = std::ranges::find_if(spec.normalizer, [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::kReplace && step.from == " ";
+  });
+  return replacing == spec.normalizer.end() ? "" : replacing->to;
+}
+
+// Whether no merge reaches over the place before a `mark` that does not follow another: text can
+// then be cut there, and each word merged by itself, without changing a token.
+bool merges_stop_before(const TokenizerSpec& spec, const std::string& mark) {
+  if (mark.empty() || spec.ignore_merges ||
+      std::ranges::find(spec.tokens, mark) == spec.tokens.end()) {
+    return false;
+  }
+  return std::ranges::none_of(spec.merges, [&](const MergeRule& rule) {
+    return spec.tokens[static_cast<std::size_t>(rule.right)].starts_with(mark) &&
+           !spec.tokens[static_cast<std::size_t>(rule.left)].ends_with(mark);
+  });
+}
+
+// Calls stretch(text, begin) with what lies between added tokens, and token(id) with those.
+template <class Stretch, class Token>
+void cut_at_added(const AddedTokenFinder& finder,
+                  std::string_view text,
+                  const Stretch& stretch,
+                  const Token& token) {
+  std::size_t at = 0;
+  while (const auto match = finder.find(text, at)) {
+    stretch(text.substr(at, match->begin - at), at);
+    token(match->id);
+    at = match->end;
+  }
+  stretch(text.substr(at), at);
+}
+
+}  // namespace
+
+// One call of encode().
+class BpeTokenizer::Pass {
+ public:
+  Pass(const BpeTokenizer& tokenizer,
+       std::size_t text_bytes,
+       std::vector<std::int32_t>& out,
+       const Flush* flush)
+      : tokenizer_(tokenizer), cache_(text_bytes), out_(out), flush_(flush) {}
+
+  void run(std::string_view text, const Finders& added) {
+    const auto push = [this](std::int32_t id) { out_.push_back(id); };
+    cut_at_added(
+        added.raw,
+        text,
+        [&](std::string_view stretch, std::size_t begin) {
+          std::string valid_memory;
+          std::string normalized_memory;
+          if (tokenizer_.spec_.alphabet == Alphabet::kCharacters) {
+            stretch = valid_utf8(stretch, valid_memory);
+          }
+          stretch = tokenizer_.normalizer_.run(stretch, normalized_memory);
+          cut_at_added(
+              added.normalized,
+              stretch,
+              [&](std::string_view part, std::size_t part_begin) {
+                add_words(part, begin == 0 && part_begin == 0);
+              },
+              push);
+        },
+        push);
+  }
+
+ private:
+  // Text without added tokens; `is_first` if the whole text begins with it.
+  void add_words(std::string_view text, bool is_first) {
+    if (tokenizer_.spec_.alphabet == Alphabet::kBytes) {
+      const char* end = text.data() + text.size();
+      tokenizer_.pre_tokenizer_.split(text, [&](std::string_view word) { add_word(word, end); });
+      return;
+    }
+    std::string memory;
+    if (!text.empty() && tokenizer_.spec_.metaspace) {
+      memory = with_metaspace(*tokenizer_.spec_.metaspace, text, is_first);
+      text = memory;
+    }
+    cut_at_marks(text);
+  }
+
+  static std::string with_metaspace(const Metaspace& metaspace,
+                                    std::string_view text,
+                                    bool is_first) {
+    std::string result = replace_all(text, " ", metaspace.replacement);
+    const bool prepends = metaspace.prepend == Metaspace::Prepend::kAlways ||
+                          (metaspace.prepend == Metaspace::Prepend::kFirst && is_first);
+    return prepends && !result.starts_with(metaspace.replacement) ? metaspace.replacement + result
+                                                                  : result;
+  }
+
+  void cut_at_marks(std::string_view text) {
+    const WordMark& mark = tokenizer_.mark_;
+    const char* end = text.data() + text.size();
+    std::size_t begin = 0;
+    std::size_t at = mark.text.empty() ? std::string_view::npos : text.find(mark.text);
+    while (at != std::string_view::npos) {
+      const bool starts_word = mark.each || !text.substr(begin, at - begin).ends_with(mark.text);
+      if (at > begin && starts_word) {
+        add_word(text.substr(begin, at - begin), end);
+        begin = at;
+      }
+      at = text.find(mark.text, at + mark.text.size());
+    }
+    if (begin < text.size()) {
+      add_word(text.substr(begin), end);
+    }
+  }
+
+  // Bytes up to `text_end` may be read.
+  void add_word(std::string_view word, const char* text_end) {
+    if (flush_ != nullptr && out_.size() >= kPartTokens) [[unlikely]] {
+      (*flush_)(out_);
+    }
+    const BpeModel& model = tokenizer_.model_;
+    if (word.size() > WordCache::kMaxWordBytes) {
+      model.encode_word(word, scratch_, out_);
+      return;
+    }
+    const WordCache::Key key = WordCache::key_of(word, text_end);
+    WordCache::Entry& place = cache_.place_of(key);
+    if (place.key == key) [[likely]] {
+      out_.insert(out_.end(), place.ids.begin(), place.ids.begin() + place.num_ids);
+      return;
+    }
+    const std::size_t before = out_.size();
+    model.encode_word(word, scratch_, out_);
+    WordCache::store(place, key, std::span(out_).subspan(before));
+  }
+
+  const BpeTokenizer& tokenizer_;
+  WordCache cache_;
+  BpeModel::Scratch scratch_;
+  std::vector<std::int32_t>& out_;
+  const Flush* flush_;
+};
+
+BpeTokenizer::Finders::Finders(const TokenizerSpec& spec,
+                               const Normalizer& normalizer,
+                               bool with_special)
+    : raw(entries(spec, with_special, nullptr)),
+      normalized(entries(spec, with_special, &normalizer)) {}
+
+BpeTokenizer::WordMark BpeTokenizer::word_mark(const TokenizerSpec& spec) {
+  if (spec.metaspace && spec.metaspace->split) {
+    return {.text = spec.metaspace->replacement, .each = true};
+  }
+  const std::string mark = mark_of_spaces(spec);
+  return merges_stop_before(spec, mark) ? WordMark{.text = mark} : WordMark{};
+}
+
+BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
+    : spec_(checked(std::move(spec))),
+      normalizer_(spec_.normalizer),
+      pre_tokenizer_(spec_.patterns),
+      model_(spec_),
+      mark_(word_mark(spec_)),
+      plain_added_(spec_, normalizer_, false),
+      all_added_(spec_, normalizer_, true),
+      special_(spec_.tokens.size()),
+      bos_(find_special(spec_, kBosNames)),
+      eos_(find_special(spec_, kEosNames)) {
+  for (const AddedToken& token : spec_.added) {
+    special_[static_cast<std::size_t>(token.id)] = token.special;
+  }
+  if (!spec_.before.empty()) {
+    bos_ = spec_.before.front();
+  }
+  if (!spec_.after.empty()) {
+    eos_ = spec_.after.back();
+  }
+  if (spec_.alphabet == Alphabet::kCharacters) {
+    for (const std::string& token : spec_.tokens) {
+      texts_.push_back(decode_alone(spec_.decoder, token));
+    }
+  }
+}
+
+std::int32_t BpeTokenizer::vocab_size() const {
+  return static_cast<std::int32_t>(spec_.tokens.size());
+}
+
+void BpeTokenizer::encode(std::string_view text,
+                          EncodeOptions options,
+                          std::vector<std::int32_t>& out,
+                          const Flush* flush) const {
+  if (options.add_special) {
+    out.insert(out.end(), spec_.before.begin(), spec_.before.end());
+  }
+  Pass(*this, text.size(), out, flush).run(text, options.parse_special ? all_added_ : plain_added_);
+  if (options.add_special) {
+    out.insert(out.end(), spec_.after.begin(), spec_.after.end());
+  }
+}
+
+std::string BpeTokenizer::decode(std::span<const std::int32_t> ids) const {
+  if (spec_.alphabet == Alphabet::kBytes) {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      text += token_bytes(id);
+    }
+    return text;
+  }
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const std::int32_t id : ids) {
+    tokens.push_back(spec_.tokens[static_cast<std::size_t>(id)]);
+  }
+  return run_decoder(spec_.decoder, std::move(tokens));
+}
+
+std::string_view BpeTokenizer::token_bytes(std::int32_t id) const {
+  const bool is_bytes = spec_.alphabet == Alphabet::kBytes;
+  return (is_bytes ? spec_.tokens : texts_)[static_cast<std::size_t>(id)];
+}
+
+std::string BpeTokenizer::spelling(std::int32_t id) const {
+  const std::string& token = spec_.tokens[static_cast<std::size_t>(id)];
+  const bool is_added = std::ranges::find(spec_.added, id, &AddedToken::id) != spec_.added.end();
+  return spec_.alphabet == Alphabet::kBytes && !is_added ? to_byte_level(token) : token;
+}
+
+bool BpeTokenizer::is_special(std::int32_t id) const {
+  return special_[static_cast<std::size_t>(id)];
+}
+
+std::string BpeTokenizer::kind() const {
+  return spec_.alphabet == Alphabet::kBytes ? "byte-level BPE"
+         : spec_.byte_fallback              ? "SentencePiece-style BPE with byte fallback"
+                                            : "SentencePiece-style BPE";
+}
+
+bool BpeTokenizer::is_lossless() const {
+  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty();
+}
+
+}  // namespace tessera

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/tokenizer/added_tokens.h"
+#include "tessera/tokenizer/bpe_model.h"
+#include "tessera/tokenizer/normalizer.h"
+#include "tessera/tokenizer/pre_tokenizer.h"
+#include "tessera/tokenizer/tokenizer_impl.h"
+
+namespace tessera {
+
+// What a TokenizerSpec describes.
+class BpeTokenizer : public TokenizerImpl {
+ public:
+  // Errors: as Tokenizer's constructor.
+  explicit BpeTokenizer(TokenizerSpec spec);
+
+  std::int32_t vocab_size() const override;
+  void encode(std::string_view text,
+              EncodeOptions options,
+              std::vector<std::int32_t>& out,
+              const Flush* flush) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string_view token_bytes(std::int32_t id) const override;
+  std::string spelling(std::int32_t id) const override;
+  bool is_special(std::int32_t id) const override;
+
+  std::optional<std::int32_t> bos() const override { return bos_; }
+
+  std::optional<std::int32_t> eos() const override { return eos_; }
+
+  std::string kind() const override;
+  bool is_lossless() const override;
+
+  const TokenizerSpec* spec() const override { return &spec_; }
+
+ private:
+  class Pass;
+
+  // The character before which words made of characters begin, and whether each starts one: of a
+  // run otherwise only the first does.
+  struct WordMark {
+    std::string text;  // empty: a text is one word
+    bool each = false;
+  };
+
+  // Added tokens that are looked for in one go.
+  struct Finders {
+    Finders(const TokenizerSpec& spec, const Normalizer& normalizer, bool with_special);
+
+    AddedTokenFinder raw;         // in the text as it is
+    AddedTokenFinder normalized;  // in what the normalizer made of the rest
+  };
+
+  static WordMark word_mark(const TokenizerSpec& spec);
+
+  TokenizerSpec spec_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  BpeModel model_;
+  WordMark mark_;
+  Finders plain_added_;
+  Finders all_added_;
+  std::vector<std::string> texts_;  // what tokens of characters stand for; of bytes: spec_.tokens
+  std::vector<bool> special_;
+  std::optional<std::int32_t> bos_;
+  std::optional<std::int32_t> eos_;
+};
+
+}  // namespace tessera

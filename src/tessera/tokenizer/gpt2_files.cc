@@ -1,0 +1,45 @@
+#include "tessera/tokenizer/gpt2_files.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/tokenizer/json_node.h"
+#include "tessera/tokenizer/scanner.h"
+#include "tessera/tokenizer/vocabulary.h"
+
+namespace tessera {
+
+TokenizerSpec parse_gpt2_files(std::string_view encoder, std::string_view merges) {
+  constexpr const char* kEndOfText = "<|endoftext|>";
+  const nlohmann::json ids = parse_json(encoder);
+  nlohmann::json added = nlohmann::json::array();
+  const JsonNode vocab(ids, "");
+  if (const auto end_of_text = vocab.find(kEndOfText)) {
+    added.push_back({{"id", end_of_text->json()},
+                     {"content", kEndOfText},
+                     {"special", true},
+                     {"normalized", false}});
+  }
+  Vocabulary vocabulary(vocab, JsonNode(added, "the special tokens"), Alphabet::kBytes);
+  for (std::size_t number = 1; !merges.empty(); ++number) {
+    const std::size_t end = std::min(merges.find('\n'), merges.size());
+    std::string line(merges.substr(0, end));
+    merges.remove_prefix(std::min(end + 1, merges.size()));
+    if (line.ends_with('\r')) {
+      line.pop_back();
+    }
+    const bool is_version = number == 1 && line.starts_with("#version");
+    if (!line.empty() && !is_version) {
+      vocabulary.add_merge(line, format("line {} of the merges", number));
+    }
+  }
+  TokenizerSpec spec;
+  vocabulary.give(spec);
+  spec.patterns.emplace_back(kGpt2Pattern);
+  check_spec(spec, ErrorCode::kInvalidData);
+  return spec;
+}
+
+}  // namespace tessera

@@ -1,0 +1,134 @@
+#include "tessera/tokenizer/json_node.h"
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxDepth = 64;
+
+// The parser itself does not recurse, but what destroys and writes its values does.
+void require_shallow(std::string_view text) {
+  std::size_t depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      i += c == '\\' ? 1 : 0;
+      in_string = c != '"';
+      continue;
+    }
+    in_string = c == '"';
+    depth += c == '{' || c == '[' ? 1 : 0;
+    depth -= (c == '}' || c == ']') && depth > 0 ? 1 : 0;
+    TESSERA_REQUIRE(depth <= kMaxDepth,
+                    ErrorCode::kInvalidData,
+                    "broken JSON at byte {}: nested deeper than {} levels",
+                    i,
+                    kMaxDepth);
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text) {
+  require_shallow(text);
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    fail(ErrorCode::kInvalidData, "broken JSON at byte {}: {}", error.byte, error.what());
+  } catch (const Json::exception& error) {  // a number that no type holds
+    fail(ErrorCode::kInvalidData, "broken JSON: {}", error.what());
+  }
+}
+
+std::string JsonNode::found() const {
+  constexpr std::size_t kMaxShown = 60;
+  const std::string text = value_->is_structured() ? "" : value_->dump();
+  return text.empty() || text.size() > kMaxShown ? value_->type_name() : text;
+}
+
+std::optional<JsonNode> JsonNode::find(const std::string& key) const {
+  expect(value_->is_object(), "an object");
+  const auto member = value_->find(key);
+  if (member == value_->end()) {
+    return std::nullopt;
+  }
+  return JsonNode(*member, format("{}/{}", path_, key));
+}
+
+JsonNode JsonNode::at(const std::string& key) const {
+  const auto member = find(key);
+  TESSERA_REQUIRE(member.has_value(), ErrorCode::kInvalidData, "{}/{} is missing", path_, key);
+  return *member;
+}
+
+std::size_t JsonNode::size() const {
+  expect(value_->is_array(), "an array");
+  return value_->size();
+}
+
+JsonNode JsonNode::element(std::size_t index) const {
+  return {(*value_)[index], format("{}/{}", path_, index)};
+}
+
+void JsonNode::expect_object(std::initializer_list<std::string_view> known) const {
+  expect(value_->is_object(), "an object");
+  for (const auto& member : value_->items()) {
+    TESSERA_REQUIRE(std::ranges::find(known, member.key()) != known.end(),
+                    ErrorCode::kUnsupported,
+                    "{}/{} is not a key that is known here",
+                    path_,
+                    member.key());
+  }
+}
+
+std::string JsonNode::string() const {
+  expect(value_->is_string(), "a string");
+  return value_->get<std::string>();
+}
+
+bool JsonNode::boolean() const {
+  expect(value_->is_boolean(), "true or false");
+  return value_->get<bool>();
+}
+
+bool JsonNode::boolean_or(const std::string& key, bool fallback) const {
+  const auto node = find(key);
+  return node ? node->boolean() : fallback;
+}
+
+std::size_t JsonNode::count(std::size_t limit) const {
+  expect(value_->is_number_unsigned() && value_->get<std::uint64_t>() <= limit,
+         format("an integer from 0 to {}", limit));
+  return value_->get<std::size_t>();
+}
+
+std::int32_t JsonNode::id(std::size_t limit) const {
+  expect(value_->is_number_integer(), "an integer");
+  const bool fits = value_->is_number_unsigned() && value_->get<std::uint64_t>() < limit;
+  TESSERA_REQUIRE(fits,
+                  ErrorCode::kInvalidData,
+                  "{} is {}, but the file has {} tokens, so ids are 0 to {} without holes",
+                  path_,
+                  found(),
+                  limit,
+                  limit - 1);
+  return value_->get<std::int32_t>();
+}
+
+void JsonNode::require_false(const std::string& key) const {
+  if (const auto node = find(key)) {
+    node->support(!node->boolean(), "false");
+  }
+}
+
+void JsonNode::require_null(const std::string& key) const {
+  if (const auto node = find(key)) {
+    node->support(node->is_null(), "null");
+  }
+}
+
+}  // namespace tessera

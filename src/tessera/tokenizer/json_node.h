@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+// Errors: kInvalidData naming the byte where the text is no JSON, or where it is nested deeper than
+// any tokenizer (what reads and writes JSON recurses).
+nlohmann::json parse_json(std::string_view text);
+
+// A value with its place in the file, for errors. Borrows the value.
+class JsonNode {
+ public:
+  JsonNode(const nlohmann::json& value, std::string path)
+      : value_(&value), path_(std::move(path)) {}
+
+  const nlohmann::json& json() const { return *value_; }
+
+  const std::string& path() const { return path_; }
+
+  // What stands here, for an error: short values as they are.
+  std::string found() const;
+
+  bool is_null() const { return value_->is_null(); }
+
+  // The member, null or not. Errors: kInvalidData if this is no object.
+  std::optional<JsonNode> find(const std::string& key) const;
+
+  // Errors: kInvalidData if it is missing.
+  JsonNode at(const std::string& key) const;
+
+  // The elements of an array. Errors: kInvalidData if this is none.
+  std::size_t size() const;
+  JsonNode element(std::size_t index) const;
+
+  // Errors: kInvalidData if this is no object, kUnsupported naming a key that is not in `known`.
+  void expect_object(std::initializer_list<std::string_view> known) const;
+
+  std::string string() const;
+  bool boolean() const;
+
+  // The member, or `fallback` where it is absent.
+  bool boolean_or(const std::string& key, bool fallback) const;
+
+  // An integer from 0 to `limit`.
+  std::size_t count(std::size_t limit) const;
+
+  // An id of a vocabulary of at most `limit` tokens.
+  std::int32_t id(std::size_t limit) const;
+
+  // Errors: kInvalidData with what was found.
+  void expect(bool condition, std::string_view expected) const {
+    TESSERA_REQUIRE(
+        condition, ErrorCode::kInvalidData, "{} is {}, expected {}", path_, found(), expected);
+  }
+
+  // Errors: kUnsupported with what was found.
+  void support(bool condition, std::string_view supported) const {
+    TESSERA_REQUIRE(
+        condition, ErrorCode::kUnsupported, "{} is {}, supported is {}", path_, found(), supported);
+  }
+
+  // That the member `key` is absent, or false, or null.
+  void require_false(const std::string& key) const;
+  void require_null(const std::string& key) const;
+
+ private:
+  const nlohmann::json* value_;
+  std::string path_;
+};
+
+}  // namespace tessera

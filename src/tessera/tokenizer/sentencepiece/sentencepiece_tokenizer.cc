@@ -1,0 +1,140 @@
+#include "tessera/tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sentencepiece_processor.h>
+
+#include "tessera/base/error.h"
+#include "tessera/tokenizer/added_tokens.h"
+#include "tessera/tokenizer/normalizer.h"
+#include "tessera/tokenizer/tokenizer_spec.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
+
+void require_ok(const sentencepiece::util::Status& status, std::string_view what) {
+  TESSERA_REQUIRE(
+      status.ok(), ErrorCode::kInvalidData, "SentencePiece cannot {}: {}", what, status.ToString());
+}
+
+using Processor = sentencepiece::SentencePieceProcessor;
+
+std::unique_ptr<const Processor> load(std::string_view model) {
+  auto processor = std::make_unique<Processor>();
+  require_ok(processor->LoadFromSerializedProto(model), "read the model");
+  return processor;
+}
+
+std::vector<AddedTokenFinder::Entry> control_symbols(const Processor& processor) {
+  std::vector<AddedTokenFinder::Entry> control;
+  for (std::int32_t id = 0; id < processor.GetPieceSize(); ++id) {
+    if (processor.IsControl(id) && !processor.IdToPiece(id).empty()) {
+      control.push_back({.text = processor.IdToPiece(id), .id = id});
+    }
+  }
+  return control;
+}
+
+class SentencePieceTokenizer : public TokenizerImpl {
+ public:
+  explicit SentencePieceTokenizer(std::string_view model)
+      : processor_(load(model)), control_(control_symbols(*processor_)) {
+    for (std::int32_t id = 0; id < processor_->GetPieceSize(); ++id) {
+      texts_.push_back(text_of(id));
+    }
+  }
+
+  std::int32_t vocab_size() const override { return processor_->GetPieceSize(); }
+
+  void encode(std::string_view text,
+              EncodeOptions options,
+              std::vector<std::int32_t>& out,
+              const Flush* /*flush*/) const override {
+    if (options.add_special && bos()) {
+      out.push_back(processor_->bos_id());
+    }
+    std::size_t at = 0;
+    while (options.parse_special) {
+      const auto match = control_.find(text, at);
+      if (!match) {
+        break;
+      }
+      append(text.substr(at, match->begin - at), out);
+      out.push_back(match->id);
+      at = match->end;
+    }
+    append(text.substr(at), out);
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    require_ok(processor_->Decode(std::vector<int>(ids.begin(), ids.end()), &text), "decode");
+    return text;
+  }
+
+  std::string_view token_bytes(std::int32_t id) const override {
+    return texts_[static_cast<std::size_t>(id)];
+  }
+
+  std::string spelling(std::int32_t id) const override { return processor_->IdToPiece(id); }
+
+  bool is_special(std::int32_t id) const override { return processor_->IsControl(id); }
+
+  std::optional<std::int32_t> bos() const override { return in_range(processor_->bos_id()); }
+
+  std::optional<std::int32_t> eos() const override { return in_range(processor_->eos_id()); }
+
+  std::string kind() const override { return "SentencePiece model"; }
+
+  bool is_lossless() const override { return false; }
+
+  const TokenizerSpec* spec() const override { return nullptr; }
+
+ private:
+  static std::optional<std::int32_t> in_range(int id) {
+    return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
+  }
+
+  // What the library's decoder makes of a piece inside a text.
+  std::string text_of(std::int32_t id) const {
+    const std::string& piece = processor_->IdToPiece(id);
+    if (processor_->IsByte(id)) {
+      return {static_cast<char>(byte_of_token(piece))};
+    }
+    if (processor_->IsControl(id)) {
+      return piece;
+    }
+    if (processor_->IsUnknown(id)) {
+      return " \xE2\x81\x87 ";  // U+2047, the library's default surface of what is not known
+    }
+    return replace_all(piece, kSpaceSymbol, " ");
+  }
+
+  void append(std::string_view text, std::vector<std::int32_t>& out) const {
+    if (text.empty()) {
+      return;
+    }
+    std::vector<int> ids;
+    require_ok(processor_->Encode(text, &ids), "encode the text");
+    out.insert(out.end(), ids.begin(), ids.end());
+  }
+
+  std::unique_ptr<const Processor> processor_;
+  AddedTokenFinder control_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace
+
+std::shared_ptr<const TokenizerImpl> load_sentencepiece(std::string_view model) {
+  return std::make_shared<const SentencePieceTokenizer>(model);
+}
+
+}  // namespace tessera

@@ -1,0 +1,142 @@
+#include "tessera/tokenizer/tokenizer_files.h"
+
+#include <array>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/tokenizer/bpe_tokenizer.h"
+#include "tessera/tokenizer/gpt2_files.h"
+#include "tessera/tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+#include "tessera/tokenizer/tiktoken.h"
+#include "tessera/tokenizer/tokenizer_json.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Impl = std::shared_ptr<const TokenizerImpl>;
+
+// GPT-2's names and Hugging Face's for the same two files: ids, then merges.
+constexpr std::array<std::pair<const char*, const char*>, 2> kPairs = {
+    {{"encoder.json", "vocab.bpe"}, {"vocab.json", "merges.txt"}}};
+
+// What is looked for in a directory, best first.
+constexpr std::array<const char*, 4> kNames = {
+    "tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"};
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+bool begins_with_object(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string::npos && text[first] == '{';
+}
+
+Impl load_bpe(TokenizerSpec spec) {
+  return std::make_shared<const BpeTokenizer>(std::move(spec));
+}
+
+TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
+  TESSERA_REQUIRE(is_there(encoder) && is_there(merges),
+                  ErrorCode::kInvalidData,
+                  "{} is missing: {} and {} make a tokenizer together",
+                  (is_there(encoder) ? merges : encoder).string(),
+                  encoder.filename().string(),
+                  merges.filename().string());
+  const std::string encoder_text = read_file(encoder);
+  const std::string merges_text = read_file(merges);
+  return with_context([&] { return format("in {} and {}", encoder.string(), merges.string()); },
+                      [&] { return parse_gpt2_files(encoder_text, merges_text); });
+}
+
+enum class Form { kJson, kTiktoken, kSentencePiece };
+
+Form form_of(const std::string& text) {
+  if (looks_like_tiktoken(text)) {
+    return Form::kTiktoken;
+  }
+  // A protocol buffer whose first field is a list of messages begins with a line feed.
+  return text.starts_with('\n') && !begins_with_object(text) ? Form::kSentencePiece : Form::kJson;
+}
+
+Impl load_text(const std::string& text) {
+  switch (form_of(text)) {
+    case Form::kTiktoken:
+      return load_bpe(parse_tiktoken(text));
+    case Form::kSentencePiece:
+      return load_sentencepiece(text);
+    case Form::kJson:
+      break;
+  }
+  return load_bpe(parse_tokenizer_json(text));
+}
+
+fs::path find_in_directory(const fs::path& directory) {
+  for (const char* name : kNames) {
+    if (is_there(directory / name)) {
+      return directory / name;
+    }
+  }
+  fail(ErrorCode::kInvalidData,
+       "{} has no tokenizer: expected tokenizer.json, tokenizer.model, or encoder.json and "
+       "vocab.bpe",
+       directory.string());
+}
+
+// What `path` names: one file, or two.
+struct Source {
+  fs::path file;
+  fs::path merges;  // empty: there is none
+};
+
+Source source_of(const fs::path& path) {
+  std::error_code error;
+  const fs::path file = fs::is_directory(path, error) ? find_in_directory(path) : path;
+  for (const auto& [encoder, merges] : kPairs) {
+    if (file.filename() == encoder || file.filename() == merges) {
+      return {.file = file.parent_path() / encoder, .merges = file.parent_path() / merges};
+    }
+  }
+  return {.file = file, .merges = {}};
+}
+
+}  // namespace
+
+Impl load_tokenizer_files(const fs::path& path) {
+  const Source source = source_of(path);
+  if (!source.merges.empty()) {
+    return load_bpe(read_pair(source.file, source.merges));
+  }
+  const std::string text = read_file(source.file);
+  return with_context([&] { return format("in {}", source.file.string()); },
+                      [&] { return load_text(text); });
+}
+
+std::string read_tokenizer_file(const fs::path& path) {
+  const Source source = source_of(path);
+  return source.merges.empty() ? read_file(source.file)
+                               : format_tokenizer_json(read_pair(source.file, source.merges));
+}
+
+void export_tokenizer(const fs::path& path, const fs::path& directory) {
+  const std::string text = read_tokenizer_file(path);
+  switch (form_of(text)) {
+    case Form::kJson:
+      write_file_atomic(directory / "tokenizer.json", text);
+      return;
+    case Form::kSentencePiece:
+      write_file_atomic(directory / "tokenizer.model", text);
+      return;
+    case Form::kTiktoken:
+      write_file_atomic(directory / "tokenizer.json", format_tokenizer_json(parse_tiktoken(text)));
+      return;
+  }
+}
+
+}  // namespace tessera

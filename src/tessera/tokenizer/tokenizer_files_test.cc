@@ -1,0 +1,289 @@
+// What a tokenizer is read from: pipelines of a tokenizer.json, and the other formats.
+
+#include "tessera/tokenizer/tokenizer_files.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/tokenizer/normalizer.h"
+#include "tessera/tokenizer/scanner.h"
+#include "tessera/tokenizer/tiktoken.h"
+#include "tessera/tokenizer/tokenizer.h"
+#include "tessera/tokenizer/tokenizer_json.h"
+#include "tessera/tokenizer/train_bpe.h"
+#include "tessera/tokenizer/utf8.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+
+// Written by the scripts tests/golden/make_*_goldens.py.
+std::filesystem::path golden_path(const std::string& name) {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/tokenizer" / name;
+}
+
+Json golden(const std::string& name) {
+  return Json::parse(read_file(golden_path(name)));
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+template <class Body>
+void expect_error(const Body& body, ErrorCode code, const std::string& message) {
+  EXPECT_THAT(error_of(code, body), HasSubstr(message));
+}
+
+TEST(TokenizerGolden, Pipelines) {
+  constexpr EncodeOptions kAll = {.parse_special = true, .add_special = true};
+  std::size_t num_cases = 0;
+  for (const Json& pipeline : golden("pipelines.json")) {
+    SCOPED_TRACE(pipeline["name"]);
+    Json file = golden("characters.json");
+    file.merge_patch(pipeline["patch"]);
+    const Tokenizer tokenizer(parse_tokenizer_json(file.dump()));
+    EXPECT_FALSE(tokenizer.is_lossless());
+    for (const Json& item : pipeline["cases"]) {
+      const std::string text = from_hex(item["hex"]);
+      SCOPED_TRACE(item["hex"]);
+      const Ids ids = tokenizer.encode(text, kAll);
+      EXPECT_EQ(ids, item["ids"].get<Ids>());
+      EXPECT_EQ(tokenizer.decode(ids), item["text"].get<std::string>());
+      ++num_cases;
+    }
+    const TokenizerSpec& spec = tokenizer.spec();
+    EXPECT_EQ(parse_tokenizer_json(format_tokenizer_json(spec)), spec);
+  }
+  EXPECT_GT(num_cases, 600U);
+}
+
+TEST(TokenizerGolden, TiktokenAndNfc) {
+  const Tokenizer tiktoken = Tokenizer::load(golden_path("ranks.tiktoken"));
+  const std::string corpus = read_file(golden_path("corpus.txt"));
+  TokenizerSpec qwen = train_bpe(corpus, {.vocab_size = 700}).spec();
+  qwen.patterns = {std::string(kQwenPattern)};
+  qwen.normalizer = {{.kind = NormalizerStep::Kind::kNfc, .from = "", .to = ""}};
+  TokenizerSpec by_engine = qwen;
+  by_engine.patterns = {"(?:" + std::string(kQwenPattern) + ")"};
+  for (const Json& item : golden("ranks.json")) {
+    const std::string text = from_hex(item["hex"]);
+    SCOPED_TRACE(item["hex"]);
+    EXPECT_EQ(tiktoken.encode(text), item["tiktoken"].get<Ids>());
+    EXPECT_EQ(tiktoken.decode(tiktoken.encode(text)), text);
+    EXPECT_EQ(Tokenizer(qwen).encode(text), item["qwen"].get<Ids>());
+    EXPECT_EQ(Tokenizer(by_engine).encode(text), item["qwen"].get<Ids>());
+    EXPECT_EQ(Tokenizer(qwen).decode(Tokenizer(qwen).encode(text)), from_hex(item["nfc"]));
+  }
+}
+
+TEST(TokenizerGolden, SentencePiece) {
+  const Tokenizer tokenizer = Tokenizer::load(golden_path("sentencepiece.model"));
+  EXPECT_EQ(tokenizer.vocab_size(), 500);
+  EXPECT_EQ(tokenizer.bos(), 1);
+  EXPECT_EQ(tokenizer.eos(), 2);
+  EXPECT_TRUE(tokenizer.is_special(2));
+  for (const Json& item : golden("sentencepiece.json")) {
+    const auto given = item["given"].get<std::string>();
+    const Ids ids = tokenizer.encode(given);
+    EXPECT_EQ(ids, item["ids"].get<Ids>()) << given;
+    EXPECT_EQ(tokenizer.decode(ids), item["text"].get<std::string>()) << given;
+  }
+  const Ids with_bos = tokenizer.encode("the<s>", {.parse_special = true, .add_special = true});
+  EXPECT_EQ(with_bos.front(), 1);
+  EXPECT_EQ(with_bos.back(), 1);
+  EXPECT_NE(tokenizer.encode("the<s>").back(), 1);
+  const TestDirectory directory;
+  expect_error([&] { tokenizer.save(directory.path() / "tokenizer.json"); },
+               ErrorCode::kUnsupported,
+               "a SentencePiece model has no tokenizer.json: keep its .model file");
+}
+
+// Token after token, as a sampler prints them, the text is that of all at once.
+TEST(Tokenizer, ContinuesAText) {
+  const std::string text = "the light 灯塔 was lit, e\u0301";
+  for (const char* name : {"characters.json", "sentencepiece.model", "ranks.tiktoken"}) {
+    const Tokenizer tokenizer = Tokenizer::load(golden_path(name));
+    Utf8Stream stream;
+    std::string joined;
+    for (const std::int32_t id : tokenizer.encode(" go on: " + text)) {
+      joined += stream.push(tokenizer.decode(std::vector{id}, {.continues = true}));
+    }
+    EXPECT_TRUE(joined.ends_with(" go on: " + text)) << name << ": " << joined;
+  }
+}
+
+// Quadratic time would not end here.
+TEST(Tokenizer, LongTextsOfOneWord) {
+  const std::string letters(1'000'000, 'e');
+  std::string marks = "a";
+  while (marks.size() < 1'000'000) {
+    marks += "\u0315\u0300\u05AE\u0301";
+  }
+  Json file = golden("characters.json");
+  const Tokenizer characters(parse_tokenizer_json(file.dump()));
+  EXPECT_EQ(characters.decode(characters.encode(letters)), letters);
+  EXPECT_EQ(characters.decode(characters.encode(marks)), marks);
+  file["normalizer"] = {{"type", "NFC"}};
+  const Tokenizer normalizing(parse_tokenizer_json(file.dump()));
+  EXPECT_EQ(normalizing.encode(marks).size(), normalizing.encode(marks).size());
+  const Tokenizer tiktoken = Tokenizer::load(golden_path("ranks.tiktoken"));
+  EXPECT_EQ(tiktoken.decode(tiktoken.encode(letters)), letters);
+}
+
+TEST(TokenizerFiles, TakesADirectory) {
+  const TestDirectory directory;
+  expect_error([&] { Tokenizer::load(directory.path()); },
+               ErrorCode::kInvalidData,
+               directory.path().string() + " has no tokenizer: expected tokenizer.json");
+  write_test_file(directory.path() / "tokenizer.model", read_file(golden_path("ranks.tiktoken")));
+  EXPECT_EQ(Tokenizer::load(directory.path()).vocab_size(), 698 + 256);
+  write_test_file(directory.path() / "tokenizer.json", read_file(golden_path("characters.json")));
+  EXPECT_EQ(Tokenizer::load(directory.path()).kind(), "SentencePiece-style BPE with byte fallback");
+}
+
+// GPT-2's own files as its source reads them, from a tokenizer that was trained here.
+TEST(TokenizerFiles, ReadsGpt2Files) {
+  const TestDirectory directory;
+  const Tokenizer trained = train_bpe(read_file(golden_path("corpus.txt")),
+                                      {.vocab_size = 400, .special_tokens = {"<|endoftext|>"}});
+  const Json json = Json::parse(format_tokenizer_json(trained.spec()));
+  Json encoder = json["model"]["vocab"];
+  encoder["<|endoftext|>"] = 399;
+  std::string merges = "#version: 0.2\n";
+  for (const Json& merge : json["model"]["merges"]) {
+    merges += merge.get<std::string>() + "\n";
+  }
+  write_test_file(directory.path() / "encoder.json", encoder.dump());
+  expect_error([&] { Tokenizer::load(directory.path()); },
+               ErrorCode::kInvalidData,
+               "vocab.bpe is missing: encoder.json and vocab.bpe make a tokenizer together");
+  write_test_file(directory.path() / "vocab.bpe", merges);
+  const Tokenizer loaded = Tokenizer::load(directory.path() / "vocab.bpe");
+  EXPECT_EQ(loaded.spec().tokens, trained.spec().tokens);
+  EXPECT_EQ(loaded.spec().merges, trained.spec().merges);
+  EXPECT_THAT(loaded.spec().patterns, ElementsAre(kGpt2Pattern));
+  EXPECT_EQ(loaded.bos(), 399);
+  // What a run keeps of the two is one file that loads alike.
+  write_test_file(directory.path() / "kept", read_tokenizer_file(directory.path()));
+  EXPECT_EQ(Tokenizer::load(directory.path() / "kept").spec().merges, trained.spec().merges);
+  write_test_file(directory.path() / "vocab.bpe", merges + "zz qq\n");
+  expect_error([&] { Tokenizer::load(directory.path()); },
+               ErrorCode::kInvalidData,
+               "line 145 of the merges needs the token \"zz\"");
+}
+
+TEST(TokenizerFiles, ExportsForHuggingFace) {
+  const TestDirectory directory;
+  const auto exported = [&](const char* from, const char* to) {
+    export_tokenizer(golden_path(from), directory.path());
+    return read_file(directory.path() / to);
+  };
+  EXPECT_EQ(exported("characters.json", "tokenizer.json"),
+            read_file(golden_path("characters.json")));
+  EXPECT_EQ(exported("sentencepiece.model", "tokenizer.model"),
+            read_file(golden_path("sentencepiece.model")));
+  const Tokenizer tiktoken = Tokenizer::load(golden_path("ranks.tiktoken"));
+  const Tokenizer converted(parse_tokenizer_json(exported("ranks.tiktoken", "tokenizer.json")));
+  const std::string corpus = read_file(golden_path("corpus.txt"));
+  EXPECT_EQ(converted.encode(corpus), tiktoken.encode(corpus));
+  EXPECT_EQ(converted.bos(), tiktoken.bos());
+}
+
+// Ids that GPT-2's tokenizer is known to give.
+TEST(TokenizerFiles, Gpt2) {
+  const auto path = std::filesystem::path(TESSERA_SOURCE_DIR) / "../shared/data/gpt2";
+  if (!std::filesystem::exists(path)) {
+    GTEST_SKIP() << "GPT-2's encoder.json and vocab.bpe are not in " << path;
+  }
+  const Tokenizer tokenizer = Tokenizer::load(path);
+  EXPECT_EQ(tokenizer.vocab_size(), 50257);
+  EXPECT_EQ(tokenizer.bos(), 50256);
+  EXPECT_THAT(tokenizer.encode("Hello world"), ElementsAre(15496, 995));
+  EXPECT_THAT(tokenizer.encode("Hello, I'm a language model,"),
+              ElementsAre(15496, 11, 314, 1101, 257, 3303, 2746, 11));
+  EXPECT_THAT(tokenizer.encode("<|endoftext|>", {.parse_special = true}), ElementsAre(50256));
+}
+
+TEST(TokenizerFiles, BrokenTiktoken) {
+  const std::string good = read_file(golden_path("ranks.tiktoken"));
+  const auto expect_refused = [](const std::string& text, const std::string& message) {
+    expect_error([&] { parse_tiktoken(text); }, ErrorCode::kInvalidData, message);
+  };
+  expect_refused("", "no token is the single byte 0x00");
+  expect_refused("IQ== 1\n", "line 1 has the rank 1, expected 0: ranks rise from 0 without holes");
+  expect_refused("IQ== 0\nIQ= 1\n", "line 2 is \"IQ= 1\", expected base64, a space and a rank");
+  expect_refused("IQ== 0\nIQ== 99999999999\n", "line 2 is \"IQ== 99999999999\"");
+  expect_refused("IQ== -1\n", "line 1 is \"IQ== -1\"");
+  expect_refused("I*== 0\n", "line 1 is");
+  expect_refused(good + "IQ== 698\n", "the ranks 0 and 698 are of the same token");
+  expect_refused(good.substr(0, good.size() / 8), "");
+}
+
+TEST(TokenizerFiles, BrokenSentencePiece) {
+  const TestDirectory directory;
+  const std::string good = read_file(golden_path("sentencepiece.model"));
+  const std::filesystem::path path = directory.path() / "tokenizer.model";
+  write_test_file(path, good.substr(0, good.size() / 2));
+  expect_error([&] { Tokenizer::load(path); },
+               ErrorCode::kInvalidData,
+               "SentencePiece cannot read the model");
+  write_test_file(path, "no tokenizer at all");
+  expect_error([&] { Tokenizer::load(path); }, ErrorCode::kInvalidData, "broken JSON at byte 2");
+}
+
+TEST(TokenizerFiles, BrokenPipelines) {
+  const auto expect_refused = [](const Json& patch, ErrorCode code, const std::string& message) {
+    Json file = golden("characters.json");
+    file.merge_patch(patch);
+    expect_error([&] { parse_tokenizer_json(file.dump()); }, code, message);
+  };
+  constexpr ErrorCode kData = ErrorCode::kInvalidData;
+  constexpr ErrorCode kNo = ErrorCode::kUnsupported;
+  expect_refused(Json::parse(R"({"post_processor": {"special_tokens": {"<s>": {"ids": [9999]}}}})"),
+                 kData,
+                 "/post_processor/special_tokens/<s>/ids/0 is 9999, but the file has");
+  expect_refused(Json::parse(R"({"post_processor": {"single": []}})"),
+                 kData,
+                 "/post_processor/single is array, expected a list with the text");
+  expect_refused(Json::parse(R"({"model": {"unk_token": "<none>"}})"),
+                 kData,
+                 "/model/unk_token is \"<none>\", expected a token of /model/vocab");
+  expect_refused(Json::parse(R"({"model": {"unk_token": null, "byte_fallback": false}})"),
+                 kData,
+                 "characters that are no token need byte_fallback or an unknown token");
+  expect_refused(Json::parse(R"({"model": {"vocab": {"<0x41>": null, "<A>": 68}}})"),
+                 kData,
+                 "no token is the single byte 0x41");
+  expect_refused(Json::parse(R"({"normalizer": {"type": "Replace", "pattern": {"Regex": " "}}})"),
+                 kNo,
+                 "/normalizer/normalizers is not a key that is known here");
+  expect_refused(Json::parse(R"({"decoder": {"type": "Strip", "content": "", "decoders": null}})"),
+                 kData,
+                 "/decoder/content is \"\", expected text");
+  expect_refused(Json::parse(R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "_",
+                                                   "prepend_scheme": "often"}})"),
+                 kData,
+                 "/pre_tokenizer/prepend_scheme is \"often\", expected \"always\"");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,164 @@
+#include "tessera/tokenizer/vocabulary.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/tokenizer/byte_level.h"
+
+namespace tessera {
+namespace {
+
+AddedToken read_added_token(const JsonNode& node, std::size_t num_tokens) {
+  node.expect_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+  for (const char* key : {"single_word", "lstrip", "rstrip"}) {
+    node.require_false(key);
+  }
+  AddedToken token{.id = node.at("id").id(num_tokens),
+                   .content = node.at("content").string(),
+                   .special = node.at("special").boolean(),
+                   .normalized = node.at("normalized").boolean()};
+  node.at("content").expect(!token.content.empty(), "text");
+  return token;
+}
+
+}  // namespace
+
+Vocabulary::Vocabulary(const JsonNode& vocab, const JsonNode& added, Alphabet alphabet)
+    : vocab_(vocab), alphabet_(alphabet) {
+  vocab.expect(vocab.json().is_object(), "an object");
+  resize(added);
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    add_token(added.element(i));
+  }
+  for (const auto& [spelling, id] : vocab.json().get_ref<const nlohmann::json::object_t&>()) {
+    if (!added_contents_.contains(spelling)) {
+      add_entry(spelling, id);
+    }
+  }
+}
+
+// Makes room for each different token: an added one may or may not be in the vocabulary too.
+void Vocabulary::resize(const JsonNode& added) {
+  std::size_t size = vocab_.json().size();
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const JsonNode content = added.element(i).at("content");
+    TESSERA_REQUIRE(added_contents_.insert(content.string()).second,
+                    ErrorCode::kInvalidData,
+                    "{} is \"{}\", as that of an added token before it",
+                    content.path(),
+                    content.string());
+    size += vocab_.find(content.string()) ? 0U : 1U;
+  }
+  tokens_.resize(size);
+  users_.resize(size);
+}
+
+void Vocabulary::add_token(const JsonNode& node) {
+  AddedToken token = read_added_token(node, tokens_.size());
+  if (const auto entry = vocab_.find(token.content)) {
+    const std::int32_t id = entry->id(tokens_.size());
+    node.at("id").expect(id == token.id, format("{} as at {}", id, entry->path()));
+  }
+  // The sets of strings and the JSON outlive this object's users.
+  const std::string& name = *added_contents_.find(token.content);
+  set(token.id, token.content, name, true);
+  if (alphabet_ == Alphabet::kCharacters) {
+    ids_.emplace(name, token.id);
+  }
+  added_.push_back(std::move(token));
+}
+
+void Vocabulary::add_entry(const std::string& spelling, const nlohmann::json& value) {
+  const bool plain = value.is_number_unsigned() && value.get<std::uint64_t>() < tokens_.size();
+  const std::int32_t id =
+      plain ? value.get<std::int32_t>()
+            : JsonNode(value, format("{}/{}", vocab_.path(), spelling)).id(tokens_.size());
+  ids_.emplace(spelling, id);
+  if (alphabet_ == Alphabet::kCharacters) {
+    set(id, spelling, spelling, false);
+    return;
+  }
+  auto bytes = from_byte_level(spelling);
+  TESSERA_REQUIRE(bytes.has_value(),
+                  ErrorCode::kUnsupported,
+                  "{}/{} is not written in the byte-level alphabet, which goes with a ByteLevel "
+                  "pre-tokenizer",
+                  vocab_.path(),
+                  spelling);
+  set(id, std::move(*bytes), spelling, false);
+}
+
+// With as many tokens as ids, an id that is used twice is also one that is left out.
+void Vocabulary::set(std::int32_t id, std::string bytes, std::string_view user, bool is_added) {
+  User& holder = users_[static_cast<std::size_t>(id)];
+  const User mine{.name = user, .is_added = is_added};
+  TESSERA_REQUIRE(holder.name.data() == nullptr,
+                  ErrorCode::kInvalidData,
+                  "{} and {} have the same id {}",
+                  place_of(holder),
+                  place_of(mine),
+                  id);
+  tokens_[static_cast<std::size_t>(id)] = std::move(bytes);
+  holder = mine;
+}
+
+std::string Vocabulary::place_of(const User& user) const {
+  return user.is_added ? format("the added token \"{}\"", user.name)
+                       : format("{}/{}", vocab_.path(), user.name);
+}
+
+std::optional<std::int32_t> Vocabulary::find(const std::string& spelling) const {
+  if (const auto found = ids_.find(spelling); found != ids_.end()) {
+    return found->second;
+  }
+  const auto added = std::ranges::find(added_, spelling, &AddedToken::content);
+  return added == added_.end() ? std::nullopt : std::optional(added->id);
+}
+
+std::int32_t Vocabulary::id_of(const std::string& spelling, const std::string& user) const {
+  const auto found = ids_.find(spelling);
+  TESSERA_REQUIRE(found != ids_.end(),
+                  ErrorCode::kInvalidData,
+                  "{} needs the token \"{}\", which is not in {}",
+                  user,
+                  spelling,
+                  vocab_.path());
+  return found->second;
+}
+
+void Vocabulary::add_merge(const std::string& left,
+                           const std::string& right,
+                           const std::string& place) {
+  const MergeRule rule{.left = id_of(left, place),
+                       .right = id_of(right, place),
+                       .result = id_of(left + right, place)};
+  const std::uint64_t pair = std::uint64_t{static_cast<std::uint32_t>(rule.left)} << 32U |
+                             static_cast<std::uint32_t>(rule.right);
+  TESSERA_REQUIRE(pairs_.insert(pair).second,
+                  ErrorCode::kInvalidData,
+                  "{} merges \"{}\" and \"{}\", as one before it does",
+                  place,
+                  left,
+                  right);
+  merges_.push_back(rule);
+}
+
+void Vocabulary::add_merge(const std::string& line, const std::string& place) {
+  const std::size_t space = line.find(' ');
+  TESSERA_REQUIRE(space != std::string::npos && line.find(' ', space + 1) == std::string::npos,
+                  ErrorCode::kInvalidData,
+                  "{} is \"{}\", expected two tokens with one space between them",
+                  place,
+                  line);
+  add_merge(line.substr(0, space), line.substr(space + 1), place);
+}
+
+void Vocabulary::give(TokenizerSpec& spec) {
+  std::ranges::sort(added_, {}, &AddedToken::id);
+  spec.alphabet = alphabet_;
+  spec.tokens = std::move(tokens_);
+  spec.added = std::move(added_);
+  spec.merges = std::move(merges_);
+}
+
+}  // namespace tessera

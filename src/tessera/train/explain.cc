@@ -1,0 +1,132 @@
+#include "tessera/train/explain.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string_view>
+
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+#include "tessera/ops/op.h"
+#include "tessera/program/step_traffic.h"
+
+namespace tessera {
+namespace {
+
+std::string mesh_text(const Mesh& mesh) {
+  std::string text = format("\nmesh of {} ranks, innermost axis first\n", mesh.num_ranks());
+  text += format("  {:<18} {:>6} {:>8}  {}\n", "axis", "ranks", "stride", "level");
+  for (const MeshAxis& axis : mesh.axes) {
+    text += format("  {:<18} {:>6} {:>8}  {}\n", axis.name, axis.size, axis.stride, axis.level);
+  }
+  return text;
+}
+
+std::string wire_text(const Wire& wire) {
+  return wire.formats.empty() ? "as it is" : to_string(wire.formats);
+}
+
+std::string placement_text(const RunLayout& layout) {
+  const Placement& placement = layout.placement;
+  std::string text = format(
+      "\nstate over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
+      data_degrees(layout.mesh).back(),
+      placement.param,
+      placement.secondary < placement.param ? format("{}", placement.secondary) : "none",
+      placement.grad,
+      placement.optimizer);
+  text += format("on the wire: parameters {}, gradients {}\n",
+                 wire_text(layout.wires.param),
+                 wire_text(layout.wires.grad));
+  for (const std::string& note : layout.notes) {
+    text += format("note: {}\n", note);
+  }
+  return text;
+}
+
+std::string parameters_text(const RunLayout& layout, const std::vector<ParameterInit>& parameters) {
+  std::string text =
+      format("\nparameters: whole, on the axes that cut it, and at rest on a rank\n");
+  const DimAxes dims = layout.dims();
+  for (const ParameterInit& parameter : parameters) {
+    const TensorType local = local_type(parameter.type, dims);
+    const std::string axes = to_string(axes_of(parameter.type, dims));
+    const std::int64_t slice =
+        padded_elements(local.num_elements(), data_degrees(layout.mesh).back()) /
+        layout.placement.param;
+    text += format("  {:<40} {:<44} {:<24} {}\n",
+                   parameter.name,
+                   to_string(parameter.type),
+                   axes.empty() ? "-" : axes,
+                   layout.placement.param > 1 ? format("a slice of {}", slice) : to_string(local));
+  }
+  return text;
+}
+
+// Collectives of one op over the same axes.
+struct CollectiveRow {
+  std::int64_t count = 0;
+  Traffic sent;
+};
+
+std::string collectives_text(const Program& program) {
+  std::vector<std::int64_t> calls(program.segments.size());
+  for (const Call& call : program.calls) {
+    ++calls[call.segment.at()];
+  }
+  std::map<std::string, CollectiveRow> rows;
+  for (std::size_t i = 0; i < program.segments.size(); ++i) {
+    for (const Instruction& instruction : program.segments[i].instructions) {
+      TensorTypes operands;
+      for (const TensorRef& operand : instruction.operands) {
+        operands.push_back(operand.type);
+      }
+      for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
+        CollectiveRow& row = rows[format("{:<9} {:<20} {:<14} {}",
+                                         name(program.segments[i].action),
+                                         info(*instruction.op).name,
+                                         name(use.kind),
+                                         to_string(use.axes))];
+        row.count += use.count * calls[i];
+        add(row.sent, use.sent, use.count * calls[i]);
+      }
+    }
+  }
+  std::string text = format("\ncollectives of a step, and what a rank sends in them\n");
+  for (const auto& [what, row] : rows) {
+    std::int64_t bytes = 0;
+    for (const auto& [axis, classes] : row.sent) {
+      for (const std::int64_t sent : classes) {
+        bytes += sent;
+      }
+    }
+    text += format("  {:>6} x {:<72} {:>12}\n", row.count, what, format_bytes(bytes));
+  }
+  return text;
+}
+
+std::string traffic_text(const Program& program, const Mesh& mesh) {
+  std::string text = format("\nbytes that a rank sends in a step, by level and class\n");
+  for (const auto& [level, bytes] : by_level(step_traffic(program), mesh)) {
+    text += format("  {:<12}", level);
+    for (const TrafficClass traffic_class : kTrafficClasses) {
+      text += format("  {} {:>16}",
+                     name(traffic_class),
+                     format_grouped(bytes.at(static_cast<std::size_t>(traffic_class))));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string explain_ranks(const RunLayout& layout,
+                          const std::vector<ParameterInit>& parameters,
+                          const Program& program) {
+  return mesh_text(layout.mesh) + placement_text(layout) + parameters_text(layout, parameters) +
+         collectives_text(program) + traffic_text(program, layout.mesh);
+}
+
+}  // namespace tessera

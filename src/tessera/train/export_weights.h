@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace tessera {
+
+struct ExportOptions {
+  std::filesystem::path checkpoint;             // or a run directory: its newest checkpoint
+  std::filesystem::path output;                 // a directory that is not there, or empty
+  std::int64_t max_file_bytes = 5'000'000'000;  // a larger weight has a file of its own
+};
+
+// Writes the weights of a checkpoint as a directory that Hugging Face's transformers load:
+// config.json, model.safetensors (or several with model.safetensors.index.json), and tokenizer.json
+// where the run's is there. Weights go through a buffer of bounded size, whatever the model's.
+// Errors: kInvalidData for a damaged checkpoint; kInvalidConfig where there is none, for an output
+// that exists; kDeviceError.
+void export_weights(const ExportOptions& options);
+
+}  // namespace tessera

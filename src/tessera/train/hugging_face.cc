@@ -1,0 +1,419 @@
+#include "tessera/train/hugging_face.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/half.h"
+#include "tessera/checkpoint/read_files.h"
+#include "tessera/checkpoint/tensor_size.h"
+#include "tessera/models/family.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+
+bool is_weight_dtype(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+// The files that an index names, with the tensors that each must have.
+std::map<std::string, std::vector<std::string>> read_index(const fs::path& path) {
+  Json index;
+  try {
+    index = Json::parse(read_file(path));
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kInvalidData, "{}: not JSON: {}", path.string(), error.what());
+  }
+  TESSERA_REQUIRE(index.is_object() && index.contains("weight_map") &&
+                      index["weight_map"].is_object() && !index["weight_map"].empty(),
+                  ErrorCode::kInvalidData,
+                  "{}: expected an object with an object \"weight_map\" of tensors and files",
+                  path.string());
+  std::map<std::string, std::vector<std::string>> files;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    TESSERA_REQUIRE(file.is_string(),
+                    ErrorCode::kInvalidData,
+                    "{}: \"weight_map\": \"{}\": found a JSON {}, expected a file's name",
+                    path.string(),
+                    tensor,
+                    file.type_name());
+    const auto& name = file.get_ref<const std::string&>();
+    // A name that leads elsewhere is not followed.
+    TESSERA_REQUIRE(
+        !name.empty() && fs::path(name).filename() == name && name != "." && name != "..",
+        ErrorCode::kInvalidData,
+        "{}: \"weight_map\": \"{}\": found \"{}\", expected the name of a file beside "
+        "the index",
+        path.string(),
+        tensor,
+        name);
+    files[name].push_back(tensor);
+  }
+  return files;
+}
+
+void require_no_problems(const std::vector<std::string>& problems, const std::string& what) {
+  if (problems.empty()) {
+    return;
+  }
+  std::string text;
+  for (const std::string& problem : problems) {
+    text += "\n  " + problem;
+  }
+  fail(ErrorCode::kInvalidData, "{}:{}", what, text);
+}
+
+// Without the prefix, which some files leave out.
+std::string plain_name(const ModelFamily& family, std::string_view name) {
+  return std::string(
+      name.starts_with(family.weight_prefix) ? name.substr(family.weight_prefix.size()) : name);
+}
+
+float read_element(const std::byte* at, DType dtype) {
+  if (dtype == DType::kF32) {
+    float value = 0.0F;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, at, sizeof bits);
+  return dtype == DType::kBF16 ? to_float(BFloat16{bits}) : to_float(Float16{bits});
+}
+
+// Takes the bytes of elements as they come from a file, and puts them as `to` where they belong.
+class ElementSink {
+ public:
+  // The next element goes `stride` bytes further.
+  ElementSink(DType from, DType to, std::byte* out, std::int64_t stride)
+      : from_(from), to_(to), out_(out), stride_(stride) {}
+
+  void operator()(std::span<const std::byte> bytes) {
+    const std::size_t size = size_bytes(from_);
+    // An element that the last bytes cut in two.
+    while (num_held_ > 0 && !bytes.empty()) {
+      held_[num_held_++] = bytes.front();
+      bytes = bytes.subspan(1);
+      if (num_held_ == size) {
+        put(held_.data(), 1);
+        num_held_ = 0;
+      }
+    }
+    put(bytes.data(), bytes.size() / size);
+    for (const std::byte rest : bytes.subspan(bytes.size() / size * size)) {
+      held_[num_held_++] = rest;
+    }
+  }
+
+ private:
+  void put(const std::byte* bytes, std::size_t count) {
+    if (from_ == to_) {
+      copy(bytes, count);
+      return;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const float value = read_element(bytes + i * size_bytes(from_), from_);
+      if (to_ == DType::kF32) {
+        std::memcpy(out_, &value, sizeof value);
+      } else {
+        const BFloat16 rounded = to_bfloat16(value);
+        std::memcpy(out_, &rounded, sizeof rounded);
+      }
+      out_ += stride_;
+    }
+  }
+
+  void copy(const std::byte* bytes, std::size_t count) {
+    const std::size_t size = size_bytes(from_);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(out_, bytes + i * size, size);
+      out_ += stride_;
+    }
+  }
+
+  DType from_;
+  DType to_;
+  std::byte* out_;
+  std::int64_t stride_;
+  std::array<std::byte, 4> held_ = {};
+  std::size_t num_held_ = 0;
+};
+
+// The segments of one read.
+class Segments {
+ public:
+  Segments(const HuggingFaceWeight& weight,
+           std::size_t part,
+           DType dtype,
+           std::int64_t offset,
+           const WeightRead& read)
+      : weight_(weight),
+        part_(part),
+        dtype_(dtype),
+        offset_(offset),
+        read_(read),
+        element_(static_cast<std::int64_t>(size_bytes(read.dtype))),
+        end_(read.first + std::ssize(read.out) / element_) {}
+
+  void add_to(std::vector<FileRead::Segment>& segments) {
+    const std::int64_t columns = weight_.columns();
+    const std::int64_t known = std::max(weight_.part_rows() * columns, read_.first);
+    if (end_ > known) {
+      std::ranges::fill(
+          read_.out.subspan(static_cast<std::size_t>((known - read_.first) * element_)),
+          std::byte{0});
+      end_ = known;
+    }
+    if (weight_.transposed) {
+      for (std::int64_t column = 0; column < columns; ++column) {
+        add_column(column, segments);
+      }
+      return;
+    }
+    for (std::int64_t at = read_.first; at < end_;) {
+      const std::int64_t row = at / columns;
+      const std::int64_t theirs = row_of(row);
+      std::int64_t stop = row + 1;
+      while (stop * columns < end_ && row_of(stop) == theirs + (stop - row)) {
+        ++stop;
+      }
+      const std::int64_t next = std::min(stop * columns, end_);
+      add(theirs * columns + at % columns, at, next - at, 1, segments);
+      at = next;
+    }
+  }
+
+ private:
+  std::int64_t row_of(std::int64_t row) const {
+    return their_row(weight_, {.part = part_, .row = row});
+  }
+
+  // Our column is a row of the file.
+  void add_column(std::int64_t column, std::vector<FileRead::Segment>& segments) const {
+    const std::int64_t columns = weight_.columns();
+    const auto first_row = [&](std::int64_t at) {
+      return std::max<std::int64_t>(at - column + columns - 1, 0) / columns;
+    };
+    const std::int64_t end = first_row(end_);
+    for (std::int64_t row = first_row(read_.first); row < end;) {
+      const std::int64_t theirs = row_of(row);
+      std::int64_t stop = row + 1;
+      while (stop < end && row_of(stop) == theirs + (stop - row)) {
+        ++stop;
+      }
+      add(column * weight_.rows() + theirs, row * columns + column, stop - row, columns, segments);
+      row = stop;
+    }
+  }
+
+  // `count` elements of the file from `theirs` on, which are ours from `at` on, `stride` apart.
+  void add(std::int64_t theirs,
+           std::int64_t at,
+           std::int64_t count,
+           std::int64_t stride,
+           std::vector<FileRead::Segment>& segments) const {
+    const auto size = static_cast<std::int64_t>(size_bytes(dtype_));
+    const auto out = read_.out.subspan(static_cast<std::size_t>((at - read_.first) * element_));
+    FileRead::Segment segment{.offset = offset_ + theirs * size};
+    if (dtype_ == read_.dtype && stride == 1) {
+      segment.out = out.first(static_cast<std::size_t>(count * element_));
+    } else {
+      segment.count = count * size;
+      segment.take = ElementSink(dtype_, read_.dtype, out.data(), stride * element_);
+    }
+    segments.push_back(std::move(segment));
+  }
+
+  const HuggingFaceWeight& weight_;
+  std::size_t part_;
+  DType dtype_;
+  std::int64_t offset_;  // of the tensor in its file
+  const WeightRead& read_;
+  std::int64_t element_;
+  std::int64_t end_;
+};
+
+}  // namespace
+
+HuggingFaceModel read_hugging_face_model(const fs::path& directory) {
+  const fs::path path = directory / "config.json";
+  const HuggingFaceConfig config(read_file(path), path.string());
+  const ModelFamily& family = hugging_face_family(config);
+  const std::string dtype = config.text("torch_dtype", config.text("dtype", "float32"));
+  const char* length_key = config.has("n_positions") ? "n_positions" : "max_position_embeddings";
+  return {.section = family.from_hugging_face(config),
+          .facts = {.dtype = dtype == "bfloat16"  ? DType::kBF16
+                             : dtype == "float16" ? DType::kF16
+                                                  : DType::kF32,
+                    .sequence_length = config.size(length_key, 2048),
+                    .bos = config.token("bos_token_id"),
+                    .eos = config.token("eos_token_id")}};
+}
+
+void require_same_model(const RunConfig& config, const HuggingFaceModel& weights) {
+  const ModelFamily& family = model_family(config.model.name);
+  ModelSection section = weights.section;
+  section.padded_vocab = config.model.padded_vocab;
+  const std::string expected = family.describe(config.model).json;
+  const std::string found = weights.section.name == config.model.name
+                                ? family.describe(section).json
+                                : format("\"{}\"", weights.section.name);
+  TESSERA_REQUIRE(found == expected,
+                  ErrorCode::kInvalidConfig,
+                  "model.weights = \"{}\" is another model: found {}, expected {}",
+                  config.model.weights,
+                  found,
+                  expected);
+}
+
+HuggingFaceWeights::HuggingFaceWeights(const fs::path& directory, const ModelSection& section)
+    : weights_(model_family(section.name).hugging_face_weights(section)) {
+  open(directory);
+  place(directory, section);
+}
+
+void HuggingFaceWeights::open(const fs::path& directory) {
+  std::error_code error;
+  const fs::path index = directory / kIndex;
+  if (!fs::exists(index, error)) {
+    const fs::path path = directory / kSingle;
+    TESSERA_REQUIRE(fs::exists(path, error),
+                    ErrorCode::kInvalidData,
+                    "{} has neither {} nor {}",
+                    directory.string(),
+                    kSingle,
+                    kIndex);
+    files_.push_back({.path = path, .content = SafetensorsFile(path)});
+    return;
+  }
+  std::vector<std::string> problems;
+  for (const auto& [name, tensors] : read_index(index)) {
+    const fs::path path = directory / name;
+    if (!fs::exists(path, error)) {
+      problems.push_back(format("{} is not there, which should hold {} tensors, such as '{}'",
+                                path.string(),
+                                tensors.size(),
+                                tensors.front()));
+      continue;
+    }
+    files_.push_back({.path = path, .content = SafetensorsFile(path)});
+    for (const std::string& tensor : tensors) {
+      if (files_.back().content.find(tensor) == nullptr) {
+        problems.push_back(format("{} has no tensor '{}'", path.string(), tensor));
+      }
+    }
+  }
+  require_no_problems(problems, format("{} does not fit its files", index.string()));
+}
+
+std::map<std::string, HuggingFaceWeights::Place> HuggingFaceWeights::find_tensors(
+    const ModelFamily& family, std::vector<std::string>& problems) const {
+  std::map<std::string, Place> found;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    for (const SafetensorsTensor& tensor : files_[i].content.tensors()) {
+      const auto [at, is_new] =
+          found.try_emplace(plain_name(family, tensor.name), Place{.tensor = &tensor, .file = i});
+      if (!is_new) {
+        problems.push_back(format("{}: tensor '{}' is also in {}",
+                                  files_[i].path.string(),
+                                  tensor.name,
+                                  files_[at->second.file].path.string()));
+      }
+    }
+  }
+  return found;
+}
+
+void HuggingFaceWeights::place(const fs::path& directory, const ModelSection& section) {
+  const ModelFamily& family = model_family(section.name);
+  const auto plain = [&](std::string_view name) { return plain_name(family, name); };
+  std::vector<std::string> problems;
+  const std::map<std::string, Place> found = find_tensors(family, problems);
+  bool is_exact_in_bf16 = true;
+  std::set<std::string> wanted;
+  for (const HuggingFaceWeight& weight : weights_) {
+    const auto at = found.find(*wanted.insert(plain(weight.name)).first);
+    if (at == found.end()) {
+      problems.push_back(format("{}: tensor '{}' is missing, expected {}",
+                                directory.string(),
+                                weight.name,
+                                format_shape(weight.shape)));
+      continue;
+    }
+    const SafetensorsTensor& tensor = *at->second.tensor;
+    if (tensor.shape != weight.shape || !is_weight_dtype(tensor.dtype)) {
+      problems.push_back(format("{}: tensor '{}': found {}, expected F32, BF16 or F16 {}",
+                                files_[at->second.file].path.string(),
+                                tensor.name,
+                                tessera::describe(tensor.dtype, tensor.shape),
+                                format_shape(weight.shape)));
+      continue;
+    }
+    is_exact_in_bf16 = is_exact_in_bf16 && tensor.dtype == DType::kBF16;
+    for (std::size_t part = 0; part < weight.parts.size(); ++part) {
+      places_[weight.parts[part].parameter] = {
+          .weight = &weight, .part = part, .tensor = &tensor, .file = at->second.file};
+    }
+  }
+  for (const auto& [name, at] : found) {
+    if (!wanted.contains(name) && !family.is_extra(section, at.tensor->name)) {
+      problems.push_back(format("{}: tensor '{}' {} is none of the model's",
+                                files_[at.file].path.string(),
+                                at.tensor->name,
+                                tessera::describe(at.tensor->dtype, at.tensor->shape)));
+    }
+  }
+  require_no_problems(
+      problems,
+      format("the weights of {} do not fit the model of its config.json", directory.string()));
+  dtype_ = is_exact_in_bf16 ? DType::kBF16 : DType::kF32;
+}
+
+const HuggingFaceWeights::Place& HuggingFaceWeights::at(const std::string& parameter) const {
+  const auto found = places_.find(parameter);
+  TESSERA_CHECK(found != places_.end(), "no weight is parameter {}", parameter);
+  return found->second;
+}
+
+std::span<const std::byte> HuggingFaceWeights::view(const std::string& parameter,
+                                                    DType dtype) const {
+  const Place& place = at(parameter);
+  const bool is_as_ours = place.tensor->dtype == dtype && place.weight->parts.size() == 1 &&
+                          place.weight->parts[0].rotary_rows == 0 && !place.weight->transposed;
+  return is_as_ours ? place.tensor->data : std::span<const std::byte>();
+}
+
+void HuggingFaceWeights::load(std::span<const WeightRead> reads) const {
+  std::vector<FileRead> files;
+  for (const File& file : files_) {
+    files.push_back({.path = file.path, .size_bytes = std::ssize(file.content.bytes())});
+  }
+  for (const WeightRead& read : reads) {
+    const Place& place = at(read.parameter);
+    Segments(*place.weight,
+             place.part,
+             place.tensor->dtype,
+             place.tensor->data.data() - files_[place.file].content.bytes().data(),
+             read)
+        .add_to(files[place.file].segments);
+  }
+  read_files(files);
+}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/safetensors.h"
+#include "tessera/config/run_config.h"
+#include "tessera/ir/dtype.h"
+#include "tessera/models/hugging_face.h"
+#include "tessera/models/model_section.h"
+
+namespace tessera {
+
+struct ModelFamily;
+
+// What the config.json of a Hugging Face directory says: a resolved section, whose `name` is the
+// family's.
+struct HuggingFaceModel {
+  ModelSection section;
+  HuggingFaceFacts facts;
+};
+
+// Errors: kInvalidData naming file, key, found and expected.
+HuggingFaceModel read_hugging_face_model(const std::filesystem::path& directory);
+
+// That the model of `config`, which is resolved, is the one of its weights, padding of the
+// vocabulary aside. Errors: kInvalidConfig with both.
+void require_same_model(const RunConfig& config, const HuggingFaceModel& weights);
+
+// Elements of one of our parameters, in row-major order, and the memory that they go to.
+struct WeightRead {
+  std::string parameter;
+  DType dtype = DType::kF32;  // of `out`: f32 or bf16
+  std::int64_t first = 0;
+  std::span<std::byte> out = {};
+};
+
+// The weights of a Hugging Face directory as the parameters that they are to us: model.safetensors,
+// or the files of model.safetensors.index.json, mapped.
+class HuggingFaceWeights {
+ public:
+  // Reads headers only. Errors: kInvalidData for damaged files, an index that names a file or a
+  // tensor that is not there, and, all in one message, for every tensor that is missing, that the
+  // model does not have, or whose shape or dtype it cannot take.
+  HuggingFaceWeights(const std::filesystem::path& directory, const ModelSection& section);
+
+  // The shortest type that holds every weight exactly: bf16, or f32.
+  DType dtype() const { return dtype_; }
+
+  // The whole parameter where it lies in a file just as it is in `dtype`; else empty.
+  std::span<const std::byte> view(const std::string& parameter, DType dtype) const;
+
+  // All of these in one pass through the files, past the page cache; reads nothing else. f16 and
+  // bf16 become f32 exactly; bf16 is rounded from f32 to nearest, ties to even. Padding of a
+  // vocabulary becomes zero. Errors: kInvalidData naming the file.
+  void load(std::span<const WeightRead> reads) const;
+
+ private:
+  struct File {
+    std::filesystem::path path;
+    SafetensorsFile content;
+  };
+
+  // Where a parameter is.
+  struct Place {
+    const HuggingFaceWeight* weight = nullptr;
+    std::size_t part = 0;
+    const SafetensorsTensor* tensor = nullptr;
+    std::size_t file = 0;
+  };
+
+  void open(const std::filesystem::path& directory);
+  // The tensors of all files by plain name; what is there twice is a problem.
+  std::map<std::string, Place> find_tensors(const ModelFamily& family,
+                                            std::vector<std::string>& problems) const;
+  void place(const std::filesystem::path& directory, const ModelSection& section);
+  const Place& at(const std::string& parameter) const;
+
+  std::vector<HuggingFaceWeight> weights_;
+  std::vector<File> files_;
+  std::map<std::string, Place> places_;
+  DType dtype_ = DType::kBF16;
+};
+
+struct ImportOptions {
+  std::filesystem::path source;      // a Hugging Face directory
+  std::filesystem::path checkpoint;  // a directory that is not there
+};
+
+// Writes the weights of a Hugging Face directory, and its tokenizer.json where it has one, as a
+// checkpoint of step 0 without optimizer state. What is stored as it lies in the files is not
+// copied in memory. Errors: as above; kInvalidConfig for a checkpoint that exists; kDeviceError.
+void import_weights(const ImportOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,104 @@
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/direct_file.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/config.h"
+#include "tessera/train/hugging_face.h"
+#include "tessera/train/resolve.h"
+#include "tessera/train/resume.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The run that such a checkpoint is of: none that trained, but one that can go on to be exported or
+// sampled.
+RunConfig run_of(const HuggingFaceModel& model, DType dtype, const ImportOptions& options) {
+  RunConfig config;
+  config.model = model.section;
+  config.run.dir = options.checkpoint.string();
+  config.tokenizer.path = tokenizer_copy(options.checkpoint).string();
+  config.data.files = {options.source.string()};
+  config.data.sequence_length = model.facts.sequence_length;
+  config.train.dtype = dtype;
+  return resolve(std::move(config));
+}
+
+// Points the tensors at their bytes: in the files, or in the memory that is returned.
+PageBuffer make_missing(const HuggingFaceWeights& weights,
+                        const std::vector<ParameterInit>& parameters,
+                        std::vector<CheckpointTensor>& tensors) {
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].data = weights.view(tensors[i].name, tensors[i].dtype);
+    size += tensors[i].data.empty() ? static_cast<std::size_t>(parameters[i].type.num_bytes()) : 0;
+  }
+  PageBuffer memory(size);
+  std::vector<WeightRead> reads;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    CheckpointTensor& tensor = tensors[i];
+    if (tensor.data.empty()) {
+      const auto bytes =
+          memory.bytes().subspan(at, static_cast<std::size_t>(parameters[i].type.num_bytes()));
+      at += bytes.size();
+      reads.push_back({.parameter = tensor.name, .dtype = tensor.dtype, .first = 0, .out = bytes});
+      tensor.data = bytes;
+    }
+  }
+  weights.load(reads);
+  return memory;
+}
+
+}  // namespace
+
+void import_weights(const ImportOptions& options) {
+  std::error_code error;
+  TESSERA_REQUIRE(!fs::exists(options.checkpoint, error),
+                  ErrorCode::kInvalidConfig,
+                  "{} exists: choose another directory for the checkpoint",
+                  options.checkpoint.string());
+  const HuggingFaceModel model = read_hugging_face_model(options.source);
+  const HuggingFaceWeights weights(options.source, model.section);
+  const RunConfig config = run_of(model, weights.dtype(), options);
+  const ModelDescription description = resolve_model(config);
+  const std::vector<ParameterInit> parameters = parameter_inits(
+      training_graph(description, 1, config.data.sequence_length, config.train.dtype));
+
+  std::vector<CheckpointTensor> tensors;
+  for (CheckpointTensor& tensor : model_tensors(parameters)) {
+    if (tensor.role == TensorRole::kParameter) {
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  const PageBuffer made = make_missing(weights, parameters, tensors);
+
+  CheckpointMeta meta{.seed = static_cast<std::uint64_t>(config.run.seed),
+                      .model = description.json,
+                      .config = to_toml(config)};
+  const fs::path tokenizer = tokenizer_copy(options.source);
+  const bool has_tokenizer = fs::exists(tokenizer, error);
+  if (has_tokenizer) {
+    meta.tokenizer = tokenizer_checksum(tokenizer);
+  } else {
+    log_warning(
+        format("the weights come without a tokenizer: {} is not there", tokenizer.string()));
+  }
+  save_checkpoint(options.checkpoint, meta, tensors);
+  if (has_tokenizer) {
+    write_file_atomic(tokenizer_copy(options.checkpoint), read_file(tokenizer));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/train/run_data.h"
+#include "tessera/train/run_layout.h"
+#include "tessera/train/trainer.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+
+// What the ranks of a process share; all of it outlives them.
+struct RunSetup {
+  const RunConfig& config;  // resolved
+  const ModelDescription& model;
+  const RunLayout& layout;
+  const Program& program;
+  const RunSequences& sequences;
+  const std::vector<ParameterInit>& parameters;
+  const TrainHooks& hooks;
+  bool takes_signals = true;  // this rank answers for the process's StopSignal
+};
+
+// Trains as one rank of the run, on its own thread. Rank 0 keeps the run's files and speaks on
+// stderr. `last_step` is kept at the last step that ended, once that is known. All ranks return the
+// same. Errors: every code.
+TrainResult train_rank(const RunSetup& setup, World& world, std::optional<std::int64_t>& last_step);
+
+}  // namespace tessera

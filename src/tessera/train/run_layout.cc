@@ -1,0 +1,157 @@
+#include "tessera/train/run_layout.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "tessera/base/error.h"
+#include "tessera/base/units.h"
+#include "tessera/mesh/cluster.h"
+#include "tessera/mesh/machine_cluster.h"
+
+namespace tessera {
+namespace {
+
+Cluster run_cluster(const RunConfig& config, std::int64_t ranks) {
+  const std::string& file = config.cluster.file;
+  if (file.empty()) {
+    return local_cluster(ranks);
+  }
+  return file == "local" ? machine_cluster() : load_cluster(file);
+}
+
+// Leading state axes that a degree covers: those of the levels inside it.
+std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
+  std::size_t count = 0;
+  for (const DataLevel& level : data_levels(mesh)) {
+    count += level.degree <= degree ? level.axes.size() : 0;
+  }
+  return count;
+}
+
+// What a preset says with what the config says in its place.
+class StatePlan {
+ public:
+  StatePlan(const RunConfig& config, const Mesh& mesh) : config_(config), mesh_(mesh) {}
+
+  PlacementPreset read() const {
+    const StateSection& state = config_.state;
+    PlacementPreset plan = with_context([&] { return placed(config_, "state.preset"); },
+                                        [&] { return preset(state.preset, mesh_); });
+    Placement& placement = plan.placement;
+    // A secondary copy that the preset does not have follows the parameters.
+    if (state.param && !state.secondary && placement.secondary == placement.param) {
+      placement.secondary = degree("state.param", *state.param);
+    }
+    replace("state.param", state.param, placement.param);
+    replace("state.secondary", state.secondary, placement.secondary);
+    replace("state.grad", state.grad, placement.grad);
+    replace("state.optimizer", state.optimizer, placement.optimizer);
+    with_context([&] { return placed(config_, "state.preset"); },
+                 [&] { validate(placement, mesh_); });
+    replace_wire("state.wire_param", state.wire_param, plan.wires.param);
+    replace_wire("state.wire_param", state.wire_param, plan.wires.secondary);
+    replace_wire("state.wire_grad", state.wire_grad, plan.wires.grad);
+    return plan;
+  }
+
+ private:
+  void replace(std::string_view key,
+               const std::optional<std::string>& text,
+               std::int64_t& degree_of_state) const {
+    if (text) {
+      degree_of_state = degree(key, *text);
+    }
+  }
+
+  void replace_wire(std::string_view key,
+                    const std::optional<std::string>& text,
+                    Wire& wire) const {
+    wire.block = config_.state.wire_block;
+    with_context([&] { return placed(config_, "state.wire_block"); },
+                 [&] { require_wire_block(wire.block); });
+    if (text) {
+      with_context([&] { return placed(config_, key); },
+                   [&] {
+                     wire.formats = *text == "full" ? WireFormats() : parse_wire_formats(*text);
+                     formats_of_levels(wire.formats, data_levels(mesh_).size());
+                   });
+    }
+  }
+
+  // The degree that a number or the name of a level stands for.
+  std::int64_t degree(std::string_view key, const std::string& text) const {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error == std::errc() && end == text.data() + text.size()) {
+      return number;
+    }
+    return with_context([&] { return placed(config_, key); },
+                        [&] { return level_degree(text, mesh_).degree; });
+  }
+
+  const RunConfig& config_;
+  const Mesh& mesh_;
+};
+
+}  // namespace
+
+std::int64_t RunLayout::num_data() const {
+  std::int64_t count = 1;
+  for (const MeshAxis& axis : mesh.axes) {
+    count *= axis.group == AxisGroup::kData ? axis.size : 1;
+  }
+  return count;
+}
+
+RunLayout run_layout(const RunConfig& config) {
+  RunLayout layout;
+  const ParallelSection& parallel = config.parallel;
+  const std::int64_t data = parallel.data.value_or(1);
+  layout.mesh = with_context([&] { return placed(config, "parallel.ranks"); },
+                             [&] {
+                               return make_mesh(run_cluster(config, data * parallel.tensor),
+                                                {.data = data, .tensor = parallel.tensor});
+                             });
+  layout.sequence_parallel = parallel.sequence_parallel;
+  const PlacementPreset plan = StatePlan(config, layout.mesh).read();
+  layout.placement = plan.placement;
+  layout.wires = plan.wires;
+  layout.notes = plan.notes;
+  return layout;
+}
+
+StateAxes state_axes(const RunLayout& layout) {
+  const Mesh& mesh = layout.mesh;
+  StateAxes state{.axes = {},
+                  .param = num_axes(mesh, layout.placement.param),
+                  .secondary = num_axes(mesh, layout.placement.secondary),
+                  .grad = num_axes(mesh, layout.placement.grad),
+                  .optimizer = num_axes(mesh, layout.placement.optimizer),
+                  .wires = {.param = wire_of_axes(layout.wires.param, mesh),
+                            .secondary = wire_of_axes(layout.wires.secondary, mesh),
+                            .grad = wire_of_axes(layout.wires.grad, mesh),
+                            .update = wire_of_axes(layout.wires.update, mesh)}};
+  for (const DataLevel& level : data_levels(mesh)) {
+    for (const std::size_t axis : level.axes) {
+      state.axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});
+    }
+  }
+  return state;
+}
+
+std::int64_t data_place(const Mesh& mesh, std::int64_t rank) {
+  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
+  std::int64_t place = 0;
+  std::int64_t step = 1;
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    if (mesh.axes[i].group == AxisGroup::kData) {
+      place += coordinates[i] * step;
+      step *= mesh.axes[i].size;
+    }
+  }
+  return place;
+}
+
+}  // namespace tessera

@@ -1,0 +1,470 @@
+#include "tessera/train/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
+#include "tessera/config/config.h"
+#include "tessera/train/exit_record.h"
+#include "tessera/train/session_log.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxListed = 6;  // of files, gaps and checkpoints
+
+// "a, b, c and 4 more"
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  return names.size() > kMaxListed ? text + format(" and {} more", names.size() - kMaxListed)
+                                   : text;
+}
+
+// Zeros of a decimal fraction tell nothing: 0.0008, not 0.00080.
+std::string number(double value) {
+  return format("{:.6g}", value);
+}
+
+std::string plural(std::int64_t count, std::string_view word) {
+  return format("{} {}{}", format_grouped(count), word, count == 1 ? "" : "s");
+}
+
+// ---- how it ended ----
+
+struct ExitRecord {
+  std::int64_t rank = 0;
+  std::string text;
+};
+
+std::vector<ExitRecord> read_exit_records(const fs::path& run_dir) {
+  std::vector<ExitRecord> records;
+  for (const fs::path& path : exit_records(run_dir)) {
+    try {
+      const auto json = nlohmann::json::parse(read_file(path));
+      const std::int64_t rank = json.at("rank");
+      const std::string step = json.contains("step")
+                                   ? format(" after step {}", json.at("step").get<std::int64_t>())
+                                   : "";
+      records.push_back({.rank = rank,
+                         .text = format("rank {} failed{} with exit code {} ({}): {}",
+                                        rank,
+                                        step,
+                                        json.at("exit_code").get<int>(),
+                                        json.at("error").get<std::string>(),
+                                        json.at("message").get<std::string>())});
+    } catch (const nlohmann::json::exception&) {
+      records.push_back({.rank = 0, .text = format("{} cannot be read", path.string())});
+    }
+  }
+  std::ranges::sort(records, {}, &ExitRecord::rank);
+  return records;
+}
+
+Notice how_it_ended(const fs::path& run_dir,
+                    const std::vector<ExitRecord>& failures,
+                    const std::vector<Session>& sessions) {
+  if (FileLock::is_held(run_dir / "lock")) {
+    return {.tone = Tone::kGood, .text = "Training now"};
+  }
+  if (!failures.empty()) {
+    return {.tone = Tone::kBad, .text = format("Failed: {}", plural(std::ssize(failures), "rank"))};
+  }
+  if (sessions.empty()) {
+    return {.tone = Tone::kWarning, .text = "Not known how it ended"};
+  }
+  const std::optional<SessionEnd>& end = sessions.back().end;
+  if (!end) {
+    return {.tone = Tone::kBad, .text = "Ended without a word: killed, or the machine stopped"};
+  }
+  return end->stopped ? Notice{.tone = Tone::kWarning,
+                               .text = format("Stopped after step {}", format_grouped(end->step))}
+                      : Notice{.tone = Tone::kGood,
+                               .text = format("Finished after step {}", format_grouped(end->step))};
+}
+
+// ---- notices ----
+
+// Steps without a line: the file starts late, or has holes.
+std::vector<std::string> gaps(std::span<const std::int64_t> steps) {
+  std::vector<std::string> found;
+  std::int64_t before = 0;
+  for (const std::int64_t step : steps) {
+    if (step == before + 2) {
+      found.push_back(format("{}", before + 1));
+    } else if (step > before + 2) {
+      found.push_back(format("{} to {}", before + 1, step - 1));
+    }
+    before = step;
+  }
+  return found;
+}
+
+void add_notices(const MetricsTable& metrics,
+                 const std::vector<ExitRecord>& failures,
+                 std::vector<Notice>& notices) {
+  for (std::size_t i = 0; i < std::min(failures.size(), kMaxListed); ++i) {
+    notices.push_back({.tone = Tone::kBad, .text = failures[i].text});
+  }
+  if (metrics.num_skipped > 0) {
+    notices.push_back({.text = format("{} of metrics.jsonl left out:",
+                                      plural(metrics.num_skipped, "broken line"))});
+    for (const std::string& problem : metrics.skipped) {
+      notices.back().text += "\n" + problem;
+    }
+  }
+  if (metrics.steps.empty()) {
+    notices.push_back({.text = "No step has ended yet: there are no curves."});
+  }
+  if (const auto missing = gaps(metrics.steps); !missing.empty()) {
+    notices.push_back({.text = format("metrics.jsonl has no lines of steps {}.", listed(missing))});
+  }
+  const std::span<const double> loss = metrics.column("loss");
+  const std::span<const double> norm = metrics.column("grad_norm");
+  std::vector<std::string> steps;
+  for (std::size_t i = 0; i < metrics.steps.size(); ++i) {
+    if (!std::isfinite(loss[i]) || !std::isfinite(norm[i])) {
+      steps.push_back(format_grouped(metrics.steps[i]));
+    }
+  }
+  if (!steps.empty()) {
+    notices.push_back({.text = format("Loss or gradient norm not finite at {} {}: not applied.",
+                                      steps.size() == 1 ? "step" : "steps",
+                                      listed(steps))});
+  }
+}
+
+// ---- the numbers at the top ----
+
+std::vector<double> finite(std::span<const double> values) {
+  std::vector<double> result;
+  std::ranges::copy_if(
+      values, std::back_inserter(result), [](double value) { return std::isfinite(value); });
+  return result;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+void add_loss_tiles(const MetricsTable& metrics, std::vector<Tile>& tiles) {
+  const std::span<const double> loss = metrics.column("loss");
+  std::optional<std::size_t> best;
+  std::optional<std::size_t> last;
+  for (std::size_t i = 0; i < loss.size(); ++i) {
+    if (std::isfinite(loss[i])) {
+      last = i;
+      best = best && loss[*best] <= loss[i] ? best : i;
+    }
+  }
+  if (last && best) {
+    tiles.push_back({.label = "Last loss",
+                     .value = format("{:.4f}", loss[*last]),
+                     .detail = format("step {}", format_grouped(metrics.steps[*last]))});
+    tiles.push_back({.label = "Lowest loss",
+                     .value = format("{:.4f}", loss[*best]),
+                     .detail = format("step {}", format_grouped(metrics.steps[*best]))});
+  }
+}
+
+std::vector<Tile> make_tiles(const MetricsTable& metrics, const std::optional<RunConfig>& config) {
+  std::vector<Tile> tiles;
+  add_loss_tiles(metrics, tiles);
+  if (metrics.steps.empty()) {
+    return tiles;
+  }
+  tiles.push_back({.label = "Steps",
+                   .value = format_grouped(metrics.steps.back()),
+                   .detail = config ? format("of {}", format_grouped(config->train.steps)) : ""});
+  if (const auto tokens = finite(metrics.column("tokens")); !tokens.empty()) {
+    tiles.push_back({.label = "Tokens",
+                     .value = format_count(tokens.back()),
+                     .detail = format_grouped(std::llround(tokens.back()))});
+  }
+  if (const auto rates = finite(metrics.column("tokens_per_second")); !rates.empty()) {
+    tiles.push_back({.label = "Tokens a second",
+                     .value = format_grouped(std::llround(median(rates))),
+                     .detail = "median of all steps"});
+  }
+  if (const auto seconds = finite(metrics.column("step_seconds")); !seconds.empty()) {
+    tiles.push_back({.label = "Time in steps",
+                     .value = format_duration(std::accumulate(seconds.begin(), seconds.end(), 0.0)),
+                     .detail = format("{} a step", format_duration(median(seconds)))});
+  }
+  if (const auto memory = finite(metrics.column("memory_bytes")); !memory.empty()) {
+    tiles.push_back({.label = "Memory of a rank",
+                     .value = format_bytes(std::llround(std::ranges::max(memory))),
+                     .detail = "its arena"});
+  }
+  return tiles;
+}
+
+// ---- facts ----
+
+FactGroup model_facts(const RunConfig& config, const std::vector<Session>& sessions) {
+  const ModelSection& model = config.model;
+  FactGroup group{.title = "Model", .facts = {}};
+  const auto add = [&](const char* label, std::string value) {
+    group.facts.push_back({.label = label, .value = std::move(value)});
+  };
+  add("Family", model.flavor.empty() ? model.name : model.name + " " + model.flavor);
+  if (!sessions.empty()) {
+    add("Parameters",
+        format("{} ({})",
+               format_grouped(sessions.back().start.parameters),
+               format_count(static_cast<double>(sessions.back().start.parameters))));
+  }
+  const auto add_size = [&](const char* label, const std::optional<std::int64_t>& value) {
+    if (value) {
+      add(label, format_grouped(*value));
+    }
+  };
+  add_size("Width", model.dim);
+  add_size("Layers", model.layers);
+  add_size("Heads", model.heads);
+  add_size("Key/value heads", model.kv_heads);
+  add_size("Feed-forward", model.ffn);
+  add_size("Vocabulary", model.vocab);
+  add("Computes in", std::string(name(config.train.dtype)));
+  return group;
+}
+
+FactGroup layout_facts(const RunConfig& config) {
+  const std::int64_t ranks = config.parallel.ranks.value_or(1);
+  FactGroup group{.title = "Layout", .facts = {}};
+  const auto add = [&](const char* label, std::string value) {
+    group.facts.push_back({.label = label, .value = std::move(value)});
+  };
+  add("Ranks", format_grouped(ranks));
+  add("Data", format_grouped(config.parallel.data.value_or(ranks)));
+  add("Tensor", format_grouped(config.parallel.tensor));
+  add("State", config.state.preset);
+  add("Threads a rank", format_grouped(config.run.threads));
+  add("Recompute", std::string(to_string(config.memory.recompute)));
+  if (!config.cluster.file.empty()) {
+    add("Cluster", config.cluster.file);
+  }
+  return group;
+}
+
+FactGroup data_facts(const RunConfig& config) {
+  const std::int64_t length = config.data.sequence_length;
+  return {.title = "Data",
+          .facts = {{.label = "Files", .value = listed(config.data.files)},
+                    {.label = "Format", .value = std::string(to_string(config.data.format))},
+                    {.label = "Tokenizer",
+                     .value = config.tokenizer.path.empty() ? "none" : config.tokenizer.path},
+                    {.label = "Sequence", .value = plural(length, "token")},
+                    {.label = "Batch",
+                     .value = format("{}, {}",
+                                     plural(config.train.global_batch, "sequence"),
+                                     plural(config.train.global_batch * length, "token"))},
+                    {.label = "Microbatch", .value = plural(config.train.microbatch, "sequence")},
+                    {.label = "Shuffled", .value = config.data.shuffle ? "yes" : "no"},
+                    {.label = "Seed", .value = format("{}", config.run.seed)}}};
+}
+
+FactGroup optimizer_facts(const RunConfig& config) {
+  const OptimizerSection& optimizer = config.optimizer;
+  return {
+      .title = "Optimizer",
+      .facts = {{.label = "Name", .value = std::string(to_string(optimizer.name))},
+                {.label = "Learning rate", .value = number(optimizer.lr)},
+                {.label = "Betas",
+                 .value = format("{}, {}", number(optimizer.betas[0]), number(optimizer.betas[1]))},
+                {.label = "Weight decay", .value = number(optimizer.weight_decay)},
+                {.label = "Clipping",
+                 .value = optimizer.clip > 0 ? format("norm {}", number(optimizer.clip)) : "off"},
+                {.label = "Warmup", .value = plural(config.schedule.warmup, "step")},
+                {.label = "Decay",
+                 .value = format("last {} of the steps", number(config.schedule.decay_ratio))}}};
+}
+
+// "2026-01-31T23:59:59Z" as "2026-01-31 23:59 UTC"
+std::string readable(const std::string& time) {
+  constexpr std::size_t kDay = 10;
+  constexpr std::size_t kMinute = 16;
+  return time.size() == kMinute + 4
+             ? format("{} {} UTC", time.substr(0, kDay), time.substr(kDay + 1, kMinute - kDay - 1))
+             : time;
+}
+
+FactGroup session_facts(const std::vector<Session>& sessions) {
+  FactGroup group{.title = "Sessions and machine", .facts = {}};
+  const auto add = [&](std::string label, std::string value) {
+    group.facts.push_back({.label = std::move(label), .value = std::move(value)});
+  };
+  for (std::size_t i = 0; i < sessions.size(); ++i) {
+    const Session& session = sessions[i];
+    const std::string first = format_grouped(session.start.step + 1);
+    add(format("Session {}", i + 1),
+        session.end ? format("steps {} to {}, {} to {}",
+                             first,
+                             format_grouped(session.end->step),
+                             readable(session.started),
+                             readable(session.ended))
+                    : format("steps {} on, {}, no end", first, readable(session.started)));
+  }
+  if (!sessions.empty()) {
+    const Session& last = sessions.back();
+    add("Host", last.host);
+    add("Processor", last.cpu);
+    add("Cores", format_grouped(last.cores));
+    add("Memory", format_bytes(last.memory_bytes));
+  }
+  return group;
+}
+
+std::int64_t directory_bytes(const fs::path& directory) {
+  std::int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    std::error_code error;
+    const auto size = fs::file_size(entry.path(), error);
+    bytes += error ? 0 : static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
+FactGroup checkpoint_facts(const fs::path& run_dir) {
+  FactGroup group{.title = "Checkpoints", .facts = {}};
+  std::vector<fs::path> complete;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run_dir / "checkpoints", error)) {
+    if (fs::exists(entry.path() / "manifest.json", error) &&
+        !entry.path().filename().string().starts_with(".")) {
+      complete.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(complete);
+  const std::size_t first = complete.size() > kMaxListed ? complete.size() - kMaxListed : 0;
+  if (first > 0) {
+    group.facts.push_back(
+        {.label = "Older", .value = plural(static_cast<std::int64_t>(first), "checkpoint")});
+  }
+  for (const fs::path& path : std::span(complete).subspan(first)) {
+    group.facts.push_back(
+        {.label = path.filename().string(), .value = format_bytes(directory_bytes(path))});
+  }
+  if (complete.empty()) {
+    group.facts.push_back({.label = "None", .value = "no checkpoint is complete"});
+  }
+  return group;
+}
+
+std::string subtitle(const std::optional<RunConfig>& config, const std::vector<Session>& sessions) {
+  if (!config) {
+    return "";
+  }
+  const ModelSection& model = config->model;
+  std::string text = model.flavor.empty() ? model.name : model.name + " " + model.flavor;
+  if (!sessions.empty()) {
+    text += format(", {} parameters",
+                   format_count(static_cast<double>(sessions.back().start.parameters)));
+  }
+  return text + format(" · {} on {}",
+                       name(config->train.dtype),
+                       plural(config->parallel.ranks.value_or(1), "rank"));
+}
+
+// The directory's own name, also of "." and "runs/a/".
+std::string run_name(const fs::path& run_dir) {
+  std::error_code error;
+  const fs::path place = fs::weakly_canonical(run_dir, error);
+  const std::string name = place.filename().empty() ? place.parent_path().filename().string()
+                                                    : place.filename().string();
+  return name.empty() ? run_dir.string() : name;
+}
+
+// Where the curves of one session end and those of the next begin.
+std::vector<std::int64_t> resumes(const std::vector<Session>& sessions) {
+  std::vector<std::int64_t> steps;
+  for (const Session& session : sessions) {
+    // A session that goes on from an earlier step takes the place of later ones.
+    while (!steps.empty() && steps.back() >= session.start.step) {
+      steps.pop_back();
+    }
+    if (session.start.step > 0) {
+      steps.push_back(session.start.step);
+    }
+  }
+  return steps;
+}
+
+}  // namespace
+
+ReportPage describe_run(const fs::path& run_dir, const MetricsTable& metrics) {
+  const std::vector<Session> sessions = read_sessions(run_dir);
+  const std::vector<ExitRecord> failures = read_exit_records(run_dir);
+  ReportPage page{.title = run_name(run_dir)};
+  std::optional<RunConfig> config;
+  try {
+    page.config = read_file(run_dir / "config.toml");
+    config = parse_run_config(page.config, (run_dir / "config.toml").string());
+  } catch (const Error& error) {
+    page.notices.push_back({.text = format("The run's config is not shown: {}", error.what())});
+  }
+  page.subtitle = subtitle(config, sessions);
+  page.status = how_it_ended(run_dir, failures, sessions);
+  add_notices(metrics, failures, page.notices);
+  page.tiles = make_tiles(metrics, config);
+  if (config) {
+    page.clip = config->optimizer.clip > 0 ? std::optional(config->optimizer.clip) : std::nullopt;
+    page.facts = {model_facts(*config, sessions),
+                  layout_facts(*config),
+                  data_facts(*config),
+                  optimizer_facts(*config)};
+  }
+  page.facts.push_back(session_facts(sessions));
+  page.facts.push_back(checkpoint_facts(run_dir));
+  page.resumed_after = resumes(sessions);
+  page.footer = format("Made by tessera report from {}.", run_dir.string());
+  return page;
+}
+
+void report_command(const ReportOptions& options) {
+  const fs::path& run_dir = options.run_dir;
+  std::error_code error;
+  TESSERA_REQUIRE(fs::is_directory(run_dir, error),
+                  ErrorCode::kInvalidConfig,
+                  "{} is no directory, expected the directory of a run (run.dir)",
+                  run_dir.string());
+  const fs::path path = run_dir / "metrics.jsonl";
+  // A run that failed before its first step has no metrics, but something to say.
+  const bool failed_early = !fs::exists(path, error) && !exit_records(run_dir).empty();
+  const MetricsTable metrics = failed_early ? MetricsTable() : read_metrics(path, options.broken);
+  for (const std::string& problem : metrics.skipped) {
+    log_warning(format("left out {}", problem));
+  }
+  write_file_atomic(options.output, render_page(describe_run(run_dir, metrics), metrics));
+  const std::string line = format("{}: {} of {}\n",
+                                  options.output.string(),
+                                  plural(std::ssize(metrics.steps), "step"),
+                                  run_dir.string());
+  std::fwrite(line.data(), 1, line.size(), stdout);
+}
+
+}  // namespace tessera

@@ -1,0 +1,128 @@
+#include "tessera/train/run_report.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/metrics/metrics_writer.h"
+#include "tessera/train/exit_record.h"
+#include "tessera/train/session_log.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class RunReportTest : public testing::Test {
+ protected:
+  RunReportTest() {
+    write_test_file(run() / "config.toml", "[model]\nflavor = \"debug\"\n[train]\nsteps = 20\n");
+    std::string lines;
+    for (std::int64_t step = 1; step <= 10; ++step) {
+      lines +=
+          to_json({.step = step, .loss = 11.0 - static_cast<double>(step), .tokens = step * 100}) +
+          "\n";
+    }
+    write_test_file(run() / "metrics.jsonl", lines);
+  }
+
+  const std::filesystem::path& run() const { return directory_.path(); }
+
+  ReportPage describe() const { return describe_run(run(), read_metrics(run() / "metrics.jsonl")); }
+
+  std::vector<std::string> notices() const {
+    std::vector<std::string> texts;
+    for (const Notice& notice : describe().notices) {
+      texts.push_back(notice.text);
+    }
+    return texts;
+  }
+
+ private:
+  TestDirectory directory_;
+};
+
+TEST_F(RunReportTest, SaysHowTheRunEnded) {
+  EXPECT_EQ(describe().status.text, "Not known how it ended");
+  log_session_start(run(), {});
+  EXPECT_EQ(describe().status.text, "Ended without a word: killed, or the machine stopped");
+  EXPECT_EQ(describe().status.tone, Tone::kBad);
+  log_session_end(run(), {.step = 7, .stopped = true});
+  EXPECT_EQ(describe().status.text, "Stopped after step 7");
+  log_session_start(run(), {.step = 7});
+  log_session_end(run(), {.step = 1000});
+  EXPECT_EQ(describe().status.text, "Finished after step 1,000");
+  EXPECT_EQ(describe().status.tone, Tone::kGood);
+  {
+    const FileLock lock(run() / "lock");
+    EXPECT_EQ(describe().status.text, "Training now");
+  }
+  const Error error(ErrorCode::kDiverged, "no good");
+  for (const int rank : {10, 2}) {
+    write_exit_record({.run_dir = run(), .rank = rank}, error, 9);
+  }
+  EXPECT_EQ(describe().status.text, "Failed: 2 ranks");
+  EXPECT_THAT(notices(),
+              ElementsAre(HasSubstr("rank 2 failed after step 9 with exit code 1"),
+                          HasSubstr("rank 10 failed")));
+  write_test_file(run() / "exit-3.json", "{\"rank\":");
+  EXPECT_THAT(notices()[0], HasSubstr("exit-3.json cannot be read"));
+}
+
+TEST_F(RunReportTest, AConfigThatCannotBeReadIsANotice) {
+  EXPECT_THAT(notices(), IsEmpty());
+  write_test_file(run() / "config.toml", "[model]\nflavour = \"debug\"\n");
+  EXPECT_THAT(notices(), ElementsAre(HasSubstr("did you mean \"flavor\"")));
+  std::filesystem::remove(run() / "config.toml");
+  EXPECT_THAT(notices(), ElementsAre(HasSubstr("config.toml: No such file")));
+}
+
+TEST_F(RunReportTest, NamesStepsThatHaveNoLine) {
+  std::string lines;
+  for (const int step : {4, 5, 7, 11}) {
+    lines += to_json({.step = step}) + "\n";
+  }
+  write_test_file(run() / "metrics.jsonl", lines);
+  EXPECT_THAT(notices(), ElementsAre("metrics.jsonl has no lines of steps 1 to 3, 6, 8 to 10."));
+}
+
+// A resume from an earlier step takes the place of what came after it.
+TEST_F(RunReportTest, MarksWhereTheRunWentOn) {
+  for (const int step : {0, 4, 8, 6}) {
+    log_session_start(run(), {.step = step});
+  }
+  EXPECT_THAT(describe().resumed_after, ElementsAre(4, 6));
+}
+
+TEST_F(RunReportTest, CommandErrors) {
+  const std::filesystem::path output = run() / "report.html";
+  const auto report = [&](const std::filesystem::path& of) {
+    report_command({.run_dir = of, .output = output});
+  };
+  EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { report(run() / "none"); }),
+              HasSubstr("none is no directory, expected the directory of a run"));
+  std::filesystem::create_directory(run() / "empty");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { report(run() / "empty"); }),
+              HasSubstr("empty/metrics.jsonl: No such file or directory"));
+  EXPECT_FALSE(std::filesystem::exists(output));
+  // Failed before its first step: that is worth a page.
+  write_exit_record({.run_dir = run() / "empty"}, Error(ErrorCode::kOutOfMemory, "big"), {});
+  testing::internal::CaptureStdout();
+  report(run() / "empty");
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("report.html: 0 steps of "));
+  EXPECT_THAT(read_file(output), HasSubstr("rank 0 failed with exit code 4 (out of memory): big"));
+}
+
+}  // namespace
+}  // namespace tessera

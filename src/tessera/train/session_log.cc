@@ -1,0 +1,98 @@
+#include "tessera/train/session_log.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <sstream>
+#include <utility>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/machine.h"
+
+namespace tessera {
+namespace {
+
+std::filesystem::path session_log(const std::filesystem::path& run_dir) {
+  return run_dir / "sessions.jsonl";
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+void append(const std::filesystem::path& path, const nlohmann::ordered_json& line) {
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  TESSERA_REQUIRE(file.get() >= 0,
+                  ErrorCode::kDeviceError,
+                  "cannot open {}: {}",
+                  path.string(),
+                  std::strerror(errno));
+  const std::string before = read_file(path);
+  // A host may have any bytes as its name.
+  const std::string text =
+      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  write_all(file, before.empty() || before.back() == '\n' ? text : '\n' + text, path);
+}
+
+void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
+  const std::string event = line.at("event");
+  if (event == "start") {
+    sessions.push_back({.start = {.step = line.at("step"), .parameters = line.at("parameters")},
+                        .started = line.at("time"),
+                        .host = line.at("host"),
+                        .cpu = line.at("cpu"),
+                        .cores = line.at("cores"),
+                        .memory_bytes = line.at("memory_bytes")});
+  } else if (event == "end" && !sessions.empty()) {
+    const SessionEnd end = {.step = line.at("step"), .stopped = line.at("stopped")};
+    sessions.back().ended = line.at("time");
+    sessions.back().end = end;
+  }
+}
+
+}  // namespace
+
+void log_session_start(const std::filesystem::path& run_dir, const SessionStart& start) {
+  append(session_log(run_dir),
+         {{"event", "start"},
+          {"time", utc_now()},
+          {"step", start.step},
+          {"parameters", start.parameters},
+          {"host", host_name()},
+          {"cpu", cpu_name()},
+          {"cores", usable_cores()},
+          {"memory_bytes", usable_memory_bytes()}});
+}
+
+void log_session_end(const std::filesystem::path& run_dir, const SessionEnd& end) {
+  append(session_log(run_dir),
+         {{"event", "end"}, {"time", utc_now()}, {"step", end.step}, {"stopped", end.stopped}});
+}
+
+std::vector<Session> read_sessions(const std::filesystem::path& run_dir) {
+  std::vector<Session> sessions;
+  if (!std::filesystem::exists(session_log(run_dir))) {
+    return sessions;
+  }
+  std::istringstream lines(read_file(session_log(run_dir)));
+  for (std::string line; std::getline(lines, line);) {
+    try {
+      add_line(sessions, nlohmann::json::parse(line));
+    } catch (const nlohmann::json::exception&) {
+      continue;  // torn
+    }
+  }
+  return sessions;
+}
+
+}  // namespace tessera

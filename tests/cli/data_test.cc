@@ -1,0 +1,210 @@
+// data tokenize and inspect, and training on what they make, as a user meets them.
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <filesystem>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class DataTest : public TrainingTest {
+ protected:
+  // Writes corpus.txt's lines as JSONL, times over.
+  void write_jsonl(const std::string& name, int times, std::string_view extra = "") const {
+    std::string lines;
+    for (int i = 0; i < times; ++i) {
+      std::string_view rest = corpus;
+      while (!rest.empty()) {
+        const std::size_t end = rest.find('\n');
+        lines += format("{{\"n\": {}, \"body\": \"{}\"}}\n", i, rest.substr(0, end));
+        rest.remove_prefix(end + 1);
+      }
+    }
+    write_test_file(path(name), lines + std::string(extra));
+  }
+
+  Outcome tokenize(const std::string& input,
+                   const std::string& output,
+                   const std::vector<std::string>& options = {}) const {
+    std::vector<std::string> arguments = {
+        "data", "tokenize", input, "--tokenizer=tokenizer.json", "--output=" + output};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return tessera(arguments);
+  }
+
+  const std::string corpus = corpus_text();
+};
+
+TEST_F(DataTest, TrainingOnTokensIsTrainingOnTheirText) {
+  ASSERT_EQ(train("text").code, 0);
+  const Outcome made = tokenize("corpus.txt", "sets/corpus");
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, StartsWith("sets/corpus.bin: "));
+  for (const std::string file : {"sets/corpus", "sets/corpus.idx", "sets/corpus.bin"}) {
+    ASSERT_EQ(train("tokens", {"--data.format=megatron", "--data.files=" + file}).code, 0);
+    EXPECT_EQ(numbers("tokens"), numbers("text"));
+    std::filesystem::remove_all(path("tokens"));
+  }
+  // The .bin by itself is a file of bare ids.
+  std::filesystem::copy(path("sets/corpus.bin"), path("ids"));
+  ASSERT_EQ(train("bare", {"--data.format=tokens", "--data.files=ids"}).code, 0);
+  EXPECT_EQ(numbers("bare"), numbers("text"));
+}
+
+TEST_F(DataTest, TrainsOnCompressedJsonlAndKeepsDataForValidation) {
+  write_jsonl("a.jsonl", 1);
+  ASSERT_EQ(shell("gzip -k a.jsonl").code, 0);
+  const std::vector<std::string> options = {"--data.format=jsonl",
+                                            "--data.field=body",
+                                            "--data.validation_share=0.25",
+                                            "--tokenizer.path=t.json"};
+  std::vector<std::string> plain = options;
+  plain.push_back("--data.files=a.jsonl");
+  std::vector<std::string> packed = options;
+  packed.push_back("--data.files=a.jsonl.gz");
+  const Outcome outcome = train("plain", plain);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(
+      outcome.err,
+      match,
+      std::regex("data: ([0-9,]+) tokens; documents: [0-9]+; for validation: ([0-9,]+) tokens")))
+      << outcome.err;
+  const auto number = [&](std::size_t group) {
+    std::string digits = match[group];
+    std::erase(digits, ',');
+    return std::stod(digits);
+  };
+  // To the document, of which each is a four-hundredth.
+  EXPECT_NEAR(number(2) / (number(1) + number(2)), 0.25, 0.005);
+  ASSERT_EQ(train("packed", packed).code, 0);
+  EXPECT_EQ(numbers("packed"), numbers("plain"));
+}
+
+TEST_F(DataTest, SourcesAreReadByAnyNumberOfRanksAlike) {
+  write_jsonl("a.jsonl", 1);
+  const std::vector<std::string> options = {
+      "--data.files=[]",
+      "--data.sources=[{files = [\"corpus.txt\"], weight = 3}, {files = [\"a.jsonl\"], format = "
+      "\"jsonl\", field = \"body\"}]",
+      "--train.microbatch=1"};
+  ASSERT_EQ(train("one").code, 0);  // makes the tokenizer
+  const Outcome one = train("a", options);
+  ASSERT_EQ(one.code, 0) << one.err;
+  std::vector<std::string> ranks = options;
+  ranks.insert(ranks.end(), {"--parallel.ranks=2", "--state.preset=ddp"});
+  const Outcome two = train("b", ranks);
+  ASSERT_EQ(two.code, 0) << two.err;
+  // The same tokens in another order of sums: the same losses, but for rounding.
+  const std::vector<std::string> a = metrics("a");
+  const std::vector<std::string> b = metrics("b");
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(a.front().substr(0, 22), b.front().substr(0, 22));
+}
+
+TEST_F(DataTest, ABrokenLineIsNamedSkippedAndCounted) {
+  ASSERT_EQ(train("a").code, 0);
+  write_jsonl("a.jsonl", 1, "{\"body\": 7}\r\n{\"body\": \"last\"}\n{\"body\": \"cut");
+  const Outcome refused = tokenize("a.jsonl", "out", {"--field=body"});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(
+      refused.err,
+      HasSubstr("error: a.jsonl:401: found a number under \"body\", expected a string (with "
+                "--skip-broken such lines are left out and counted)"));
+  const Outcome skipped = tokenize("a.jsonl", "out", {"--field=body", "--skip-broken"});
+  ASSERT_EQ(skipped.code, 0) << skipped.err;
+  EXPECT_THAT(skipped.out, HasSubstr("documents: 401;"));
+  EXPECT_THAT(skipped.err, HasSubstr("skipped 2 broken lines, the first a.jsonl:401: "));
+  const Outcome again = tokenize("a.jsonl", "out", {"--field=body", "--skip-broken"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err, HasSubstr("out.bin exists: choose another --output, or replace it"));
+}
+
+TEST_F(DataTest, AnIndexOfAnotherBinIsRefused) {
+  ASSERT_EQ(train("a").code, 0);
+  ASSERT_EQ(tokenize("corpus.txt", "out").code, 0);
+  std::filesystem::resize_file(path("out.bin"), 1000);
+  const Outcome outcome = train("b", {"--data.format=megatron", "--data.files=out"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("out.bin: found 1000 bytes, expected "),
+                    HasSubstr("the two files do not belong together, or one is cut off"),
+                    HasSubstr("(data.files: out)")));
+}
+
+// Killed at any time, started again: the same bytes.
+TEST_F(DataTest, AKilledRunGoesOn) {
+  ASSERT_EQ(train("a").code, 0);
+  write_jsonl("a.jsonl", 1500);
+  const std::vector<std::string> options = {"--field=body", "--threads=2"};
+  ASSERT_EQ(tokenize("a.jsonl", "whole", options).code, 0);
+  bool resumed = false;
+  for (int attempt = 0; attempt < 8 && !std::filesystem::exists(path("out.idx")); ++attempt) {
+    Process process({std::filesystem::path(TESSERA_BINARY_DIR) / "tessera",
+                     "data",
+                     "tokenize",
+                     "a.jsonl",
+                     "--tokenizer=tokenizer.json",
+                     "--output=out",
+                     "--field=body",
+                     "--threads=2"},
+                    path(""));
+    // Until it has made something durable, or is done.
+    while (attempt < 7 && !std::filesystem::exists(path("out.journal")) &&
+           !std::filesystem::exists(path("out.idx"))) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (attempt < 2) {
+      process.send(SIGKILL);
+    }
+    resumed = resumed || process.finish().err.find("went on behind the first") != std::string::npos;
+  }
+  EXPECT_TRUE(resumed);
+  EXPECT_TRUE(read_file(path("out.bin")) == read_file(path("whole.bin")));
+  EXPECT_TRUE(read_file(path("out.idx")) == read_file(path("whole.idx")));
+}
+
+TEST_F(DataTest, InspectCountsAndShows) {
+  ASSERT_EQ(train("a").code, 0);
+  write_jsonl("a.jsonl", 1);
+  const Outcome text =
+      tessera({"data", "inspect", "a.jsonl", "--field=body", "--tokenizer=tokenizer.json"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out,
+              AllOf(StartsWith("bytes of text: "),
+                    HasSubstr("; documents: 400\nlengths: from "),
+                    HasSubstr("\ntokens: "),
+                    HasSubstr("\ndocument 1, "),
+                    HasSubstr("\"Line 0 of the text tells of 0 ships")));
+  ASSERT_EQ(tokenize("a.jsonl", "out", {"--field=body"}).code, 0);
+  const Outcome tokens = tessera({"data", "inspect", "out.idx", "--tokenizer=tokenizer.json"});
+  ASSERT_EQ(tokens.code, 0) << tokens.err;
+  EXPECT_THAT(tokens.out,
+              AllOf(HasSubstr("; documents: 400\nlengths: from "),
+                    HasSubstr("out.bin: token 0, "),
+                    HasSubstr("\"<|begin_of_text|>Line 0 of the text")));
+  const Outcome ids = tessera({"data", "inspect", "out", "--format=megatron", "--samples=1"});
+  EXPECT_THAT(ids.out, AllOf(HasSubstr("out.bin: token 0, "), EndsWith("\n")));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,367 @@
+// Runs of several ranks from outside: what they compute does not depend on how they are laid out,
+// and how they end.
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/config/config.h"
+#include "tessera/train/resolve.h"
+#include "tessera/train/trainer.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kTimedOut = 124;  // of `timeout`
+
+struct Layout {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+
+std::string cluster(int ranks) {
+  return format("--cluster.file={}/configs/clusters/virtual-{}.toml", TESSERA_SOURCE_DIR, ranks);
+}
+
+// One microbatch a step over data ranks alone: all of them are bitwise alike.
+std::vector<Layout> data_layouts() {
+  const auto of = [](int ranks, const std::string& state) {
+    return std::vector<std::string>{format("--parallel.ranks={}", ranks),
+                                    format("--train.microbatch={}", 8 / ranks),
+                                    cluster(ranks),
+                                    "--state.preset=" + state,
+                                    "--state.wire_param=full",
+                                    "--state.wire_grad=full"};
+  };
+  return {{"ddp", of(4, "ddp")},
+          {"zero1", of(4, "zero1")},
+          {"fsdp", of(4, "fsdp")},
+          {"sgo", of(4, "shard-grad-op")},
+          {"hsdp", of(4, "hsdp@pair")},
+          {"topo", of(4, "topo")}};
+}
+
+// Whatever a run can be laid out as: close to each other.
+std::vector<Layout> all_layouts() {
+  std::vector<Layout> layouts = data_layouts();
+  const auto add = [&](const std::string& name, std::vector<std::string> overrides) {
+    layouts.push_back({name, std::move(overrides)});
+  };
+  add("one", {"--train.microbatch=8"});
+  add("two", {"--parallel.ranks=2", "--train.microbatch=2"});
+  add("eight", {"--parallel.ranks=8", "--train.microbatch=1", cluster(8), "--state.preset=zero2"});
+  add("tensor", {"--parallel.ranks=2", "--parallel.tensor=2", "--train.microbatch=4"});
+  add("both", {"--parallel.ranks=4", "--parallel.tensor=2", "--train.microbatch=4"});
+  return layouts;
+}
+
+// As a program that calls the library.
+void train_model(const RunConfig& config,
+                 const std::function<void(std::int64_t rank, std::int64_t step)>& before_step) {
+  const RunConfig resolved = resolve(config);
+  tessera::train(resolved, resolve_model(resolved), {.before_step = before_step});
+}
+
+class RanksTest : public TrainingTest {
+ protected:
+  Outcome train_layout(const std::string& run, const Layout& layout, int steps) const {
+    std::vector<std::string> overrides = layout.overrides;
+    overrides.insert(overrides.end(),
+                     {"--train.global_batch=8",
+                      format("--train.steps={}", steps),
+                      "--schedule.decay_ratio=0",
+                      "--schedule.warmup=1",
+                      "--comm.deadline_seconds=20"});
+    return train(run, overrides);
+  }
+
+  std::vector<double> losses(const std::string& run) const {
+    std::vector<double> result;
+    for (const std::string& line : metrics(run)) {
+      result.push_back(nlohmann::json::parse(line).at("loss"));
+    }
+    return result;
+  }
+
+  void expect_close(const std::string& run, const std::string& expected) const {
+    const std::vector<double> found = losses(run);
+    const std::vector<double> wanted = losses(expected);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_NEAR(found[i], wanted[i], (i == 0 ? 1e-6 : 1e-4) * wanted[i])
+          << run << ": step " << i + 1;
+    }
+  }
+
+  std::vector<std::string> entries(const std::string& directory) const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path(directory))) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+};
+
+TEST_F(RanksTest, LayoutsComputeTheSame) {
+  for (const Layout& layout : all_layouts()) {
+    const Outcome outcome = train_layout(layout.name, layout, 10);
+    ASSERT_EQ(outcome.code, 0) << layout.name << ": " << outcome.err;
+    expect_close(layout.name, all_layouts().front().name);
+  }
+  for (const Layout& layout : data_layouts()) {
+    EXPECT_EQ(numbers(layout.name), numbers("ddp")) << layout.name;
+    EXPECT_THAT(differing_tensors(checkpoint(layout.name), checkpoint("ddp")), IsEmpty())
+        << layout.name;
+  }
+}
+
+// Steps too small to move a weight of f32 by one bit leave what the run started from.
+TEST_F(RanksTest, InitialWeightsAreTheSameUnderEveryLayout) {
+  for (const Layout& layout : all_layouts()) {
+    Layout still = layout;
+    still.overrides.insert(still.overrides.end(), {"--optimizer.lr=1e-30"});
+    const Outcome outcome = train_layout(layout.name, still, 1);
+    ASSERT_EQ(outcome.code, 0) << layout.name << ": " << outcome.err;
+    std::vector<std::string> weights;
+    for (const std::string& name :
+         differing_tensors(checkpoint(layout.name), checkpoint(all_layouts().front().name))) {
+      if (name.find("moment") == std::string::npos) {
+        weights.push_back(name);
+      }
+    }
+    EXPECT_THAT(weights, IsEmpty()) << layout.name;
+  }
+}
+
+// Each layout's checkpoint goes on under every other.
+TEST_F(RanksTest, ACheckpointGoesOnUnderEveryLayout) {
+  const std::vector<Layout> layouts = all_layouts();
+  for (const Layout& layout : layouts) {
+    ASSERT_EQ(train_layout("whole-" + layout.name, layout, 6).code, 0) << layout.name;
+  }
+  for (const Layout& from : layouts) {
+    ASSERT_EQ(train_layout("from-" + from.name, from, 3).code, 0) << from.name;
+    for (const Layout& to : layouts) {
+      const std::string run = format("{}-to-{}", from.name, to.name);
+      std::filesystem::copy(
+          path("from-" + from.name), path(run), std::filesystem::copy_options::recursive);
+      const Outcome outcome = train_layout(run, to, 6);
+      ASSERT_EQ(outcome.code, 0) << run << ": " << outcome.err;
+      if (from.name == to.name) {
+        expect_same_training(run, "whole-" + to.name);
+      } else {
+        expect_close(run, "whole-" + to.name);
+      }
+    }
+  }
+  // Among layouts that are bitwise alike it is as if the run had never been stopped.
+  for (const Layout& from : data_layouts()) {
+    for (const Layout& to : data_layouts()) {
+      EXPECT_EQ(numbers(format("{}-to-{}", from.name, to.name)), numbers("whole-ddp"))
+          << from.name << " to " << to.name;
+    }
+  }
+}
+
+// Weights that travel quantized into a second copy are read from there until the next update.
+TEST_F(RanksTest, AQuantizedSecondCopyGoesOn) {
+  const Layout layout = {"zeropp",
+                         {"--parallel.ranks=8",
+                          "--train.microbatch=1",
+                          cluster(8),
+                          "--state.preset=zeropp",
+                          "--state.wire_block=32"}};
+  ASSERT_EQ(train_layout("whole", layout, 6).code, 0);
+  ASSERT_EQ(train_layout("parts", layout, 3).code, 0);
+  ASSERT_EQ(train_layout("parts", layout, 6).code, 0);
+  expect_same_training("parts", "whole");
+}
+
+TEST_F(RanksTest, StopsAndGoesOn) {
+  const std::vector<std::string> overrides = {
+      "--train.steps=200", "--parallel.ranks=4", "--train.microbatch=1"};
+  Process process = start_training("a", overrides);
+  ASSERT_TRUE(process.wait_for("\nstep 5/200"));
+  process.send(SIGTERM);
+  const Outcome stopped = process.finish();
+  ASSERT_EQ(stopped.code, 0) << stopped.err;
+  ASSERT_EQ(train("a", overrides).code, 0);
+  ASSERT_EQ(train("b", overrides).code, 0);
+  expect_same_training("a", "b");
+}
+
+TEST_F(RanksTest, RefusesDegreesThatDoNotFit) {
+  const auto error_of = [&](std::vector<std::string> overrides) {
+    const Outcome outcome = train("run", std::move(overrides));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(error_of({"--parallel.ranks=4", "--parallel.data=3"}),
+              HasSubstr("parallel.data: found 3, which with parallel.tensor = 1 makes 3 ranks"));
+  EXPECT_THAT(error_of({"--parallel.ranks=4", "--parallel.tensor=4"}),
+              HasSubstr("parallel.tensor: found 4, expected a divisor of model.kv_heads = 2"));
+  EXPECT_THAT(error_of({"--parallel.ranks=3", "--train.microbatch=1"}),
+              HasSubstr("train.global_batch: found 4, expected a multiple of 3"));
+  EXPECT_THAT(error_of({"--parallel.ranks=4", "--train.microbatch=1", "--state.param=3"}),
+              HasSubstr("param degree 3, expected one of 1"));
+  EXPECT_THAT(error_of({"--parallel.ranks=4", "--train.microbatch=1", "--state.param=rack"}),
+              AllOf(HasSubstr("no level \"rack\""), HasSubstr("state.param")));
+  EXPECT_THAT(error_of({"--parallel.ranks=2", "--train.microbatch=2", "--state.grad=1"}),
+              HasSubstr("param degree 2 does not divide grad degree 1"));
+}
+
+// An error of one rank is the run's: one message, the record of each rank, no checkpoint.
+TEST_F(RanksTest, AnErrorOfOneRankEndsTheRun) {
+  const Layout layout = {"four", {"--parallel.ranks=4", "--train.microbatch=2"}};
+  ASSERT_EQ(train_layout("run", layout, 2).code, 0);
+  std::string tensor_file =
+      path("run/checkpoints/step-00000002/rank-00002-model-00001-of-00001.safetensors");
+  std::string bytes = read_file(tensor_file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file_atomic(tensor_file, bytes);
+  const Outcome outcome = train_layout("run", layout, 4);
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("rank-00002-model-00001-of-00001.safetensors: found checksum"));
+  int records = 0;
+  for (const std::string& name : entries("run")) {
+    records += name.starts_with("exit-") ? 1 : 0;
+  }
+  EXPECT_GE(records, 1);
+  EXPECT_THAT(entries("run/checkpoints"), testing::ElementsAre("step-00000002"));
+}
+
+// Runs whose ranks are processes of Open MPI.
+class MpiTest : public RanksTest {
+ protected:
+  void SetUp() override {
+    if (shell("command -v mpirun.openmpi && test -e \"${tessera%/*}/libtessera_openmpi.so\"")
+            .code != 0) {
+      GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
+    }
+  }
+
+  // `mpirun OPTIONS tessera train run.toml OVERRIDES` as a line of the shell. In a build with the
+  // address sanitizer, what MPI does not free is not ours.
+  static std::string mpirun(const std::string& options, const std::string& overrides) {
+    return format(
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout 120 mpirun.openmpi "
+        "--oversubscribe {} $tessera train run.toml {}",
+        options,
+        overrides);
+  }
+
+  // Runs it, sends a signal to rank 1 once a step has ended, and says how the launch ended.
+  Outcome signal_rank_1(const std::string& signal, const std::string& options) const {
+    return shell(
+        format("{} & launch=$!\n"
+               "for i in $(seq 600); do test -s run/metrics.jsonl && break; sleep 0.05; done\n"
+               "for process in /proc/[0-9]*; do\n"
+               "  if grep -qz OMPI_COMM_WORLD_RANK=1 $process/environ 2>/dev/null &&\n"
+               "    test \"$(cat $process/comm)\" = tessera &&\n"
+               "    test \"$(readlink $process/cwd)\" = \"$PWD\"; then\n"
+               "    rank=${{process#/proc/}}; kill -{} $rank\n"
+               "  fi\n"
+               "done\n"
+               "wait $launch; code=$?; kill -9 $rank 2>/dev/null; exit $code",
+               mpirun(options,
+                      "--run.dir=run --train.steps=1000000 --schedule.warmup=1 "
+                      "--schedule.decay_ratio=0 --comm.deadline_seconds=5"),
+               signal));
+  }
+};
+
+TEST_F(MpiTest, ComputesTheBitsOfThreads) {
+  for (const int ranks : {2, 4}) {
+    const std::string overrides = format("--train.microbatch={}", 4 / ranks);
+    const std::string threads = format("threads-{}", ranks);
+    const std::string processes = format("processes-{}", ranks);
+    ASSERT_EQ(train(threads, {overrides, format("--parallel.ranks={}", ranks)}).code, 0);
+    const Outcome outcome =
+        shell(mpirun(format("-n {}", ranks), format("{} --run.dir={}", overrides, processes)));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_same_training(processes, threads);
+  }
+}
+
+TEST_F(MpiTest, RefusesAnotherNumberOfRanks) {
+  const Outcome outcome =
+      shell(mpirun("-n 2", "--run.dir=run --parallel.ranks=4 --train.microbatch=1"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("parallel.ranks: found 4, but the launcher started 2 processes: start 4"));
+}
+
+TEST_F(MpiTest, RefusesDifferentConfigs) {
+  ASSERT_EQ(train("first", {"--train.steps=2", "--schedule.decay_ratio=0"}).code, 0);
+  const Outcome outcome =
+      shell(mpirun("-n 1",
+                   "--run.dir=run --optimizer.lr=1e-3 : -n 1 $tessera train run.toml "
+                   "--run.dir=run --optimizer.lr=2e-3"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("rank 1 was given another config than rank 0: optimizer.lr (0.001, now "
+                        "0.002)"));
+}
+
+// By itself mpirun ends the survivors; told not to, it hides their exit codes.
+TEST_F(MpiTest, ARankThatIsKilledEndsTheRun) {
+  ASSERT_EQ(train("first", {"--train.steps=2", "--schedule.decay_ratio=0"}).code, 0);
+  EXPECT_EQ(signal_rank_1("KILL", "-n 2").code, 128 + SIGKILL);
+  std::filesystem::remove_all(path("run"));
+  EXPECT_NE(signal_rank_1("KILL", "-n 2 --enable-recovery").code, kTimedOut);
+  const auto record = nlohmann::json::parse(read_file(path("run/exit-0.json")));
+  EXPECT_EQ(record["rank"], 0);
+  EXPECT_EQ(record["exit_code"], 5);
+}
+
+TEST_F(MpiTest, ARankThatHangsEndsTheRun) {
+  ASSERT_EQ(train("first", {"--train.steps=2", "--schedule.decay_ratio=0"}).code, 0);
+  const int code = signal_rank_1("STOP", "-n 2").code;
+  EXPECT_NE(code, 0);
+  EXPECT_NE(code, kTimedOut);
+  const auto record = nlohmann::json::parse(read_file(path("run/exit-0.json")));
+  EXPECT_EQ(record["exit_code"], 5);
+  EXPECT_THAT(record["message"].get<std::string>(), HasSubstr("missing: rank 1"));
+}
+
+// A thread that hangs cannot be ended: the process goes, after its records are written.
+TEST_F(RanksTest, AThreadThatHangsEndsTheRun) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto hang = [&] {
+    std::filesystem::current_path(path("."));
+    const std::vector<std::string> overrides = {
+        "--parallel.ranks=2", "--comm.deadline_seconds=3", "--run.dir=run"};
+    const RunConfig config = load_run_config("run.toml", overrides);
+    train_model(config, [](std::int64_t rank, std::int64_t step) {
+      if (rank == 1 && step == 3) {
+        std::this_thread::sleep_for(std::chrono::hours(1));
+      }
+    });
+  };
+  EXPECT_EXIT(hang(),
+              testing::ExitedWithCode(5),
+              "no answer within 3 s; arrived: rank 0; missing: rank 1 .*segment.*instruction");
+}
+
+}  // namespace
+}  // namespace tessera
