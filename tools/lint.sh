@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Checks format, includes and clang-tidy's findings of the whole tree, and fails if any check does.
+# Checks format, includes and the rules of .clang-tidy in the whole tree, and fails if any check does.
 #
-# usage: tools/lint.sh BUILD_DIR      BUILD_DIR is configured (preset lint); it gives the flags
+# usage: tools/lint.sh BUILD_DIR [--deep]
+#
+# BUILD_DIR is configured (preset lint) and gives the flags. --deep adds the path-sensitive checks.
 set -euo pipefail
 build=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,5 +26,8 @@ check_format() {
 failed=no
 check "clang-format (./x format repairs)" check_format
 check "includes" tools/lint_includes.sh
-check "clang-tidy" tools/lint_tidy.sh "$build"
+check "rules" tools/lint_tidy.sh quick "$build"
+if [[ ${2:-} == --deep ]]; then
+  check "path-sensitive rules" tools/lint_tidy.sh deep "$build"
+fi
 [[ $failed == no ]]
