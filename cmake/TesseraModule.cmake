@@ -105,12 +105,15 @@ if(TESSERA_TESTS AND GTest_FOUND AND TESSERA_PRECOMPILE)
     <nlohmann/json.hpp>)
 endif()
 
-# tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label])
+# tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label] [UNSANITIZED pattern...])
+#
+# UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
+# nothing from that they do not see in others.
 function(tessera_test name)
   if(NOT TESSERA_TESTS OR NOT GTest_FOUND)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LIBRARIES;UNSANITIZED")
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -126,7 +129,11 @@ function(tessera_test name)
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1200)
+  if(TESSERA_SANITIZE AND arg_UNSANITIZED)
+    list(JOIN arg_UNSANITIZED ":" unsanitized)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-${unsanitized}")
+  endif()
 endfunction()
 
 # tessera_benchmark(NAME SOURCES file... [LIBRARIES target...]): the Google Benchmark program

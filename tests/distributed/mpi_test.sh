@@ -37,7 +37,7 @@ declare -i failures=0
 # mpirun was quicker to kill the next rank; one that hangs is ended, with 124.
 check() {
   local output code=0 end said
-  output=$(timeout 60 "${launch[@]}" -n "$ranks" "$build/tests/mpi_ranks" "$1" 2>&1) || code=$?
+  output=$(timeout 240 "${launch[@]}" -n "$ranks" "$build/tests/mpi_ranks" "$1" 2>&1) || code=$?
   case $code in
     0) end=done ;;
     5 | 9) end=failed ;;
