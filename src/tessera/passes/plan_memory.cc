@@ -107,6 +107,11 @@ class Occupancy {
 
 Program plan_memory(Program program) {
   std::int64_t base = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.persistent && buffer.offset >= 0) {
+      base = std::max(base, end_of(buffer.offset, buffer));
+    }
+  }
   std::vector<Buffer*> temporary;
   std::vector<Place> begins;
   for (const Category category : {Category::kParameter,
@@ -127,8 +132,10 @@ Program plan_memory(Program program) {
         }
         continue;
       }
-      buffer.offset = base;
-      base = end_of(base, buffer);
+      if (buffer.offset < 0) {
+        buffer.offset = base;
+        base = end_of(base, buffer);
+      }
     }
   }
   std::stable_sort(temporary.begin(), temporary.end(), [](const Buffer* a, const Buffer* b) {

@@ -65,6 +65,12 @@ Line parse_line(std::string_view text, std::int64_t last_step) {
     }
     line.values[field] = found->is_null() ? kNone : found->get<double>();
   }
+  if (const auto found = json.find("validation_loss"); found != json.end()) {
+    if (!found->is_number() && !found->is_null()) {
+      return broken(text, "a number or null as 'validation_loss'");
+    }
+    line.values["validation_loss"] = found->is_null() ? kNone : found->get<double>();
+  }
   if (const auto traffic = json.find("comm_bytes"); traffic != json.end()) {
     for (const auto& [level, bytes] : traffic->items()) {
       const std::optional<double> sum = total(bytes);

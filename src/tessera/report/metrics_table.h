@@ -18,7 +18,8 @@ struct MetricsColumn {
 // metrics.jsonl as columns.
 struct MetricsTable {
   std::vector<std::int64_t> steps;     // rising
-  std::vector<MetricsColumn> columns;  // loss, grad_norm, ..., then traffic by level
+  // loss, grad_norm, ..., then validation_loss and traffic by level, where a line has them.
+  std::vector<MetricsColumn> columns;
   std::vector<std::string> skipped;    // what is wrong with lines that were left out, the first few
   std::int64_t num_skipped = 0;
 
