@@ -133,8 +133,8 @@ TEST_F(EvalTest, SaysThatAContextWasCut) {
 // A validation reads whole sequences: where the stream has no tail, both read the same.
 TEST_F(EvalTest, IsTheValidationOfTheRun) {
   const auto train_on = [&](const std::string& run) {
-    const Outcome outcome = train(
-        run, {"--data.validation_files=[\"held.txt\"]", "--validation.every=12"});
+    const Outcome outcome =
+        train(run, {"--data.validation_files=[\"held.txt\"]", "--validation.every=12"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
   };
   std::string text = corpus_text().substr(2000, 3000);
@@ -150,23 +150,23 @@ TEST_F(EvalTest, IsTheValidationOfTheRun) {
   const double loss = json::parse(metrics("second").back()).at("validation_loss");
   EXPECT_NEAR(found.at("loss").get<double>(), loss, 1e-6 * loss);
   EXPECT_EQ(found.at("bytes"), text.size());
-  EXPECT_DOUBLE_EQ(found.at("bits_per_byte"),
-                   found.at("nats").get<double>() / std::numbers::ln2 /
-                       static_cast<double>(text.size()));
+  EXPECT_DOUBLE_EQ(
+      found.at("bits_per_byte"),
+      found.at("nats").get<double>() / std::numbers::ln2 / static_cast<double>(text.size()));
 }
 
 TEST_F(EvalTest, SaysWhatIsWrong) {
   import_model();
   EXPECT_THAT(error_of({"model"}, 2), HasSubstr("--data"));
-  EXPECT_THAT(error_of({"missing", "--data", "corpus.txt"}, 2), HasSubstr("missing does not exist"));
+  EXPECT_THAT(error_of({"missing", "--data", "corpus.txt"}, 2),
+              HasSubstr("missing does not exist"));
   EXPECT_THAT(error_of({"model", "--data", "nothing.txt"}, 3), HasSubstr("nothing.txt"));
   write_test_file(path("bad.jsonl"),
                   "{\"ctx\": \"a\", \"endings\": [\"b\", \"c\"]}\n\n{\"ctx\": 3}\n");
   EXPECT_THAT(error_of({"model", "--choices", "bad.jsonl"}, 3),
               HasSubstr("bad.jsonl:3: found no string as \"ctx\""));
-  write_test_file(
-      path("long.jsonl"),
-      json({{"ctx", "a"}, {"endings", {"b", std::string(96, 'x')}}}).dump() + "\n");
+  write_test_file(path("long.jsonl"),
+                  json({{"ctx", "a"}, {"endings", {"b", std::string(96, 'x')}}}).dump() + "\n");
   EXPECT_THAT(error_of({"model", "--choices", "long.jsonl"}, 3),
               HasSubstr("long.jsonl:1: endings[1]: found 97 tokens behind 2, expected 1 to 96 (the "
                         "model's sequence length) behind one at least"));

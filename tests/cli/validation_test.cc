@@ -74,8 +74,9 @@ TEST_F(ValidationTest, ChangesNothingAndIsAtItsSteps) {
   EXPECT_EQ(trained("on"), trained("off"));
   EXPECT_THAT(differing_tensors(checkpoint("on"), checkpoint("off")), testing::IsEmpty());
   const std::map<std::int64_t, double> losses = validation_losses("on");
-  EXPECT_THAT(losses,
-              testing::ElementsAre(testing::Key(3), testing::Key(6), testing::Key(9), testing::Key(12)));
+  EXPECT_THAT(
+      losses,
+      testing::ElementsAre(testing::Key(3), testing::Key(6), testing::Key(9), testing::Key(12)));
   EXPECT_LT(losses.at(12), losses.at(3));
   EXPECT_THAT(outcome.err, HasSubstr(format("step 12: validation loss {:.4f}", losses.at(12))));
   EXPECT_TRUE(validation_losses("off").empty());
@@ -84,8 +85,8 @@ TEST_F(ValidationTest, ChangesNothingAndIsAtItsSteps) {
 // Whatever order and size the training batches have: with a learning rate of nothing the weights
 // are those of the start, and so is the loss.
 TEST_F(ValidationTest, DependsOnTheWeightsAlone) {
-  const std::vector<std::string> still = {"--optimizer.lr=1e-30", "--train.steps=4",
-                                          "--schedule.decay_ratio=0"};
+  const std::vector<std::string> still = {
+      "--optimizer.lr=1e-30", "--train.steps=4", "--schedule.decay_ratio=0"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), still.begin(), still.end());
     return more;
@@ -124,6 +125,31 @@ TEST_F(ValidationTest, LayoutsThatTrainAlikeValidateAlike) {
   }
 }
 
+// On the wires of topo (int8), too: a validation computes with what came off the wire, as training
+// does, from the second copy of the parameters.
+TEST_F(ValidationTest, IsBitwiseHoweverItIsCompiled) {
+  const std::vector<Layout> variants = {{"plain", {"--comm.overlap=false", "--passes.fuse=false"}},
+                                        {"overlap", {}},
+                                        {"layers", {"--comm.overlap_layers=2"}},
+                                        {"recompute", {"--memory.recompute=full"}},
+                                        {"async", {"--checkpoint.every=2"}}};
+  for (const std::string dtype : {"f32", "bf16"}) {
+    for (const Layout& variant : variants) {
+      std::vector<std::string> overrides = {"--parallel.ranks=4",
+                                            "--train.microbatch=1",
+                                            cluster(4),
+                                            "--state.preset=topo",
+                                            "--train.dtype=" + dtype};
+      overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+      const std::string run = variant.name + "-" + dtype;
+      const Outcome outcome = train_validating(run, 2, overrides);
+      ASSERT_EQ(outcome.code, 0) << run << ": " << outcome.err;
+      EXPECT_EQ(validation_losses(run).size(), 6U) << run;
+      EXPECT_EQ(numbers(run), numbers("plain-" + dtype)) << run;
+    }
+  }
+}
+
 // Other numbers of ranks and tensor parallelism are close (DESIGN D4), in f32.
 TEST_F(ValidationTest, OtherLayoutsAreClose) {
   const std::vector<Layout> layouts = {
@@ -157,8 +183,7 @@ TEST_F(ValidationTest, ReadsSoManySequences) {
 TEST_F(ValidationTest, ResumedIsUninterrupted) {
   const std::vector<std::string> half = {"--train.steps=12", "--schedule.decay_ratio=0"};
   ASSERT_EQ(train_validating("whole", 2, half).code, 0);
-  ASSERT_EQ(
-      train_validating("parts", 2, {"--train.steps=5", "--schedule.decay_ratio=0"}).code, 0);
+  ASSERT_EQ(train_validating("parts", 2, {"--train.steps=5", "--schedule.decay_ratio=0"}).code, 0);
   ASSERT_EQ(train_validating("parts", 2, half).code, 0);
   expect_same_training("parts", "whole");
 }
@@ -179,7 +204,7 @@ std::string lowest(const std::map<std::int64_t, double>& losses, std::int64_t ev
 // A rate that ruins the weights after a while: the best checkpoint is none of the newest.
 TEST_F(ValidationTest, BestCheckpointIsKept) {
   const std::vector<std::string> wild = {"--train.steps=16",
-                                         "--optimizer.lr=0.3",
+                                         "--optimizer.lr=1",
                                          "--optimizer.clip=0",
                                          "--schedule.warmup=16",
                                          "--schedule.decay_ratio=0",
@@ -207,7 +232,7 @@ TEST_F(ValidationTest, BestCheckpointIsKept) {
 
 // What the best loss was is known to the process that goes on, also where it takes another way.
 TEST_F(ValidationTest, BestCheckpointSurvivesAResume) {
-  std::vector<std::string> overrides = {"--optimizer.lr=0.3",
+  std::vector<std::string> overrides = {"--optimizer.lr=1",
                                         "--optimizer.clip=0",
                                         "--schedule.warmup=8",
                                         "--schedule.decay_ratio=0",

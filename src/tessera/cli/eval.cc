@@ -57,9 +57,8 @@ OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {
 
 TextOptions text_options(const EvalCommand& command) {
   TextOptions text = command.text;
-  const std::string chosen = command.format.empty()
-                                 ? std::string(format_by_name(command.data.front()))
-                                 : command.format;
+  const std::string chosen =
+      command.format.empty() ? std::string(format_by_name(command.data.front())) : command.format;
   TESSERA_REQUIRE(chosen != "megatron",
                   ErrorCode::kInvalidConfig,
                   "{} has the name of a file of tokens, expected text or jsonl: say --format if it "
@@ -74,8 +73,8 @@ void evaluate_data(const EvalCommand& command, const TrainedModel& model) {
   LossResult result;
   {
     StatusLine line;
-    result = evaluate_loss(
-        model, command.data, text_options(command), progress_on(line, "sequences"));
+    result =
+        evaluate_loss(model, command.data, text_options(command), progress_on(line, "sequences"));
   }
   if (command.json) {
     const nlohmann::ordered_json json({{"checkpoint", model.checkpoint.string()},
@@ -89,15 +88,16 @@ void evaluate_data(const EvalCommand& command, const TrainedModel& model) {
     print(json.dump() + "\n");
     return;
   }
-  print(format("checkpoint: {}\nloss: {:.4f} nats a token\nperplexity: {:.2f}\n"
-               "bits per byte: {:.4f}\ntokens: {}; documents: {}; bytes: {}\n",
-               model.checkpoint.string(),
-               result.loss(),
-               result.perplexity(),
-               result.bits_per_byte(),
-               format_grouped(result.tokens),
-               format_grouped(result.documents),
-               format_grouped(result.bytes)));
+  print(
+      format("checkpoint: {}\nloss: {:.4f} nats a token\nperplexity: {:.2f}\n"
+             "bits per byte: {:.4f}\ntokens: {}; documents: {}; bytes: {}\n",
+             model.checkpoint.string(),
+             result.loss(),
+             result.perplexity(),
+             result.bits_per_byte(),
+             format_grouped(result.tokens),
+             format_grouped(result.documents),
+             format_grouped(result.bytes)));
 }
 
 // One of several numbers of right answers, for people.
@@ -141,10 +141,11 @@ void evaluate_choices(const EvalCommand& command, const TrainedModel& model) {
     result = score_choices(model, command.choices, questions, progress_on(line, "endings"));
   }
   if (result.num_cut > 0) {
-    log_warning(format("{} of the contexts were too long for the model's sequences of {} tokens: "
-                       "their fronts were left out",
-                       format_grouped(result.num_cut),
-                       model.config.data.sequence_length));
+    log_warning(
+        format("{} of the contexts were too long for the model's sequences of {} tokens: "
+               "their fronts were left out",
+               format_grouped(result.num_cut),
+               model.config.data.sequence_length));
   }
   if (!command.output.empty()) {
     std::string lines;
@@ -186,7 +187,8 @@ void add_eval(CLI::App& app) {
                         "Lines of {\"ctx\": .., \"endings\": [..], \"label\": n}: how often the "
                         "likeliest ending is the right one");
   input.require_option(1);
-  command.add_option("--format", options->format, "Of the data; else by the name of the first file")
+  command
+      .add_option("--format", options->format, "Of the data; else by the name of the first file")
       ->check(CLI::IsMember({"text", "jsonl"}))
       ->needs(&data);
   command.add_option("--field", options->text.field, "Key of the text in the objects of jsonl")

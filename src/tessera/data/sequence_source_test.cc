@@ -65,8 +65,7 @@ TEST(SequenceSource, CutsWithOneSharedToken) {
 }
 
 TEST(SequenceSource, KeepsTheTail) {
-  const SequenceOptions options = {
-      .sequence_length = 4, .mask_boundary = true, .keep_tail = true};
+  const SequenceOptions options = {.sequence_length = 4, .mask_boundary = true, .keep_tail = true};
   const SequenceSource source(make_stream(kLengths), options);
   ASSERT_EQ(source.num_sequences(), 4);
   EXPECT_THAT(read(source, 2).inputs, ElementsAre(108, 109, 110, 111));

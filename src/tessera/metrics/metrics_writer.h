@@ -21,7 +21,7 @@ struct StepMetrics {
   double tokens_per_second = 0.0;
   std::int64_t memory_bytes = 0;
   std::optional<double> validation_loss = {};  // where the run validated after the step
-  Traffic comm_bytes = {};  // that rank 0 sent, by level; empty for one rank
+  Traffic comm_bytes = {};                     // that rank 0 sent, by level; empty for one rank
 };
 
 // One JSON object on one line, without its end. Floats have enough digits to read back to the same

@@ -126,10 +126,10 @@ std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
 
 // The sum over all ranks.
 Value sum_over_ranks(GraphBuilder& builder, const StateAxes& state, const Value& value) {
-  return state.axes.empty() ? value
-                            : builder.emit(make_op(AllReduceAttrs{
-                                               .axes = axes_text(state, 0, state.axes.size())}),
-                                           {value})[0];
+  return state.axes.empty()
+             ? value
+             : builder.emit(make_op(AllReduceAttrs{.axes = axes_text(state, 0, state.axes.size())}),
+                            {value})[0];
 }
 
 // The end of the step.

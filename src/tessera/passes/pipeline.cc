@@ -55,9 +55,8 @@ Graph cut_over_ranks(Stages& stage, Graph graph, const UpdateOptions& update) {
   if (update.dims.empty()) {
     return graph;
   }
-  const LaidOutGraph laid_out =
-      stage("propagate_layouts",
-            propagate_layouts(std::move(graph), update.dims, update.state.axes));
+  const LaidOutGraph laid_out = stage(
+      "propagate_layouts", propagate_layouts(std::move(graph), update.dims, update.state.axes));
   graph = stage("localize", localize(laid_out));
   return stage("resolve_reshards", resolve_reshards(graph));
 }

@@ -103,15 +103,21 @@ class Occupancy {
   std::vector<Node> nodes_;
 };
 
+// Of what lives always and has its place.
+std::int64_t end_of_placed(const Program& program) {
+  std::int64_t end = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.persistent && buffer.offset >= 0) {
+      end = std::max(end, end_of(buffer.offset, buffer));
+    }
+  }
+  return end;
+}
+
 }  // namespace
 
 Program plan_memory(Program program) {
-  std::int64_t base = 0;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.persistent && buffer.offset >= 0) {
-      base = std::max(base, end_of(buffer.offset, buffer));
-    }
-  }
+  std::int64_t base = end_of_placed(program);
   std::vector<Buffer*> temporary;
   std::vector<Place> begins;
   for (const Category category : {Category::kParameter,

@@ -1,7 +1,6 @@
 #include "tessera/train/choices.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <numeric>
 #include <span>
@@ -10,9 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/format.h"
-#include "tessera/data/jsonl.h"
 #include "tessera/data/sequence_source.h"
 #include "tessera/train/evaluator.h"
 #include "tessera/train/input_rows.h"
@@ -20,70 +17,9 @@
 namespace tessera {
 namespace {
 
-using nlohmann::json;
-
 // Programs are as long as the longest ending needs, in steps: their number of rows is the same for
 // files that are alike.
 constexpr std::int64_t kLengthStep = 32;
-
-// HellaSwag's own files have numbers, some copies of them digits; nothing where it is neither.
-std::optional<std::int64_t> parse_label(const json& label) {
-  if (label.is_number_integer()) {
-    return label.get<std::int64_t>();
-  }
-  std::int64_t number = 0;
-  if (!label.is_string()) {
-    return std::nullopt;
-  }
-  const auto& text = label.get_ref<const std::string&>();
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
-                                                                  : std::nullopt;
-}
-
-// What is wrong with `endings`; nothing where they are what they should be.
-std::string endings_problem(const json& object) {
-  const auto endings = object.find("endings");
-  if (endings == object.end() || !endings->is_array() || endings->size() < 2) {
-    return "found no \"endings\", expected a list of two strings or more";
-  }
-  for (std::size_t i = 0; i < endings->size(); ++i) {
-    if (!(*endings)[i].is_string() || (*endings)[i].get_ref<const std::string&>().empty()) {
-      return format("endings[{}]: found {}, expected a string that is not empty",
-                    i,
-                    (*endings)[i].is_string() ? "an empty one" : (*endings)[i].type_name());
-    }
-  }
-  return "";
-}
-
-// Fills `question`; what is wrong with the line.
-std::string parse_question(std::string_view line, Question& question) {
-  const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
-    return "found no JSON object, expected one with a context and endings";
-  }
-  const auto context = object.contains("ctx") ? object.find("ctx") : object.find("context");
-  if (context == object.end() || !context->is_string()) {
-    return "found no string as \"ctx\", expected it (or \"context\")";
-  }
-  question.context = context->get<std::string>();
-  if (std::string problem = endings_problem(object); !problem.empty()) {
-    return problem;
-  }
-  question.endings = object.at("endings").get<std::vector<std::string>>();
-  const auto label = object.find("label");
-  if (label == object.end() || label->is_null() || *label == "") {
-    return "";  // a test set keeps its labels to itself
-  }
-  question.label = parse_label(*label);
-  const auto count = static_cast<std::int64_t>(question.endings.size());
-  return question.label && *question.label >= 0 && *question.label < count
-             ? ""
-             : format("label: found {}, expected the number of an ending, from 0 to {}",
-                      label->dump(),
-                      count - 1);
-}
 
 bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -104,19 +40,19 @@ std::vector<Item> encode_all(const TrainedModel& model,
   for (std::size_t q = 0; q < questions.size(); ++q) {
     const Question& question = questions[q];
     for (std::size_t e = 0; e < question.endings.size(); ++e) {
-      EncodedEnding encoded =
-          encode_ending(model.tokenizer, question.context, question.endings[e]);
+      EncodedEnding encoded = encode_ending(model.tokenizer, question.context, question.endings[e]);
       const auto own = static_cast<std::int64_t>(encoded.own);
-      TESSERA_REQUIRE(own > 0 && encoded.tokens.size() > encoded.own && own <= longest,
-                      ErrorCode::kInvalidData,
-                      "{}:{}: endings[{}]: found {} tokens behind {}, expected 1 to {} (the model's "
-                      "sequence length) behind one at least",
-                      file.string(),
-                      question.line,
-                      e,
-                      own,
-                      encoded.tokens.size() - encoded.own,
-                      longest);
+      TESSERA_REQUIRE(
+          own > 0 && encoded.tokens.size() > encoded.own && own <= longest,
+          ErrorCode::kInvalidData,
+          "{}:{}: endings[{}]: found {} tokens behind {}, expected 1 to {} (the model's "
+          "sequence length) behind one at least",
+          file.string(),
+          question.line,
+          e,
+          own,
+          encoded.tokens.size() - encoded.own,
+          longest);
       items.push_back({.question = q, .ending = e, .encoded = std::move(encoded)});
     }
   }
@@ -146,32 +82,6 @@ void load_item(Executor& executor, std::int64_t row, const Item& item) {
 
 }  // namespace
 
-std::vector<Question> read_questions(const std::filesystem::path& file) {
-  const MappedFile mapped(file);
-  std::string_view rest = mapped.text();
-  std::vector<Question> questions;
-  for (std::int64_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = take_line(rest);
-    if (is_blank(line)) {
-      continue;
-    }
-    Question question{.line = number, .context = {}, .endings = {}, .label = {}};
-    const std::string problem = parse_question(line, question);
-    TESSERA_REQUIRE(problem.empty(),
-                    ErrorCode::kInvalidData,
-                    "{}:{}: {}",
-                    file.string(),
-                    number,
-                    problem);
-    questions.push_back(std::move(question));
-  }
-  TESSERA_REQUIRE(!questions.empty(),
-                  ErrorCode::kInvalidData,
-                  "{} is empty, expected a line for each question",
-                  file.string());
-  return questions;
-}
-
 std::size_t Scores::best() const {
   return static_cast<std::size_t>(std::ranges::max_element(log_probs) - log_probs.begin());
 }
@@ -192,8 +102,7 @@ EncodedEnding encode_ending(const Tokenizer& tokenizer,
     --end;
   }
   const bool has_space = end < context.size() || end == 0 || is_space(ending.front());
-  const std::string whole =
-      std::string(context) + (has_space ? "" : " ") + std::string(ending);
+  const std::string whole = std::string(context) + (has_space ? "" : " ") + std::string(ending);
   EncodedEnding encoded;
   std::vector<std::int32_t> alone;
   if (const auto bos = tokenizer.bos()) {

@@ -2,33 +2,19 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/data/questions.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/trained_model.h"
 
 namespace tessera {
 
-// A context and the endings that may follow it, in the form of HellaSwag.
-struct Question {
-  std::int64_t line = 0;  // of the file, from 1
-  std::string context;
-  std::vector<std::string> endings;
-  std::optional<std::int64_t> label;  // the number of the right ending, from 0
-};
-
-// Lines of JSON objects with "ctx" (or "context"), a string; "endings", a list of two strings or
-// more; and perhaps "label", an integer or its digits as a string. Other keys are not looked at, and
-// blank lines are passed over. Errors: kInvalidData naming FILE:LINE, found and expected.
-std::vector<Question> read_questions(const std::filesystem::path& file);
-
 // How likely the model finds each ending of a question.
 struct Scores {
-  std::vector<double> log_probs;    // sum over the ending's tokens of log p, in nats
+  std::vector<double> log_probs;     // sum over the ending's tokens of log p, in nats
   std::vector<std::int64_t> tokens;  // of each ending
   std::vector<std::int64_t> bytes;   // of each ending's text
 
@@ -57,8 +43,8 @@ struct ChoicesResult {
   std::int64_t num_cut = 0;  // endings whose context lost its front to the sequence length
 };
 
-// Scores all of them. Errors: kInvalidData naming FILE:LINE of an ending without a token of its own,
-// without a token before it, or longer than the model's sequences.
+// Scores all of them. Errors: kInvalidData naming FILE:LINE of an ending without a token of its
+// own, without a token before it, or longer than the model's sequences.
 ChoicesResult score_choices(const TrainedModel& model,
                             const std::filesystem::path& file,
                             const std::vector<Question>& questions,

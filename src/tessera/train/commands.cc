@@ -78,12 +78,12 @@ void explain_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
   const ModelDescription model = resolve_model(resolved);
   const auto backend = make_cpu_backend(static_cast<int>(resolved.run.threads));
-  const RunPrograms programs = compile_run(
-      resolved,
-      model,
-      [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
-        return backend->workspace_bytes(op, operands, results);
-      });
+  const RunPrograms programs =
+      compile_run(resolved,
+                  model,
+                  [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
+                    return backend->workspace_bytes(op, operands, results);
+                  });
   const Program& program = programs.step;
   print(to_string(program));
   const std::int64_t parameters = num_parameters(parameter_inits(step_graph(resolved, model)));

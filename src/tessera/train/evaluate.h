@@ -27,6 +27,7 @@ struct LossResult {
   std::int64_t bytes = 0;      // of the documents' texts
 
   double loss() const { return nats / static_cast<double>(tokens); }  // nats a token
+
   double perplexity() const;
   double bits_per_byte() const;
 };

@@ -21,13 +21,13 @@ constexpr std::int64_t kMaxRows = 32;
 Evaluator::Evaluator(const TrainedModel& model, std::int64_t length)
     : num_rows_(std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows)),
       backend_(make_cpu_backend(static_cast<int>(model.config.run.threads))) {
-  const Graph graph =
-      evaluation_graph(model.model, num_rows_, length, model.config.train.dtype);
+  const Graph graph = evaluation_graph(model.model, num_rows_, length, model.config.train.dtype);
   program_ = compile_forward(
       graph,
       {.fuse = model.config.passes.fuse,
        .group_gemms = model.config.passes.group_gemms,
-       .workspace_bytes = [this](const Op& op, std::span<const View> in, std::span<const View> out) {
+       .workspace_bytes = [this](
+                              const Op& op, std::span<const View> in, std::span<const View> out) {
          return backend_->workspace_bytes(op, in, out);
        }});
   executor_ = std::make_unique<Executor>(program_, *backend_);

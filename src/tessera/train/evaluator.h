@@ -15,8 +15,8 @@ namespace tessera {
 // run: as many as make good use of the machine.
 class Evaluator {
  public:
-  // Loads the weights. Errors: as load_state(); kInvalidConfig where the model takes no sequences of
-  // that length; kOutOfMemory.
+  // Loads the weights. Errors: as load_state(); kInvalidConfig where the model takes no sequences
+  // of that length; kOutOfMemory.
   Evaluator(const TrainedModel& model, std::int64_t length);
 
   std::int64_t num_rows() const { return num_rows_; }

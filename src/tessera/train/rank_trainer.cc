@@ -149,8 +149,8 @@ class RankTrainer {
       return;
     }
     require_same_collectives(*control_, *program, setup_.layout.mesh);
-    validation_executor_ = std::make_unique<Executor>(
-        *program, *backend_, arena_, setup_.programs.arena_bytes());
+    validation_executor_ =
+        std::make_unique<Executor>(*program, *backend_, arena_, setup_.programs.arena_bytes());
     validator_.emplace(
         *validation_executor_, setup_.sequences.validation.value(), config_.validation, share());
   }
@@ -634,12 +634,12 @@ class RankTrainer {
   std::unique_ptr<Progress> progress_;         // on rank 0
   CheckpointMeta meta_;
   std::int64_t saved_step_ = 0;
-  std::optional<std::filesystem::path> saved_;  // the checkpoint of saved_step_; none: fresh
+  std::optional<std::filesystem::path> saved_;        // the checkpoint of saved_step_; none: fresh
   std::map<std::int64_t, double> validation_losses_;  // by step
   bool was_applied_ = false;                          // the last step
-  std::int64_t num_labels_ = 0;                 // of the last step, those that count
-  Applied applied_;                             // the last step that changed the state
-  std::vector<std::int64_t> not_finite_;        // steps since then whose loss or gradient was not
+  std::int64_t num_labels_ = 0;                       // of the last step, those that count
+  Applied applied_;                                   // the last step that changed the state
+  std::vector<std::int64_t> not_finite_;  // steps since then whose loss or gradient was not
   MovingMean step_seconds_{kSmoothedSteps};
   std::optional<double> peak_flop_per_second_;
 };

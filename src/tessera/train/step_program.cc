@@ -113,15 +113,11 @@ Graph evaluation_graph(const ModelDescription& model,
   const Value seed = builder.scalar("seed");
   const ModelOutputs outputs = model.model(builder, inputs);
   for (std::int64_t row = 0; row < batch; ++row) {
-    const OpRef slice =
-        make_op(SliceAttrs{.dim = 0, .begin = row, .size = 1, .name = "batch"});
+    const OpRef slice = make_op(SliceAttrs{.dim = 0, .begin = row, .size = 1, .name = "batch"});
     const Value hidden = builder.emit(slice, {outputs.hidden})[0];
-    builder.output(format("loss.{}", row),
-                   cross_entropy(hidden,
-                                 outputs.head,
-                                 builder.emit(slice, {labels})[0],
-                                 seed,
-                                 outputs.vocab));
+    builder.output(
+        format("loss.{}", row),
+        cross_entropy(hidden, outputs.head, builder.emit(slice, {labels})[0], seed, outputs.vocab));
   }
   return builder.take();
 }

@@ -92,8 +92,8 @@ TEST(RunPrograms, ValidateOnlyWhereAsked) {
 TEST(ShareStates, RefusesAProgramOfAnotherModel) {
   const RunConfig config = small_config(1, 1, "ddp");
   const Program step = compile_step(config, small_model(), {});
-  const ModelDescription wider = describe_llama(
-      {.dim = 24, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 40, .vocab = 64});
+  const ModelDescription wider =
+      describe_llama({.dim = 24, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 40, .vocab = 64});
   try {
     share_states(compile_step(config, wider, {}), step);
     FAIL() << "expected an error";
