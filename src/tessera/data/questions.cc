@@ -65,7 +65,9 @@ std::string parse_question(std::string_view line, Question& question) {
   }
   question.endings = object.at("endings").get<std::vector<std::string>>();
   const auto label = object.find("label");
-  if (label == object.end() || label->is_null() || *label == "") {
+  const bool is_left_empty =
+      label != object.end() && label->is_string() && label->get_ref<const std::string&>().empty();
+  if (label == object.end() || label->is_null() || is_left_empty) {
     return "";  // a test set keeps its labels to itself
   }
   question.label = parse_label(*label);

@@ -339,11 +339,7 @@ class RankTrainer {
     }
     TrainResult result{.step = meta_.step};
     while (meta_.step < config_.train.steps && !agreed_to_stop(stop && stop->requested())) {
-      StepMetrics step = run_step();
-      last_step_ = step.step;
-      if (validator_ && step.step % config_.validation.every == 0) {
-        step.validation_loss = validate();
-      }
+      const StepMetrics step = train_and_validate();
       result.step = step.step;
       result.loss = step.loss;
       if (leads()) {
@@ -425,6 +421,16 @@ class RankTrainer {
             .tokens_per_second = static_cast<double>(tokens) / seconds,
             .memory_bytes = setup_.programs.arena_bytes() + saver_.memory_bytes(),
             .comm_bytes = by_level(sent, setup_.layout.mesh)};
+  }
+
+  // A step, and the validation where one is due after it.
+  StepMetrics train_and_validate() {
+    StepMetrics step = run_step();
+    last_step_ = step.step;
+    if (validator_ && step.step % config_.validation.every == 0) {
+      step.validation_loss = validate();
+    }
+    return step;
   }
 
   // What the step left in the arena beside the states is lost.
