@@ -182,4 +182,5 @@ def main():
     make("neox", NEOX, neox_shapes(NEOX), neox_logits, 20260103)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -169,9 +169,17 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
 std::vector<std::filesystem::path> set_aside_checkpoints(const std::filesystem::path& parent,
                                                          std::int64_t step);
 
+// Makes "<parent>/best" a symbolic link to the complete checkpoint with the lowest loss, the
+// earlier of equals; `losses` are by step. Where no complete checkpoint has a loss that is a
+// number, a link to a checkpoint that is there stays, any other goes. Replaced at once, so that a
+// reader always finds one. Call it as prune_checkpoints(). Errors: kDeviceError as above.
+void link_best_checkpoint(const std::filesystem::path& parent,
+                          const std::map<std::int64_t, double>& losses);
+
 // Removes all but the newest `keep` complete checkpoints; a save under way is left alone. keep = 0
-// keeps all; `written`, the one just saved, stays in any case. Call it only from one rank of the
-// run that writes to `parent`. Errors: kDeviceError naming the path and the system's reason.
+// keeps all; `written`, the one just saved, and what "<parent>/best" links to stay in any case.
+// Call it only from one rank of the run that writes to `parent`. Errors: kDeviceError naming the
+// path and the system's reason.
 void prune_checkpoints(const std::filesystem::path& parent,
                        int keep,
                        const std::filesystem::path& written = {});

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr std::string_view kAbandonedPrefix = "abandoned-";
+constexpr std::string_view kBest = "best";
 
 struct Found {
   std::int64_t step = 0;
@@ -104,6 +108,12 @@ void remove_directory(const fs::path& path) {
       !error, ErrorCode::kDeviceError, "cannot remove {}: {}", path.string(), error.message());
 }
 
+// The name that the link to the best checkpoint holds; empty where there is none.
+fs::path best_name(const fs::path& parent) {
+  std::error_code none;
+  return fs::read_symlink(parent / kBest, none);
+}
+
 }  // namespace
 
 fs::path checkpoint_directory(const fs::path& parent, std::int64_t step) {
@@ -152,11 +162,48 @@ void remove_interrupted_saves(const fs::path& parent) {
   }
 }
 
+void link_best_checkpoint(const fs::path& parent, const std::map<std::int64_t, double>& losses) {
+  const std::vector<Found> found = complete_checkpoints(parent);
+  const Found* best = nullptr;
+  double lowest = std::numeric_limits<double>::infinity();
+  for (const Found& checkpoint : found) {
+    const auto loss = losses.find(checkpoint.step);
+    if (loss != losses.end() && std::isfinite(loss->second) && loss->second <= lowest) {
+      lowest = loss->second;
+      best = &checkpoint;
+    }
+  }
+  const fs::path link = parent / kBest;
+  const fs::path before = best_name(parent);
+  std::error_code error;
+  if (best == nullptr) {
+    if (!before.empty() && !fs::exists(link, error)) {
+      remove_directory(link);
+    }
+    return;
+  }
+  if (before == best->path.filename()) {
+    return;
+  }
+  const fs::path made = parent / format("{}{}", kTemporaryPrefix, kBest);
+  remove_directory(made);  // what a kill has left
+  fs::create_directory_symlink(best->path.filename(), made, error);
+  TESSERA_REQUIRE(!error,
+                  ErrorCode::kDeviceError,
+                  "cannot link {} to {}: {}",
+                  link.string(),
+                  best->path.string(),
+                  error.message());
+  rename_directory(made, link);
+  sync_directory(parent);
+}
+
 void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written) {
   const std::vector<Found> found = complete_checkpoints(parent);
+  const fs::path best = best_name(parent);
   const std::size_t kept = keep == 0 ? found.size() : static_cast<std::size_t>(keep);
   for (std::size_t i = kept; i < found.size(); ++i) {
-    if (found[i].path == written) {
+    if (found[i].path == written || found[i].path.filename() == best) {
       continue;
     }
     // Under a temporary name first, so that a kill half-way leaves nothing that looks complete.

@@ -289,6 +289,28 @@ TEST_F(CheckpointTest, PruneNeverTakesTheOneJustWritten) {
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000007", "step-00000010"));
 }
 
+TEST_F(CheckpointTest, BestIsLinkedAndNotPruned) {
+  for (const std::int64_t step : {2, 4, 6, 8}) {
+    save(step, 1);
+  }
+  const auto best = [&] { return fs::read_symlink(parent_ / "best").string(); };
+  link_best_checkpoint(parent_, {{8, std::numeric_limits<double>::quiet_NaN()}, {3, 0.1}});
+  EXPECT_FALSE(fs::is_symlink(parent_ / "best")) << "no checkpoint has a loss";
+  fs::create_directory_symlink("x", parent_ / ".tmp-best");  // as a kill leaves it
+  link_best_checkpoint(parent_, {{2, 3.5}, {4, 3.25}, {6, 3.25}, {8, 3.75}, {10, 1.0}});
+  EXPECT_EQ(best(), "step-00000004");
+  EXPECT_EQ(find_checkpoint(parent_ / "best"), parent_ / "best");
+  prune_checkpoints(parent_, 1);
+  EXPECT_THAT(names_in(parent_), ElementsAre("best", "step-00000004", "step-00000008"));
+  link_best_checkpoint(parent_, {});
+  EXPECT_EQ(best(), "step-00000004") << "nothing is known of any other";
+  link_best_checkpoint(parent_, {{4, 3.25}, {8, 3.0}});
+  EXPECT_EQ(best(), "step-00000008");
+  set_aside_checkpoints(parent_, 6);
+  link_best_checkpoint(parent_, {});
+  EXPECT_FALSE(fs::is_symlink(parent_ / "best")) << "what it named is gone";
+}
+
 TEST_F(CheckpointTest, SetAsideAreNeitherFoundNorPruned) {
   EXPECT_THAT(set_aside_checkpoints(parent_, 0), IsEmpty()) << "no such directory";
   for (const std::int64_t step : {6, 8, 10}) {

@@ -55,6 +55,7 @@ void add_subcommands(CLI::App& app) {
   add_run_command(app, "train", "Train a model", train_command);
   add_run_command(app, "explain", "Print the program, memory and work of a run", explain_command);
   add_generate(app);
+  add_eval(app);
   add_tokenizer(app);
   add_checkpoint(app);
   add_data(app);

@@ -10,11 +10,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -22,6 +20,8 @@
 #include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file_digest.h"
+#include "tessera/cli/input_format.h"
+#include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/data/corpus.h"
 #include "tessera/data/encode_files.h"
@@ -34,21 +34,6 @@ namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// By the name of the file, .gz and .zst aside; what is no file but has a .idx is a pair's prefix.
-std::string_view format_of(std::filesystem::path path) {
-  if (compression_of(path) != Compression::kNone) {
-    path.replace_extension();
-  }
-  const std::filesystem::path extension = path.extension();
-  if (extension == ".jsonl" || extension == ".ndjson") {
-    return "jsonl";
-  }
-  std::error_code error;
-  const bool is_prefix = !std::filesystem::exists(path, error) &&
-                         std::filesystem::exists(path.string() + ".idx", error);
-  return extension == ".bin" || extension == ".idx" || is_prefix ? "megatron" : "text";
-}
 
 // What tokenize and inspect share.
 struct InputOptions {
@@ -81,7 +66,7 @@ void add_input_options(CLI::App& command, InputOptions& input, const std::string
 }
 
 std::string_view chosen_format(const InputOptions& input) {
-  return input.format.empty() ? format_of(input.files.front()) : input.format;
+  return input.format.empty() ? format_by_name(input.files.front()) : input.format;
 }
 
 TextOptions resolved(const InputOptions& input) {
@@ -91,53 +76,31 @@ TextOptions resolved(const InputOptions& input) {
   return text;
 }
 
-// One line on stderr, in place where that is a terminal, else every so often.
+// How far tokenizing is, and how long it will take.
 class TokenizeLine {
  public:
   void update(const TokenizeProgress& now) {
-    const Clock::time_point time = Clock::now();
     first_bytes_ = first_bytes_.value_or(now.input_bytes);
-    if (time - last_ < (terminal_ ? kLiveInterval : kPlainInterval)) {
+    if (!line_.is_due()) {
       return;
     }
-    last_ = time;
-    const double seconds = std::chrono::duration<double>(time - start_).count();
-    const double rate = static_cast<double>(now.input_bytes - first_bytes_.value_or(0)) / seconds;
+    const double rate =
+        static_cast<double>(now.input_bytes - first_bytes_.value_or(0)) / line_.seconds();
     const auto left = static_cast<double>(now.total_bytes - now.input_bytes);
-    const std::string line =
-        format("{} of {} ({:.0f} %)  {} tokens  {} documents  {}/s  {} left",
-               format_bytes(now.input_bytes),
-               format_bytes(now.total_bytes),
-               100.0 * static_cast<double>(now.input_bytes) /
-                   static_cast<double>(std::max<std::int64_t>(now.total_bytes, 1)),
-               format_count(static_cast<double>(now.tokens)),
-               format_count(static_cast<double>(now.documents)),
-               format_bytes(static_cast<std::int64_t>(rate)),
-               rate > 0 ? format_duration(left / rate) : "?");
-    std::fprintf(stderr, terminal_ ? "\r%s\033[K" : "%s\n", line.c_str());
-    std::fflush(stderr);
-    drawn_ = true;
+    line_.show(format("{} of {} ({:.0f} %)  {} tokens  {} documents  {}/s  {} left",
+                      format_bytes(now.input_bytes),
+                      format_bytes(now.total_bytes),
+                      100.0 * static_cast<double>(now.input_bytes) /
+                          static_cast<double>(std::max<std::int64_t>(now.total_bytes, 1)),
+                      format_count(static_cast<double>(now.tokens)),
+                      format_count(static_cast<double>(now.documents)),
+                      format_bytes(static_cast<std::int64_t>(rate)),
+                      rate > 0 ? format_duration(left / rate) : "?"));
   }
-
-  ~TokenizeLine() {
-    if (terminal_ && drawn_) {
-      std::fputs("\n", stderr);
-    }
-  }
-
-  TokenizeLine() = default;
-  TokenizeLine(const TokenizeLine&) = delete;
-  TokenizeLine& operator=(const TokenizeLine&) = delete;
 
  private:
-  static constexpr std::chrono::milliseconds kLiveInterval{200};
-  static constexpr std::chrono::milliseconds kPlainInterval{10'000};
-
-  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
-  Clock::time_point start_ = Clock::now();
-  Clock::time_point last_ = terminal_ ? Clock::time_point() : start_;
+  StatusLine line_;
   std::optional<std::int64_t> first_bytes_;
-  bool drawn_ = false;
 };
 
 struct TokenizeCommand {

@@ -325,6 +325,9 @@ TEST(Validate, Sources) {
                     }),
             "data.validation_share: found 0.1 beside data.validation_files, expected one of the "
             "two");
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.validation.every = 10; }),
+            "validation.every: found 10, and nothing to validate on: set data.validation_share or "
+            "data.validation_files");
 }
 
 TEST(Validate, NamesThePlaceOfTheKey) {
@@ -476,6 +479,7 @@ RunConfig unusual_config() {
       .mask_boundary = true,
       .document_separator = "\r\n\f"};
   c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16};
+  c.validation = {.every = 3, .sequences = 7};
   c.optimizer = {.name = OptimizerName::kAdamW,
                  .lr = 1e-300,
                  .betas = {0.1 + 0.2, 0.999},
@@ -495,7 +499,7 @@ RunConfig unusual_config() {
   c.comm = {.deadline_seconds = 2.5, .overlap = false, .overlap_layers = 2};
   c.cluster = {.file = "c.toml"};
   c.memory = {.recompute = Recompute::kFull, .limit_bytes = 1LL << 40};
-  c.checkpoint = {.every = 7, .keep = 0, .async = false, .resume = "none"};
+  c.checkpoint = {.every = 7, .keep = 0, .keep_best = false, .async = false, .resume = "none"};
   c.log = {.every = 1, .tensorboard = false};
   c.sample = {.prompt = "p", .tokens = 3, .temperature = 0};
   c.passes = {.fuse = false, .group_gemms = false, .dump = "d"};

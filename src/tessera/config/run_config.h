@@ -66,6 +66,12 @@ struct DataSection {
   bool operator==(const DataSection&) const = default;
 };
 
+struct ValidationSection {
+  std::int64_t every = 0;      // steps; 0 = never
+  std::int64_t sequences = 0;  // of those held out, evenly spread; 0 = all
+  bool operator==(const ValidationSection&) const = default;
+};
+
 struct TrainSection {
   std::int64_t steps = 400;
   std::int64_t global_batch = 4;  // sequences per step
@@ -127,6 +133,7 @@ struct MemorySection {
 struct CheckpointSection {
   std::int64_t every = 0;  // steps; 0 = only at the end
   std::int64_t keep = 3;   // newest checkpoints kept; 0 = all
+  bool keep_best = true;   // by validation loss, beside the newest
   bool async = true;
   std::string resume = "auto";  // auto = newest in run.dir | none | a checkpoint's path
   bool operator==(const CheckpointSection&) const = default;
@@ -167,6 +174,7 @@ struct RunConfig {
   TokenizerSection tokenizer;
   DataSection data;
   TrainSection train;
+  ValidationSection validation;
   OptimizerSection optimizer;
   Schedule schedule;
   ParallelSection parallel;

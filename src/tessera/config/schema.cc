@@ -377,6 +377,21 @@ ConfigSection train() {
            "Type of activations and of the weights that compute. Optimizer state is f32.")});
 }
 
+ConfigSection validation() {
+  using S = ValidationSection;
+  return section(
+      "validation",
+      &RunConfig::validation,
+      "The loss on data that is kept out of training: data.validation_share or "
+      "data.validation_files.",
+      {row("every", &S::every, codec::size_or_zero(), "Steps between validations. 0: never."),
+       row("sequences",
+           &S::sequences,
+           codec::size_or_zero(),
+           "Sequences that a validation reads, always the same, evenly spread over those held out. "
+           "0: all.")});
+}
+
 ConfigSection optimizer() {
   using S = OptimizerSection;
   return section(
@@ -553,6 +568,11 @@ ConfigSection checkpoint() {
            &S::keep,
            codec::size_or_zero(),
            "Newest checkpoints that stay on disk. 0: all."),
+       row("keep_best",
+           &S::keep_best,
+           codec::boolean(),
+           "Of the checkpoints at whose step the run validated, the one with the lowest loss stays "
+           "on disk too; checkpoints/best links to it."),
        row("async",
            &S::async,
            codec::boolean(),
@@ -622,6 +642,7 @@ std::vector<ConfigSection> schema() {
           tokenizer(),
           data(),
           train(),
+          validation(),
           optimizer(),
           schedule(),
           parallel(),

@@ -130,10 +130,21 @@ void validate_data(const RunConfig& config) {
                   data.validation_share);
 }
 
+void validate_validation(const RunConfig& config) {
+  TESSERA_REQUIRE(config.validation.every == 0 || config.data.validation_share > 0 ||
+                      !config.data.validation_files.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, and nothing to validate on: set data.validation_share or "
+                  "data.validation_files",
+                  placed(config, "validation.every"),
+                  config.validation.every);
+}
+
 void validate_inputs(const RunConfig& config) {
   require_text(config, "run.dir", config.run.dir, "a directory");
   require_text(config, "tokenizer.path", config.tokenizer.path, "the path of a tokenizer.json");
   validate_data(config);
+  validate_validation(config);
   require_text(
       config, "checkpoint.resume", config.checkpoint.resume, "auto, none or a checkpoint's path");
 }

@@ -62,6 +62,14 @@ SequenceSource::SequenceSource(std::vector<CorpusPart> parts, const SequenceOpti
                   "data.sequence_length is {}: expected at least 1",
                   length);
   for (const CorpusPart& part : parts_) {
+    if (options_.keep_tail) {
+      TESSERA_REQUIRE(part.num_tokens() > 1,
+                      ErrorCode::kInvalidData,
+                      "the data has {} tokens, expected at least 2: one to predict the other from",
+                      part.num_tokens());
+      first_sequence_.push_back(first_sequence_.back() + (part.num_tokens() - 2) / length + 1);
+      continue;
+    }
     TESSERA_REQUIRE(part.num_tokens() > length,
                     ErrorCode::kInvalidData,
                     "data.sequence_length = {} is longer than the data: found {} tokens, expected "
@@ -107,20 +115,26 @@ SequenceSource::Place SequenceSource::place_of(std::int64_t index) const {
                   num_sequences());
   const auto after = std::ranges::upper_bound(first_sequence_, index);
   const auto i = static_cast<std::size_t>(after - first_sequence_.begin()) - 1;
+  const std::int64_t begin =
+      parts_[i].begin + (index - first_sequence_[i]) * options_.sequence_length;
   return {.corpus = *parts_[i].corpus,
-          .begin = parts_[i].begin + (index - first_sequence_[i]) * options_.sequence_length};
+          .begin = begin,
+          .num_labels = std::min(options_.sequence_length, parts_[i].end - 1 - begin)};
 }
 
 std::int64_t SequenceSource::num_valid_labels(std::int64_t index) const {
   const Place place = place_of(index);
-  const std::int64_t length = options_.sequence_length;
   if (!options_.mask_boundary) {
-    return length;
+    return place.num_labels;
   }
-  return length - std::ssize(starts_within(place.corpus, place.begin, place.begin + length));
+  return place.num_labels -
+         std::ssize(starts_within(place.corpus, place.begin, place.begin + place.num_labels));
 }
 
-void SequenceSource::check_ids(const Place& place, std::span<const std::int32_t> tokens) const {
+// `tokens` are those of the corpus from `first` on.
+void SequenceSource::check_ids(const Corpus& corpus,
+                               std::int64_t first,
+                               std::span<const std::int32_t> tokens) const {
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     const std::int32_t id = tokens[t];
     TESSERA_REQUIRE(
@@ -128,7 +142,7 @@ void SequenceSource::check_ids(const Place& place, std::span<const std::int32_t>
         ErrorCode::kInvalidData,
         "{}: found {}, expected an id{}: the file was made with another tokenizer or "
         "is of another type",
-        place.corpus.place(place.begin + static_cast<std::int64_t>(t)),
+        corpus.place(first + static_cast<std::int64_t>(t)),
         id == kNoToken ? "no id at all" : format("id {}", id),
         options_.vocab == 0 ? " from 0 on" : format(" from 0 to {}", options_.vocab - 1));
   }
@@ -146,15 +160,17 @@ void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const 
                   out.positions.size(),
                   out.documents.size(),
                   length);
-  place.corpus.read(place.begin, out.inputs);
-  std::copy_n(out.inputs.begin() + 1, length - 1, out.labels.begin());
-  place.corpus.read(place.begin + options_.sequence_length, out.labels.last(1));
-  check_ids(place, out.inputs);
-  check_ids({.corpus = place.corpus, .begin = place.begin + options_.sequence_length},
-            out.labels.last(1));
+  const auto num_labels = static_cast<std::size_t>(place.num_labels);
+  const std::int64_t last = place.begin + place.num_labels;
+  place.corpus.read(place.begin, out.inputs.first(num_labels));
+  std::copy_n(out.inputs.begin() + 1, num_labels - 1, out.labels.begin());
+  place.corpus.read(last, out.labels.subspan(num_labels - 1, 1));
+  check_ids(place.corpus, place.begin, out.inputs.first(num_labels));
+  check_ids(place.corpus, last, out.labels.subspan(num_labels - 1, 1));
+  std::ranges::fill(out.inputs.subspan(num_labels), 0);
+  std::ranges::fill(out.labels.subspan(num_labels), kIgnoredLabel);
 
-  const std::vector<std::int64_t> starts =
-      starts_within(place.corpus, place.begin, place.begin + options_.sequence_length);
+  const std::vector<std::int64_t> starts = starts_within(place.corpus, place.begin, last);
   if (options_.mask_boundary) {
     for (const std::int64_t start : starts) {
       out.labels[static_cast<std::size_t>(start - place.begin) - 1] = kIgnoredLabel;

@@ -17,6 +17,9 @@ struct SequenceOptions {
   bool document_mask = true;         // tokens see only their own document
   bool mask_boundary = false;        // ignore the label across a document boundary
   std::int64_t vocab = 0;            // ids below are tokens; 0: any that is not negative
+  // The last sequence of a part may have fewer than T labels, each token but the first is a label
+  // once; behind them are inputs of 0 whose labels do not count.
+  bool keep_tail = false;
 };
 
 // One sequence, written into the caller's memory; every span has T elements.
@@ -49,11 +52,13 @@ CorpusSplit split_corpus(std::shared_ptr<const Corpus> corpus, double validation
 
 // Cuts parts of corpora into sequences of T inputs. Sequence i of a part is its tokens i*T to
 // i*T + T, so that its last label is the first input of the next; the sequences of a part follow
-// those of the part before. Without document_mask, positions run from 0 to T-1 and all documents
+// those of the part before. What is left at a part's end is dropped, unless keep_tail is set.
+// Without document_mask, positions run from 0 to T-1 and all documents
 // are 0.
 class SequenceSource {
  public:
-  // Errors: kInvalidConfig if T < 1; kInvalidData if a part has fewer than T + 1 tokens.
+  // Errors: kInvalidConfig if T < 1; kInvalidData if a part has fewer than T + 1 tokens (2
+  // with keep_tail).
   SequenceSource(std::vector<CorpusPart> parts, const SequenceOptions& options);
   SequenceSource(TokenStream stream, const SequenceOptions& options);
 
@@ -83,10 +88,13 @@ class SequenceSource {
   struct Place {
     const Corpus& corpus;
     std::int64_t begin;
+    std::int64_t num_labels;
   };
 
   Place place_of(std::int64_t index) const;
-  void check_ids(const Place& place, std::span<const std::int32_t> tokens) const;
+  void check_ids(const Corpus& corpus,
+                 std::int64_t first,
+                 std::span<const std::int32_t> tokens) const;
 
   std::vector<CorpusPart> parts_;
   SequenceOptions options_;

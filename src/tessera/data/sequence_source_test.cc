@@ -64,6 +64,22 @@ TEST(SequenceSource, CutsWithOneSharedToken) {
   EXPECT_THAT(read(source, 2).labels, ElementsAre(109, 110, 111, 112));
 }
 
+TEST(SequenceSource, KeepsTheTail) {
+  const SequenceOptions options = {.sequence_length = 4, .mask_boundary = true, .keep_tail = true};
+  const SequenceSource source(make_stream(kLengths), options);
+  ASSERT_EQ(source.num_sequences(), 4);
+  EXPECT_THAT(read(source, 2).inputs, ElementsAre(108, 109, 110, 111));
+  EXPECT_THAT(read(source, 3).inputs, ElementsAre(112, 113, 0, 0));
+  EXPECT_THAT(read(source, 3).labels, ElementsAre(113, 114, -1, -1));
+  EXPECT_EQ(source.num_valid_labels(3), 2);
+  EXPECT_EQ(source.num_valid_labels(2), 3) << "document 3 begins at token 109";
+  // Nothing is left where the labels fill the sequences, and a part may be one tail.
+  EXPECT_EQ(SequenceSource(make_stream({9}), options).num_sequences(), 2);
+  const SequenceSource two(make_stream({2}), options);
+  ASSERT_EQ(two.num_sequences(), 1);
+  EXPECT_THAT(read(two, 0).labels, ElementsAre(101, -1, -1, -1));
+}
+
 TEST(SequenceSource, NumbersDocumentsWithinTheSequence) {
   const SequenceSource source(make_stream(kLengths), {.sequence_length = 4});
   EXPECT_THAT(read(source, 0).positions, ElementsAre(0, 1, 2, 0));

@@ -56,6 +56,9 @@ std::string to_json(const StepMetrics& metrics) {
                                {"step_seconds", metrics.step_seconds},
                                {"tokens_per_second", metrics.tokens_per_second},
                                {"memory_bytes", metrics.memory_bytes}});
+  if (metrics.validation_loss) {
+    json["validation_loss"] = *metrics.validation_loss;
+  }
   for (const auto& [level, bytes] : metrics.comm_bytes) {
     for (const TrafficClass traffic_class : kTrafficClasses) {
       json["comm_bytes"][level][name(traffic_class)] =

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "tessera/base/file.h"
@@ -19,7 +20,8 @@ struct StepMetrics {
   double step_seconds = 0.0;
   double tokens_per_second = 0.0;
   std::int64_t memory_bytes = 0;
-  Traffic comm_bytes = {};  // that rank 0 sent, by level; empty for one rank
+  std::optional<double> validation_loss = {};  // where the run validated after the step
+  Traffic comm_bytes = {};                     // that rank 0 sent, by level; empty for one rank
 };
 
 // One JSON object on one line, without its end. Floats have enough digits to read back to the same

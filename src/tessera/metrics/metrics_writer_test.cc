@@ -67,6 +67,12 @@ TEST(StepMetrics, HasTheDocumentedKeysInOrder) {
             R"("tokens_per_second":20480.0,"memory_bytes":1024})");
 }
 
+TEST(StepMetrics, HasTheValidationOfAStepThatHadOne) {
+  EXPECT_THAT(to_json({.memory_bytes = 7, .validation_loss = 2.5}),
+              testing::EndsWith(R"("memory_bytes":7,"validation_loss":2.5})"));
+  EXPECT_THAT(to_json({}), testing::Not(testing::HasSubstr("validation")));
+}
+
 TEST(StepMetrics, TellsWhatWasSentByLevelAndClass) {
   const std::string line = to_json({.comm_bytes = {{"node", {1, 2, 3}}, {"pair", {4, 5, 6}}}});
   EXPECT_THAT(line,

@@ -96,6 +96,10 @@ std::vector<Scalar> scalars(const StepMetrics& metrics) {
       {.tag = "lr", .value = static_cast<float>(metrics.lr)},
       {.tag = "tokens_per_second", .value = static_cast<float>(metrics.tokens_per_second)},
       {.tag = "memory_bytes", .value = static_cast<float>(metrics.memory_bytes)}};
+  if (metrics.validation_loss) {
+    values.push_back(
+        {.tag = "validation_loss", .value = static_cast<float>(*metrics.validation_loss)});
+  }
   for (const auto& [level, bytes] : metrics.comm_bytes) {
     values.push_back({.tag = "comm_bytes/" + level, .value = static_cast<float>(total(bytes))});
   }

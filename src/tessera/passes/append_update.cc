@@ -124,6 +124,14 @@ std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
   return types;
 }
 
+// The sum over all ranks.
+Value sum_over_ranks(GraphBuilder& builder, const StateAxes& state, const Value& value) {
+  return state.axes.empty()
+             ? value
+             : builder.emit(make_op(AllReduceAttrs{.axes = axes_text(state, 0, state.axes.size())}),
+                            {value})[0];
+}
+
 // The end of the step.
 class Update {
  public:
@@ -134,14 +142,6 @@ class Update {
         learning_rate_(builder.scalar("learning_rate")),
         update_number_(builder.scalar("update_number")),
         apply_(builder.scalar("apply")) {}
-
-  // The sum over all ranks.
-  Value summed(const Value& value) const {
-    return state_.axes.empty()
-               ? value
-               : collective(AllReduceAttrs{.axes = axes_text(state_, 0, state_.axes.size())},
-                            value);
-  }
 
   // What adamw takes: the slice over the optimizer's axes (or all) of the global gradient of
   // `type`.
@@ -311,7 +311,19 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
     gradients.push_back(update.reduced(builder.handle(found->second), gradient_types.at(name)));
     cuts.push_back(axes_of(gradient_types.at(name), options.dims));
   }
-  update.run(parameters, gradients, cuts, update.summed(builder.handle(made.at("loss"))));
+  update.run(parameters,
+             gradients,
+             cuts,
+             sum_over_ranks(builder, options.state, builder.handle(made.at("loss"))));
+  return builder.take();
+}
+
+Graph sum_outputs(Graph graph, const StateAxes& state) {
+  const std::vector<Output> outputs = std::exchange(graph.outputs, {});
+  GraphBuilder builder(std::move(graph));
+  for (const Output& output : outputs) {
+    builder.output(output.name, sum_over_ranks(builder, state, builder.handle(output.value)));
+  }
   return builder.take();
 }
 

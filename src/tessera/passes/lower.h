@@ -34,7 +34,13 @@ Program lower(const Graph& graph, const LowerOptions& options);
 std::string workspace_name(Place place);
 
 // Gives every buffer an offset in the arena: first what lives always, then the largest first at the
-// lowest place that is free for its whole life.
+// lowest place that is free for its whole life. What lives always and has an offset keeps it, and
+// the others lie above.
 Program plan_memory(Program program);
+
+// Between lower() and plan_memory(): lays the states of `program` where the planned program `owner`
+// has those of the same names, and keeps its other states' memory free, so that both can run in one
+// arena in turn. Errors: kInternal where owner lacks a state, or its tensor lies otherwise.
+Program share_states(Program program, const Program& owner);
 
 }  // namespace tessera

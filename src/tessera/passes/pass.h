@@ -54,6 +54,10 @@ struct UpdateOptions {
 
 Graph append_update(Graph graph, const UpdateOptions& options);
 
+// The graph of a forward pass alone whose outputs are sums over the tokens of one rank: they become
+// the sums over all, folded as append_update() folds the loss.
+Graph sum_outputs(Graph graph, const StateAxes& state);
+
 // Computes matrix products of one input with several weights (q, k, v; gate, up) as one: weights,
 // results and gradients become parts of one tensor. Three products become one in forward, for the
 // input's gradient and for the weights' gradients. A weight joins one group at most. Which products

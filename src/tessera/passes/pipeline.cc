@@ -44,7 +44,21 @@ Program to_program(const Graph& graph,
   if (options.overlap) {
     program = overlap(std::move(program), options.overlap_layers);
   }
+  if (options.beside != nullptr) {
+    program = share_states(std::move(program), *options.beside);
+  }
   return plan_memory(std::move(program));
+}
+
+// From the graph of all ranks to that of each.
+Graph cut_over_ranks(Stages& stage, Graph graph, const UpdateOptions& update) {
+  if (update.dims.empty()) {
+    return graph;
+  }
+  const LaidOutGraph laid_out = stage(
+      "propagate_layouts", propagate_layouts(std::move(graph), update.dims, update.state.axes));
+  graph = stage("localize", localize(laid_out));
+  return stage("resolve_reshards", resolve_reshards(graph));
 }
 
 }  // namespace
@@ -56,14 +70,7 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   // Gradients of every parameter, by the ops' own rules.
   graph = stage("differentiate", differentiate(std::move(graph), "loss"));
 
-  // From the graph of all ranks to that of each.
-  if (!options.update.dims.empty()) {
-    const LaidOutGraph laid_out =
-        stage("propagate_layouts",
-              propagate_layouts(std::move(graph), options.update.dims, options.update.state.axes));
-    graph = stage("localize", localize(laid_out));
-    graph = stage("resolve_reshards", resolve_reshards(graph));
-  }
+  graph = cut_over_ranks(stage, std::move(graph), options.update);
 
   // Which products run as one GEMM is decided while the model's structure is still plain to see.
   if (options.group_gemms) {
@@ -91,8 +98,16 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 Program compile_forward(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
+  graph = cut_over_ranks(stage, std::move(graph), options.update);
+  // The same groups as in training, so that their weights lie as they do there.
   if (options.group_gemms) {
     graph = stage("group_gemms", group_gemms(graph));
+  }
+  if (options.update.state.param > 0) {
+    graph = stage("shard_parameters", shard_parameters(graph, options.update.state));
+  }
+  if (!options.update.state.axes.empty()) {
+    graph = stage("sum_outputs", sum_outputs(std::move(graph), options.update.state));
   }
   if (options.fuse) {
     graph = stage("fuse", fuse(graph));

@@ -18,6 +18,9 @@ struct CompileOptions {
   bool group_gemms = true;
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
+  // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
+  // same states (share_states()); null: none. Borrowed.
+  const Program* beside = nullptr;
   std::filesystem::path dump = {};  // a directory that gets the text of every level; empty: none
   WorkspaceQuery workspace_bytes = {};
 };
@@ -26,7 +29,8 @@ struct CompileOptions {
 // over valid tokens. Verified after every pass.
 Program compile_training(Graph forward, const CompileOptions& options);
 
-// The program of a forward pass alone.
+// The program of a forward pass alone. On many ranks (options.update.dims, .state) its outputs are
+// sums over the tokens of one, and become those over all.
 Program compile_forward(Graph forward, const CompileOptions& options);
 
 }  // namespace tessera

@@ -103,10 +103,21 @@ class Occupancy {
   std::vector<Node> nodes_;
 };
 
+// Of what lives always and has its place.
+std::int64_t end_of_placed(const Program& program) {
+  std::int64_t end = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.persistent && buffer.offset >= 0) {
+      end = std::max(end, end_of(buffer.offset, buffer));
+    }
+  }
+  return end;
+}
+
 }  // namespace
 
 Program plan_memory(Program program) {
-  std::int64_t base = 0;
+  std::int64_t base = end_of_placed(program);
   std::vector<Buffer*> temporary;
   std::vector<Place> begins;
   for (const Category category : {Category::kParameter,
@@ -127,8 +138,10 @@ Program plan_memory(Program program) {
         }
         continue;
       }
-      buffer.offset = base;
-      base = end_of(base, buffer);
+      if (buffer.offset < 0) {
+        buffer.offset = base;
+        base = end_of(base, buffer);
+      }
     }
   }
   std::stable_sort(temporary.begin(), temporary.end(), [](const Buffer* a, const Buffer* b) {

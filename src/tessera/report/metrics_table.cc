@@ -49,6 +49,14 @@ std::optional<double> total(const nlohmann::json& level) {
   return level.is_object() ? std::optional(sum) : std::nullopt;
 }
 
+// A number, or NaN where it was not finite; nothing where it is something else.
+std::optional<double> number(const nlohmann::json& value) {
+  if (value.is_null()) {
+    return kNone;
+  }
+  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+}
+
 Line parse_line(std::string_view text, std::int64_t last_step) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
@@ -59,11 +67,18 @@ Line parse_line(std::string_view text, std::int64_t last_step) {
     return broken(format("\"step\":{}", line.step), format("a step above {}", last_step));
   }
   for (const char* field : kFields) {
-    const auto found = json.find(field);
-    if (found == json.end() || !(found->is_number() || found->is_null())) {
+    const std::optional<double> value = json.contains(field) ? number(json[field]) : std::nullopt;
+    if (!value) {
       return broken(text, format("a number or null as '{}'", field));
     }
-    line.values[field] = found->is_null() ? kNone : found->get<double>();
+    line.values[field] = *value;
+  }
+  if (json.contains("validation_loss")) {
+    const std::optional<double> value = number(json["validation_loss"]);
+    if (!value) {
+      return broken(text, "a number or null as 'validation_loss'");
+    }
+    line.values["validation_loss"] = *value;
   }
   if (const auto traffic = json.find("comm_bytes"); traffic != json.end()) {
     for (const auto& [level, bytes] : traffic->items()) {

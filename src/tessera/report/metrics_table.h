@@ -17,9 +17,10 @@ struct MetricsColumn {
 
 // metrics.jsonl as columns.
 struct MetricsTable {
-  std::vector<std::int64_t> steps;     // rising
-  std::vector<MetricsColumn> columns;  // loss, grad_norm, ..., then traffic by level
-  std::vector<std::string> skipped;    // what is wrong with lines that were left out, the first few
+  std::vector<std::int64_t> steps;  // rising
+  // loss, grad_norm, ..., then validation_loss and traffic by level, where a line has them.
+  std::vector<MetricsColumn> columns;
+  std::vector<std::string> skipped;  // what is wrong with lines that were left out, the first few
   std::int64_t num_skipped = 0;
 
   // The values of a field; empty where no line has it.

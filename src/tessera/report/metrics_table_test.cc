@@ -44,6 +44,7 @@ TEST_F(MetricsTableTest, ReadsWhatTheWriterWrote) {
                   .loss = std::numeric_limits<double>::quiet_NaN(),
                   .lr = 0.25,
                   .tokens = 14,
+                  .validation_loss = 2.5,
                   .comm_bytes = {{"node", {1, 2, 3}}}});
   }
   const MetricsTable table = read_metrics(path_);
@@ -55,6 +56,8 @@ TEST_F(MetricsTableTest, ReadsWhatTheWriterWrote) {
   EXPECT_EQ(table.column("memory_bytes")[0], 1099511627776.0);
   EXPECT_TRUE(std::isnan(table.column("comm_bytes/node")[0]));
   EXPECT_EQ(table.column("comm_bytes/node")[1], 6.0);
+  EXPECT_TRUE(std::isnan(table.column("validation_loss")[0]));
+  EXPECT_EQ(table.column("validation_loss")[1], 2.5);
   EXPECT_THAT(table.column("nothing"), IsEmpty());
 }
 
@@ -88,6 +91,9 @@ TEST_F(MetricsTableTest, NamesTheBrokenLine) {
   std::string traffic = to_json({.step = 6});
   traffic.insert(traffic.size() - 1, R"(,"comm_bytes":{"node":7})");
   EXPECT_THAT(refused(traffic), HasSubstr("by level and class as 'comm_bytes'"));
+  std::string validation = to_json({.step = 6});
+  validation.insert(validation.size() - 1, R"(,"validation_loss":"low")");
+  EXPECT_THAT(refused(validation), HasSubstr("a number or null as 'validation_loss'"));
 }
 
 TEST_F(MetricsTableTest, SkipsAndCountsOnRequest) {

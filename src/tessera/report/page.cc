@@ -19,6 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::string_view kValidation = "validation_loss";
 constexpr std::size_t kStretches = 1000;  // of a curve: two points for each pixel of a wide screen
 constexpr std::size_t kTableRows = 25;
 
@@ -112,11 +113,28 @@ Json chart(const ChartKind& kind, Json curves) {
           {"series", std::move(curves)}};
 }
 
+// A curve of the steps that have a value: few, as of a validation.
+Json sparse_series(const std::string& name, const MetricsTable& metrics, std::string_view column) {
+  std::vector<std::int64_t> steps;
+  std::vector<double> values;
+  const std::span<const double> all = metrics.column(column);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (std::isfinite(all[i])) {
+      steps.push_back(metrics.steps[i]);
+      values.push_back(all[i]);
+    }
+  }
+  return series(name, steps, values);
+}
+
 Json charts(const ReportPage& page, const MetricsTable& metrics) {
   Json all = Json::array();
   for (const ChartKind& kind : kCharts) {
     Json curves = Json::array();
     curves.push_back(series(std::string(kind.title), metrics.steps, metrics.column(kind.column)));
+    if (kind.column == "loss" && !metrics.column(kValidation).empty()) {
+      curves.push_back(sparse_series("Validation loss", metrics, kValidation));
+    }
     all.push_back(chart(kind, std::move(curves)));
     if (kind.column == "grad_norm" && page.clip) {
       all.back()["reference"] = {{"value", *page.clip},

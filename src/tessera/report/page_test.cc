@@ -50,6 +50,18 @@ TEST(Page, HasTheCurvesAsData) {
   EXPECT_EQ(data["charts"][1]["reference"]["value"], 0.5);
 }
 
+TEST(Page, DrawsValidationsIntoTheLoss) {
+  MetricsTable metrics = table(4);
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  metrics.columns.push_back({.name = "validation_loss", .values = {none, 0.75, none, 0.25}});
+  const nlohmann::json loss = data_of(render_page({.title = "run"}, metrics))["charts"][0];
+  ASSERT_EQ(loss["series"].size(), 2U);
+  EXPECT_EQ(loss["series"][1]["name"], "Validation loss");
+  EXPECT_EQ(loss["series"][1]["x"], nlohmann::json({2, 4}));
+  EXPECT_EQ(loss["series"][1]["y"], nlohmann::json({0.75, 0.25}));
+  EXPECT_EQ(loss["series"][1]["num_not_finite"], 0) << "steps without a validation are none";
+}
+
 TEST(Page, ExtremeNumbersStayNumbers) {
   MetricsTable metrics = table(4);
   metrics.columns[0].values = {std::numeric_limits<double>::max(),

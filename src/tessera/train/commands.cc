@@ -78,12 +78,13 @@ void explain_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
   const ModelDescription model = resolve_model(resolved);
   const auto backend = make_cpu_backend(static_cast<int>(resolved.run.threads));
-  const Program program = compile_step(
-      resolved,
-      model,
-      [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
-        return backend->workspace_bytes(op, operands, results);
-      });
+  const RunPrograms programs =
+      compile_run(resolved,
+                  model,
+                  [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
+                    return backend->workspace_bytes(op, operands, results);
+                  });
+  const Program& program = programs.step;
   print(to_string(program));
   const std::int64_t parameters = num_parameters(parameter_inits(step_graph(resolved, model)));
   const std::int64_t tokens = resolved.train.global_batch * resolved.data.sequence_length;
@@ -98,7 +99,7 @@ void explain_command(const RunConfig& config) {
   }
   print(format("\nmemory {}at its peak, by category\n{}",
                ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
-               memory_table(run_memory(resolved, model, program))));
+               memory_table(run_memory(resolved, model, programs))));
   print(format("\nwork of a step{}, by op (attention counts visible pairs of causal sequences)\n{}",
                ranks > 1 ? " on a rank" : "",
                cost_text(program)));

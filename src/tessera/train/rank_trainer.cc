@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,8 +27,10 @@
 #include "tessera/metrics/progress.h"
 #include "tessera/metrics/tensorboard_writer.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/report/metrics_table.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/hugging_face.h"
+#include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/resume.h"
@@ -39,6 +41,7 @@
 #include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/training_state.h"
+#include "tessera/train/validator.h"
 
 namespace tessera {
 namespace {
@@ -57,10 +60,6 @@ double wall_time() {
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::span<std::int32_t> ints(std::span<std::byte> bytes) {
-  return {reinterpret_cast<std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)};
 }
 
 std::vector<std::int64_t> all_ranks(const World& world) {
@@ -83,13 +82,14 @@ class RankTrainer {
       : setup_(setup),
         config_(setup.config),
         model_(setup.model),
-        program_(setup.program),
+        program_(setup.programs.step),
         world_(world),
         last_step_(last_step),
         directory_(config_.run.dir),
         control_(world.group(all_ranks(world), kControlGeneration)),
         backend_(world, setup.layout.mesh, static_cast<int>(config_.run.threads)),
-        executor_(program_, *backend_),
+        arena_(backend_->allocate(setup.programs.arena_bytes())),
+        executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
         saver_({.rank = world.rank(),
                 .num_ranks = world.size(),
@@ -102,6 +102,7 @@ class RankTrainer {
   TrainResult run() {
     require_same_config();
     require_same_collectives(*control_, program_, setup_.layout.mesh);
+    prepare_validation();
     start_state();
     if (saves_in_background(config_)) {
       saver_.reserve(saved_tensors(program_, setup_.parameters, part_));
@@ -140,6 +141,25 @@ class RankTrainer {
                       rank,
                       differences[rank]);
     }
+  }
+
+  void prepare_validation() {
+    const std::optional<Program>& program = setup_.programs.validation;
+    if (!program) {
+      return;
+    }
+    require_same_collectives(*control_, *program, setup_.layout.mesh);
+    validation_executor_ =
+        std::make_unique<Executor>(*program, *backend_, arena_, setup_.programs.arena_bytes());
+    validator_.emplace(
+        *validation_executor_, setup_.sequences.validation.value(), config_.validation, share());
+  }
+
+  // This rank's rows of every microbatch.
+  BatchShare share() const {
+    return {.rows = config_.train.microbatch,
+            .num_data = setup_.layout.num_data(),
+            .place = data_place(setup_.layout.mesh, world_.rank())};
   }
 
   // What the ranks tell each other between two steps; each word is true where any rank says so.
@@ -269,8 +289,22 @@ class RankTrainer {
     if (config_.log.tensorboard) {
       events_ = std::make_unique<TensorBoardWriter>(directory_, meta_.step, wall_time());
     }
+    read_validation_losses();
     log_session_start(directory_,
                       {.step = meta_.step, .parameters = num_parameters(setup_.parameters)});
+  }
+
+  // Of the steps before this start, so that the best checkpoint is known without a file of its own.
+  void read_validation_losses() {
+    if (!validator_ || !config_.checkpoint.keep_best) {
+      return;
+    }
+    const MetricsTable metrics = read_metrics(directory_ / "metrics.jsonl", BrokenLines::kSkip);
+    const std::span<const double> losses = metrics.column("validation_loss");
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      validation_losses_[metrics.steps[i]] = losses[i];
+    }
+    link_best();
   }
 
   void write_metrics(const StepMetrics& step) {
@@ -305,8 +339,7 @@ class RankTrainer {
     }
     TrainResult result{.step = meta_.step};
     while (meta_.step < config_.train.steps && !agreed_to_stop(stop && stop->requested())) {
-      const StepMetrics step = run_step();
-      last_step_ = step.step;
+      const StepMetrics step = train_and_validate();
       result.step = step.step;
       result.loss = step.loss;
       if (leads()) {
@@ -340,13 +373,10 @@ class RankTrainer {
   // Writes this rank's rows of every microbatch; returns the labels that count on all ranks.
   std::int64_t load_batch(std::int64_t step) {
     const std::vector<std::int64_t> batch = sampler_.batch(step);
-    const BatchShare share = {.rows = config_.train.microbatch,
-                              .num_data = setup_.layout.num_data(),
-                              .place = data_place(setup_.layout.mesh, world_.rank())};
     for (std::int64_t m = 0; m < program_.num_microbatches; ++m) {
       std::int64_t row = 0;
-      for (const std::int64_t sequence : share_of(batch, share, m)) {
-        read_sequence(sequence, m, row++);
+      for (const std::int64_t sequence : share_of(batch, share(), m)) {
+        load_row(executor_, setup_.sequences.train, sequence, row++, m);
       }
     }
     std::int64_t valid = 0;
@@ -354,20 +384,6 @@ class RankTrainer {
       valid += setup_.sequences.train.num_valid_labels(sequence);
     }
     return valid;
-  }
-
-  void read_sequence(std::int64_t sequence, std::int64_t microbatch, std::int64_t row) {
-    const auto length = static_cast<std::size_t>(config_.data.sequence_length);
-    const auto input = [&](std::string_view name) {
-      const Binding& binding = find_binding(program_.inputs, name);
-      return ints(executor_.bytes(binding, microbatch))
-          .subspan(static_cast<std::size_t>(row) * length, length);
-    };
-    setup_.sequences.train.read(sequence,
-                                {.inputs = input("tokens"),
-                                 .labels = input("labels"),
-                                 .positions = input("positions"),
-                                 .documents = input("documents")});
   }
 
   StepMetrics run_step() {
@@ -387,6 +403,7 @@ class RankTrainer {
     executor_.set_scalar("apply", valid > 0 ? 1.0F : 0.0F);
     const Traffic sent_before = backend_.sent();
     executor_.run_step();
+    was_applied_ = executor_.output_scalar("applied") != 0.0F;
     Traffic sent = backend_.sent();
     add(sent, sent_before, -1);
 
@@ -402,13 +419,34 @@ class RankTrainer {
             .tokens = meta_.tokens_seen,
             .step_seconds = seconds,
             .tokens_per_second = static_cast<double>(tokens) / seconds,
-            .memory_bytes = executor_.memory_bytes() + saver_.memory_bytes(),
+            .memory_bytes = setup_.programs.arena_bytes() + saver_.memory_bytes(),
             .comm_bytes = by_level(sent, setup_.layout.mesh)};
+  }
+
+  // A step, and the validation where one is due after it.
+  StepMetrics train_and_validate() {
+    StepMetrics step = run_step();
+    last_step_ = step.step;
+    if (validator_ && step.step % config_.validation.every == 0) {
+      step.validation_loss = validate();
+    }
+    return step;
+  }
+
+  // What the step left in the arena beside the states is lost.
+  double validate() {
+    const double loss = validator_->loss();
+    validation_losses_[meta_.step] = loss;
+    if (leads()) {
+      progress_->clear();
+      log_info(format("step {}: validation loss {:.4f}", meta_.step, loss));
+    }
+    return loss;
   }
 
   // A step that is not finite changed nothing; several in a row will not mend themselves.
   void note_applied(const StepMetrics& step) {
-    if (executor_.output_scalar("applied") != 0.0F) {
+    if (was_applied_) {
       ++meta_.applied_steps;
       applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
       not_finite_.clear();
@@ -534,6 +572,7 @@ class RankTrainer {
       saved_step_ = saving_.step;
       saved_ = saving_.path;
       if (leads() && prune == Prune::kYes) {
+        link_best();
         prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep), saving_.path);
       }
       return;
@@ -543,6 +582,18 @@ class RankTrainer {
     }
     warn(format(
         "there is no checkpoint of step {}: {}; {}", saving_.step, reason, last_good_checkpoint()));
+  }
+
+  // Not worth the run: the link is for people, all checkpoints are there without it.
+  void link_best() {
+    if (!validator_ || !config_.checkpoint.keep_best) {
+      return;
+    }
+    try {
+      link_best_checkpoint(checkpoints(), validation_losses_);
+    } catch (const Error& error) {
+      warn(error.what());
+    }
   }
 
   // Why rank 0 could not publish what all ranks have written; empty where it could.
@@ -576,7 +627,10 @@ class RankTrainer {
   std::filesystem::path directory_;
   std::unique_ptr<Communicator> control_;  // all ranks, between steps
   RankBackend backend_;
+  std::shared_ptr<Arena> arena_;  // of both programs
   Executor executor_;
+  std::unique_ptr<Executor> validation_executor_;  // null where the run does not validate
+  std::optional<Validator> validator_;             // as that
   StatePart part_;
   CheckpointSaver saver_;
   SaveUnderWay saving_;
@@ -586,10 +640,12 @@ class RankTrainer {
   std::unique_ptr<Progress> progress_;         // on rank 0
   CheckpointMeta meta_;
   std::int64_t saved_step_ = 0;
-  std::optional<std::filesystem::path> saved_;  // the checkpoint of saved_step_; none: fresh
-  std::int64_t num_labels_ = 0;                 // of the last step, those that count
-  Applied applied_;                             // the last step that changed the state
-  std::vector<std::int64_t> not_finite_;        // steps since then whose loss or gradient was not
+  std::optional<std::filesystem::path> saved_;        // the checkpoint of saved_step_; none: fresh
+  std::map<std::int64_t, double> validation_losses_;  // by step
+  bool was_applied_ = false;                          // the last step
+  std::int64_t num_labels_ = 0;                       // of the last step, those that count
+  Applied applied_;                                   // the last step that changed the state
+  std::vector<std::int64_t> not_finite_;  // steps since then whose loss or gradient was not
   MovingMean step_seconds_{kSmoothedSteps};
   std::optional<double> peak_flop_per_second_;
 };

@@ -7,6 +7,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/run_layout.h"
+#include "tessera/train/step_program.h"
 #include "tessera/train/trainer.h"
 #include "tessera/train/training_state.h"
 
@@ -17,7 +18,7 @@ struct RunSetup {
   const RunConfig& config;  // resolved
   const ModelDescription& model;
   const RunLayout& layout;
-  const Program& program;
+  const RunPrograms& programs;
   const RunSequences& sequences;
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;

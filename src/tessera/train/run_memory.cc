@@ -72,12 +72,21 @@ bool saves_in_background(const RunConfig& config) {
 
 RunMemory run_memory(const RunConfig& config,
                      const ModelDescription& model,
-                     const Program& program) {
-  RunMemory memory{.categories = memory_by_category(program), .arena = program.arena_bytes};
+                     const RunPrograms& programs) {
+  RunMemory memory{.categories = memory_by_category(programs.step),
+                   .arena = programs.arena_bytes()};
+  if (programs.validation) {
+    // The two never run at one time; the rows are in one order.
+    const std::vector<MemoryRow> rows = memory_by_category(*programs.validation);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::int64_t& peak = memory.categories[i].peak_bytes;
+      peak = std::max(peak, rows[i].peak_bytes);
+    }
+  }
   if (saves_in_background(config)) {
     const RunLayout layout = run_layout(config);
     // Rank 0 saves most: what several ranks hold, and slices without padding.
-    const auto tensors = saved_tensors(program,
+    const auto tensors = saved_tensors(programs.step,
                                        parameter_inits(step_graph(config, model)),
                                        state_part(layout.mesh, 0, layout.dims()));
     memory.checkpoint_copy = static_cast<std::int64_t>(CheckpointSaver().copy_bytes(tensors));
@@ -107,18 +116,18 @@ std::string memory_table(const RunMemory& memory) {
   return text;
 }
 
-void require_fits(const Program& program,
+void require_fits(const RunPrograms& programs,
                   const RunConfig& config,
                   const ModelDescription& model,
                   const WorkspaceQuery& workspace_bytes) {
   const std::int64_t limit = memory_limit(config);
-  const RunMemory memory = run_memory(config, model, program);
+  const RunMemory memory = run_memory(config, model, programs);
   if (memory.total() <= limit) {
     return;
   }
   const auto needed_bytes = [&](RunConfig changed) {
     changed.passes.dump.clear();
-    return run_memory(changed, model, compile_step(changed, model, workspace_bytes)).total();
+    return run_memory(changed, model, compile_run(changed, model, workspace_bytes)).total();
   };
   std::string advice;
   bool some_fit = false;

@@ -8,12 +8,13 @@
 #include "tessera/models/model.h"
 #include "tessera/passes/lower.h"
 #include "tessera/program/program.h"
+#include "tessera/train/step_program.h"
 
 namespace tessera {
 
 // What a rank of a run takes, in bytes, known before it starts.
 struct RunMemory {
-  std::vector<MemoryRow> categories;  // of the arena, each at its own peak
+  std::vector<MemoryRow> categories;  // of the arena, each at its own peak in any program
   std::int64_t arena = 0;
   std::int64_t checkpoint_copy = 0;  // what a save in the background writes from
 
@@ -23,17 +24,17 @@ struct RunMemory {
 // Whether any checkpoint of this run is written beside the training.
 bool saves_in_background(const RunConfig& config);
 
-// Of rank 0, which takes most; `program` is that of `config`.
+// Of rank 0, which takes most; `programs` are those of `config`.
 RunMemory run_memory(const RunConfig& config,
                      const ModelDescription& model,
-                     const Program& program);
+                     const RunPrograms& programs);
 
 // As lines of text.
 std::string memory_table(const RunMemory& memory);
 
 // Throws kOutOfMemory, with the table and what would fit, where a rank takes more than
 // memory.limit_bytes or what the machine has.
-void require_fits(const Program& program,
+void require_fits(const RunPrograms& programs,
                   const RunConfig& config,
                   const ModelDescription& model,
                   const WorkspaceQuery& workspace_bytes);

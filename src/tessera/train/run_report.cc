@@ -171,23 +171,35 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void add_loss_tiles(const MetricsTable& metrics, std::vector<Tile>& tiles) {
-  const std::span<const double> loss = metrics.column("loss");
+// The place of the lowest finite value.
+std::optional<std::size_t> lowest(std::span<const double> values) {
   std::optional<std::size_t> best;
-  std::optional<std::size_t> last;
-  for (std::size_t i = 0; i < loss.size(); ++i) {
-    if (std::isfinite(loss[i])) {
-      last = i;
-      best = best && loss[*best] <= loss[i] ? best : i;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]) && (!best || values[i] < values[*best])) {
+      best = i;
     }
   }
-  if (last && best) {
-    tiles.push_back({.label = "Last loss",
-                     .value = format("{:.4f}", loss[*last]),
-                     .detail = format("step {}", format_grouped(metrics.steps[*last]))});
-    tiles.push_back({.label = "Lowest loss",
-                     .value = format("{:.4f}", loss[*best]),
-                     .detail = format("step {}", format_grouped(metrics.steps[*best]))});
+  return best;
+}
+
+void add_loss_tiles(const MetricsTable& metrics, std::vector<Tile>& tiles) {
+  const std::span<const double> loss = metrics.column("loss");
+  const auto add = [&](const char* label, double value, std::size_t place) {
+    tiles.push_back({.label = label,
+                     .value = format("{:.4f}", value),
+                     .detail = format("step {}", format_grouped(metrics.steps[place]))});
+  };
+  if (const auto best = lowest(loss)) {
+    std::size_t last = loss.size() - 1;
+    while (!std::isfinite(loss[last])) {
+      --last;
+    }
+    add("Last loss", loss[last], last);
+    add("Lowest loss", loss[*best], *best);
+  }
+  const std::span<const double> validation = metrics.column("validation_loss");
+  if (const auto best = lowest(validation)) {
+    add("Lowest validation loss", validation[*best], *best);
   }
 }
 
@@ -354,7 +366,7 @@ FactGroup checkpoint_facts(const fs::path& run_dir) {
   std::vector<fs::path> complete;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run_dir / "checkpoints", error)) {
-    if (fs::exists(entry.path() / "manifest.json", error) &&
+    if (fs::exists(entry.path() / "manifest.json", error) && !entry.is_symlink(error) &&
         !entry.path().filename().string().starts_with(".")) {
       complete.push_back(entry.path());
     }
@@ -368,6 +380,9 @@ FactGroup checkpoint_facts(const fs::path& run_dir) {
   for (const fs::path& path : std::span(complete).subspan(first)) {
     group.facts.push_back(
         {.label = path.filename().string(), .value = format_bytes(directory_bytes(path))});
+  }
+  if (const fs::path best = fs::read_symlink(run_dir / "checkpoints/best", error); !error) {
+    group.facts.push_back({.label = "Best", .value = best.string()});
   }
   if (complete.empty()) {
     group.facts.push_back({.label = "None", .value = "no checkpoint is complete"});

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,29 @@ TEST_F(RunReportTest, SaysHowTheRunEnded) {
                           HasSubstr("rank 10 failed")));
   write_test_file(run() / "exit-3.json", "{\"rank\":");
   EXPECT_THAT(notices()[0], HasSubstr("exit-3.json cannot be read"));
+}
+
+TEST_F(RunReportTest, NamesTheBestCheckpoint) {
+  std::string lines;
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    const double loss = step == 3 ? 2.5 : 3.5;
+    lines +=
+        to_json({.step = step, .validation_loss = step == 1 ? std::nullopt : std::optional(loss)}) +
+        "\n";
+  }
+  write_test_file(run() / "metrics.jsonl", lines);
+  std::filesystem::create_directories(run() / "checkpoints/step-00000003");
+  write_test_file(run() / "checkpoints/step-00000003/manifest.json", "{}");
+  std::filesystem::create_directory_symlink("step-00000003", run() / "checkpoints/best");
+  const ReportPage page = describe();
+  EXPECT_EQ(page.tiles[2].label, "Lowest validation loss");
+  EXPECT_EQ(page.tiles[2].value, "2.5000");
+  EXPECT_EQ(page.tiles[2].detail, "step 3");
+  const std::vector<Fact>& facts = page.facts.back().facts;
+  ASSERT_EQ(facts.size(), 2U);
+  EXPECT_EQ(facts[0].label, "step-00000003");
+  EXPECT_EQ(facts[1].label, "Best");
+  EXPECT_EQ(facts[1].value, "step-00000003");
 }
 
 TEST_F(RunReportTest, AConfigThatCannotBeReadIsANotice) {

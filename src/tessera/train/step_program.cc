@@ -1,5 +1,6 @@
 #include "tessera/train/step_program.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -50,6 +51,25 @@ void require_inputs_fit(const RunConfig& config, const Graph& graph) {
                   format_bytes(limit));
 }
 
+CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& workspace_bytes) {
+  const RunLayout layout = run_layout(config);
+  return {.update = {.beta1 = config.optimizer.betas[0],
+                     .beta2 = config.optimizer.betas[1],
+                     .eps = config.optimizer.eps,
+                     .weight_decay = config.optimizer.weight_decay,
+                     .clip = config.optimizer.clip,
+                     .num_microbatches = num_microbatches(config),
+                     .state = state_axes(layout),
+                     .dims = layout.dims()},
+          .recompute = config.memory.recompute == Recompute::kFull,
+          .fuse = config.passes.fuse,
+          .group_gemms = config.passes.group_gemms,
+          .overlap = config.comm.overlap,
+          .overlap_layers = config.comm.overlap_layers,
+          .dump = config.passes.dump,
+          .workspace_bytes = workspace_bytes};
+}
+
 }  // namespace
 
 Graph training_graph(const ModelDescription& model,
@@ -82,6 +102,26 @@ Graph generation_graph(const ModelDescription& model, std::int64_t sequence_leng
   return builder.take();
 }
 
+Graph evaluation_graph(const ModelDescription& model,
+                       std::int64_t batch,
+                       std::int64_t sequence_length,
+                       DType dtype) {
+  GraphBuilder builder("evaluate", dtype);
+  const TensorType type = ids(batch, sequence_length);
+  const ModelInputs inputs = model_inputs(builder, type);
+  const Value labels = builder.input("labels", type);
+  const Value seed = builder.scalar("seed");
+  const ModelOutputs outputs = model.model(builder, inputs);
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const OpRef slice = make_op(SliceAttrs{.dim = 0, .begin = row, .size = 1, .name = "batch"});
+    const Value hidden = builder.emit(slice, {outputs.hidden})[0];
+    builder.output(
+        format("loss.{}", row),
+        cross_entropy(hidden, outputs.head, builder.emit(slice, {labels})[0], seed, outputs.vocab));
+  }
+  return builder.take();
+}
+
 Graph step_graph(const RunConfig& config, const ModelDescription& model) {
   return training_graph(model,
                         config.train.microbatch * config.parallel.data.value_or(1),
@@ -89,28 +129,32 @@ Graph step_graph(const RunConfig& config, const ModelDescription& model) {
                         config.train.dtype);
 }
 
+std::int64_t RunPrograms::arena_bytes() const {
+  return std::max(step.arena_bytes, validation ? validation->arena_bytes : 0);
+}
+
 Program compile_step(const RunConfig& config,
                      const ModelDescription& model,
                      const WorkspaceQuery& workspace_bytes) {
-  const RunLayout layout = run_layout(config);
-  CompileOptions options{.update = {.beta1 = config.optimizer.betas[0],
-                                    .beta2 = config.optimizer.betas[1],
-                                    .eps = config.optimizer.eps,
-                                    .weight_decay = config.optimizer.weight_decay,
-                                    .clip = config.optimizer.clip,
-                                    .num_microbatches = num_microbatches(config),
-                                    .state = state_axes(layout),
-                                    .dims = layout.dims()},
-                         .recompute = config.memory.recompute == Recompute::kFull,
-                         .fuse = config.passes.fuse,
-                         .group_gemms = config.passes.group_gemms,
-                         .overlap = config.comm.overlap,
-                         .overlap_layers = config.comm.overlap_layers,
-                         .dump = config.passes.dump,
-                         .workspace_bytes = workspace_bytes};
   Graph graph = step_graph(config, model);
   require_inputs_fit(config, graph);
-  return compile_training(std::move(graph), options);
+  return compile_training(std::move(graph), compile_options(config, workspace_bytes));
+}
+
+RunPrograms compile_run(const RunConfig& config,
+                        const ModelDescription& model,
+                        const WorkspaceQuery& workspace_bytes) {
+  RunPrograms programs = {.step = compile_step(config, model, workspace_bytes)};
+  if (config.validation.every > 0) {
+    CompileOptions options = compile_options(config, workspace_bytes);
+    options.beside = &programs.step;
+    if (!options.dump.empty()) {
+      options.dump /= "validation";
+    }
+    programs.validation = compile_forward(step_graph(config, model), options);
+    programs.validation->name = "validation";
+  }
+  return programs;
 }
 
 }  // namespace tessera

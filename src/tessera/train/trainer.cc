@@ -27,16 +27,16 @@
 namespace tessera {
 namespace {
 
-// The program of every rank: they differ in nothing but their place.
-Program compile_and_check(const RunConfig& config, const ModelDescription& model) {
+// The programs of every rank: they differ in nothing but their place.
+RunPrograms compile_and_check(const RunConfig& config, const ModelDescription& model) {
   const std::unique_ptr<Backend> backend = make_cpu_backend(static_cast<int>(config.run.threads));
   const WorkspaceQuery query =
       [&](const Op& op, std::span<const View> in, std::span<const View> out) {
         return backend->workspace_bytes(op, in, out);
       };
-  Program program = compile_step(config, model, query);
-  require_fits(program, config, model, query);
-  return program;
+  RunPrograms programs = compile_run(config, model, query);
+  require_fits(programs, config, model, query);
+  return programs;
 }
 
 RunSequences load_sequences(const RunConfig& config, const ModelDescription& model) {
@@ -55,7 +55,7 @@ void say_what_runs(const RunSetup& setup) {
   log_info(format("model: {} parameters; memory{}: {}; threads{}: {}{}",
                   format_grouped(num_parameters(setup.parameters)),
                   ranks > 1 ? " a rank" : "",
-                  format_bytes(run_memory(config, setup.model, setup.program).total()),
+                  format_bytes(run_memory(config, setup.model, setup.programs).total()),
                   ranks > 1 ? " a rank" : "",
                   config.run.threads,
                   ranks > 1 ? format("; ranks: {} (data {}, tensor {}; state {})",
@@ -118,7 +118,7 @@ void require_launched(const RunConfig& config, const MpiLaunch& launch) {
 // What a process has before its ranks begin.
 struct Prepared {
   std::unique_ptr<World> world;  // of a process that a launcher started
-  Program program;
+  RunPrograms programs;
   RunSequences sequences;
 };
 
@@ -134,9 +134,9 @@ Prepared prepare(const RunConfig& config,
     }
     world = join_mpi_world(*launch, world_options(config));
   }
-  Program program = compile_and_check(config, model);
+  RunPrograms programs = compile_and_check(config, model);
   return {.world = std::move(world),
-          .program = std::move(program),
+          .programs = std::move(programs),
           .sequences = load_sequences(config, model)};
 }
 
@@ -159,7 +159,7 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   const RunSetup setup = {.config = resolved,
                           .model = model,
                           .layout = layout,
-                          .program = prepared.program,
+                          .programs = prepared.programs,
                           .sequences = prepared.sequences,
                           .parameters = parameters,
                           .hooks = hooks};

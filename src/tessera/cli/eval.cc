@@ -1,0 +1,214 @@
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/base/machine.h"
+#include "tessera/base/units.h"
+#include "tessera/cli/input_format.h"
+#include "tessera/cli/status_line.h"
+#include "tessera/cli/subcommands.h"
+#include "tessera/train/choices.h"
+#include "tessera/train/evaluate.h"
+#include "tessera/train/trained_model.h"
+
+namespace tessera {
+namespace {
+
+struct EvalCommand {
+  std::filesystem::path checkpoint;
+  std::vector<std::filesystem::path> data;
+  std::string format;  // empty: by the name of the first file
+  TextOptions text = {};
+  std::filesystem::path choices;
+  std::filesystem::path output;
+  bool json = false;
+};
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+}
+
+// Shows how far an evaluation is.
+OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {
+  return [&line, unit](const EvalProgress& now) {
+    if (!line.is_due()) {
+      return;
+    }
+    const double done = static_cast<double>(now.done) / static_cast<double>(now.total);
+    line.show(format("{} of {} {} ({:.0f} %)  loss {:.4f}  {} left",
+                     format_grouped(now.done),
+                     format_grouped(now.total),
+                     unit,
+                     100.0 * done,
+                     now.loss,
+                     format_duration(line.seconds() * (1.0 - done) / done)));
+  };
+}
+
+TextOptions text_options(const EvalCommand& command) {
+  TextOptions text = command.text;
+  const std::string chosen =
+      command.format.empty() ? std::string(format_by_name(command.data.front())) : command.format;
+  TESSERA_REQUIRE(chosen != "megatron",
+                  ErrorCode::kInvalidConfig,
+                  "{} has the name of a file of tokens, expected text or jsonl: say --format if it "
+                  "is text",
+                  command.data.front().string());
+  text.format = chosen == "jsonl" ? TextFormat::kJsonl : TextFormat::kText;
+  text.threads = usable_cores();
+  return text;
+}
+
+void evaluate_data(const EvalCommand& command, const TrainedModel& model) {
+  LossResult result;
+  {
+    StatusLine line;
+    result =
+        evaluate_loss(model, command.data, text_options(command), progress_on(line, "sequences"));
+  }
+  if (command.json) {
+    const nlohmann::ordered_json json({{"checkpoint", model.checkpoint.string()},
+                                       {"loss", result.loss()},
+                                       {"perplexity", result.perplexity()},
+                                       {"bits_per_byte", result.bits_per_byte()},
+                                       {"nats", result.nats},
+                                       {"tokens", result.tokens},
+                                       {"documents", result.documents},
+                                       {"bytes", result.bytes}});
+    print(json.dump() + "\n");
+    return;
+  }
+  print(
+      format("checkpoint: {}\nloss: {:.4f} nats a token\nperplexity: {:.2f}\n"
+             "bits per byte: {:.4f}\ntokens: {}; documents: {}; bytes: {}\n",
+             model.checkpoint.string(),
+             result.loss(),
+             result.perplexity(),
+             result.bits_per_byte(),
+             format_grouped(result.tokens),
+             format_grouped(result.documents),
+             format_grouped(result.bytes)));
+}
+
+// One of several numbers of right answers, for people.
+std::string accuracy(const std::string& name, std::int64_t right, std::int64_t total) {
+  return format("{}: {:.4f} ({} of {})\n",
+                name,
+                static_cast<double>(right) / static_cast<double>(total),
+                format_grouped(right),
+                format_grouped(total));
+}
+
+std::string describe(const ChoicesResult& result, const TrainedModel& model, bool as_json) {
+  const auto questions = static_cast<std::int64_t>(result.scores.size());
+  if (as_json) {
+    nlohmann::ordered_json json({{"checkpoint", model.checkpoint.string()},
+                                 {"questions", questions},
+                                 {"labels", result.num_labels}});
+    if (result.num_labels > 0) {
+      const auto labels = static_cast<double>(result.num_labels);
+      json["acc"] = static_cast<double>(result.right) / labels;
+      json["acc_norm"] = static_cast<double>(result.right_normalized) / labels;
+    }
+    return json.dump() + "\n";
+  }
+  std::string text = format("checkpoint: {}\nquestions: {}; with a label: {}\n",
+                            model.checkpoint.string(),
+                            format_grouped(questions),
+                            format_grouped(result.num_labels));
+  if (result.num_labels > 0) {
+    text += accuracy("acc", result.right, result.num_labels);
+    text += accuracy("acc_norm", result.right_normalized, result.num_labels);
+  }
+  return text;
+}
+
+void evaluate_choices(const EvalCommand& command, const TrainedModel& model) {
+  const std::vector<Question> questions = read_questions(command.choices);
+  ChoicesResult result;
+  {
+    StatusLine line;
+    result = score_choices(model, command.choices, questions, progress_on(line, "endings"));
+  }
+  if (result.num_cut > 0) {
+    log_warning(
+        format("{} of the contexts were too long for the model's sequences of {} tokens: "
+               "their fronts were left out",
+               format_grouped(result.num_cut),
+               model.config.data.sequence_length));
+  }
+  if (!command.output.empty()) {
+    std::string lines;
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      lines += to_json(questions[i], result.scores[i]) + "\n";
+    }
+    write_file_atomic(command.output, lines);
+  }
+  print(describe(result, model, command.json));
+}
+
+void evaluate(const EvalCommand& command) {
+  const TrainedModel model = open_trained_model(command.checkpoint);
+  if (command.choices.empty()) {
+    evaluate_data(command, model);
+  } else {
+    evaluate_choices(command, model);
+  }
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand("eval", "Measure how well a trained model predicts");
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<EvalCommand>();
+  options->text.skip_setting = "--skip-broken";
+  command
+      .add_option("CHECKPOINT",
+                  options->checkpoint,
+                  "A checkpoint, or a run directory: its newest checkpoint")
+      ->required();
+  CLI::App& input = *command.add_option_group("input", "What it predicts, one of");
+  CLI::Option& data = *input.add_option(
+      "--data", options->data, "Files of text: loss, perplexity and bits per byte");
+  CLI::Option& choices =
+      *input.add_option("--choices",
+                        options->choices,
+                        "Lines of {\"ctx\": .., \"endings\": [..], \"label\": n}: how often the "
+                        "likeliest ending is the right one");
+  input.require_option(1);
+  command
+      .add_option("--format", options->format, "Of the data; else by the name of the first file")
+      ->check(CLI::IsMember({"text", "jsonl"}))
+      ->needs(&data);
+  command.add_option("--field", options->text.field, "Key of the text in the objects of jsonl")
+      ->capture_default_str()
+      ->needs(&data);
+  command
+      .add_option("--document-separator",
+                  options->text.document_separator,
+                  "Text that ends a document inside a file of text; else a file is one")
+      ->needs(&data);
+  command
+      .add_flag("--skip-broken",
+                options->text.skip_broken,
+                "Leave out and count lines of jsonl that are broken or lack the field")
+      ->needs(&data);
+  command
+      .add_option("-o,--output", options->output, "JSONL with the scores of every ending of a line")
+      ->needs(&choices);
+  command.add_flag("--json", options->json, "Print the result as one JSON object");
+  command.callback([options] { evaluate(*options); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,106 @@
+#include "tessera/data/questions.h"
+
+#include <charconv>
+#include <cstddef>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/data/jsonl.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+// HellaSwag's own files have numbers, some copies of them digits; nothing where it is neither.
+std::optional<std::int64_t> parse_label(const json& label) {
+  if (label.is_number_integer()) {
+    return label.get<std::int64_t>();
+  }
+  std::int64_t number = 0;
+  if (!label.is_string()) {
+    return std::nullopt;
+  }
+  const auto& text = label.get_ref<const std::string&>();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
+// What is wrong with `endings`; nothing where they are what they should be.
+std::string endings_problem(const json& object) {
+  const auto endings = object.find("endings");
+  if (endings == object.end() || !endings->is_array() || endings->size() < 2) {
+    return "found no \"endings\", expected a list of two strings or more";
+  }
+  for (std::size_t i = 0; i < endings->size(); ++i) {
+    if (!(*endings)[i].is_string() || (*endings)[i].get_ref<const std::string&>().empty()) {
+      return format("endings[{}]: found {}, expected a string that is not empty",
+                    i,
+                    (*endings)[i].is_string() ? "an empty one" : (*endings)[i].type_name());
+    }
+  }
+  return "";
+}
+
+// Fills `question`; what is wrong with the line.
+std::string parse_question(std::string_view line, Question& question) {
+  const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) {
+    return "found no JSON object, expected one with a context and endings";
+  }
+  const auto context = object.contains("ctx") ? object.find("ctx") : object.find("context");
+  if (context == object.end() || !context->is_string()) {
+    return "found no string as \"ctx\", expected it (or \"context\")";
+  }
+  question.context = context->get<std::string>();
+  if (std::string problem = endings_problem(object); !problem.empty()) {
+    return problem;
+  }
+  question.endings = object.at("endings").get<std::vector<std::string>>();
+  const auto label = object.find("label");
+  const bool is_left_empty =
+      label != object.end() && label->is_string() && label->get_ref<const std::string&>().empty();
+  if (label == object.end() || label->is_null() || is_left_empty) {
+    return "";  // a test set keeps its labels to itself
+  }
+  question.label = parse_label(*label);
+  const auto count = static_cast<std::int64_t>(question.endings.size());
+  return question.label && *question.label >= 0 && *question.label < count
+             ? ""
+             : format("label: found {}, expected the number of an ending, from 0 to {}",
+                      label->dump(),
+                      count - 1);
+}
+
+}  // namespace
+
+std::vector<Question> read_questions(const std::filesystem::path& file) {
+  const MappedFile mapped(file);
+  std::string_view rest = mapped.text();
+  std::vector<Question> questions;
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const std::string_view line = take_line(rest);
+    if (is_blank(line)) {
+      continue;
+    }
+    Question question{.line = number, .context = {}, .endings = {}, .label = {}};
+    const std::string problem = parse_question(line, question);
+    TESSERA_REQUIRE(
+        problem.empty(), ErrorCode::kInvalidData, "{}:{}: {}", file.string(), number, problem);
+    questions.push_back(std::move(question));
+  }
+  TESSERA_REQUIRE(!questions.empty(),
+                  ErrorCode::kInvalidData,
+                  "{} is empty, expected a line for each question",
+                  file.string());
+  return questions;
+}
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/run_config.h"
+#include "tessera/models/model.h"
+#include "tessera/tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// A checkpoint with all that its use takes.
+struct TrainedModel {
+  std::filesystem::path checkpoint;
+  std::unique_ptr<const CheckpointReader> weights;  // checked as they are loaded
+  RunConfig config;                                 // of the run that made it, resolved
+  ModelDescription model;
+  Tokenizer tokenizer;
+};
+
+// `path` is a checkpoint, or a run directory (its newest checkpoint). Errors: kInvalidConfig where
+// there is none; kInvalidData where it is damaged, or the tokenizer is not its own.
+TrainedModel open_trained_model(const std::filesystem::path& path);
+
+}  // namespace tessera

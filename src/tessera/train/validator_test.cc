@@ -1,0 +1,107 @@
+#include "tessera/train/validator.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/config/run_config.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/train/run_memory.h"
+#include "tessera/train/step_program.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(EvenlySpread, TakesAllOrSomeFromEverywhere) {
+  EXPECT_THAT(evenly_spread(3, 0), ElementsAre(0, 1, 2));
+  EXPECT_THAT(evenly_spread(3, 8), ElementsAre(0, 1, 2));
+  EXPECT_THAT(evenly_spread(7, 3), ElementsAre(0, 2, 4));
+  EXPECT_THAT(evenly_spread(1000, 4), ElementsAre(0, 250, 500, 750));
+  EXPECT_EQ(evenly_spread(std::int64_t{1} << 62, 3).back(), (std::int64_t{1} << 62) / 3 * 2);
+}
+
+ModelDescription small_model() {
+  return describe_llama(
+      {.dim = 24, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 36, .vocab = 64});
+}
+
+// On data x tensor ranks.
+RunConfig small_config(std::int64_t data, std::int64_t tensor, const std::string& preset) {
+  RunConfig config;
+  config.parallel.ranks = data * tensor;
+  config.parallel.data = data;
+  config.parallel.tensor = tensor;
+  config.state.preset = preset;
+  config.data.sequence_length = 16;
+  config.train.global_batch = 2 * data;
+  config.validation.every = 1;
+  return config;
+}
+
+// By name, where a program's states begin in the arena.
+std::vector<std::pair<std::string, std::int64_t>> places(const Program& program) {
+  std::vector<std::pair<std::string, std::int64_t>> all;
+  for (const Binding& state : program.states) {
+    all.emplace_back(state.name, program[state.tensor.buffer].offset + state.tensor.offset);
+  }
+  return all;
+}
+
+bool overlap(const Buffer& a, const Buffer& b) {
+  return a.offset < b.offset + b.total_bytes() && b.offset < a.offset + a.total_bytes();
+}
+
+// The validation program reads the step's parameters where they are, and writes to no byte of any
+// state; what it takes beside them is memory that the step has anyway.
+TEST(RunPrograms, ShareTheArena) {
+  for (const auto& [data, tensor] : {std::pair{1, 1}, {4, 1}, {2, 2}, {1, 4}}) {
+    for (const char* preset : {"ddp", "fsdp"}) {
+      SCOPED_TRACE(std::to_string(data) + " x " + std::to_string(tensor) + " " + preset);
+      const RunConfig config = small_config(data, tensor, preset);
+      const RunPrograms programs = compile_run(config, small_model(), {});
+      const Program& validation = programs.validation.value();
+      EXPECT_THAT(places(programs.step), ::testing::IsSupersetOf(places(validation)));
+      for (const Binding& state : programs.step.states) {
+        for (const Buffer& buffer : validation.buffers) {
+          const Buffer& kept = programs.step[state.tensor.buffer];
+          const bool is_state = buffer.persistent && buffer.offset == kept.offset;
+          EXPECT_TRUE(is_state || !overlap(buffer, kept)) << buffer.name << ", " << state.name;
+        }
+      }
+      EXPECT_EQ(programs.arena_bytes(), programs.step.arena_bytes);
+      EXPECT_EQ(run_memory(config, small_model(), programs).arena, programs.arena_bytes());
+    }
+  }
+}
+
+TEST(RunPrograms, ValidateOnlyWhereAsked) {
+  RunConfig config = small_config(1, 1, "ddp");
+  config.validation.every = 0;
+  EXPECT_FALSE(compile_run(config, small_model(), {}).validation.has_value());
+}
+
+TEST(ShareStates, RefusesAProgramOfAnotherModel) {
+  const RunConfig config = small_config(1, 1, "ddp");
+  const Program step = compile_step(config, small_model(), {});
+  const ModelDescription wider =
+      describe_llama({.dim = 24, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 40, .vocab = 64});
+  try {
+    share_states(compile_step(config, wider, {}), step);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("and in program train as"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

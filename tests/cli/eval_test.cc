@@ -1,0 +1,176 @@
+// `tessera eval` against PyTorch on the same weights (tests/golden/make_eval_goldens.py), and
+// against the validation of a run.
+
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// Relative: f32 kernels against PyTorch's.
+constexpr double kTolerance = 2e-6;
+
+std::string golden(const std::string& file) {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/eval" / file;
+}
+
+class EvalTest : public TrainingTest {
+ protected:
+  json golden_ = json::parse(read_file(golden("golden.json")));
+
+  // The golden model, as a checkpoint.
+  void import_model() const {
+    const Outcome outcome = tessera({"checkpoint", "import", golden(""), "-o", "model"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+
+  json eval(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "eval");
+    arguments.emplace_back("--json");
+    const Outcome outcome = tessera(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out, nullptr, false);
+  }
+
+  std::string error_of(std::vector<std::string> arguments, int code) const {
+    arguments.insert(arguments.begin(), "eval");
+    const Outcome outcome = tessera(arguments);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    return outcome.err;
+  }
+
+  std::vector<json> lines_of(const std::string& file) const {
+    std::vector<json> lines;
+    std::string text = read_file(path(file));
+    for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
+      lines.push_back(json::parse(text.substr(0, end)));
+      text.erase(0, end + 1);
+    }
+    return lines;
+  }
+};
+
+TEST_F(EvalTest, LossOfATextIsPyTorchs) {
+  import_model();
+  const json& expected = golden_.at("text");
+  const json found = eval({"model", "--data", golden("text.txt")});
+  for (const char* key : {"nats", "loss", "perplexity", "bits_per_byte"}) {
+    const double value = expected.at(key);
+    // An error of the loss is one of its exponential, loss times as large.
+    EXPECT_NEAR(found.at(key).get<double>(), value, 10 * kTolerance * value) << key;
+  }
+  EXPECT_NEAR(found.at("loss").get<double>(),
+              expected.at("loss").get<double>(),
+              kTolerance * expected.at("loss").get<double>());
+  EXPECT_EQ(found.at("tokens"), expected.at("tokens"));
+  EXPECT_EQ(found.at("bytes"), expected.at("bytes"));
+  EXPECT_EQ(found.at("documents"), 1);
+}
+
+TEST_F(EvalTest, SaysItForPeople) {
+  import_model();
+  const Outcome outcome = tessera({"eval", "model", "--data", golden("text.txt")});
+  EXPECT_EQ(outcome.out,
+            "checkpoint: model\nloss: 6.9607 nats a token\nperplexity: 1054.34\n"
+            "bits per byte: 10.0547\ntokens: 803; documents: 1; bytes: 802\n");
+}
+
+// The same text as a line of JSONL and as a file.
+TEST_F(EvalTest, ReadsJsonl) {
+  import_model();
+  write_test_file(path("a.jsonl"), json({{"body", read_file(golden("text.txt"))}}).dump() + "\n");
+  EXPECT_EQ(eval({"model", "--data", "a.jsonl", "--field", "body"}),
+            eval({"model", "--data", golden("text.txt")}));
+}
+
+TEST_F(EvalTest, ScoresOfEndingsArePyTorchs) {
+  import_model();
+  const json found =
+      eval({"model", "--choices", golden("choices.jsonl"), "--output", "scores.jsonl"});
+  const json& expected = golden_.at("log_probs");
+  EXPECT_EQ(found.at("questions"), expected.size());
+  EXPECT_EQ(found.at("labels"), expected.size() - 1);
+  EXPECT_DOUBLE_EQ(found.at("acc"), golden_.at("acc"));
+  EXPECT_DOUBLE_EQ(found.at("acc_norm"), golden_.at("acc_norm"));
+  EXPECT_NE(found.at("acc"), found.at("acc_norm"));
+  const std::vector<json> lines = lines_of("scores.jsonl");
+  ASSERT_EQ(lines.size(), expected.size());
+  for (std::size_t q = 0; q < lines.size(); ++q) {
+    EXPECT_EQ(lines[q].at("line"), q + 1);
+    for (std::size_t e = 0; e < 4; ++e) {
+      const double value = expected[q][e];
+      EXPECT_NEAR(lines[q].at("log_probs")[e].get<double>(), value, -kTolerance * value)
+          << "line " << q + 1 << ", ending " << e;
+    }
+  }
+}
+
+TEST_F(EvalTest, SaysThatAContextWasCut) {
+  import_model();
+  const Outcome outcome = tessera({"eval", "model", "--choices", golden("choices.jsonl")});
+  EXPECT_THAT(outcome.err,
+              HasSubstr("4 of the contexts were too long for the model's sequences of 96 tokens"));
+  EXPECT_THAT(outcome.out, HasSubstr("questions: 13; with a label: 12\nacc: 0.3333 (4 of 12)\n"));
+}
+
+// A validation reads whole sequences: where the stream has no tail, both read the same.
+TEST_F(EvalTest, IsTheValidationOfTheRun) {
+  const auto train_on = [&](const std::string& run) {
+    const Outcome outcome =
+        train(run, {"--data.validation_files=[\"held.txt\"]", "--validation.every=12"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  };
+  std::string text = corpus_text().substr(2000, 3000);
+  write_test_file(path("held.txt"), text);
+  train_on("first");
+  const std::int64_t tokens = eval({"first", "--data", "held.txt"}).at("tokens");
+  // A token each: it is nowhere in the corpus.
+  text.append(static_cast<std::size_t>(32 - tokens % 32), 'Z');
+  write_test_file(path("held.txt"), text);
+  train_on("second");
+  const json found = eval({"second", "--data", "held.txt"});
+  ASSERT_EQ(found.at("tokens").get<std::int64_t>() % 32, 0);
+  const double loss = json::parse(metrics("second").back()).at("validation_loss");
+  EXPECT_NEAR(found.at("loss").get<double>(), loss, 1e-6 * loss);
+  EXPECT_EQ(found.at("bytes"), text.size());
+  EXPECT_DOUBLE_EQ(
+      found.at("bits_per_byte"),
+      found.at("nats").get<double>() / std::numbers::ln2 / static_cast<double>(text.size()));
+}
+
+TEST_F(EvalTest, SaysWhatIsWrong) {
+  import_model();
+  EXPECT_THAT(error_of({"model"}, 2), HasSubstr("--data"));
+  EXPECT_THAT(error_of({"missing", "--data", "corpus.txt"}, 2),
+              HasSubstr("missing does not exist"));
+  EXPECT_THAT(error_of({"model", "--data", "nothing.txt"}, 3), HasSubstr("nothing.txt"));
+  write_test_file(path("bad.jsonl"),
+                  "{\"ctx\": \"a\", \"endings\": [\"b\", \"c\"]}\n\n{\"ctx\": 3}\n");
+  EXPECT_THAT(error_of({"model", "--choices", "bad.jsonl"}, 3),
+              HasSubstr("bad.jsonl:3: found no string as \"ctx\""));
+  write_test_file(path("long.jsonl"),
+                  json({{"ctx", "a"}, {"endings", {"b", std::string(96, 'x')}}}).dump() + "\n");
+  EXPECT_THAT(error_of({"model", "--choices", "long.jsonl"}, 3),
+              HasSubstr("long.jsonl:1: endings[1]: found 97 tokens behind 2, expected 1 to 96 (the "
+                        "model's sequence length) behind one at least"));
+}
+
+}  // namespace
+}  // namespace tessera
