@@ -91,6 +91,10 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 Program compile_forward(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
+  // On the model as it was written: later passes look at what reads keys and values.
+  if (options.cache_length > 0) {
+    graph = stage("cache_attention", cache_attention(graph, options.cache_length));
+  }
   if (options.group_gemms) {
     graph = stage("group_gemms", group_gemms(graph));
   }

@@ -18,6 +18,7 @@ struct CompileOptions {
   bool group_gemms = true;
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
+  std::int64_t cache_length = 0;    // rows of the caches of keys and values; 0: none
   std::filesystem::path dump = {};  // a directory that gets the text of every level; empty: none
   WorkspaceQuery workspace_bytes = {};
 };

@@ -113,6 +113,7 @@ Program plan_memory(Program program) {
                                   Category::kSecondary,
                                   Category::kGradient,
                                   Category::kOptimizer,
+                                  Category::kCache,
                                   Category::kActivation,
                                   Category::kWorkspace,
                                   Category::kInput}) {

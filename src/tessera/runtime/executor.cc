@@ -19,7 +19,18 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 Executor::Executor(const Program& program, Backend& backend)
-    : program_(program), backend_(backend), arena_(backend.allocate(program.arena_bytes)) {
+    : Executor(program, backend, backend.allocate(program.arena_bytes), program.arena_bytes) {}
+
+Executor::Executor(const Program& program,
+                   Backend& backend,
+                   std::shared_ptr<Arena> arena,
+                   std::int64_t arena_bytes)
+    : program_(program), backend_(backend), arena_(std::move(arena)) {
+  TESSERA_CHECK(program.arena_bytes <= arena_bytes,
+                "program {} needs {} bytes, its arena has {}",
+                program.name,
+                program.arena_bytes,
+                arena_bytes);
   TESSERA_REQUIRE(program.streams.size() <= 2,
                   ErrorCode::kUnsupported,
                   "a program of {} streams: expected at most 2",

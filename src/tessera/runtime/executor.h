@@ -24,6 +24,14 @@ class Executor {
   // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams.
   Executor(const Program& program, Backend& backend);
 
+  // In an arena that it shares with executors of other programs, whose states must lie at the same
+  // places: these stay, everything else is lost when another one runs. Errors: kInternal where
+  // program.arena_bytes are more than `arena_bytes`, those of the arena.
+  Executor(const Program& program,
+           Backend& backend,
+           std::shared_ptr<Arena> arena,
+           std::int64_t arena_bytes);
+
   // Executes the call list once, and returns when all streams have.
   // Errors: what kernels throw, with segment, microbatch and instruction as context; of another
   // stream, where this one next waits for it. An error ends all streams: work that has not begun is
@@ -86,7 +94,7 @@ class Executor {
 
   const Program& program_;
   Backend& backend_;
-  std::unique_ptr<Arena> arena_;
+  std::shared_ptr<Arena> arena_;  // of all executors that run in it
   std::vector<View> views_;
   std::vector<Moving> moving_;
   std::vector<std::vector<Bound>> segments_;
