@@ -1,7 +1,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -9,6 +8,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/cli/subcommands.h"
+#include "tessera/ir/dtype.h"
 #include "tessera/tokenizer/utf8.h"
 #include "tessera/train/commands.h"
 
@@ -117,11 +117,11 @@ void add_generate(CLI::App& app) {
       ->check(text_to_find())
       ->allow_extra_args(false);
   command
-      .add_option("--dtype",
-                  options->dtype,
-                  "Of weights and caches, f32 or bf16; not given: as the model was trained")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, DType>{{"f32", DType::kF32}, {"bf16", DType::kBF16}}));
+      .add_option_function<std::string>(
+          "--dtype",
+          [options](const std::string& name) { options->dtype = parse_dtype(name); },
+          "Of weights and caches, f32 or bf16; not given: as the model was trained")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   command.add_flag("--verbose", options->verbose, "Say how fast it was");
   command.add_option("--seed", options->seed, "Same seed, same continuation")
       ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))

@@ -18,7 +18,7 @@ struct CachedModelOptions {
   DType dtype = DType::kF32;
   std::int64_t batch = 1;            // sequences at a time
   std::int64_t sequence_length = 0;  // tokens that a sequence may have
-  std::int64_t chunk = 1;            // tokens of a prompt that run at a time
+  std::int64_t chunk = 1;            // tokens of a prompt that run at a time, at most
   int threads = 1;
 };
 
