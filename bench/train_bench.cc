@@ -20,10 +20,8 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <sys/types.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "bench/peer_process.h"
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
@@ -193,41 +191,23 @@ std::int64_t own_peak_bytes(const std::string& self, const Case& test, std::stri
   return bytes;
 }
 
-// The other side: a Python process that waits for commands.
+// The other side: the same step in Python.
 class Peer {
  public:
-  Peer(const Case& test, std::string_view dtype) {
-    std::vector<std::string> arguments = {"/usr/bin/python3",
-                                          TESSERA_SOURCE_DIR "/bench/peers/torch_llama.py"};
-    for (const auto& [key, value] : {std::pair{"dim", test.model.dim},
-                                     {"layers", test.model.layers},
-                                     {"heads", test.model.heads},
-                                     {"ffn", test.model.ffn},
-                                     {"vocab", test.model.vocab},
-                                     {"batch", test.batch},
-                                     {"seq", test.seq},
-                                     {"threads", std::int64_t{kThreads}}}) {
-      arguments.push_back(format("--{}={}", key, value));
-    }
-    arguments.push_back(format("--dtype={}", dtype));
-    start(arguments);
-    answer();
-  }
-
-  ~Peer() {
-    std::fputs("{\"quit\": true}\n", to_);
-    std::fclose(to_);
-    std::fclose(from_);
-    ::waitpid(process_, nullptr, 0);
-  }
-
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
+  Peer(const Case& test, std::string_view dtype)
+      : process_("torch_llama.py",
+                 {{"dim", test.model.dim},
+                  {"layers", test.model.layers},
+                  {"heads", test.model.heads},
+                  {"ffn", test.model.ffn},
+                  {"vocab", test.model.vocab},
+                  {"batch", test.batch},
+                  {"seq", test.seq},
+                  {"threads", std::int64_t{kThreads}}},
+                 dtype) {}
 
   double step() {
-    std::fputs("{\"steps\": 1}\n", to_);
-    std::fflush(to_);
-    const nlohmann::json result = answer();
+    const nlohmann::json result = process_.ask({{"steps", 1}});
     peak_bytes_ = result.at("peak_bytes");
     return result.at("seconds").at(0);
   }
@@ -235,42 +215,7 @@ class Peer {
   std::int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
-  void start(std::vector<std::string>& arguments) {
-    int in[2];
-    int out[2];
-    TESSERA_REQUIRE(::pipe(in) == 0 && ::pipe(out) == 0, ErrorCode::kDeviceError, "no pipes");
-    process_ = ::fork();
-    if (process_ == 0) {
-      ::dup2(in[0], 0);
-      ::dup2(out[1], 1);
-      for (const int descriptor : {in[0], in[1], out[0], out[1]}) {
-        ::close(descriptor);
-      }
-      std::vector<char*> pointers;
-      for (std::string& argument : arguments) {
-        pointers.push_back(argument.data());
-      }
-      pointers.push_back(nullptr);
-      ::execv(pointers[0], pointers.data());
-      std::_Exit(127);
-    }
-    ::close(in[0]);
-    ::close(out[1]);
-    to_ = ::fdopen(in[1], "w");
-    from_ = ::fdopen(out[0], "r");
-  }
-
-  nlohmann::json answer() {
-    char line[65536];
-    TESSERA_REQUIRE(std::fgets(line, sizeof line, from_) != nullptr,
-                    ErrorCode::kDeviceError,
-                    "the peer ended: is python3-torch installed?");
-    return nlohmann::json::parse(line);
-  }
-
-  pid_t process_ = 0;
-  std::FILE* to_ = nullptr;
-  std::FILE* from_ = nullptr;
+  PeerProcess process_;
   std::int64_t peak_bytes_ = 0;
 };
 

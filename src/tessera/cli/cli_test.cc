@@ -147,6 +147,14 @@ TEST(Cli, GenerateOptions) {
   expect_error({"generate", "runs/a", "--top-p", "-NaN"},
                2,
                "--top-p: Value -NaN not in range 0.000000 to 1.000000" + tail);
+  expect_error({"generate", "runs/a", "--min-p", "-0.1"},
+               2,
+               "--min-p: Value -0.1 not in range 0.000000 to 1.000000" + tail);
+  expect_error({"generate", "runs/a", "--repetition-penalty", "0"},
+               2,
+               "--repetition-penalty: Value 0 not in range 0.010000 to 100.000000" + tail);
+  expect_error({"generate", "runs/a", "--stop", ""}, 2, "--stop: The text is empty" + tail);
+  expect_error({"generate", "runs/a", "--output", "x"}, 2, "--output requires --prompts" + tail);
   for (const std::string seed : {"-1", "abc"}) {
     expect_error({"generate", "runs/a", "--seed", seed.c_str()},
                  2,

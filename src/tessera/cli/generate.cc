@@ -8,12 +8,15 @@
 
 #include "tessera/base/format.h"
 #include "tessera/cli/subcommands.h"
+#include "tessera/ir/dtype.h"
+#include "tessera/tokenizer/utf8.h"
 #include "tessera/train/commands.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxBatch = 4096;
 
 // CLI::Range lets NaN pass, which is neither below nor above.
 CLI::Validator number_between(double low, double high) {
@@ -23,6 +26,17 @@ CLI::Validator number_between(double low, double high) {
             const bool nan = CLI::detail::lexical_cast(text, value) && std::isnan(value);
             return nan ? format("Value {} not in range {:f} to {:f}", text, low, high)
                        : range(text);
+          },
+          ""};
+}
+
+// What can be found in a text.
+CLI::Validator text_to_find() {
+  return {[](std::string& text) {
+            return text.empty() ? std::string("The text is empty")
+                   : valid_utf8_prefix(text) < text.size()
+                       ? format("Byte {} begins no UTF-8 character", valid_utf8_prefix(text))
+                       : std::string();
           },
           ""};
 }
@@ -38,7 +52,33 @@ void add_generate(CLI::App& app) {
                   options->checkpoint,
                   "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
-  command.add_option("--prompt", options->prompt, "Text to continue");
+  CLI::Option* const prompt =
+      command.add_option("--prompt", options->prompt, "Text to continue; -: what stdin says");
+  CLI::Option* const prompt_file =
+      command
+          .add_option("--prompt-file",
+                      options->prompt_file,
+                      "A file with the text to continue, whose last line feed does not count; -: "
+                      "stdin")
+          ->excludes(prompt);
+  CLI::Option* const prompts_file =
+      command
+          .add_option("--prompts",
+                      options->prompts_file,
+                      "A file of prompts, one a line, or (.jsonl) \"prompt\" of an object a line; "
+                      "gives an object a line, in the same order; -: stdin")
+          ->excludes(prompt)
+          ->excludes(prompt_file);
+  command
+      .add_option("--output",
+                  options->output,
+                  "Where the objects go that --prompts gives; not "
+                  "given: to stdout")
+      ->needs(prompts_file);
+  command.add_option("--batch", options->batch, "How many of --prompts run at a time")
+      ->check(CLI::Range(std::int64_t{1}, kMaxBatch))
+      ->capture_default_str()
+      ->needs(prompts_file);
   command.add_option("--tokens", options->max_tokens, "Length of the continuation in tokens")
       ->check(CLI::Range(std::int64_t{1}, kMaxCount))
       ->capture_default_str();
@@ -57,10 +97,41 @@ void add_generate(CLI::App& app) {
                   "Choose among the likeliest tokens that make up this probability")
       ->check(number_between(0.0, 1.0))
       ->capture_default_str();
+  command
+      .add_option("--min-p",
+                  options->min_p,
+                  "Choose among tokens at least this many times as likely as the likeliest")
+      ->check(number_between(0.0, 1.0))
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty",
+                  options->repetition_penalty,
+                  "Divides positive and multiplies negative logits of tokens that the text has; 1: "
+                  "none")
+      ->check(number_between(0.01, 100.0))
+      ->capture_default_str();
+  command
+      .add_option("--stop",
+                  options->stops,
+                  "Ends the continuation before this text; may be given several times")
+      ->check(text_to_find())
+      ->allow_extra_args(false);
+  command
+      .add_option_function<std::string>(
+          "--dtype",
+          [options](const std::string& name) { options->dtype = parse_dtype(name); },
+          "Of weights and caches, f32 or bf16; not given: as the model was trained")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  command.add_flag("--verbose", options->verbose, "Say how fast it was");
   command.add_option("--seed", options->seed, "Same seed, same continuation")
       ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
-  command.callback([options] { generate_command(*options); });
+  command.callback([options] {
+    if (options->prompt == "-") {
+      options->prompt_file = "-";
+    }
+    generate_command(*options);
+  });
 }
 
 }  // namespace tessera

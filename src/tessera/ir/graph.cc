@@ -20,6 +20,8 @@ std::string_view name(ValueKind kind) {
       return "gradient";
     case ValueKind::kOptimizer:
       return "optimizer";
+    case ValueKind::kCache:
+      return "cache";
     case ValueKind::kResult:
       return "result";
   }

@@ -21,6 +21,7 @@ enum class ValueKind : std::uint8_t {
   kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
   kGradient,   // accumulates a parameter's gradient over the microbatches of a step
   kOptimizer,  // optimizer state: moments, f32 master
+  kCache,      // keys and values of earlier tokens, in generation
   kResult,     // of a node
 };
 
@@ -57,7 +58,7 @@ struct Node {
 };
 
 // A value that outlives the step's microbatch. With `updates`, it is the new content of that state
-// (parameter, gradient, optimizer); else it is read by the host after the step.
+// (parameter, gradient, optimizer, cache); else it is read by the host after the step.
 struct Output {
   std::string name;
   ValueId value;

@@ -110,7 +110,7 @@ class RandomGraph {
   }
 
   Value source(const TensorType& type) {
-    switch (draw(6)) {
+    switch (draw(7)) {
       case 0:
         return builder_.input(name(), type);
       case 1:
@@ -125,6 +125,8 @@ class RandomGraph {
         return builder_.state(ValueKind::kSecondary, name(), type);
       case 4:
         return builder_.state(ValueKind::kGradient, name(), type);
+      case 5:
+        return builder_.state(ValueKind::kCache, name(), type);
       default:
         return builder_.state(ValueKind::kOptimizer, name(), type);
     }

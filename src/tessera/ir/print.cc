@@ -56,7 +56,8 @@ constexpr std::array kSourceKinds = {ValueKind::kInput,
                                      ValueKind::kParameter,
                                      ValueKind::kSecondary,
                                      ValueKind::kGradient,
-                                     ValueKind::kOptimizer};
+                                     ValueKind::kOptimizer,
+                                     ValueKind::kCache};
 constexpr std::array kPhases = {
     Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
 

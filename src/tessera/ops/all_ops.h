@@ -21,6 +21,7 @@
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/take/take.h"
 #include "tessera/ops/view/view_ops.h"
+#include "tessera/ops/write_rows/write_rows.h"
 
 namespace tessera {
 
@@ -62,6 +63,7 @@ using OpVariant = std::variant<AddAttrs,
                                SwigluAttrs,
                                SwigluBackwardAttrs,
                                TakeAttrs,
+                               WriteRowsAttrs,
                                CustomOp>;
 
 template <class Variant>

@@ -119,6 +119,7 @@ class Lowering {
     bind(ValueKind::kSecondary, program_.states);
     bind(ValueKind::kGradient, program_.states);
     bind(ValueKind::kOptimizer, program_.states);
+    bind(ValueKind::kCache, program_.states);
     for (const Output& output : graph_.outputs) {
       if (!output.updates) {
         program_.outputs.push_back({.name = output.name, .tensor = tensor(output.value)});

@@ -64,6 +64,14 @@ Graph sum_outputs(Graph graph, const StateAxes& state);
 // run as one is part of the run (D1): a library's sums depend on the shape.
 Graph group_gemms(const Graph& graph);
 
+// The forward graph of the next tokens of sequences whose earlier tokens have run already: keys and
+// values are written to caches of `length` rows a sequence, states of kind kCache, and attention
+// reads these. Inputs it adds: "slots" (batch, seq) i32, the row of each token in the caches, or -1
+// for a token that is padding; "key_positions" and "key_documents" (batch, keys) i32 of all rows: a
+// row that no token was written to must have a position behind every query's.
+// Errors: kInvalidArgument where attention is not causal, or not forward.
+Graph cache_attention(const Graph& graph, std::int64_t length);
+
 // Full recompute: nothing that a layer computes in forward is kept for backward but the layer's
 // input; backward repeats the layer's forward first. Bitwise the same results.
 Graph recompute_layers(const Graph& graph);

@@ -13,8 +13,10 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/ops/attention/attention.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
@@ -50,6 +52,43 @@ int count(const Graph& graph, std::string_view op) {
   return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) {
     return info(*n.op).name == op;
   }));
+}
+
+TEST(CacheAttention, KeysAndValuesGoThroughStates) {
+  const LlamaConfig config{
+      .dim = 8, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 12, .vocab = 40};
+  const Graph before = generation_graph(describe_llama(config), 3, DType::kF32, 2);
+  const Graph after = cache_attention(before, 10);
+  verify(after);
+  EXPECT_EQ(count(after, "write_rows"), 4);
+  EXPECT_EQ(after.nodes.size(), before.nodes.size() + 4);
+  std::vector<std::string> caches;
+  for (const ValueId cache : after.sources(ValueKind::kCache)) {
+    EXPECT_EQ(to_string(after[cache].type), "f32[batch=2, keys=10, kv_heads=2, head_dim=2]");
+    caches.push_back(after[cache].name);
+  }
+  EXPECT_THAT(caches, ::testing::ElementsAre("keys.0", "values.0", "keys.1", "values.1"));
+  for (const Node& node : after.nodes) {
+    if (info(*node.op).name == "attention") {
+      EXPECT_EQ(after[node.operands[4]].name, "key_positions");
+      EXPECT_EQ(after[node.operands[6]].name, "key_documents");
+      EXPECT_EQ(after[node.operands[3]].name, "positions");
+    }
+  }
+}
+
+TEST(CacheAttention, RefusesAttentionThatSeesWhatComesLater) {
+  Graph graph = small_llama();
+  for (Node& node : graph.nodes) {
+    if (const auto* attrs = node.op->get_if<AttentionAttrs>(); attrs != nullptr) {
+      AttentionAttrs open = *attrs;
+      open.causal = false;
+      node.op = make_op(open);
+    }
+  }
+  const std::string message =
+      error_of(ErrorCode::kInvalidArgument, [&] { cache_attention(graph, 10); });
+  EXPECT_THAT(message, HasSubstr("expected causal attention of a forward graph"));
 }
 
 TEST(GroupGemms, QkvAndGateUpBecomeOne) {

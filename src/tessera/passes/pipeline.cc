@@ -98,6 +98,10 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 Program compile_forward(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
+  // On the model as it was written: later passes look at what reads keys and values.
+  if (options.cache_length > 0) {
+    graph = stage("cache_attention", cache_attention(graph, options.cache_length));
+  }
   graph = cut_over_ranks(stage, std::move(graph), options.update);
   // The same groups as in training, so that their weights lie as they do there.
   if (options.group_gemms) {

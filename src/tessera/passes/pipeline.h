@@ -21,6 +21,7 @@ struct CompileOptions {
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
   // same states (share_states()); null: none. Borrowed.
   const Program* beside = nullptr;
+  std::int64_t cache_length = 0;    // rows of the caches of keys and values; 0: none
   std::filesystem::path dump = {};  // a directory that gets the text of every level; empty: none
   WorkspaceQuery workspace_bytes = {};
 };

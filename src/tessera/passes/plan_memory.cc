@@ -124,6 +124,7 @@ Program plan_memory(Program program) {
                                   Category::kSecondary,
                                   Category::kGradient,
                                   Category::kOptimizer,
+                                  Category::kCache,
                                   Category::kActivation,
                                   Category::kWorkspace,
                                   Category::kInput}) {

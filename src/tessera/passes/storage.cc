@@ -32,6 +32,8 @@ Category category_of(ValueKind kind) {
       return Category::kSecondary;
     case ValueKind::kOptimizer:
       return Category::kOptimizer;
+    case ValueKind::kCache:
+      return Category::kCache;
     case ValueKind::kResult:
       return Category::kActivation;
   }

@@ -153,6 +153,7 @@ class ProgramParser {
                                         Category::kSecondary,
                                         Category::kGradient,
                                         Category::kOptimizer,
+                                        Category::kCache,
                                         Category::kActivation,
                                         Category::kWorkspace,
                                         Category::kInput},

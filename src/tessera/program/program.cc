@@ -20,6 +20,8 @@ std::string_view name(Category category) {
       return "gradient";
     case Category::kOptimizer:
       return "optimizer";
+    case Category::kCache:
+      return "cache";
     case Category::kActivation:
       return "activation";
     case Category::kWorkspace:
@@ -106,6 +108,7 @@ std::vector<MemoryRow> memory_by_category(const Program& program) {
                                  Category::kSecondary,
                                  Category::kGradient,
                                  Category::kOptimizer,
+                                 Category::kCache,
                                  Category::kActivation,
                                  Category::kWorkspace,
                                  Category::kInput};

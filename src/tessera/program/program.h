@@ -20,6 +20,7 @@ enum class Category : std::uint8_t {
   kSecondary,
   kGradient,
   kOptimizer,
+  kCache,
   kActivation,
   kWorkspace,
   kInput,  // token ids, labels, ... of every microbatch, and the host's scalars
@@ -137,7 +138,7 @@ struct Program {
   std::vector<Call> calls;
   std::vector<Binding> inputs;   // written by the host, per microbatch
   std::vector<Binding> scalars;  // written by the host, per step
-  std::vector<Binding> states;   // parameters, gradients, optimizer state
+  std::vector<Binding> states;   // parameters, gradients, optimizer state, caches
   std::vector<Binding> outputs;  // read by the host after the step
   std::int64_t num_microbatches = 1;
   std::int64_t arena_bytes = 0;

@@ -433,6 +433,7 @@ std::vector<std::int64_t> offsets_by_search(const Program& planned) {
                                   Category::kSecondary,
                                   Category::kGradient,
                                   Category::kOptimizer,
+                                  Category::kCache,
                                   Category::kActivation,
                                   Category::kWorkspace,
                                   Category::kInput}) {

@@ -1,10 +1,18 @@
 #include "tessera/train/commands.h"
 
+#include <cstddef>
 #include <cstdio>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
@@ -12,6 +20,7 @@
 #include "tessera/train/exit_record.h"
 #include "tessera/train/explain.h"
 #include "tessera/train/generate.h"
+#include "tessera/train/prompts.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_layout.h"
 #include "tessera/train/run_memory.h"
@@ -30,6 +39,58 @@ void print(std::string_view text) {
 void print_now(std::string_view text) {
   print(text);
   std::fflush(stdout);
+}
+
+// Where a model ends is for whoever reads the text, not part of it.
+GenerationSpeed generate_one(const GenerateOptions& options, const Prompt& prompt) {
+  require_utf8(prompt);
+  Finish finish = Finish::kLength;
+  const GenerationSpeed speed = generate(
+      options,
+      std::span(&prompt, 1),
+      {.text = [](std::size_t, std::string_view text) { print_now(text); },
+       .finished = [&](std::size_t, const Continuation& found) { finish = found.finish; }});
+  print("\n");
+  if (finish == Finish::kContext) {
+    log_info(
+        format("the text has the {} tokens that the model's sequences may have "
+               "(data.sequence_length)",
+               speed.sequence_length));
+  }
+  return speed;
+}
+
+// A line for each prompt, in their order, as soon as it and all before it are done.
+GenerationSpeed generate_many(const GenerateOptions& options, const std::vector<Prompt>& prompts) {
+  std::optional<AtomicFile> file;
+  if (!options.output.empty()) {
+    file.emplace(options.output);
+  }
+  const auto finished = [&](std::size_t prompt, const Continuation& found) {
+    const nlohmann::ordered_json object = {{"prompt", prompts[prompt].text},
+                                           {"text", found.text},
+                                           {"tokens", found.num_tokens},
+                                           {"finish", name(found.finish)}};
+    const std::string line = object.dump() + "\n";
+    file ? file->write(line) : print_now(line);
+  };
+  const GenerationSpeed speed = generate(options, prompts, {.text = {}, .finished = finished});
+  if (file) {
+    file->commit();
+  }
+  return speed;
+}
+
+std::string speed_text(const GenerationSpeed& speed) {
+  std::string text = format("prompt: {} tokens at {:.0f} tokens/s",
+                            speed.prompt_tokens,
+                            static_cast<double>(speed.prompt_tokens) / speed.prompt_seconds);
+  if (speed.tokens > 0) {
+    text += format("; then {} tokens at {:.1f} tokens/s",
+                   speed.tokens,
+                   static_cast<double>(speed.tokens) / speed.seconds);
+  }
+  return text;
 }
 
 std::string cost_text(const Program& program) {
@@ -106,8 +167,15 @@ void explain_command(const RunConfig& config) {
 }
 
 void generate_command(const GenerateOptions& options) {
-  generate(options, print_now);
-  print("\n");
+  const bool many = !options.prompts_file.empty();
+  const GenerationSpeed speed =
+      many ? generate_many(options, read_prompts(options.prompts_file))
+           : generate_one(options,
+                          options.prompt_file.empty() ? Prompt{.text = options.prompt, .place = ""}
+                                                      : read_prompt(options.prompt_file));
+  if (options.verbose || ::isatty(STDERR_FILENO) == 1) {
+    log_info(speed_text(speed));
+  }
 }
 
 }  // namespace tessera

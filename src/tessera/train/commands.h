@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/config/run_config.h"
 
@@ -16,15 +18,25 @@ void explain_command(const RunConfig& config);
 
 struct GenerateOptions {
   std::filesystem::path checkpoint;  // a checkpoint, or a run directory (its newest checkpoint)
-  std::string prompt;
+  std::string prompt = {};           // where there is no file
+  std::filesystem::path prompt_file = {};   // of one prompt; "-": stdin; empty: none
+  std::filesystem::path prompts_file = {};  // of many prompts; "-": stdin; empty: none
+  std::filesystem::path output = {};        // gets their continuations; empty: stdout does
+  std::int64_t batch = 8;                   // prompts at a time
   std::int64_t max_tokens = 64;
-  double temperature = 0.8;  // 0 = always the likeliest token
-  std::int64_t top_k = 0;    // 0 = every token
-  double top_p = 1.0;        // 1 = every token
+  double temperature = 0.8;             // 0 = always the likeliest token
+  std::int64_t top_k = 0;               // 0 = every token
+  double top_p = 1.0;                   // 1 = every token
+  double min_p = 0.0;                   // 0 = every token
+  double repetition_penalty = 1.0;      // 1 = none
+  std::vector<std::string> stops = {};  // a continuation ends before the first of them
+  std::optional<DType> dtype = {};      // of weights and caches; none: as the run was trained
   std::uint64_t seed = 42;
+  bool verbose = false;  // says how fast it was, on a terminal or not
 };
 
-// `tessera generate`: prints the prompt and its continuation on stdout.
+// `tessera generate`: prints the prompt and its continuation on stdout; of a file of prompts one
+// JSON object each: "prompt", "text", "tokens", "finish".
 void generate_command(const GenerateOptions& options);
 
 }  // namespace tessera

@@ -1,77 +1,198 @@
 #include "tessera/train/generate.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <memory>
+#include <bit>
+#include <chrono>
 #include <optional>
-#include <span>
-#include <vector>
+#include <utility>
 
-#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/config.h"
-#include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
-#include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/utf8.h"
+#include "tessera/train/cached_model.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/sampler.h"
-#include "tessera/train/step_program.h"
-#include "tessera/train/training_state.h"
+#include "tessera/train/stop_filter.h"
 
 namespace tessera {
 namespace {
 
-// A model with its weights that gives the logits after a sequence of tokens.
-class Generator {
+using Clock = std::chrono::steady_clock;
+using Tokens = std::vector<std::int32_t>;
+
+// A prompt's tokens run so many at a time: enough for matrix products to be at full speed.
+constexpr std::int64_t kMaxChunk = 128;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// One sequence on its way: chooses tokens, and makes text of them.
+class Sequence {
  public:
-  Generator(const RunConfig& config, const ModelDescription& model, const CheckpointReader& weights)
-      : length_(config.data.sequence_length),
-        backend_(make_cpu_backend(static_cast<int>(config.run.threads))),
-        graph_(generation_graph(model, length_, config.train.dtype)),
-        program_(compile_forward(
-            graph_,
-            {.workspace_bytes =
-                 [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-                   return backend_->workspace_bytes(op, in, out);
-                 }})),
-        executor_(program_, *backend_) {
-    load_state(executor_, parameter_inits(graph_), weights);
+  Sequence(const GenerateOptions& options, const Tokenizer& tokenizer, Tokens prompt)
+      : options_(options),
+        tokenizer_(tokenizer),
+        key_(random_key(options.seed, "generate")),
+        tokens_(std::move(prompt)),
+        next_(tokens_.size()),
+        stops_(options.stops) {}
+
+  // The tokens that the model has not seen; none once it has ended.
+  std::span<const std::int32_t> unseen() const {
+    return ended_ ? std::span<const std::int32_t>() : std::span(tokens_).last(next_);
   }
 
-  std::int64_t length() const { return length_; }
+  bool ended() const { return ended_; }
 
-  // `tokens` has 1 to length() entries. Later positions hold zeros, which causal attention hides.
-  std::span<const float> logits(std::span<const std::int32_t> tokens) {
-    std::copy(tokens.begin(), tokens.end(), input("tokens").begin());
-    const std::span<std::int32_t> positions = input("positions");
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      positions[i] = static_cast<std::int32_t>(i);
+  // Chooses the token that follows, and returns the text that became certain.
+  std::string go_on(std::span<const float> logits, std::int64_t sequence_length) {
+    const std::int32_t token = choose(logits);
+    ++result_.num_tokens;
+    if (token == tokenizer_.eos()) {
+      return end(Finish::kEndOfText);
     }
-    input("last")[0] = static_cast<std::int32_t>(tokens.size()) - 1;
-    executor_.run_step();
-    const auto bytes = executor_.bytes(find_binding(program_.outputs, "logits"));
-    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+    tokens_.push_back(token);
+    next_ = 1;
+    std::string text =
+        stops_.push(utf8_.push(tokenizer_.decode(std::span(&token, 1), {.continues = true})));
+    if (stops_.stopped()) {
+      text += end(Finish::kStop);
+    } else if (result_.num_tokens == options_.max_tokens) {
+      text += end(Finish::kLength);
+    } else if (static_cast<std::int64_t>(tokens_.size()) >= sequence_length) {
+      text += end(Finish::kContext);
+    }
+    result_.text += text;
+    return text;
+  }
+
+  const Continuation& result() const { return result_; }
+
+ private:
+  std::int32_t choose(std::span<const float> logits) {
+    const SamplingOptions sampling{.temperature = options_.temperature,
+                                   .top_k = options_.top_k,
+                                   .top_p = options_.top_p,
+                                   .min_p = options_.min_p};
+    const double random = uniform(key_, static_cast<std::uint64_t>(result_.num_tokens));
+    if (options_.repetition_penalty == 1.0) {
+      return sample_token(logits, sampling, random);
+    }
+    penalized_.assign(logits.begin(), logits.end());
+    penalize_repetition(penalized_, tokens_, options_.repetition_penalty);
+    return sample_token(penalized_, sampling, random);
+  }
+
+  // The last of the text.
+  std::string end(Finish finish) {
+    ended_ = true;
+    result_.finish = finish;
+    std::string text = stops_.push(utf8_.flush());
+    return text + stops_.flush();
+  }
+
+  const GenerateOptions& options_;
+  const Tokenizer& tokenizer_;
+  std::uint64_t key_;
+  Tokens tokens_;
+  std::size_t next_;  // of tokens_, how many at its end the model has not seen
+  std::vector<float> penalized_;
+  Utf8Stream utf8_;
+  StopFilter stops_;
+  Continuation result_;
+  bool ended_ = false;
+};
+
+// Prompts [first, first + sequences.size()) at the same time, from their beginnings.
+class Group {
+ public:
+  Group(CachedModel& model, std::int64_t sequence_length, const ContinuationSink& sink)
+      : model_(model), sequence_length_(sequence_length), sink_(sink) {}
+
+  void run(std::vector<Sequence>& sequences, std::size_t first, GenerationSpeed& speed) {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      model_.clear(static_cast<std::int64_t>(i));
+    }
+    Clock::time_point start = Clock::now();
+    speed.prompt_tokens += step(sequences, first);
+    speed.prompt_seconds += seconds_since(start);
+    start = Clock::now();
+    while (!std::ranges::all_of(sequences, &Sequence::ended)) {
+      speed.tokens += step(sequences, first);
+    }
+    speed.seconds += seconds_since(start);
+    for (std::size_t i = 0; sink_.finished && i < sequences.size(); ++i) {
+      sink_.finished(first + i, sequences[i].result());
+    }
   }
 
  private:
-  std::span<std::int32_t> input(std::string_view name) {
-    const auto bytes = executor_.bytes(find_binding(program_.inputs, name));
-    return {reinterpret_cast<std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)};
+  // One more token for each sequence that has not ended; how many tokens the model saw.
+  std::int64_t step(std::vector<Sequence>& sequences, std::size_t first) {
+    std::vector<std::span<const std::int32_t>> unseen(model_.batch());
+    std::int64_t count = 0;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      unseen[i] = sequences[i].unseen();
+      count += static_cast<std::int64_t>(unseen[i].size());
+    }
+    model_.append(unseen);
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      if (!sequences[i].ended()) {
+        const std::string text =
+            sequences[i].go_on(model_.logits(static_cast<std::int64_t>(i)), sequence_length_);
+        if (sink_.text && !text.empty()) {
+          sink_.text(first + i, text);
+        }
+      }
+    }
+    return count;
   }
 
-  std::int64_t length_;
-  std::unique_ptr<Backend> backend_;
-  Graph graph_;
-  Program program_;
-  Executor executor_;
+  CachedModel& model_;
+  std::int64_t sequence_length_;
+  const ContinuationSink& sink_;
 };
 
+std::vector<Tokens> tokens_of(std::span<const Prompt> prompts,
+                              const Tokenizer& tokenizer,
+                              std::int64_t sequence_length) {
+  std::vector<Tokens> tokens;
+  for (const Prompt& prompt : prompts) {
+    try {
+      tokens.push_back(prompt_tokens(tokenizer, prompt.text, sequence_length));
+    } catch (const Error& error) {
+      fail(error.code(), "{}{}", prompt.place.empty() ? "" : prompt.place + ": ", error.message());
+    }
+  }
+  return tokens;
+}
+
+RunConfig config_of(const CheckpointReader& checkpoint, const GenerateOptions& options) {
+  RunConfig config = parse_run_config(checkpoint.meta().config, "the checkpoint's config");
+  config.train.dtype = options.dtype.value_or(config.train.dtype);
+  return resolve(config);
+}
+
 }  // namespace
+
+std::string_view name(Finish finish) {
+  switch (finish) {
+    case Finish::kEndOfText:
+      return "end_of_text";
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kContext:
+      return "context";
+  }
+  return "unknown";
+}
 
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
                                         const std::string& prompt,
@@ -93,36 +214,38 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
   return tokens;
 }
 
-void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
+GenerationSpeed generate(const GenerateOptions& options,
+                         std::span<const Prompt> prompts,
+                         const ContinuationSink& sink) {
   const std::filesystem::path path = require_checkpoint(options.checkpoint);
   const CheckpointReader checkpoint(path, {.verify = Verify::kOnLoad});
-  const RunConfig config =
-      resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
-  const ModelDescription model = resolve_model(config);
+  const RunConfig config = config_of(checkpoint, options);
+  const ModelDescription description = resolve_model(config);
   const std::filesystem::path tokenizer_path = checkpoint_tokenizer(path, config.tokenizer.path);
   require_tokenizer(tokenizer_path, path, checkpoint.meta());
-  const Tokenizer tokenizer = load_tokenizer(tokenizer_path, model.vocab);
-  std::vector<std::int32_t> tokens =
-      prompt_tokens(tokenizer, options.prompt, config.data.sequence_length);
-  Generator generator(config, model, checkpoint);
-  Utf8Stream stream;
-  emit(options.prompt);
-  const std::uint64_t key = random_key(options.seed, "generate");
-  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
-    if (static_cast<std::int64_t>(tokens.size()) >= generator.length()) {
-      break;
+  const Tokenizer tokenizer = load_tokenizer(tokenizer_path, description.vocab);
+  GenerationSpeed speed{.sequence_length = config.data.sequence_length};
+  std::vector<Tokens> tokens = tokens_of(prompts, tokenizer, speed.sequence_length);
+  const auto longest = std::ranges::max(tokens, {}, &Tokens::size).size();
+  CachedModel model(
+      description,
+      {.dtype = config.train.dtype,
+       .batch = std::min(options.batch, static_cast<std::int64_t>(prompts.size())),
+       .sequence_length = speed.sequence_length,
+       .chunk = std::min(kMaxChunk, static_cast<std::int64_t>(std::bit_ceil(longest))),
+       .threads = static_cast<int>(config.run.threads)});
+  load_state(model.executor(), model.parameters(), checkpoint);
+  for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
+    std::vector<Sequence> sequences;
+    for (std::size_t i = first; i < std::min(first + model.batch(), prompts.size()); ++i) {
+      if (sink.text) {
+        sink.text(i, prompts[i].text);
+      }
+      sequences.emplace_back(options, tokenizer, std::move(tokens[i]));
     }
-    const std::int32_t next = sample_token(
-        generator.logits(tokens),
-        {.temperature = options.temperature, .top_k = options.top_k, .top_p = options.top_p},
-        uniform(key, static_cast<std::uint64_t>(i)));
-    if (next == tokenizer.eos()) {
-      break;
-    }
-    tokens.push_back(next);
-    emit(stream.push(tokenizer.decode(std::span(&next, 1), {.continues = true})));
+    Group(model, speed.sequence_length, sink).run(sequences, first, speed);
   }
-  emit(stream.flush());
+  return speed;
 }
 
 }  // namespace tessera

@@ -1,15 +1,51 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/prompts.h"
 
 namespace tessera {
+
+// Why a continuation ended.
+enum class Finish {
+  kEndOfText,  // the model said so
+  kStop,       // a stop string came
+  kLength,     // it has as many tokens as were asked for
+  kContext,    // the model's sequences have no more room
+};
+
+// "end_of_text", ...
+std::string_view name(Finish finish);
+
+struct Continuation {
+  std::string text;             // without the prompt, valid UTF-8
+  std::int64_t num_tokens = 0;  // the end-of-text token and those of a stop string included
+  Finish finish = Finish::kLength;
+};
+
+// What hears of continuations. `prompt` is an index.
+struct ContinuationSink {
+  // Whole UTF-8 characters as they become certain; the first call has the prompt.
+  std::function<void(std::size_t prompt, std::string_view text)> text = {};
+  // In the order of the prompts.
+  std::function<void(std::size_t prompt, const Continuation& continuation)> finished = {};
+};
+
+struct GenerationSpeed {
+  std::int64_t prompt_tokens = 0;
+  double prompt_seconds = 0.0;
+  std::int64_t tokens = 0;  // that were run one by one, of all sequences
+  double seconds = 0.0;
+  std::int64_t sequence_length = 0;  // of the model
+};
 
 // The tokens that a continuation of `prompt` starts from, begin-of-text first.
 // Errors: kInvalidConfig where there is none, or no room for another in `sequence_length`.
@@ -17,10 +53,13 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
                                         const std::string& prompt,
                                         std::int64_t sequence_length);
 
-// Continues options.prompt with the model of a checkpoint; calls `emit` with whole UTF-8 text as it
-// arrives, the prompt first. Ends at options.max_tokens, at the end-of-text token or when the
-// model's sequence length is reached. Errors: kInvalidConfig where there is no checkpoint;
-// kInvalidData where it is damaged, or the tokenizer is not its own.
-void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit);
+// Continues each prompt with the model of a checkpoint, options.batch at a time. What a prompt
+// gives does not depend on the others: all draw with the same random numbers. Errors, before
+// anything is said: kInvalidConfig where there is no checkpoint, or a prompt has no tokens or too
+// many, with its place; kInvalidData where the checkpoint is damaged, or the tokenizer is not its
+// own.
+GenerationSpeed generate(const GenerateOptions& options,
+                         std::span<const Prompt> prompts,
+                         const ContinuationSink& sink);
 
 }  // namespace tessera

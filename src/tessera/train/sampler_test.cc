@@ -77,6 +77,41 @@ TEST(Sampler, TopPIsOfWhatTopKKeeps) {
   EXPECT_THAT(counts({.top_k = 2, .top_p = 0.72}), ElementsAre(0, 2000, 5000));
 }
 
+TEST(Sampler, MinPKeepsWhatIsNearlyAsLikelyAsTheLikeliest) {
+  EXPECT_THAT(counts({.min_p = 0.19}), ElementsAre(875, 1750, 4375));
+  EXPECT_THAT(counts({.min_p = 0.21}), ElementsAre(0, 2000, 5000));
+  EXPECT_THAT(counts({.min_p = 0.39}), ElementsAre(0, 2000, 5000));
+  EXPECT_THAT(counts({.min_p = 0.41}), ElementsAre(0, 0, 7000));
+  EXPECT_THAT(counts({.min_p = 1.0}), ElementsAre(0, 0, 7000));
+}
+
+// At temperature 2 the weights over the likeliest's are 0.447, 0.632, 1.
+TEST(Sampler, MinPComesAfterTemperatureAndTopP) {
+  EXPECT_THAT(counts({.temperature = 2.0, .min_p = 0.44}), ElementsAre(1505, 2129, 3366));
+  EXPECT_THAT(counts({.temperature = 2.0, .top_p = 0.7, .min_p = 0.64}), ElementsAre(0, 0, 7000));
+  // Top-p is of all tokens, though min-p leaves fewer.
+  EXPECT_THAT(counts({.top_p = 0.63, .min_p = 0.21}), ElementsAre(0, 2000, 5000));
+}
+
+// More tokens than are put in order at first.
+TEST(Sampler, ManyTokensOfEqualProbability) {
+  const std::vector<float> logits(1000, 1.5F);
+  for (const std::int32_t token : {0, 63, 64, 65, 500, 999}) {
+    EXPECT_EQ(sample_token(logits, {}, (token + 0.5) / 1000.0), token);
+    EXPECT_EQ(sample_token(logits, {.top_k = 1001}, (token + 0.5) / 1000.0), token);
+  }
+  EXPECT_EQ(sample_token(logits, {.top_k = 300}, kAlmostOne), 299);
+  EXPECT_EQ(sample_token(logits, {.top_p = 0.3}, kAlmostOne), 299);
+}
+
+TEST(Sampler, RepetitionPenaltyOfEachTokenOnce) {
+  std::vector<float> logits = {2.0F, -2.0F, 0.0F, 3.0F, -1.0F};
+  penalize_repetition(logits, std::vector<std::int32_t>{1, 0, 2, 1, 0, 0}, 1.25);
+  EXPECT_THAT(logits, ElementsAre(1.6F, -2.5F, 0.0F, 3.0F, -1.0F));
+  penalize_repetition(logits, std::vector<std::int32_t>{3}, 0.5);
+  EXPECT_THAT(logits, ElementsAre(1.6F, -2.5F, 0.0F, 6.0F, -1.0F));
+}
+
 TEST(Sampler, ExtremeLogits) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(sample_token(std::vector<float>{-infinity, 0.0F, -infinity}, {}, kAlmostOne), 1);

@@ -86,11 +86,14 @@ Graph training_graph(const ModelDescription& model,
   return builder.take();
 }
 
-Graph generation_graph(const ModelDescription& model, std::int64_t sequence_length, DType dtype) {
+Graph generation_graph(const ModelDescription& model,
+                       std::int64_t sequence_length,
+                       DType dtype,
+                       std::int64_t batch) {
   GraphBuilder builder("generate", dtype);
-  const ModelInputs inputs = model_inputs(builder, ids(1, sequence_length));
+  const ModelInputs inputs = model_inputs(builder, ids(batch, sequence_length));
   const Value last =
-      builder.input("last", {.dtype = DType::kI32, .dims = {{.name = "batch", .bound = 1}}});
+      builder.input("last", {.dtype = DType::kI32, .dims = {{.name = "batch", .bound = batch}}});
   const ModelOutputs outputs = model.model(builder, inputs);
   // What is padding cannot be sampled.
   const Value head =

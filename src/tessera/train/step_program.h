@@ -18,9 +18,12 @@ Graph training_graph(const ModelDescription& model,
                      std::int64_t sequence_length,
                      DType dtype);
 
-// The forward graph for sampling: inputs as above without labels, and `last` (1) i32, the position
-// whose logits (1, 1, vocab) f32 are the output.
-Graph generation_graph(const ModelDescription& model, std::int64_t sequence_length, DType dtype);
+// The forward graph for sampling: inputs as above without labels, and `last` (batch) i32, the place
+// in each sequence whose logits (batch, 1, vocab) f32 are the output.
+Graph generation_graph(const ModelDescription& model,
+                       std::int64_t sequence_length,
+                       DType dtype,
+                       std::int64_t batch = 1);
 
 // The forward graph that says how well a model predicts: inputs and scalar as the first, and for
 // each of `batch` sequences an output "loss.ROW", the sum over its labels that count, in nats.

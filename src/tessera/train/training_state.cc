@@ -372,8 +372,8 @@ void load_weights(Executor& executor,
   for (const Binding& state : program.states) {
     const Category category = program[state.tensor.buffer].category;
     const StateName name = split_name(state.name, category);
-    if (category == Category::kGradient || name.role == TensorRole::kMoment1 ||
-        name.role == TensorRole::kMoment2) {
+    if (category == Category::kGradient || category == Category::kCache ||
+        name.role == TensorRole::kMoment1 || name.role == TensorRole::kMoment2) {
       continue;
     }
     const TensorType& whole = find_parameter(parameters, name.parameter).type;
@@ -396,7 +396,7 @@ void load_state(Executor& executor,
   std::vector<TensorRead> reads;
   for (const Binding& state : program.states) {
     const Category category = program[state.tensor.buffer].category;
-    if (category == Category::kGradient) {
+    if (category == Category::kGradient || category == Category::kCache) {
       continue;
     }
     const StateName name = split_name(state.name, category);

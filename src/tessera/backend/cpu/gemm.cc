@@ -2,6 +2,7 @@
 
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/primitive_cache.h"
+#include "tessera/backend/cpu/thin_gemm.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cpu {
@@ -78,6 +79,9 @@ GemmPrimitive& PrimitiveCache::gemm(const Gemm& key) {
 }
 
 std::int64_t gemm_workspace_bytes(Context& context, const Gemm& gemm) {
+  if (is_thin(gemm)) {
+    return 0;
+  }
   return static_cast<std::int64_t>(context.primitives().gemm(gemm).workspace_bytes);
 }
 
@@ -87,6 +91,10 @@ void run_gemm(Context& context,
               const void* b,
               void* c,
               std::span<std::byte> workspace) {
+  if (is_thin(gemm)) {
+    run_thin_gemm(context, gemm, a, b, c);
+    return;
+  }
   GemmPrimitive& compiled = context.primitives().gemm(gemm);
   TESSERA_CHECK(workspace.size() >= compiled.workspace_bytes,
                 "{} bytes of workspace, expected {}",

@@ -29,7 +29,8 @@ struct Gemm {
 
 std::int64_t gemm_workspace_bytes(Context& context, const Gemm& gemm);
 
-// Runs on oneDNN's matmul primitive; `workspace` as gemm_workspace_bytes() says.
+// Runs on oneDNN's matmul primitive, or where A has few rows on thin_gemm.h; `workspace` as
+// gemm_workspace_bytes() says.
 // Errors: kUnsupported where the processor cannot run the dtypes.
 void run_gemm(Context& context,
               const Gemm& gemm,

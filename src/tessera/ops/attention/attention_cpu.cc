@@ -31,6 +31,14 @@ ForwardScratch cut_forward_scratch(const AttentionShape& shape, ScratchCutter& c
           .scores = cutter.take<float>(kBlockKeys * kPairLanes)};
 }
 
+DecodeScratch cut_decode_scratch(const AttentionShape& shape, ScratchCutter& cutter) {
+  const std::int64_t keys = shape.blocks() * kBlockKeys;
+  return {.keys = keys,
+          .scores = cutter.take<float>(shape.group() * keys),
+          .sums = cutter.take<float>(shape.group()),
+          .outputs = cutter.take<float>(shape.group() * shape.padded_dim())};
+}
+
 BackwardScratch cut_backward_scratch(const AttentionShape& shape,
                                      std::int64_t range_blocks,
                                      ScratchCutter& cutter) {
@@ -57,7 +65,11 @@ BackwardScratch cut_backward_scratch(const AttentionShape& shape,
 
 std::int64_t forward_scratch_bytes(const AttentionShape& shape) {
   ScratchCutter counter(nullptr);
-  cut_forward_scratch(shape, counter);
+  if (shape.queries == 1) {
+    cut_decode_scratch(shape, counter);
+  } else {
+    cut_forward_scratch(shape, counter);
+  }
   return counter.used_bytes();
 }
 
@@ -101,6 +113,19 @@ class LaneTasks {
 
   const AttentionShape& shape_;
   std::int64_t task_lanes_;
+};
+
+// Every key/value head as one task.
+class HeadTasks {
+ public:
+  explicit HeadTasks(const AttentionShape& shape) : shape_(shape) {}
+
+  std::int64_t size() const { return shape_.batch * shape_.kv_heads; }
+
+  LaneRange operator[](std::int64_t task) const { return lanes_of_head(shape_, task); }
+
+ private:
+  const AttentionShape& shape_;
 };
 
 // Whole key/value heads where these keep the threads busy. Else ranges of keys of a head, which
@@ -191,12 +216,20 @@ void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views)
       .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e)};
   std::byte* const memory = views.workspace.data() + cpu::mask_bounds_bytes(shape);
   const std::int64_t scratch_bytes = cpu::forward_scratch_bytes(shape);
-  const cpu::LaneTasks tasks(shape, context.threads());
   const auto run_task = [&](const cpu::LaneRange& lanes, std::byte* scratch) {
     cpu::ScratchCutter cutter(scratch);
-    cpu::attention_forward(problem, cpu::cut_forward_scratch(shape, cutter), lanes);
+    if (shape.queries == 1) {
+      cpu::attention_decode(problem, cpu::cut_decode_scratch(shape, cutter), lanes);
+    } else {
+      cpu::attention_forward(problem, cpu::cut_forward_scratch(shape, cutter), lanes);
+    }
   };
-  cpu::for_each_task(context.threads(), tasks, memory, scratch_bytes, run_task);
+  if (shape.queries == 1) {
+    cpu::for_each_task(context.threads(), cpu::HeadTasks(shape), memory, scratch_bytes, run_task);
+  } else {
+    const cpu::LaneTasks tasks(shape, context.threads());
+    cpu::for_each_task(context.threads(), tasks, memory, scratch_bytes, run_task);
+  }
 }
 
 std::int64_t workspace_bytes(const AttentionBackwardAttrs& /*attrs*/,

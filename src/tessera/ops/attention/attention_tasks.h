@@ -34,6 +34,14 @@ struct ForwardScratch {
   float* scores = nullptr;            // (kBlockKeys, L), then the probabilities
 };
 
+// What one thread needs for a key/value head of one query position.
+struct DecodeScratch {
+  std::int64_t keys = 0;     // S, of the cache, in whole blocks
+  float* scores = nullptr;   // (group, S), then 2^(score - maximum)
+  float* sums = nullptr;     // (group): sums of 2^(score - maximum)
+  float* outputs = nullptr;  // (group, D): sums of 2^(score - maximum) v
+};
+
 struct BackwardProblem {
   AttentionProblem common;
   HeadRows dout;
@@ -89,6 +97,12 @@ struct BackwardTask {
 void attention_forward(const ForwardProblem& problem,
                        const ForwardScratch& scratch,
                        const LaneRange& lanes);
+
+// The same for all lanes of a key/value head where there is one query position: no lane shares
+// keys with lanes of other positions, so that packing them into tiles does not pay.
+void attention_decode(const ForwardProblem& problem,
+                      const DecodeScratch& scratch,
+                      const LaneRange& lanes);
 
 void attention_backward(const BackwardProblem& problem,
                         const BackwardScratch& scratch,

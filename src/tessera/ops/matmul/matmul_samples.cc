@@ -28,6 +28,8 @@ const Case kCases[] = {
     {"column", {}, "?[m=19, k=9]", "?[k=9, n=1]"},
     {"even", {}, "?[m=4, k=8]", "?[k=8, n=6]"},
     {"blocks", {}, "?[m=70, k=130]", "?[k=130, n=66]"},
+    {"linear_row", {.transpose_b = true}, "?[batch=1, seq=1, embed=70]", "?[mlp=36, embed=70]"},
+    {"linear_rows", {.transpose_b = true}, "?[batch=2, seq=2, embed=18]", "?[mlp=6, embed=18]"},
     {"linear", {.transpose_b = true}, "?[batch=2, seq=4, embed=18]", "?[mlp=34, embed=18]"},
     {"input_gradient", {}, "?[batch=2, seq=3, mlp=35]", "?[mlp=35, embed=17]"},
     {"weight_gradient",

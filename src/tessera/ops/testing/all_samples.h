@@ -55,6 +55,7 @@ SampleList samples(SamplesOf<SumSquaresAttrs>);
 SampleList samples(SamplesOf<SwigluAttrs>);
 SampleList samples(SamplesOf<SwigluBackwardAttrs>);
 SampleList samples(SamplesOf<TakeAttrs>);
+SampleList samples(SamplesOf<WriteRowsAttrs>);
 SampleList samples(SamplesOf<CustomOp>);
 
 void reference(const AddAttrs& attrs, const Views& views);
@@ -94,6 +95,7 @@ void reference(const SumSquaresAttrs& attrs, const Views& views);
 void reference(const SwigluAttrs& attrs, const Views& views);
 void reference(const SwigluBackwardAttrs& attrs, const Views& views);
 void reference(const TakeAttrs& attrs, const Views& views);
+void reference(const WriteRowsAttrs& attrs, const Views& views);
 
 namespace conformance {
 

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+// A text to continue, and where it was written, for errors: "prompts.txt:3"; empty: an argument.
+struct Prompt {
+  std::string text;
+  std::string place;
+};
+
+// The whole text of a file, or of stdin where `path` is "-", without a line feed at its end.
+// Errors: kInvalidConfig naming the file and, where it is not UTF-8, the byte.
+Prompt read_prompt(const std::filesystem::path& path);
+
+// The prompts of a file, or of stdin where `path` is "-", in order: of a file whose name ends in
+// .jsonl or .ndjson "prompt" of each line's object, of any other its lines. Lines without text are
+// left out. Errors: kInvalidConfig naming file and line.
+std::vector<Prompt> read_prompts(const std::filesystem::path& path);
+
+// Errors: kInvalidConfig naming the place and the first byte that is not UTF-8.
+void require_utf8(const Prompt& prompt);
+
+}  // namespace tessera
