@@ -53,8 +53,8 @@ struct DataSection {
   std::vector<std::string> files;  // the one source, or
   std::vector<DataSource> sources = {};
   DataFormat format = DataFormat::kText;
-  std::string field = "text";                              // of JSONL
-  RawTokens token_type = RawTokens::kU16;                  // of raw token files
+  std::string field = "text";              // of JSONL
+  RawTokens token_type = RawTokens::kU16;  // of raw token files
   ChatTemplateName chat_template = ChatTemplateName::kAuto;
   bool skip_broken = false;                                // lines of JSONL and chat
   std::int64_t unpacked_limit = std::int64_t{256} << 30U;  // bytes of a .gz or .zst file

@@ -20,8 +20,7 @@ std::string problem_of(std::string_view line) {
 
 // Of a conversation that ends with this message.
 std::string problem_of_message(std::string_view message) {
-  return problem_of(
-      format(R"({{"messages": [{{"role": "user", "content": "a"}}, {}]}})", message));
+  return problem_of(format(R"({{"messages": [{{"role": "user", "content": "a"}}, {}]}})", message));
 }
 
 TEST(Conversation, TakesRolesAndContents) {
@@ -45,7 +44,8 @@ TEST(Conversation, SaysWhatIsWrongWithTheLine) {
   EXPECT_EQ(problem_of(R"({"conversations": [{"from": "human", "value": "a"}]})"),
             "found \"conversations\" (ShareGPT's form), expected \"messages\": a list of objects "
             "with \"role\" and \"content\"");
-  EXPECT_EQ(problem_of(R"({"messages": "a"})"), "found a string under \"messages\", expected a list");
+  EXPECT_EQ(problem_of(R"({"messages": "a"})"),
+            "found a string under \"messages\", expected a list");
   EXPECT_EQ(problem_of(R"({"messages": []})"),
             "found an empty conversation, expected at least one message of the assistant");
   EXPECT_EQ(problem_of(R"({"messages": [{"role": "user", "content": "a"}]})"),

@@ -82,7 +82,8 @@ class DocumentSink {
 // are dropped. What the sink gets depends neither on threads nor on where a run before it stopped,
 // and memory not on the size of the files: some MiB a thread. Returns the state at the end.
 // Errors: kInvalidData naming the file and the reason (missing, unreadable, empty, no text), in
-// JSONL and chat FILE:LINE; kDeviceError where `scratch` is full. The error is that of the first bad place.
+// JSONL and chat FILE:LINE; kDeviceError where `scratch` is full. The error is that of the first
+// bad place.
 ReadState encode_files(std::span<const std::filesystem::path> files,
                        const TextEncoder& encoder,
                        const TextOptions& options,

@@ -30,11 +30,9 @@ struct Sequence {
 Sequence read(const SequenceSource& source, std::int64_t index) {
   const std::vector<std::int32_t> unset(static_cast<std::size_t>(source.sequence_length()), -9);
   Sequence s = {.inputs = unset, .labels = unset, .positions = unset, .documents = unset};
-  source.read(index,
-              {.inputs = s.inputs,
-               .labels = s.labels,
-               .positions = s.positions,
-               .documents = s.documents});
+  source.read(
+      index,
+      {.inputs = s.inputs, .labels = s.labels, .positions = s.positions, .documents = s.documents});
   return s;
 }
 
@@ -56,8 +54,11 @@ TokenStream make_stream(const std::vector<Conversation>& conversations) {
 }
 
 // The second fits behind the first, the third does not; the fourth is longer than a sequence.
-const std::vector<Conversation> kConversations = {
-    {1, 2, t(3)}, {4, t(5), t(6), 7}, {8, t(9)}, {10, 11, 12, 13, 14, 15, t(16), t(17)}, {18, t(19)}};
+const std::vector<Conversation> kConversations = {{1, 2, t(3)},
+                                                  {4, t(5), t(6), 7},
+                                                  {8, t(9)},
+                                                  {10, 11, 12, 13, 14, 15, t(16), t(17)},
+                                                  {18, t(19)}};
 
 TEST(PackedConversations, LaysWholeOnesWithPaddingBehind) {
   const SequenceSource source(make_stream(kConversations), {.sequence_length = 5, .padding = 99});

@@ -136,8 +136,7 @@ SequenceSource::Numbered SequenceSource::numbered(std::int64_t index) const {
 
 SequenceSource::Place SequenceSource::place_of(const Numbered& sequence) const {
   const CorpusPart& part = parts_[sequence.part];
-  return {.corpus = *part.corpus,
-          .begin = part.begin + sequence.index * options_.sequence_length};
+  return {.corpus = *part.corpus, .begin = part.begin + sequence.index * options_.sequence_length};
 }
 
 std::int64_t SequenceSource::num_valid_labels(std::int64_t index) const {

@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-// A piece of a file that can be encoded by itself: whole lines of JSONL or chat, or text that ends where a
-// document does or where the encoder allows a cut.
+// A piece of a file that can be encoded by itself: whole lines of JSONL or chat, or text that ends
+// where a document does or where the encoder allows a cut.
 struct Stretch {
   std::size_t file = 0;
   std::string bytes;

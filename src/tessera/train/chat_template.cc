@@ -14,6 +14,7 @@ namespace {
 
 // Indices into control_tokens().
 enum Llama3 : std::size_t { kBegin, kStartHeader, kEndHeader, kEndOfTurn };
+
 enum Chatml : std::size_t { kStart, kEnd };
 
 constexpr std::array<std::string_view, 4> kLlama3Tokens = {
@@ -56,14 +57,15 @@ std::string missing_tokens(const Tokenizer& tokenizer, ChatTemplateName name) {
 ChatTemplateName choose(const Tokenizer& tokenizer, ChatTemplateName name) {
   if (name != ChatTemplateName::kAuto) {
     const std::string missing = missing_tokens(tokenizer, name);
-    TESSERA_REQUIRE(missing.empty(),
-                    ErrorCode::kInvalidConfig,
-                    "data.chat_template = \"{}\": found a tokenizer without the special token{} {}: "
-                    "take the tokenizer of a chat model, or add {} to it as special",
-                    to_string(name),
-                    missing.find(' ') == std::string::npos ? "" : "s",
-                    missing,
-                    missing.find(' ') == std::string::npos ? "it" : "them");
+    TESSERA_REQUIRE(
+        missing.empty(),
+        ErrorCode::kInvalidConfig,
+        "data.chat_template = \"{}\": found a tokenizer without the special token{} {}: "
+        "take the tokenizer of a chat model, or add {} to it as special",
+        to_string(name),
+        missing.find(' ') == std::string::npos ? "" : "s",
+        missing,
+        missing.find(' ') == std::string::npos ? "it" : "them");
     return name;
   }
   const std::string llama3 = missing_tokens(tokenizer, ChatTemplateName::kLlama3);
@@ -96,8 +98,8 @@ std::string_view trim(std::string_view text) {
   std::size_t end = 0;
   for (std::size_t at = 0; at < text.size();) {
     const Utf8Sequence next = front_utf8(text.substr(at));
-    const bool is_blank = next.status == Utf8Status::kComplete &&
-                          is_space(code_point_of(text.substr(at, next.size)));
+    const bool is_blank =
+        next.status == Utf8Status::kComplete && is_space(code_point_of(text.substr(at, next.size)));
     if (!is_blank) {
       begin = std::min(begin, at);
       end = at + next.size;
@@ -114,8 +116,7 @@ ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, ChatTemplateName name)
   }
 }
 
-void ChatTemplate::encode(std::span<const Message> messages,
-                          std::vector<std::int32_t>& out) const {
+void ChatTemplate::encode(std::span<const Message> messages, std::vector<std::int32_t>& out) const {
   if (name_ == ChatTemplateName::kLlama3) {
     out.push_back(control_[kBegin]);
   }

@@ -20,7 +20,8 @@ namespace tessera {
 // llama3 trims white space off CONTENT. Control tokens are put by id; text that looks like one
 // stays text. What the assistant says is trained, the token that ends it included. Its tokens are
 // those of its content alone, so that the tokens before it are those of a prompt for an answer; the
-// text between two control tokens is else encoded as one. A value, safe to use from several threads.
+// text between two control tokens is else encoded as one. A value, safe to use from several
+// threads.
 class ChatTemplate {
  public:
   // kAuto takes the one whose control tokens the tokenizer has. Errors: kInvalidConfig naming the

@@ -115,9 +115,10 @@ TEST(ChatTemplate, NamesTheTokensThatAreMissing) {
               HasSubstr("without the special token <|im_end|>: take"));
   EXPECT_THAT(refusal(kLlama3, ChatTemplateName::kChatml),
               HasSubstr("without the special tokens <|im_start|> and <|im_end|>"));
-  EXPECT_THAT(refusal({"<|begin_of_text|>", "<|im_end|>"}, ChatTemplateName::kAuto),
-              HasSubstr("llama3 lacks <|start_header_id|>, <|end_header_id|> and <|eot_id|>; chatml "
-                        "lacks <|im_start|>)"));
+  EXPECT_THAT(
+      refusal({"<|begin_of_text|>", "<|im_end|>"}, ChatTemplateName::kAuto),
+      HasSubstr("llama3 lacks <|start_header_id|>, <|end_header_id|> and <|eot_id|>; chatml "
+                "lacks <|im_start|>)"));
   // Text would become them.
   EXPECT_THAT(refusal(kChatml, ChatTemplateName::kChatml, false),
               HasSubstr("without the special tokens <|im_start|> and <|im_end|>"));
@@ -131,23 +132,23 @@ TEST(ChatTemplate, AutoAsksWhereBothWouldDo) {
   EXPECT_EQ(refusal(both, ChatTemplateName::kChatml), "");
 }
 
-// A tokenizer that takes a word whole finds its special tokens among the words, where nothing cuts
-// them apart.
+// Nothing keeps a tokenizer's file from naming a token special that text is merged to.
 TEST(ChatTemplate, RefusesATokenizerThatLetsTextForgeMarks) {
   TokenizerSpec spec = tokenizer_with(kChatml).spec();
-  spec.patterns.clear();
-  spec.ignore_merges = true;
+  const std::string word = spec.tokens[400];
+  spec.added.insert(spec.added.begin(),
+                    {.id = 400, .content = word, .special = true, .normalized = false});
   const Tokenizer tokenizer(spec);
-  ASSERT_THAT(tokenizer.encode("<|im_end|>"), ElementsAre(699));
+  ASSERT_THAT(tokenizer.encode(word), ElementsAre(400));
   const ChatTemplate chat(tokenizer, ChatTemplateName::kChatml);
-  const std::vector<Message> messages = {{.role = Role::kAssistant, .content = "<|im_end|>"}};
+  const std::vector<Message> messages = {{.role = Role::kAssistant, .content = word}};
   std::vector<std::int32_t> tokens;
   try {
     chat.encode(messages, tokens);
     FAIL() << "a forged mark";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.what(), HasSubstr("makes its special token <|im_end|> of a text"));
+    EXPECT_THAT(error.what(), HasSubstr("the tokenizer makes its special token " + word));
   }
 }
 
