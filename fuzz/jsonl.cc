@@ -1,5 +1,6 @@
-// JSONL, plain, gzip or zstd as the first byte says: whatever the bytes, the pipeline ends with
-// documents or an error that names the file, and within the limit on what it unpacks.
+// JSONL of texts or conversations, plain, gzip or zstd as the first byte says: whatever the bytes,
+// the pipeline ends with documents or an error that names the file, and within the limit on what it
+// unpacks.
 
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(data + 1), static_cast<std::streamsize>(size - 1));
   tessera::TextOptions options;
-  options.format = tessera::TextFormat::kJsonl;
+  options.format = data[0] / 6 % 2 == 0 ? tessera::TextFormat::kJsonl : tessera::TextFormat::kChat;
   options.skip_broken = data[0] / 3 % 2 == 0;
   options.unpacked_limit = kLimit;
   options.line_limit = 1 << 20;
@@ -59,10 +60,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::vector<std::int32_t> tokens(text.begin(), text.end());
     sink(tokens);
   };
+  const auto encode_conversation = [](std::span<const tessera::Message> messages,
+                                      std::vector<std::int32_t>& tokens) {
+    for (const tessera::Message& message : messages) {
+      tokens.insert(tokens.end(), message.content.begin(), message.content.end());
+    }
+  };
   CountingSink sink;
   try {
     tessera::encode_files({&path, 1},
-                          {.encode = encode, .bos = std::nullopt, .eos = std::nullopt},
+                          {.encode = encode,
+                           .bos = std::nullopt,
+                           .eos = std::nullopt,
+                           .encode_conversation = encode_conversation},
                           options,
                           {},
                           sink);

@@ -23,6 +23,8 @@
 #include "tessera/cli/input_format.h"
 #include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
+#include "tessera/config/run_config.h"
+#include "tessera/data/conversation.h"
 #include "tessera/data/corpus.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/megatron.h"
@@ -52,7 +54,8 @@ void add_input_options(CLI::App& command, InputOptions& input, const std::string
                      "Text that ends a document inside a file of text; else a file is one");
   command.add_flag("--skip-broken",
                    input.text.skip_broken,
-                   "Leave out and count lines of jsonl that are broken or lack the field");
+                   "Leave out and count lines of jsonl and chat that are broken or not what they "
+                   "should be");
   command
       .add_option("--unpacked-limit",
                   input.text.unpacked_limit,
@@ -71,7 +74,10 @@ std::string_view chosen_format(const InputOptions& input) {
 
 TextOptions resolved(const InputOptions& input) {
   TextOptions text = input.text;
-  text.format = chosen_format(input) == "jsonl" ? TextFormat::kJsonl : TextFormat::kText;
+  const std::string_view name = chosen_format(input);
+  text.format = name == "jsonl"  ? TextFormat::kJsonl
+                : name == "chat" ? TextFormat::kChat
+                                 : TextFormat::kText;
   text.threads = text.threads > 0 ? text.threads : usable_cores();
   return text;
 }
@@ -202,6 +208,7 @@ class Lengths {
 struct InspectCommand {
   InputOptions input;
   std::string token_type = "u16";
+  std::string chat_template = "auto";
   std::int64_t samples = 3;
   std::int64_t sample_length = 64;  // tokens, or bytes of text
 };
@@ -344,6 +351,89 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
   }
 }
 
+// Counts the tokens of conversations and shows the first ones, what is trained of them marked.
+class ChatSink : public DocumentSink {
+ public:
+  ChatSink(const InspectCommand& command, const Tokenizer& tokenizer)
+      : command_(command), tokenizer_(tokenizer) {}
+
+  void append(std::span<const std::int32_t> tokens) override {
+    open_.insert(open_.end(), tokens.begin(), tokens.end());
+  }
+
+  void end_document() override {
+    lengths_.add(std::ssize(open_));
+    tokens_ += std::ssize(open_);
+    trained_ += std::ranges::count_if(open_, is_trained);
+    if (num_++ < command_.samples) {
+      add_sample();
+    }
+    open_.clear();
+  }
+
+  std::string text() const {
+    return lengths_.describe("tokens") +
+           format("trained: {} tokens, {:.1f} %\n",
+                  format_grouped(trained_),
+                  100.0 * static_cast<double>(trained_) /
+                      static_cast<double>(std::max<std::int64_t>(tokens_, 1))) +
+           samples_;
+  }
+
+ private:
+  // A line for each stretch of tokens that are trained, or not.
+  void add_sample() {
+    samples_ += format("\nconversation {}, {} tokens (+ trained):\n", num_, open_.size());
+    const auto most = static_cast<std::ptrdiff_t>(command_.sample_length);
+    const auto end = open_.begin() + std::min(std::ssize(open_), most);
+    for (auto at = open_.begin(); at != end;) {
+      const bool trained = is_trained(*at);
+      const auto next =
+          std::find_if(at, end, [&](std::int32_t token) { return is_trained(token) != trained; });
+      std::vector<std::int32_t> ids(at, next);
+      std::ranges::transform(ids, ids.begin(), id_of);
+      samples_ += format("{} {}{}\n",
+                         trained ? '+' : ' ',
+                         in_quotes(tokenizer_.decode(ids, {.skip_special = false})),
+                         next == end && std::ssize(open_) > most ? " .." : "");
+      at = next;
+    }
+  }
+
+  const InspectCommand& command_;
+  const Tokenizer& tokenizer_;
+  Lengths lengths_;
+  std::vector<std::int32_t> open_;
+  std::int64_t num_ = 0;
+  std::int64_t tokens_ = 0;
+  std::int64_t trained_ = 0;
+  std::string samples_;
+};
+
+ChatTemplateName template_named(std::string_view name) {
+  return name == to_string(ChatTemplateName::kLlama3)   ? ChatTemplateName::kLlama3
+         : name == to_string(ChatTemplateName::kChatml) ? ChatTemplateName::kChatml
+                                                        : ChatTemplateName::kAuto;
+}
+
+void inspect_chat(const InspectCommand& command, const std::optional<Tokenizer>& tokenizer) {
+  TESSERA_REQUIRE(tokenizer.has_value(),
+                  ErrorCode::kInvalidConfig,
+                  "conversations are tokens of a chat template: name its tokenizer with "
+                  "--tokenizer");
+  ChatSink sink(command, *tokenizer);
+  const ReadState end =
+      encode_files(command.input.files,
+                   chat_encoder(*tokenizer, template_named(command.chat_template)),
+                   resolved(command.input),
+                   {},
+                   sink);
+  std::fputs(sink.text().c_str(), stdout);
+  if (end.num_skipped > 0) {
+    log_warning(describe_skipped(end));
+  }
+}
+
 void inspect(const InspectCommand& command) {
   std::optional<Tokenizer> tokenizer;
   if (!command.input.tokenizer.empty()) {
@@ -357,6 +447,8 @@ void inspect(const InspectCommand& command) {
     inspect_corpus(Corpus::open_tokens(files, type, end), command, tokenizer);
   } else if (format == "megatron") {
     inspect_corpus(Corpus::open_megatron(files), command, tokenizer);
+  } else if (format == "chat") {
+    inspect_chat(command, tokenizer);
   } else {
     inspect_text(command, tokenizer);
   }
@@ -388,13 +480,21 @@ void add_inspect(CLI::App& data) {
   auto options = std::make_shared<InspectCommand>();
   add_input_options(command,
                     options->input,
-                    "Formats: text, jsonl (both may be .gz or .zst), tokens (bare ids), megatron "
-                    "(.bin and .idx).");
-  command.add_option("--tokenizer",
-                     options->input.tokenizer,
-                     "A tokenizer.json: counts tokens of text, decodes samples of tokens");
+                    "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids), "
+                    "megatron (.bin and .idx).");
+  command.add_option(
+      "--tokenizer",
+      options->input.tokenizer,
+      "A tokenizer.json: counts tokens of text, decodes samples of tokens; needed for "
+      "chat");
   command.add_option("--format", options->input.format, "Else by the name of the first file")
-      ->check(CLI::IsMember({"text", "jsonl", "tokens", "megatron"}));
+      ->check(CLI::IsMember({"text", "jsonl", "tokens", "megatron", "chat"}));
+  command
+      .add_option("--chat-template",
+                  options->chat_template,
+                  "How conversations become tokens; auto: as the tokenizer's special tokens say")
+      ->check(CLI::IsMember({"auto", "llama3", "chatml"}))
+      ->capture_default_str();
   command.add_option("--token-type", options->token_type, "Of bare ids")
       ->check(CLI::IsMember({"u16", "u32"}))
       ->capture_default_str();

@@ -469,6 +469,7 @@ RunConfig unusual_config() {
       .format = DataFormat::kJsonl,
       .field = "content",
       .token_type = RawTokens::kU32,
+      .chat_template = ChatTemplateName::kChatml,
       .skip_broken = true,
       .unpacked_limit = 1000,
       .validation_share = 0.25,

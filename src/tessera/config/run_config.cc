@@ -28,6 +28,20 @@ std::string_view to_string(DataFormat format) {
       return "tokens";
     case DataFormat::kMegatron:
       return "megatron";
+    case DataFormat::kChat:
+      return "chat";
+  }
+  return "?";
+}
+
+std::string_view to_string(ChatTemplateName name) {
+  switch (name) {
+    case ChatTemplateName::kAuto:
+      return "auto";
+    case ChatTemplateName::kLlama3:
+      return "llama3";
+    case ChatTemplateName::kChatml:
+      return "chatml";
   }
   return "?";
 }

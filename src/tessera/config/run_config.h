@@ -19,8 +19,9 @@ namespace tessera {
 // schema.cc; `tessera config` and docs/config.md print them. An empty optional follows from the
 // model's flavor.
 
-enum class DataFormat { kText, kJsonl, kTokens, kMegatron };
+enum class DataFormat { kText, kJsonl, kTokens, kMegatron, kChat };
 enum class RawTokens { kU16, kU32 };
+enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
 enum class Recompute { kNone, kFull };
 
@@ -52,9 +53,10 @@ struct DataSection {
   std::vector<std::string> files;  // the one source, or
   std::vector<DataSource> sources = {};
   DataFormat format = DataFormat::kText;
-  std::string field = "text";                              // of JSONL
-  RawTokens token_type = RawTokens::kU16;                  // of raw token files
-  bool skip_broken = false;                                // lines of JSONL
+  std::string field = "text";              // of JSONL
+  RawTokens token_type = RawTokens::kU16;  // of raw token files
+  ChatTemplateName chat_template = ChatTemplateName::kAuto;
+  bool skip_broken = false;                                // lines of JSONL and chat
   std::int64_t unpacked_limit = std::int64_t{256} << 30U;  // bytes of a .gz or .zst file
   double validation_share = 0.0;                           // of each source
   std::vector<std::string> validation_files = {};
@@ -198,6 +200,7 @@ std::string placed(const RunConfig& config, std::string_view key);
 std::vector<DataSource> data_sources(const DataSection& data);
 
 std::string_view to_string(DataFormat format);
+std::string_view to_string(ChatTemplateName name);
 std::string_view to_string(RawTokens type);
 std::string_view to_string(OptimizerName name);
 std::string_view to_string(Recompute recompute);

@@ -147,8 +147,11 @@ std::vector<std::string_view> families() {
 }
 
 Codec<DataFormat> data_format() {
-  return codec::choice(
-      {DataFormat::kText, DataFormat::kJsonl, DataFormat::kTokens, DataFormat::kMegatron});
+  return codec::choice({DataFormat::kText,
+                        DataFormat::kJsonl,
+                        DataFormat::kTokens,
+                        DataFormat::kMegatron,
+                        DataFormat::kChat});
 }
 
 Codec<RawTokens> raw_tokens() {
@@ -317,17 +320,25 @@ ConfigSection data() {
            data_format(),
            "text: plain text; bytes that are not UTF-8 are kept as they are. jsonl: a JSON object "
            "a line, a document each. Both may be .gz or .zst. tokens: ids of token_type, without "
-           "a header. megatron: .bin and .idx, named by either or by what they share."),
+           "a header. megatron: .bin and .idx, named by either or by what they share. chat: a "
+           "conversation a line, {\"messages\": [{\"role\": .., \"content\": ..}, ..]}, of which "
+           "only what the assistant says is trained; .gz and .zst too."),
        row("field", &S::field, codec::text(), "Key of the text in the objects of jsonl."),
        row("token_type",
            &S::token_type,
            raw_tokens(),
            "Type of the ids of tokens, little-endian. A document ends with the tokenizer's EOS."),
+       row("chat_template",
+           &S::chat_template,
+           codec::choice(
+               {ChatTemplateName::kAuto, ChatTemplateName::kLlama3, ChatTemplateName::kChatml}),
+           "How conversations of chat become tokens (docs/formats.md). auto: as the tokenizer's "
+           "special tokens say."),
        row("skip_broken",
            &S::skip_broken,
            codec::boolean(),
-           "Leave out and count lines of jsonl that are broken or lack the field; else they are "
-           "errors."),
+           "Leave out and count lines of jsonl and chat that are broken or not what they should "
+           "be; else they are errors."),
        row("unpacked_limit",
            &S::unpacked_limit,
            codec::at_least(1),

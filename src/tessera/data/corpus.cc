@@ -155,7 +155,7 @@ Corpus::~Corpus() = default;
 Corpus::Corpus(Corpus&& other) noexcept = default;
 Corpus& Corpus::operator=(Corpus&& other) noexcept = default;
 
-Corpus::Corpus(TokenStream stream) {
+Corpus::Corpus(TokenStream stream) : holds_conversations_(stream.holds_conversations) {
   add(std::make_unique<StreamSegment>(std::move(stream)));
 }
 

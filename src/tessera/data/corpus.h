@@ -37,6 +37,9 @@ class Corpus {
   std::int64_t num_tokens() const;
   std::int64_t num_documents() const;
 
+  // Whether each document is a conversation, its tokens as as_trained() marks them.
+  bool holds_conversations() const { return holds_conversations_; }
+
   // Number of its first token; that of the end for num_documents().
   std::int64_t document_start(std::int64_t document) const;
 
@@ -61,6 +64,7 @@ class Corpus {
   void add(std::unique_ptr<Segment> segment);
 
   std::vector<std::unique_ptr<Segment>> segments_;
+  bool holds_conversations_ = false;
 };
 
 }  // namespace tessera

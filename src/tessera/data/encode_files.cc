@@ -53,6 +53,12 @@ struct EncodedStretch {
   std::exception_ptr error;
 };
 
+// Memory that is used again for each line.
+struct LineScratch {
+  std::string text;
+  std::vector<Message> messages;
+};
+
 // Calls body(piece) with the parts of documents of a stretch of text.
 template <class Body>
 void for_each_piece(const Stretch& stretch, std::string_view separator, const Body& body) {
@@ -160,7 +166,7 @@ class Pipeline {
       return;
     }
     try {
-      if (options_.format == TextFormat::kJsonl) {
+      if (options_.format != TextFormat::kText) {
         encode_lines(encoded);
       } else {
         for_each_piece(stretch, options_.document_separator, [&](const Piece& piece) {
@@ -174,19 +180,42 @@ class Pipeline {
   }
 
   void encode_lines(EncodedStretch& encoded) const {
-    std::string text;
+    LineScratch scratch;
     for (std::string_view rest = encoded.source.bytes; !rest.empty(); ++encoded.num_lines) {
       const std::string_view line = take_line(rest);
       if (is_blank(line)) {
         continue;
       }
-      std::string problem = parse_jsonl_line(line, options_.field, text);
+      std::string problem = options_.format == TextFormat::kChat
+                                ? encode_conversation(line, scratch, encoded)
+                                : encode_text(line, scratch, encoded);
       if (!problem.empty()) {
         encoded.broken.push_back({.line = encoded.num_lines, .problem = std::move(problem)});
-      } else if (!text.empty()) {
-        encode_piece({.text = text, .opens = true, .closes = true}, encoded);
       }
     }
+  }
+
+  // What is wrong with the line: nothing where its tokens were added.
+  std::string encode_text(std::string_view line,
+                          LineScratch& scratch,
+                          EncodedStretch& encoded) const {
+    std::string problem = parse_jsonl_line(line, options_.field, scratch.text);
+    if (problem.empty() && !scratch.text.empty()) {
+      encode_piece({.text = scratch.text, .opens = true, .closes = true}, encoded);
+    }
+    return problem;
+  }
+
+  std::string encode_conversation(std::string_view line,
+                                  LineScratch& scratch,
+                                  EncodedStretch& encoded) const {
+    std::string problem = parse_conversation(line, scratch.messages);
+    if (problem.empty()) {
+      encoder_.encode_conversation(scratch.messages, encoded.tokens);
+      ++encoded.num_documents;
+      encoded.pieces.push_back({.end = encoded.tokens.size(), .closes = true});
+    }
+    return problem;
   }
 
   void encode_piece(const Piece& piece, EncodedStretch& encoded) const {
@@ -331,7 +360,7 @@ class Pipeline {
         ErrorCode::kInvalidData,
         "{} holds {}: expected text",
         name,
-        options_.format == TextFormat::kJsonl ? "no documents" : "document separators only");
+        options_.format == TextFormat::kText ? "document separators only" : "no documents");
     ++state_.file;
     state_.offset = 0;
     state_.lines = 0;
@@ -363,6 +392,9 @@ ReadState encode_files(std::span<const std::filesystem::path> files,
                        const TextOptions& options,
                        const ReadState& start,
                        DocumentSink& sink) {
+  TESSERA_REQUIRE(options.format != TextFormat::kChat || encoder.encode_conversation,
+                  ErrorCode::kInvalidArgument,
+                  "conversations without a chat template: expected an encoder with one");
   check_files(files);
   return Pipeline(files, encoder, options, start, sink).run();
 }

@@ -7,8 +7,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/data/byte_stream.h"
+#include "tessera/data/conversation.h"
 
 namespace tessera {
 
@@ -25,15 +27,19 @@ struct TextEncoder {
   // ASCII letter or digit and an ASCII space, tab, line feed or carriage return. Then a long
   // document is encoded in parts, by all threads.
   bool cuts_after_words = false;
+  // Appends the tokens of a conversation as a chat template has them, those that are trained marked
+  // (as_trained()). Called like `encode`. Only for TextFormat::kChat.
+  std::function<void(std::span<const Message> messages, std::vector<std::int32_t>& tokens)>
+      encode_conversation = nullptr;
 };
 
-enum class TextFormat { kText, kJsonl };
+enum class TextFormat { kText, kJsonl, kChat };
 
 struct TextOptions {
   TextFormat format = TextFormat::kText;
   std::string document_separator = {};  // of text; empty: one file is one document
   std::string field = "text";           // of JSONL: the key of the text
-  bool skip_broken = false;  // of JSONL: leave lines out that are not what they should be
+  bool skip_broken = false;  // of JSONL and chat: leave lines out that are not what they should be
   std::string skip_setting = "data.skip_broken";      // its name, for messages
   std::int64_t unpacked_limit = kUnpackedLimitBytes;  // of each compressed file
   std::int64_t line_limit = std::int64_t{64} << 20U;  // bytes of a line of JSONL
@@ -72,11 +78,12 @@ class DocumentSink {
 };
 
 // Reads `files` from `start` on, encodes them on options.threads threads and gives the documents to
-// `sink`. A document is BOS, its tokens, EOS; empty ones are dropped. What the sink gets depends
-// neither on threads nor on where a run before it stopped, and memory not on the size of the files:
-// some MiB a thread. Returns the state at the end.
+// `sink`. A document is BOS, its tokens, EOS, or what encode_conversation makes of it; empty ones
+// are dropped. What the sink gets depends neither on threads nor on where a run before it stopped,
+// and memory not on the size of the files: some MiB a thread. Returns the state at the end.
 // Errors: kInvalidData naming the file and the reason (missing, unreadable, empty, no text), in
-// JSONL FILE:LINE; kDeviceError where `scratch` is full. The error is that of the first bad place.
+// JSONL and chat FILE:LINE; kDeviceError where `scratch` is full. The error is that of the first
+// bad place.
 ReadState encode_files(std::span<const std::filesystem::path> files,
                        const TextEncoder& encoder,
                        const TextOptions& options,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/data/packed_conversations.h"
 
 namespace tessera {
 namespace {
@@ -62,6 +63,12 @@ SequenceSource::SequenceSource(std::vector<CorpusPart> parts, const SequenceOpti
                   "data.sequence_length is {}: expected at least 1",
                   length);
   for (const CorpusPart& part : parts_) {
+    if (part.corpus->holds_conversations()) {
+      packed_.push_back(std::make_shared<const PackedConversations>(part, options_));
+      first_sequence_.push_back(first_sequence_.back() + packed_.back()->num_sequences());
+      continue;
+    }
+    packed_.push_back(nullptr);
     if (options_.keep_tail) {
       TESSERA_REQUIRE(part.num_tokens() > 1,
                       ErrorCode::kInvalidData,
@@ -107,7 +114,24 @@ std::int64_t SequenceSource::num_documents() const {
   return documents;
 }
 
-SequenceSource::Place SequenceSource::place_of(std::int64_t index) const {
+Packing SequenceSource::packing() const {
+  Packing all;
+  for (const auto& packed : packed_) {
+    if (packed != nullptr) {
+      const Packing& one = packed->packing();
+      all.conversations += one.conversations;
+      all.sequences += one.sequences;
+      all.places += one.places;
+      all.filled += one.filled;
+      all.labels += one.labels;
+      all.cut += one.cut;
+      all.cut_to_nothing += one.cut_to_nothing;
+    }
+  }
+  return all;
+}
+
+SequenceSource::Numbered SequenceSource::numbered(std::int64_t index) const {
   TESSERA_REQUIRE(index >= 0 && index < num_sequences(),
                   ErrorCode::kInvalidArgument,
                   "sequence {}: expected one in [0, {})",
@@ -115,15 +139,23 @@ SequenceSource::Place SequenceSource::place_of(std::int64_t index) const {
                   num_sequences());
   const auto after = std::ranges::upper_bound(first_sequence_, index);
   const auto i = static_cast<std::size_t>(after - first_sequence_.begin()) - 1;
-  const std::int64_t begin =
-      parts_[i].begin + (index - first_sequence_[i]) * options_.sequence_length;
-  return {.corpus = *parts_[i].corpus,
+  return {.part = i, .index = index - first_sequence_[i]};
+}
+
+SequenceSource::Place SequenceSource::place_of(const Numbered& sequence) const {
+  const CorpusPart& part = parts_[sequence.part];
+  const std::int64_t begin = part.begin + sequence.index * options_.sequence_length;
+  return {.corpus = *part.corpus,
           .begin = begin,
-          .num_labels = std::min(options_.sequence_length, parts_[i].end - 1 - begin)};
+          .num_labels = std::min(options_.sequence_length, part.end - 1 - begin)};
 }
 
 std::int64_t SequenceSource::num_valid_labels(std::int64_t index) const {
-  const Place place = place_of(index);
+  const Numbered sequence = numbered(index);
+  if (packed_[sequence.part] != nullptr) {
+    return packed_[sequence.part]->num_valid_labels(sequence.index);
+  }
+  const Place place = place_of(sequence);
   if (!options_.mask_boundary) {
     return place.num_labels;
   }
@@ -149,7 +181,7 @@ void SequenceSource::check_ids(const Corpus& corpus,
 }
 
 void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const {
-  const Place place = place_of(index);
+  const Numbered sequence = numbered(index);
   const auto length = static_cast<std::size_t>(options_.sequence_length);
   TESSERA_REQUIRE(out.inputs.size() == length && out.labels.size() == length &&
                       out.positions.size() == length && out.documents.size() == length,
@@ -160,6 +192,11 @@ void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const 
                   out.positions.size(),
                   out.documents.size(),
                   length);
+  if (packed_[sequence.part] != nullptr) {
+    packed_[sequence.part]->read(sequence.index, out);
+    return;
+  }
+  const Place place = place_of(sequence);
   const auto num_labels = static_cast<std::size_t>(place.num_labels);
   const std::int64_t last = place.begin + place.num_labels;
   place.corpus.read(place.begin, out.inputs.first(num_labels));

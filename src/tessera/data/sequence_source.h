@@ -9,6 +9,9 @@
 
 namespace tessera {
 
+class PackedConversations;
+struct Packing;
+
 // The label of a token whose prediction does not count in the loss.
 inline constexpr std::int32_t kIgnoredLabel = -1;
 
@@ -20,6 +23,7 @@ struct SequenceOptions {
   // The last sequence of a part may have fewer than T labels, each token but the first is a label
   // once; behind them are inputs of 0 whose labels do not count.
   bool keep_tail = false;
+  std::int32_t padding = 0;          // the input behind the conversations of a sequence
 };
 
 // One sequence, written into the caller's memory; every span has T elements.
@@ -53,12 +57,12 @@ CorpusSplit split_corpus(std::shared_ptr<const Corpus> corpus, double validation
 // Cuts parts of corpora into sequences of T inputs. Sequence i of a part is its tokens i*T to
 // i*T + T, so that its last label is the first input of the next; the sequences of a part follow
 // those of the part before. What is left at a part's end is dropped, unless keep_tail is set.
-// Without document_mask, positions run from 0 to T-1 and all documents
-// are 0.
+// Without document_mask, positions run from 0 to T-1 and all documents are 0. Conversations are
+// packed instead (PackedConversations).
 class SequenceSource {
  public:
-  // Errors: kInvalidConfig if T < 1; kInvalidData if a part has fewer than T + 1 tokens (2
-  // with keep_tail).
+  // Errors: kInvalidConfig if T < 1; kInvalidData if a part has fewer than T + 1 tokens (2 with
+  // keep_tail), or none of conversations.
   SequenceSource(std::vector<CorpusPart> parts, const SequenceOptions& options);
   SequenceSource(TokenStream stream, const SequenceOptions& options);
 
@@ -74,6 +78,9 @@ class SequenceSource {
   // Documents that have a token in the parts.
   std::int64_t num_documents() const;
 
+  // Of the parts that hold conversations; all 0 without.
+  Packing packing() const;
+
   // Labels of sequence `index` that count in the loss. O(log documents).
   // Errors: kInvalidArgument unless 0 <= index < num_sequences().
   std::int64_t num_valid_labels(std::int64_t index) const;
@@ -84,19 +91,28 @@ class SequenceSource {
   void read(std::int64_t index, const SequenceBuffers& out) const;
 
  private:
-  // The corpus of a sequence and its first token there.
+  // A corpus and a token there.
   struct Place {
     const Corpus& corpus;
     std::int64_t begin;
     std::int64_t num_labels;
   };
 
-  Place place_of(std::int64_t index) const;
+  // A part and the number of a sequence in it.
+  struct Numbered {
+    std::size_t part;
+    std::int64_t index;
+  };
+
+  Numbered numbered(std::int64_t index) const;
+  Place place_of(const Numbered& sequence) const;
   void check_ids(const Corpus& corpus,
                  std::int64_t first,
                  std::span<const std::int32_t> tokens) const;
 
   std::vector<CorpusPart> parts_;
+  // Of each part; null where it does not hold conversations. Shared by copies: they never change.
+  std::vector<std::shared_ptr<const PackedConversations>> packed_;
   SequenceOptions options_;
   std::vector<std::int64_t> first_sequence_;  // of each part, and the number of all
 };

@@ -140,7 +140,7 @@ std::optional<StretchReader::Cut> StretchReader::find_cut() const {
   if (at_end_) {
     return Cut{.size = buffer_.size(), .closes = true};
   }
-  return options_.format == TextFormat::kJsonl ? find_line_end() : find_text_cut();
+  return options_.format == TextFormat::kText ? find_text_cut() : find_line_end();
 }
 
 std::optional<StretchReader::Cut> StretchReader::find_line_end() const {

@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-// A piece of a file that can be encoded by itself: whole lines of JSONL, or text that ends where a
-// document does or where the encoder allows a cut.
+// A piece of a file that can be encoded by itself: whole lines of JSONL or chat, or text that ends
+// where a document does or where the encoder allows a cut.
 struct Stretch {
   std::size_t file = 0;
   std::string bytes;
@@ -25,7 +25,7 @@ struct Stretch {
   bool opens = true;             // its first byte begins a document
   bool closes = true;            // its last byte ends one (before a separator, if there is one)
   bool ends_file = false;        // nothing follows in the file
-  bool is_too_long = false;      // a line of JSONL above the limit begins with `bytes`
+  bool is_too_long = false;      // a line above the limit begins with `bytes`
   std::int64_t end_offset = 0;   // behind it, in the unpacked bytes of the file
   std::int64_t input_bytes = 0;  // read of all files so far, as they lie on disk
 

@@ -33,6 +33,7 @@ TokenStream tokenize_text_files(std::span<const std::filesystem::path> files,
   const ReadState end = encode_files(files, encoder, options, {}, sink);
   stream.tokens.seal();
   stream.num_skipped = end.num_skipped;
+  stream.holds_conversations = options.format == TextFormat::kChat;
   if (end.num_skipped > 0) {
     log_warning(describe_skipped(end));
   }

@@ -15,6 +15,7 @@ struct TokenStream {
   TokenFile tokens;                           // sealed
   std::vector<std::int64_t> document_starts;  // offset of each document's first token, increasing
   std::int64_t num_skipped = 0;               // broken lines that were left out
+  bool holds_conversations = false;           // whose tokens as_trained() marks
 };
 
 // The documents of `files`, in the order given, as encode_files() makes them; their tokens lie in a

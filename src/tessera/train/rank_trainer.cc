@@ -453,8 +453,11 @@ class RankTrainer {
       return;
     }
     if (num_labels_ == 0) {
-      warn(format("step {} is not applied: none of its labels counts (data.mask_boundary)",
-                  step.step));
+      warn(format("step {} is not applied: none of its labels counts ({})",
+                  step.step,
+                  config_.data.mask_boundary
+                      ? "data.mask_boundary"
+                      : "conversations whose answers lie behind data.sequence_length"));
       return;
     }
     not_finite_.push_back(step.step);

@@ -12,6 +12,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/data/encode_files.h"
+#include "tessera/data/packed_conversations.h"
 #include "tessera/data/token_stream.h"
 #include "tessera/train/text_encoder.h"
 #include "tessera/train/train_tokenizer.h"
@@ -35,8 +36,14 @@ bool is_text(const DataSource& source) {
   return source.format == DataFormat::kText || source.format == DataFormat::kJsonl;
 }
 
+TextFormat text_format(const DataSource& source) {
+  return source.format == DataFormat::kChat    ? TextFormat::kChat
+         : source.format == DataFormat::kJsonl ? TextFormat::kJsonl
+                                               : TextFormat::kText;
+}
+
 TextOptions text_options(const RunConfig& config, const DataSource& source) {
-  return {.format = source.format == DataFormat::kJsonl ? TextFormat::kJsonl : TextFormat::kText,
+  return {.format = text_format(source),
           .document_separator = source.document_separator.value_or(""),
           .field = source.field.value_or(""),
           .skip_broken = config.data.skip_broken,
@@ -56,8 +63,11 @@ std::shared_ptr<const Corpus> open_corpus(const RunConfig& config,
     const TokenType type = source.token_type == RawTokens::kU32 ? TokenType::kU32 : TokenType::kU16;
     return std::make_shared<const Corpus>(Corpus::open_tokens(files, type, tokenizer.eos()));
   }
+  const TextEncoder encoder = source.format == DataFormat::kChat
+                                  ? chat_encoder(tokenizer, config.data.chat_template)
+                                  : text_encoder(tokenizer);
   return std::make_shared<const Corpus>(
-      tokenize_text_files(files, text_encoder(tokenizer), text_options(config, source)));
+      tokenize_text_files(files, encoder, text_options(config, source)));
 }
 
 // For an encoder that keeps the texts, whose tokens nobody wants.
@@ -74,9 +84,10 @@ std::string training_text(const RunConfig& config) {
   for (const DataSource& source : data_sources(config.data)) {
     TESSERA_REQUIRE(is_text(source),
                     ErrorCode::kInvalidConfig,
-                    "{}: found tokens to train a tokenizer on ({}), expected text: name the "
-                    "tokenizer that made them in tokenizer.path",
+                    "{}: found {} to train a tokenizer on ({}), expected text: name the "
+                    "tokenizer of the model in tokenizer.path",
                     placed(config, "tokenizer.train_vocab"),
+                    source.format == DataFormat::kChat ? "conversations" : "tokens",
                     source.files.front());
     for (const std::filesystem::path& file : paths_of(source.files)) {
       // A line feed ends a pre-token, so no pair spans two texts.
@@ -105,6 +116,33 @@ std::string training_text(const RunConfig& config) {
                   "{} is empty: nothing to train on",
                   data_sources(config.data).front().files.front());
   return all;
+}
+
+void log_packing(const Packing& packing, const SequenceOptions& options) {
+  if (packing.conversations == 0) {
+    return;
+  }
+  log_info(
+      format("chat: {} conversations in {} sequences, {:.0f} % of their places filled; {} "
+             "labels count",
+             format_grouped(packing.conversations),
+             format_grouped(packing.sequences),
+             100.0 * static_cast<double>(packing.filled) / static_cast<double>(packing.places),
+             format_grouped(packing.labels)));
+  if (packing.cut > 0) {
+    log_warning(
+        format("{} of {} conversations are longer than data.sequence_length = {} and are "
+               "cut at the end; of {} of them no label that counts is left",
+               format_grouped(packing.cut),
+               format_grouped(packing.conversations),
+               options.sequence_length,
+               format_grouped(packing.cut_to_nothing)));
+  }
+  TESSERA_REQUIRE(packing.labels > 0,
+                  ErrorCode::kInvalidData,
+                  "no label of the conversations counts: their answers lie behind "
+                  "data.sequence_length = {}; set it higher",
+                  options.sequence_length);
 }
 
 }  // namespace
@@ -149,7 +187,8 @@ RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) 
   const SequenceOptions options = {.sequence_length = config.data.sequence_length,
                                    .document_mask = config.data.document_mask,
                                    .mask_boundary = config.data.mask_boundary,
-                                   .vocab = tokenizer.vocab_size()};
+                                   .vocab = tokenizer.vocab_size(),
+                                   .padding = tokenizer.eos().value_or(0)};
   std::vector<CorpusPart> train;
   std::vector<CorpusPart> validation;
   std::vector<double> weights;
@@ -197,6 +236,7 @@ RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) 
         format("; for validation: {} tokens", format_grouped(sequences.validation->num_tokens()));
   }
   log_info(line);
+  log_packing(sequences.train.packing(), options);
   return sequences;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tessera/tokenizer/scanner.h"
+#include "tessera/train/chat_template.h"
 
 namespace tessera {
 namespace {
@@ -45,6 +46,16 @@ TextEncoder text_encoder(const Tokenizer& tokenizer) {
       .bos = tokenizer.bos(),
       .eos = tokenizer.eos(),
       .cuts_after_words = tokenizer.has_spec() && cuts_after_words(tokenizer.spec())};
+}
+
+TextEncoder chat_encoder(const Tokenizer& tokenizer, ChatTemplateName name) {
+  TextEncoder encoder = text_encoder(tokenizer);
+  encoder.encode_conversation = [chat = ChatTemplate(tokenizer, name)](
+                                    std::span<const Message> messages,
+                                    std::vector<std::int32_t>& tokens) {
+    chat.encode(messages, tokens);
+  };
+  return encoder;
 }
 
 }  // namespace tessera

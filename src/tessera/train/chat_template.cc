@@ -1,0 +1,179 @@
+#include "tessera/train/chat_template.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/tokenizer/utf8.h"
+
+namespace tessera {
+namespace {
+
+// Indices into control_tokens().
+enum Llama3 : std::size_t { kBegin, kStartHeader, kEndHeader, kEndOfTurn };
+
+enum Chatml : std::size_t { kStart, kEnd };
+
+constexpr std::array<std::string_view, 4> kLlama3Tokens = {
+    "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+constexpr std::array<std::string_view, 2> kChatmlTokens = {"<|im_start|>", "<|im_end|>"};
+
+std::span<const std::string_view> control_tokens(ChatTemplateName name) {
+  if (name == ChatTemplateName::kLlama3) {
+    return kLlama3Tokens;
+  }
+  return kChatmlTokens;
+}
+
+// Only special tokens: others are found in text, where a message could forge them.
+std::optional<std::int32_t> find_special(const Tokenizer& tokenizer, std::string_view name) {
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.is_special(id) && tokenizer.spelling(id) == name) {
+      return id;
+    }
+  }
+  return std::nullopt;
+}
+
+// "<|im_start|> and <|im_end|>": those that the tokenizer lacks.
+std::string missing_tokens(const Tokenizer& tokenizer, ChatTemplateName name) {
+  std::vector<std::string_view> missing;
+  for (const std::string_view token : control_tokens(name)) {
+    if (!find_special(tokenizer, token)) {
+      missing.push_back(token);
+    }
+  }
+  std::string text;
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == missing.size() ? " and " : ", ";
+    text += missing[i];
+  }
+  return text;
+}
+
+ChatTemplateName choose(const Tokenizer& tokenizer, ChatTemplateName name) {
+  if (name != ChatTemplateName::kAuto) {
+    const std::string missing = missing_tokens(tokenizer, name);
+    TESSERA_REQUIRE(
+        missing.empty(),
+        ErrorCode::kInvalidConfig,
+        "data.chat_template = \"{}\": found a tokenizer without the special token{} {}: "
+        "take the tokenizer of a chat model, or add {} to it as special",
+        to_string(name),
+        missing.find(' ') == std::string::npos ? "" : "s",
+        missing,
+        missing.find(' ') == std::string::npos ? "it" : "them");
+    return name;
+  }
+  const std::string llama3 = missing_tokens(tokenizer, ChatTemplateName::kLlama3);
+  const std::string chatml = missing_tokens(tokenizer, ChatTemplateName::kChatml);
+  TESSERA_REQUIRE(llama3.empty() || chatml.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "data.chat_template = \"auto\": found a tokenizer without the special tokens of "
+                  "a chat template (llama3 lacks {}; chatml lacks {}): take the tokenizer of a "
+                  "chat model",
+                  llama3,
+                  chatml);
+  TESSERA_REQUIRE(!llama3.empty() || !chatml.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "data.chat_template = \"auto\": found the special tokens of llama3 and of chatml "
+                  "in the tokenizer, expected those of one: set data.chat_template");
+  return llama3.empty() ? ChatTemplateName::kLlama3 : ChatTemplateName::kChatml;
+}
+
+// What Python's str.isspace() is true of.
+bool is_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+         c == 0x205f || c == 0x3000;
+}
+
+}  // namespace
+
+std::string_view trim(std::string_view text) {
+  std::size_t begin = text.size();
+  std::size_t end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Sequence next = front_utf8(text.substr(at));
+    const bool is_blank =
+        next.status == Utf8Status::kComplete && is_space(code_point_of(text.substr(at, next.size)));
+    if (!is_blank) {
+      begin = std::min(begin, at);
+      end = at + next.size;
+    }
+    at += next.size;
+  }
+  return begin < end ? text.substr(begin, end - begin) : std::string_view();
+}
+
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, ChatTemplateName name)
+    : tokenizer_(tokenizer), name_(choose(tokenizer, name)) {
+  for (const std::string_view token : control_tokens(name_)) {
+    control_.push_back(*find_special(tokenizer_, token));
+  }
+}
+
+void ChatTemplate::encode(std::span<const Message> messages, std::vector<std::int32_t>& out) const {
+  if (name_ == ChatTemplateName::kLlama3) {
+    out.push_back(control_[kBegin]);
+  }
+  for (const Message& message : messages) {
+    if (name_ == ChatTemplateName::kLlama3) {
+      put_llama3(message, out);
+    } else {
+      put_chatml(message, out);
+    }
+  }
+}
+
+void ChatTemplate::put_llama3(const Message& message, std::vector<std::int32_t>& out) const {
+  const std::string_view content = trim(message.content);
+  out.push_back(control_[kStartHeader]);
+  put_text(to_string(message.role), false, out);
+  out.push_back(control_[kEndHeader]);
+  if (message.role == Role::kAssistant) {
+    put_text("\n\n", false, out);
+    put_text(content, true, out);
+    out.push_back(as_trained(control_[kEndOfTurn]));
+  } else {
+    put_text("\n\n" + std::string(content), false, out);
+    out.push_back(control_[kEndOfTurn]);
+  }
+}
+
+void ChatTemplate::put_chatml(const Message& message, std::vector<std::int32_t>& out) const {
+  const std::string header = std::string(to_string(message.role)) + "\n";
+  out.push_back(control_[kStart]);
+  if (message.role == Role::kAssistant) {
+    put_text(header, false, out);
+    put_text(message.content, true, out);
+    out.push_back(as_trained(control_[kEnd]));
+  } else {
+    put_text(header + message.content, false, out);
+    out.push_back(control_[kEnd]);
+  }
+  put_text("\n", false, out);
+}
+
+void ChatTemplate::put_text(std::string_view text,
+                            bool trained,
+                            std::vector<std::int32_t>& out) const {
+  if (text.empty()) {
+    return;
+  }
+  const std::size_t before = out.size();
+  tokenizer_.encode(text, out);
+  for (std::size_t i = before; i < out.size(); ++i) {
+    TESSERA_REQUIRE(!tokenizer_.is_special(out[i]),
+                    ErrorCode::kUnsupported,
+                    "the tokenizer makes its special token {} of a text: a message could forge the "
+                    "marks of a conversation; expected one that does so only when asked",
+                    tokenizer_.spelling(out[i]));
+    out[i] = trained ? as_trained(out[i]) : out[i];
+  }
+}
+
+}  // namespace tessera
