@@ -23,7 +23,7 @@ struct SequenceOptions {
   // The last sequence of a part may have fewer than T labels, each token but the first is a label
   // once; behind them are inputs of 0 whose labels do not count.
   bool keep_tail = false;
-  std::int32_t padding = 0;          // the input behind the conversations of a sequence
+  std::int32_t padding = 0;  // the input behind the conversations of a sequence
 };
 
 // One sequence, written into the caller's memory; every span has T elements.
