@@ -35,7 +35,7 @@ CachedModel::CachedModel(const ModelDescription& model, const CachedModelOptions
       backend_(make_cpu_backend(options.threads)),
       parameters_(parameter_inits(generation_graph(model, 1, options.dtype, options.batch))),
       piece_{.tokens = std::min(options.chunk, options.sequence_length),
-             .program = compile(model, piece_.tokens)},
+             .program = compile(model, std::min(options.chunk, options.sequence_length))},
       single_{.tokens = 1, .program = compile(model, 1)},
       lengths_(static_cast<std::size_t>(options.batch), 0),
       logits_(static_cast<std::size_t>(options.batch * model.vocab)) {
