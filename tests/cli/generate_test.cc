@@ -12,6 +12,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/tokenizer/utf8.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -137,6 +138,13 @@ TEST_F(GenerateTest, SaysWhyItEnded) {
   EXPECT_EQ(full.err,
             "info: the text has the 64 tokens that the model's sequences may have "
             "(data.sequence_length)\n");
+}
+
+// Nearly random tokens are bytes that seldom make a character.
+TEST_F(GenerateTest, WhateverTheTokensTheTextIsUtf8) {
+  const std::string wild = text({"--prompt=Line 7", "--temperature=50", "--tokens=60"});
+  EXPECT_EQ(valid_utf8_prefix(wild), wild.size());
+  EXPECT_THAT(wild, HasSubstr("\xEF\xBF\xBD"));
 }
 
 // Greedy tokens of a model that is sure of them are the same in both formats, wherever the weights

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/machine.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/config.h"
@@ -238,7 +239,8 @@ GenerationSpeed generate(const GenerateOptions& options,
        .batch = std::min(options.batch, static_cast<std::int64_t>(prompts.size())),
        .sequence_length = speed.sequence_length,
        .chunk = std::min(kMaxChunk, static_cast<std::int64_t>(std::bit_ceil(longest))),
-       .threads = static_cast<int>(config.run.threads)});
+       .threads = static_cast<int>(config.run.threads),
+       .memory_limit_bytes = free_memory_bytes()});
   load(model, checkpoint, config.train.dtype, dtype);
   for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
     std::vector<Sequence> sequences;
