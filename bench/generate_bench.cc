@@ -113,7 +113,7 @@ class Tessera {
 class Torch {
  public:
   Torch(std::int64_t batch, std::string_view dtype)
-      : process_("torch_generate.py",
+      : process_(TESSERA_SOURCE_DIR "/bench/peers/torch_generate.py",
                  {{"dim", model_config().dim},
                   {"layers", model_config().layers},
                   {"heads", model_config().heads},

@@ -195,7 +195,7 @@ std::int64_t own_peak_bytes(const std::string& self, const Case& test, std::stri
 class Peer {
  public:
   Peer(const Case& test, std::string_view dtype)
-      : process_("torch_llama.py",
+      : process_(TESSERA_SOURCE_DIR "/bench/peers/torch_llama.py",
                  {{"dim", test.model.dim},
                   {"layers", test.model.layers},
                   {"heads", test.model.heads},

@@ -12,6 +12,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/tokenizer/utf8.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -137,6 +138,30 @@ TEST_F(GenerateTest, SaysWhyItEnded) {
   EXPECT_EQ(full.err,
             "info: the text has the 64 tokens that the model's sequences may have "
             "(data.sequence_length)\n");
+}
+
+// Nearly random tokens are bytes that seldom make a character.
+TEST_F(GenerateTest, WhateverTheTokensTheTextIsUtf8) {
+  const std::string wild = text({"--prompt=Line 7", "--temperature=50", "--tokens=60"});
+  EXPECT_EQ(valid_utf8_prefix(wild), wild.size());
+  EXPECT_THAT(wild, HasSubstr("\xEF\xBF\xBD"));
+}
+
+// Greedy tokens of a model that is sure of them are the same in both formats, wherever the weights
+// come from.
+TEST_F(GenerateTest, RunsInEitherFormat) {
+  const std::string in_f32 = text({"--prompt=Line 7", "--temperature=0", "--tokens=6"});
+  EXPECT_EQ(text({"--prompt=Line 7", "--temperature=0", "--tokens=6", "--dtype=bf16"}), in_f32);
+  ASSERT_EQ(
+      train("b", {"--train.steps=100", "--data.sequence_length=64", "--train.dtype=bf16"}).code, 0);
+  const auto of_b = [&](std::vector<std::string> options) {
+    options.insert(options.begin(),
+                   {"generate", "b", "--prompt=Line 7", "--temperature=0", "--tokens=6"});
+    const Outcome outcome = tessera(std::move(options));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_EQ(of_b({"--dtype=f32"}), of_b({}));
 }
 
 TEST_F(GenerateTest, SpeedIsSaidOnRequest) {

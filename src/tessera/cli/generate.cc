@@ -41,17 +41,8 @@ CLI::Validator text_to_find() {
           ""};
 }
 
-}  // namespace
-
-void add_generate(CLI::App& app) {
-  CLI::App& command = *app.add_subcommand("generate", "Continue a prompt with a trained model");
-  // Shared with the callback, which lives as long as the command.
-  auto options = std::make_shared<GenerateOptions>();
-  command
-      .add_option("CHECKPOINT",
-                  options->checkpoint,
-                  "A checkpoint, or a run directory: its newest checkpoint")
-      ->required();
+// Where prompts come from, and where what follows them goes.
+void add_prompts(CLI::App& command, const std::shared_ptr<GenerateOptions>& options) {
   CLI::Option* const prompt =
       command.add_option("--prompt", options->prompt, "Text to continue; -: what stdin says");
   CLI::Option* const prompt_file =
@@ -79,6 +70,10 @@ void add_generate(CLI::App& app) {
       ->check(CLI::Range(std::int64_t{1}, kMaxBatch))
       ->capture_default_str()
       ->needs(prompts_file);
+}
+
+// How tokens are chosen, and where a continuation ends.
+void add_choice(CLI::App& command, const std::shared_ptr<GenerateOptions>& options) {
   command.add_option("--tokens", options->max_tokens, "Length of the continuation in tokens")
       ->check(CLI::Range(std::int64_t{1}, kMaxCount))
       ->capture_default_str();
@@ -116,6 +111,24 @@ void add_generate(CLI::App& app) {
                   "Ends the continuation before this text; may be given several times")
       ->check(text_to_find())
       ->allow_extra_args(false);
+  command.add_option("--seed", options->seed, "Same seed, same continuation")
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  CLI::App& command = *app.add_subcommand("generate", "Continue a prompt with a trained model");
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<GenerateOptions>();
+  command
+      .add_option("CHECKPOINT",
+                  options->checkpoint,
+                  "A checkpoint, or a run directory: its newest checkpoint")
+      ->required();
+  add_prompts(command, options);
+  add_choice(command, options);
   command
       .add_option_function<std::string>(
           "--dtype",
@@ -123,9 +136,6 @@ void add_generate(CLI::App& app) {
           "Of weights and caches, f32 or bf16; not given: as the model was trained")
       ->check(CLI::IsMember({"f32", "bf16"}));
   command.add_flag("--verbose", options->verbose, "Say how fast it was");
-  command.add_option("--seed", options->seed, "Same seed, same continuation")
-      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
-      ->capture_default_str();
   command.callback([options] {
     if (options->prompt == "-") {
       options->prompt_file = "-";

@@ -16,7 +16,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"

@@ -198,8 +198,8 @@ TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
                       "strides(1)) stream 0\n  }\n  segment 1"),
               HasSubstr("\"g\" takes bytes that were used before on stream comm without an event"));
   const std::vector<MemoryRow> rows = memory_by_category(parse_program(text));
-  EXPECT_EQ(rows[4].category, Category::kActivation);
-  EXPECT_EQ(rows[4].peak_bytes, 4 * 64);  // out, b, c, g
+  EXPECT_EQ(rows[5].category, Category::kActivation);
+  EXPECT_EQ(rows[5].peak_bytes, 4 * 64);  // out, b, c, g
 }
 
 // Against a look at every byte.

@@ -6,6 +6,7 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
+#include "tessera/base/units.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/train/step_program.h"
 
@@ -35,7 +36,7 @@ CachedModel::CachedModel(const ModelDescription& model, const CachedModelOptions
       backend_(make_cpu_backend(options.threads)),
       parameters_(parameter_inits(generation_graph(model, 1, options.dtype, options.batch))),
       piece_{.tokens = std::min(options.chunk, options.sequence_length),
-             .program = compile(model, piece_.tokens)},
+             .program = compile(model, std::min(options.chunk, options.sequence_length))},
       single_{.tokens = 1, .program = compile(model, 1)},
       lengths_(static_cast<std::size_t>(options.batch), 0),
       logits_(static_cast<std::size_t>(options.batch * model.vocab)) {
@@ -43,6 +44,14 @@ CachedModel::CachedModel(const ModelDescription& model, const CachedModelOptions
                 "the programs of a prompt and of a token keep their states at different places");
   const std::int64_t arena_bytes =
       std::max(piece_.program.arena_bytes, single_.program.arena_bytes);
+  TESSERA_REQUIRE(arena_bytes <= options.memory_limit_bytes,
+                  ErrorCode::kOutOfMemory,
+                  "the model with room for {} sequences of {} tokens needs {}, and may use {}: "
+                  "choose a smaller --batch, or --dtype=bf16",
+                  options.batch,
+                  options.sequence_length,
+                  format_bytes(arena_bytes),
+                  format_bytes(options.memory_limit_bytes));
   const std::shared_ptr<Arena> arena = backend_->allocate(arena_bytes);
   start(piece_, arena, arena_bytes);
   start(single_, arena, arena_bytes);

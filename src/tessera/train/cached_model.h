@@ -20,6 +20,7 @@ struct CachedModelOptions {
   std::int64_t sequence_length = 0;  // tokens that a sequence may have
   std::int64_t chunk = 1;            // tokens of a prompt that run at a time, at most
   int threads = 1;
+  std::int64_t memory_limit_bytes = INT64_MAX;
 };
 
 // A model that is fed sequences piece by piece and gives the logits after each: keys and values of
@@ -27,7 +28,8 @@ struct CachedModelOptions {
 // weights and caches.
 class CachedModel {
  public:
-  // The weights are zeros until `executor()` is filled. Errors: kOutOfMemory.
+  // The weights are zeros until `executor()` is filled. Errors: kOutOfMemory, also where weights
+  // and caches need more than the limit.
   CachedModel(const ModelDescription& model, const CachedModelOptions& options);
 
   // Holds the weights, parameters().

@@ -233,6 +233,14 @@ TEST_P(CachedModelTest, Bf16IsCloseToItselfWithoutACache) {
   EXPECT_LT(relative_difference(found->logits(0), expected.logits(tokens)), 0.03);
 }
 
+TEST(CachedModel, RefusesWhatDoesNotFit) {
+  const std::string message = error_of(ErrorCode::kOutOfMemory, [] {
+    CachedModel(description_of("llama3"),
+                {.batch = 4, .sequence_length = kLength, .memory_limit_bytes = 1024});
+  });
+  EXPECT_THAT(message, testing::HasSubstr("with room for 4 sequences of 40 tokens needs "));
+}
+
 TEST(CachedModel, RefusesMoreTokensThanASequenceHasRoomFor) {
   const auto model = cached(description_of("llama3"), {.sequence_length = kLength, .chunk = 8});
   const Tokens tokens = random_tokens(1, kLength + 1);

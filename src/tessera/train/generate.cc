@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/machine.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/config.h"
@@ -172,10 +173,13 @@ std::vector<Tokens> tokens_of(std::span<const Prompt> prompts,
   return tokens;
 }
 
-RunConfig config_of(const CheckpointReader& checkpoint, const GenerateOptions& options) {
-  RunConfig config = parse_run_config(checkpoint.meta().config, "the checkpoint's config");
-  config.train.dtype = options.dtype.value_or(config.train.dtype);
-  return resolve(config);
+// Of a checkpoint in bf16 the f32 masters are the weights of a model in f32.
+void load(CachedModel& model, const CheckpointReader& checkpoint, DType trained, DType dtype) {
+  if (trained == DType::kF32 && dtype == DType::kBF16) {
+    load_rounded(model.executor(), checkpoint);
+  } else {
+    load_state(model.executor(), model.parameters(), checkpoint);
+  }
 }
 
 }  // namespace
@@ -219,7 +223,9 @@ GenerationSpeed generate(const GenerateOptions& options,
                          const ContinuationSink& sink) {
   const std::filesystem::path path = require_checkpoint(options.checkpoint);
   const CheckpointReader checkpoint(path, {.verify = Verify::kOnLoad});
-  const RunConfig config = config_of(checkpoint, options);
+  const RunConfig config =
+      resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
+  const DType dtype = options.dtype.value_or(config.train.dtype);
   const ModelDescription description = resolve_model(config);
   const std::filesystem::path tokenizer_path = checkpoint_tokenizer(path, config.tokenizer.path);
   require_tokenizer(tokenizer_path, path, checkpoint.meta());
@@ -229,12 +235,13 @@ GenerationSpeed generate(const GenerateOptions& options,
   const auto longest = std::ranges::max(tokens, {}, &Tokens::size).size();
   CachedModel model(
       description,
-      {.dtype = config.train.dtype,
+      {.dtype = dtype,
        .batch = std::min(options.batch, static_cast<std::int64_t>(prompts.size())),
        .sequence_length = speed.sequence_length,
        .chunk = std::min(kMaxChunk, static_cast<std::int64_t>(std::bit_ceil(longest))),
-       .threads = static_cast<int>(config.run.threads)});
-  load_state(model.executor(), model.parameters(), checkpoint);
+       .threads = static_cast<int>(config.run.threads),
+       .memory_limit_bytes = free_memory_bytes()});
+  load(model, checkpoint, config.train.dtype, dtype);
   for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
     std::vector<Sequence> sequences;
     for (std::size_t i = first; i < std::min(first + model.batch(), prompts.size()); ++i) {

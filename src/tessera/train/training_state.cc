@@ -427,4 +427,34 @@ void load_state(Executor& executor,
   }
 }
 
+void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
+  checkpoint.load({});  // checks the files
+  constexpr std::size_t kBlock = std::size_t{1} << 20U;
+  std::vector<float> block;
+  for (const Binding& state : executor.program().states) {
+    if (executor.program()[state.tensor.buffer].category != Category::kParameter) {
+      continue;
+    }
+    const std::vector<std::int64_t> shape = bounds(state.tensor.type);
+    const ManifestTensor* source = checkpoint.find(state.name, TensorRole::kParameter);
+    TESSERA_REQUIRE(source != nullptr && source->dtype == DType::kF32 && source->shape == shape,
+                    ErrorCode::kInvalidData,
+                    "parameter \"{}\": found {} in the checkpoint, expected {}",
+                    state.name,
+                    source == nullptr ? "none" : describe(source->dtype, source->shape),
+                    describe(DType::kF32, shape));
+    const std::span<std::byte> bytes = executor.bytes(state);
+    auto* const rounded = reinterpret_cast<BFloat16*>(bytes.data());
+    const std::size_t count = bytes.size() / sizeof(BFloat16);
+    for (std::size_t done = 0; done < count; done += kBlock) {
+      block.resize(std::min(kBlock, count - done));
+      checkpoint.read(state.name,
+                      TensorRole::kParameter,
+                      static_cast<std::int64_t>(done),
+                      std::as_writable_bytes(std::span(block)));
+      std::ranges::transform(block, rounded + done, to_bfloat16);
+    }
+  }
+}
+
 }  // namespace tessera

@@ -85,4 +85,8 @@ void load_state(Executor& executor,
                 const StatePart& part = {},
                 int threads = 1);
 
+// Fills the bf16 parameters of a forward program from those of a checkpoint in f32, rounded.
+// Errors: kInvalidData for a tensor that the checkpoint lacks, or of another shape.
+void load_rounded(Executor& executor, const CheckpointReader& checkpoint);
+
 }  // namespace tessera

@@ -18,10 +18,12 @@
 #include "tessera/backend/cpu/kernel_test_util.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/ir/view.h"
+#include "tessera/ops/attention/attention.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
 #include "tessera/ops/layer_norm/layer_norm.h"
+#include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/rms_norm/rms_norm.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
@@ -156,12 +158,30 @@ void add_elementwise(DType t, const std::string& suffix, std::vector<Case>& case
                             {TestTensor(DType::kI64, {kExactSumWords})}));
 }
 
+// What runs while a text is generated: products of few rows, attention of one position.
+void add_generation(DType t, const std::string& suffix, std::vector<Case>& cases) {
+  cases.push_back(make_case("linear_" + suffix,
+                            MatmulAttrs{.transpose_b = true, .dtype = t},
+                            {TestTensor::normal(t, {3, kWidth}, 1), rows(t, 2)},
+                            {TestTensor(t, {3, kRows})}));
+  const TestTensor keys = TestTensor::normal(t, {2, 300, 2, 38}, 2);
+  const TestTensor query_ids(DType::kI32, {2, 1});
+  const TestTensor key_ids(DType::kI32, {2, 300});
+  cases.push_back(make_case(
+      "attention_" + suffix,
+      AttentionAttrs{.scale = 0.2},
+      {TestTensor::normal(t, {2, 1, 6, 38}, 1), keys, keys, query_ids, key_ids, query_ids, key_ids},
+      {TestTensor(t, {2, 1, 6, 38}), TestTensor(DType::kF32, {2, 6, 1})}));
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   add_norms(DType::kF32, "f32", cases);
   add_norms(DType::kBF16, "bf16", cases);
   add_elementwise(DType::kF32, "f32", cases);
   add_elementwise(DType::kBF16, "bf16", cases);
+  add_generation(DType::kF32, "f32", cases);
+  add_generation(DType::kBF16, "bf16", cases);
   const TestTensor f32 = rows(DType::kF32, 1);
   const TestTensor bf16 = rows(DType::kBF16, 2);
   cases.push_back(
@@ -324,6 +344,25 @@ std::vector<Case> sliceable_cases() {
     return item.name.starts_with("sum_squares") || item.name.starts_with("rope_table");
   });
   return cases;
+}
+
+TEST(ThinProduct, ARowDoesNotDependOnTheOthers) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const MatmulAttrs attrs{.transpose_b = true};
+    const TestTensor a = TestTensor::normal(dtype, {4, kWidth}, 1);
+    Tensors in = {a, rows(dtype, 2)};
+    const TestTensor whole = run_kernel(attrs, 2, in, {TestTensor(DType::kF32, {4, kRows})})[0];
+    for (std::size_t row = 0; row < 4; ++row) {
+      in[0] = TestTensor(dtype, {1, kWidth});
+      for (std::size_t i = 0; i < static_cast<std::size_t>(kWidth); ++i) {
+        in[0].set(i, a.get(row * static_cast<std::size_t>(kWidth) + i));
+      }
+      const TestTensor alone = run_kernel(attrs, 2, in, {TestTensor(DType::kF32, {1, kRows})})[0];
+      for (std::size_t i = 0; i < static_cast<std::size_t>(kRows); ++i) {
+        ASSERT_EQ(alone.get(i), whole.get(row * static_cast<std::size_t>(kRows) + i));
+      }
+    }
+  }
 }
 
 constexpr auto kCaseName = [](const auto& info) { return info.param.name; };
