@@ -189,6 +189,28 @@ TEST_F(ChatTest, BadInputIsNamed) {
                         "data.sequence_length = 48; set it higher"));
 }
 
+// Written by tests/golden/make_chat_goldens.py: PyTorch's loss in f64, of each conversation by
+// itself.
+TEST_F(ChatTest, FineTuningBeginsAtTheLossThatPyTorchComputes) {
+  const std::string golden = std::string(TESSERA_SOURCE_DIR) + "/tests/golden/chat/";
+  write_test_file(path("tune.toml"),
+                  format("[run]\ndir = \"tune\"\nthreads = 1\n[model]\nweights = \"{0}model\"\n"
+                         "[tokenizer]\npath = \"{0}model/tokenizer.json\"\n"
+                         "[data]\nfiles = [\"{0}chat.jsonl\"]\nformat = \"chat\"\n"
+                         "sequence_length = 128\nshuffle = false\n"
+                         "[train]\nsteps = 1\nglobal_batch = 4\nmicrobatch = 2\n"
+                         "[schedule]\nwarmup = 1\ndecay_ratio = 0.0\n",
+                         golden));
+  const Json expected = Json::parse(read_file(golden + "loss.json"));
+  for (const std::string ranks : {"1", "2"}) {
+    const Outcome outcome =
+        tessera({"train", "tune.toml", "--run.dir=tune" + ranks, "--parallel.ranks=" + ranks});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NEAR(
+        losses("tune" + ranks).at(0), expected["loss"], 1e-6 * expected["loss"].get<double>());
+  }
+}
+
 TEST_F(ChatTest, TheExampleNeedsAModelAndNothingElse) {
   const Outcome outcome =
       tessera({"train", std::string(TESSERA_SOURCE_DIR) + "/configs/runs/chat.toml"});

@@ -135,11 +135,13 @@ TEST(ChatTemplate, AutoAsksWhereBothWouldDo) {
 // Nothing keeps a tokenizer's file from naming a token special that text is merged to.
 TEST(ChatTemplate, RefusesATokenizerThatLetsTextForgeMarks) {
   TokenizerSpec spec = tokenizer_with(kChatml).spec();
-  const std::string word = spec.tokens[400];
+  const std::string word = " the";
+  const auto id =
+      static_cast<std::int32_t>(std::ranges::find(spec.tokens, word) - spec.tokens.begin());
   spec.added.insert(spec.added.begin(),
-                    {.id = 400, .content = word, .special = true, .normalized = false});
+                    {.id = id, .content = word, .special = true, .normalized = false});
   const Tokenizer tokenizer(spec);
-  ASSERT_THAT(tokenizer.encode(word), ElementsAre(400));
+  ASSERT_THAT(tokenizer.encode(word), ElementsAre(id));
   const ChatTemplate chat(tokenizer, ChatTemplateName::kChatml);
   const std::vector<Message> messages = {{.role = Role::kAssistant, .content = word}};
   std::vector<std::int32_t> tokens;
