@@ -10,14 +10,12 @@
 #include "tessera/base/machine.h"
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/config/config.h"
 #include "tessera/tokenizer/utf8.h"
 #include "tessera/train/cached_model.h"
-#include "tessera/train/resolve.h"
-#include "tessera/train/resume.h"
-#include "tessera/train/run_data.h"
 #include "tessera/train/sampler.h"
 #include "tessera/train/stop_filter.h"
+#include "tessera/train/trained_model.h"
+#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
@@ -221,34 +219,28 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
 GenerationSpeed generate(const GenerateOptions& options,
                          std::span<const Prompt> prompts,
                          const ContinuationSink& sink) {
-  const std::filesystem::path path = require_checkpoint(options.checkpoint);
-  const CheckpointReader checkpoint(path, {.verify = Verify::kOnLoad});
-  const RunConfig config =
-      resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
+  const TrainedModel trained = open_trained_model(options.checkpoint);
+  const RunConfig& config = trained.config;
   const DType dtype = options.dtype.value_or(config.train.dtype);
-  const ModelDescription description = resolve_model(config);
-  const std::filesystem::path tokenizer_path = checkpoint_tokenizer(path, config.tokenizer.path);
-  require_tokenizer(tokenizer_path, path, checkpoint.meta());
-  const Tokenizer tokenizer = load_tokenizer(tokenizer_path, description.vocab);
   GenerationSpeed speed{.sequence_length = config.data.sequence_length};
-  std::vector<Tokens> tokens = tokens_of(prompts, tokenizer, speed.sequence_length);
+  std::vector<Tokens> tokens = tokens_of(prompts, trained.tokenizer, speed.sequence_length);
   const auto longest = std::ranges::max(tokens, {}, &Tokens::size).size();
   CachedModel model(
-      description,
+      trained.model,
       {.dtype = dtype,
        .batch = std::min(options.batch, static_cast<std::int64_t>(prompts.size())),
        .sequence_length = speed.sequence_length,
        .chunk = std::min(kMaxChunk, static_cast<std::int64_t>(std::bit_ceil(longest))),
        .threads = static_cast<int>(config.run.threads),
        .memory_limit_bytes = free_memory_bytes()});
-  load(model, checkpoint, config.train.dtype, dtype);
+  load(model, *trained.weights, config.train.dtype, dtype);
   for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
     std::vector<Sequence> sequences;
     for (std::size_t i = first; i < std::min(first + model.batch(), prompts.size()); ++i) {
       if (sink.text) {
         sink.text(i, prompts[i].text);
       }
-      sequences.emplace_back(options, tokenizer, std::move(tokens[i]));
+      sequences.emplace_back(options, trained.tokenizer, std::move(tokens[i]));
     }
     Group(model, speed.sequence_length, sink).run(sequences, first, speed);
   }
