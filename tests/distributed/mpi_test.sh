@@ -33,14 +33,15 @@ esac
 
 declare -i failures=0
 # check NAME done|failed|any NUM_RANKS TEXT: runs mpi_ranks NAME, which must end in that way, with
-# TEXT from that many ranks. A failed run ends with a rank's exit code, 5, or with 9, where MPICH's
-# mpirun was quicker to kill the next rank; one that hangs is ended, with 124.
+# TEXT from that many ranks. A failed run ends with a rank's exit code, 5, or with 9 or 1, where
+# MPICH's mpirun was quicker to kill or to hang up on the next rank; one that hangs is ended, with
+# 124.
 check() {
   local output code=0 end said
   output=$(timeout 240 "${launch[@]}" -n "$ranks" "$build/tests/mpi_ranks" "$1" 2>&1) || code=$?
   case $code in
     0) end=done ;;
-    5 | 9) end=failed ;;
+    1 | 5 | 9) end=failed ;;
     *) end=wrong ;;
   esac
   [[ $2 == any && $code != 124 ]] && end=any
