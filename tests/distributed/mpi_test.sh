@@ -33,15 +33,16 @@ esac
 
 declare -i failures=0
 # check NAME done|failed|any NUM_RANKS TEXT: runs mpi_ranks NAME, which must end in that way, with
-# TEXT from that many ranks. A failed run ends with a rank's exit code, 5, or with 9 or 1, where
-# MPICH's mpirun was quicker to kill or to hang up on the next rank; one that hangs is ended, with
-# 124.
+# TEXT from that many ranks. A failed run ends with a rank's exit code, 5, or with 9, where MPICH's
+# mpirun was quicker to kill the next rank, or with 1, where it says that it hung up on it; one that
+# hangs is ended, with 124.
 check() {
   local output code=0 end said
   output=$(timeout 240 "${launch[@]}" -n "$ranks" "$build/tests/mpi_ranks" "$1" 2>&1) || code=$?
   case $code in
     0) end=done ;;
-    1 | 5 | 9) end=failed ;;
+    5 | 9) end=failed ;;
+    1) [[ $output == *"Hangup (signal 1)"* ]] && end=failed || end=wrong ;;
     *) end=wrong ;;
   esac
   [[ $2 == any && $code != 124 ]] && end=any
