@@ -23,7 +23,7 @@ namespace {
 // Large enough that a disk works at full speed with a few of them in flight.
 constexpr std::size_t kChunkBytes = std::size_t{8} << 20U;
 // One copies what is not aligned while two keep the disk busy.
-constexpr std::size_t kNumWriters = 3;
+constexpr std::size_t kNumWriters = 2;
 constexpr std::size_t kLargePage = std::size_t{2} << 20U;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
