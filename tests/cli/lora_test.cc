@@ -19,7 +19,8 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-const std::string kWeights = "--model.weights=base";
+const std::vector<std::string> kWeights = {
+    "--model.weights=base", "--schedule.warmup=0", "--schedule.decay_ratio=0"};
 
 class LoraTest : public TrainingTest {
  protected:
@@ -29,9 +30,14 @@ class LoraTest : public TrainingTest {
     EXPECT_EQ(tessera({"checkpoint", "export", "a", "base"}).code, 0);
   }
 
-  Outcome train_adapters(const std::string& run, std::vector<std::string> overrides = {}) const {
-    overrides.insert(overrides.begin(), {kWeights, "--lora.rank=2", "--lora.alpha=4"});
+  Outcome train_on_base(const std::string& run, std::vector<std::string> overrides = {}) const {
+    overrides.insert(overrides.begin(), kWeights.begin(), kWeights.end());
     return train(run, std::move(overrides));
+  }
+
+  Outcome train_adapters(const std::string& run, std::vector<std::string> overrides = {}) const {
+    overrides.insert(overrides.begin(), {"--lora.rank=2", "--lora.alpha=4"});
+    return train_on_base(run, std::move(overrides));
   }
 
   double number(const std::string& run, std::size_t step, const char* key) const {
@@ -53,7 +59,7 @@ TEST_F(LoraTest, TrainsAdaptersAlone) {
   EXPECT_THAT(read_file(path("b/config.toml")),
               AllOf(HasSubstr("alpha = 4.0\n"), HasSubstr("targets = [\"wq\", \"wk\", \"wv\"")));
   // B starts at zero: the first loss is that of the base, to the bit.
-  ASSERT_EQ(train("c", {kWeights, "--train.steps=1"}).code, 0);
+  ASSERT_EQ(train_on_base("c", {"--train.steps=1"}).code, 0);
   EXPECT_EQ(number("b", 0, "loss"), number("c", 0, "loss"));
   EXPECT_LT(number("b", 0, "grad_norm"), number("c", 0, "grad_norm"));
   // What differs between two of its checkpoints is adapters.
@@ -100,7 +106,7 @@ TEST_F(LoraTest, GoesOnUnderAnotherLayoutAndGoesOutMerged) {
 
 TEST_F(LoraTest, Explains) {
   const Outcome outcome =
-      tessera({"explain", "run.toml", "--run.dir=e", kWeights, "--lora.rank=2"});
+      tessera({"explain", "run.toml", "--run.dir=e", kWeights[0], "--lora.rank=2"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr(" of them frozen\n"));
   EXPECT_THAT(outcome.out, HasSubstr("(6N, 4N of what is frozen,"));
@@ -136,7 +142,7 @@ TEST_F(LoraTest, RefusesWhatDoesNotFit) {
       "a",
       {},
       {"was made with no [lora], found lora.rank = 2,", "`tessera checkpoint export` them"});
-  const Outcome without = train("b", {kWeights});
+  const Outcome without = train_on_base("b");
   EXPECT_EQ(without.code, 2);
   EXPECT_THAT(without.err, HasSubstr("lora.targets = [\"wq\",\"wk\",\"wv\""));
   EXPECT_THAT(without.err, HasSubstr("found no [lora]"));

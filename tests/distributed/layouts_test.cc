@@ -341,8 +341,14 @@ TEST_P(FamilyLayoutTest, AgreesWithOneRank) {
 // Low-rank adapters of all weights, or of some, in place of training everything.
 ModelDescription adapted(const char* name, std::vector<std::string> targets) {
   const ModelFamily& family = model_family(name);
-  ModelDescription model = family.describe(
-      family.resolve({.name = name, .dim = 48, .layers = 3, .heads = 8, .ffn = 27, .vocab = 67}));
+  ModelDescription model = family.describe(family.resolve(
+      {.name = name,
+       .dim = 48,
+       .layers = 3,
+       .heads = 8,
+       .ffn = 27,
+       .vocab = 67,
+       .rotary_fraction = family.name == "neox" ? std::optional<double>(0.67) : std::nullopt}));
   model.adapters = {.rank = 3, .alpha = 6.0, .targets = std::move(targets)};
   return model;
 }

@@ -65,12 +65,13 @@ FactorRule factors(const CrossEntropyAttrs& attrs, Types in) {
   if (attrs.makes_head_gradient()) {
     results += ", (v z)";
   }
+  const bool sums_rows = !rows.empty() && (attrs.loss || attrs.makes_head_gradient());
   return parse_factor_rule(
       format("({0} z), (v z), ({0}), (){1} -> {2} | reduce {3} | whole z | rewrite v",
              rows,
              attrs.accumulate ? ", (v z)" : "",
              results,
-             factor_list(rows.empty() ? "v" : rows + " v")));
+             factor_list(sums_rows ? rows + " v" : "v")));
 }
 
 Collectives collectives(const CrossEntropyAttrs& attrs, Types in) {
