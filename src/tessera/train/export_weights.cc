@@ -20,6 +20,7 @@
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/train/merge_adapters.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
@@ -50,10 +51,15 @@ void make_output(const fs::path& output) {
 
 class WeightExport {
  public:
+  // `model` is that of the checkpoint.
   WeightExport(const CheckpointReader& checkpoint,
+               const ModelDescription& model,
                std::vector<HuggingFaceWeight> weights,
                const ExportOptions& options)
-      : checkpoint_(checkpoint), options_(options), weights_(std::move(weights)) {}
+      : checkpoint_(checkpoint),
+        options_(options),
+        weights_(std::move(weights)),
+        adapters_(checkpoint, model) {}
 
   void write() {
     const std::vector<std::vector<const HuggingFaceWeight*>> files = split();
@@ -117,6 +123,11 @@ class WeightExport {
     }
     SafetensorsWriter writer(path, tensors, {{"format", "pt"}});
     for (const HuggingFaceWeight* weight : weights) {
+      std::vector<std::string> parameters;
+      for (const HuggingFaceWeight::Part& part : weight->parts) {
+        parameters.push_back(part.parameter);
+      }
+      adapters_.load(parameters);
       if (weight->transposed) {
         copy_transposed(*weight, writer);
       } else {
@@ -137,6 +148,20 @@ class WeightExport {
             .out = out};
   }
 
+  // Loads stretches of rows from `row` on, one a read, each from `column` on, and merges adapters.
+  void load(const HuggingFaceWeight& weight,
+            std::int64_t row,
+            std::int64_t column,
+            std::span<const TensorRead> reads) {
+    checkpoint_.load(reads);
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      const PartRow ours = our_row(weight, row + static_cast<std::int64_t>(i));
+      adapters_.add(
+          weight.parts[ours.part].parameter,
+          {.row = ours.row, .first = column, .dtype = dtype(weight), .elements = reads[i].out});
+    }
+  }
+
   // Some rows at a time.
   void copy(const HuggingFaceWeight& weight, SafetensorsWriter& writer) {
     const std::int64_t size = weight.columns() * element_bytes(weight);
@@ -152,7 +177,7 @@ class WeightExport {
                              std::span(buffer_).subspan(static_cast<std::size_t>(i * size),
                                                         static_cast<std::size_t>(size))));
       }
-      checkpoint_.load(reads);
+      load(weight, row, 0, reads);
       writer.append(buffer_);
     }
   }
@@ -174,7 +199,7 @@ class WeightExport {
                  std::span(buffer_).subspan(static_cast<std::size_t>(row * count * size),
                                             static_cast<std::size_t>(count * size))));
       }
-      checkpoint_.load(reads);
+      load(weight, 0, column, reads);
       transposed_.resize(buffer_.size());
       transpose(count, rows, static_cast<std::size_t>(size));
       writer.append(transposed_);
@@ -198,6 +223,7 @@ class WeightExport {
   const CheckpointReader& checkpoint_;
   const ExportOptions& options_;
   std::vector<HuggingFaceWeight> weights_;
+  AdapterMerge adapters_;
   std::vector<std::byte> buffer_;
   std::vector<std::byte> transposed_;
 };
@@ -229,7 +255,7 @@ void export_weights(const ExportOptions& options) {
     log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }
   make_output(options.output);
-  WeightExport(checkpoint, family.hugging_face_weights(config.model), options).write();
+  WeightExport(checkpoint, model, family.hugging_face_weights(config.model), options).write();
   if (has_tokenizer) {
     export_tokenizer(tokenizer, options.output);
   }

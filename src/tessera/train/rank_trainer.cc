@@ -29,6 +29,7 @@
 #include "tessera/optim/schedule.h"
 #include "tessera/report/metrics_table.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/train/adapters.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
@@ -207,6 +208,7 @@ class RankTrainer {
     if (path.has_value()) {
       const CheckpointReader reader(
           *path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
+      require_same_adapters(*path, reader.meta(), model_);
       reader.require_model(model_.json, model_tensors(setup_.parameters));
       require_tokenizer(config_.tokenizer.path, *path, reader.meta());
       load_state(
@@ -291,7 +293,7 @@ class RankTrainer {
     }
     read_validation_losses();
     log_session_start(directory_,
-                      {.step = meta_.step, .parameters = num_parameters(setup_.parameters)});
+                      {.step = meta_.step, .parameters = count_parameters(setup_.parameters).all});
   }
 
   // Of the steps before this start, so that the best checkpoint is known without a file of its own.
@@ -506,7 +508,7 @@ class RankTrainer {
         static_cast<double>(config_.train.global_batch * config_.data.sequence_length) / seconds;
     const double flop_per_second =
         tokens_per_second * training_flop_per_token(model_,
-                                                    num_parameters(setup_.parameters),
+                                                    count_parameters(setup_.parameters),
                                                     config_.data.sequence_length);
     progress_->update(
         {.step = step.step,
