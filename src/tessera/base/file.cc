@@ -1,6 +1,7 @@
 #include "tessera/base/file.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -10,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -121,6 +121,13 @@ std::string_view MappedFile::text() const {
   return {reinterpret_cast<const char*>(data_), size_};
 }
 
+void read_ahead(std::span<const std::byte> bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t before = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
+  // Advice: where the system takes none, the bytes are read when they are used.
+  ::madvise(const_cast<std::byte*>(bytes.data()) - before, bytes.size() + before, MADV_WILLNEED);
+}
+
 void write_all(const FileDescriptor& file,
                std::string_view bytes,
                const std::filesystem::path& path) {
@@ -150,10 +157,6 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) {
     ::unlink(temporary_.c_str());
   }
-}
-
-void AtomicFile::write_direct(std::span<const std::span<const std::byte>> pieces) {
-  tessera::write_direct(file_, pieces, temporary_);
 }
 
 void AtomicFile::commit() {

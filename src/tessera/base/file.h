@@ -57,6 +57,9 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// Lets the system read bytes of a mapped file ahead of their use; of other memory it does nothing.
+void read_ahead(std::span<const std::byte> bytes);
+
 // Writes all of `bytes` at the file's position, whatever the system cuts short or interrupts.
 // Errors: kDeviceError naming `path` and the system's reason.
 void write_all(const FileDescriptor& file,
@@ -75,8 +78,10 @@ class AtomicFile {
 
   void write(std::string_view bytes) { write_all(file_, bytes, temporary_); }
 
-  // The same for all of a large file at once: the pieces, one behind the other (direct_file.h).
-  void write_direct(std::span<const std::span<const std::byte>> pieces);
+  // For a DirectWriter (direct_file.h) of all of a large file, and its errors.
+  const FileDescriptor& descriptor() const { return file_; }
+
+  const std::filesystem::path& temporary() const { return temporary_; }
 
   // fsync, rename, fsync of the directory.
   void commit();

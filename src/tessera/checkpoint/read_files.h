@@ -22,6 +22,8 @@ struct FileRead {
     std::span<std::byte> out = {};
     std::int64_t count = 0;
     std::function<void(std::span<const std::byte>)> take = {};
+    // What is wanted first is read first, as far as each file is read from its begin to its end.
+    std::int64_t order = 0;
 
     std::int64_t size() const { return take ? count : std::ssize(out); }
   };

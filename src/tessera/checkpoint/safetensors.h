@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/direct_file.h"
 #include "tessera/base/file.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/ir/dtype.h"
@@ -61,8 +63,8 @@ void verify(std::span<const SafetensorsTensor> tensors);
 // By falling element size, then in the order given, so that each one is aligned in a file.
 std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> tensors);
 
-// Replaces `path` atomically by a file with these tensors, in file order, without a copy of
-// their data. Errors: as verify(); kDeviceError naming the path and the system's reason (the old
+// Replaces `path` atomically by a file with these tensors, in file order, through
+// buffers of 32 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's reason (the old
 // file stays).
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,
@@ -77,14 +79,21 @@ class SafetensorsWriter {
                     std::span<const SafetensorsTensor> tensors,
                     const std::map<std::string, std::string>& metadata = {});
 
+  // Copies them, and returns before they are written.
+  // Errors: kInvalidArgument for more than the tensors have.
   void append(std::span<const std::byte> bytes);
 
-  // Errors: kInvalidArgument unless all bytes have come.
+  // Waits until all are written, and gives the buffers back. Errors: kInvalidArgument unless all
+  // bytes have come.
+  void finish();
+
+  // The file appears, finished if it is not.
   void commit();
 
  private:
   AtomicFile file_;
-  std::int64_t missing_bytes_ = 0;
+  std::size_t missing_bytes_ = 0;
+  std::unique_ptr<DirectWriter> writer_;
 };
 
 }  // namespace tessera

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -30,6 +30,9 @@ constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kAlignment = 8;
 // From here on data begin where direct access to the file can reach them.
 constexpr std::size_t kLargeFileBytes = std::size_t{1} << 20U;
+// What is read for its checksum and then written.
+constexpr std::size_t kPartBytes = std::size_t{1} << 20U;
+constexpr std::size_t kPartsAhead = 32;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
 
 // JSON text of `value`. Errors: kInvalidArgument if it holds a string that is not UTF-8.
@@ -119,21 +122,27 @@ FileDigest write_safetensors(const std::filesystem::path& path,
   verify(tensors);
   const std::vector<SafetensorsTensor> order = in_file_order(tensors);
   const std::string header = make_header(order, metadata);
-  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(header))};
-  for (const SafetensorsTensor& tensor : order) {
-    pieces.push_back(tensor.data);
-  }
   DigestBuilder digest;
   AtomicFile file(path);
-  {
-    // The checksum is made while the disk works.
-    const std::jthread hashing([&] {
-      for (const std::span<const std::byte> piece : pieces) {
-        digest.append(piece);
-      }
-    });
-    file.write_direct(pieces);
+  std::size_t size = header.size();
+  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(header))};
+  for (const SafetensorsTensor& tensor : order) {
+    size += tensor.data.size();
+    for (std::size_t at = 0; at < tensor.data.size(); at += kPartBytes) {
+      parts.push_back(tensor.data.subspan(at, std::min(kPartBytes, tensor.data.size() - at)));
+    }
   }
+  DirectWriter writer(file.descriptor(), size, file.temporary());
+  for (std::size_t i = 0, ahead = 0; i < parts.size(); ++i) {
+    // Weights that are imported lie in mapped files.
+    for (; ahead < std::min(i + kPartsAhead, parts.size()); ++ahead) {
+      read_ahead(parts[ahead]);
+    }
+    // What the checksum has brought to the caches is copied from there.
+    digest.append(parts[i]);
+    writer.append_in_place(parts[i]);
+  }
+  writer.finish();
   file.commit();
   return digest.digest();
 }
@@ -142,22 +151,37 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::span<const SafetensorsTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : file_(path) {
+  const std::string header = make_header(tensors, metadata);
+  missing_bytes_ = header.size();
   for (const SafetensorsTensor& tensor : tensors) {
-    missing_bytes_ += static_cast<std::int64_t>(num_bytes(tensor));
+    missing_bytes_ += num_bytes(tensor);
   }
-  file_.write(make_header(tensors, metadata));
+  writer_ = std::make_unique<DirectWriter>(file_.descriptor(), missing_bytes_, file_.temporary());
+  append(std::as_bytes(std::span(header)));
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
-  missing_bytes_ -= std::ssize(bytes);
-  file_.write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  TESSERA_REQUIRE(bytes.size() <= missing_bytes_,
+                  ErrorCode::kInvalidArgument,
+                  "{} bytes more than the tensors have",
+                  bytes.size() - missing_bytes_);
+  missing_bytes_ -= bytes.size();
+  writer_->append(bytes);
 }
 
-void SafetensorsWriter::commit() {
+void SafetensorsWriter::finish() {
   TESSERA_REQUIRE(missing_bytes_ == 0,
                   ErrorCode::kInvalidArgument,
                   "{} bytes of tensors have not come",
                   missing_bytes_);
+  if (writer_) {
+    writer_->finish();
+    writer_.reset();
+  }
+}
+
+void SafetensorsWriter::commit() {
+  finish();
   file_.commit();
 }
 
