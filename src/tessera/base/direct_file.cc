@@ -150,29 +150,26 @@ void DirectWriter::append(std::span<const std::byte> bytes) {
 }
 
 void DirectWriter::append_in_place(std::span<const std::byte> bytes) {
-  const std::size_t lead = round_up(position_, kDirectAlignment) - position_;
-  const bool is_aligned =
-      (reinterpret_cast<std::uintptr_t>(bytes.data()) + lead) % kDirectAlignment == 0;
-  if (!is_aligned || bytes.size() < lead + kMinInPlace) {
-    append(bytes);
-    return;
-  }
-  append(bytes.first(lead));
-  flush_slot();
-  bytes = bytes.subspan(lead);
-  const auto middle = bytes.first(bytes.size() / kDirectAlignment * kDirectAlignment);
-  if (run_.empty() || run_.data() + run_.size() != middle.data()) {
+  if (run_.empty() || run_.data() + run_.size() != bytes.data()) {
     flush_run();
-    run_ = middle;
-  } else {
-    run_ = {run_.data(), run_.size() + middle.size()};
+    const std::size_t lead = round_up(position_, kDirectAlignment) - position_;
+    const bool is_aligned =
+        (reinterpret_cast<std::uintptr_t>(bytes.data()) + lead) % kDirectAlignment == 0;
+    if (!is_aligned || bytes.size() < lead + kMinInPlace) {
+      append(bytes);
+      return;
+    }
+    append(bytes.first(lead));
+    flush_slot();
+    bytes = bytes.subspan(lead);
+    run_ = bytes.first(0);
   }
-  position_ += middle.size();
+  run_ = {run_.data(), run_.size() + bytes.size()};
+  position_ += bytes.size();
   while (run_.size() >= kChunkBytes) {
     push({.offset = position_ - run_.size(), .bytes = run_.first(kChunkBytes), .slot = {}});
     run_ = run_.subspan(kChunkBytes);
   }
-  append(bytes.subspan(middle.size()));
 }
 
 void DirectWriter::finish() {
@@ -220,10 +217,13 @@ void DirectWriter::flush_slot() {
 }
 
 void DirectWriter::flush_run() {
-  if (!run_.empty()) {
-    push({.offset = position_ - run_.size(), .bytes = run_, .slot = {}});
-    run_ = {};
+  const std::span<const std::byte> run = std::exchange(run_, {});
+  const std::size_t size = run.size() / kDirectAlignment * kDirectAlignment;
+  if (size > 0) {
+    push({.offset = position_ - run.size(), .bytes = run.first(size), .slot = {}});
   }
+  position_ -= run.size() - size;
+  append(run.subspan(size));
 }
 
 void DirectWriter::push(const Write& write) {

@@ -1,7 +1,6 @@
 #include "tessera/base/file.h"
 
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -119,13 +118,6 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 std::string_view MappedFile::text() const {
   return {reinterpret_cast<const char*>(data_), size_};
-}
-
-void read_ahead(std::span<const std::byte> bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const std::uintptr_t before = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
-  // Advice: where the system takes none, the bytes are read when they are used.
-  ::madvise(const_cast<std::byte*>(bytes.data()) - before, bytes.size() + before, MADV_WILLNEED);
 }
 
 void write_all(const FileDescriptor& file,

@@ -57,9 +57,6 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Lets the system read bytes of a mapped file ahead of their use; of other memory it does nothing.
-void read_ahead(std::span<const std::byte> bytes);
-
 // Writes all of `bytes` at the file's position, whatever the system cuts short or interrupts.
 // Errors: kDeviceError naming `path` and the system's reason.
 void write_all(const FileDescriptor& file,

@@ -29,6 +29,7 @@ struct CheckpointTensor {
   std::vector<std::int64_t> shape = {};   // of the whole
   std::optional<TensorSlice> slice = {};  // none: all of it
   std::span<const std::byte> data = {};
+  std::optional<FileSource> source = {};  // of `data`, where they are mapped
 };
 
 // Of its elements here, by dtype, shape and slice.

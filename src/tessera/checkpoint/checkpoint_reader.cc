@@ -258,7 +258,7 @@ void CheckpointReader::load(std::span<const TensorRead> reads) const {
               read.take(to, bytes);
               to += std::ssize(bytes);
             };
-            segment.order = static_cast<std::int64_t>(i);
+            segment.order = static_cast<std::int64_t>(i) + 1;
           } else {
             segment.out =
                 read.out.subspan(static_cast<std::size_t>(to), static_cast<std::size_t>(size));

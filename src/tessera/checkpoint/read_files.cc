@@ -51,11 +51,12 @@ struct Plan {
   std::vector<Piece> pieces;  // in the order of the chunks
 };
 
+bool is_in_order(const FileRead& file) {
+  return std::ranges::any_of(file.segments, [](const auto& segment) { return segment.order > 0; });
+}
+
 std::int64_t chunk_bytes(std::span<const FileRead> files) {
-  const bool in_order = std::ranges::any_of(files, [](const FileRead& file) {
-    return std::ranges::any_of(file.segments,
-                               [](const auto& segment) { return segment.order > 0; });
-  });
+  const bool in_order = std::ranges::any_of(files, is_in_order);
   const std::int64_t each = kAheadBytes / std::max<std::int64_t>(std::ssize(files), 1);
   return in_order ? std::clamp(each / kAlignment * kAlignment, kMinChunkBytes, kChunkBytes)
                   : kChunkBytes;
@@ -89,9 +90,9 @@ void add_ranges(std::vector<Chunk>& chunks,
   add_chunks(chunks, open, chunk_size);
 }
 
-// Puts the chunks in the order in which they are wanted: none comes before one of its file that
-// lies before it, and one that nothing wants comes with that.
-void put_in_order(Plan& plan) {
+// Puts the chunks in the order in which they are wanted. Of a file with a digest none comes before
+// one that lies before it, and one that nothing wants comes with that.
+void put_in_order(std::span<const FileRead> files, Plan& plan) {
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   const std::size_t count = plan.chunks.size();
   std::vector<std::int64_t> order(count, kNever);
@@ -99,7 +100,8 @@ void put_in_order(Plan& plan) {
     order[piece.chunk] = std::min(order[piece.chunk], piece.order);
   }
   for (std::size_t i = count; i-- > 1;) {
-    if (plan.chunks[i - 1].file == plan.chunks[i].file) {
+    const Chunk& chunk = plan.chunks[i];
+    if (plan.chunks[i - 1].file == chunk.file && files[chunk.file].digest) {
       order[i - 1] = std::min(order[i - 1], order[i]);
     }
   }
@@ -128,13 +130,14 @@ Plan make_plan(std::span<const FileRead> files) {
   Plan plan;
   const std::int64_t chunk_size = chunk_bytes(files);
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::size_t first = plan.chunks.size();
+    std::size_t first = plan.chunks.size();
+    // Then each segment has chunks of its own.
+    const bool one_by_one = !files[i].digest && is_in_order(files[i]);
     if (files[i].digest) {
       add_chunks(plan.chunks, {.file = i, .begin = 0, .end = files[i].size_bytes}, chunk_size);
-    } else {
+    } else if (!one_by_one) {
       add_ranges(plan.chunks, i, files[i], chunk_size);
     }
-    const auto own = std::span(plan.chunks).subspan(first);
     for (const FileRead::Segment& segment : files[i].segments) {
       TESSERA_REQUIRE(segment.offset >= 0 && segment.offset <= files[i].size_bytes - segment.size(),
                       ErrorCode::kInvalidArgument,
@@ -143,6 +146,15 @@ Plan make_plan(std::span<const FileRead> files) {
                       segment.offset,
                       files[i].size_bytes,
                       files[i].path.string());
+      if (one_by_one) {
+        first = plan.chunks.size();
+        add_chunks(plan.chunks,
+                   {.file = i,
+                    .begin = segment.offset / kAlignment * kAlignment,
+                    .end = segment.offset + segment.size()},
+                   chunk_size);
+      }
+      const auto own = std::span(plan.chunks).subspan(first);
       // The first chunk that ends behind the segment's begin.
       auto chunk = static_cast<std::size_t>(
           std::ranges::upper_bound(own, segment.offset, {}, &Chunk::end) - own.begin());
@@ -159,7 +171,7 @@ Plan make_plan(std::span<const FileRead> files) {
       }
     }
   }
-  put_in_order(plan);
+  put_in_order(files, plan);
   return plan;
 }
 

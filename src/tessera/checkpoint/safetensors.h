@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,12 +18,21 @@
 
 namespace tessera {
 
+// Where bytes of a mapped file come from.
+struct FileSource {
+  std::filesystem::path path;
+  std::int64_t size_bytes = 0;  // of the file
+  std::int64_t offset = 0;
+};
+
 // A named tensor in row-major order, little-endian. `data` is borrowed.
 struct SafetensorsTensor {
   std::string name = {};
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape = {};
   std::span<const std::byte> data = {};
+  std::optional<FileSource> source =
+      {};  // to write `data` past the page cache, where they are mapped
 };
 
 // The name of a dtype in the file format: "F32", "BF16", ...
@@ -64,8 +74,8 @@ void verify(std::span<const SafetensorsTensor> tensors);
 std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> tensors);
 
 // Replaces `path` atomically by a file with these tensors, in file order, through
-// buffers of 32 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's reason (the old
-// file stays).
+// buffers of 32 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's
+// reason (the old file stays).
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,
                              const std::map<std::string, std::string>& metadata = {});

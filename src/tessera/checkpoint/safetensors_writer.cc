@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -19,6 +21,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/file_digest.h"
+#include "tessera/checkpoint/read_files.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
@@ -26,13 +29,14 @@
 namespace tessera {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kAlignment = 8;
 // From here on data begin where direct access to the file can reach them.
 constexpr std::size_t kLargeFileBytes = std::size_t{1} << 20U;
 // What is read for its checksum and then written.
 constexpr std::size_t kPartBytes = std::size_t{1} << 20U;
-constexpr std::size_t kPartsAhead = 32;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
 
 // JSON text of `value`. Errors: kInvalidArgument if it holds a string that is not UTF-8.
@@ -125,23 +129,52 @@ FileDigest write_safetensors(const std::filesystem::path& path,
   DigestBuilder digest;
   AtomicFile file(path);
   std::size_t size = header.size();
-  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(header))};
   for (const SafetensorsTensor& tensor : order) {
     size += tensor.data.size();
-    for (std::size_t at = 0; at < tensor.data.size(); at += kPartBytes) {
-      parts.push_back(tensor.data.subspan(at, std::min(kPartBytes, tensor.data.size() - at)));
-    }
   }
   DirectWriter writer(file.descriptor(), size, file.temporary());
-  for (std::size_t i = 0, ahead = 0; i < parts.size(); ++i) {
-    // Weights that are imported lie in mapped files.
-    for (; ahead < std::min(i + kPartsAhead, parts.size()); ++ahead) {
-      read_ahead(parts[ahead]);
-    }
+  const auto put = [&](std::span<const std::byte> bytes, bool in_place) {
     // What the checksum has brought to the caches is copied from there.
-    digest.append(parts[i]);
-    writer.append_in_place(parts[i]);
+    for (std::size_t at = 0; at < bytes.size(); at += kPartBytes) {
+      const auto part = bytes.subspan(at, std::min(kPartBytes, bytes.size() - at));
+      digest.append(part);
+      in_place ? writer.append_in_place(part) : writer.append(part);
+    }
+  };
+  put(std::as_bytes(std::span(header)), true);
+  std::size_t next = 0;  // the tensor that is put next
+  const auto put_until = [&](std::size_t end) {
+    for (; next < end; ++next) {
+      put(order[next].data, true);
+    }
+  };
+  std::map<fs::path, FileRead> reads;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (!order[i].source || order[i].data.empty()) {
+      continue;
+    }
+    const FileSource& source = *order[i].source;
+    FileRead& read = reads[source.path];
+    read.path = source.path;
+    read.size_bytes = source.size_bytes;
+    read.segments.push_back({.offset = source.offset,
+                             .count = std::ssize(order[i].data),
+                             .take =
+                                 [&, i](std::span<const std::byte> bytes) {
+                                   if (next <= i) {
+                                     put_until(i);
+                                     next = i + 1;
+                                   }
+                                   put(bytes, false);
+                                 },
+                             .order = static_cast<std::int64_t>(i) + 1});
   }
+  std::vector<FileRead> files;
+  for (auto& [unused, read] : reads) {
+    files.push_back(std::move(read));
+  }
+  read_files(files);
+  put_until(order.size());
   writer.finish();
   file.commit();
   return digest.digest();

@@ -427,6 +427,17 @@ std::span<const std::byte> HuggingFaceWeights::view(const std::string& parameter
   return is_as_ours ? place.tensor->data : std::span<const std::byte>();
 }
 
+FileSource HuggingFaceWeights::source(const std::string& parameter) const {
+  const Place& place = at(parameter);
+  return {.path = files_[place.file].path,
+          .size_bytes = std::ssize(files_[place.file].content.bytes()),
+          .offset = offset(place)};
+}
+
+std::int64_t HuggingFaceWeights::offset(const Place& place) const {
+  return place.tensor->data.data() - files_[place.file].content.bytes().data();
+}
+
 void HuggingFaceWeights::load(std::span<const WeightRead> reads) const {
   std::vector<FileRead> files;
   for (const File& file : files_) {
@@ -434,11 +445,7 @@ void HuggingFaceWeights::load(std::span<const WeightRead> reads) const {
   }
   for (const WeightRead& read : reads) {
     const Place& place = at(read.parameter);
-    Segments(*place.weight,
-             place.part,
-             place.tensor->dtype,
-             place.tensor->data.data() - files_[place.file].content.bytes().data(),
-             read)
+    Segments(*place.weight, place.part, place.tensor->dtype, offset(place), read)
         .add_to(files[place.file].segments);
   }
   read_files(files);
