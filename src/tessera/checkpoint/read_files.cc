@@ -19,8 +19,8 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kAlignment = kDirectAlignment;
-constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20U;
-constexpr std::size_t kNumSlots = 6;    // chunks between the disk and those who take them
+constexpr std::int64_t kChunkBytes = std::int64_t{16} << 20U;
+constexpr std::size_t kNumSlots = 4;    // chunks between the disk and those who take them
 constexpr std::size_t kNumReaders = 2;  // a disk is fastest with two reads under way
 // A gap between segments that is read through, because another access would take longer.
 constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;
@@ -126,49 +126,54 @@ void put_in_order(std::span<const FileRead> files, Plan& plan) {
   std::ranges::stable_sort(plan.pieces, {}, &Piece::chunk);
 }
 
+// The pieces of a segment, which lies in the chunks from `first` on.
+void add_pieces(Plan& plan, std::size_t first, const FileRead::Segment& segment) {
+  const auto own = std::span(plan.chunks).subspan(first);
+  // The first chunk that ends behind the segment's begin.
+  auto chunk = static_cast<std::size_t>(
+      std::ranges::upper_bound(own, segment.offset, {}, &Chunk::end) - own.begin());
+  for (std::int64_t done = 0; done < segment.size(); ++chunk) {
+    const std::int64_t at = segment.offset + done;
+    const std::int64_t count = std::min(own[chunk].end - at, segment.size() - done);
+    plan.pieces.push_back({.chunk = first + chunk,
+                           .offset = at,
+                           .size = static_cast<std::size_t>(count),
+                           .out = segment.take ? nullptr : segment.out.data() + done,
+                           .taker = segment.take ? &segment : nullptr,
+                           .order = segment.order});
+    done += count;
+  }
+}
+
 Plan make_plan(std::span<const FileRead> files) {
   Plan plan;
   const std::int64_t chunk_size = chunk_bytes(files);
   for (std::size_t i = 0; i < files.size(); ++i) {
+    const FileRead& file = files[i];
     std::size_t first = plan.chunks.size();
     // Then each segment has chunks of its own.
-    const bool one_by_one = !files[i].digest && is_in_order(files[i]);
-    if (files[i].digest) {
-      add_chunks(plan.chunks, {.file = i, .begin = 0, .end = files[i].size_bytes}, chunk_size);
+    const bool one_by_one = !file.digest && is_in_order(file);
+    if (file.digest) {
+      add_chunks(plan.chunks, {.file = i, .begin = 0, .end = file.size_bytes}, chunk_size);
     } else if (!one_by_one) {
-      add_ranges(plan.chunks, i, files[i], chunk_size);
+      add_ranges(plan.chunks, i, file, chunk_size);
     }
-    for (const FileRead::Segment& segment : files[i].segments) {
-      TESSERA_REQUIRE(segment.offset >= 0 && segment.offset <= files[i].size_bytes - segment.size(),
+    for (const FileRead::Segment& segment : file.segments) {
+      TESSERA_REQUIRE(segment.offset >= 0 && segment.offset <= file.size_bytes - segment.size(),
                       ErrorCode::kInvalidArgument,
                       "{} bytes from byte {} of the {} of {}",
                       segment.size(),
                       segment.offset,
-                      files[i].size_bytes,
-                      files[i].path.string());
+                      file.size_bytes,
+                      file.path.string());
       if (one_by_one) {
         first = plan.chunks.size();
+        const std::int64_t begin = segment.offset / kAlignment * kAlignment;
         add_chunks(plan.chunks,
-                   {.file = i,
-                    .begin = segment.offset / kAlignment * kAlignment,
-                    .end = segment.offset + segment.size()},
+                   {.file = i, .begin = begin, .end = segment.offset + segment.size()},
                    chunk_size);
       }
-      const auto own = std::span(plan.chunks).subspan(first);
-      // The first chunk that ends behind the segment's begin.
-      auto chunk = static_cast<std::size_t>(
-          std::ranges::upper_bound(own, segment.offset, {}, &Chunk::end) - own.begin());
-      for (std::int64_t done = 0; done < segment.size(); ++chunk) {
-        const std::int64_t at = segment.offset + done;
-        const std::int64_t count = std::min(own[chunk].end - at, segment.size() - done);
-        plan.pieces.push_back({.chunk = first + chunk,
-                               .offset = at,
-                               .size = static_cast<std::size_t>(count),
-                               .out = segment.take ? nullptr : segment.out.data() + done,
-                               .taker = segment.take ? &segment : nullptr,
-                               .order = segment.order});
-        done += count;
-      }
+      add_pieces(plan, first, segment);
     }
   }
   put_in_order(files, plan);
