@@ -4,6 +4,8 @@
 #include <array>
 #include <system_error>
 
+#include <CLI/CLI.hpp>
+
 #include "tessera/base/machine.h"
 #include "tessera/data/byte_stream.h"
 

@@ -5,11 +5,14 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tessera/config/run_config.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/train/corpus_input.h"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): it is the library's
+class App;
+class Option;
+}  // namespace CLI
 
 namespace tessera {
 
