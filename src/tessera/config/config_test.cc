@@ -357,7 +357,7 @@ TEST(Validate, ModelDims) {
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.kv_heads = 3; }),
             "model.kv_heads: found 3, expected a divisor of model.heads = 4");
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.tokenizer.train_vocab = 301; }),
-            "tokenizer.train_vocab: found 301, expected 0 or model.vocab = 300");
+            "tokenizer.train_vocab: found 301, expected at most model.vocab = 300");
 }
 
 TEST(Validate, DimsMayBeLeftOutOnlyWithAFlavor) {

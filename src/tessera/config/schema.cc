@@ -228,7 +228,8 @@ ConfigSection model() {
        row("vocab",
            &S::vocab,
            codec::size(),
-           "Entries of the vocabulary: the tokenizer's. Left out: the flavor's."),
+           "Ids that the model predicts: the entries of the tokenizer, or more. Left out: the "
+           "flavor's."),
        row("padded_vocab",
            &S::padded_vocab,
            codec::size(),

@@ -150,10 +150,10 @@ void validate_inputs(const RunConfig& config) {
 }
 
 void validate_vocabulary(const RunConfig& config) {
-  if (config.model.vocab && config.tokenizer.train_vocab > 0) {
-    TESSERA_REQUIRE(config.tokenizer.train_vocab == *config.model.vocab,
+  if (config.model.vocab) {
+    TESSERA_REQUIRE(config.tokenizer.train_vocab <= *config.model.vocab,
                     ErrorCode::kInvalidConfig,
-                    "{}: found {}, expected 0 or model.vocab = {}",
+                    "{}: found {}, expected at most model.vocab = {}",
                     placed(config, "tokenizer.train_vocab"),
                     config.tokenizer.train_vocab,
                     *config.model.vocab);

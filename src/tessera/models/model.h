@@ -32,7 +32,7 @@ using Model = std::function<ModelOutputs(GraphBuilder& builder, const ModelInput
 // A model and the sizes that the rest of the program needs to know.
 struct ModelDescription {
   Model model;
-  std::int64_t vocab = 0;  // entries that tokens name, without padding
+  std::int64_t vocab = 0;  // ids that the model predicts, without padding
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
   std::int64_t head_dim = 0;
