@@ -1,5 +1,6 @@
 // data tokenize and inspect, and training on what they make, as a user meets them.
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -11,6 +12,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
@@ -45,8 +47,12 @@ class DataTest : public TrainingTest {
   Outcome tokenize(const std::string& input,
                    const std::string& output,
                    const std::vector<std::string>& options = {}) const {
-    std::vector<std::string> arguments = {
-        "data", "tokenize", input, "--tokenizer=tokenizer.json", "--output=" + output};
+    std::vector<std::string> arguments = {"data", "tokenize", input, "--output=" + output};
+    const bool named = std::ranges::any_of(
+        options, [](const std::string& option) { return option.starts_with("--tokenizer="); });
+    if (!named) {
+      arguments.emplace_back("--tokenizer=tokenizer.json");
+    }
     arguments.insert(arguments.end(), options.begin(), options.end());
     return tessera(arguments);
   }
@@ -68,6 +74,29 @@ TEST_F(DataTest, TrainingOnTokensIsTrainingOnTheirText) {
   std::filesystem::copy(path("sets/corpus.bin"), path("ids"));
   ASSERT_EQ(train("bare", {"--data.format=tokens", "--data.files=ids"}).code, 0);
   EXPECT_EQ(numbers("bare"), numbers("text"));
+}
+
+// GPT-2's tokenizer is a directory with two files.
+TEST_F(DataTest, APairOfTokenizerFilesEncodesAsOne) {
+  ASSERT_EQ(train("text").code, 0);
+  const auto whole = nlohmann::json::parse(read_file(path("tokenizer.json")));
+  nlohmann::json ids = whole["model"]["vocab"];
+  for (const auto& token : whole["added_tokens"]) {
+    ids[token["content"].get<std::string>()] = token["id"];
+  }
+  std::string merges = "#version: 0.2\n";
+  for (const auto& merge : whole["model"]["merges"]) {
+    merges += merge.is_string() ? merge.get<std::string>()
+                                : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+    merges += "\n";
+  }
+  std::filesystem::create_directory(path("pair"));
+  write_test_file(path("pair/encoder.json"), ids.dump());
+  write_test_file(path("pair/vocab.bpe"), merges);
+  ASSERT_EQ(tokenize("corpus.txt", "one", {"--no-bos", "--no-eos"}).code, 0);
+  const Outcome made = tokenize("corpus.txt", "two", {"--no-bos", "--no-eos", "--tokenizer=pair"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(read_file(path("two.bin")), read_file(path("one.bin")));
 }
 
 TEST_F(DataTest, TrainsOnCompressedJsonlAndKeepsDataForValidation) {

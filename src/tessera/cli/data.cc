@@ -15,7 +15,6 @@
 #include <CLI/CLI.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file_digest.h"
@@ -29,6 +28,7 @@
 #include "tessera/data/megatron.h"
 #include "tessera/data/tokenize_job.h"
 #include "tessera/tokenizer/tokenizer.h"
+#include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/text_encoder.h"
 
 namespace tessera {
@@ -98,7 +98,7 @@ void tokenize(const TokenizeCommand& command) {
                   "is text",
                   input.files.front().string());
   const Tokenizer tokenizer = Tokenizer::load(command.data.tokenizer);
-  const std::string file = read_file(command.data.tokenizer);
+  const std::string file = read_tokenizer_file(command.data.tokenizer);
   TokenizeOptions options = {.text = text_options(input),
                              .prefix = megatron_prefix(command.output),
                              .type = token_type_for(tokenizer.vocab_size()),
