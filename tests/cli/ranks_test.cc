@@ -247,6 +247,7 @@ TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
         override};
     return resolve(load_run_config(path("run.toml"), overrides));
   };
+  std::filesystem::create_directory(path("run"));
   const RunConfig config = resolved("--state.preset=fsdp");
   const ModelDescription model = resolve_model(config);
   const RunLayout layout = run_layout(config);
@@ -269,7 +270,7 @@ TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
     });
   };
   EXPECT_THAT(error_of(ErrorCode::kPeerFailure, run),
-              HasSubstr("collectives of the ranks do not match"));
+              HasSubstr("a rank misses a collective that others wait in"));
 }
 
 // An error of one rank is the run's: one message, the record of each rank, no checkpoint.
