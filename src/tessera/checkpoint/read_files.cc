@@ -19,8 +19,8 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kAlignment = kDirectAlignment;
-constexpr std::int64_t kChunkBytes = std::int64_t{16} << 20U;
-constexpr std::size_t kNumSlots = 4;    // chunks between the disk and those who take them
+constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20U;
+constexpr std::size_t kNumSlots = 6;    // chunks between the disk and those who take them
 constexpr std::size_t kNumReaders = 2;  // a disk is fastest with two reads under way
 // A gap between segments that is read through, because another access would take longer.
 constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;

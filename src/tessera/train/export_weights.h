@@ -13,7 +13,7 @@ struct ExportOptions {
 
 // Writes the weights of a checkpoint as a directory that Hugging Face's transformers load:
 // config.json, model.safetensors (or several with model.safetensors.index.json), and tokenizer.json
-// where the run's is there. Every byte is read once, whatever the model's size through 96 MiB of
+// where the run's is there. Every byte is read once, whatever the model's size through 80 MiB of
 // buffers and, in windows of 16 MiB or one transposed weight, what is being made (128 MiB more of a
 // checkpoint of many files, whose tensors then come in the order in which each file has them).
 // Files that hold none of the weights are not read.
