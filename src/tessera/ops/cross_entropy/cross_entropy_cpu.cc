@@ -5,6 +5,7 @@
 #include <span>
 
 #include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/elements.h"
 #include "tessera/backend/cpu/gemm.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/hierarchical.h"
@@ -28,7 +29,7 @@ struct Problem {
   std::int64_t channels;
   std::int64_t vocab;
   std::int64_t chunk;
-  std::int64_t pitch;  // of x and dx
+  std::int64_t pitch;  // of x
   DType dtype;
   bool is_cut;  // the vocabulary, over axes
 
@@ -212,7 +213,8 @@ void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& vie
                          static_cast<std::size_t>(problem.rows));
   check_labels(labels, problem.is_cut ? attrs.whole_vocab : entries.count);
   const std::size_t first_gradient = attrs.loss ? 1 : 0;
-  auto* hidden_gradient = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
+  auto* hidden_gradient =
+      attrs.gradients ? cpu::flat<std::byte>(views.out[first_gradient]).data() : nullptr;
   void* head_gradient = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
 
   std::byte* workspace = views.workspace.data();
