@@ -314,6 +314,7 @@ void initialize_state(Executor& executor,
   for (const ParameterInit& parameter : inits) {
     initializer.initialize(parameter);
   }
+  executor.states_to_device();
 }
 
 std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters) {
@@ -350,6 +351,7 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part) {
+  executor.states_to_host();
   std::vector<CheckpointTensor> tensors;
   for_each_saved(executor.program(),
                  parameters,
@@ -385,6 +387,7 @@ void load_weights(Executor& executor,
     });
   }
   weights.load(reads);
+  executor.states_to_device();
 }
 
 void load_state(Executor& executor,
@@ -425,6 +428,7 @@ void load_state(Executor& executor,
                         threads);
     }
   }
+  executor.states_to_device();
 }
 
 void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
@@ -455,6 +459,7 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
       std::ranges::transform(block, rounded + done, to_bfloat16);
     }
   }
+  executor.states_to_device();
 }
 
 }  // namespace tessera
