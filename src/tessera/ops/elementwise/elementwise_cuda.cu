@@ -1,0 +1,101 @@
+#include "tessera/backend/cuda/elements.h"
+#include "tessera/ops/elementwise/elementwise.h"
+
+// y of add and mul may lie over an operand of its dtype, y of scale over x: an element is written
+// where it was read.
+
+namespace tessera {
+namespace cuda {
+namespace {
+
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+
+struct Product {
+  __device__ float operator()(float a, float b) const { return a * b; }
+};
+
+// y = operation(a, b), b of dtype B whatever that of a and y.
+template <class Operation, class T, class B>
+struct Binary {
+  Matrix<const T> a;
+  Matrix<const B> b;
+  Matrix<T> y;
+
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    const Floats<N> left = load<N>(a.at(row, column));
+    const Floats<N> right = load<N>(b.at(row, column));
+    Floats<N> result;
+    for (int i = 0; i < N; ++i) {
+      result.at[i] = Operation()(left.at[i], right.at[i]);
+    }
+    store(y.at(row, column), result);
+  }
+};
+
+template <class Operation>
+void run_binary(const char* name, const Context& context, const Views& views) {
+  const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
+  const std::int32_t inner = cpu::common_inner_dims(all);
+  with_type(all[0].dtype, [&](auto a) {
+    with_type(all[1].dtype, [&](auto b) {
+      using T = decltype(a);
+      using B = decltype(b);
+      const Binary<Operation, T, B> body = {
+          .a = {all[0], inner}, .b = {all[1], inner}, .y = {all[2], inner}};
+      for_each_pack(context, name, all, inner, body);
+    });
+  });
+}
+
+// y = x * factor, or without one x in y's dtype.
+template <class X, class Y>
+struct Scaled {
+  Matrix<const X> x;
+  Matrix<Y> y;
+  const float* factor;
+
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    Floats<N> values = load<N>(x.at(row, column));
+    for (int i = 0; i < N && factor != nullptr; ++i) {
+      values.at[i] *= *factor;
+    }
+    store(y.at(row, column), values);
+  }
+};
+
+void run_scale(const char* name, const Context& context, const Views& views, const float* factor) {
+  const std::array<View, 2> all = {views.in[0], views.out[0]};
+  const std::int32_t inner = cpu::common_inner_dims(all);
+  with_type(all[0].dtype, [&](auto x) {
+    with_type(all[1].dtype, [&](auto y) {
+      const Scaled<decltype(x), decltype(y)> body = {
+          .x = {all[0], inner}, .y = {all[1], inner}, .factor = factor};
+      for_each_pack(context, name, all, inner, body);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace cuda
+
+void run(const AddAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
+  cuda::run_binary<cuda::Sum>("add", context, views);
+}
+
+void run(const MulAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
+  cuda::run_binary<cuda::Product>("mul", context, views);
+}
+
+void run(const CastAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
+  cuda::run_scale("cast", context, views, nullptr);
+}
+
+void run(const ScaleAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
+  cuda::run_scale("scale", context, views, views.in[1].as<const float>());
+}
+
+}  // namespace tessera
