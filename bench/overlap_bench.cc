@@ -66,10 +66,10 @@ void run_placements(std::int64_t steps) {
     level.bandwidth /= kSlower;
   }
   RankRun run{
-      .model = {.dim = 192, .layers = 6, .heads = 4, .kv_heads = 4, .ffn = 384, .vocab = 512},
+      .model = {.dim = 192, .layers = 12, .heads = 4, .kv_heads = 4, .ffn = 384, .vocab = 512},
       .mesh = make_mesh(cluster, {.data = 8}),
-      .microbatches = 8,
-      .global_batch = 64,
+      .microbatches = 4,
+      .global_batch = 32,
       .sequence_length = 64,
       .steps = steps,
       .throttle = cluster.levels,

@@ -115,10 +115,10 @@ INSTANTIATE_TEST_SUITE_P(
                  "none.json does not exist: name a tokenizer.json, or set tokenizer.train_vocab to "
                  "train one on the data"},
         BadInput{"TokenizerOfAnotherModel",
-                 {"--tokenizer.train_vocab=0", "--model.vocab=400"},
+                 {"--tokenizer.train_vocab=0", "--model.vocab=299"},
                  2,
-                 "the tokenizer tokenizer.json has 300 entries, the model 400: set model.vocab = "
-                 "300, or name the model's own tokenizer"},
+                 "the tokenizer tokenizer.json has 300 entries, the model only 299: set "
+                 "model.vocab = 300, or name the model's own tokenizer"},
         BadInput{"CheckpointOfAnotherModel",
                  {"--model.ffn=128"},
                  3,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -238,6 +239,28 @@ TEST_F(ChatTest, InspectMarksWhatIsTrained) {
   const Outcome other = tessera(with);
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, HasSubstr("data.chat_template = \"llama3\": found a tokenizer without"));
+}
+
+// eval scores what training trains: its loss is that of a step over all conversations.
+TEST_F(ChatTest, EvaluationScoresTheAnswers) {
+  ASSERT_EQ(train_chat("run",
+                       {"--optimizer.lr=1e-30",
+                        "--train.microbatch=1",
+                        "--train.steps=1",
+                        "--schedule.warmup=1",
+                        "--schedule.decay_ratio=0"})
+                .code,
+            0);
+  const Outcome outcome = tessera({"eval", "run", "--data=chat.jsonl", "--format=chat", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json found = Json::parse(outcome.out);
+  EXPECT_NEAR(found.at("loss").get<double>(), losses("run").at(0), 1e-6 * losses("run").at(0));
+  EXPECT_EQ(found.at("tokens"), 22);
+  EXPECT_EQ(found.at("documents"), kAnswers.size());
+  EXPECT_EQ(found.at("bytes"), std::accumulate(kAnswers.begin(), kAnswers.end(), std::size_t{0}));
+  EXPECT_EQ(
+      tessera({"eval", "run", "--data=chat.jsonl", "--format=chat", "--chat-template=llama3"}).code,
+      2);
 }
 
 }  // namespace

@@ -100,6 +100,32 @@ TEST_F(EvalTest, ReadsJsonl) {
             eval({"model", "--data", golden("text.txt")}));
 }
 
+// One text, in every form that training takes, plain and compressed.
+TEST_F(EvalTest, TakesEveryFormatOfTraining) {
+  import_model();
+  const json expected = eval({"model", "--data", golden("text.txt")});
+  const Outcome made = tessera(
+      {"data", "tokenize", golden("text.txt"), "--tokenizer=model/tokenizer.json", "--output=set"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(eval({"model", "--data", "set"}), expected);
+  EXPECT_EQ(eval({"model", "--data", "set.bin", "--format=tokens"}), expected);
+  EXPECT_EQ(eval({"model", "--data", "set.bin", "--format=tokens", "--token-type=u16"}), expected);
+  const std::string line = json({{"text", read_file(golden("text.txt"))}}).dump() + "\n";
+  write_test_file(path("a.jsonl"), line);
+  ASSERT_EQ(shell("gzip -k a.jsonl").code, 0);
+  EXPECT_EQ(eval({"model", "--data", "a.jsonl.gz"}), expected);
+  write_test_file(path("b.jsonl"), "{\"text\": 3}\n" + line);
+  EXPECT_THAT(error_of({"model", "--data", "b.jsonl"}, 3),
+              testing::AllOf(HasSubstr("b.jsonl:1: "), HasSubstr("--skip-broken")));
+  EXPECT_EQ(eval({"model", "--data", "b.jsonl", "--skip-broken"}), expected);
+  EXPECT_THAT(error_of({"model", "--data", "a.jsonl.gz", "--unpacked-limit=100"}, 3),
+              HasSubstr("100"));
+  // An id that the tokenizer does not have.
+  write_test_file(path("bad.bin"), std::string(6, '\xff'));
+  EXPECT_THAT(error_of({"model", "--data", "bad.bin", "--format=tokens"}, 3),
+              HasSubstr("bad.bin: token 0: found id 65535, expected an id from 0 to "));
+}
+
 TEST_F(EvalTest, ScoresOfEndingsArePyTorchs) {
   import_model();
   const json found =

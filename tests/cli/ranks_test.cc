@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,9 +18,16 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_error.h"
 #include "tessera/config/config.h"
+#include "tessera/runtime/launcher.h"
+#include "tessera/train/rank_trainer.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/run_data.h"
+#include "tessera/train/run_layout.h"
+#include "tessera/train/step_program.h"
 #include "tessera/train/trainer.h"
+#include "tessera/train/training_state.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -226,6 +234,42 @@ TEST_F(RanksTest, RefusesDegreesThatDoNotFit) {
               AllOf(HasSubstr("no level \"rack\""), HasSubstr("state.param")));
   EXPECT_THAT(error_of({"--parallel.ranks=2", "--train.microbatch=2", "--state.grad=1"}),
               HasSubstr("param degree 2 does not divide grad degree 1"));
+}
+
+// Ranks whose programs differ, as different builds of the program might make them.
+TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
+  const auto resolved = [&](const std::string& override) {
+    const std::vector<std::string> overrides = {
+        "--parallel.ranks=2",
+        "--run.dir=" + path("run").string(),
+        "--data.files=" + path("corpus.txt").string(),
+        "--tokenizer.path=" + path("tokenizer.json").string(),
+        override};
+    return resolve(load_run_config(path("run.toml"), overrides));
+  };
+  const RunConfig config = resolved("--state.preset=fsdp");
+  const ModelDescription model = resolve_model(config);
+  const RunLayout layout = run_layout(config);
+  const RunPrograms programs = compile_run(config, model, {});
+  const RunPrograms others = compile_run(resolved("--state.preset=ddp"), model, {});
+  const RunSequences sequences = run_sequences(config, run_tokenizer(config, model.vocab));
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(config, model));
+  const auto run = [&] {
+    launch_ranks(2, {}, [&](World& world) {
+      const RunSetup setup = {.config = config,
+                              .model = model,
+                              .layout = layout,
+                              .programs = world.rank() == 1 ? others : programs,
+                              .sequences = sequences,
+                              .parameters = parameters,
+                              .hooks = {},
+                              .takes_signals = false};
+      std::optional<std::int64_t> last_step;
+      train_rank(setup, world, last_step);
+    });
+  };
+  EXPECT_THAT(error_of(ErrorCode::kPeerFailure, run),
+              HasSubstr("collectives of the ranks do not match"));
 }
 
 // An error of one rank is the run's: one message, the record of each rank, no checkpoint.

@@ -1,5 +1,7 @@
 // Validation during training, from outside: it depends on the weights alone, and changes nothing.
 
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -11,7 +13,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -186,6 +190,65 @@ TEST_F(ValidationTest, ResumedIsUninterrupted) {
   ASSERT_EQ(train_validating("parts", 2, {"--train.steps=5", "--schedule.decay_ratio=0"}).code, 0);
   ASSERT_EQ(train_validating("parts", 2, half).code, 0);
   expect_same_training("parts", "whole");
+}
+
+// How often the event files of a run name its validation loss.
+std::size_t validation_events(const fs::path& run) {
+  std::size_t count = 0;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    if (entry.path().filename().string().find("tfevents") == std::string::npos) {
+      continue;
+    }
+    const std::string bytes = read_file(entry.path());
+    for (std::size_t at = 0; (at = bytes.find("validation_loss", at)) != std::string::npos; ++at) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+// A long validation is left when the run is to stop, and made up for when it goes on: also that of
+// the last step, and on several ranks.
+TEST_F(ValidationTest, IsLeftToStopAndMadeUpFor) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    text += corpus_text();
+  }
+  write_test_file(path("held.txt"), text);
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--train.steps=2"},
+                                               {"--train.steps=4",
+                                                "--parallel.ranks=2",
+                                                "--state.preset=ddp",
+                                                "--train.microbatch=1",
+                                                "--validation.sequences=9000"}}) {
+    SCOPED_TRACE(more.front());
+    std::vector<std::string> overrides = {"--data.validation_files=held.txt",
+                                          "--validation.every=2",
+                                          "--schedule.decay_ratio=0",
+                                          "--comm.deadline_seconds=20"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const std::string whole = format("whole-{}", more.size());
+    const std::string parts = format("parts-{}", more.size());
+    ASSERT_EQ(train(whole, overrides).code, 0);
+
+    Process process = start_training(parts, overrides);
+    ASSERT_TRUE(process.wait_for("\nstep 2/"));
+    process.send(SIGTERM);
+    const Outcome stopped = process.finish();
+    ASSERT_EQ(stopped.code, 0) << stopped.err;
+    EXPECT_THAT(stopped.err, HasSubstr("stopped after step 2; the same command goes on"));
+    EXPECT_THAT(metrics(parts), testing::SizeIs(2));
+    EXPECT_THAT(validation_losses(parts), testing::IsEmpty());
+
+    const Outcome resumed = train(parts, overrides);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, HasSubstr("validating step 2, in whose validation the run was"));
+    expect_same_training(parts, whole);
+    EXPECT_EQ(validation_losses(parts), validation_losses(whole));
+    EXPECT_EQ(best(parts), best(whole));
+    EXPECT_EQ(validation_events(path(parts)), validation_events(path(whole)));
+    EXPECT_THAT(train(parts, overrides).err, HasSubstr("nothing to do"));
+  }
 }
 
 // The step of the lowest validation loss among those that have a checkpoint.

@@ -123,6 +123,33 @@ TEST_P(WeightsTest, GoOutAndComeInAgain) {
   EXPECT_EQ(sample.code, 0) << sample.err;
 }
 
+// The model's last ids have no token. It may predict them, and does when chance alone chooses.
+TEST_P(WeightsTest, TakeATokenizerOfFewerEntries) {
+  write_run("family.toml", format("name = \"{}\"\n", GetParam().name) + GetParam().keys);
+  std::vector<std::string> more = {"--train.steps=2", "--model.vocab=400"};
+  if (GetParam().name != "llama3") {
+    more.emplace_back("--model.padded_vocab=416");
+  }
+  train_file("family.toml", "a", more);
+  ASSERT_EQ(tessera({"checkpoint", "export", "a", "out"}).code, 0);
+  ASSERT_EQ(tessera({"checkpoint", "import", "out", "-o", "in"}).code, 0);
+  ASSERT_EQ(tessera({"checkpoint", "export", "in", "again"}).code, 0);
+  EXPECT_EQ(files("again"), files("out"));
+  EXPECT_THAT(files("out").at("config.json"), HasSubstr("\"vocab_size\": 400"));
+  for (const std::string model : {"a", "in"}) {
+    const Outcome sample =
+        tessera({"generate", model, "--prompt=L", "--tokens=30", "--temperature=1000"});
+    EXPECT_EQ(sample.code, 0) << sample.err;
+    const Outcome eval = tessera({"eval", model, "--data", "corpus.txt"});
+    EXPECT_EQ(eval.code, 0) << eval.err;
+  }
+  train_file("family.toml", "b", {"--train.steps=1", "--model.weights=out", more[1], more.back()});
+  const Outcome fewer = tessera(
+      {"train", "family.toml", "--run.dir=c", "--model.vocab=299", "--tokenizer.train_vocab=0"});
+  EXPECT_EQ(fewer.code, 2);
+  EXPECT_THAT(fewer.err, HasSubstr("has 300 entries, the model only 299"));
+}
+
 TEST_P(WeightsTest, MustBeOfTheModel) {
   const std::string name = format("name = \"{}\"\n", GetParam().name);
   write_run("family.toml", name + GetParam().keys);

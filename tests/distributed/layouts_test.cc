@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/format.h"
+#include "tessera/ir/adapters.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/models/family.h"
 #include "tests/distributed/run_ranks.h"
@@ -334,6 +335,92 @@ TEST_P(FamilyLayoutTest, AgreesWithOneRank) {
       run.placement = placement;
       expect_close(run_ranks(run), single, format("{} {}", name, text(placement)));
     }
+  }
+}
+
+// Low-rank adapters of all weights, or of some, in place of training everything.
+ModelDescription adapted(const char* name, std::vector<std::string> targets) {
+  const ModelFamily& family = model_family(name);
+  ModelDescription model = family.describe(family.resolve(
+      {.name = name,
+       .dim = 48,
+       .layers = 3,
+       .heads = 8,
+       .ffn = 27,
+       .vocab = 67,
+       .rotary_fraction = family.name == "neox" ? std::optional<double>(0.67) : std::nullopt}));
+  model.adapters = {.rank = 3, .alpha = 6.0, .targets = std::move(targets)};
+  return model;
+}
+
+const std::vector<std::string> kAttentionAndFeedForward = {"wq", "wk", "wv", "wo", "w1", "w2"};
+
+class AdapterLayoutTest : public testing::TestWithParam<TensorCase> {};
+
+INSTANTIATE_TEST_SUITE_P(Degrees,
+                         AdapterLayoutTest,
+                         testing::Values(TensorCase{2, 1, false},
+                                         TensorCase{1, 2, false},
+                                         TensorCase{1, 2, true},
+                                         TensorCase{2, 2, false},
+                                         TensorCase{4, 2, true}),
+                         case_name);
+
+TEST_P(AdapterLayoutTest, AgreesWithOneRank) {
+  for (const char* name : {"llama3", "gpt2", "neox"}) {
+    RankRun run = tensor_run(GetParam());
+    run.other = adapted(name, kAttentionAndFeedForward);
+    run.steps = 8;
+    for (const std::int64_t microbatches : {1, 2}) {
+      run.microbatches = microbatches;
+      const RankResult single = run_ranks(alone(run));
+      std::map<std::int64_t, RankResult> by_degree;
+      std::vector<Placement> placements = some_placements(run.mesh);
+      const std::int64_t all = data_degrees(run.mesh).back();
+      placements.push_back({.optimizer = all});                             // zero1
+      placements.push_back({.param = all, .grad = all, .optimizer = all});  // a whole second copy
+      for (const Placement& placement : placements) {
+        run.placement = placement;
+        const RankResult result = run_ranks(run);
+        const auto [found, is_new] =
+            by_degree.try_emplace(microbatches == 1 ? 0 : placement.grad, result);
+        if (is_new) {
+          expect_close(result, single, format("{} {}", name, text(placement)));
+        } else {
+          expect_equal(result, found->second, format("{} {}", name, text(placement)));
+        }
+      }
+    }
+  }
+}
+
+TEST(Adapters, RecomputeAndOverlapChangeNothing) {
+  for (const std::vector<std::string>& targets :
+       {kAttentionAndFeedForward, std::vector<std::string>{"wk", "w2"}}) {
+    RankRun run = tensor_run({.data = 2, .tensor = 2, .sequence_parallel = true});
+    run.other = adapted("llama3", targets);
+    run.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+    run.steps = 4;
+    run.microbatches = 2;
+    const RankResult kept = run_ranks(run);
+    run.recompute = true;
+    expect_equal(run_ranks(run), kept, "recompute");
+    run.overlap = true;
+    expect_equal(run_ranks(run), kept, "recompute and overlap");
+  }
+}
+
+// In slices, and with a second copy that no update writes.
+TEST(Adapters, FrozenWeightsStay) {
+  RankRun run = make_run(4, 2);
+  run.other = adapted("llama3", kAttentionAndFeedForward);
+  run.steps = 1;
+  const RankResult first = run_ranks(run);
+  run.steps = 4;
+  run.placement = {.param = 4, .secondary = 2, .grad = 4, .optimizer = 4};
+  const RankResult later = run_ranks(run);
+  for (const auto& [name, weights] : first.weights) {
+    EXPECT_EQ(weights == later.weights.at(name), !is_adapter(name)) << name;
   }
 }
 

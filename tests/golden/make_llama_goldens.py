@@ -135,4 +135,5 @@ def main():
     (out / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

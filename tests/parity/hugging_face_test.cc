@@ -15,13 +15,16 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -179,6 +182,27 @@ TEST_F(HuggingFaceExport, IsWhatTheScriptMakesOfTheSameWeights) {
     EXPECT_EQ(found.size() + 2, golden.tensors().size());
     EXPECT_EQ(nlohmann::json::parse(read_file(output / "config.json")).at("hidden_size"), 48);
   }
+}
+
+TEST_F(HuggingFaceExport, OfDamagedWeightsIsNothing) {
+  save(SafetensorsFile(kGoldens / "weights.safetensors"));
+  const fs::path output = directory_.path() / "out";
+  const auto damage = [&](const char* file) {
+    std::string bytes = read_file(checkpoint_ / file);
+    bytes.back() = static_cast<char>(bytes.back() + 1);
+    write_test_file(checkpoint_ / file, bytes);
+  };
+  // No weight is in it.
+  damage("rank-00001-optimizer-00001-of-00001.safetensors");
+  export_weights({.checkpoint = checkpoint_, .output = output});
+  EXPECT_TRUE(fs::exists(output / "config.json"));
+  fs::remove_all(output);
+  const char* weights = "rank-00001-model-00001-of-00001.safetensors";
+  damage(weights);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
+                       [&] { export_weights({.checkpoint = checkpoint_, .output = output}); }),
+              testing::HasSubstr((checkpoint_ / weights).string() + ": found checksum "));
+  EXPECT_TRUE(fs::is_empty(output));
 }
 
 TEST_F(HuggingFaceExport, ItsLogitsAreOurs) {

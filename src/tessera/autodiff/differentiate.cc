@@ -32,7 +32,7 @@ class Differentiator {
     for (std::size_t i = num_forward_; i-- > 0;) {
       visit(NodeId::of(i));
     }
-    for (const ValueId parameter : builder_.graph().sources(ValueKind::kParameter)) {
+    for (const ValueId parameter : builder_.graph().trained_parameters()) {
       const std::string name = builder_.graph()[parameter].name;
       const auto gradient = total(parameter, Phase::kWeightGradient);
       TESSERA_REQUIRE(gradient.has_value(),
@@ -45,11 +45,11 @@ class Differentiator {
   }
 
  private:
-  // For every value, whether some parameter has an influence on it.
+  // For every value, whether some trained parameter has an influence on it.
   std::vector<bool> parameters_reach() const {
     const Graph& graph = builder_.graph();
     std::vector<bool> depends(graph.values.size(), false);
-    for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+    for (const ValueId parameter : graph.trained_parameters()) {
       depends[parameter.at()] = true;
     }
     for (const Node& node : graph.nodes) {

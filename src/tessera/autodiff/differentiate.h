@@ -10,8 +10,8 @@ namespace tessera {
 // The name under which differentiate() outputs the gradient of parameter `parameter`.
 std::string gradient_name(std::string_view parameter);
 
-// Appends the backward graph of output `loss`: for every parameter that the loss depends on, an
-// output gradient_name(parameter) in f32. Nodes are visited in reverse and each op's own backward()
+// Appends the backward graph of output `loss`: for every parameter that is not frozen, an output
+// gradient_name(parameter) in f32. Nodes are visited in reverse and each op's own backward()
 // rule is applied; gradients of a value that is used several times are added in the order of use.
 // Backward nodes belong to their forward node's layer.
 // The loss must come from an op that takes the backward seed itself (cross_entropy).

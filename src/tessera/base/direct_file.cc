@@ -1,15 +1,10 @@
 #include "tessera/base/direct_file.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <exception>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -22,8 +17,10 @@ namespace {
 
 // Large enough that a disk works at full speed with a few of them in flight.
 constexpr std::size_t kChunkBytes = std::size_t{8} << 20U;
-// One copies what is not aligned while two keep the disk busy.
+// A disk is fastest with two writes under way.
 constexpr std::size_t kNumWriters = 2;
+// Less is not worth a write of its own.
+constexpr std::size_t kMinInPlace = std::size_t{256} << 10U;
 constexpr std::size_t kLargePage = std::size_t{2} << 20U;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -39,61 +36,6 @@ void set_direct(const FileDescriptor& file, bool on) {
   // A file system without direct access refuses the flag; the page cache serves.
   ::fcntl(file.get(), F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
-
-// The pieces as one sequence of bytes.
-class Sequence {
- public:
-  explicit Sequence(std::span<const std::span<const std::byte>> pieces) {
-    for (const std::span<const std::byte> piece : pieces) {
-      if (piece.empty()) {
-        continue;
-      }
-      if (!pieces_.empty() && pieces_.back().data() + pieces_.back().size() == piece.data()) {
-        pieces_.back() = {pieces_.back().data(), pieces_.back().size() + piece.size()};
-      } else {
-        pieces_.push_back(piece);
-        ends_.push_back(0);
-      }
-      size_ += piece.size();
-      ends_.back() = size_;
-    }
-  }
-
-  std::size_t size() const { return size_; }
-
-  // Bytes [at, at + size) where direct access can take them from, or copied to `staging`, which is
-  // then zero up to the next multiple of the alignment.
-  std::span<const std::byte> chunk(std::size_t at, std::size_t size, PageBuffer& staging) const {
-    auto piece = static_cast<std::size_t>(std::ranges::upper_bound(ends_, at) - ends_.begin());
-    const std::byte* first = pieces_[piece].data() + (at - begin(piece));
-    if (at + size <= ends_[piece] && size % kDirectAlignment == 0 &&
-        reinterpret_cast<std::uintptr_t>(first) % kDirectAlignment == 0) {
-      return {first, size};
-    }
-    if (staging.bytes().empty()) {
-      staging = PageBuffer(kChunkBytes);
-    }
-    std::byte* to = staging.bytes().data();
-    for (std::size_t left = size; left > 0; ++piece) {
-      const std::size_t within = at - begin(piece);
-      const std::size_t count = std::min(left, pieces_[piece].size() - within);
-      std::memcpy(to, pieces_[piece].data() + within, count);
-      to += count;
-      at += count;
-      left -= count;
-    }
-    const std::size_t padded = round_up(size, kDirectAlignment);
-    std::memset(to, 0, padded - size);
-    return staging.bytes().first(padded);
-  }
-
- private:
-  std::size_t begin(std::size_t piece) const { return ends_[piece] - pieces_[piece].size(); }
-
-  std::vector<std::span<const std::byte>> pieces_;
-  std::vector<std::size_t> ends_;  // of each piece in the sequence
-  std::size_t size_ = 0;
-};
 
 void write_at(const FileDescriptor& file,
               std::span<const std::byte> bytes,
@@ -122,31 +64,6 @@ void reserve(const FileDescriptor& file, std::size_t bytes, const std::filesyste
   if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0 && errno != EOPNOTSUPP &&
       errno != ENOSYS && errno != EINTR) {
     fail_write(path);
-  }
-}
-
-// Runs body() on several threads, this one among them; the first exception is thrown here.
-template <class Body>
-void on_threads(std::size_t threads, const Body& body) {
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto guarded = [&] {
-    try {
-      body();
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = failure ? failure : std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < threads; ++i) {
-      others.emplace_back(guarded);
-    }
-    guarded();
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
   }
 }
 
@@ -192,27 +109,169 @@ void PageBuffer::populate() {
   }
 }
 
-void write_direct(const FileDescriptor& file,
-                  std::span<const std::span<const std::byte>> pieces,
-                  const std::filesystem::path& path) {
-  const Sequence sequence(pieces);
-  const std::size_t size = sequence.size();
-  const std::size_t num_chunks = (size + kChunkBytes - 1) / kChunkBytes;
-  if (size > 0) {
-    set_direct(file, true);
-    reserve(file, round_up(size, kDirectAlignment), path);
+DirectWriter::DirectWriter(const FileDescriptor& file, std::size_t size, std::filesystem::path path)
+    : file_(file), path_(std::move(path)), size_(size) {
+  for (std::size_t i = 0; i < kNumSlots; ++i) {
+    free_.push_back(i);
   }
-  std::atomic<std::size_t> next = 0;
-  on_threads(std::clamp<std::size_t>(num_chunks, 1, kNumWriters), [&] {
-    PageBuffer staging;
-    for (std::size_t chunk = next++; chunk < num_chunks; chunk = next++) {
-      const std::size_t at = chunk * kChunkBytes;
-      write_at(file, sequence.chunk(at, std::min(kChunkBytes, size - at), staging), at, path);
+  if (size_ > 0) {
+    set_direct(file_, true);
+    reserve(file_, round_up(size_, kDirectAlignment), path_);
+  }
+}
+
+DirectWriter::~DirectWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.clear();
+  }
+  join();
+}
+
+void DirectWriter::append(std::span<const std::byte> bytes) {
+  if (bytes.empty()) {
+    return;
+  }
+  flush_run();
+  while (!bytes.empty()) {
+    if (!slot_) {
+      slot_ = free_slot();
     }
-  });
-  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) {
-    fail_write(path);
+    const auto to = slots_.at(*slot_).bytes().subspan(filled_);
+    const std::size_t count = std::min(bytes.size(), kChunkBytes - filled_);
+    std::memcpy(to.data(), bytes.data(), count);
+    filled_ += count;
+    position_ += count;
+    bytes = bytes.subspan(count);
+    if (filled_ == kChunkBytes) {
+      flush_slot();
+    }
   }
+}
+
+void DirectWriter::append_in_place(std::span<const std::byte> bytes) {
+  if (run_.empty() || run_.data() + run_.size() != bytes.data()) {
+    flush_run();
+    const std::size_t lead = round_up(position_, kDirectAlignment) - position_;
+    const bool is_aligned =
+        (reinterpret_cast<std::uintptr_t>(bytes.data()) + lead) % kDirectAlignment == 0;
+    if (!is_aligned || bytes.size() < lead + kMinInPlace) {
+      append(bytes);
+      return;
+    }
+    append(bytes.first(lead));
+    flush_slot();
+    bytes = bytes.subspan(lead);
+    run_ = bytes.first(0);
+  }
+  run_ = {run_.data(), run_.size() + bytes.size()};
+  position_ += bytes.size();
+  while (run_.size() >= kChunkBytes) {
+    push({.offset = position_ - run_.size(), .bytes = run_.first(kChunkBytes), .slot = {}});
+    run_ = run_.subspan(kChunkBytes);
+  }
+}
+
+void DirectWriter::finish() {
+  TESSERA_CHECK(position_ == size_, "{} of {} bytes have come", position_, size_);
+  flush_run();
+  if (slot_) {
+    // The last piece is written to a whole multiple, and the file cut.
+    const std::size_t padded = round_up(filled_, kDirectAlignment);
+    std::memset(slots_.at(*slot_).bytes().data() + filled_, 0, padded - filled_);
+    filled_ = padded;
+    flush_slot();
+  }
+  join();
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  if (::ftruncate(file_.get(), static_cast<off_t>(size_)) != 0) {
+    fail_write(path_);
+  }
+}
+
+std::size_t DirectWriter::free_slot() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ != nullptr || !free_.empty(); });
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  const std::size_t slot = free_.back();
+  free_.pop_back();
+  if (slots_.at(slot).bytes().empty()) {
+    slots_.at(slot) = PageBuffer(std::min(kChunkBytes, round_up(size_, kDirectAlignment)));
+  }
+  return slot;
+}
+
+// What is in a slot ends at a multiple of the alignment here.
+void DirectWriter::flush_slot() {
+  if (slot_ && filled_ > 0) {
+    push({.offset = round_up(position_, kDirectAlignment) - filled_,
+          .bytes = slots_.at(*slot_).bytes().first(filled_),
+          .slot = slot_});
+    slot_.reset();
+    filled_ = 0;
+  }
+}
+
+void DirectWriter::flush_run() {
+  const std::span<const std::byte> run = std::exchange(run_, {});
+  const std::size_t size = run.size() / kDirectAlignment * kDirectAlignment;
+  if (size > 0) {
+    push({.offset = position_ - run.size(), .bytes = run.first(size), .slot = {}});
+  }
+  position_ -= run.size() - size;
+  append(run.subspan(size));
+}
+
+void DirectWriter::push(const Write& write) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  queue_.push_back(write);
+  if (threads_.size() < kNumWriters && threads_.size() < queue_.size()) {
+    threads_.emplace_back([this] { work(); });
+  }
+  changed_.notify_all();
+}
+
+void DirectWriter::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return closed_ || failure_ || !queue_.empty(); });
+    if (failure_ || queue_.empty()) {
+      return;
+    }
+    const Write write = queue_.front();
+    queue_.pop_front();
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      write_at(file_, write.bytes, write.offset, path_);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure && !failure_) {
+      failure_ = failure;
+    }
+    if (write.slot) {
+      free_.push_back(*write.slot);
+    }
+    changed_.notify_all();
+  }
+}
+
+void DirectWriter::join() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  threads_.clear();
 }
 
 DirectReader::DirectReader(std::filesystem::path path)

@@ -1,9 +1,17 @@
 #pragma once
 
+#include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <filesystem>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <thread>
+#include <vector>
 
 #include "tessera/base/file.h"
 
@@ -39,12 +47,61 @@ class PageBuffer {
   std::size_t size_ = 0;
 };
 
-// Makes the pieces, one behind the other, the whole content of a new file that is open for writing.
-// What is aligned in memory as in the file is written from where it lies.
-// Errors: kDeviceError naming `path` and the system's reason.
-void write_direct(const FileDescriptor& file,
-                  std::span<const std::span<const std::byte>> pieces,
-                  const std::filesystem::path& path);
+// Writes a new file from its begin to its end: two threads write what has come while the caller
+// makes what follows. Errors, thrown by whichever call comes next: kDeviceError naming `path` and
+// the system's reason.
+class DirectWriter {
+ public:
+  // `size` bytes will come. `file` is open for writing, and outlives this.
+  DirectWriter(const FileDescriptor& file, std::size_t size, std::filesystem::path path);
+  ~DirectWriter();
+  DirectWriter(const DirectWriter&) = delete;
+  DirectWriter& operator=(const DirectWriter&) = delete;
+
+  // Copies them.
+  void append(std::span<const std::byte> bytes);
+
+  // The same for bytes that stay until finish(): what is aligned in memory as in the file is
+  // written from where it lies.
+  void append_in_place(std::span<const std::byte> bytes);
+
+  // Waits until all are written. They are durable after fsync.
+  void finish();
+
+ private:
+  static constexpr std::size_t kNumSlots = 4;
+
+  struct Write {
+    std::size_t offset = 0;
+    std::span<const std::byte> bytes;
+    std::optional<std::size_t> slot;  // whose bytes these are
+  };
+
+  std::size_t free_slot();
+  void flush_slot();
+  void flush_run();
+  void push(const Write& write);
+  void work();
+  void join();
+
+  const FileDescriptor& file_;
+  std::filesystem::path path_;
+  std::size_t size_;
+  std::size_t position_ = 0;  // of the next byte that comes
+  // The bytes before it that are not pushed yet: in a slot, or borrowed.
+  std::optional<std::size_t> slot_;
+  std::size_t filled_ = 0;
+  std::span<const std::byte> run_;
+  std::array<PageBuffer, kNumSlots> slots_;
+  std::vector<std::jthread> threads_;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::vector<std::size_t> free_;
+  std::deque<Write> queue_;
+  bool closed_ = false;
+  std::exception_ptr failure_;
+};
 
 // A file open for reading.
 class DirectReader {

@@ -30,15 +30,26 @@ std::vector<std::byte> numbered(std::size_t size) {
 class DirectFileTest : public testing::Test {
  protected:
   void expect_written(std::span<const std::span<const std::byte>> pieces) const {
-    AtomicFile file(path_);
-    file.write_direct(pieces);
-    file.commit();
     std::vector<std::byte> expected;
     for (const auto piece : pieces) {
       expected.insert(expected.end(), piece.begin(), piece.end());
     }
-    const MappedFile found(path_);
-    EXPECT_TRUE(std::ranges::equal(found.bytes(), expected));
+    // Copied are all, every second one, none.
+    for (const std::size_t period : {std::size_t{1}, std::size_t{2}, pieces.size() + 1}) {
+      AtomicFile file(path_);
+      DirectWriter writer(file.descriptor(), expected.size(), file.temporary());
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        if ((i + 1) % period == 0) {
+          writer.append(pieces[i]);
+        } else {
+          writer.append_in_place(pieces[i]);
+        }
+      }
+      writer.finish();
+      file.commit();
+      const MappedFile found(path_);
+      EXPECT_TRUE(std::ranges::equal(found.bytes(), expected));
+    }
   }
 
   TestDirectory directory_;
@@ -58,6 +69,8 @@ TEST_F(DirectFileTest, WritesPiecesBehindEachOther) {
       expect_written({{bytes.subspan(offset, size)}});
       expect_written({{bytes.first(4096), bytes.subspan(4096 + offset, size)}});
       expect_written({{bytes.first(100), bytes.first(0), bytes.subspan(offset, size)}});
+      // As the file has them: the first bytes in a slot, the rest where they lie.
+      expect_written({{bytes.first(100), bytes.subspan(100, size), bytes.subspan(100 + size, 7)}});
     }
   }
   std::vector<std::span<const std::byte>> many;
@@ -89,10 +102,8 @@ TEST_F(DirectFileTest, ReadsUpToTheEnd) {
 TEST_F(DirectFileTest, NamesTheFile) {
   EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { DirectReader reader(path_); }),
               HasSubstr(path_.string() + ": No such file or directory"));
-  const std::vector<std::byte> bytes(1);
-  const std::span<const std::byte> piece = bytes;
-  EXPECT_THAT(error_of(ErrorCode::kDeviceError,
-                       [&] { write_direct(FileDescriptor(), {&piece, 1}, path_); }),
+  const FileDescriptor closed;
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { DirectWriter writer(closed, 1, path_); }),
               HasSubstr("cannot write " + path_.string() + ": Bad file descriptor"));
 }
 

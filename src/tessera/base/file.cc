@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -150,10 +149,6 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) {
     ::unlink(temporary_.c_str());
   }
-}
-
-void AtomicFile::write_direct(std::span<const std::span<const std::byte>> pieces) {
-  tessera::write_direct(file_, pieces, temporary_);
 }
 
 void AtomicFile::commit() {

@@ -75,8 +75,10 @@ class AtomicFile {
 
   void write(std::string_view bytes) { write_all(file_, bytes, temporary_); }
 
-  // The same for all of a large file at once: the pieces, one behind the other (direct_file.h).
-  void write_direct(std::span<const std::span<const std::byte>> pieces);
+  // For a DirectWriter (direct_file.h) of all of a large file, and its errors.
+  const FileDescriptor& descriptor() const { return file_; }
+
+  const std::filesystem::path& temporary() const { return temporary_; }
 
   // fsync, rename, fsync of the directory.
   void commit();

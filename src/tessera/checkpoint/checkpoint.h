@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@ struct CheckpointTensor {
   std::vector<std::int64_t> shape = {};   // of the whole
   std::optional<TensorSlice> slice = {};  // none: all of it
   std::span<const std::byte> data = {};
+  std::optional<FileSource> source = {};  // of `data`, where they are mapped
 };
 
 // Of its elements here, by dtype, shape and slice.
@@ -51,6 +53,7 @@ void save_checkpoint(const std::filesystem::path& directory,
 enum class Verify {
   kSizes,      // manifest, file sizes and headers
   kOnLoad,     // that, and the rest when load() reads it
+  kWhereRead,  // that, and when load() reads anything of a file, the rest of this file
   kChecksums,  // every byte, before anything is given out
 };
 
@@ -62,11 +65,18 @@ struct ReaderOptions {
   std::int64_t num_ranks = 1;
 };
 
-// Elements of a tensor, in row-major order, and the memory that they go to.
+// Elements of a tensor, in row-major order, and where they go.
 struct TensorRead {
   const ManifestTensor* tensor = nullptr;  // of the reader
   std::int64_t first = 0;
   std::span<std::byte> out = {};  // as long as they are
+  // Or `num_bytes` of them to `take`, some at a time, with the place of the first byte among them,
+  // from the thread that calls load(). Those of earlier reads come first, as far as the files have
+  // them in this order: a checkpoint of tensors in one order gives them little by little.
+  std::int64_t num_bytes = 0;
+  std::function<void(std::int64_t at, std::span<const std::byte>)> take = {};
+
+  std::int64_t size() const { return take ? num_bytes : std::ssize(out); }
 };
 
 // An open checkpoint, whatever the layout it was saved under. Its files are mapped.
@@ -99,7 +109,8 @@ class CheckpointReader {
   std::vector<std::byte> read(std::string_view name, TensorRole role) const;
 
   // All of these in one pass through the files, past the page cache: the fastest way to much of a
-  // checkpoint. With kOnLoad it reads this rank's share of the files whole and checks them.
+  // checkpoint. With kOnLoad it reads this rank's share of the files whole and checks them, with
+  // kWhereRead those that it reads anything of; what is wrong is known when all is given out.
   // Errors: as read(), and kInvalidData for a wrong checksum, when `out` may be filled.
   void load(std::span<const TensorRead> reads) const;
 
@@ -132,8 +143,9 @@ class CheckpointReader {
   void locate();
   Piece locate(const ManifestTensor& tensor, const ManifestSlice& slice, std::size_t file) const;
 
-  // Calls body(piece, first byte in it, their part of read.out) for the stretches of elements.
-  using Source = std::function<void(const Piece& piece, std::int64_t, std::span<std::byte>)>;
+  // Calls body(piece, first byte in it, first byte in the read, bytes) for the stretches of
+  // elements.
+  using Source = std::function<void(const Piece&, std::int64_t, std::int64_t, std::int64_t)>;
   void for_each_source(const TensorRead& read, const Source& body) const;
 
   // Whether a file is among those whose checksum this rank checks.

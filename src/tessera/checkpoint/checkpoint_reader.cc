@@ -199,15 +199,15 @@ void CheckpointReader::for_each_source(const TensorRead& read, const Source& bod
   const std::int64_t elements =
       tensor_size_bytes(read.tensor->dtype, read.tensor->shape).value_or(0) / element;
   const std::int64_t first = read.first;
-  const std::int64_t count = std::ssize(read.out) / element;
-  TESSERA_REQUIRE(std::ssize(read.out) % element == 0 && first >= 0 && first <= elements &&
-                      count <= elements - first,
-                  ErrorCode::kInvalidArgument,
-                  "{} bytes from element {} of the {} of {}",
-                  read.out.size(),
-                  first,
-                  elements,
-                  quote(read.tensor->name, read.tensor->role));
+  const std::int64_t count = read.size() / element;
+  TESSERA_REQUIRE(
+      read.size() % element == 0 && first >= 0 && first <= elements && count <= elements - first,
+      ErrorCode::kInvalidArgument,
+      "{} bytes from element {} of the {} of {}",
+      read.size(),
+      first,
+      elements,
+      quote(read.tensor->name, read.tensor->role));
   for (const Piece& piece : pieces_[index]) {
     if (piece.begin == piece.end || piece.last <= first || first + count <= piece.first) {
       continue;
@@ -216,10 +216,7 @@ void CheckpointReader::for_each_source(const TensorRead& read, const Source& bod
     const std::int64_t end = std::min(piece.end, piece.box.lower_bound(first + count));
     piece.box.for_each_stretch(
         begin, end - begin, [&](std::int64_t whole, std::int64_t local, std::int64_t n) {
-          body(piece,
-               (local - piece.begin) * element,
-               read.out.subspan(static_cast<std::size_t>((whole - first) * element),
-                                static_cast<std::size_t>(n * element)));
+          body(piece, (local - piece.begin) * element, (whole - first) * element, n * element);
         });
   }
 }
@@ -229,8 +226,8 @@ void CheckpointReader::read(std::string_view name,
                             std::int64_t first,
                             std::span<std::byte> out) const {
   for_each_source({.tensor = &at(name, role), .first = first, .out = out},
-                  [](const Piece& piece, std::int64_t at, std::span<std::byte> part) {
-                    std::memcpy(part.data(), piece.data + at, part.size());
+                  [&](const Piece& piece, std::int64_t from, std::int64_t to, std::int64_t size) {
+                    std::memcpy(out.data() + to, piece.data + from, static_cast<std::size_t>(size));
                   });
 }
 
@@ -248,11 +245,27 @@ void CheckpointReader::load(std::span<const TensorRead> reads) const {
     files.push_back(describe_file(
         directory_, file, options_.verify == Verify::kOnLoad && is_own(files.size())));
   }
-  for (const TensorRead& read : reads) {
-    for_each_source(read, [&](const Piece& piece, std::int64_t at, std::span<std::byte> part) {
-      const std::int64_t data = piece.data - files_[piece.file].bytes().data();
-      files[piece.file].segments.push_back({.offset = data + at, .out = part});
-    });
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    const TensorRead& read = reads[i];
+    for_each_source(
+        read, [&](const Piece& piece, std::int64_t from, std::int64_t to, std::int64_t size) {
+          FileRead& file = files[piece.file];
+          FileRead::Segment segment{.offset =
+                                        piece.data - files_[piece.file].bytes().data() + from};
+          if (read.take) {
+            segment.count = size;
+            segment.take = [&read, to](std::span<const std::byte> bytes) mutable {
+              read.take(to, bytes);
+              to += std::ssize(bytes);
+            };
+            segment.order = static_cast<std::int64_t>(i) + 1;
+          } else {
+            segment.out =
+                read.out.subspan(static_cast<std::size_t>(to), static_cast<std::size_t>(size));
+          }
+          file.segments.push_back(std::move(segment));
+          file.digest = file.digest || options_.verify == Verify::kWhereRead;
+        });
   }
   with_context([&] { return format("while reading checkpoint {}", directory_.string()); },
                [&] { read_checked(files, manifest_files_); });

@@ -207,7 +207,8 @@ std::vector<CheckpointSaver::File> CheckpointSaver::plan(std::span<const Checkpo
         file.tensors.push_back({.name = key_of(*tensor),
                                 .dtype = tensor->dtype,
                                 .shape = is_box(slice) ? slice.extent : std::vector{slice.count},
-                                .data = tensor->data});
+                                .data = tensor->data,
+                                .source = tensor->source});
         part.tensors.push_back(
             {.name = tensor->name,
              .role = tensor->role,
@@ -291,6 +292,7 @@ void CheckpointSaver::copy() {
         copies.push_back({.from = tensor.data.subspan(done, count), .to = to.data() + done});
       }
       tensor.data = to;
+      tensor.source.reset();
     }
   }
   run(copies, options_.threads);

@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -17,11 +19,15 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kAlignment = kDirectAlignment;
-constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20U;
-constexpr std::size_t kNumSlots = 6;    // chunks between the disk and those who take them
+constexpr std::int64_t kChunkBytes = std::int64_t{16} << 20U;
+constexpr std::size_t kNumSlots = 4;    // chunks between the disk and those who take them
 constexpr std::size_t kNumReaders = 2;  // a disk is fastest with two reads under way
 // A gap between segments that is read through, because another access would take longer.
 constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;
+// Many files that are read side by side have smaller chunks, so that what comes from one before it
+// is wanted, because others have the rest, stays small.
+constexpr std::int64_t kAheadBytes = std::int64_t{128} << 20U;
+constexpr std::int64_t kMinChunkBytes = std::int64_t{256} << 10U;
 
 // Aligned bytes of a file.
 struct Chunk {
@@ -37,23 +43,37 @@ struct Piece {
   std::size_t size = 0;
   std::byte* out = nullptr;
   const FileRead::Segment* taker = nullptr;  // in place of out
+  std::int64_t order = 0;
 };
 
 struct Plan {
-  std::vector<Chunk> chunks;  // file by file, ascending
+  std::vector<Chunk> chunks;  // in the order of reading; those of one file ascending
   std::vector<Piece> pieces;  // in the order of the chunks
 };
 
-void add_chunks(std::vector<Chunk>& chunks, Chunk range) {
-  for (; range.begin < range.end; range.begin += kChunkBytes) {
-    chunks.push_back({.file = range.file,
-                      .begin = range.begin,
-                      .end = std::min(range.begin + kChunkBytes, range.end)});
+bool is_in_order(const FileRead& file) {
+  return std::ranges::any_of(file.segments, [](const auto& segment) { return segment.order > 0; });
+}
+
+std::int64_t chunk_bytes(std::span<const FileRead> files) {
+  const bool in_order = std::ranges::any_of(files, is_in_order);
+  const std::int64_t each = kAheadBytes / std::max<std::int64_t>(std::ssize(files), 1);
+  return in_order ? std::clamp(each / kAlignment * kAlignment, kMinChunkBytes, kChunkBytes)
+                  : kChunkBytes;
+}
+
+void add_chunks(std::vector<Chunk>& chunks, Chunk range, std::int64_t size) {
+  for (; range.begin < range.end; range.begin += size) {
+    chunks.push_back(
+        {.file = range.file, .begin = range.begin, .end = std::min(range.begin + size, range.end)});
   }
 }
 
 // What has to be read of a file for its segments.
-void add_ranges(std::vector<Chunk>& chunks, std::size_t file, const FileRead& read) {
+void add_ranges(std::vector<Chunk>& chunks,
+                std::size_t file,
+                const FileRead& read,
+                std::int64_t chunk_size) {
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
   for (const FileRead::Segment& segment : read.segments) {
     ranges.emplace_back(segment.offset / kAlignment * kAlignment, segment.offset + segment.size());
@@ -62,48 +82,101 @@ void add_ranges(std::vector<Chunk>& chunks, std::size_t file, const FileRead& re
   Chunk open{.file = file};
   for (const auto& [begin, end] : ranges) {
     if (begin > open.end + kGapBytes) {
-      add_chunks(chunks, open);
+      add_chunks(chunks, open, chunk_size);
       open.begin = begin;
     }
     open.end = std::max(open.end, end);
   }
-  add_chunks(chunks, open);
+  add_chunks(chunks, open, chunk_size);
+}
+
+// Puts the chunks in the order in which they are wanted. Of a file with a digest none comes before
+// one that lies before it, and one that nothing wants comes with that.
+void put_in_order(std::span<const FileRead> files, Plan& plan) {
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  const std::size_t count = plan.chunks.size();
+  std::vector<std::int64_t> order(count, kNever);
+  for (const Piece& piece : plan.pieces) {
+    order[piece.chunk] = std::min(order[piece.chunk], piece.order);
+  }
+  for (std::size_t i = count; i-- > 1;) {
+    const Chunk& chunk = plan.chunks[i];
+    if (plan.chunks[i - 1].file == chunk.file && files[chunk.file].digest) {
+      order[i - 1] = std::min(order[i - 1], order[i]);
+    }
+  }
+  for (std::size_t i = 1; i < count; ++i) {
+    if (order[i] == kNever && plan.chunks[i - 1].file == plan.chunks[i].file) {
+      order[i] = order[i - 1];
+    }
+  }
+  std::vector<std::size_t> chosen(count);
+  std::iota(chosen.begin(), chosen.end(), std::size_t{0});
+  std::ranges::stable_sort(chosen, {}, [&](std::size_t chunk) { return order[chunk]; });
+  std::vector<Chunk> chunks;
+  std::vector<std::size_t> place(count);
+  for (const std::size_t chunk : chosen) {
+    place[chunk] = chunks.size();
+    chunks.push_back(plan.chunks[chunk]);
+  }
+  plan.chunks = std::move(chunks);
+  for (Piece& piece : plan.pieces) {
+    piece.chunk = place[piece.chunk];
+  }
+  std::ranges::stable_sort(plan.pieces, {}, &Piece::chunk);
+}
+
+// The pieces of a segment, which lies in the chunks from `first` on.
+void add_pieces(Plan& plan, std::size_t first, const FileRead::Segment& segment) {
+  const auto own = std::span(plan.chunks).subspan(first);
+  // The first chunk that ends behind the segment's begin.
+  auto chunk = static_cast<std::size_t>(
+      std::ranges::upper_bound(own, segment.offset, {}, &Chunk::end) - own.begin());
+  for (std::int64_t done = 0; done < segment.size(); ++chunk) {
+    const std::int64_t at = segment.offset + done;
+    const std::int64_t count = std::min(own[chunk].end - at, segment.size() - done);
+    plan.pieces.push_back({.chunk = first + chunk,
+                           .offset = at,
+                           .size = static_cast<std::size_t>(count),
+                           .out = segment.take ? nullptr : segment.out.data() + done,
+                           .taker = segment.take ? &segment : nullptr,
+                           .order = segment.order});
+    done += count;
+  }
 }
 
 Plan make_plan(std::span<const FileRead> files) {
   Plan plan;
+  const std::int64_t chunk_size = chunk_bytes(files);
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::size_t first = plan.chunks.size();
-    if (files[i].digest) {
-      add_chunks(plan.chunks, {.file = i, .begin = 0, .end = files[i].size_bytes});
-    } else {
-      add_ranges(plan.chunks, i, files[i]);
+    const FileRead& file = files[i];
+    std::size_t first = plan.chunks.size();
+    // Then each segment has chunks of its own.
+    const bool one_by_one = !file.digest && is_in_order(file);
+    if (file.digest) {
+      add_chunks(plan.chunks, {.file = i, .begin = 0, .end = file.size_bytes}, chunk_size);
+    } else if (!one_by_one) {
+      add_ranges(plan.chunks, i, file, chunk_size);
     }
-    const auto own = std::span(plan.chunks).subspan(first);
-    for (const FileRead::Segment& segment : files[i].segments) {
-      TESSERA_REQUIRE(segment.offset >= 0 && segment.offset <= files[i].size_bytes - segment.size(),
+    for (const FileRead::Segment& segment : file.segments) {
+      TESSERA_REQUIRE(segment.offset >= 0 && segment.offset <= file.size_bytes - segment.size(),
                       ErrorCode::kInvalidArgument,
                       "{} bytes from byte {} of the {} of {}",
                       segment.size(),
                       segment.offset,
-                      files[i].size_bytes,
-                      files[i].path.string());
-      // The first chunk that ends behind the segment's begin.
-      auto chunk = static_cast<std::size_t>(
-          std::ranges::upper_bound(own, segment.offset, {}, &Chunk::end) - own.begin());
-      for (std::int64_t done = 0; done < segment.size(); ++chunk) {
-        const std::int64_t at = segment.offset + done;
-        const std::int64_t count = std::min(own[chunk].end - at, segment.size() - done);
-        plan.pieces.push_back({.chunk = first + chunk,
-                               .offset = at,
-                               .size = static_cast<std::size_t>(count),
-                               .out = segment.take ? nullptr : segment.out.data() + done,
-                               .taker = segment.take ? &segment : nullptr});
-        done += count;
+                      file.size_bytes,
+                      file.path.string());
+      if (one_by_one) {
+        first = plan.chunks.size();
+        const std::int64_t begin = segment.offset / kAlignment * kAlignment;
+        add_chunks(plan.chunks,
+                   {.file = i, .begin = begin, .end = segment.offset + segment.size()},
+                   chunk_size);
       }
+      add_pieces(plan, first, segment);
     }
   }
-  std::ranges::stable_sort(plan.pieces, {}, &Piece::chunk);
+  put_in_order(files, plan);
   return plan;
 }
 
@@ -223,19 +296,21 @@ class Pass {
   }
 
   void make_digests() {
-    std::unique_ptr<DigestBuilder> digest;
+    std::vector<std::unique_ptr<DigestBuilder>> digests(files_.size());
     for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
       const Chunk& chunk = plan_.chunks[i];
       if (files_[chunk.file].digest) {
         if (!wait([&] { return filled_[i]; })) {
           return;
         }
+        std::unique_ptr<DigestBuilder>& digest = digests[chunk.file];
         if (chunk.begin == 0) {
           digest = std::make_unique<DigestBuilder>();
         }
         digest->append(content(i));
         if (chunk.end == files_[chunk.file].size_bytes) {
           digests_[chunk.file] = digest->digest();
+          digest.reset();
         }
       }
       note([&] { digested_ = i + 1; });

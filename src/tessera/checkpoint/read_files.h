@@ -22,6 +22,9 @@ struct FileRead {
     std::span<std::byte> out = {};
     std::int64_t count = 0;
     std::function<void(std::span<const std::byte>)> take = {};
+    // What is wanted first is read first, as far as a file with a digest is read from its begin to
+    // its end. Those of other files come in just this order where all have one, from 1 on.
+    std::int64_t order = 0;
 
     std::int64_t size() const { return take ? count : std::ssize(out); }
   };

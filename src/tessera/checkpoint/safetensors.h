@@ -4,16 +4,26 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/direct_file.h"
 #include "tessera/base/file.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/ir/dtype.h"
 
 namespace tessera {
+
+// Where bytes of a mapped file come from.
+struct FileSource {
+  std::filesystem::path path;
+  std::int64_t size_bytes = 0;  // of the file
+  std::int64_t offset = 0;
+};
 
 // A named tensor in row-major order, little-endian. `data` is borrowed.
 struct SafetensorsTensor {
@@ -21,6 +31,8 @@ struct SafetensorsTensor {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape = {};
   std::span<const std::byte> data = {};
+  std::optional<FileSource> source =
+      {};  // to write `data` past the page cache, where they are mapped
 };
 
 // The name of a dtype in the file format: "F32", "BF16", ...
@@ -61,9 +73,9 @@ void verify(std::span<const SafetensorsTensor> tensors);
 // By falling element size, then in the order given, so that each one is aligned in a file.
 std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> tensors);
 
-// Replaces `path` atomically by a file with these tensors, in file order, without a copy of
-// their data. Errors: as verify(); kDeviceError naming the path and the system's reason (the old
-// file stays).
+// Replaces `path` atomically by a file with these tensors, in file order, through
+// buffers of 32 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's
+// reason (the old file stays).
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,
                              const std::map<std::string, std::string>& metadata = {});
@@ -77,14 +89,21 @@ class SafetensorsWriter {
                     std::span<const SafetensorsTensor> tensors,
                     const std::map<std::string, std::string>& metadata = {});
 
+  // Copies them, and returns before they are written.
+  // Errors: kInvalidArgument for more than the tensors have.
   void append(std::span<const std::byte> bytes);
 
-  // Errors: kInvalidArgument unless all bytes have come.
+  // Waits until all are written, and gives the buffers back. Errors: kInvalidArgument unless all
+  // bytes have come.
+  void finish();
+
+  // The file appears, finished if it is not.
   void commit();
 
  private:
   AtomicFile file_;
-  std::int64_t missing_bytes_ = 0;
+  std::size_t missing_bytes_ = 0;
+  std::unique_ptr<DirectWriter> writer_;
 };
 
 }  // namespace tessera

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -292,6 +295,62 @@ TEST_F(SafetensorsTest, WriterRefusesWhatItCannotKeep) {
             "tensor 'a': F32 (-6) given 24 bytes of data");
   EXPECT_THAT(refused({{.name = "\xff", .shape = {6}, .data = data}}),
               HasSubstr("a tensor name or metadata: "));
+}
+
+// Tensors of two files, in another order than they have there, and some of memory between them: as
+// the same tensors all from memory.
+TEST_F(SafetensorsTest, TakesTensorsFromTheirFiles) {
+  std::vector<std::uint32_t> numbers(6'000'000);
+  std::iota(numbers.begin(), numbers.end(), 0U);
+  const auto bytes = std::as_bytes(std::span(numbers));
+  std::vector<SafetensorsTensor> tensors;
+  std::size_t at = 0;
+  for (const std::int64_t size : {5, 2'500'000, 1, 2'200'000, 0, 300'000, 7, 900'000}) {
+    tensors.push_back({.name = format("t{}", tensors.size()),
+                       .dtype = DType::kI32,
+                       .shape = {size},
+                       .data = bytes.subspan(at, static_cast<std::size_t>(size) * 4)});
+    at += static_cast<std::size_t>(size) * 4;
+  }
+  const FileDigest expected = write_safetensors(path_, tensors);
+  const std::string content = read_file(path_);
+
+  const auto source = directory_.path() / "source-0";
+  const auto other = directory_.path() / "source-1";
+  write_safetensors(source, std::vector{tensors[7], tensors[1], tensors[4], tensors[0]});
+  write_safetensors(other, std::vector{tensors[6], tensors[3]});
+  const SafetensorsFile first(source);
+  const SafetensorsFile second(other);
+  for (const auto& [path, file] : {std::pair(source, &first), std::pair(other, &second)}) {
+    for (const SafetensorsTensor& tensor : file->tensors()) {
+      SafetensorsTensor& taken = tensors[static_cast<std::size_t>(tensor.name[1] - '0')];
+      taken.data = tensor.data;
+      taken.source = {.path = path,
+                      .size_bytes = std::ssize(file->bytes()),
+                      .offset = tensor.data.data() - file->bytes().data()};
+    }
+  }
+  EXPECT_EQ(write_safetensors(path_, tensors), expected);
+  EXPECT_TRUE(read_file(path_) == content);
+
+  std::filesystem::resize_file(source, std::filesystem::file_size(source) - 4096);
+  const Error error = caught([&] { write_safetensors(path_, tensors); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+  EXPECT_THAT(error.message(), HasSubstr(source.string() + ": found "));
+  EXPECT_TRUE(read_file(path_) == content);
+}
+
+TEST_F(SafetensorsTest, WriterCountsTheBytes) {
+  SafetensorsWriter writer(path_, {{{.name = "w", .dtype = DType::kF32, .shape = {6}}}});
+  const auto bytes = std::as_bytes(std::span(kFloats));
+  writer.append(bytes.first(20));
+  EXPECT_THAT(caught([&] { writer.commit(); }).message(),
+              HasSubstr("4 bytes of tensors have not come"));
+  EXPECT_THAT(caught([&] { writer.append(bytes.first(5)); }).message(),
+              HasSubstr("1 bytes more than the tensors have"));
+  writer.append(bytes.last(4));
+  writer.commit();
+  EXPECT_TRUE(std::ranges::equal(SafetensorsFile(path_).find("w")->data, bytes));
 }
 
 TEST_F(SafetensorsTest, AFailedWriteLeavesTheOldFile) {

@@ -3,13 +3,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -19,6 +21,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/file_digest.h"
+#include "tessera/checkpoint/read_files.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
@@ -26,10 +29,14 @@
 namespace tessera {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kAlignment = 8;
 // From here on data begin where direct access to the file can reach them.
 constexpr std::size_t kLargeFileBytes = std::size_t{1} << 20U;
+// What is read for its checksum and then written.
+constexpr std::size_t kPartBytes = std::size_t{1} << 20U;
 constexpr std::size_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
 
 // JSON text of `value`. Errors: kInvalidArgument if it holds a string that is not UTF-8.
@@ -119,21 +126,56 @@ FileDigest write_safetensors(const std::filesystem::path& path,
   verify(tensors);
   const std::vector<SafetensorsTensor> order = in_file_order(tensors);
   const std::string header = make_header(order, metadata);
-  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(header))};
-  for (const SafetensorsTensor& tensor : order) {
-    pieces.push_back(tensor.data);
-  }
   DigestBuilder digest;
   AtomicFile file(path);
-  {
-    // The checksum is made while the disk works.
-    const std::jthread hashing([&] {
-      for (const std::span<const std::byte> piece : pieces) {
-        digest.append(piece);
-      }
-    });
-    file.write_direct(pieces);
+  std::size_t size = header.size();
+  for (const SafetensorsTensor& tensor : order) {
+    size += tensor.data.size();
   }
+  DirectWriter writer(file.descriptor(), size, file.temporary());
+  const auto put = [&](std::span<const std::byte> bytes, bool in_place) {
+    // What the checksum has brought to the caches is copied from there.
+    for (std::size_t at = 0; at < bytes.size(); at += kPartBytes) {
+      const auto part = bytes.subspan(at, std::min(kPartBytes, bytes.size() - at));
+      digest.append(part);
+      in_place ? writer.append_in_place(part) : writer.append(part);
+    }
+  };
+  put(std::as_bytes(std::span(header)), true);
+  std::size_t next = 0;  // the tensor that is put next
+  const auto put_until = [&](std::size_t end) {
+    for (; next < end; ++next) {
+      put(order[next].data, true);
+    }
+  };
+  std::map<fs::path, FileRead> reads;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (!order[i].source || order[i].data.empty()) {
+      continue;
+    }
+    const FileSource& source = *order[i].source;
+    FileRead& read = reads[source.path];
+    read.path = source.path;
+    read.size_bytes = source.size_bytes;
+    read.segments.push_back({.offset = source.offset,
+                             .count = std::ssize(order[i].data),
+                             .take =
+                                 [&, i](std::span<const std::byte> bytes) {
+                                   if (next <= i) {
+                                     put_until(i);
+                                     next = i + 1;
+                                   }
+                                   put(bytes, false);
+                                 },
+                             .order = static_cast<std::int64_t>(i) + 1});
+  }
+  std::vector<FileRead> files;
+  for (auto& [unused, read] : reads) {
+    files.push_back(std::move(read));
+  }
+  read_files(files);
+  put_until(order.size());
+  writer.finish();
   file.commit();
   return digest.digest();
 }
@@ -142,22 +184,37 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
                                      std::span<const SafetensorsTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : file_(path) {
+  const std::string header = make_header(tensors, metadata);
+  missing_bytes_ = header.size();
   for (const SafetensorsTensor& tensor : tensors) {
-    missing_bytes_ += static_cast<std::int64_t>(num_bytes(tensor));
+    missing_bytes_ += num_bytes(tensor);
   }
-  file_.write(make_header(tensors, metadata));
+  writer_ = std::make_unique<DirectWriter>(file_.descriptor(), missing_bytes_, file_.temporary());
+  append(std::as_bytes(std::span(header)));
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
-  missing_bytes_ -= std::ssize(bytes);
-  file_.write({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  TESSERA_REQUIRE(bytes.size() <= missing_bytes_,
+                  ErrorCode::kInvalidArgument,
+                  "{} bytes more than the tensors have",
+                  bytes.size() - missing_bytes_);
+  missing_bytes_ -= bytes.size();
+  writer_->append(bytes);
 }
 
-void SafetensorsWriter::commit() {
+void SafetensorsWriter::finish() {
   TESSERA_REQUIRE(missing_bytes_ == 0,
                   ErrorCode::kInvalidArgument,
                   "{} bytes of tensors have not come",
                   missing_bytes_);
+  if (writer_) {
+    writer_->finish();
+    writer_.reset();
+  }
+}
+
+void SafetensorsWriter::commit() {
+  finish();
   file_.commit();
 }
 

@@ -17,10 +17,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/log.h"
-#include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file_digest.h"
-#include "tessera/cli/input_format.h"
+#include "tessera/cli/input_options.h"
 #include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/run_config.h"
@@ -38,48 +37,21 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What tokenize and inspect share.
-struct InputOptions {
-  std::vector<std::filesystem::path> files;
-  std::string format;  // empty: by the name of the first file
+struct DataCommand {
+  InputOptions input;
   std::filesystem::path tokenizer;
-  TextOptions text = {.skip_setting = "--skip-broken"};
 };
 
-void add_input_options(CLI::App& command, InputOptions& input, const std::string& formats) {
-  command.add_option("FILE", input.files, "Input files, read in this order")->required();
-  command.add_option("--field", input.text.field, "Key of the text in the objects of jsonl")
-      ->capture_default_str();
-  command.add_option("--document-separator",
-                     input.text.document_separator,
-                     "Text that ends a document inside a file of text; else a file is one");
-  command.add_flag("--skip-broken",
-                   input.text.skip_broken,
-                   "Leave out and count lines of jsonl and chat that are broken or not what they "
-                   "should be");
-  command
-      .add_option("--unpacked-limit",
-                  input.text.unpacked_limit,
-                  "Bytes that a .gz or .zst file may unpack to")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  command.add_option("--threads", input.text.threads, "Threads; 0: the cores that there are")
+void add_data_options(CLI::App& command,
+                      DataCommand& data,
+                      const std::vector<std::string>& formats,
+                      const std::string& footer) {
+  command.add_option("FILE", data.input.files, "Input files, read in this order")->required();
+  add_input_options(command, data.input, formats);
+  command.add_option("--threads", data.input.text.threads, "Threads; 0: the cores that there are")
       ->check(CLI::Range(0, 4096))
-      ->default_val(0);
-  command.footer(formats);
-}
-
-std::string_view chosen_format(const InputOptions& input) {
-  return input.format.empty() ? format_by_name(input.files.front()) : input.format;
-}
-
-TextOptions resolved(const InputOptions& input) {
-  TextOptions text = input.text;
-  const std::string_view name = chosen_format(input);
-  text.format = name == "jsonl"  ? TextFormat::kJsonl
-                : name == "chat" ? TextFormat::kChat
-                                 : TextFormat::kText;
-  text.threads = text.threads > 0 ? text.threads : usable_cores();
-  return text;
+      ->capture_default_str();
+  command.footer(footer);
 }
 
 // How far tokenizing is, and how long it will take.
@@ -110,7 +82,7 @@ class TokenizeLine {
 };
 
 struct TokenizeCommand {
-  InputOptions input;
+  DataCommand data;
   std::filesystem::path output;
   bool no_bos = false;
   bool no_eos = false;
@@ -119,14 +91,15 @@ struct TokenizeCommand {
 
 void tokenize(const TokenizeCommand& command) {
   const auto start = Clock::now();
-  TESSERA_REQUIRE(chosen_format(command.input) != "megatron",
+  const InputOptions& input = command.data.input;
+  TESSERA_REQUIRE(chosen_format(input) != DataFormat::kMegatron,
                   ErrorCode::kInvalidConfig,
                   "{} has the name of a file of tokens, expected text or jsonl: say --format if it "
                   "is text",
-                  command.input.files.front().string());
-  const Tokenizer tokenizer = Tokenizer::load(command.input.tokenizer);
-  const std::string file = read_file(command.input.tokenizer);
-  TokenizeOptions options = {.text = resolved(command.input),
+                  input.files.front().string());
+  const Tokenizer tokenizer = Tokenizer::load(command.data.tokenizer);
+  const std::string file = read_file(command.data.tokenizer);
+  TokenizeOptions options = {.text = text_options(input),
                              .prefix = megatron_prefix(command.output),
                              .type = token_type_for(tokenizer.vocab_size()),
                              .encoder_name = digest(std::as_bytes(std::span(file))).xxh3_128,
@@ -141,7 +114,7 @@ void tokenize(const TokenizeCommand& command) {
   {
     TokenizeLine line;
     options.progress = [&](const TokenizeProgress& now) { line.update(now); };
-    result = tokenize_to_megatron(command.input.files, text_encoder(tokenizer), options);
+    result = tokenize_to_megatron(input.files, text_encoder(tokenizer), options);
   }
   if (result.resumed_bytes > 0) {
     log_info(format("went on behind the first {} of input, which an earlier run had done",
@@ -206,9 +179,7 @@ class Lengths {
 };
 
 struct InspectCommand {
-  InputOptions input;
-  std::string token_type = "u16";
-  std::string chat_template = "auto";
+  DataCommand data;
   std::int64_t samples = 3;
   std::int64_t sample_length = 64;  // tokens, or bytes of text
 };
@@ -314,7 +285,8 @@ class TextSamples {
 };
 
 void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>& tokenizer) {
-  TextOptions options = resolved(command.input);
+  const CorpusInput input = corpus_input(command.data.input);
+  TextOptions options = input.text;
   options.add_bos = false;
   options.add_eos = false;
   TextSamples samples(command);
@@ -323,7 +295,7 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
   const std::vector<std::int32_t> block(std::size_t{1} << 16U);
   TextOptions in_order = options;
   in_order.threads = 1;
-  const ReadState end = encode_files(command.input.files,
+  const ReadState end = encode_files(input.files,
                                      {.encode =
                                           [&](std::string_view text, const TokenSink& sink) {
                                             samples.add(text);
@@ -342,7 +314,7 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
   std::string text = bytes.lengths().describe("bytes of text");
   if (tokenizer) {
     LengthSink tokens;
-    encode_files(command.input.files, text_encoder(*tokenizer), options, {}, tokens);
+    encode_files(input.files, text_encoder(*tokenizer), options, {}, tokens);
     text += tokens.lengths().describe("tokens");
   }
   std::fputs((text + samples.text()).c_str(), stdout);
@@ -410,24 +382,15 @@ class ChatSink : public DocumentSink {
   std::string samples_;
 };
 
-ChatTemplateName template_named(std::string_view name) {
-  return name == to_string(ChatTemplateName::kLlama3)   ? ChatTemplateName::kLlama3
-         : name == to_string(ChatTemplateName::kChatml) ? ChatTemplateName::kChatml
-                                                        : ChatTemplateName::kAuto;
-}
-
 void inspect_chat(const InspectCommand& command, const std::optional<Tokenizer>& tokenizer) {
   TESSERA_REQUIRE(tokenizer.has_value(),
                   ErrorCode::kInvalidConfig,
                   "conversations are tokens of a chat template: name its tokenizer with "
                   "--tokenizer");
+  const CorpusInput input = corpus_input(command.data.input);
   ChatSink sink(command, *tokenizer);
-  const ReadState end =
-      encode_files(command.input.files,
-                   chat_encoder(*tokenizer, template_named(command.chat_template)),
-                   resolved(command.input),
-                   {},
-                   sink);
+  const ReadState end = encode_files(
+      input.files, chat_encoder(*tokenizer, input.chat_template), input.text, {}, sink);
   std::fputs(sink.text().c_str(), stdout);
   if (end.num_skipped > 0) {
     log_warning(describe_skipped(end));
@@ -436,21 +399,28 @@ void inspect_chat(const InspectCommand& command, const std::optional<Tokenizer>&
 
 void inspect(const InspectCommand& command) {
   std::optional<Tokenizer> tokenizer;
-  if (!command.input.tokenizer.empty()) {
-    tokenizer = Tokenizer::load(command.input.tokenizer);
+  if (!command.data.tokenizer.empty()) {
+    tokenizer = Tokenizer::load(command.data.tokenizer);
   }
-  const std::vector<std::filesystem::path>& files = command.input.files;
-  const std::string_view format = chosen_format(command.input);
-  if (format == "tokens") {
-    const TokenType type = command.token_type == "u32" ? TokenType::kU32 : TokenType::kU16;
-    const std::optional<std::int32_t> end = tokenizer ? tokenizer->eos() : std::nullopt;
-    inspect_corpus(Corpus::open_tokens(files, type, end), command, tokenizer);
-  } else if (format == "megatron") {
-    inspect_corpus(Corpus::open_megatron(files), command, tokenizer);
-  } else if (format == "chat") {
-    inspect_chat(command, tokenizer);
-  } else {
-    inspect_text(command, tokenizer);
+  const CorpusInput input = corpus_input(command.data.input);
+  switch (input.format) {
+    case DataFormat::kTokens:
+      inspect_corpus(
+          Corpus::open_tokens(
+              input.files, input.token_type, tokenizer ? tokenizer->eos() : std::nullopt),
+          command,
+          tokenizer);
+      return;
+    case DataFormat::kMegatron:
+      inspect_corpus(Corpus::open_megatron(input.files), command, tokenizer);
+      return;
+    case DataFormat::kChat:
+      inspect_chat(command, tokenizer);
+      return;
+    case DataFormat::kText:
+    case DataFormat::kJsonl:
+      inspect_text(command, tokenizer);
+      return;
   }
 }
 
@@ -459,15 +429,14 @@ void add_tokenize(CLI::App& data) {
       "tokenize", "Turn text into a Megatron data set, OUTPUT.bin and OUTPUT.idx");
   // Shared with the callback, which lives as long as the command.
   auto options = std::make_shared<TokenizeCommand>();
-  add_input_options(command,
-                    options->input,
-                    "Text and jsonl may be compressed (.gz, .zst). A run that was stopped goes on "
-                    "where it was\nwhen it is started again with the same arguments.");
-  command.add_option("--tokenizer", options->input.tokenizer, "The tokenizer.json")->required();
-  command.add_option("--output", options->output, "Path of the .bin and .idx, without these")
+  add_data_options(command,
+                   options->data,
+                   {"text", "jsonl"},
+                   "Text and jsonl may be compressed (.gz, .zst). A run that was stopped goes on "
+                   "where it was\nwhen it is started again with the same arguments.");
+  command.add_option("--tokenizer", options->data.tokenizer, "The tokenizer.json")->required();
+  command.add_option("-o,--output", options->output, "Path of the .bin and .idx, without these")
       ->required();
-  command.add_option("--format", options->input.format, "text or jsonl; else by the first name")
-      ->check(CLI::IsMember({"text", "jsonl"}));
   command.add_flag("--no-bos", options->no_bos, "Begin no document with BOS");
   command.add_flag("--no-eos", options->no_eos, "End no document with EOS");
   command.add_flag("--force", options->force, "Replace an output that exists");
@@ -478,26 +447,16 @@ void add_inspect(CLI::App& data) {
   CLI::App& command =
       *data.add_subcommand("inspect", "Print what data hold: counts, lengths, samples");
   auto options = std::make_shared<InspectCommand>();
-  add_input_options(command,
-                    options->input,
-                    "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids), "
-                    "megatron (.bin and .idx).");
+  add_data_options(command,
+                   options->data,
+                   {"text", "jsonl", "tokens", "megatron", "chat"},
+                   "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids), "
+                   "megatron (.bin and .idx).");
   command.add_option(
       "--tokenizer",
-      options->input.tokenizer,
+      options->data.tokenizer,
       "A tokenizer.json: counts tokens of text, decodes samples of tokens; needed for "
       "chat");
-  command.add_option("--format", options->input.format, "Else by the name of the first file")
-      ->check(CLI::IsMember({"text", "jsonl", "tokens", "megatron", "chat"}));
-  command
-      .add_option("--chat-template",
-                  options->chat_template,
-                  "How conversations become tokens; auto: as the tokenizer's special tokens say")
-      ->check(CLI::IsMember({"auto", "llama3", "chatml"}))
-      ->capture_default_str();
-  command.add_option("--token-type", options->token_type, "Of bare ids")
-      ->check(CLI::IsMember({"u16", "u32"}))
-      ->capture_default_str();
   command.add_option("--samples", options->samples, "Documents to show")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

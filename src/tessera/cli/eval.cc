@@ -12,9 +12,8 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
-#include "tessera/base/machine.h"
 #include "tessera/base/units.h"
-#include "tessera/cli/input_format.h"
+#include "tessera/cli/input_options.h"
 #include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/choices.h"
@@ -26,9 +25,7 @@ namespace {
 
 struct EvalCommand {
   std::filesystem::path checkpoint;
-  std::vector<std::filesystem::path> data;
-  std::string format;  // empty: by the name of the first file
-  TextOptions text = {};
+  InputOptions data;
   std::filesystem::path choices;
   std::filesystem::path output;
   bool json = false;
@@ -55,26 +52,11 @@ OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {
   };
 }
 
-TextOptions text_options(const EvalCommand& command) {
-  TextOptions text = command.text;
-  const std::string chosen =
-      command.format.empty() ? std::string(format_by_name(command.data.front())) : command.format;
-  TESSERA_REQUIRE(chosen != "megatron",
-                  ErrorCode::kInvalidConfig,
-                  "{} has the name of a file of tokens, expected text or jsonl: say --format if it "
-                  "is text",
-                  command.data.front().string());
-  text.format = chosen == "jsonl" ? TextFormat::kJsonl : TextFormat::kText;
-  text.threads = usable_cores();
-  return text;
-}
-
 void evaluate_data(const EvalCommand& command, const TrainedModel& model) {
   LossResult result;
   {
     StatusLine line;
-    result =
-        evaluate_loss(model, command.data, text_options(command), progress_on(line, "sequences"));
+    result = evaluate_loss(model, corpus_input(command.data), progress_on(line, "sequences"));
   }
   if (command.json) {
     const nlohmann::ordered_json json({{"checkpoint", model.checkpoint.string()},
@@ -172,7 +154,6 @@ void add_eval(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("eval", "Measure how well a trained model predicts");
   // Shared with the callback, which lives as long as the command.
   auto options = std::make_shared<EvalCommand>();
-  options->text.skip_setting = "--skip-broken";
   command
       .add_option("CHECKPOINT",
                   options->checkpoint,
@@ -180,30 +161,17 @@ void add_eval(CLI::App& app) {
       ->required();
   CLI::App& input = *command.add_option_group("input", "What it predicts, one of");
   CLI::Option& data = *input.add_option(
-      "--data", options->data, "Files of text: loss, perplexity and bits per byte");
+      "--data", options->data.files, "Files of data: loss, perplexity and bits per byte");
   CLI::Option& choices =
       *input.add_option("--choices",
                         options->choices,
                         "Lines of {\"ctx\": .., \"endings\": [..], \"label\": n}: how often the "
                         "likeliest ending is the right one");
   input.require_option(1);
-  command
-      .add_option("--format", options->format, "Of the data; else by the name of the first file")
-      ->check(CLI::IsMember({"text", "jsonl"}))
-      ->needs(&data);
-  command.add_option("--field", options->text.field, "Key of the text in the objects of jsonl")
-      ->capture_default_str()
-      ->needs(&data);
-  command
-      .add_option("--document-separator",
-                  options->text.document_separator,
-                  "Text that ends a document inside a file of text; else a file is one")
-      ->needs(&data);
-  command
-      .add_flag("--skip-broken",
-                options->text.skip_broken,
-                "Leave out and count lines of jsonl that are broken or lack the field")
-      ->needs(&data);
+  for (CLI::Option* option :
+       add_input_options(command, options->data, {"text", "jsonl", "chat", "tokens", "megatron"})) {
+    option->needs(&data);
+  }
   command
       .add_option("-o,--output", options->output, "JSONL with the scores of every ending of a line")
       ->needs(&choices);

@@ -188,7 +188,7 @@ void add_train(CLI::App& tokenizer) {
   command.add_option("--vocab", options->vocab, "Entries, the 256 bytes and 2 marks included")
       ->required()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()}));
-  command.add_option("--output", options->output, "The tokenizer.json to write")
+  command.add_option("-o,--output", options->output, "The tokenizer.json to write")
       ->capture_default_str();
   command.add_flag("--force", options->force, "Replace an output that exists");
   command.callback([options] { train(*options); });

@@ -357,7 +357,7 @@ TEST(Validate, ModelDims) {
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.kv_heads = 3; }),
             "model.kv_heads: found 3, expected a divisor of model.heads = 4");
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.tokenizer.train_vocab = 301; }),
-            "tokenizer.train_vocab: found 301, expected 0 or model.vocab = 300");
+            "tokenizer.train_vocab: found 301, expected at most model.vocab = 300");
 }
 
 TEST(Validate, DimsMayBeLeftOutOnlyWithAFlavor) {
@@ -484,6 +484,7 @@ RunConfig unusual_config() {
       .document_separator = "\r\n\f"};
   c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16};
   c.validation = {.every = 3, .sequences = 7};
+  c.lora = {.rank = 4, .alpha = 0.5, .targets = {"wq", "q_proj"}};
   c.optimizer = {.name = OptimizerName::kAdamW,
                  .lr = 1e-300,
                  .betas = {0.1 + 0.2, 0.999},

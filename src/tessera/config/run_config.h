@@ -83,6 +83,14 @@ struct TrainSection {
   bool operator==(const TrainSection&) const = default;
 };
 
+// Low-rank adapters in place of training all weights.
+struct LoraSection {
+  std::int64_t rank = 0;  // 0 = none: every weight is trained
+  std::optional<double> alpha;
+  std::vector<std::string> targets;  // empty = all
+  bool operator==(const LoraSection&) const = default;
+};
+
 struct OptimizerSection {
   OptimizerName name = OptimizerName::kAdamW;
   double lr = 8e-4;
@@ -178,6 +186,7 @@ struct RunConfig {
   DataSection data;
   TrainSection train;
   ValidationSection validation;
+  LoraSection lora;
   OptimizerSection optimizer;
   Schedule schedule;
   ParallelSection parallel;

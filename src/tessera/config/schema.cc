@@ -233,7 +233,8 @@ ConfigSection model() {
        row("vocab",
            &S::vocab,
            codec::size(),
-           "Entries of the vocabulary: the tokenizer's. Left out: the flavor's."),
+           "Ids that the model predicts: the entries of the tokenizer, or more. Left out: the "
+           "flavor's."),
        row("padded_vocab",
            &S::padded_vocab,
            codec::size(),
@@ -406,6 +407,29 @@ ConfigSection validation() {
            codec::size_or_zero(),
            "Sequences that a validation reads, always the same, evenly spread over those held out. "
            "0: all.")});
+}
+
+ConfigSection lora() {
+  using S = LoraSection;
+  return section(
+      "lora",
+      &RunConfig::lora,
+      "Low-rank adapters (LoRA): the weights of model.weights stay as they are, and to each target "
+      "W a product of two small matrices is added, W + alpha / rank * B A, which alone is trained.",
+      {row("rank",
+           &S::rank,
+           codec::size_or_zero(),
+           "Rows of A and columns of B. 0: no adapters, every weight is trained."),
+       row("alpha",
+           &S::alpha,
+           codec::positive(),
+           "Scale of the adapters, times rank. Left out: rank, a scale of 1."),
+       row("targets",
+           &S::targets,
+           codec::text_list(),
+           "Weights that get an adapter, in every layer, by the last part of their names here "
+           "(\"wq\") or in Hugging Face's files (\"q_proj\"). Empty: all matrices of the "
+           "layers.")});
 }
 
 ConfigSection optimizer() {
@@ -659,6 +683,7 @@ std::vector<ConfigSection> schema() {
           data(),
           train(),
           validation(),
+          lora(),
           optimizer(),
           schedule(),
           parallel(),

@@ -150,10 +150,10 @@ void validate_inputs(const RunConfig& config) {
 }
 
 void validate_vocabulary(const RunConfig& config) {
-  if (config.model.vocab && config.tokenizer.train_vocab > 0) {
-    TESSERA_REQUIRE(config.tokenizer.train_vocab == *config.model.vocab,
+  if (config.model.vocab) {
+    TESSERA_REQUIRE(config.tokenizer.train_vocab <= *config.model.vocab,
                     ErrorCode::kInvalidConfig,
-                    "{}: found {}, expected 0 or model.vocab = {}",
+                    "{}: found {}, expected at most model.vocab = {}",
                     placed(config, "tokenizer.train_vocab"),
                     config.tokenizer.train_vocab,
                     *config.model.vocab);
@@ -182,6 +182,29 @@ void validate_batch(const RunConfig& config) {
                   together,
                   train.microbatch,
                   data);
+}
+
+void validate_lora(const RunConfig& config) {
+  const LoraSection& lora = config.lora;
+  const auto require_rank = [&](std::string_view key, bool is_set) {
+    TESSERA_REQUIRE(lora.rank > 0 || !is_set,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found a value, but lora.rank = 0: expected a rank, or none of [lora]",
+                    placed(config, key));
+  };
+  require_rank("lora.alpha", lora.alpha.has_value());
+  require_rank("lora.targets", !lora.targets.empty());
+}
+
+// What is frozen as it was drawn is of no use. A checkpoint that is named may hold the weights.
+void validate_adapted_weights(const RunConfig& config) {
+  const std::string& resume = config.checkpoint.resume;
+  TESSERA_REQUIRE(config.lora.rank == 0 || !config.model.weights.empty() ||
+                      (resume != "auto" && resume != "none"),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, and no weights to adapt: set model.weights",
+                  placed(config, "lora.rank"),
+                  config.lora.rank);
 }
 
 void validate_schedule(const RunConfig& config) {
@@ -227,6 +250,7 @@ void validate_run(const RunConfig& config) {
   validate_inputs(config);
   validate_degrees(config);
   validate_batch(config);
+  validate_lora(config);
   validate_schedule(config);
 }
 
@@ -238,6 +262,7 @@ void validate(const RunConfig& config) {
   validate_heads(config);
   validate_tensor(config);
   validate_vocabulary(config);
+  validate_adapted_weights(config);
 }
 
 }  // namespace tessera

@@ -83,6 +83,12 @@ std::vector<ValueId> Graph::sources(ValueKind kind) const {
   return ids;
 }
 
+std::vector<ValueId> Graph::trained_parameters() const {
+  std::vector<ValueId> ids = sources(ValueKind::kParameter);
+  std::erase_if(ids, [&](ValueId id) { return (*this)[id].frozen; });
+  return ids;
+}
+
 std::vector<std::vector<NodeId>> users(const Graph& graph) {
   std::vector<std::vector<NodeId>> result(graph.values.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -100,7 +106,7 @@ namespace {
 
 bool equal_values(const ValueInfo& a, const ValueInfo& b) {
   return a.type == b.type && a.kind == b.kind && a.name == b.name && a.init == b.init &&
-         a.producer == b.producer && a.result_index == b.result_index;
+         a.frozen == b.frozen && a.producer == b.producer && a.result_index == b.result_index;
 }
 
 bool equal_nodes(const Node& a, const Node& b) {

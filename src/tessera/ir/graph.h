@@ -45,6 +45,7 @@ struct ValueInfo {
   ValueKind kind = ValueKind::kResult;
   std::string name = {};          // unique and not empty unless kResult
   Initializer init = {};          // kParameter only
+  bool frozen = false;            // kParameter only: keeps its content, has no gradient
   NodeId producer = {};           // kResult only
   std::int32_t result_index = 0;  // kResult only
 };
@@ -94,6 +95,9 @@ struct Graph {
 
   // All sources of `kind`, in order of definition.
   std::vector<ValueId> sources(ValueKind kind) const;
+
+  // The parameters that are not frozen, in order of definition.
+  std::vector<ValueId> trained_parameters() const;
 };
 
 // The nodes that read each value, in node order, indexed by value; outputs are not counted.

@@ -34,7 +34,11 @@ std::string source_text(const Graph& graph, ValueId id) {
   std::string text = format(
       "%{}: {} = {} {}", id.index, to_string(value.type), name(value.kind), quote(value.name));
   if (value.kind == ValueKind::kParameter) {
-    text += format(" normal({}, {}, {})", value.init.mean, value.init.std, value.init.cut);
+    text += format(" normal({}, {}, {}){}",
+                   value.init.mean,
+                   value.init.std,
+                   value.init.cut,
+                   value.frozen ? " frozen" : "");
   }
   return text;
 }
@@ -136,6 +140,7 @@ class GraphParser {
       scanner_.expect(",");
       value.init.cut = scanner_.number();
       scanner_.expect(")");
+      value.frozen = scanner_.accept("frozen");
     }
     place(results[0].first, std::move(value));
   }

@@ -45,6 +45,32 @@ std::size_t kept_bytes(std::string_view text, std::int64_t last_step, const std:
   return end;
 }
 
+FileDescriptor open_to_append(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  TESSERA_REQUIRE(file.get() >= 0,
+                  ErrorCode::kDeviceError,
+                  "cannot open {}: {}",
+                  path.string(),
+                  std::strerror(errno));
+  return file;
+}
+
+// The line with "validation_loss" where to_json() has it.
+std::string with_validation(std::string_view line, double loss) {
+  const auto before = nlohmann::ordered_json::parse(line);
+  nlohmann::ordered_json json;
+  for (const auto& [key, value] : before.items()) {
+    if (key == "comm_bytes") {
+      json["validation_loss"] = loss;
+    }
+    if (key != "validation_loss") {
+      json[key] = value;
+    }
+  }
+  json["validation_loss"] = loss;
+  return json.dump();
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& metrics) {
@@ -69,12 +95,7 @@ std::string to_json(const StepMetrics& metrics) {
 }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t resume_step)
-    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
-  TESSERA_REQUIRE(file_.get() >= 0,
-                  ErrorCode::kDeviceError,
-                  "cannot open {}: {}",
-                  path_.string(),
-                  std::strerror(errno));
+    : path_(path), file_(open_to_append(path)) {
   const std::size_t kept = kept_bytes(MappedFile(path_).text(), resume_step, path_.string());
   TESSERA_REQUIRE(::ftruncate(file_.get(), static_cast<off_t>(kept)) == 0,
                   ErrorCode::kDeviceError,
@@ -85,6 +106,24 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t res
 
 void MetricsWriter::write(const StepMetrics& metrics) {
   write_all(file_, to_json(metrics) + '\n', path_);
+}
+
+void MetricsWriter::add_validation(std::int64_t step, double loss) {
+  const std::string text = read_file(path_);
+  const std::string_view lines =
+      std::string_view(text).substr(0, text.size() - (text.empty() ? 0 : 1));
+  const std::size_t begin = lines.rfind('\n') + 1;
+  const std::string_view line = lines.substr(begin);
+  const std::int64_t found = lines.empty() ? 0 : parse_step(line, begin, path_.string());
+  TESSERA_REQUIRE(found == step,
+                  ErrorCode::kInvalidArgument,
+                  "the last line of {} is of step {}, expected step {}",
+                  path_.string(),
+                  found,
+                  step);
+  // In one go: a kill leaves the one file or the other.
+  write_file_atomic(path_, text.substr(0, begin) + with_validation(line, loss) + '\n');
+  file_ = open_to_append(path_);
 }
 
 }  // namespace tessera

@@ -41,6 +41,10 @@ class MetricsWriter {
   // Errors: kDeviceError naming the path and the system's reason.
   void write(const StepMetrics& metrics);
 
+  // Gives the last line, which is that of `step`, its validation loss, as if it had been written
+  // with it. Errors: as write(); kInvalidArgument where the last line is of another step.
+  void add_validation(std::int64_t step, double loss);
+
  private:
   std::filesystem::path path_;
   FileDescriptor file_;

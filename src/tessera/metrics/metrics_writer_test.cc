@@ -144,6 +144,25 @@ Error caught(const std::function<void()>& body) {
   return {ErrorCode::kInternal, "no error"};
 }
 
+TEST_F(MetricsWriterTest, AValidationThatComesLaterIsWhereItWouldHaveBeen) {
+  for (const bool several : {false, true}) {
+    std::filesystem::remove(path_);
+    StepMetrics last = metrics_of(3);
+    if (several) {
+      last.comm_bytes = {{"node", {1, 2, 3}}};
+    }
+    write(0, 2);
+    MetricsWriter writer(path_, 2);
+    writer.write(last);
+    writer.add_validation(3, 1.0 / 3.0);
+    writer.write(metrics_of(4));
+    last.validation_loss = 1.0 / 3.0;
+    EXPECT_EQ(read_file(path_),
+              uninterrupted(2) + to_json(last) + "\n" + to_json(metrics_of(4)) + "\n");
+    EXPECT_EQ(caught([&] { writer.add_validation(3, 2.0); }).code(), ErrorCode::kInvalidArgument);
+  }
+}
+
 TEST_F(MetricsWriterTest, RefusesAFileThatIsNotOurs) {
   for (const std::string line : {"notes", "{}", "[1]", "", "{\"step\":\"1\"}", "{\"step\":1.5}"}) {
     const std::string before = uninterrupted(1) + line + "\n" + to_json(metrics_of(3)) + "\n";

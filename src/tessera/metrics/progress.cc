@@ -46,20 +46,23 @@ std::vector<Field> make_fields(const ProgressValues& values) {
     fields.push_back({.rank = rank, .text = std::move(text)});
   };
   add(0, format("step {}/{}", values.step, values.num_steps));
-  add(1, format("loss {:.4f}", values.loss));
-  add(4, format("grad norm {:.3g}", values.grad_norm));
-  add(2, format("{} tok/s", format_grouped(std::llround(values.tokens_per_second))));
+  if (!values.activity.empty()) {
+    add(1, values.activity);
+  }
+  add(2, format("loss {:.4f}", values.loss));
+  add(5, format("grad norm {:.3g}", values.grad_norm));
+  add(3, format("{} tok/s", format_grouped(std::llround(values.tokens_per_second))));
   if (values.flop_per_second) {
-    add(5, format("{}FLOP/s", format_count(*values.flop_per_second)));
+    add(6, format("{}FLOP/s", format_count(*values.flop_per_second)));
   }
   if (values.share_of_peak) {
-    add(6, format("{:.0f} % of peak", *values.share_of_peak * 100.0));
+    add(7, format("{:.0f} % of peak", *values.share_of_peak * 100.0));
   }
   if (values.memory_bytes) {
-    add(7, format_bytes(*values.memory_bytes));
+    add(8, format_bytes(*values.memory_bytes));
   }
   if (values.seconds_left) {
-    add(3, format("{} left", format_duration(*values.seconds_left)));
+    add(4, format("{} left", format_duration(*values.seconds_left)));
   }
   return fields;
 }
@@ -98,14 +101,22 @@ Progress::~Progress() {
 
 void Progress::update(const ProgressValues& values, Clock::time_point now) {
   const bool last = values.step == values.num_steps;
-  const std::chrono::duration<double> interval(options_.min_interval_seconds);
-  const bool due = terminal_ ? !last_draw_ || now - *last_draw_ >= interval
-                             : !last_draw_ || values.step % options_.plain_every == 0;
+  const bool due = terminal_ ? is_due(now) : !last_draw_ || values.step % options_.plain_every == 0;
   last_ = values;
   last_is_shown_ = false;
   if (due || last) {
     draw(values);
     last_draw_ = now;
+  }
+}
+
+void Progress::show_activity(std::string_view activity, Clock::time_point now) {
+  if (terminal_ && last_ && is_due(now)) {
+    ProgressValues values = *last_;
+    values.activity = activity;
+    draw(values);
+    last_draw_ = now;
+    last_is_shown_ = false;
   }
 }
 
@@ -131,6 +142,11 @@ void Progress::finish() {
   }
   last_.reset();
   last_draw_.reset();
+}
+
+bool Progress::is_due(Clock::time_point now) const {
+  const std::chrono::duration<double> interval(options_.min_interval_seconds);
+  return !last_draw_ || now - *last_draw_ >= interval;
 }
 
 void Progress::draw(const ProgressValues& values) {

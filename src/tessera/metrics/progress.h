@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tessera {
 
@@ -19,6 +20,7 @@ struct ProgressValues {
   std::optional<double> share_of_peak = {};  // 0 to 1
   std::optional<std::int64_t> memory_bytes = {};
   std::optional<double> seconds_left = {};
+  std::string activity = {};  // what goes on after the step: "validation 3/80"
 };
 
 // The status line in at most `width` columns (0: no limit): fields that do not fit are left out,
@@ -47,6 +49,10 @@ class Progress {
 
   void update(const ProgressValues& values, Clock::time_point now = Clock::now());
 
+  // On a terminal, shows what goes on between two steps in front of the last values, no oftener
+  // than these; elsewhere nothing.
+  void show_activity(std::string_view activity, Clock::time_point now = Clock::now());
+
   // Call before anything else is printed: takes the live line away; the next update draws it again.
   void clear();
 
@@ -54,6 +60,7 @@ class Progress {
   void finish();
 
  private:
+  bool is_due(Clock::time_point now) const;
   void draw(const ProgressValues& values);
 
   ProgressOptions options_;

@@ -127,6 +127,26 @@ TEST(Progress, OnATerminalTheLastValuesStay) {
   EXPECT_THAT(output.text(), EndsWith("\rstep 400/400  loss 4.1235\x1b[K")) << "the last is shown";
 }
 
+TEST(Progress, OnATerminalWhatGoesOnBetweenTwoStepsIsShown) {
+  const Output output;
+  Progress progress({.out = output.file(), .terminal = true, .width = 31});
+  progress.show_activity("validation 1/8", at(0.0));
+  EXPECT_EQ(output.text(), "") << "no step is known";
+  progress.update(values_at(1), at(0.0));
+  progress.show_activity("validation 1/8", at(0.01));
+  EXPECT_THAT(output.text(), EndsWith("\rstep 1/400  loss 4.1235\x1b[K"));
+  progress.show_activity("validation 2/8", at(0.2));
+  EXPECT_THAT(output.text(), EndsWith("\rstep 1/400  validation 2/8\x1b[K"));
+  progress.finish();
+  EXPECT_THAT(output.text(), EndsWith("\rstep 1/400  loss 4.1235\x1b[K\n"));
+
+  const Output plain;
+  Progress elsewhere({.out = plain.file(), .terminal = false});
+  elsewhere.update(values_at(1), at(0.0));
+  elsewhere.show_activity("validation 2/8", at(100.0));
+  EXPECT_EQ(plain.text(), format_progress(values_at(1), 0) + "\n");
+}
+
 TEST(Progress, ClearTakesTheLineAwayUntilTheNextUpdate) {
   const Output output;
   Progress progress({.out = output.file(), .terminal = true, .width = 31});

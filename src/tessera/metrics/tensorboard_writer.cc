@@ -1,6 +1,7 @@
 #include "tessera/metrics/tensorboard_writer.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <numeric>
@@ -136,6 +137,11 @@ TensorBoardWriter::TensorBoardWriter(const fs::path& directory,
 
 void TensorBoardWriter::write(const StepMetrics& metrics, double wall_time) {
   write_all(file_, scalars_record(wall_time, metrics.step, scalars(metrics)), path_);
+}
+
+void TensorBoardWriter::write_validation(std::int64_t step, double loss, double wall_time) {
+  const std::array values = {Scalar{.tag = "validation_loss", .value = static_cast<float>(loss)}};
+  write_all(file_, scalars_record(wall_time, step, values), path_);
 }
 
 }  // namespace tessera

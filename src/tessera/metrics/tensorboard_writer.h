@@ -29,6 +29,9 @@ class TensorBoardWriter {
   // Errors: kDeviceError naming the path and the system's reason.
   void write(const StepMetrics& metrics, double wall_time);
 
+  // The validation loss alone, of a step that was written without it. Errors: as write().
+  void write_validation(std::int64_t step, double loss, double wall_time);
+
   const std::filesystem::path& path() const { return path_; }
 
  private:

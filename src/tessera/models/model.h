@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "tessera/ir/adapters.h"
 #include "tessera/ir/builder.h"
 
 namespace tessera {
@@ -30,18 +32,25 @@ using Model = std::function<ModelOutputs(GraphBuilder& builder, const ModelInput
 // A model and the sizes that the rest of the program needs to know.
 struct ModelDescription {
   Model model;
-  std::int64_t vocab = 0;  // entries that tokens name, without padding
+  std::int64_t vocab = 0;  // ids that the model predicts, without padding
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t num_embedding_parameters = 0;  // looked up, not multiplied: left out of FLOP counts
   std::string json = "{}";                    // what a checkpoint must agree with, as a JSON object
+  std::optional<AdapterOptions> adapters = {};  // of its weights; none: every weight is trained
+};
+
+struct ParameterCounts {
+  std::int64_t all = 0;
+  std::int64_t frozen = 0;
 };
 
 // Training FLOP per token in TorchTitan's convention, without a discount for causal attention:
-// 6 (N - N_embedding) + 6 layers heads 2 head_dim seq.
+// 6 (N - N_embedding) + 6 layers heads 2 head_dim seq. A weight that is frozen costs 4 in place of
+// 6: no gradient of it is made.
 double training_flop_per_token(const ModelDescription& description,
-                               std::int64_t num_parameters,
+                               const ParameterCounts& parameters,
                                std::int64_t sequence_length);
 
 }  // namespace tessera

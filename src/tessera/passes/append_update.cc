@@ -301,7 +301,7 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   builder.set_phase(Phase::kUpdate);
 
   const Update update(builder, options);
-  const std::vector<ValueId> parameters = builder.graph().sources(ValueKind::kParameter);
+  const std::vector<ValueId> parameters = builder.graph().trained_parameters();
   std::vector<Value> gradients;
   std::vector<AxisSizes> cuts;
   for (const ValueId parameter : parameters) {

@@ -181,11 +181,13 @@ void loss_with_gradients(Fusion& fusion, NodeId id) {
     operands.insert(operands.end(),
                     gradients.operands.begin() + static_cast<std::ptrdiff_t>(operands.size()),
                     gradients.operands.end());
+    std::vector<ValueId> results = gradients.results;
+    results.insert(results.begin(), node.results[0]);
     fusion.replace({id, other},
                    id,
                    {.op = make_op(joint),
                     .operands = std::move(operands),
-                    .results = {node.results[0], gradients.results[0], gradients.results[1]},
+                    .results = std::move(results),
                     .phase = node.phase,
                     .layer = node.layer});
     return;

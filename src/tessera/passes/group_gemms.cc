@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/ir/adapters.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph_edit.h"
 #include "tessera/passes/pass.h"
@@ -19,7 +20,9 @@ const MatmulAttrs* matmul_of(const Node& node) {
   return node.op->get_if<MatmulAttrs>();
 }
 
-// Forward products of one input with parameters of equal inner shape, in node order.
+// Forward products of one input with parameters of equal inner shape, all frozen or none, in node
+// order. Adapters do not join what they adapt: then the gradient of every result would have to lie
+// beside theirs, that of the residual stream too.
 struct Group {
   std::vector<NodeId> members;
   ValueId input;
@@ -58,18 +61,31 @@ std::vector<Group> with_weights_of_their_own(const std::vector<Group>& groups) {
   return result;
 }
 
+// Whether activations go from rank to rank: the pass comes before the collectives of state.
+bool is_cut(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return !collectives(*node.op, graph.types(node.operands)).empty();
+  });
+}
+
 std::vector<Group> find_groups(const Graph& graph) {
+  // Where layers are cut, what adapters make in between is gathered and folded, which takes memory
+  // in one piece.
+  const bool with_adapters = !is_cut(graph);
   std::vector<Group> groups;
-  std::map<ValueId, std::size_t> by_input;
+  std::map<std::pair<ValueId, bool>, std::size_t> by_input;  // and whether the weights are frozen
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     const MatmulAttrs* attrs = matmul_of(node);
     if (attrs == nullptr || node.phase != Phase::kForward || !attrs->transpose_b ||
         attrs->transpose_a || attrs->contract != 1 ||
-        graph[node.operands[1]].kind != ValueKind::kParameter) {
+        graph[node.operands[1]].kind != ValueKind::kParameter ||
+        (!with_adapters && is_adapter(graph[node.operands[1]].name))) {
       continue;
     }
-    const auto [found, is_new] = by_input.try_emplace(node.operands[0], groups.size());
+    const bool frozen = graph[node.operands[1]].frozen;
+    const auto [found, is_new] =
+        by_input.try_emplace(std::pair(node.operands[0], frozen), groups.size());
     if (is_new) {
       groups.push_back({.members = {}, .input = node.operands[0], .weights = {}, .results = {}});
     }

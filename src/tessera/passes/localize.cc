@@ -46,6 +46,7 @@ class Localizer {
       if (value.kind != ValueKind::kResult) {
         ids_[i] = local_.add_source(
             value.kind, value.name, local_type(value.type, laid_out_.values[i]), value.init);
+        local_[ids_[i]].frozen = value.frozen;
       }
     }
     std::map<ValueId, std::vector<std::size_t>> outputs;  // by value, so that folds follow at once

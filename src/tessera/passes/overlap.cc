@@ -83,6 +83,7 @@ class Overlapping {
       issue_gathers_early(code_of(action));
       find_blocks(code_of(action));
     }
+    begin_backward_in_forward();
     start_lives();
     for (const Action action : {Action::kForward, Action::kBackward, Action::kUpdate}) {
       add_waits_of_comm(action);
@@ -260,6 +261,50 @@ class Overlapping {
     return place;
   }
 
+  static std::int64_t num_blocks(const Code& code) {
+    return code.size() > 0 ? code.block(code.size() - 1) + 1 : 0;
+  }
+
+  // Every backward follows its microbatch's forward, whose last blocks are where the gathers of its
+  // first ones are issued.
+  void begin_backward_in_forward() {
+    const Code& forward = code_of(Action::kForward);
+    const Code& backward = code_of(Action::kBackward);
+    if (forward.size() == 0) {
+      return;
+    }
+    for (std::int32_t i = 0; i < backward.size();) {
+      const auto reader = first_conflict(backward, backward[i], i, backward.size());
+      if (backward[i].op->get_if<GatherSlicesAttrs>() == nullptr || !reader ||
+          backward.block(*reader) >= layers_ || earliest(backward, i, 0) > 0) {
+        ++i;
+        continue;
+      }
+      const std::int64_t block = num_blocks(forward) + backward.block(*reader) - layers_;
+      move_to_forward(i, begin_of_block(forward, std::max<std::int64_t>(block, 0)));
+    }
+  }
+
+  // Moves the gather of the backward's `from` behind the gathers that the forward already issues at
+  // its `target`, or as near to it as may be.
+  void move_to_forward(std::int32_t from, std::optional<std::int32_t> target) {
+    const Code& forward = code_of(Action::kForward);
+    const Code& backward = code_of(Action::kBackward);
+    std::int32_t place = forward.size();
+    while (place > target.value_or(place) && !conflict(forward[place - 1], backward[from])) {
+      --place;
+    }
+    const Instruction gather = backward[from];
+    for (Segment* segment : backward.variants) {
+      segment->instructions.erase(segment->instructions.begin() + from);
+    }
+    for (Segment* segment : forward.variants) {
+      segment->instructions.insert(segment->instructions.begin() + place, gather);
+    }
+    find_blocks(code_of(Action::kForward));
+    find_blocks(code_of(Action::kBackward));
+  }
+
   // Lives of buffers by the new places, as if all ran in order.
   void start_lives() {
     std::vector<bool> seen(program_.buffers.size(), false);
@@ -411,7 +456,8 @@ class Overlapping {
   void finish_in_backward(std::int32_t collective, Waits& waits) {
     const Code& forward = code_of(Action::kForward);
     const Code& backward = code_of(Action::kBackward);
-    const auto place = place_to_wait(backward, forward[collective], 0);
+    const std::int64_t block = forward.block(collective) + layers_ + 1 - num_blocks(forward);
+    const auto place = place_to_wait(backward, forward[collective], block);
     if (place) {
       add_wait(waits, *place, collective);
     }

@@ -105,82 +105,82 @@ constexpr std::string_view kThreeLayers = R"(graph "layers" {
 
 TEST(Overlap, GathersALayerAheadAndReducesALayerBehind) {
   EXPECT_EQ(summary(overlapped(kThreeLayers, 2)), R"(forward
-  comm: %7 = gather_slices(w0) wait 0 signal 2
-  comm: %9 = gather_slices(w1) signal 3
-  compute: %8 = matmul(x, %7) wait 2 signal 1
-  comm: %11 = gather_slices(w2) wait 1 signal 4
-  compute: %10 = matmul(%8, %9) wait 3
-  compute: %12 = matmul(%10, %11) wait 4 wait 11 signal 5
+  comm: %7 = gather_slices(w0) wait 0 signal 3
+  comm: %9 = gather_slices(w1) signal 4
+  compute: %8 = matmul(x, %7) wait 3 signal 1
+  comm: %11 = gather_slices(w2) wait 1 signal 5
+  compute: %10 = matmul(%8, %9) wait 4 signal 2
+  comm: %16 = gather_slices(w2) wait 2 signal 6
+  compute: %12 = matmul(%10, %11) wait 5 wait 12 signal 7
 backward
-  comm: %16 = gather_slices(w2) wait 5 signal 8
-  comm: %21 = gather_slices(w1) signal 9
-  compute: %13 = matmul(%10, %12) signal 6
-  comm: %14 = reduce_slices(%13) wait 6
-  comm: g2 = add(g2, %14) signal 10
-  compute: %17 = matmul(%12, %16) wait 8
-  compute: %18 = matmul(%8, %17) signal 7
-  comm: %19 = reduce_slices(%18) wait 7
+  comm: %21 = gather_slices(w1) wait 7 signal 10
+  compute: %13 = matmul(%10, %12) wait 6 signal 8
+  comm: %14 = reduce_slices(%13) wait 8
+  comm: g2 = add(g2, %14) signal 11
+  compute: %17 = matmul(%12, %16)
+  compute: %18 = matmul(%8, %17) signal 9
+  comm: %19 = reduce_slices(%18) wait 9
   comm: g1 = add(g1, %19)
-  compute: %22 = matmul(%17, %21) wait 9
-  compute: %23 = matmul(x, %22) wait 10 signal 0
+  compute: %22 = matmul(%17, %21) wait 10
+  compute: %23 = matmul(x, %22) wait 11 signal 0
   comm: %24 = reduce_slices(%23) wait 0
-  comm: g0 = add(g0, %24) signal 11
+  comm: g0 = add(g0, %24) signal 12
 backward_first
-  comm: %16 = gather_slices(w2) wait 5 signal 8
-  comm: %21 = gather_slices(w1) signal 9
-  compute: %13 = matmul(%10, %12) signal 6
-  comm: %14 = reduce_slices(%13) wait 6
-  comm: g2 = cast(%14) signal 10
-  compute: %17 = matmul(%12, %16) wait 8
-  compute: %18 = matmul(%8, %17) signal 7
-  comm: %19 = reduce_slices(%18) wait 7
+  comm: %21 = gather_slices(w1) wait 7 signal 10
+  compute: %13 = matmul(%10, %12) wait 6 signal 8
+  comm: %14 = reduce_slices(%13) wait 8
+  comm: g2 = cast(%14) signal 11
+  compute: %17 = matmul(%12, %16)
+  compute: %18 = matmul(%8, %17) signal 9
+  comm: %19 = reduce_slices(%18) wait 9
   comm: g1 = cast(%19)
-  compute: %22 = matmul(%17, %21) wait 9
-  compute: %23 = matmul(x, %22) wait 10 signal 0
+  compute: %22 = matmul(%17, %21) wait 10
+  compute: %23 = matmul(x, %22) wait 11 signal 0
   comm: %24 = reduce_slices(%23) wait 0
-  comm: g0 = cast(%24) signal 11
+  comm: g0 = cast(%24) signal 12
 update
-  compute: w0 = add(w0, g0) wait 11
+  compute: w0 = add(w0, g0) wait 12
   compute: w1 = add(w1, g1)
   compute: w2 = add(w2, g2)
 forward_first
-  comm: %7 = gather_slices(w0) signal 2
-  comm: %9 = gather_slices(w1) signal 3
-  compute: %8 = matmul(x, %7) wait 2 signal 1
-  comm: %11 = gather_slices(w2) wait 1 signal 4
-  compute: %10 = matmul(%8, %9) wait 3
-  compute: %12 = matmul(%10, %11) wait 4 signal 5
+  comm: %7 = gather_slices(w0) signal 3
+  comm: %9 = gather_slices(w1) signal 4
+  compute: %8 = matmul(x, %7) wait 3 signal 1
+  comm: %11 = gather_slices(w2) wait 1 signal 5
+  compute: %10 = matmul(%8, %9) wait 4 signal 2
+  comm: %16 = gather_slices(w2) wait 2 signal 6
+  compute: %12 = matmul(%10, %11) wait 5 signal 7
 %7 0.0 to 0.2
-%8 0.2 to 1.6
+%8 0.2 to 1.5
 %9 0.1 to 0.4
-%10 0.4 to 1.2
-%11 0.3 to 0.5
-%12 0.5 to 1.5
-%13 1.2 to 1.9
-%14 1.3 to 1.9
-%16 1.0 to 1.5
-%17 1.5 to 1.9
-%18 1.6 to 0.4
-%19 1.7 to 0.4
-%21 1.1 to 1.9
-%22 1.9 to 1.10
-%23 1.10 to 0.4
-%24 1.11 to 0.4
+%10 0.4 to 1.1
+%11 0.3 to 0.6
+%12 0.6 to 1.4
+%13 1.1 to 1.8
+%14 1.2 to 1.8
+%16 0.5 to 1.4
+%17 1.4 to 1.8
+%18 1.5 to 0.5
+%19 1.6 to 0.5
+%21 1.0 to 1.8
+%22 1.8 to 1.9
+%23 1.9 to 0.5
+%24 1.10 to 0.5
 )");
 }
 
 TEST(Overlap, AWiderWindowGathersEarlierAndWaitsLater) {
   const std::string text = summary(overlapped(kThreeLayers, 2, 2));
-  EXPECT_THAT(text, HasSubstr("  comm: %11 = gather_slices(w2) signal 3\n  compute: %8"));
-  EXPECT_THAT(text,
-              HasSubstr("backward\n  comm: %16 = gather_slices(w2) wait 4 signal 7\n"
-                        "  comm: %21 = gather_slices(w1) signal 8\n"
-                        "  compute: %13"));
+  EXPECT_THAT(text, HasSubstr("  comm: %11 = gather_slices(w2) signal 5\n  compute: %8"));
+  // The backward's first gathers are issued two blocks before their readers, in the forward.
+  EXPECT_THAT(text, HasSubstr("  comm: %16 = gather_slices(w2) wait 1 signal 6\n  compute: %10"));
+  EXPECT_THAT(text, HasSubstr("  comm: %21 = gather_slices(w1) wait 2 signal 7\n  compute: %12"));
+  EXPECT_THAT(text, HasSubstr("  compute: %18 = matmul(%8, %17) wait 7 signal 9\n"));
   // No reduction is waited for in this backward: the next forward or the update does.
   EXPECT_THAT(text, HasSubstr("  compute: %23 = matmul(x, %22) signal 0\n"));
-  EXPECT_THAT(text, HasSubstr("  compute: %12 = matmul(%10, %11) wait 3 wait 9 signal 4\n"));
-  EXPECT_THAT(text, HasSubstr("update\n  compute: w0 = add(w0, g0) wait 9\n"));
-  EXPECT_THAT(text, HasSubstr("%13 1.2 to 0.4\n"));
+  EXPECT_THAT(text, HasSubstr("  compute: %12 = matmul(%10, %11) wait 5 wait 10\n"));
+  EXPECT_THAT(text, HasSubstr("update\n  compute: w0 = add(w0, g0) wait 10\n"));
+  EXPECT_THAT(text, HasSubstr("%13 1.0 to 0.6\n"));
 }
 
 TEST(Overlap, LeavesAProgramWithoutStateOnTheWireAsItIs) {

@@ -23,6 +23,7 @@
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/passes/add_adapters.h"
 #include "tessera/passes/lower.h"
 #include "tessera/passes/pass.h"
 #include "tessera/passes/pipeline.h"
@@ -52,6 +53,88 @@ int count(const Graph& graph, std::string_view op) {
   return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) {
     return info(*n.op).name == op;
   }));
+}
+
+// Two layers' worth of products: one weight with the outputs first, one with the inputs first.
+Graph two_products() {
+  return parse_graph(R"(graph "two" {
+    %0: f32[batch=2, embed=6] = input "x"
+    %1: f32[mlp=8, embed=6] = parameter "layers.0.up.weight" normal(0, 0.02, 0)
+    %2: f32[mlp=8, embed=6] = parameter "layers.0.down" normal(0, 0.02, 0)
+    %3: f32[vocab=5, embed=6] = parameter "head.weight" normal(0, 0.02, 0)
+    %4: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%0, %1) @forward layer 0
+    %5: f32[batch=2, embed=6] = matmul(%4, %2) @forward layer 0
+    %6: f32[batch=2, vocab=5] = matmul {transpose_b=true}(%5, %3) @forward
+    output "y" = %6
+  })");
+}
+
+TEST(AddAdapters, AddsALowRankProductToEachTargetAndFreezesTheRest) {
+  const Graph adapted =
+      add_adapters(two_products(), {.rank = 3, .alpha = 6.0, .targets = {"up", "down"}});
+  const Graph expected = parse_graph(R"(graph "two" {
+    %0: f32[batch=2, embed=6] = input "x"
+    %1: f32[mlp=8, embed=6] = parameter "layers.0.up.weight" normal(0, 0.02, 0) frozen
+    %2: f32[mlp=8, embed=6] = parameter "layers.0.down" normal(0, 0.02, 0) frozen
+    %3: f32[vocab=5, embed=6] = parameter "head.weight" normal(0, 0.02, 0) frozen
+    %4: f32[lora_rank=3, embed=6] = parameter "layers.0.up.weight.lora_a" normal(0, 0.23570226039551587, 0)
+    %5: f32[mlp=8, lora_rank=3] = parameter "layers.0.up.weight.lora_b" normal(0, 0, 0)
+    %6: f32[lora_rank=3, mlp=8] = parameter "layers.0.down.lora_a" normal(0, 0.20412414523193154, 0)
+    %7: f32[embed=6, lora_rank=3] = parameter "layers.0.down.lora_b" normal(0, 0, 0)
+    %8: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%0, %1) @forward layer 0
+    %9: f32[batch=2, lora_rank=3] = matmul {transpose_b=true}(%0, %4) @forward layer 0
+    %10: f32[batch=2, lora_rank=3] = multiply {factor=2}(%9) @forward layer 0
+    %11: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%10, %5) @forward layer 0
+    %12: f32[batch=2, mlp=8] = add(%8, %11) @forward layer 0
+    %13: f32[batch=2, embed=6] = matmul(%12, %2) @forward layer 0
+    %14: f32[batch=2, lora_rank=3] = matmul {transpose_b=true}(%12, %6) @forward layer 0
+    %15: f32[batch=2, lora_rank=3] = multiply {factor=2}(%14) @forward layer 0
+    %16: f32[batch=2, embed=6] = matmul {transpose_b=true}(%15, %7) @forward layer 0
+    %17: f32[batch=2, embed=6] = add(%13, %16) @forward layer 0
+    %18: f32[batch=2, vocab=5] = matmul {transpose_b=true}(%17, %3) @forward
+    output "y" = %18
+  })");
+  EXPECT_EQ(to_string(adapted), to_string(expected));
+}
+
+TEST(AddAdapters, KnowsTheWeightsOfLayers) {
+  const std::vector<AdaptableWeight> weights = adaptable_weights(two_products());
+  ASSERT_EQ(weights.size(), 2U);  // not the head
+  EXPECT_EQ(weights[0].name, "layers.0.up.weight");
+  EXPECT_EQ(weights[0].inputs, 6);
+  EXPECT_EQ(weights[0].outputs, 8);
+  EXPECT_TRUE(weights[0].outputs_first);
+  EXPECT_EQ(weights[1].inputs, 8);
+  EXPECT_EQ(weights[1].outputs, 6);
+  EXPECT_FALSE(weights[1].outputs_first);
+  EXPECT_EQ(adaptable_weights(small_llama()).size(), 2U * 7U);
+  const std::string message = error_of(ErrorCode::kInvalidArgument, [] {
+    add_adapters(two_products(), {.rank = 1, .targets = {"head"}});
+  });
+  EXPECT_THAT(message, HasSubstr("graph two has no weight head that an adapter could be added to"));
+}
+
+// Products of what is frozen run as one, as they do without adapters, and so do those with the
+// adapters of one input; gradients of weights are those of the adapters alone.
+TEST(AddAdapters, LeavesTheGroupsOfProducts) {
+  const AdapterOptions options = {
+      .rank = 2, .alpha = 2.0, .targets = {"wq", "wk", "wv", "wo", "w1", "w3", "w2"}};
+  const Graph before = differentiate(add_adapters(small_llama(), options), "loss");
+  // A layer has 7 products with frozen weights and 14 with adapters. The first layer's norm makes
+  // no gradient: what comes before it is frozen.
+  EXPECT_EQ(count(before, "matmul"), 2 * (21 + 21 + 14) - 6);
+  const auto gradients =
+      std::count_if(before.outputs.begin(), before.outputs.end(), [](const Output& output) {
+        return output.name.starts_with("gradient.");
+      });
+  EXPECT_EQ(gradients, 2 * 14);
+  const Graph after = group_gemms(before);
+  // Forward: q, k, v and gate, up of frozen weights and of A; backward: the frozen ones again, and
+  // the gradients of those A whose input has one.
+  const int forward = 2 * (2 + 1 + 2 + 1);
+  const int inputs = 2 + 1 + 1;
+  const int weights = 2 + 1 + 1;
+  EXPECT_EQ(count(before, "matmul") - count(after, "matmul"), forward + inputs + weights);
 }
 
 TEST(CacheAttention, KeysAndValuesGoThroughStates) {

@@ -90,8 +90,15 @@ class Ranks {
   void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failed_ || running_ == 0; });
-    const std::chrono::duration<double> patience(options_.world.deadline_seconds);
-    if (changed_.wait_for(lock, patience, [&] { return running_ == 0; })) {
+    const auto since = std::chrono::steady_clock::now();
+    const auto late = [&] {
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - since;
+      return waited.count() >= options_.world.patience_seconds();
+    };
+    while (running_ > 0 && !late()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(100));  // somebody may ask to stop
+    }
+    if (running_ == 0) {
       return;
     }
     if (const std::optional<Error>& failure = first_error_ ? first_error_ : peer_failure_) {

@@ -106,5 +106,22 @@ TEST(LauncherDeathTest, ARankThatNeverEndsTakesTheProcessWithIt) {
   EXPECT_EXIT(hang(), testing::ExitedWithCode(5), "arrived: rank 0; missing: rank 1");
 }
 
+// Without the wish the run would wait for the deadline, longer than any test may take.
+TEST(LauncherDeathTest, WhoWantsToStopDoesNotWaitForAStuckCollective) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto hang = [] {
+    launch_ranks(2,
+                 {.world = {.deadline_seconds = 1e5, .stopping = [] { return true; }},
+                  .on_stuck = [](const Error& error) { std::fputs(error.what(), stderr); }},
+                 [](World& world) {
+                   while (world.rank() == 1) {
+                     std::this_thread::sleep_for(std::chrono::seconds(1));
+                   }
+                   meet(world);
+                 });
+  };
+  EXPECT_EXIT(hang(), testing::ExitedWithCode(5), "arrived: rank 0; missing: rank 1");
+}
+
 }  // namespace
 }  // namespace tessera

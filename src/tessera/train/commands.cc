@@ -148,11 +148,16 @@ void explain_command(const RunConfig& config) {
                   });
   const Program& program = programs.step;
   print(to_string(program));
-  const std::int64_t parameters = num_parameters(parameter_inits(step_graph(resolved, model)));
+  const ParameterCounts parameters = count_parameters(parameter_inits(step_graph(resolved, model)));
   const std::int64_t tokens = resolved.train.global_batch * resolved.data.sequence_length;
-  print(format("\nparameters: {}\ntokens a step: {}\n", format_grouped(parameters), tokens));
   print(format(
-      "training FLOP a token (6N + 12 layers heads head_dim seq, no causal discount): {}\n",
+      "\nparameters: {}{}\ntokens a step: {}\n",
+      format_grouped(parameters.all),
+      parameters.frozen > 0 ? format(", {} of them frozen", format_grouped(parameters.frozen)) : "",
+      tokens));
+  print(format(
+      "training FLOP a token ({} + 12 layers heads head_dim seq, no causal discount): {}\n",
+      parameters.frozen > 0 ? "6N, 4N of what is frozen," : "6N",
       format_count(training_flop_per_token(model, parameters, resolved.data.sequence_length))));
   const RunLayout layout = run_layout(resolved);
   const std::int64_t ranks = layout.mesh.num_ranks();

@@ -1,11 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <vector>
 
-#include "tessera/data/encode_files.h"
+#include "tessera/train/corpus_input.h"
 #include "tessera/train/trained_model.h"
 
 namespace tessera {
@@ -19,12 +17,12 @@ struct EvalProgress {
 
 using OnEvalProgress = std::function<void(const EvalProgress& now)>;
 
-// How well a model predicts a text.
+// How well a model predicts data.
 struct LossResult {
   double nats = 0;             // -log p of all tokens that were scored
   std::int64_t tokens = 0;     // that were scored
   std::int64_t documents = 0;  // BOS and EOS around each, where the tokenizer has them, are tokens
-  std::int64_t bytes = 0;      // of the documents' texts
+  std::int64_t bytes = 0;      // of the documents' texts; of conversations, of what was scored
 
   double loss() const { return nats / static_cast<double>(tokens); }  // nats a token
 
@@ -32,16 +30,16 @@ struct LossResult {
   double bits_per_byte() const;
 };
 
-// The loss over `files` as one stream of tokens, encoded as for training. It is cut into windows of
+// The loss over `input` as one stream of tokens, encoded as for training. It is cut into windows of
 // the model's sequence length; the first token of a window is the last of the one before, so that
 // each token but the very first is scored just once. The last window may be shorter. The masks are
 // those of the training (data.document_mask, data.mask_boundary), so that this is validation's loss
-// but for the stream's tail, which validation drops.
-// `text.threads` and `text.scratch` are as given. Errors: as encode_files(); kInvalidData for a
-// stream of fewer than two tokens.
+// but for the stream's tail, which validation drops. Conversations are packed as for training; what
+// the assistant says is scored. Texts that are given as tokens are as long as these decode to.
+// input.text.threads and input.text.scratch are as given. Errors: as open_corpus(); kInvalidData
+// for a stream of fewer than two tokens, or an id that the tokenizer does not have.
 LossResult evaluate_loss(const TrainedModel& model,
-                         const std::vector<std::filesystem::path>& files,
-                         const TextOptions& text,
+                         const CorpusInput& input,
                          const OnEvalProgress& progress);
 
 }  // namespace tessera

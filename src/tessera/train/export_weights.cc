@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <optional>
+#include <limits>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <system_error>
@@ -20,6 +23,7 @@
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/train/merge_adapters.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
@@ -31,8 +35,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the rows that are read at once.
-constexpr std::int64_t kBufferBytes = std::int64_t{64} << 20U;
+// Of the rows that are made at once.
+constexpr std::int64_t kWindowBytes = std::int64_t{16} << 20U;
 
 void make_output(const fs::path& output) {
   std::error_code error;
@@ -48,31 +52,62 @@ void make_output(const fs::path& output) {
                   output.string());
 }
 
+// Rows of a weight that are made at once (of a transposed weight all), and what they are made of.
+struct Window {
+  const HuggingFaceWeight* weight = nullptr;
+  std::size_t file = 0;
+  std::int64_t row = 0;
+  std::int64_t num_rows = 0;
+
+  // Of each part, our rows [first, end): side by side in `ours`, from `place` on.
+  struct Rows {
+    std::int64_t first = std::numeric_limits<std::int64_t>::max();
+    std::int64_t end = 0;
+    std::int64_t place = 0;
+  };
+
+  std::vector<Rows> parts = {};
+  std::vector<std::byte> ours = {};
+  std::int64_t num_passed = 0;  // bytes that went on without standing in `ours`
+  std::int64_t num_missing = 0;
+};
+
+// The checkpoint gives its bytes in one pass, checked on the way; windows that have all of theirs
+// are made and written in turn. So there stand in memory, beside the buffers of reading and
+// writing, the window that is being filled and those that a file of the checkpoint has begun
+// because its last chunk went on behind what the others have.
 class WeightExport {
  public:
+  // `model` is that of the checkpoint.
   WeightExport(const CheckpointReader& checkpoint,
+               const ModelDescription& model,
                std::vector<HuggingFaceWeight> weights,
                const ExportOptions& options)
-      : checkpoint_(checkpoint), options_(options), weights_(std::move(weights)) {}
+      : checkpoint_(checkpoint),
+        options_(options),
+        weights_(std::move(weights)),
+        adapters_(checkpoint, model) {
+    // As the files of a checkpoint have them, so that a pass through these needs little memory.
+    std::ranges::stable_sort(weights_, {}, [&](const HuggingFaceWeight& weight) {
+      return std::pair(-element_bytes(weight), &source(weight.parts[0].parameter));
+    });
+  }
 
   void write() {
-    const std::vector<std::vector<const HuggingFaceWeight*>> files = split();
-    nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}},
-                                    {"weight_map", nlohmann::ordered_json::object()}};
-    std::int64_t total = 0;
-    for (std::size_t i = 0; i < files.size(); ++i) {
-      const std::string name =
-          files.size() == 1 ? "model.safetensors"
-                            : format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
-      write_file(options_.output / name, files[i]);
-      for (const HuggingFaceWeight* weight : files[i]) {
-        index["weight_map"][weight->name] = name;
-        total += num_bytes(*weight);
+    files_ = split();
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      for (const HuggingFaceWeight* weight : files_[i]) {
+        add_windows(*weight, i);
       }
     }
-    if (files.size() > 1) {
-      index["metadata"]["total_size"] = total;
-      write_file_atomic(options_.output / "model.safetensors.index.json", index.dump(2) + "\n");
+    checkpoint_.load(reads());
+    TESSERA_CHECK(next_ == windows_.size(), "{} of {} windows", next_, windows_.size());
+    // What is damaged has shown before the first file appears.
+    for (const auto& writer : writers_) {
+      writer->commit();
+    }
+    if (files_.size() > 1) {
+      write_index();
     }
   }
 
@@ -92,8 +127,22 @@ class WeightExport {
     return static_cast<std::int64_t>(size_bytes(dtype(weight)));
   }
 
+  std::int64_t row_bytes(const HuggingFaceWeight& weight) const {
+    return weight.columns() * element_bytes(weight);
+  }
+
   std::int64_t num_bytes(const HuggingFaceWeight& weight) const {
-    return weight.rows() * weight.columns() * element_bytes(weight);
+    return weight.rows() * row_bytes(weight);
+  }
+
+  // Whether the rows of the weight are those of one parameter in the same order.
+  static bool has_our_rows(const HuggingFaceWeight& weight) {
+    return weight.parts.size() == 1 && weight.parts[0].rotary_rows == 0;
+  }
+
+  // Whether the bytes of the weight are those of one parameter.
+  bool is_as_ours(const HuggingFaceWeight& weight) const {
+    return has_our_rows(weight) && !weight.transposed && !adapters_.has(weight.parts[0].parameter);
   }
 
   std::vector<std::vector<const HuggingFaceWeight*>> split() const {
@@ -110,85 +159,172 @@ class WeightExport {
     return files;
   }
 
-  void write_file(const fs::path& path, std::span<const HuggingFaceWeight* const> weights) {
-    std::vector<SafetensorsTensor> tensors;
-    for (const HuggingFaceWeight* weight : weights) {
-      tensors.push_back({.name = weight->name, .dtype = dtype(*weight), .shape = weight->shape});
-    }
-    SafetensorsWriter writer(path, tensors, {{"format", "pt"}});
-    for (const HuggingFaceWeight* weight : weights) {
-      if (weight->transposed) {
-        copy_transposed(*weight, writer);
-      } else {
-        copy(*weight, writer);
+  std::string file_name(std::size_t file) const {
+    return files_.size() == 1 ? "model.safetensors"
+                              : format("model-{:05}-of-{:05}.safetensors", file + 1, files_.size());
+  }
+
+  void write_index() const {
+    nlohmann::ordered_json index = {{"metadata", {{"total_size", 0}}},
+                                    {"weight_map", nlohmann::ordered_json::object()}};
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      for (const HuggingFaceWeight* weight : files_[i]) {
+        index["weight_map"][weight->name] = file_name(i);
+        total += num_bytes(*weight);
       }
     }
-    writer.commit();
+    index["metadata"]["total_size"] = total;
+    write_file_atomic(options_.output / "model.safetensors.index.json", index.dump(2) + "\n");
   }
 
-  // Elements [column, column + n) of a row of the weight, to `out`.
-  TensorRead read(const HuggingFaceWeight& weight,
-                  std::int64_t row,
-                  std::int64_t column,
-                  std::span<std::byte> out) const {
-    const PartRow ours = our_row(weight, row);
-    return {.tensor = &source(weight.parts[ours.part].parameter),
-            .first = ours.row * weight.columns() + column,
-            .out = out};
-  }
-
-  // Some rows at a time.
-  void copy(const HuggingFaceWeight& weight, SafetensorsWriter& writer) {
-    const std::int64_t size = weight.columns() * element_bytes(weight);
-    const std::int64_t rows = std::max<std::int64_t>(kBufferBytes / size, 1);
+  void add_windows(const HuggingFaceWeight& weight, std::size_t file) {
+    const std::int64_t rows = weight.transposed
+                                  ? weight.rows()
+                                  : std::max<std::int64_t>(kWindowBytes / row_bytes(weight), 1);
     for (std::int64_t row = 0; row < weight.rows(); row += rows) {
-      const std::int64_t count = std::min(rows, weight.rows() - row);
-      buffer_.resize(static_cast<std::size_t>(count * size));
-      std::vector<TensorRead> reads;
-      for (std::int64_t i = 0; i < count; ++i) {
-        reads.push_back(read(weight,
-                             row + i,
-                             0,
-                             std::span(buffer_).subspan(static_cast<std::size_t>(i * size),
-                                                        static_cast<std::size_t>(size))));
+      Window window{.weight = &weight,
+                    .file = file,
+                    .row = row,
+                    .num_rows = std::min(rows, weight.rows() - row)};
+      window.parts.resize(weight.parts.size());
+      if (has_our_rows(weight)) {
+        window.parts[0] = {.first = row, .end = row + window.num_rows};
+      } else {
+        for (std::int64_t i = row; i < row + window.num_rows; ++i) {
+          const PartRow ours = our_row(weight, i);
+          Window::Rows& part = window.parts[ours.part];
+          part.first = std::min(part.first, ours.row);
+          part.end = std::max(part.end, ours.row + 1);
+        }
       }
-      checkpoint_.load(reads);
-      writer.append(buffer_);
+      for (Window::Rows& part : window.parts) {
+        part.place = window.num_missing;
+        window.num_missing += std::max<std::int64_t>(part.end - part.first, 0) * row_bytes(weight);
+      }
+      windows_.push_back(std::move(window));
     }
   }
 
-  // Some columns at a time, which are rows of the file.
-  void copy_transposed(const HuggingFaceWeight& weight, SafetensorsWriter& writer) {
-    const std::int64_t size = element_bytes(weight);
-    const std::int64_t rows = weight.rows();
-    const std::int64_t columns = std::max<std::int64_t>(kBufferBytes / (rows * size), 1);
-    for (std::int64_t column = 0; column < weight.columns(); column += columns) {
-      const std::int64_t count = std::min(columns, weight.columns() - column);
-      buffer_.resize(static_cast<std::size_t>(count * rows * size));
-      std::vector<TensorRead> reads;
-      for (std::int64_t row = 0; row < rows; ++row) {
-        reads.push_back(
-            read(weight,
-                 row,
-                 column,
-                 std::span(buffer_).subspan(static_cast<std::size_t>(row * count * size),
-                                            static_cast<std::size_t>(count * size))));
+  std::vector<TensorRead> reads() {
+    std::vector<TensorRead> reads;
+    for (std::size_t i = 0; i < windows_.size(); ++i) {
+      const HuggingFaceWeight& weight = *windows_[i].weight;
+      for (std::size_t part = 0; part < weight.parts.size(); ++part) {
+        const Window::Rows& rows = windows_[i].parts[part];
+        if (rows.first < rows.end) {
+          reads.push_back({.tensor = &source(weight.parts[part].parameter),
+                           .first = rows.first * weight.columns(),
+                           .num_bytes = (rows.end - rows.first) * row_bytes(weight),
+                           .take = [this, i, place = rows.place](std::int64_t at,
+                                                                 std::span<const std::byte> bytes) {
+                             take(i, place + at, bytes);
+                           }});
+        }
       }
-      checkpoint_.load(reads);
-      transposed_.resize(buffer_.size());
-      transpose(count, rows, static_cast<std::size_t>(size));
-      writer.append(transposed_);
+    }
+    return reads;
+  }
+
+  // Bytes of what a window is made of, from `place` on.
+  void take(std::size_t index, std::int64_t place, std::span<const std::byte> bytes) {
+    Window& window = windows_[index];
+    const bool passes = index == next_ && window.ours.empty() && place == window.num_passed &&
+                        is_as_ours(*window.weight);
+    if (passes) {
+      writer(window).append(bytes);
+      window.num_passed += std::ssize(bytes);
+    } else {
+      if (window.ours.empty()) {
+        window.ours = std::move(spare_);
+        window.ours.resize(static_cast<std::size_t>(window.num_missing + window.num_passed));
+      }
+      std::ranges::copy(bytes, window.ours.begin() + place);
+    }
+    window.num_missing -= std::ssize(bytes);
+    for (; next_ < windows_.size() && windows_[next_].num_missing == 0; ++next_) {
+      finish(windows_[next_]);
     }
   }
 
-  // buffer_ of (rows, columns) to transposed_ of (columns, rows), in tiles that fit the caches.
-  void transpose(std::int64_t columns, std::int64_t rows, std::size_t size) {
+  void finish(Window& window) {
+    if (!window.ours.empty()) {
+      merge_adapters(window);
+      writer(window).append(produce(window).subspan(static_cast<std::size_t>(window.num_passed)));
+      spare_ = std::exchange(window.ours, {});
+    }
+    if (next_ + 1 == windows_.size() || windows_[next_ + 1].file != window.file) {
+      writer(window).finish();
+    }
+  }
+
+  void merge_adapters(Window& window) {
+    const HuggingFaceWeight& weight = *window.weight;
+    const std::int64_t size = row_bytes(weight);
+    for (std::size_t part = 0; part < weight.parts.size(); ++part) {
+      const Window::Rows& rows = window.parts[part];
+      for (std::int64_t row = rows.first; row < rows.end; ++row) {
+        const std::int64_t place = rows.place + (row - rows.first) * size;
+        adapters_.add(
+            weight.parts[part].parameter,
+            row,
+            dtype(weight),
+            std::span(window.ours)
+                .subspan(static_cast<std::size_t>(place), static_cast<std::size_t>(size)));
+      }
+    }
+  }
+
+  SafetensorsWriter& writer(const Window& window) {
+    while (writers_.size() <= window.file) {
+      std::vector<SafetensorsTensor> tensors;
+      for (const HuggingFaceWeight* weight : files_[writers_.size()]) {
+        tensors.push_back({.name = weight->name, .dtype = dtype(*weight), .shape = weight->shape});
+      }
+      writers_.push_back(std::make_unique<SafetensorsWriter>(
+          options_.output / file_name(writers_.size()),
+          tensors,
+          std::map<std::string, std::string>{{"format", "pt"}}));
+    }
+    return *writers_[window.file];
+  }
+
+  // The rows of the window as the file has them.
+  std::span<const std::byte> produce(const Window& window) {
+    const HuggingFaceWeight& weight = *window.weight;
+    std::span<const std::byte> rows = window.ours;
+    if (!has_our_rows(weight)) {
+      const std::int64_t size = row_bytes(weight);
+      rows_.resize(static_cast<std::size_t>(window.num_rows * size));
+      for (std::int64_t i = 0; i < window.num_rows; ++i) {
+        const PartRow ours = our_row(weight, window.row + i);
+        const Window::Rows& part = window.parts[ours.part];
+        std::copy_n(window.ours.begin() + part.place + (ours.row - part.first) * size,
+                    size,
+                    rows_.begin() + i * size);
+      }
+      rows = rows_;
+    }
+    if (!weight.transposed) {
+      return rows;
+    }
+    transposed_.resize(rows.size());
+    transpose(
+        rows, weight.columns(), weight.rows(), static_cast<std::size_t>(element_bytes(weight)));
+    return transposed_;
+  }
+
+  // (rows, columns) to transposed_ of (columns, rows), in tiles that fit the caches.
+  void transpose(std::span<const std::byte> from,
+                 std::int64_t columns,
+                 std::int64_t rows,
+                 std::size_t size) {
     constexpr std::int64_t kTile = 64;
     for (std::int64_t tile = 0; tile < rows; tile += kTile) {
       for (std::int64_t column = 0; column < columns; ++column) {
         for (std::int64_t row = tile; row < std::min(tile + kTile, rows); ++row) {
           std::memcpy(transposed_.data() + static_cast<std::size_t>(column * rows + row) * size,
-                      buffer_.data() + static_cast<std::size_t>(row * columns + column) * size,
+                      from.data() + static_cast<std::size_t>(row * columns + column) * size,
                       size);
         }
       }
@@ -198,7 +334,13 @@ class WeightExport {
   const CheckpointReader& checkpoint_;
   const ExportOptions& options_;
   std::vector<HuggingFaceWeight> weights_;
-  std::vector<std::byte> buffer_;
+  AdapterMerge adapters_;
+  std::vector<std::vector<const HuggingFaceWeight*>> files_;
+  std::vector<Window> windows_;
+  std::size_t next_ = 0;  // the window that is written next
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers_;
+  std::vector<std::byte> spare_;  // the memory of a window that is written
+  std::vector<std::byte> rows_;
   std::vector<std::byte> transposed_;
 };
 
@@ -206,7 +348,7 @@ class WeightExport {
 
 void export_weights(const ExportOptions& options) {
   const fs::path path = require_checkpoint(options.checkpoint);
-  const CheckpointReader checkpoint(path);
+  const CheckpointReader checkpoint(path, {.verify = Verify::kWhereRead});
   const RunConfig config =
       resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
   const ModelFamily& family = model_family(config.model.name);
@@ -229,7 +371,7 @@ void export_weights(const ExportOptions& options) {
     log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }
   make_output(options.output);
-  WeightExport(checkpoint, family.hugging_face_weights(config.model), options).write();
+  WeightExport(checkpoint, model, family.hugging_face_weights(config.model), options).write();
   if (has_tokenizer) {
     export_tokenizer(tokenizer, options.output);
   }

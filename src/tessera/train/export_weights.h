@@ -13,9 +13,12 @@ struct ExportOptions {
 
 // Writes the weights of a checkpoint as a directory that Hugging Face's transformers load:
 // config.json, model.safetensors (or several with model.safetensors.index.json), and tokenizer.json
-// where the run's is there. Weights go through a buffer of bounded size, whatever the model's.
-// Errors: kInvalidData for a damaged checkpoint; kInvalidConfig where there is none, for an output
-// that exists; kDeviceError.
+// where the run's is there. Every byte is read once, whatever the model's size through 96 MiB of
+// buffers and, in windows of 16 MiB or one transposed weight, what is being made (128 MiB more of a
+// checkpoint of many files, whose tensors then come in the order in which each file has them).
+// Files that hold none of the weights are not read.
+// Errors: kInvalidData for a damaged checkpoint, of which no file of weights appears;
+// kInvalidConfig where there is none, for an output that exists; kDeviceError.
 void export_weights(const ExportOptions& options);
 
 }  // namespace tessera

@@ -48,9 +48,11 @@ class Sequence {
 
   bool ended() const { return ended_; }
 
-  // Chooses the token that follows, and returns the text that became certain.
+  // Chooses the token that follows, and returns the text that became certain. The model may have
+  // more ids than there are tokens: their logits take no part.
   std::string go_on(std::span<const float> logits, std::int64_t sequence_length) {
-    const std::int32_t token = choose(logits);
+    const std::int32_t token =
+        choose(logits.first(static_cast<std::size_t>(tokenizer_.vocab_size())));
     ++result_.num_tokens;
     if (token == tokenizer_.eos()) {
       return end(Finish::kEndOfText);

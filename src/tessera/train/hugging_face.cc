@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -86,15 +87,44 @@ std::string plain_name(const ModelFamily& family, std::string_view name) {
       name.starts_with(family.weight_prefix) ? name.substr(family.weight_prefix.size()) : name);
 }
 
-float read_element(const std::byte* at, DType dtype) {
-  if (dtype == DType::kF32) {
-    float value = 0.0F;
-    std::memcpy(&value, at, sizeof value);
-    return value;
+float widen(float value) {
+  return value;
+}
+
+float widen(BFloat16 value) {
+  return to_float(value);
+}
+
+float widen(Float16 value) {
+  return to_float(value);
+}
+
+// `count` elements to f32 or bf16, each `stride` bytes behind the last.
+template <class From>
+void convert(
+    const std::byte* from, std::size_t count, DType to, std::byte* out, std::int64_t stride) {
+  const auto each = [&](auto narrow, auto step) {
+    for (std::size_t i = 0; i < count; ++i) {
+      From value;
+      std::memcpy(&value, from + i * sizeof value, sizeof value);
+      const auto converted = narrow(widen(value));
+      std::memcpy(out + static_cast<std::int64_t>(i) * step, &converted, sizeof converted);
+    }
+  };
+  const auto same = [](float value) { return value; };
+  const auto rounded = [](float value) { return to_bfloat16(value); };
+  // A step that the compiler knows lets it take many at once.
+  using Dense32 = std::integral_constant<std::int64_t, sizeof(float)>;
+  using Dense16 = std::integral_constant<std::int64_t, sizeof(BFloat16)>;
+  if (to == DType::kF32 && stride == Dense32()) {
+    each(same, Dense32());
+  } else if (to == DType::kF32) {
+    each(same, stride);
+  } else if (stride == Dense16()) {
+    each(rounded, Dense16());
+  } else {
+    each(rounded, stride);
   }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::kBF16 ? to_float(BFloat16{bits}) : to_float(Float16{bits});
 }
 
 // Takes the bytes of elements as they come from a file, and puts them as `to` where they belong.
@@ -127,16 +157,14 @@ class ElementSink {
       copy(bytes, count);
       return;
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      const float value = read_element(bytes + i * size_bytes(from_), from_);
-      if (to_ == DType::kF32) {
-        std::memcpy(out_, &value, sizeof value);
-      } else {
-        const BFloat16 rounded = to_bfloat16(value);
-        std::memcpy(out_, &rounded, sizeof rounded);
-      }
-      out_ += stride_;
+    if (from_ == DType::kF32) {
+      convert<float>(bytes, count, to_, out_, stride_);
+    } else if (from_ == DType::kBF16) {
+      convert<BFloat16>(bytes, count, to_, out_, stride_);
+    } else {
+      convert<Float16>(bytes, count, to_, out_, stride_);
     }
+    out_ += static_cast<std::int64_t>(count) * stride_;
   }
 
   void copy(const std::byte* bytes, std::size_t count) {
@@ -399,6 +427,17 @@ std::span<const std::byte> HuggingFaceWeights::view(const std::string& parameter
   return is_as_ours ? place.tensor->data : std::span<const std::byte>();
 }
 
+FileSource HuggingFaceWeights::source(const std::string& parameter) const {
+  const Place& place = at(parameter);
+  return {.path = files_[place.file].path,
+          .size_bytes = std::ssize(files_[place.file].content.bytes()),
+          .offset = offset(place)};
+}
+
+std::int64_t HuggingFaceWeights::offset(const Place& place) const {
+  return place.tensor->data.data() - files_[place.file].content.bytes().data();
+}
+
 void HuggingFaceWeights::load(std::span<const WeightRead> reads) const {
   std::vector<FileRead> files;
   for (const File& file : files_) {
@@ -406,11 +445,7 @@ void HuggingFaceWeights::load(std::span<const WeightRead> reads) const {
   }
   for (const WeightRead& read : reads) {
     const Place& place = at(read.parameter);
-    Segments(*place.weight,
-             place.part,
-             place.tensor->dtype,
-             place.tensor->data.data() - files_[place.file].content.bytes().data(),
-             read)
+    Segments(*place.weight, place.part, place.tensor->dtype, offset(place), read)
         .add_to(files[place.file].segments);
   }
   read_files(files);

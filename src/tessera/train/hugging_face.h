@@ -55,6 +55,9 @@ class HuggingFaceWeights {
   // The whole parameter where it lies in a file just as it is in `dtype`; else empty.
   std::span<const std::byte> view(const std::string& parameter, DType dtype) const;
 
+  // Where the bytes of its view come from.
+  FileSource source(const std::string& parameter) const;
+
   // All of these in one pass through the files, past the page cache; reads nothing else. f16 and
   // bf16 become f32 exactly; bf16 is rounded from f32 to nearest, ties to even. Padding of a
   // vocabulary becomes zero. Errors: kInvalidData naming the file.
@@ -80,6 +83,7 @@ class HuggingFaceWeights {
                                             std::vector<std::string>& problems) const;
   void place(const std::filesystem::path& directory, const ModelSection& section);
   const Place& at(const std::string& parameter) const;
+  std::int64_t offset(const Place& place) const;  // in its file
 
   std::vector<HuggingFaceWeight> weights_;
   std::vector<File> files_;

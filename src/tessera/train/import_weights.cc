@@ -42,7 +42,11 @@ PageBuffer make_missing(const HuggingFaceWeights& weights,
   std::size_t size = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].data = weights.view(tensors[i].name, tensors[i].dtype);
-    size += tensors[i].data.empty() ? static_cast<std::size_t>(parameters[i].type.num_bytes()) : 0;
+    if (tensors[i].data.empty()) {
+      size += static_cast<std::size_t>(parameters[i].type.num_bytes());
+    } else {
+      tensors[i].source = weights.source(tensors[i].name);
+    }
   }
   PageBuffer memory(size);
   std::vector<WeightRead> reads;

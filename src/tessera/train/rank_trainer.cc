@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -29,6 +30,7 @@
 #include "tessera/optim/schedule.h"
 #include "tessera/report/metrics_table.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/train/adapters.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
@@ -208,6 +210,7 @@ class RankTrainer {
     if (path.has_value()) {
       const CheckpointReader reader(
           *path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
+      require_same_adapters(*path, reader.meta(), model_);
       reader.require_model(model_.json, model_tensors(setup_.parameters));
       require_tokenizer(config_.tokenizer.path, *path, reader.meta());
       load_state(
@@ -292,7 +295,7 @@ class RankTrainer {
     }
     read_validation_losses();
     log_session_start(directory_,
-                      {.step = meta_.step, .parameters = num_parameters(setup_.parameters)});
+                      {.step = meta_.step, .parameters = count_parameters(setup_.parameters).all});
   }
 
   // Of the steps before this start, so that the best checkpoint is known without a file of its own.
@@ -321,31 +324,38 @@ class RankTrainer {
     }
   }
 
-  TrainResult loop() {
-    if (meta_.step >= config_.train.steps) {
-      if (leads()) {
-        log_info(
-            format("nothing to do: the run is at step {} of {}", meta_.step, config_.train.steps));
-      }
-      return {.step = meta_.step, .checkpoint = saved_};
-    }
-    std::optional<StopSignal> stop;
+  // What comes before the first step of this start.
+  void begin(bool owes_validation) {
     if (setup_.takes_signals) {
-      stop.emplace();
+      stop_.emplace();
     }
     if (leads()) {
       leave_other_branch();
       open_metrics();
       progress_ = std::make_unique<Progress>(ProgressOptions{.plain_every = config_.log.every});
     }
+    if (owes_validation) {
+      make_up_validation();
+    }
+  }
+
+  TrainResult loop() {
+    const bool owes_validation = agree_on_owed_validation();
+    if (meta_.step >= config_.train.steps && !owes_validation) {
+      if (leads()) {
+        log_info(
+            format("nothing to do: the run is at step {} of {}", meta_.step, config_.train.steps));
+      }
+      return {.step = meta_.step, .checkpoint = saved_};
+    }
+    begin(owes_validation);
     TrainResult result{.step = meta_.step};
-    while (meta_.step < config_.train.steps && !agreed_to_stop(stop && stop->requested())) {
+    while (meta_.step < config_.train.steps && !agreed_to_stop(wants_to_stop())) {
       const StepMetrics step = train_and_validate();
       result.step = step.step;
       result.loss = step.loss;
       if (leads()) {
         with_context([&] { return last_good_checkpoint(); }, [&] { write_metrics(step); });
-        show(step);
       }
       note_applied(step);
       if (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0) {
@@ -362,7 +372,7 @@ class RankTrainer {
     if (progress_) {
       progress_->finish();
     }
-    result.interrupted = meta_.step < config_.train.steps;
+    result.interrupted = meta_.step < config_.train.steps || left_validation_;
     end_save();
     if (meta_.step > saved_step_) {
       save(meta_, Saving::kNow);
@@ -430,21 +440,70 @@ class RankTrainer {
   StepMetrics train_and_validate() {
     StepMetrics step = run_step();
     last_step_ = step.step;
-    if (validator_ && step.step % config_.validation.every == 0) {
+    if (leads()) {
+      show(step);
+    }
+    if (is_validated(step.step)) {
       step.validation_loss = validate();
     }
     return step;
   }
 
-  // What the step left in the arena beside the states is lost.
-  double validate() {
-    const double loss = validator_->loss();
-    validation_losses_[meta_.step] = loss;
+  bool is_validated(std::int64_t step) const {
+    return validator_ && step > 0 && step % config_.validation.every == 0;
+  }
+
+  // What the step left in the arena beside the states is lost. Nothing where the run is to stop:
+  // who goes on from here makes up for it.
+  std::optional<double> validate() {
+    const std::optional<double> loss = validator_->loss([&](std::int64_t done, std::int64_t total) {
+      if (leads()) {
+        progress_->show_activity(format("validation {}/{}", done, total));
+      }
+      return !agreed_to_stop(wants_to_stop());
+    });
+    left_validation_ = !loss;
+    if (!loss) {
+      return loss;
+    }
+    validation_losses_[meta_.step] = *loss;
     if (leads()) {
       progress_->clear();
-      log_info(format("step {}: validation loss {:.4f}", meta_.step, loss));
+      log_info(format("step {}: validation loss {:.4f}", meta_.step, *loss));
     }
     return loss;
+  }
+
+  // Whether the run was stopped in the validation of the step that it goes on from.
+  bool agree_on_owed_validation() {
+    if (!is_validated(meta_.step)) {
+      return false;
+    }
+    bool owes = false;
+    const std::filesystem::path path = directory_ / "metrics.jsonl";
+    if (leads() && std::filesystem::exists(path)) {
+      const MetricsTable metrics = read_metrics(path, BrokenLines::kSkip);
+      const auto line = std::ranges::find(metrics.steps, meta_.step);
+      const std::span<const double> losses = metrics.column("validation_loss");
+      owes = line != metrics.steps.end() &&
+             (losses.empty() ||
+              std::isnan(losses[static_cast<std::size_t>(line - metrics.steps.begin())]));
+    }
+    return !from_leader(owes ? "owes" : "").empty();
+  }
+
+  void make_up_validation() {
+    if (leads()) {
+      log_info(format("validating step {}, in whose validation the run was stopped", meta_.step));
+    }
+    const std::optional<double> loss = validate();
+    if (loss && leads()) {
+      metrics_->add_validation(meta_.step, *loss);
+      if (events_) {
+        events_->write_validation(meta_.step, *loss, wall_time());
+      }
+      link_best();
+    }
   }
 
   // A step that is not finite changed nothing; several in a row will not mend themselves.
@@ -509,7 +568,7 @@ class RankTrainer {
         static_cast<double>(config_.train.global_batch * config_.data.sequence_length) / seconds;
     const double flop_per_second =
         tokens_per_second * training_flop_per_token(model_,
-                                                    num_parameters(setup_.parameters),
+                                                    count_parameters(setup_.parameters),
                                                     config_.data.sequence_length);
     progress_->update(
         {.step = step.step,
@@ -527,6 +586,8 @@ class RankTrainer {
 
   enum class Saving { kBackground, kNow };
   enum class Prune { kYes, kNo };
+
+  bool wants_to_stop() const { return stop_ && stop_->requested(); }
 
   // Whether any rank wants to stop. Also ends a save that all ranks have written.
   bool agreed_to_stop(bool stop) {
@@ -644,10 +705,12 @@ class RankTrainer {
   std::unique_ptr<MetricsWriter> metrics_;     // on rank 0
   std::unique_ptr<TensorBoardWriter> events_;  // on rank 0, with log.tensorboard
   std::unique_ptr<Progress> progress_;         // on rank 0
+  std::optional<StopSignal> stop_;             // where the process takes signals
   CheckpointMeta meta_;
   std::int64_t saved_step_ = 0;
   std::optional<std::filesystem::path> saved_;        // the checkpoint of saved_step_; none: fresh
   std::map<std::int64_t, double> validation_losses_;  // by step
+  bool left_validation_ = false;                      // of the last step: to stop
   bool was_applied_ = false;                          // the last step
   std::int64_t num_labels_ = 0;                       // of the last step, those that count
   Applied applied_;                                   // the last step that changed the state

@@ -13,6 +13,7 @@
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
+#include "tessera/train/adapters.h"
 #include "tessera/train/hugging_face.h"
 
 namespace tessera {
@@ -88,12 +89,18 @@ void resolve_device(RunConfig& config) {
 }  // namespace
 
 ModelDescription resolve_model(const RunConfig& config) {
-  return model_family(config.model.name).describe(resolved_section(config));
+  const ModelFamily& family = model_family(config.model.name);
+  const ModelSection section = resolved_section(config);
+  return with_adapters(family.describe(section), config, family.hugging_face_weights(section));
 }
 
 RunConfig resolve(RunConfig config) {
   config.model = resolved_section(config);
   validate(config);
+  if (const auto adapters = resolve_model(config).adapters) {
+    config.lora.alpha = adapters->alpha;
+    config.lora.targets = adapters->targets;
+  }
   return resolve_run(std::move(config));
 }
 

@@ -7,12 +7,13 @@
 
 namespace tessera {
 
-// The model that `config` names, its flavor's sizes replaced by those that are given. Families are
-// registered in models/family.cc. Errors: kInvalidConfig naming the key and where it was set.
+// The model that `config` names, its flavor's sizes replaced by those that are given, with the
+// adapters of [lora]. Families are registered in models/family.cc. Errors: kInvalidConfig naming
+// the key and where it was set.
 ModelDescription resolve_model(const RunConfig& config);
 
 // `config` with everything that follows from other keys or the machine written out: model sizes,
-// ranks, threads. Errors: kInvalidConfig.
+// targets of adapters, ranks, threads. Errors: kInvalidConfig.
 RunConfig resolve(RunConfig config);
 
 // The same for all but [model]. Errors: kInvalidConfig.

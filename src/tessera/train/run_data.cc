@@ -13,8 +13,7 @@
 #include "tessera/base/units.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/packed_conversations.h"
-#include "tessera/data/token_stream.h"
-#include "tessera/train/text_encoder.h"
+#include "tessera/train/corpus_input.h"
 #include "tessera/train/train_tokenizer.h"
 
 namespace tessera {
@@ -36,14 +35,8 @@ bool is_text(const DataSource& source) {
   return source.format == DataFormat::kText || source.format == DataFormat::kJsonl;
 }
 
-TextFormat text_format(const DataSource& source) {
-  return source.format == DataFormat::kChat    ? TextFormat::kChat
-         : source.format == DataFormat::kJsonl ? TextFormat::kJsonl
-                                               : TextFormat::kText;
-}
-
 TextOptions text_options(const RunConfig& config, const DataSource& source) {
-  return {.format = text_format(source),
+  return {.format = text_format(source.format.value_or(DataFormat::kText)),
           .document_separator = source.document_separator.value_or(""),
           .field = source.field.value_or(""),
           .skip_broken = config.data.skip_broken,
@@ -52,22 +45,16 @@ TextOptions text_options(const RunConfig& config, const DataSource& source) {
           .scratch = config.run.dir};
 }
 
-std::shared_ptr<const Corpus> open_corpus(const RunConfig& config,
+std::shared_ptr<const Corpus> open_source(const RunConfig& config,
                                           const DataSource& source,
                                           const Tokenizer& tokenizer) {
-  const std::vector<std::filesystem::path> files = paths_of(source.files);
-  if (source.format == DataFormat::kMegatron) {
-    return std::make_shared<const Corpus>(Corpus::open_megatron(files));
-  }
-  if (source.format == DataFormat::kTokens) {
-    const TokenType type = source.token_type == RawTokens::kU32 ? TokenType::kU32 : TokenType::kU16;
-    return std::make_shared<const Corpus>(Corpus::open_tokens(files, type, tokenizer.eos()));
-  }
-  const TextEncoder encoder = source.format == DataFormat::kChat
-                                  ? chat_encoder(tokenizer, config.data.chat_template)
-                                  : text_encoder(tokenizer);
-  return std::make_shared<const Corpus>(
-      tokenize_text_files(files, encoder, text_options(config, source)));
+  return open_corpus(
+      {.files = paths_of(source.files),
+       .format = source.format.value_or(DataFormat::kText),
+       .text = text_options(config, source),
+       .token_type = source.token_type == RawTokens::kU32 ? TokenType::kU32 : TokenType::kU16,
+       .chat_template = config.data.chat_template},
+      tokenizer);
 }
 
 // For an encoder that keeps the texts, whose tokens nobody wants.
@@ -118,6 +105,8 @@ std::string training_text(const RunConfig& config) {
   return all;
 }
 
+}  // namespace
+
 void log_packing(const Packing& packing, const SequenceOptions& options) {
   if (packing.conversations == 0) {
     return;
@@ -145,8 +134,6 @@ void log_packing(const Packing& packing, const SequenceOptions& options) {
                   options.sequence_length);
 }
 
-}  // namespace
-
 Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
   TESSERA_REQUIRE(!config.tokenizer.path.empty(),
                   ErrorCode::kInvalidConfig,
@@ -167,15 +154,23 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
                        config.tokenizer.path,
                        "tokenizer.train_vocab");
   }
-  return load_tokenizer(config.tokenizer.path, vocab);
+  Tokenizer tokenizer = load_tokenizer(config.tokenizer.path, vocab);
+  if (tokenizer.vocab_size() < vocab) {
+    log_info(
+        format("tokenizer: {} entries for the model's {} ids; no data have the others, and nothing "
+               "generates them",
+               format_grouped(tokenizer.vocab_size()),
+               format_grouped(vocab)));
+  }
+  return tokenizer;
 }
 
 Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab) {
   Tokenizer tokenizer = Tokenizer::load(path);
-  TESSERA_REQUIRE(tokenizer.vocab_size() == vocab,
+  TESSERA_REQUIRE(tokenizer.vocab_size() <= vocab,
                   ErrorCode::kInvalidConfig,
-                  "the tokenizer {} has {} entries, the model {}: set model.vocab = {}, or name "
-                  "the model's own tokenizer",
+                  "the tokenizer {} has {} entries, the model only {}: set model.vocab = {}, or "
+                  "name the model's own tokenizer",
                   path.string(),
                   tokenizer.vocab_size(),
                   vocab,
@@ -205,7 +200,7 @@ RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) 
         },
         [&] {
           const CorpusSplit split =
-              split_corpus(open_corpus(config, source, tokenizer), config.data.validation_share);
+              split_corpus(open_source(config, source, tokenizer), config.data.validation_share);
           add(train, split.train);
           weights.push_back(source.weight);
           if (config.data.validation_share > 0) {
@@ -220,7 +215,7 @@ RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) 
     held.sources.clear();
     with_context([&] { return describe("data.validation_files", held.files); },
                  [&] {
-                   const auto corpus = open_corpus(config, data_sources(held).front(), tokenizer);
+                   const auto corpus = open_source(config, data_sources(held).front(), tokenizer);
                    add(validation, {.corpus = corpus, .begin = 0, .end = corpus->num_tokens()});
                  });
   }

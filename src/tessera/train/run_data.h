@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/config/run_config.h"
+#include "tessera/data/packed_conversations.h"
 #include "tessera/data/sequence_source.h"
 #include "tessera/tokenizer/tokenizer.h"
 
@@ -13,11 +14,12 @@ namespace tessera {
 
 // The run's tokenizer: loaded from tokenizer.path, or trained on the data files and saved there
 // when it does not exist and tokenizer.train_vocab says so. Errors: kInvalidConfig where there is
-// neither, or where it has not the model's `vocab` entries.
+// neither, or where it has more entries than the model has ids (`vocab`). Says so where it has
+// fewer.
 Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab);
 
-// A tokenizer.json for a model of `vocab` entries. Errors: kInvalidConfig where it has others, and
-// as Tokenizer::load().
+// A tokenizer for a model of `vocab` ids, the last of which may have no token. Errors:
+// kInvalidConfig where it has more entries, and as Tokenizer::load().
 Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab);
 
 struct RunSequences {
@@ -28,5 +30,9 @@ struct RunSequences {
 
 // The data as sequences: a part for each source. Errors: those of the files, with the source.
 RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer);
+
+// Says how conversations lie in sequences, and how many are cut; nothing where there are none.
+// Errors: kInvalidData where no label counts.
+void log_packing(const Packing& packing, const SequenceOptions& options);
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/take/take.h"
 #include "tessera/ops/view/view_ops.h"
+#include "tessera/passes/add_adapters.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_layout.h"
@@ -25,6 +26,12 @@ ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type) {
   return {.tokens = builder.input("tokens", type),
           .positions = builder.input("positions", type),
           .documents = builder.input("documents", type)};
+}
+
+// The graph that `builder` holds, with the model's adapters.
+Graph take_adapted(GraphBuilder& builder, const ModelDescription& model) {
+  Graph graph = builder.take();
+  return model.adapters ? add_adapters(graph, *model.adapters) : graph;
 }
 
 std::int64_t num_microbatches(const RunConfig& config) {
@@ -83,7 +90,7 @@ Graph training_graph(const ModelDescription& model,
   const Value seed = builder.scalar("seed");
   const ModelOutputs outputs = model.model(builder, inputs);
   builder.output("loss", cross_entropy(outputs.hidden, outputs.head, labels, seed, outputs.vocab));
-  return builder.take();
+  return take_adapted(builder, model);
 }
 
 Graph generation_graph(const ModelDescription& model,
@@ -102,7 +109,7 @@ Graph generation_graph(const ModelDescription& model,
                          {outputs.head})[0]
           : outputs.head;
   builder.output("logits", matmul(take(outputs.hidden, last), head, {.transpose_b = true}));
-  return builder.take();
+  return take_adapted(builder, model);
 }
 
 Graph evaluation_graph(const ModelDescription& model,
@@ -122,7 +129,7 @@ Graph evaluation_graph(const ModelDescription& model,
         format("loss.{}", row),
         cross_entropy(hidden, outputs.head, builder.emit(slice, {labels})[0], seed, outputs.vocab));
   }
-  return builder.take();
+  return take_adapted(builder, model);
 }
 
 Graph step_graph(const RunConfig& config, const ModelDescription& model) {

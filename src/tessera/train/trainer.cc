@@ -13,6 +13,7 @@
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/train/adapters.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/rank_backend.h"
@@ -53,8 +54,12 @@ RunSequences load_sequences(const RunConfig& config, const ModelDescription& mod
 void say_what_runs(const RunSetup& setup) {
   const RunConfig& config = setup.config;
   const std::int64_t ranks = setup.layout.mesh.num_ranks();
-  log_info(format("model: {} parameters; memory{}: {}; threads{}: {}{}",
-                  format_grouped(num_parameters(setup.parameters)),
+  const ParameterCounts parameters = count_parameters(setup.parameters);
+  log_info(format("model: {} parameters{}; memory{}: {}; threads{}: {}{}",
+                  format_grouped(parameters.all),
+                  parameters.frozen > 0 ? format(", {} of them trained",
+                                                 format_grouped(parameters.all - parameters.frozen))
+                                        : "",
                   ranks > 1 ? " a rank" : "",
                   format_bytes(run_memory(config, setup.model, setup.programs).total()),
                   ranks > 1 ? " a rank" : "",
@@ -146,6 +151,7 @@ Prepared prepare(const RunConfig& config,
 TrainResult train(const RunConfig& config, const ModelDescription& model, const TrainHooks& hooks) {
   const std::optional<MpiLaunch> launch = find_mpi_launch();
   const RunConfig resolved = resolve_run(config);
+  const ModelDescription adapted = model.adapters ? model : with_adapters(model, resolved);
   const RunLayout layout = run_layout(resolved);
   std::optional<FileLock> lock;
   if (!launch || launch->rank == 0) {
@@ -155,10 +161,10 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   }
   const RankFiles files = {.run_dir = resolved.run.dir, .rank = launch ? launch->rank : 0};
   const Prepared prepared =
-      with_exit_record(files, std::nullopt, [&] { return prepare(resolved, model, launch); });
-  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, model));
+      with_exit_record(files, std::nullopt, [&] { return prepare(resolved, adapted, launch); });
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, adapted));
   const RunSetup setup = {.config = resolved,
-                          .model = model,
+                          .model = adapted,
                           .layout = layout,
                           .programs = prepared.programs,
                           .sequences = prepared.sequences,

@@ -11,6 +11,7 @@
 #include "tessera/base/random.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/comm/wired.h"
+#include "tessera/ir/adapters.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/ops/collective/collective.h"
@@ -292,17 +293,19 @@ std::vector<ParameterInit> parameter_inits(const Graph& graph) {
   for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
     inits.push_back({.name = graph[parameter].name,
                      .init = graph[parameter].init,
-                     .type = graph[parameter].type});
+                     .type = graph[parameter].type,
+                     .frozen = graph[parameter].frozen});
   }
   return inits;
 }
 
-std::int64_t num_parameters(const std::vector<ParameterInit>& parameters) {
-  std::int64_t count = 0;
+ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters) {
+  ParameterCounts counts;
   for (const ParameterInit& parameter : parameters) {
-    count += parameter.type.num_elements();
+    counts.all += parameter.type.num_elements();
+    counts.frozen += parameter.frozen ? parameter.type.num_elements() : 0;
   }
-  return count;
+  return counts;
 }
 
 void initialize_state(Executor& executor,
@@ -326,6 +329,9 @@ std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& pa
           {.name = parameter.name, .role = role, .dtype = as, .shape = bounds(parameter.type)});
     };
     add(TensorRole::kParameter, dtype);
+    if (parameter.frozen) {
+      continue;
+    }
     add(TensorRole::kMoment1, DType::kF32);
     add(TensorRole::kMoment2, DType::kF32);
     if (dtype != DType::kF32) {
@@ -375,7 +381,8 @@ void load_weights(Executor& executor,
     const Category category = program[state.tensor.buffer].category;
     const StateName name = split_name(state.name, category);
     if (category == Category::kGradient || category == Category::kCache ||
-        name.role == TensorRole::kMoment1 || name.role == TensorRole::kMoment2) {
+        name.role == TensorRole::kMoment1 || name.role == TensorRole::kMoment2 ||
+        is_adapter(name.parameter)) {
       continue;
     }
     const TensorType& whole = find_parameter(parameters, name.parameter).type;

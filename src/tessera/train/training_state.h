@@ -10,6 +10,7 @@
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/tensor_part.h"
+#include "tessera/models/model.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/hugging_face.h"
 
@@ -19,7 +20,8 @@ namespace tessera {
 struct ParameterInit {
   std::string name;
   Initializer init;
-  TensorType type;  // of the whole
+  TensorType type;      // of the whole
+  bool frozen = false;  // without optimizer state
 };
 
 // Which part of every state a rank holds; by default all of it.
@@ -39,7 +41,7 @@ StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims);
 std::vector<ParameterInit> parameter_inits(const Graph& graph);
 
 // Elements of all of them.
-std::int64_t num_parameters(const std::vector<ParameterInit>& parameters);
+ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters);
 
 // Draws the parameters: element i of a parameter depends on (seed, name, i) alone, whatever part of
 // it lies here. Moments are zero; a master starts as the parameter in f32, of which the parameter
@@ -51,8 +53,8 @@ void initialize_state(Executor& executor,
                       int threads,
                       const StatePart& part = {});
 
-// The tensors that a checkpoint of a model with these parameters has: parameters, two moments of
-// each, and f32 masters of those in another dtype. Without data.
+// The tensors that a checkpoint of a model with these parameters has: parameters and, of those that
+// are not frozen, two moments of each, and f32 masters of those in another dtype. Without data.
 std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters);
 
 // What this rank of a run with this program saves of parameters and optimizer state, as
@@ -69,7 +71,8 @@ std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const StatePart& part = {});
 
 // Fills this rank's parameters, their masters and secondary copies from weights in Hugging Face's
-// form; reads nothing but its part. Errors: as HuggingFaceWeights::load().
+// form, adapters excepted, of which these know nothing; reads nothing but its part. Errors: as
+// HuggingFaceWeights::load().
 void load_weights(Executor& executor,
                   const std::vector<ParameterInit>& parameters,
                   const HuggingFaceWeights& weights,

@@ -29,11 +29,14 @@ Validator::Validator(Executor& executor,
   }
 }
 
-double Validator::loss() {
+std::optional<double> Validator::loss(const GoOn& go_on) {
   executor_.set_scalar("seed", 0.0F);  // of gradients, which nobody asks for
   double sum = 0;
   const auto num_sequences = static_cast<std::int64_t>(sequences_.size());
   for (std::int64_t first = 0; first < num_sequences; first += share_.rows * share_.num_data) {
+    if (first > 0 && !go_on(first, num_sequences)) {
+      return std::nullopt;
+    }
     load(first);
     executor_.run_step();
     sum += double{executor_.output_scalar("loss")};

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "tessera/config/run_config.h"
@@ -25,9 +27,13 @@ class Validator {
             const ValidationSection& validation,
             const BatchShare& share);
 
-  // The mean over all labels that count, summed over batches in f64; every rank of the run calls it
-  // at the same time and gets the same. 0 where no label counts. Errors: what kernels throw.
-  double loss();
+  // Called between two batches with how many sequences are done, of how many; false: stop.
+  using GoOn = std::function<bool(std::int64_t done, std::int64_t total)>;
+
+  // The mean over all labels that count, summed over batches in f64; nothing where `go_on` said to
+  // stop. Every rank of the run calls it at the same time and gets the same; `go_on` must say the
+  // same to all. 0 where no label counts. Errors: what kernels throw.
+  std::optional<double> loss(const GoOn& go_on);
 
  private:
   void load(std::int64_t first);

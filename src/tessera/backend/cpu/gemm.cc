@@ -3,6 +3,7 @@
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/primitive_cache.h"
 #include "tessera/backend/cpu/thin_gemm.h"
+#include "tessera/backend/cpu/widened_gemm.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cpu {
@@ -23,6 +24,21 @@ dnnl::memory::desc matrix(
   return {{rows, columns}, data_type(dtype), strides};
 }
 
+// Whether oneDNN has products of bf16 for this processor.
+bool has_bf16(const dnnl::engine& engine) {
+  const auto square = matrix(16, 16, false, 16, DType::kBF16);
+  try {
+    const dnnl::matmul::primitive_desc description({square, square, square}, engine);
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
+
+bool is_widened(Context& context, const Gemm& gemm) {
+  return gemm.input == DType::kBF16 && !context.primitives().multiplies_bf16();
+}
+
 }  // namespace
 
 std::size_t GemmHash::operator()(const Gemm& gemm) const {
@@ -40,7 +56,8 @@ std::size_t GemmHash::operator()(const Gemm& gemm) const {
   return hash;
 }
 
-PrimitiveCache::PrimitiveCache() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+PrimitiveCache::PrimitiveCache()
+    : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), multiplies_bf16_(has_bf16(engine_)) {}
 
 GemmPrimitive PrimitiveCache::compile(const Gemm& key) const {
   const auto a = matrix(key.m, key.k, key.transpose_a, key.pitch_a, key.input);
@@ -65,8 +82,7 @@ GemmPrimitive PrimitiveCache::compile(const Gemm& key) const {
     return result;
   } catch (const dnnl::error& error) {
     fail(ErrorCode::kUnsupported,
-         "oneDNN cannot multiply {} matrices into {} on this processor ({}): choose "
-         "train.dtype = \"f32\"",
+         "oneDNN cannot multiply {} matrices into {} on this processor ({})",
          name(key.input),
          name(key.output),
          error.message);
@@ -82,6 +98,9 @@ std::int64_t gemm_workspace_bytes(Context& context, const Gemm& gemm) {
   if (is_thin(gemm)) {
     return 0;
   }
+  if (is_widened(context, gemm)) {
+    return widened_gemm_workspace_bytes(context, gemm);
+  }
   return static_cast<std::int64_t>(context.primitives().gemm(gemm).workspace_bytes);
 }
 
@@ -93,6 +112,10 @@ void run_gemm(Context& context,
               std::span<std::byte> workspace) {
   if (is_thin(gemm)) {
     run_thin_gemm(context, gemm, a, b, c);
+    return;
+  }
+  if (is_widened(context, gemm)) {
+    run_widened_gemm(context, gemm, a, b, c, workspace);
     return;
   }
   GemmPrimitive& compiled = context.primitives().gemm(gemm);

@@ -29,9 +29,9 @@ struct Gemm {
 
 std::int64_t gemm_workspace_bytes(Context& context, const Gemm& gemm);
 
-// Runs on oneDNN's matmul primitive, or where A has few rows on thin_gemm.h; `workspace` as
-// gemm_workspace_bytes() says.
-// Errors: kUnsupported where the processor cannot run the dtypes.
+// Runs on oneDNN's matmul primitive; where A has few rows on thin_gemm.h, and where the processor
+// has no bf16 on widened_gemm.h. `workspace` as gemm_workspace_bytes() says.
+// Errors: kUnsupported for dtypes other than f32 and bf16.
 void run_gemm(Context& context,
               const Gemm& gemm,
               const void* a,

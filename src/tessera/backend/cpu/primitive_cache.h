@@ -34,11 +34,15 @@ class PrimitiveCache {
 
   dnnl::stream& stream() { return stream_; }
 
+  // Whether gemm() takes bf16 here.
+  bool multiplies_bf16() const { return multiplies_bf16_; }
+
  private:
   GemmPrimitive compile(const Gemm& key) const;
 
   dnnl::engine engine_;
   dnnl::stream stream_;
+  bool multiplies_bf16_;
   std::unordered_map<Gemm, GemmPrimitive, GemmHash> gemms_;
 };
 

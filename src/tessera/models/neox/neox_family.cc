@@ -16,6 +16,7 @@ struct Flavor {
   NeoxConfig config;
 };
 
+// The vocabulary of 20B is that of its published tokenizer, added tokens included.
 constexpr std::array<Flavor, 2> kFlavors = {
     {{"tiny", {.dim = 64, .layers = 2, .heads = 4, .ffn = 256, .vocab = 250, .padded_vocab = 256}},
      {"20B",
@@ -23,7 +24,7 @@ constexpr std::array<Flavor, 2> kFlavors = {
        .layers = 44,
        .heads = 64,
        .ffn = 24576,
-       .vocab = 50257,
+       .vocab = 50277,
        .padded_vocab = 50432}}}};
 
 ModelSection section_of(ModelSection section, const NeoxConfig& config) {

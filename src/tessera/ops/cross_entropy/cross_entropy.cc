@@ -10,7 +10,8 @@ namespace tessera {
 OpInfo info(const CrossEntropyAttrs& attrs) {
   OpInfo result{.name = "cross_entropy",
                 .num_operands = attrs.accumulate ? 5 : 4,
-                .num_results = (attrs.loss ? 1 : 0) + (attrs.gradients ? 2 : 0)};
+                .num_results = (attrs.loss ? 1 : 0) + (attrs.gradients ? 1 : 0) +
+                               (attrs.makes_head_gradient() ? 1 : 0)};
   if (attrs.accumulate) {
     result.aliases = {{.result = result.num_results - 1, .operand = 4, .required = true}};
   }
@@ -31,11 +32,11 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
                   to_string(in[0]),
                   to_string(in[1]),
                   to_string(in[2]));
-  TESSERA_REQUIRE(
-      attrs.chunk > 0 && (attrs.loss || attrs.gradients) && (attrs.gradients || !attrs.accumulate),
-      ErrorCode::kInvalidArgument,
-      "cross_entropy needs a result and a positive chunk, found chunk {}",
-      attrs.chunk);
+  TESSERA_REQUIRE(attrs.chunk > 0 && (attrs.loss || attrs.gradients) &&
+                      (attrs.makes_head_gradient() || !attrs.accumulate),
+                  ErrorCode::kInvalidArgument,
+                  "cross_entropy needs a result and a positive chunk, found chunk {}",
+                  attrs.chunk);
   require_vocab_shard(attrs.axes, attrs.whole_vocab, in[1].dims[0].bound);
   TESSERA_REQUIRE(attrs.vocab >= 0 && attrs.vocab <= (attrs.axes.empty() ? in[1].dims[0].bound : 0),
                   ErrorCode::kInvalidArgument,
@@ -48,6 +49,8 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
   }
   if (attrs.gradients) {
     results.push_back(in[0]);
+  }
+  if (attrs.makes_head_gradient()) {
     results.push_back(with_dtype(in[1], DType::kF32));
   }
   return results;
@@ -57,14 +60,18 @@ FactorRule factors(const CrossEntropyAttrs& attrs, Types in) {
   const std::string rows = factor_names(in[2].num_dims());
   std::string results = attrs.loss ? "()" : "";
   if (attrs.gradients) {
-    results += format("{}({} z), (v z)", attrs.loss ? ", " : "", rows);
+    results += format("{}({} z)", attrs.loss ? ", " : "", rows);
   }
+  if (attrs.makes_head_gradient()) {
+    results += ", (v z)";
+  }
+  const bool sums_rows = !rows.empty() && (attrs.loss || attrs.makes_head_gradient());
   return parse_factor_rule(
       format("({0} z), (v z), ({0}), (){1} -> {2} | reduce {3} | whole z | rewrite v",
              rows,
              attrs.accumulate ? ", (v z)" : "",
              results,
-             factor_list(rows.empty() ? "v" : rows + " v")));
+             factor_list(sums_rows ? rows + " v" : "v")));
 }
 
 Collectives collectives(const CrossEntropyAttrs& attrs, Types in) {
@@ -102,7 +109,8 @@ Cost cost(const CrossEntropyAttrs& attrs, Types in) {
   const auto rows = static_cast<double>(in[2].num_elements());
   const auto vocab = static_cast<double>(in[1].dims[0].bound);
   const auto channels = static_cast<double>(in[1].dims[1].bound);
-  const double gemms = attrs.gradients ? 3.0 : 1.0;
+  const double gemms =
+      1.0 + (attrs.gradients ? 1.0 : 0.0) + (attrs.makes_head_gradient() ? 1.0 : 0.0);
   return streaming_cost(rows * vocab * (2.0 * channels * gemms + 6.0), in, infer(attrs, in));
 }
 
@@ -112,22 +120,28 @@ void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad) {
   TESSERA_CHECK(!attrs.gradients && attrs.axes.empty(),
                 "the fused and the cut form are made after differentiation");
   const bool wants_hidden = grad.start(0);
-  if (!grad.start(1) && !wants_hidden) {
+  const bool wants_head = grad.start(1);
+  if (!wants_head && !wants_hidden) {
     return;
   }
   const Value x = grad.operand(0);
   grad.start(0);
-  const auto gradients = x.builder->emit(
-      make_op(CrossEntropyAttrs{
-          .loss = false, .gradients = true, .chunk = attrs.chunk, .vocab = attrs.vocab}),
-      {x, grad.operand(1), grad.operand(2), grad.operand(3)});
+  const auto gradients = x.builder->emit(make_op(CrossEntropyAttrs{.loss = false,
+                                                                   .gradients = true,
+                                                                   .head_gradient = wants_head,
+                                                                   .chunk = attrs.chunk,
+                                                                   .vocab = attrs.vocab}),
+                                         {x, grad.operand(1), grad.operand(2), grad.operand(3)});
   grad.set(0, gradients[0]);
-  grad.set(1, gradients[1]);
+  if (wants_head) {
+    grad.set(1, gradients[1]);
+  }
 }
 
 void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("loss", attrs.loss);
   visitor.field("gradients", attrs.gradients);
+  visitor.field("head_gradient", attrs.head_gradient);
   visitor.field("accumulate", attrs.accumulate);
   visitor.field("chunk", attrs.chunk);
   visitor.field("vocab", attrs.vocab);

@@ -15,7 +15,7 @@ namespace tessera {
 //   dx[r, c]     = sum_v dlogits[r, v] head[v, c];  dhead[v, c] = sum_r dlogits[r, v] x[r, c]
 //                  (+ accumulator[v, c])
 // Operands: x (.., C), head (V, C), labels (..) i32, seed () f32, [accumulator (V, C) f32]
-//           -> [loss () f32], [dx (.., C) like x], [dhead (V, C) f32]
+//           -> [loss () f32], [dx (.., C) like x, [dhead (V, C) f32]]
 // Types:    x and head alike in {f32, bf16}; logits and softmax in f32; dlogits are rounded to x's
 //           dtype before the two products; the loss is summed in f64 in row order
 // Workspace: one chunk of logits (chunk x V f32, and chunk x V in x's dtype when that is not f32)
@@ -29,11 +29,14 @@ namespace tessera {
 struct CrossEntropyAttrs {
   bool loss = true;
   bool gradients = false;
+  bool head_gradient = true;  // dhead too, with `gradients`; a frozen head needs none
   bool accumulate = false;
   std::int64_t chunk = 256;  // rows whose logits exist at one time
   std::int64_t vocab = 0;    // rows of the head that count; 0: all
   std::string axes = "";
   std::int64_t whole_vocab = 0;
+
+  bool makes_head_gradient() const { return gradients && head_gradient; }
 
   friend bool operator==(const CrossEntropyAttrs&, const CrossEntropyAttrs&) = default;
 };

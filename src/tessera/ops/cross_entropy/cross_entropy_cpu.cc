@@ -146,6 +146,34 @@ void check_labels(std::span<const std::int32_t> labels, std::int64_t vocab) {
                   vocab);
 }
 
+// What the gradients of a chunk of logits make.
+struct ChunkGradients {
+  const void* dlogits;
+  const void* head;
+  const std::byte* x;
+  std::byte* dx;
+  void* dhead;  // null: not wanted
+  bool accumulate;
+};
+
+// Of `m` rows.
+void run_gradients(cpu::Context& context,
+                   const Problem& problem,
+                   std::int64_t m,
+                   const ChunkGradients& chunk,
+                   std::span<std::byte> workspace) {
+  cpu::run_gemm(
+      context, problem.hidden_gradient(m), chunk.dlogits, chunk.head, chunk.dx, workspace);
+  if (chunk.dhead != nullptr) {
+    cpu::run_gemm(context,
+                  problem.head_gradient(m, chunk.accumulate),
+                  chunk.dlogits,
+                  chunk.x,
+                  chunk.dhead,
+                  workspace);
+  }
+}
+
 }  // namespace
 
 std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
@@ -164,6 +192,8 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
     consider(problem.logits(m));
     if (attrs.gradients) {
       consider(problem.hidden_gradient(m));
+    }
+    if (attrs.makes_head_gradient()) {
       consider(problem.head_gradient(m, false));
       consider(problem.head_gradient(m, true));
     }
@@ -183,7 +213,7 @@ void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& vie
   check_labels(labels, problem.is_cut ? attrs.whole_vocab : entries.count);
   const std::size_t first_gradient = attrs.loss ? 1 : 0;
   auto* hidden_gradient = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
-  void* head_gradient = attrs.gradients ? views.out[first_gradient + 1].data : nullptr;
+  void* head_gradient = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
 
   std::byte* workspace = views.workspace.data();
   auto* logits = reinterpret_cast<float*>(workspace);
@@ -228,17 +258,15 @@ void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& vie
       loss += row_loss[i];
     }
     if (attrs.gradients) {
-      cpu::run_gemm(context,
-                    problem.hidden_gradient(m),
-                    dlogits,
-                    head,
-                    hidden_gradient + row * problem.channels * element,
-                    gemm_workspace);
-      cpu::run_gemm(context,
-                    problem.head_gradient(m, attrs.accumulate || row > 0),
-                    dlogits,
-                    x_chunk,
-                    head_gradient,
+      run_gradients(context,
+                    problem,
+                    m,
+                    {.dlogits = dlogits,
+                     .head = head,
+                     .x = x_chunk,
+                     .dx = hidden_gradient + row * problem.channels * element,
+                     .dhead = head_gradient,
+                     .accumulate = attrs.accumulate || row > 0},
                     gemm_workspace);
     }
   }

@@ -182,7 +182,7 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
   const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
   const std::size_t first_gradient = attrs.loss ? 1 : 0;
   auto* const dx = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
-  void* const dhead = attrs.gradients ? views.out[first_gradient + 1].data : nullptr;
+  void* const dhead = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
 
   cuda::Cutter workspace(views.workspace);
   auto* const logits = reinterpret_cast<float*>(workspace.take(problem.logits_bytes()));
@@ -218,6 +218,8 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
     if (attrs.gradients) {
       multiply(problem.hidden_gradient(m),
                {.a = dlogits, .b = head, .c = dx + row * problem.channels * element});
+    }
+    if (dhead != nullptr) {
       multiply(problem.head_gradient(m, attrs.accumulate || row > 0),
                {.a = dlogits, .b = x_chunk, .c = dhead});
     }

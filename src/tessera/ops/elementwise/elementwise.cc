@@ -150,6 +150,34 @@ void backward(const ScaleAttrs&, GradBuilder& grad) {
 
 void visit(ScaleAttrs&, AttrVisitor&) {}
 
+OpInfo info(const MultiplyAttrs&) {
+  return {.name = "multiply", .num_operands = 1, .aliases = {{.result = 0, .operand = 0}}};
+}
+
+TensorTypes infer(const MultiplyAttrs&, Types in) {
+  require_float(in, 0);
+  return {in[0]};
+}
+
+FactorRule factors(const MultiplyAttrs&, Types in) {
+  return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
+}
+
+Cost cost(const MultiplyAttrs& attrs, Types in) {
+  return streaming_cost(elements(in), in, infer(attrs, in));
+}
+
+void backward(const MultiplyAttrs& attrs, GradBuilder& grad) {
+  const auto dy = grad.gradient(0);
+  if (dy && grad.start(0)) {
+    grad.set(0, cast_for(grad, 0, multiply(*dy, attrs.factor)));
+  }
+}
+
+void visit(MultiplyAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("factor", attrs.factor);
+}
+
 Value add(const Value& a, const Value& b) {
   return a.builder->emit(make_op(AddAttrs{}), {a, b})[0];
 }
@@ -164,6 +192,10 @@ Value cast(const Value& x, DType dtype) {
 
 Value scale(const Value& x, const Value& factor) {
   return x.builder->emit(make_op(ScaleAttrs{}), {x, factor})[0];
+}
+
+Value multiply(const Value& x, double factor) {
+  return x.builder->emit(make_op(MultiplyAttrs{.factor = factor}), {x})[0];
 }
 
 }  // namespace tessera

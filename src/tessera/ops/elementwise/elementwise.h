@@ -26,6 +26,13 @@ struct ScaleAttrs {
   friend bool operator==(const ScaleAttrs&, const ScaleAttrs&) = default;
 };
 
+// y = factor * x, the factor known when the graph is written and rounded to f32.
+struct MultiplyAttrs {
+  double factor = 1.0;
+
+  friend bool operator==(const MultiplyAttrs&, const MultiplyAttrs&) = default;
+};
+
 OpInfo info(const AddAttrs& attrs);
 TensorTypes infer(const AddAttrs& attrs, Types in);
 FactorRule factors(const AddAttrs& attrs, Types in);
@@ -62,9 +69,19 @@ void visit(ScaleAttrs& attrs, AttrVisitor& visitor);
 void run(const ScaleAttrs& attrs, cpu::Context& context, const Views& views);
 void run(const ScaleAttrs& attrs, cuda::Context& context, const Views& views);
 
+OpInfo info(const MultiplyAttrs& attrs);
+TensorTypes infer(const MultiplyAttrs& attrs, Types in);
+FactorRule factors(const MultiplyAttrs& attrs, Types in);
+Cost cost(const MultiplyAttrs& attrs, Types in);
+void backward(const MultiplyAttrs& attrs, GradBuilder& grad);
+void visit(MultiplyAttrs& attrs, AttrVisitor& visitor);
+void run(const MultiplyAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const MultiplyAttrs& attrs, cuda::Context& context, const Views& views);
+
 Value add(const Value& a, const Value& b);
 Value mul(const Value& a, const Value& b);
 Value cast(const Value& x, DType dtype);
 Value scale(const Value& x, const Value& factor);
+Value multiply(const Value& x, double factor);
 
 }  // namespace tessera

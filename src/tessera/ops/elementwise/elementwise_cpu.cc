@@ -11,8 +11,8 @@
 #include "tessera/backend/cpu/foreach_target-inl.h"
 #include "tessera/backend/cpu/simd-inl.h"
 
-// y of add and mul may lie over an operand of its dtype, y of scale over x: an element is written
-// where it was read.
+// y of add and mul may lie over an operand of its dtype, y of scale and multiply over x: an element
+// is written where it was read.
 
 HWY_BEFORE_NAMESPACE();
 
@@ -146,6 +146,10 @@ void run(const CastAttrs& /*attrs*/, cpu::Context& context, const Views& views) 
 
 void run(const ScaleAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
   cpu::run_scale(context, views.in[0], *views.in[1].as<const float>(), views);
+}
+
+void run(const MultiplyAttrs& attrs, cpu::Context& context, const Views& views) {
+  cpu::run_scale(context, views.in[0], static_cast<float>(attrs.factor), views);
 }
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/ops/elementwise/elementwise.h"
 
-// y of add and mul may lie over an operand of its dtype, y of scale over x: an element is written
-// where it was read.
+// y of add and mul may lie over an operand of its dtype, y of scale and multiply over x: an element
+// is written where it was read.
 
 namespace tessera {
 namespace cuda {
@@ -50,24 +50,32 @@ void run_binary(const char* name, const Context& context, const Views& views) {
   });
 }
 
-// y = x * factor, or without one x in y's dtype.
+// The factor of a product with a scalar: `value`, or what lies on the device. The one of a cast is
+// 1, whose product is exact.
+struct Factor {
+  float value = 1.0F;
+  const float* place = nullptr;
+};
+
+// y = x * factor, in y's dtype.
 template <class X, class Y>
 struct Scaled {
   Matrix<const X> x;
   Matrix<Y> y;
-  const float* factor;
+  Factor factor;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
+    const float by = factor.place == nullptr ? factor.value : *factor.place;
     Floats<N> values = load<N>(x.at(row, column));
-    for (int i = 0; i < N && factor != nullptr; ++i) {
-      values.at[i] *= *factor;
+    for (int i = 0; i < N; ++i) {
+      values.at[i] *= by;
     }
     store(y.at(row, column), values);
   }
 };
 
-void run_scale(const char* name, const Context& context, const Views& views, const float* factor) {
+void run_scale(const char* name, const Context& context, const Views& views, Factor factor) {
   const std::array<View, 2> all = {views.in[0], views.out[0]};
   const std::int32_t inner = cpu::common_inner_dims(all);
   with_type(all[0].dtype, [&](auto x) {
@@ -91,11 +99,15 @@ void run(const MulAttrs& /*attrs*/, cuda::Context& context, const Views& views) 
 }
 
 void run(const CastAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  cuda::run_scale("cast", context, views, nullptr);
+  cuda::run_scale("cast", context, views, {});
 }
 
 void run(const ScaleAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  cuda::run_scale("scale", context, views, views.in[1].as<const float>());
+  cuda::run_scale("scale", context, views, {.place = views.in[1].as<const float>()});
+}
+
+void run(const MultiplyAttrs& attrs, cuda::Context& context, const Views& views) {
+  cuda::run_scale("multiply", context, views, {.value = static_cast<float>(attrs.factor)});
 }
 
 }  // namespace tessera

@@ -77,6 +77,10 @@ SampleList samples(SamplesOf<ScaleAttrs>) {
   return list;
 }
 
+SampleList samples(SamplesOf<MultiplyAttrs>) {
+  return over_shapes(make_op(MultiplyAttrs{.factor = -1.625}), "");  // exact in f32
+}
+
 void reference(const AddAttrs&, const Views& views) {
   std::ranges::transform(
       reals(views.in[0]), reals(views.in[1]), reals(views.out[0]).begin(), std::plus<>());
@@ -95,6 +99,11 @@ void reference(const ScaleAttrs&, const Views& views) {
   const double factor = reals(views.in[1])[0];
   std::ranges::transform(
       reals(views.in[0]), reals(views.out[0]).begin(), [=](double x) { return x * factor; });
+}
+
+void reference(const MultiplyAttrs& attrs, const Views& views) {
+  std::ranges::transform(
+      reals(views.in[0]), reals(views.out[0]).begin(), [&](double x) { return x * attrs.factor; });
 }
 
 }  // namespace tessera

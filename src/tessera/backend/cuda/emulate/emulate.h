@@ -9,8 +9,6 @@
 #include <cstdint>
 #include <functional>
 
-#define TESSERA_EMULATED_CUDA 1
-
 // The names are CUDA's, and so is that they are global.
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)

@@ -1,0 +1,118 @@
+#include "tessera/cli/input_options.h"
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/base/machine.h"
+#include "tessera/data/byte_stream.h"
+
+namespace tessera {
+namespace {
+
+DataFormat format_by_name(std::filesystem::path path) {
+  if (compression_of(path) != Compression::kNone) {
+    path.replace_extension();
+  }
+  const std::filesystem::path extension = path.extension();
+  if (extension == ".jsonl" || extension == ".ndjson") {
+    return DataFormat::kJsonl;
+  }
+  std::error_code error;
+  const bool is_prefix = !std::filesystem::exists(path, error) &&
+                         std::filesystem::exists(path.string() + ".idx", error);
+  return extension == ".bin" || extension == ".idx" || is_prefix ? DataFormat::kMegatron
+                                                                 : DataFormat::kText;
+}
+
+// The one of `all` with that name, which has been checked; the first for none.
+template <class T, std::size_t n>
+T named(std::string_view name, const std::array<T, n>& all) {
+  const auto found = std::ranges::find_if(all, [&](T value) { return to_string(value) == name; });
+  return found == all.end() ? all.front() : *found;
+}
+
+template <class T, std::size_t n>
+std::vector<std::string> names_of(const std::array<T, n>& all) {
+  std::vector<std::string> names;
+  for (const T value : all) {
+    names.emplace_back(to_string(value));
+  }
+  return names;
+}
+
+constexpr std::array kFormats = {DataFormat::kText,
+                                 DataFormat::kJsonl,
+                                 DataFormat::kTokens,
+                                 DataFormat::kMegatron,
+                                 DataFormat::kChat};
+constexpr std::array kTemplates = {
+    ChatTemplateName::kAuto, ChatTemplateName::kLlama3, ChatTemplateName::kChatml};
+constexpr std::array kTokenTypes = {TokenType::kU16, TokenType::kU32};
+
+}  // namespace
+
+std::vector<CLI::Option*> add_input_options(CLI::App& command,
+                                            InputOptions& input,
+                                            const std::vector<std::string>& formats) {
+  std::vector<CLI::Option*> options = {
+      command.add_option("--format", input.format, "Else by the name of the first file")
+          ->check(CLI::IsMember(formats)),
+      command.add_option("--field", input.text.field, "Key of the text in the objects of jsonl")
+          ->capture_default_str(),
+      command.add_option("--document-separator",
+                         input.text.document_separator,
+                         "Text that ends a document inside a file of text; else a file is one"),
+      command.add_flag("--skip-broken",
+                       input.text.skip_broken,
+                       "Leave out and count lines of jsonl and chat that are broken or not what "
+                       "they should be"),
+      command
+          .add_option("--unpacked-limit",
+                      input.text.unpacked_limit,
+                      "Bytes that a .gz or .zst file may unpack to")
+          ->check(CLI::PositiveNumber)
+          ->capture_default_str()};
+  const auto takes = [&](DataFormat format) {
+    return std::ranges::find(formats, to_string(format)) != formats.end();
+  };
+  if (takes(DataFormat::kChat)) {
+    options.push_back(
+        command
+            .add_option("--chat-template",
+                        input.chat_template,
+                        "How conversations become tokens; auto: as the tokenizer's special tokens "
+                        "say")
+            ->check(CLI::IsMember(names_of(kTemplates)))
+            ->capture_default_str());
+  }
+  if (takes(DataFormat::kTokens)) {
+    options.push_back(command.add_option("--token-type", input.token_type, "Of bare ids")
+                          ->check(CLI::IsMember(names_of(kTokenTypes)))
+                          ->capture_default_str());
+  }
+  return options;
+}
+
+DataFormat chosen_format(const InputOptions& input) {
+  return input.format.empty() ? format_by_name(input.files.front()) : named(input.format, kFormats);
+}
+
+TextOptions text_options(const InputOptions& input) {
+  TextOptions text = input.text;
+  text.format = text_format(chosen_format(input));
+  text.threads = text.threads > 0 ? text.threads : usable_cores();
+  return text;
+}
+
+CorpusInput corpus_input(const InputOptions& input) {
+  return {.files = input.files,
+          .format = chosen_format(input),
+          .text = text_options(input),
+          .token_type = named(input.token_type, kTokenTypes),
+          .chat_template = named(input.chat_template, kTemplates)};
+}
+
+}  // namespace tessera
