@@ -431,10 +431,10 @@ TEST_F(DeviceTest, ARunForAGpuSaysWhatIsMissing) {
   if (find_devices().problem.empty()) {
     GTEST_SKIP() << "this machine has a GPU that runs can use";
   }
-  const Outcome refused = train("run", {"--train.steps=1", "--run.device=cuda"});
+  const Outcome refused = train("run", {"--train.steps=4", "--run.device=cuda"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("run.device: found \"cuda\", but "));
-  const Outcome automatic = train("run", {"--train.steps=1", "--run.device=auto"});
+  const Outcome automatic = train("run", {"--train.steps=4", "--run.device=auto"});
   EXPECT_EQ(automatic.code, 0);
   EXPECT_THAT(automatic.err, HasSubstr("run.device = \"auto\": on the CPU, since "));
 }
