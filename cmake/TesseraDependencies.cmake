@@ -81,6 +81,22 @@ foreach(mpi "openmpi;ompi-c;Open MPI;libopenmpi-dev" "mpich;mpich;MPICH;libmpich
   endif()
 endforeach()
 
+# NVIDIA's compiler and libraries make the plugin for GPUs: without them the program still builds and
+# trains, on CPUs. Sanitizers see nothing of a device's code.
+set(TESSERA_CUDA_ARCHITECTURE 90 CACHE STRING "The GPU architecture that kernels are compiled for, as in sm_90")
+if(NOT TESSERA_SANITIZE)
+  find_package(CUDAToolkit 13 QUIET)
+  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND TARGET CUDA::cublasLt)
+    set(TESSERA_CUDA ON)
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+    set(CMAKE_CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHITECTURE}-real")
+    set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
+    enable_language(CUDA)
+  else()
+    message(STATUS "No CUDA toolkit 13 with nvcc and cuBLASLt: libtessera_cuda.so is left out")
+  endif()
+endif()
+
 # What only tests and benchmarks need: without it their targets say so; the program still builds.
 if(TESSERA_TESTS)
   find_package(GTest QUIET)

@@ -17,9 +17,11 @@ ops/.*_cpu\.cc      backend/cpu/            a CPU kernel sits with its op but be
 ops/.*_cpu\.cc      comm/                   the kernel of a collective runs on communicators
 ops/.*_simd\.cc     backend/cpu/            the same: what is compiled once per instruction set
 ops/.*-inl\.h       backend/cpu/            the same: what such parts share
-ops/.*_cuda\.cu     backend/cuda/           the same for CUDA
+ops/.*_cuda\.cu     backend/cuda/           the same for CUDA ..
+ops/.*_cuda\.cu     backend/cpu/            .. which finds elements as CPU kernels do
 comm/quantize\.cc   backend/cpu/            codes of the wire are made by vector code as kernels are
 ops/testing/.*      backend/cpu/            the checks of every op run its kernels ..
+ops/testing/.*      backend/backend.h       .. or those of another backend ..
 ops/testing/.*      comm/                   .. on ranks where they talk
 ops/.*_test\.cc     backend/cpu/            a test of a CPU kernel runs it
 ir/ir_test\.cc      ops/                    graphs in tests are made of real ops
@@ -42,6 +44,8 @@ src/tessera/checkpoint/file_size_limit\.h  sys/resource.h  tests share a disk th
 src/tessera/base/toml\.h        toml++/    what readers of TOML share names its nodes
 src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP
+src/tessera/backend/cuda/.*     cublasLt.h  cuBLASLt and the CUDA runtime are wrapped by the plugin ..
+src/tessera/backend/cuda/.*     cuda_runtime_api.h  .. for GPUs
 src/tessera/comm/mpi/.*         mpi.h      MPI is wrapped by its plugins
 src/tessera/tokenizer/json_node\.h  nlohmann/  readers of tokenizers share what names JSON values
 src/tessera/.*-inl\.h           hwy/       Highway compiles these once per instruction set

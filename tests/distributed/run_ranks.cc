@@ -80,6 +80,8 @@ class PacedBackend final : public Backend {
     return backend_.workspace_bytes(op, operands, results);
   }
 
+  void synchronize() override { backend_.synchronize(); }
+
   void run(const Op& op, const Views& views, StreamId stream) override {
     const Clock::time_point start = Clock::now();
     backend_.run(op, views, stream);

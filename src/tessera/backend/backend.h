@@ -12,7 +12,8 @@
 
 namespace tessera {
 
-// One stretch of device memory, zeroed, freed on destruction.
+// One stretch of device memory, zeroed, freed on destruction. The host sees it as memory of its
+// own: the same on a CPU, else a mirror, which holds what was last copied either way.
 class Arena {
  public:
   Arena() = default;
@@ -20,7 +21,27 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
+  // Its address on the device, which kernels get.
   virtual std::byte* data() = 0;
+
+  // Where the host reads and writes it.
+  virtual std::byte* host() = 0;
+
+  // Copies bytes [offset, offset + bytes) from the host's side to the device's, or back, and
+  // returns when they are there; nothing where the two are one. No run() may be under way on the
+  // device. Errors: kDeviceError.
+  virtual void to_device(std::int64_t offset, std::int64_t bytes) = 0;
+  virtual void to_host(std::int64_t offset, std::int64_t bytes) = 0;
+};
+
+// Memory that the host and the kernels share.
+class HostArena : public Arena {
+ public:
+  std::byte* host() final { return data(); }
+
+  void to_device(std::int64_t /*offset*/, std::int64_t /*bytes*/) final {}
+
+  void to_host(std::int64_t /*offset*/, std::int64_t /*bytes*/) final {}
 };
 
 // What executes instructions on one rank's device. Used from the rank's own thread, but for run()
@@ -44,8 +65,12 @@ class Backend {
 
   // Executes one op as the next of a stream (a program's stream 0 is the rank's own thread).
   // Equal arguments give equal bits, whatever the stream. One thread at a time uses a stream, and
-  // several streams may run at once.
+  // several streams may run at once. It may return before the op is done; then what follows on the
+  // stream waits for it, and synchronize() reports what it failed with.
   virtual void run(const Op& op, const Views& views, StreamId stream) = 0;
+
+  // Returns when all that run() began is done. Errors: what kernels fail with; kDeviceError.
+  virtual void synchronize() = 0;
 
   // Ends every run() of any stream that waits for other ranks, on all of them, with kPeerFailure
   // and `reason`.

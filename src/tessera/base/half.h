@@ -19,12 +19,12 @@ struct Float16 {
   friend bool operator==(Float16, Float16) = default;
 };
 
-inline float to_float(BFloat16 value) {
+constexpr float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U);
 }
 
 // Rounds to nearest, ties to even; NaN stays a quiet NaN.
-inline BFloat16 to_bfloat16(float value) {
+constexpr BFloat16 to_bfloat16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffffU) > 0x7f800000U) {
     return {static_cast<std::uint16_t>((bits >> 16U) | 0x0040U)};

@@ -87,7 +87,8 @@ MachineFacts inspect_machine(const std::filesystem::path& directory) {
           .usable_memory_bytes = usable_memory_bytes(),
           .directory = std::filesystem::weakly_canonical(directory).string(),
           .directory_is_writable = ::access(directory.c_str(), W_OK) == 0,
-          .free_disk_bytes = free_disk_bytes(directory)};
+          .free_disk_bytes = free_disk_bytes(directory),
+          .devices = find_devices()};
 }
 
 }  // namespace tessera

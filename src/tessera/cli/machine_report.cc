@@ -23,6 +23,24 @@ std::string_view describe(Bf16 bf16) {
   return "?";
 }
 
+std::string describe(const Devices& devices) {
+  std::string text;
+  for (const Device& device : devices.usable) {
+    text += format("gpu       {} ({}), {} free of {}\n",
+                   device.name,
+                   device.architecture,
+                   format_bytes(device.free_bytes),
+                   format_bytes(device.memory_bytes));
+  }
+  if (devices.usable.empty()) {
+    text = "gpu       none that a run can use\n";
+  }
+  if (!devices.versions.empty()) {
+    text += format("cuda      {}\n", devices.versions);
+  }
+  return text;
+}
+
 std::string describe_facts(const MachineFacts& facts) {
   return format(
       "{}\n"
@@ -32,7 +50,7 @@ std::string describe_facts(const MachineFacts& facts) {
       "bf16      {}\n"
       "memory    {} usable of {}\n"
       "disk      {} free in {}\n"
-      "devices   CPU only in this build\n",
+      "{}",
       facts.build,
       facts.cpu,
       facts.usable_cores,
@@ -43,7 +61,8 @@ std::string describe_facts(const MachineFacts& facts) {
       format_bytes(facts.usable_memory_bytes),
       format_bytes(facts.memory_bytes),
       format_bytes(facts.free_disk_bytes),
-      facts.directory);
+      facts.directory,
+      describe(facts.devices));
 }
 
 void note_processor(const MachineFacts& facts, std::vector<std::string>& notes) {
@@ -97,12 +116,22 @@ void note_space(const MachineFacts& facts, std::vector<std::string>& notes) {
   }
 }
 
+void note_devices(const Devices& devices, std::vector<std::string>& notes) {
+  for (const std::string& unusable : devices.unusable) {
+    notes.push_back(unusable);
+  }
+  if (!devices.problem.empty() && devices.unusable.empty()) {
+    notes.push_back(format("for runs on a GPU (run.device = \"cuda\"): {}", devices.problem));
+  }
+}
+
 }  // namespace
 
 std::string format_report(const MachineFacts& facts) {
   std::vector<std::string> notes;
   note_processor(facts, notes);
   note_space(facts, notes);
+  note_devices(facts.devices, notes);
   std::string text = describe_facts(facts);
   text += notes.empty() ? "\nNothing is missing.\n" : "\nWhat would help:\n";
   for (const std::string& note : notes) {

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "tessera/backend/devices.h"
+
 namespace tessera {
 
 // How fast the machine computes in bf16.
@@ -25,6 +27,7 @@ struct MachineFacts {
   std::string directory;
   bool directory_is_writable = false;
   std::int64_t free_disk_bytes = 0;  // below `directory`
+  Devices devices = {};              // GPUs
 };
 
 // Looks at this machine. Errors: kDeviceError when the system does not say what it has.

@@ -29,7 +29,12 @@ MachineFacts good_machine() {
           .usable_memory_bytes = 16 * kGibibyte,
           .directory = "/data",
           .directory_is_writable = true,
-          .free_disk_bytes = 100 * kGibibyte};
+          .free_disk_bytes = 100 * kGibibyte,
+          .devices = {.usable = {{.name = "NVIDIA H200",
+                                  .architecture = "sm_90",
+                                  .memory_bytes = 140 * kGibibyte,
+                                  .free_bytes = 139 * kGibibyte}},
+                      .versions = "driver: CUDA 13.0; CUDA runtime 13.0, cuBLASLt 13.1.0"}};
 }
 
 TEST(MachineReport, NothingIsMissing) {
@@ -41,7 +46,8 @@ TEST(MachineReport, NothingIsMissing) {
             "bf16      native, matrix (AMX)\n"
             "memory    16.0 GiB usable of 16.0 GiB\n"
             "disk      100 GiB free in /data\n"
-            "devices   CPU only in this build\n"
+            "gpu       NVIDIA H200 (sm_90), 139 GiB free of 140 GiB\n"
+            "cuda      driver: CUDA 13.0; CUDA runtime 13.0, cuBLASLt 13.1.0\n"
             "\n"
             "Nothing is missing.\n");
 }
@@ -71,6 +77,12 @@ TEST(MachineReport, SaysWhatIsMissingAndHowToGetIt) {
                 m.usable_memory_bytes = kGibibyte / 2;
               }),
               StartsWith("- less than 1 GiB of memory: only tiny models fit"));
+  EXPECT_EQ(notes_after([](MachineFacts& m) { m.devices = {.problem = "no driver"}; }),
+            "- for runs on a GPU (run.device = \"cuda\"): no driver\n");
+  EXPECT_EQ(notes_after([](MachineFacts& m) {
+              m.devices = {.unusable = {"GPU 0 is old"}, .problem = "GPU 0 is old"};
+            }),
+            "- GPU 0 is old\n");
   EXPECT_THAT(notes_after([](MachineFacts& m) { m.directory_is_writable = false; }),
               StartsWith("- /data is not writable: set run.dir"));
   EXPECT_THAT(notes_after([](MachineFacts& m) { m.free_disk_bytes = kGibibyte - 1; }),

@@ -439,7 +439,10 @@ TEST(LoadConfig, FileOverridesAndValidation) {
 // A config in which every key differs from its default.
 RunConfig unusual_config() {
   RunConfig c;
-  c.run = {.dir = "dir \"quoted\" \\ \x01\x7f\t\n\xc3\xa4", .seed = 9007199254740993, .threads = 3};
+  c.run = {.dir = "dir \"quoted\" \\ \x01\x7f\t\n\xc3\xa4",
+           .seed = 9007199254740993,
+           .threads = 3,
+           .device = "auto"};
   c.model = {.name = "gpt2",
              .flavor = "8B",
              .weights = "weights",

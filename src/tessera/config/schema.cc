@@ -189,7 +189,12 @@ ConfigSection run() {
            &S::threads,
            codec::between(0, 4096),
            "Threads per rank. 0: the cores that the process may use, divided among the ranks on "
-           "this machine.")});
+           "this machine."),
+       row("device",
+           &S::device,
+           codec::word({"cpu", "cuda", "auto"}),
+           "What computes the training: cuda is the first usable NVIDIA GPU (tessera doctor shows "
+           "them) and runs one rank; auto is a GPU where there is one, else the CPU.")});
 }
 
 ConfigSection model() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 
 #include "tessera/base/error.h"
@@ -38,15 +39,48 @@ Executor::Executor(const Program& program,
   for (const Segment& segment : program.segments) {
     segments_.push_back(bind_segment(segment));
   }
+  if (arena_->host() != arena_->data()) {
+    taken_ = stretches_of(program.inputs);
+    std::ranges::copy(stretches_of(program.scalars), std::back_inserter(taken_));
+    brought_ = stretches_of(program.outputs);
+  }
   start_stream();
 }
 
-View Executor::bind(const TensorRef& tensor, std::int64_t instance) {
+std::int64_t Executor::place_of(const TensorRef& tensor, std::int64_t instance) const {
   const Buffer& buffer = program_[tensor.buffer];
   const std::int64_t shift = buffer.num_instances > 1 ? instance * buffer.instance_stride() : 0;
+  return buffer.offset + shift + tensor.offset;
+}
+
+View Executor::bind(const TensorRef& tensor, std::int64_t instance) {
   View view = view_of(tensor);
-  view.data = arena_->data() + buffer.offset + shift + tensor.offset;
+  view.data = arena_->data() + place_of(tensor, instance);
   return view;
+}
+
+// The whole buffers, each once: tensors side by side share one.
+std::vector<Executor::Stretch> Executor::stretches_of(std::span<const Binding> bindings) const {
+  std::vector<BufferId> buffers;
+  std::vector<Stretch> stretches;
+  for (const Binding& binding : bindings) {
+    const BufferId id = binding.tensor.buffer;
+    if (std::ranges::find(buffers, id) == buffers.end()) {
+      buffers.push_back(id);
+      stretches.push_back({.offset = program_[id].offset, .bytes = program_[id].total_bytes()});
+    }
+  }
+  return stretches;
+}
+
+// Accumulators begin every step empty, and caches are the device's alone.
+std::vector<Executor::Stretch> Executor::kept_stretches() const {
+  std::vector<Binding> kept;
+  std::ranges::copy_if(program_.states, std::back_inserter(kept), [&](const Binding& state) {
+    const Category category = program_[state.tensor.buffer].category;
+    return category != Category::kGradient && category != Category::kCache;
+  });
+  return stretches_of(kept);
 }
 
 std::vector<Executor::Bound> Executor::bind_segment(const Segment& segment) {
@@ -105,6 +139,17 @@ void Executor::start_stream() {
 
 void Executor::run_step() {
   TESSERA_CHECK(!failed_, "the streams of this program ended with an error in an earlier step");
+  for (const Stretch& stretch : taken_) {
+    arena_->to_device(stretch.offset, stretch.bytes);
+  }
+  run_all();
+  backend_.synchronize();
+  for (const Stretch& stretch : brought_) {
+    arena_->to_host(stretch.offset, stretch.bytes);
+  }
+}
+
+void Executor::run_all() {
   waited_seconds_ = 0;
   if (!stream_) {
     run_calls();
@@ -190,13 +235,20 @@ void Executor::execute(const Call& call, const Bound& bound) {
 }
 
 std::vector<std::pair<std::string, double>> Executor::profile_step() {
+  for (const Stretch& stretch : taken_) {
+    arena_->to_device(stretch.offset, stretch.bytes);
+  }
   std::map<std::string, double> seconds;
   for (const Call& call : program_.calls) {
     for (const Bound& bound : segments_[call.segment.at()]) {
       const Clock::time_point start = Clock::now();
       execute(call, bound);
+      backend_.synchronize();
       seconds[info(*bound.op).name] += seconds_since(start);
     }
+  }
+  for (const Stretch& stretch : brought_) {
+    arena_->to_host(stretch.offset, stretch.bytes);
   }
   std::vector<std::pair<std::string, double>> rows(seconds.begin(), seconds.end());
   std::stable_sort(
@@ -205,9 +257,25 @@ std::vector<std::pair<std::string, double>> Executor::profile_step() {
 }
 
 std::span<std::byte> Executor::bytes(const Binding& binding, std::int64_t instance) {
-  const View view = bind(binding.tensor, instance);
-  TESSERA_CHECK(view.is_contiguous(), "{} is not contiguous", binding.name);
-  return {view.as<std::byte>(), static_cast<std::size_t>(binding.tensor.type.num_bytes())};
+  TESSERA_CHECK(view_of(binding.tensor).is_contiguous(), "{} is not contiguous", binding.name);
+  return {arena_->host() + place_of(binding.tensor, instance),
+          static_cast<std::size_t>(binding.tensor.type.num_bytes())};
+}
+
+void Executor::states_to_device() {
+  if (arena_->host() != arena_->data()) {
+    for (const Stretch& stretch : kept_stretches()) {
+      arena_->to_device(stretch.offset, stretch.bytes);
+    }
+  }
+}
+
+void Executor::states_to_host() {
+  if (arena_->host() != arena_->data()) {
+    for (const Stretch& stretch : kept_stretches()) {
+      arena_->to_host(stretch.offset, stretch.bytes);
+    }
+  }
 }
 
 void Executor::set_scalar(std::string_view scalar, float value) {

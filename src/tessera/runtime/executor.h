@@ -45,9 +45,15 @@ class Executor {
   // How long the calling thread waited for the other stream in the last step.
   double waited_seconds() const { return waited_seconds_; }
 
-  // The memory of a bound tensor; `instance` is the microbatch of an input. The tensor is
-  // contiguous.
+  // The host's memory of a bound tensor; `instance` is the microbatch of an input. The tensor is
+  // contiguous. Inputs and scalars reach the device when a step begins, outputs the host when it
+  // has ended; states by the two functions below alone.
   std::span<std::byte> bytes(const Binding& binding, std::int64_t instance = 0);
+
+  // Brings what outlives a step (parameters, their copies, optimizer state) from the host's memory
+  // to the device's, and back. Nothing where the two are one. Errors: kDeviceError.
+  void states_to_device();
+  void states_to_host();
 
   // Convenience for scalars.
   void set_scalar(std::string_view scalar, float value);
@@ -82,7 +88,17 @@ class Executor {
     std::size_t index;  // of the instruction in its segment
   };
 
+  // A stretch of the arena that is copied between host and device.
+  struct Stretch {
+    std::int64_t offset;
+    std::int64_t bytes;
+  };
+
+  std::int64_t place_of(const TensorRef& tensor, std::int64_t instance) const;
   View bind(const TensorRef& tensor, std::int64_t instance);
+  std::vector<Stretch> stretches_of(std::span<const Binding> bindings) const;
+  std::vector<Stretch> kept_stretches() const;
+  void run_all();
   std::vector<Bound> bind_segment(const Segment& segment);
   void start_stream();
   void run_calls();
@@ -98,6 +114,9 @@ class Executor {
   std::vector<View> views_;
   std::vector<Moving> moving_;
   std::vector<std::vector<Bound>> segments_;
+  // Where the device has memory of its own: what each step takes there, and brings back.
+  std::vector<Stretch> taken_;
+  std::vector<Stretch> brought_;
   double waited_seconds_ = 0;
   bool failed_ = false;
   // By event, its last signal from the other stream.

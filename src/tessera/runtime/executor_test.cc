@@ -60,6 +60,8 @@ class RecordingBackend final : public Backend {
     TESSERA_REQUIRE(runs.size() != fail_at, ErrorCode::kInvalidData, "a bad token");
   }
 
+  void synchronize() override {}
+
   void abort(std::string_view reason) override { aborted_with = reason; }
 
   std::vector<std::int64_t> allocated;
@@ -260,6 +262,8 @@ class StreamBackend final : public Backend {
     TESSERA_REQUIRE(number != fail_in_second, ErrorCode::kTimeout, "nobody in {}", to_string(op));
     ++num_ended;
   }
+
+  void synchronize() override {}
 
   void abort(std::string_view reason) override {
     aborted_with = reason;

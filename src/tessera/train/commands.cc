@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
@@ -21,6 +20,7 @@
 #include "tessera/train/explain.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/prompts.h"
+#include "tessera/train/rank_backend.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_layout.h"
 #include "tessera/train/run_memory.h"
@@ -138,7 +138,8 @@ void train_command(const RunConfig& config) {
 void explain_command(const RunConfig& config) {
   const RunConfig resolved = resolve(config);
   const ModelDescription model = resolve_model(resolved);
-  const auto backend = make_cpu_backend(static_cast<int>(resolved.run.threads));
+  const auto backend =
+      make_run_backend(resolved.run.device, static_cast<int>(resolved.run.threads));
   const RunPrograms programs =
       compile_run(resolved,
                   model,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "tessera/backend/backend.h"
 #include "tessera/comm/axis_communicators.h"
@@ -10,12 +11,15 @@
 
 namespace tessera {
 
-// A rank's CPU backend and what it talks to the other ranks by: each of its streams has groups of
+// The backend on run.device ("cpu" or "cuda"; "auto" is resolved), without communicators.
+std::unique_ptr<Backend> make_run_backend(const std::string& device, int threads);
+
+// A rank's backend and what it talks to the other ranks by: each of its streams has groups of
 // its own along the mesh's axes.
 class RankBackend {
  public:
   // Every rank of the run makes one, on its own thread. Borrows `world`.
-  RankBackend(World& world, const Mesh& mesh, int threads);
+  RankBackend(World& world, const Mesh& mesh, int threads, const std::string& device = "cpu");
 
   Backend& operator*() const { return *backend_; }
 

@@ -89,7 +89,8 @@ class RankTrainer {
         last_step_(last_step),
         directory_(config_.run.dir),
         control_(world.group(all_ranks(world), kControlGeneration)),
-        backend_(world, setup.layout.mesh, static_cast<int>(config_.run.threads)),
+        backend_(
+            world, setup.layout.mesh, static_cast<int>(config_.run.threads), config_.run.device),
         arena_(backend_->allocate(setup.programs.arena_bytes())),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
@@ -360,8 +361,10 @@ class RankTrainer {
       if (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0) {
         save(meta_, config_.checkpoint.async ? Saving::kBackground : Saving::kNow);
       }
-      if (leads() && !peak_flop_per_second_ && meta_.step < config_.train.steps) {
-        // Not before the first step, which it would keep waiting.
+      if (leads() && !peak_flop_per_second_ && meta_.step < config_.train.steps &&
+          config_.run.device == "cpu") {
+        // Not before the first step, which it would keep waiting. Its products are too small to say
+        // anything of a GPU.
         peak_flop_per_second_ =
             measure_peak(*backend_, config_.train.dtype) * static_cast<double>(world_.size());
       }

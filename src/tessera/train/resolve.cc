@@ -6,7 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
@@ -56,6 +58,34 @@ ModelSection resolved_section(const RunConfig& run) {
   return family.resolve(completed(run.model, sizes));
 }
 
+// Why a run of this config has no device beside the CPU; empty where it has.
+std::string device_problem(const RunConfig& config) {
+  if (const std::int64_t ranks = config.parallel.ranks.value_or(1); ranks > 1) {
+    return format("the run has {} ranks, and this version runs one rank on a GPU", ranks);
+  }
+  return find_devices().problem;
+}
+
+// Writes "cpu" or "cuda" for "auto".
+void resolve_device(RunConfig& config) {
+  std::string& device = config.run.device;
+  if (device == "cpu") {
+    return;
+  }
+  const std::string problem = device_problem(config);
+  if (device == "auto") {
+    device = problem.empty() ? "cuda" : "cpu";
+    log_info(problem.empty() ? "run.device = \"auto\": on the GPU"
+                             : format("run.device = \"auto\": on the CPU, since {}", problem));
+    return;
+  }
+  TESSERA_REQUIRE(problem.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"cuda\", but {}",
+                  placed(config, "run.device"),
+                  problem);
+}
+
 }  // namespace
 
 ModelDescription resolve_model(const RunConfig& config) {
@@ -80,8 +110,11 @@ std::int64_t ranks_on_machine(const RunConfig& config) {
 }
 
 std::int64_t memory_limit(const RunConfig& config) {
-  return config.memory.limit_bytes > 0 ? config.memory.limit_bytes
-                                       : free_memory_bytes() / ranks_on_machine(config);
+  if (config.memory.limit_bytes > 0) {
+    return config.memory.limit_bytes;
+  }
+  return config.run.device == "cuda" ? find_devices().usable.at(0).free_bytes
+                                     : free_memory_bytes() / ranks_on_machine(config);
 }
 
 RunConfig resolve_run(RunConfig config) {
@@ -92,6 +125,7 @@ RunConfig resolve_run(RunConfig config) {
   }
   validate_degrees(config);
   parallel.data = *parallel.ranks / parallel.tensor;
+  resolve_device(config);
   if (config.run.threads == 0) {
     config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks_on_machine(config));
   }

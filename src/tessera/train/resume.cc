@@ -21,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 10> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 11> kKeysOfBits = {"run.threads",
+                                                          "run.device",
                                                           "data",
                                                           "train.global_batch",
                                                           "train.microbatch",

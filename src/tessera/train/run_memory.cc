@@ -24,7 +24,7 @@ struct Remedy {
 // From the cheapest; each keeps the run's results but for the order of sums.
 std::vector<Remedy> remedies(const RunConfig& config) {
   std::vector<Remedy> list;
-  if (saves_in_background(config)) {
+  if (saves_in_background(config) && config.run.device == "cpu") {
     list.push_back({.text = "checkpoint.async = false", .config = config});
     list.back().config.checkpoint.async = false;
   }
@@ -74,7 +74,8 @@ RunMemory run_memory(const RunConfig& config,
                      const ModelDescription& model,
                      const RunPrograms& programs) {
   RunMemory memory{.categories = memory_by_category(programs.step),
-                   .arena = programs.arena_bytes()};
+                   .arena = programs.arena_bytes(),
+                   .on_device = config.run.device == "cuda"};
   if (programs.validation) {
     // The two never run at one time; the rows are in one order.
     const std::vector<MemoryRow> rows = memory_by_category(*programs.validation);
@@ -109,9 +110,10 @@ std::string memory_table(const RunMemory& memory) {
   if (memory.checkpoint_copy > 0) {
     row("checkpoint",
         memory.checkpoint_copy,
-        format("  ({} bytes beside the arena, from which saves are written; none with "
+        format("  ({} bytes {}, from which saves are written; none with "
                "checkpoint.async = false)",
-               format_grouped(memory.checkpoint_copy)));
+               format_grouped(memory.checkpoint_copy),
+               memory.on_device ? "of the host" : "beside the arena"));
   }
   return text;
 }
@@ -150,7 +152,9 @@ void require_fits(const RunPrograms& programs,
        "the run needs {} and may use {}{}\n{}{}",
        format_bytes(memory.total()),
        format_bytes(limit),
-       config.memory.limit_bytes > 0 ? " (memory.limit_bytes)" : " (free on this machine)",
+       config.memory.limit_bytes > 0 ? " (memory.limit_bytes)"
+       : memory.on_device            ? " (free on the GPU)"
+                                     : " (free on this machine)",
        memory_table(memory),
        advice);
 }

@@ -17,8 +17,10 @@ struct RunMemory {
   std::vector<MemoryRow> categories;  // of the arena, each at its own peak in any program
   std::int64_t arena = 0;
   std::int64_t checkpoint_copy = 0;  // what a save in the background writes from
+  bool on_device = false;            // the arena: then the copy does not stand beside it
 
-  std::int64_t total() const { return arena + checkpoint_copy; }
+  // Of the memory that the arena is in.
+  std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy; }
 };
 
 // Whether any checkpoint of this run is written beside the training.

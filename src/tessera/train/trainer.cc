@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
@@ -17,6 +16,7 @@
 #include "tessera/train/adapters.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
+#include "tessera/train/rank_backend.h"
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_data.h"
@@ -30,7 +30,8 @@ namespace {
 
 // The programs of every rank: they differ in nothing but their place.
 RunPrograms compile_and_check(const RunConfig& config, const ModelDescription& model) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend(static_cast<int>(config.run.threads));
+  const std::unique_ptr<Backend> backend =
+      make_run_backend(config.run.device, static_cast<int>(config.run.threads));
   const WorkspaceQuery query =
       [&](const Op& op, std::span<const View> in, std::span<const View> out) {
         return backend->workspace_bytes(op, in, out);

@@ -317,6 +317,7 @@ void initialize_state(Executor& executor,
   for (const ParameterInit& parameter : inits) {
     initializer.initialize(parameter);
   }
+  executor.states_to_device();
 }
 
 std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters) {
@@ -356,6 +357,7 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part) {
+  executor.states_to_host();
   std::vector<CheckpointTensor> tensors;
   for_each_saved(executor.program(),
                  parameters,
@@ -392,6 +394,7 @@ void load_weights(Executor& executor,
     });
   }
   weights.load(reads);
+  executor.states_to_device();
 }
 
 void load_state(Executor& executor,
@@ -432,6 +435,7 @@ void load_state(Executor& executor,
                         threads);
     }
   }
+  executor.states_to_device();
 }
 
 void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
@@ -462,6 +466,7 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
       std::ranges::transform(block, rounded + done, to_bfloat16);
     }
   }
+  executor.states_to_device();
 }
 
 }  // namespace tessera

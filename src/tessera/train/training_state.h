@@ -65,7 +65,7 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
 
 // What this rank saves of parameters and optimizer state: of each its slice of all num_slices,
 // whatever the degree at which it is kept, so that the ranks together save every element once.
-// `data` are views into the arena.
+// `data` are views into the host's side of the arena, brought up to date.
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part = {});

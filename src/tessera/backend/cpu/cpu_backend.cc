@@ -15,7 +15,7 @@ namespace {
 
 // Pages come from the kernel on first touch; huge ones where it offers them, since kernels stream
 // through hundreds of megabytes.
-class MappedArena final : public Arena {
+class MappedArena final : public HostArena {
  public:
   explicit MappedArena(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
     if (bytes_ == 0) {
@@ -75,6 +75,8 @@ class CpuBackend final : public Backend {
   void run(const Op& op, const Views& views, StreamId stream) override {
     cpu::run_op(stream == StreamId{0} ? compute_ : comm_, op, views);
   }
+
+  void synchronize() override {}
 
   void abort(std::string_view reason) override {
     if (abort_) {

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-class HeapArena final : public Arena {
+class HeapArena final : public HostArena {
  public:
   explicit HeapArena(std::int64_t bytes)
       : data_(static_cast<std::byte*>(std::calloc(1, static_cast<std::size_t>(bytes) + 1))) {
@@ -38,6 +38,8 @@ class NullBackend final : public Backend {
   }
 
   void run(const Op&, const Views&, StreamId) override {}
+
+  void synchronize() override {}
 
   void abort(std::string_view) override {}
 };

@@ -32,5 +32,6 @@ Cost cost(const AdamwAttrs& attrs, Types in);
 void backward(const AdamwAttrs& attrs, GradBuilder& grad);
 void visit(AdamwAttrs& attrs, AttrVisitor& visitor);
 void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const AdamwAttrs& attrs, cuda::Context& context, const Views& views);
 
 }  // namespace tessera

@@ -1,7 +1,4 @@
-#include "tessera/ops/adamw/adamw_cpu.h"
-
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,6 +9,7 @@
 #include "tessera/backend/cpu/foreach_target-inl.h"
 #include "tessera/backend/cpu/simd-inl.h"
 #include "tessera/base/error.h"
+#include "tessera/ops/adamw/adamw_step.h"
 
 // Always in place: an element is written where it was read.
 
@@ -88,18 +86,6 @@ HWY_EXPORT(adamw_segment);
 
 }  // namespace
 
-AdamwStep adamw_step(const AdamwAttrs& attrs, double lr, double t, float gradient_scale) {
-  return {.beta1 = static_cast<float>(attrs.beta1),
-          .one_minus_beta1 = static_cast<float>(1.0 - attrs.beta1),
-          .beta2 = static_cast<float>(attrs.beta2),
-          .one_minus_beta2 = static_cast<float>(1.0 - attrs.beta2),
-          .eps = static_cast<float>(attrs.eps),
-          .decay = static_cast<float>(1.0 - lr * attrs.weight_decay),
-          .step = static_cast<float>(lr / (1.0 - std::pow(attrs.beta1, t))),
-          .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(attrs.beta2, t))),
-          .gradient_scale = gradient_scale};
-}
-
 }  // namespace cpu
 
 void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views) {
@@ -115,7 +101,7 @@ void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views) {
   if (scalar(3) == 0.0F) {
     return;
   }
-  const cpu::AdamwStep step = cpu::adamw_step(attrs, scalar(0), scalar(1), scalar(2));
+  const AdamwStep step = adamw_step(attrs, scalar(0), scalar(1), scalar(2));
   const std::array<View, 5> states = {
       views.in[0], views.in[1], views.in[2], views.in[3], views.in[attrs.master ? 4 : 0]};
   const cpu::Form gradient =

@@ -1,5 +1,3 @@
-#include "tessera/ops/adamw/adamw_cpu.h"
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +14,7 @@
 #include "tessera/ir/dtype.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/adamw/adamw.h"
+#include "tessera/ops/adamw/adamw_step.h"
 
 namespace tessera::cpu {
 namespace {

@@ -41,6 +41,7 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad);
 void visit(AttentionAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const AttentionAttrs& attrs, cpu::Context& context, Types in);
 void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const AttentionBackwardAttrs& attrs);
 TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in);
@@ -50,6 +51,10 @@ void backward(const AttentionBackwardAttrs& attrs, GradBuilder& grad);
 void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const AttentionBackwardAttrs& attrs, cpu::Context& context, Types in);
 void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 // The positions and documents of queries or keys.
 struct SequenceIds {

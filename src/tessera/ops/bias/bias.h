@@ -28,6 +28,7 @@ Cost cost(const AddBiasAttrs& attrs, Types in);
 void backward(const AddBiasAttrs& attrs, GradBuilder& grad);
 void visit(AddBiasAttrs& attrs, AttrVisitor& visitor);
 void run(const AddBiasAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const AddBiasAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const BiasGradientAttrs& attrs);
 TensorTypes infer(const BiasGradientAttrs& attrs, Types in);
@@ -37,6 +38,10 @@ void backward(const BiasGradientAttrs& attrs, GradBuilder& grad);
 void visit(BiasGradientAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const BiasGradientAttrs& attrs, cpu::Context& context, Types in);
 void run(const BiasGradientAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const BiasGradientAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value add_bias(const Value& x, const Value& bias);
 

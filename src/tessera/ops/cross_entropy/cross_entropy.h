@@ -54,6 +54,10 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                              std::span<const View> operands,
                              std::span<const View> results);
 void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views);
 
 // `vocab`: rows of the head that count; 0: all.
 Value cross_entropy(const Value& x,

@@ -40,6 +40,7 @@ Cost cost(const AddAttrs& attrs, Types in);
 void backward(const AddAttrs& attrs, GradBuilder& grad);
 void visit(AddAttrs& attrs, AttrVisitor& visitor);
 void run(const AddAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const AddAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const MulAttrs& attrs);
 TensorTypes infer(const MulAttrs& attrs, Types in);
@@ -48,6 +49,7 @@ Cost cost(const MulAttrs& attrs, Types in);
 void backward(const MulAttrs& attrs, GradBuilder& grad);
 void visit(MulAttrs& attrs, AttrVisitor& visitor);
 void run(const MulAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const MulAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const CastAttrs& attrs);
 TensorTypes infer(const CastAttrs& attrs, Types in);
@@ -56,6 +58,7 @@ Cost cost(const CastAttrs& attrs, Types in);
 void backward(const CastAttrs& attrs, GradBuilder& grad);
 void visit(CastAttrs& attrs, AttrVisitor& visitor);
 void run(const CastAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const CastAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const ScaleAttrs& attrs);
 TensorTypes infer(const ScaleAttrs& attrs, Types in);
@@ -64,6 +67,7 @@ Cost cost(const ScaleAttrs& attrs, Types in);
 void backward(const ScaleAttrs& attrs, GradBuilder& grad);
 void visit(ScaleAttrs& attrs, AttrVisitor& visitor);
 void run(const ScaleAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const ScaleAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const MultiplyAttrs& attrs);
 TensorTypes infer(const MultiplyAttrs& attrs, Types in);
@@ -72,6 +76,7 @@ Cost cost(const MultiplyAttrs& attrs, Types in);
 void backward(const MultiplyAttrs& attrs, GradBuilder& grad);
 void visit(MultiplyAttrs& attrs, AttrVisitor& visitor);
 void run(const MultiplyAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const MultiplyAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value add(const Value& a, const Value& b);
 Value mul(const Value& a, const Value& b);

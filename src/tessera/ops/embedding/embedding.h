@@ -43,6 +43,7 @@ void backward(const EmbeddingAttrs& attrs, GradBuilder& grad);
 OpRef rewritten(const EmbeddingAttrs& attrs, Types whole, const AxisSizes& axes);
 void visit(EmbeddingAttrs& attrs, AttrVisitor& visitor);
 void run(const EmbeddingAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const EmbeddingAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const EmbeddingBackwardAttrs& attrs);
 TensorTypes infer(const EmbeddingBackwardAttrs& attrs, Types in);
@@ -53,6 +54,10 @@ OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types whole, const AxisSize
 void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, Types in);
 void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const EmbeddingBackwardAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const EmbeddingBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value embedding(const Value& table, const Value& ids);
 

@@ -23,6 +23,7 @@ Cost cost(const GeluAttrs& attrs, Types in);
 void backward(const GeluAttrs& attrs, GradBuilder& grad);
 void visit(GeluAttrs& attrs, AttrVisitor& visitor);
 void run(const GeluAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const GeluAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const GeluBackwardAttrs& attrs);
 TensorTypes infer(const GeluBackwardAttrs& attrs, Types in);
@@ -31,6 +32,7 @@ Cost cost(const GeluBackwardAttrs& attrs, Types in);
 void backward(const GeluBackwardAttrs& attrs, GradBuilder& grad);
 void visit(GeluBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const GeluBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value gelu(const Value& x);
 

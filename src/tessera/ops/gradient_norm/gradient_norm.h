@@ -39,6 +39,7 @@ void backward(const SumSquaresAttrs& attrs, GradBuilder& grad);
 void visit(SumSquaresAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const SumSquaresAttrs& attrs, cpu::Context& context, Types in);
 void run(const SumSquaresAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const SumSquaresAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const ClipScaleAttrs& attrs);
 TensorTypes infer(const ClipScaleAttrs& attrs, Types in);
@@ -47,6 +48,10 @@ Cost cost(const ClipScaleAttrs& attrs, Types in);
 void backward(const ClipScaleAttrs& attrs, GradBuilder& grad);
 void visit(ClipScaleAttrs& attrs, AttrVisitor& visitor);
 void run(const ClipScaleAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const ClipScaleAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const ClipScaleAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value sum_squares(std::span<const Value> tensors);
 

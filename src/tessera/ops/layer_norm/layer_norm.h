@@ -38,6 +38,7 @@ Cost cost(const LayerNormAttrs& attrs, Types in);
 void backward(const LayerNormAttrs& attrs, GradBuilder& grad);
 void visit(LayerNormAttrs& attrs, AttrVisitor& visitor);
 void run(const LayerNormAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const LayerNormAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const LayerNormBackwardAttrs& attrs);
 TensorTypes infer(const LayerNormBackwardAttrs& attrs, Types in);
@@ -46,6 +47,7 @@ Cost cost(const LayerNormBackwardAttrs& attrs, Types in);
 void backward(const LayerNormBackwardAttrs& attrs, GradBuilder& grad);
 void visit(LayerNormBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const LayerNormBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const LayerNormBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const LayerNormWeightGradientAttrs& attrs);
 TensorTypes infer(const LayerNormWeightGradientAttrs& attrs, Types in);
@@ -57,6 +59,10 @@ std::int64_t workspace_bytes(const LayerNormWeightGradientAttrs& attrs,
                              cpu::Context& context,
                              Types in);
 void run(const LayerNormWeightGradientAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const LayerNormWeightGradientAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const LayerNormWeightGradientAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value layer_norm(const Value& x, const Value& gain, const Value& bias, double eps);
 

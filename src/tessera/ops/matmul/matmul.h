@@ -34,6 +34,10 @@ std::int64_t workspace_bytes(const MatmulAttrs& attrs,
                              std::span<const View> operands,
                              std::span<const View> results);
 void run(const MatmulAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const MatmulAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const MatmulAttrs& attrs, cuda::Context& context, const Views& views);
 
 // The product as one GEMM: rows M, columns N, depth K of the flattened operands.
 struct GemmShape {

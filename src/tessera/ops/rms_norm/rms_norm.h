@@ -48,6 +48,7 @@ Cost cost(const RmsNormAttrs& attrs, Types in);
 void backward(const RmsNormAttrs& attrs, GradBuilder& grad);
 void visit(RmsNormAttrs& attrs, AttrVisitor& visitor);
 void run(const RmsNormAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const RmsNormBackwardAttrs& attrs);
 TensorTypes infer(const RmsNormBackwardAttrs& attrs, Types in);
@@ -57,6 +58,10 @@ void backward(const RmsNormBackwardAttrs& attrs, GradBuilder& grad);
 void visit(RmsNormBackwardAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const RmsNormBackwardAttrs& attrs, cpu::Context& context, Types in);
 void run(const RmsNormBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const RmsNormBackwardAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const RmsNormWeightGradientAttrs& attrs);
 TensorTypes infer(const RmsNormWeightGradientAttrs& attrs, Types in);
@@ -68,6 +73,10 @@ std::int64_t workspace_bytes(const RmsNormWeightGradientAttrs& attrs,
                              cpu::Context& context,
                              Types in);
 void run(const RmsNormWeightGradientAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const RmsNormWeightGradientAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const RmsNormWeightGradientAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value rms_norm(const Value& x, const Value& gain, double eps);
 

@@ -40,6 +40,7 @@ Cost cost(const RopeTableAttrs& attrs, Types in);
 void backward(const RopeTableAttrs& attrs, GradBuilder& grad);
 void visit(RopeTableAttrs& attrs, AttrVisitor& visitor);
 void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const RopeAttrs& attrs);
 TensorTypes infer(const RopeAttrs& attrs, Types in);
@@ -48,6 +49,7 @@ Cost cost(const RopeAttrs& attrs, Types in);
 void backward(const RopeAttrs& attrs, GradBuilder& grad);
 void visit(RopeAttrs& attrs, AttrVisitor& visitor);
 void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const RopeAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value rope_table(const Value& positions, const RopeTableAttrs& attrs);
 Value rope(const Value& x, const Value& table);

@@ -24,6 +24,7 @@ Cost cost(const SwigluAttrs& attrs, Types in);
 void backward(const SwigluAttrs& attrs, GradBuilder& grad);
 void visit(SwigluAttrs& attrs, AttrVisitor& visitor);
 void run(const SwigluAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const SwigluAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const SwigluBackwardAttrs& attrs);
 TensorTypes infer(const SwigluBackwardAttrs& attrs, Types in);
@@ -32,6 +33,7 @@ Cost cost(const SwigluBackwardAttrs& attrs, Types in);
 void backward(const SwigluBackwardAttrs& attrs, GradBuilder& grad);
 void visit(SwigluBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const SwigluBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value swiglu(const Value& gate, const Value& up);
 

@@ -18,6 +18,7 @@ Cost cost(const TakeAttrs& attrs, Types in);
 void backward(const TakeAttrs& attrs, GradBuilder& grad);
 void visit(TakeAttrs& attrs, AttrVisitor& visitor);
 void run(const TakeAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const TakeAttrs& attrs, cuda::Context& context, const Views& views);
 
 Value take(const Value& x, const Value& index);
 

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <span>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -84,9 +86,8 @@ std::string describe_aliases(std::span<const Alias> aliases) {
   return text;
 }
 
-}  // namespace
-
-Failures check_kernel(const Sample& sample) {
+// `bases` are whole, without aliases.
+Failures check_executions(const Sample& sample, std::span<const Execution> bases) {
   Failures failures;
   const Op& op = *sample.op;
   const std::vector<HostTensor> operands = make_operands(sample);
@@ -94,29 +95,36 @@ Failures check_kernel(const Sample& sample) {
   std::ranges::transform(operands, std::back_inserter(wide), widened);
   const std::vector<HostTensor> expected =
       reference_results(op, sample.operands, wide, sample.custom_references);
-  for (const int threads : {1, 3}) {
-    const Outcome plain = execute(op, operands, {.threads = threads});
+  for (const Execution& base : bases) {
+    const Outcome plain = execute(op, operands, base);
     failures.insert(failures.end(), plain.failures.begin(), plain.failures.end());
     compare_with_reference(sample, plain, expected, failures);
-    require_same_bits(execute(op, operands, {.threads = threads, .poison = std::byte{0x3C}}),
-                      plain,
-                      "with what its memory held before",
-                      failures);
+    const auto require_same = [&](const auto& change, const std::string& when) {
+      Execution other = base;
+      change(other);
+      require_same_bits(execute(op, operands, other), plain, when, failures);
+    };
+    require_same([](Execution& other) { other.poison = std::byte{0x3C}; },
+                 "with what its memory held before");
     for (const std::vector<Alias>& set : alias_sets(info(op))) {
-      require_same_bits(execute(op, operands, {.threads = threads, .aliases = set}),
-                        plain,
-                        describe_aliases(set),
-                        failures);
+      require_same([&](Execution& other) { other.aliases = set; }, describe_aliases(set));
     }
     if (sample.sliced_dim >= 0) {
-      require_same_bits(
-          execute(op, operands, {.threads = threads, .sliced_dim = sample.sliced_dim}),
-          plain,
-          format("on slices of dim {}", sample.sliced_dim),
-          failures);
+      require_same([&](Execution& other) { other.sliced_dim = sample.sliced_dim; },
+                   format("on slices of dim {}", sample.sliced_dim));
     }
   }
   return failures;
+}
+
+}  // namespace
+
+Failures check_kernel(const Sample& sample) {
+  return check_executions(sample, std::array<Execution, 2>{{{.threads = 1}, {.threads = 3}}});
+}
+
+Failures check_kernel_on(Backend& backend, const Sample& sample) {
+  return check_executions(sample, std::array<Execution, 1>{{{.backend = &backend}}});
 }
 
 }  // namespace tessera::conformance

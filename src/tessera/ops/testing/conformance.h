@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/backend/backend.h"
 #include "tessera/ops/testing/sample.h"
 
 // The checks that every op passes, of the list or from outside. Each returns what is wrong, a
@@ -16,6 +17,9 @@ using Failures = std::vector<std::string>;
 // than it asked for, depends on no memory but its operands', and gives the same bits when results
 // lie over operands as info() allows, and when operands and results are slices.
 Failures check_kernel(const Sample& sample);
+
+// The same for the kernel of a backend, in the backend's memory.
+Failures check_kernel_on(Backend& backend, const Sample& sample);
 
 // backward(), evaluated by references in f64, against finite differences of the op's reference:
 // with all gradients wanted, and with each wanted alone. An op without gradients must refuse with a

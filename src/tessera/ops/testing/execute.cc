@@ -58,6 +58,9 @@ class GuardedTensor {
 
   const TensorType& type() const { return type_; }
 
+  // All of its memory, guards included.
+  std::span<std::byte> memory() { return bytes_; }
+
   void write(const HostTensor& content) {
     for_each_element([&](std::byte* place, std::size_t i) {
       std::memcpy(place, content.bytes().data() + i * element_bytes(), element_bytes());
@@ -175,13 +178,19 @@ class Stage {
   Outcome run(const Execution& execution) {
     cpu::Context context(execution.threads);
     context.set_communicators(execution.communicator_of);
-    const std::int64_t bytes = cpu::op_workspace_bytes(context, op_, in_, out_);
+    const std::int64_t bytes = execution.backend != nullptr
+                                   ? execution.backend->workspace_bytes(op_, in_, out_)
+                                   : cpu::op_workspace_bytes(context, op_, in_, out_);
     const TensorType workspace_type{.dtype = DType::kU8,
                                     .dims = {{.name = "bytes", .bound = bytes}}};
     GuardedTensor workspace(workspace_type, -1, execution.poison);
     const std::span<std::byte> workspace_view(workspace.view(workspace_type).as<std::byte>(),
                                               static_cast<std::size_t>(bytes));
-    cpu::run_op(context, op_, {.in = in_, .out = out_, .workspace = workspace_view});
+    if (execution.backend != nullptr) {
+      run_far(*execution.backend, workspace, workspace_view);
+    } else {
+      cpu::run_op(context, op_, {.in = in_, .out = out_, .workspace = workspace_view});
+    }
     Outcome outcome;
     for (std::size_t i = 0; i < result_types_.size(); ++i) {
       outcome.results.push_back(buffers_[result_buffers_[i]]->read(result_types_[i]));
@@ -194,6 +203,54 @@ class Stage {
   }
 
  private:
+  // In an arena of the backend, where all buffers lie one after the other, guards included.
+  void run_far(Backend& backend, GuardedTensor& workspace, std::span<std::byte> workspace_view) {
+    std::vector<std::span<std::byte>> memories;
+    for (const std::unique_ptr<GuardedTensor>& buffer : buffers_) {
+      memories.push_back(buffer->memory());
+    }
+    memories.push_back(workspace.memory());
+    std::vector<std::int64_t> offsets;
+    std::int64_t total = 0;
+    for (const std::span<std::byte> memory : memories) {
+      // What is aligned here is aligned there.
+      const auto excess = reinterpret_cast<std::uintptr_t>(memory.data()) % kAlignment;
+      offsets.push_back(total + static_cast<std::int64_t>(excess));
+      total += static_cast<std::int64_t>((memory.size() / kAlignment + 2) * kAlignment);
+    }
+    const std::unique_ptr<Arena> arena = backend.allocate(total);
+    const auto far = [&](void* here) -> std::byte* {
+      auto* const place = static_cast<std::byte*>(here);
+      for (std::size_t i = 0; i < memories.size(); ++i) {
+        const std::ptrdiff_t within = place - memories[i].data();
+        if (within >= 0 && within <= std::ssize(memories[i])) {
+          return arena->data() + offsets[i] + within;
+        }
+      }
+      fail(ErrorCode::kInternal, "a view into no buffer");
+    };
+    for (std::size_t i = 0; i < memories.size(); ++i) {
+      std::ranges::copy(memories[i], arena->host() + offsets[i]);
+    }
+    arena->to_device(0, total);
+    std::vector<View> in = in_;
+    std::vector<View> out = out_;
+    for (std::vector<View>* views : {&in, &out}) {
+      for (View& view : *views) {
+        view.data = far(view.data);
+      }
+    }
+    backend.run(
+        op_,
+        {.in = in, .out = out, .workspace = {far(workspace_view.data()), workspace_view.size()}},
+        StreamId{0});
+    backend.synchronize();
+    arena->to_host(0, total);
+    for (std::size_t i = 0; i < memories.size(); ++i) {
+      std::copy_n(arena->host() + offsets[i], memories[i].size(), memories[i].data());
+    }
+  }
+
   std::int32_t slice_of(const TensorType& type, const Execution& execution) const {
     return type.num_dims() == operand_types_[0].num_dims() ? execution.sliced_dim : -1;
   }

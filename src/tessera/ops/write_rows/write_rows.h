@@ -20,5 +20,6 @@ Cost cost(const WriteRowsAttrs& attrs, Types in);
 void backward(const WriteRowsAttrs& attrs, GradBuilder& grad);
 void visit(WriteRowsAttrs& attrs, AttrVisitor& visitor);
 void run(const WriteRowsAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const WriteRowsAttrs& attrs, cuda::Context& context, const Views& views);
 
 }  // namespace tessera

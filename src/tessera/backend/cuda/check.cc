@@ -1,0 +1,66 @@
+#include "tessera/backend/cuda/check.h"
+
+#include "tessera/backend/cuda/context.h"
+#include "tessera/base/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+std::string_view advice(cudaError_t error) {
+  if (error == cudaErrorMemoryAllocation) {
+    return "end what else uses the device, or set memory.recompute = \"full\" or a smaller "
+           "train.microbatch";
+  }
+  if (error == cudaErrorECCUncorrectable) {
+    return "the device's memory is faulty: have it reset or replaced, and start the run again from "
+           "its last checkpoint, which is intact";
+  }
+  if (error == cudaErrorDevicesUnavailable || error == cudaErrorDeviceUninitialized) {
+    return "another process holds the device, or it is gone: look at nvidia-smi";
+  }
+  if (error == cudaErrorNoKernelImageForDevice) {
+    return "this build has no kernels for the device: tessera doctor says for which it has";
+  }
+  if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
+      error == cudaErrorMisalignedAddress) {
+    return "a kernel failed, which is an error in Tessera or in the device: if it comes again, run "
+           "under compute-sanitizer and report it; the last checkpoint is intact";
+  }
+  return "look at nvidia-smi and at the system's log; the last checkpoint is intact";
+}
+
+}  // namespace
+
+void check(cudaError_t result, std::string_view call, std::source_location place) {
+  if (result != cudaSuccess) {
+    // The state that the runtime keeps for the next call.
+    static_cast<void>(cudaGetLastError());
+    fail(result == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDeviceError,
+         "{} failed with {} ({}) at {}:{}: {}",
+         call,
+         cudaGetErrorName(result),
+         cudaGetErrorString(result),
+         place.file_name(),
+         place.line(),
+         advice(result));
+  }
+}
+
+void check(cublasStatus_t result, std::string_view call, std::source_location place) {
+  TESSERA_REQUIRE(
+      result == CUBLAS_STATUS_SUCCESS,
+      ErrorCode::kDeviceError,
+      "{} failed with {} ({}) at {}:{}: look at nvidia-smi; if it comes again, report it "
+      "with the run file",
+      call,
+      cublasLtGetStatusName(result),
+      cublasLtGetStatusString(result),
+      place.file_name(),
+      place.line());
+}
+
+void check_launch(const char* kernel) {
+  check(cudaGetLastError(), kernel);
+}
+
+}  // namespace tessera::cuda

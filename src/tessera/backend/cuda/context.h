@@ -1,0 +1,36 @@
+#pragma once
+
+struct CUstream_st;  // of the CUDA runtime, where cudaStream_t is a pointer to it
+
+namespace tessera::cuda {
+
+struct Fault;
+class Gemms;
+
+// What CUDA kernels of one stream share. Borrows all of it.
+class Context {
+ public:
+  Context(CUstream_st* stream, Fault* fault, Gemms& gemms, int multiprocessors)
+      : stream_(stream), fault_(fault), gemms_(gemms), multiprocessors_(multiprocessors) {}
+
+  CUstream_st* stream() const { return stream_; }
+
+  // Where kernels report what is wrong with their data, in the device's memory.
+  Fault* fault() const { return fault_; }
+
+  // What runs matrix products.
+  Gemms& gemms() const { return gemms_; }
+
+  int multiprocessors() const { return multiprocessors_; }
+
+ private:
+  CUstream_st* stream_;
+  Fault* fault_;
+  Gemms& gemms_;
+  int multiprocessors_;
+};
+
+// Throws kDeviceError where the launch of a kernel of that name, the last one, failed.
+void check_launch(const char* kernel);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,11 @@
+#include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/backend/devices.h"
+
+namespace tessera::cuda {
+
+std::unique_ptr<Backend> kernels_under_test(std::string& reason) {
+  reason = find_devices().problem;
+  return reason.empty() ? make_device_backend(0) : nullptr;
+}
+
+}  // namespace tessera::cuda

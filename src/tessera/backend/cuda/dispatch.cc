@@ -1,0 +1,53 @@
+#include "tessera/backend/cuda/dispatch.h"
+
+#include <concepts>
+#include <type_traits>
+#include <variant>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
+
+namespace tessera::cuda {
+namespace {
+
+template <class A>
+concept HasKernel = requires(const A& attrs, Context& context, const Views& views) {
+  { run(attrs, context, views) } -> std::same_as<void>;
+};
+
+template <class A>
+concept HasWorkspace = requires(const A& attrs, std::span<const View> views) {
+  { cuda_workspace_bytes(attrs, views, views) } -> std::same_as<std::int64_t>;
+};
+
+}  // namespace
+
+std::int64_t op_workspace_bytes(const Op& op,
+                                std::span<const View> operands,
+                                std::span<const View> results) {
+  return std::visit(
+      [&](const auto& attrs) -> std::int64_t {
+        if constexpr (HasWorkspace<std::decay_t<decltype(attrs)>>) {
+          return cuda_workspace_bytes(attrs, operands, results);
+        } else {
+          return 0;
+        }
+      },
+      op.attrs());
+}
+
+void run_op(Context& context, const Op& op, const Views& views) {
+  std::visit(
+      [&](const auto& attrs) {
+        if constexpr (HasKernel<std::decay_t<decltype(attrs)>>) {
+          run(attrs, context, views);
+        } else {
+          fail(ErrorCode::kUnsupported,
+               "{} has no CUDA kernel in this version: set run.device = \"cpu\"",
+               info(op).name);
+        }
+      },
+      op.attrs());
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,62 @@
+#pragma once
+
+// The words of CUDA C++ that our kernels use, for a plain C++ compiler: tests run the kernels' own
+// text on the CPU. A block's threads are fibers of one thread, which change at barriers; blocks run
+// one after the other.
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+
+// The names are CUDA's, and so is that they are global.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __restrict__ __restrict
+
+namespace tessera::cuda {
+
+struct Coordinate {
+  unsigned x = 0;
+};
+
+inline Coordinate threadIdx;
+inline Coordinate blockIdx;
+inline Coordinate blockDim;
+inline Coordinate gridDim;
+
+// Waits until all threads of the block have come here.
+void __syncthreads();
+
+template <class T>
+T atomicCAS(T* place, T expected, T wanted) {
+  const T found = *place;
+  *place = found == expected ? wanted : found;
+  return found;
+}
+
+template <class T>
+T atomicAdd(T* place, T amount) {
+  const T found = *place;
+  *place += amount;
+  return found;
+}
+
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
+
+// In which order a block's threads run between two barriers. A kernel whose results depend on it
+// lacks a barrier.
+enum class ThreadOrder { kForward, kBackward };
+
+void set_thread_order(ThreadOrder order);
+
+// Runs `body` as every thread of every block. Errors: kInternal where some threads of a block wait
+// at a barrier that others never reach.
+void emulate(const char* name, std::int64_t blocks, int threads, const std::function<void()>& body);
+
+}  // namespace tessera::cuda

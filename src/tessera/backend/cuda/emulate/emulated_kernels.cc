@@ -1,0 +1,10 @@
+#include "tessera/backend/cuda/emulate/emulated_backend.h"
+#include "tessera/backend/cuda/kernels_under_test.h"
+
+namespace tessera::cuda {
+
+std::unique_ptr<Backend> kernels_under_test(std::string& /*reason*/) {
+  return make_emulated_backend();
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,142 @@
+#include "tessera/backend/cuda/find_devices.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "tessera/backend/cuda/check.h"
+#include "tessera/base/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+// The one architecture that the kernels are compiled for, as in sm_90.
+constexpr int kArchitecture = TESSERA_CUDA_ARCHITECTURE;
+constexpr const char* kOldestDriver = "580";  // that runs CUDA 13
+
+// CUDA writes 13.0 as 13000.
+std::string version_text(int version) {
+  return format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+int driver_version() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+// Machine code runs on its own architecture and on later ones of the same generation.
+bool is_supported(const cudaDeviceProp& device) {
+  return device.major == kArchitecture / 10 && device.minor >= kArchitecture % 10;
+}
+
+// Why the driver has no device to offer, and what to do.
+std::string driver_problem(int driver, cudaError_t error) {
+  if (driver == 0) {
+    return format(
+        "this machine has no NVIDIA driver (libcuda.so.1): install version {} or newer for its GPU "
+        "(Debian package nvidia-driver, or nvidia.com/drivers)",
+        kOldestDriver);
+  }
+  if (driver < CUDART_VERSION / 1000 * 1000) {
+    return format(
+        "the NVIDIA driver knows CUDA {}, this build needs {}: install driver {} or newer",
+        version_text(driver),
+        version_text(CUDART_VERSION),
+        kOldestDriver);
+  }
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (error == cudaErrorNoDevice && visible != nullptr) {
+    return format("the driver shows no GPU: CUDA_VISIBLE_DEVICES = \"{}\" hides them", visible);
+  }
+  if (error == cudaErrorNoDevice) {
+    return "the driver sees no GPU: check nvidia-smi, and that the container or job was given one";
+  }
+  return format("the driver cannot be used: {} ({}): check nvidia-smi",
+                cudaGetErrorName(error),
+                cudaGetErrorString(error));
+}
+
+cudaDeviceProp properties_of(int ordinal) {
+  cudaDeviceProp device = {};
+  check(cudaGetDeviceProperties(&device, ordinal), "cudaGetDeviceProperties()");
+  return device;
+}
+
+int device_count() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  return error == cudaSuccess ? count : 0;
+}
+
+Device describe(int ordinal, const cudaDeviceProp& properties) {
+  check(cudaSetDevice(ordinal), "cudaSetDevice()");
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo()");
+  return {.name = properties.name,
+          .architecture = format("sm_{}{}", properties.major, properties.minor),
+          .memory_bytes = static_cast<std::int64_t>(total_bytes),
+          .free_bytes = static_cast<std::int64_t>(free_bytes)};
+}
+
+}  // namespace
+
+void find_devices(Devices& devices) {
+  const int driver = driver_version();
+  const auto cublas = static_cast<int>(cublasLtGetVersion());
+  devices.versions = format("driver: {}; CUDA runtime {}, cuBLASLt {}.{}.{}",
+                            driver == 0 ? "none" : format("CUDA {}", version_text(driver)),
+                            version_text(CUDART_VERSION),
+                            cublas / 10000,
+                            cublas / 100 % 100,
+                            cublas % 100);
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (error != cudaSuccess || count == 0) {
+    devices.problem = driver_problem(driver, error == cudaSuccess ? cudaErrorNoDevice : error);
+    return;
+  }
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    const cudaDeviceProp properties = properties_of(ordinal);
+    if (is_supported(properties)) {
+      devices.usable.push_back(describe(ordinal, properties));
+    } else {
+      devices.unusable.push_back(
+          format("GPU {}, {}, is sm_{}{}, and this build has kernels for sm_{}: configure with "
+                 "-DTESSERA_CUDA_ARCHITECTURE={}{} and build again",
+                 ordinal,
+                 properties.name,
+                 properties.major,
+                 properties.minor,
+                 kArchitecture,
+                 properties.major,
+                 properties.minor));
+    }
+  }
+  if (devices.usable.empty()) {
+    devices.problem = devices.unusable[0];
+  }
+}
+
+int ordinal_of(std::int64_t number) {
+  std::vector<int> usable;
+  for (int ordinal = 0; ordinal < device_count(); ++ordinal) {
+    if (is_supported(properties_of(ordinal))) {
+      usable.push_back(ordinal);
+    }
+  }
+  TESSERA_REQUIRE(number >= 0 && number < static_cast<std::int64_t>(usable.size()),
+                  ErrorCode::kInvalidConfig,
+                  "CUDA device {} of {} that this build can use: tessera doctor shows them",
+                  number,
+                  usable.size());
+  return usable[static_cast<std::size_t>(number)];
+}
+
+}  // namespace tessera::cuda

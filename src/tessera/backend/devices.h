@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/backend/backend.h"
+
+namespace tessera {
+
+// What a run can compute on beside the CPU.
+struct Device {
+  std::string name;          // as its maker calls it
+  std::string architecture;  // "sm_90"
+  std::int64_t memory_bytes = 0;
+  std::int64_t free_bytes = 0;
+};
+
+struct Devices {
+  std::vector<Device> usable = {};  // their place is their number
+  std::string versions = {};        // of driver and libraries; empty where there is no plugin
+  std::vector<std::string> unusable =
+      {};                    // a sentence for each device that no run can use, and why
+  std::string problem = {};  // why none is usable, and what to do; empty where one is
+};
+
+// Looks at this machine's GPUs through the plugin libtessera_cuda.so. A machine without is no
+// error. Errors: kInvalidConfig where the plugin is of another version.
+Devices find_devices();
+
+// A backend on usable device `number`, for the calling thread. Runs programs of one rank, on one
+// stream. Errors: kInvalidConfig where there is none; kDeviceError.
+std::unique_ptr<Backend> make_device_backend(std::int64_t number);
+
+}  // namespace tessera

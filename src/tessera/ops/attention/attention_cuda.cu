@@ -1,0 +1,333 @@
+#include "tessera/backend/cuda/elements.h"
+#include "tessera/ops/attention/attention.h"
+
+// The plain form: a block of threads takes a query, or in the last kernel a key, and walks over
+// what it pairs with in tiles of kThreads, a thread a pair; then a thread sums one channel over the
+// tile. Sums have one order, and nothing of size queries x keys exists. It reads keys and values
+// once a query, from the caches where they fit.
+
+namespace tessera {
+namespace cuda {
+namespace {
+
+// Channels of a head: each is one thread's.
+constexpr std::int64_t kMaxChannels = kThreads;
+
+// A (b, t, heads, d) tensor with contiguous d.
+template <class T>
+struct Heads {
+  T* data;
+  std::int64_t strides[3];
+
+  explicit Heads(const View& view)
+      : data(view.as<T>()), strides{view.strides[0], view.strides[1], view.strides[2]} {
+    TESSERA_CHECK(view.sizes[3] == 1 || view.strides[3] == 1, "a head's channels lie apart");
+  }
+
+  constexpr T* at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
+    return data + batch * strides[0] + token * strides[1] + head * strides[2];
+  }
+};
+
+struct Shape {
+  std::int64_t batch;
+  std::int64_t queries;
+  std::int64_t keys;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t channels;
+
+  constexpr std::int64_t group() const { return heads / kv_heads; }
+};
+
+struct Mask {
+  const std::int32_t* query_positions;
+  const std::int32_t* key_positions;
+  const std::int32_t* query_documents;
+  const std::int32_t* key_documents;
+  bool causal;
+};
+
+Shape shape_of(const View& q, const View& k) {
+  TESSERA_REQUIRE(q.sizes[3] <= kMaxChannels,
+                  ErrorCode::kUnsupported,
+                  "attention heads {} wide on a CUDA device, expected at most {}",
+                  q.sizes[3],
+                  kMaxChannels);
+  return {.batch = q.sizes[0],
+          .queries = q.sizes[1],
+          .keys = k.sizes[1],
+          .heads = q.sizes[2],
+          .kv_heads = k.sizes[2],
+          .channels = q.sizes[3]};
+}
+
+Mask mask_of(std::span<const View> ids, bool causal) {
+  return {.query_positions = cpu::flat<const std::int32_t>(ids[0]).data(),
+          .key_positions = cpu::flat<const std::int32_t>(ids[1]).data(),
+          .query_documents = cpu::flat<const std::int32_t>(ids[2]).data(),
+          .key_documents = cpu::flat<const std::int32_t>(ids[3]).data(),
+          .causal = causal};
+}
+
+// Whether query i of a sequence sees its key j.
+__device__ bool sees(
+    const Mask& mask, const Shape& shape, std::int64_t batch, std::int64_t i, std::int64_t j) {
+  const std::int64_t query = batch * shape.queries + i;
+  const std::int64_t key = batch * shape.keys + j;
+  return mask.query_documents[query] == mask.key_documents[key] &&
+         (!mask.causal || mask.key_positions[key] <= mask.query_positions[query]);
+}
+
+template <class T>
+__device__ float dot(const T* a, const T* b, std::int64_t channels) {
+  float sum = 0.0F;
+  for (std::int64_t c = 0; c < channels; ++c) {
+    sum = fmaf(widen(a[c]), widen(b[c]), sum);
+  }
+  return sum;
+}
+
+// Where a block's query stands.
+struct Query {
+  std::int64_t batch;
+  std::int64_t head;
+  std::int64_t token;
+
+  __device__ static Query of(std::int64_t number, const Shape& shape) {
+    return {.batch = number / (shape.heads * shape.queries),
+            .head = number / shape.queries % shape.heads,
+            .token = number % shape.queries};
+  }
+};
+
+template <class T>
+struct Forward {
+  Shape shape;
+  Mask mask;
+  Heads<const T> q;
+  Heads<const T> k;
+  Heads<const T> v;
+  Heads<T> o;
+  float* lse;  // (b, heads, t)
+  float scale;
+};
+
+template <class T>
+__global__ void attend(Forward<T> task) {
+  const Shape& shape = task.shape;
+  __shared__ float weights[kThreads];
+  const std::int64_t count = shape.batch * shape.heads * shape.queries;
+  for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
+    const Query query = Query::of(number, shape);
+    const std::int64_t group = query.head / shape.group();
+    const T* const q = task.q.at(query.batch, query.token, query.head);
+    float shift = -INFINITY;  // the largest score so far
+    float total = 0.0F;       // of exp(score - shift)
+    float output = 0.0F;      // of channel threadIdx.x
+    for (std::int64_t first = 0; first < shape.keys; first += kThreads) {
+      const std::int64_t key = first + threadIdx.x;
+      float score = -INFINITY;
+      if (key < shape.keys && sees(task.mask, shape, query.batch, query.token, key)) {
+        score = task.scale * dot(q, task.k.at(query.batch, key, group), shape.channels);
+      }
+      const float largest = fmaxf(shift, block_max(score));
+      if (largest == -INFINITY) {
+        continue;  // nothing is seen yet; the same on all threads
+      }
+      const float weight = expf(score - largest);
+      const float kept = expf(shift - largest);
+      weights[threadIdx.x] = weight;
+      total = total * kept + block_sum(weight);
+      shift = largest;
+      if (threadIdx.x < shape.channels) {
+        output *= kept;
+        for (std::int64_t j = 0; j < kThreads && first + j < shape.keys; ++j) {
+          const T* const v = task.v.at(query.batch, first + j, group);
+          output = fmaf(weights[j], widen(v[threadIdx.x]), output);
+        }
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x < shape.channels) {
+      task.o.at(query.batch, query.token, query.head)[threadIdx.x] =
+          narrow<T>(total > 0.0F ? output / total : 0.0F);
+    }
+    if (threadIdx.x == 0) {
+      task.lse[number] = total > 0.0F ? shift + logf(total) : -INFINITY;
+    }
+  }
+}
+
+template <class T>
+struct Backward {
+  Shape shape;
+  Mask mask;
+  Heads<const T> dout;
+  Heads<const T> q;
+  Heads<const T> k;
+  Heads<const T> v;
+  Heads<const T> o;
+  const float* lse;  // (b, heads, t)
+  Heads<T> dq;
+  Heads<T> dk;
+  Heads<T> dv;
+  float* delta;  // (b, heads, t): the workspace
+  float scale;
+};
+
+// The softmax weight of a pair and the gradient of its score.
+struct Pair {
+  float weight;
+  float slope;
+};
+
+template <class T>
+__device__ Pair pair_of(const Backward<T>& task, const Query& query, std::int64_t key) {
+  const Shape& shape = task.shape;
+  const std::int64_t number =
+      (query.batch * shape.heads + query.head) * shape.queries + query.token;
+  const float lse = task.lse[number];
+  if (lse == -INFINITY || !sees(task.mask, shape, query.batch, query.token, key)) {
+    return {.weight = 0.0F, .slope = 0.0F};
+  }
+  const std::int64_t group = query.head / shape.group();
+  const T* const q = task.q.at(query.batch, query.token, query.head);
+  const T* const dout = task.dout.at(query.batch, query.token, query.head);
+  const float score = task.scale * dot(q, task.k.at(query.batch, key, group), shape.channels);
+  const float weight = expf(score - lse);
+  const float arriving = dot(dout, task.v.at(query.batch, key, group), shape.channels);
+  return {.weight = weight, .slope = weight * (arriving - task.delta[number])};
+}
+
+// delta = dout . o for each query, then dq.
+template <class T>
+__global__ void query_gradients(Backward<T> task) {
+  const Shape& shape = task.shape;
+  __shared__ float slopes[kThreads];
+  const std::int64_t count = shape.batch * shape.heads * shape.queries;
+  for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
+    const Query query = Query::of(number, shape);
+    const std::int64_t group = query.head / shape.group();
+    if (threadIdx.x == 0) {
+      task.delta[number] = dot(task.dout.at(query.batch, query.token, query.head),
+                               task.o.at(query.batch, query.token, query.head),
+                               shape.channels);
+    }
+    __syncthreads();
+    float gradient = 0.0F;
+    for (std::int64_t first = 0; first < shape.keys; first += kThreads) {
+      const std::int64_t key = first + threadIdx.x;
+      slopes[threadIdx.x] = key < shape.keys ? pair_of(task, query, key).slope : 0.0F;
+      __syncthreads();
+      for (std::int64_t j = 0;
+           threadIdx.x < shape.channels && j < kThreads && first + j < shape.keys;
+           ++j) {
+        const T* const k = task.k.at(query.batch, first + j, group);
+        gradient = fmaf(slopes[j], widen(k[threadIdx.x]), gradient);
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x < shape.channels) {
+      task.dq.at(query.batch, query.token, query.head)[threadIdx.x] =
+          narrow<T>(task.scale * gradient);
+    }
+  }
+}
+
+// dk and dv: over the queries of a key's group, head by head.
+template <class T>
+__global__ void key_gradients(Backward<T> task) {
+  const Shape& shape = task.shape;
+  __shared__ float weights[kThreads];
+  __shared__ float slopes[kThreads];
+  const std::int64_t count = shape.batch * shape.kv_heads * shape.keys;
+  const std::int64_t lanes = shape.group() * shape.queries;
+  for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
+    const std::int64_t batch = number / (shape.kv_heads * shape.keys);
+    const std::int64_t group = number / shape.keys % shape.kv_heads;
+    const std::int64_t key = number % shape.keys;
+    const auto query_of = [&](std::int64_t lane) -> Query {
+      return {.batch = batch,
+              .head = group * shape.group() + lane / shape.queries,
+              .token = lane % shape.queries};
+    };
+    float dk = 0.0F;
+    float dv = 0.0F;
+    for (std::int64_t first = 0; first < lanes; first += kThreads) {
+      const std::int64_t lane = first + threadIdx.x;
+      const Pair pair = lane < lanes ? pair_of(task, query_of(lane), key) : Pair{0.0F, 0.0F};
+      weights[threadIdx.x] = pair.weight;
+      slopes[threadIdx.x] = pair.slope;
+      __syncthreads();
+      for (std::int64_t j = 0; threadIdx.x < shape.channels && j < kThreads && first + j < lanes;
+           ++j) {
+        const Query query = query_of(first + j);
+        const float q = widen(task.q.at(batch, query.token, query.head)[threadIdx.x]);
+        const float dout = widen(task.dout.at(batch, query.token, query.head)[threadIdx.x]);
+        dk = fmaf(slopes[j], q, dk);
+        dv = fmaf(weights[j], dout, dv);
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x < shape.channels) {
+      task.dk.at(batch, key, group)[threadIdx.x] = narrow<T>(task.scale * dk);
+      task.dv.at(batch, key, group)[threadIdx.x] = narrow<T>(dv);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
+  const cuda::Shape shape = cuda::shape_of(views.in[0], views.in[1]);
+  cuda::with_type(views.in[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const cuda::Forward<T> task = {.shape = shape,
+                                   .mask = cuda::mask_of(views.in.subspan(3, 4), attrs.causal),
+                                   .q = cuda::Heads<const T>(views.in[0]),
+                                   .k = cuda::Heads<const T>(views.in[1]),
+                                   .v = cuda::Heads<const T>(views.in[2]),
+                                   .o = cuda::Heads<T>(views.out[0]),
+                                   .lse = cpu::flat<float>(views.out[1]).data(),
+                                   .scale = static_cast<float>(attrs.scale)};
+    const std::int64_t queries = shape.batch * shape.heads * shape.queries;
+    cuda::launch(
+        context, "attention", cuda::blocks_of_rows(context, queries), cuda::attend<T>, task);
+  });
+}
+
+std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& /*attrs*/,
+                                  std::span<const View> operands,
+                                  std::span<const View> /*results*/) {
+  return operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+}
+
+void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
+  const cuda::Shape shape = cuda::shape_of(views.in[1], views.in[2]);
+  cuda::with_type(views.in[1].dtype, [&](auto element) {
+    using T = decltype(element);
+    const cuda::Backward<T> task = {.shape = shape,
+                                    .mask = cuda::mask_of(views.in.subspan(6, 4), attrs.causal),
+                                    .dout = cuda::Heads<const T>(views.in[0]),
+                                    .q = cuda::Heads<const T>(views.in[1]),
+                                    .k = cuda::Heads<const T>(views.in[2]),
+                                    .v = cuda::Heads<const T>(views.in[3]),
+                                    .o = cuda::Heads<const T>(views.in[4]),
+                                    .lse = cpu::flat<const float>(views.in[5]).data(),
+                                    .dq = cuda::Heads<T>(views.out[0]),
+                                    .dk = cuda::Heads<T>(views.out[1]),
+                                    .dv = cuda::Heads<T>(views.out[2]),
+                                    .delta = reinterpret_cast<float*>(views.workspace.data()),
+                                    .scale = static_cast<float>(attrs.scale)};
+    const char* const name = "attention_backward";
+    const std::int64_t queries = shape.batch * shape.heads * shape.queries;
+    const std::int64_t keys = shape.batch * shape.kv_heads * shape.keys;
+    cuda::launch(
+        context, name, cuda::blocks_of_rows(context, queries), cuda::query_gradients<T>, task);
+    cuda::launch(context, name, cuda::blocks_of_rows(context, keys), cuda::key_gradients<T>, task);
+  });
+}
+
+}  // namespace tessera

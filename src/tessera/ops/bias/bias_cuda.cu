@@ -1,0 +1,71 @@
+#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/row_sums.h"
+#include "tessera/ops/bias/bias.h"
+
+// y may lie over x: an element is written where it was read.
+
+namespace tessera {
+namespace cuda {
+namespace {
+
+template <class T>
+struct AddRows {
+  Matrix<const T> x;
+  const T* bias;
+  Matrix<T> y;
+
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    Floats<N> values = load<N>(x.at(row, column));
+    const Floats<N> added = load<N>(bias + column);
+    for (int i = 0; i < N; ++i) {
+      values.at[i] += added.at[i];
+    }
+    store(y.at(row, column), values);
+  }
+};
+
+template <class T>
+struct Gradients {
+  Matrix<const T> dy;
+
+  __device__ float operator()(std::int64_t row, std::int64_t column) const {
+    return widen(*dy.at(row, column));
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+void run(const AddBiasAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
+  const std::int32_t inner = views.in[1].num_dims;
+  const std::array<View, 3> all = {views.in[0], views.out[0], views.in[1]};
+  cuda::with_type(all[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const cuda::AddRows<T> body = {
+        .x = {all[0], inner}, .bias = all[2].as<const T>(), .y = {all[1], inner}};
+    cuda::for_each_pack(context, "add_bias", all, inner, body);
+  });
+}
+
+std::int64_t cuda_workspace_bytes(const BiasGradientAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> /*results*/) {
+  return cuda::row_sums_bytes(operands[0].rows(static_cast<std::int32_t>(attrs.num_dims)));
+}
+
+void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& views) {
+  const auto inner = static_cast<std::int32_t>(attrs.num_dims);
+  const View::Rows dy = views.in[0].rows(inner);
+  cuda::with_type(views.in[0].dtype, [&](auto element) {
+    const cuda::Gradients<decltype(element)> terms = {.dy = {views.in[0], inner}};
+    cuda::sum_rows(context,
+                   "bias_gradient",
+                   terms,
+                   dy,
+                   reinterpret_cast<float*>(views.workspace.data()),
+                   cpu::flat<float>(views.out[0]).data());
+  });
+}
+
+}  // namespace tessera

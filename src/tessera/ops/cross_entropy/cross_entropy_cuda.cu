@@ -1,0 +1,238 @@
+#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/gemm.h"
+#include "tessera/ops/cross_entropy/cross_entropy.h"
+
+namespace tessera {
+namespace cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The op's numbers and the parts of its workspace, in order: logits of a chunk, their gradient in
+// the inputs' dtype (where that is not f32), losses of all rows, and the products' own workspace.
+struct Problem {
+  std::int64_t rows;
+  std::int64_t channels;
+  std::int64_t vocab;   // rows of the head
+  std::int64_t counts;  // those that are no padding
+  std::int64_t chunk;
+  std::int64_t pitch;  // of x
+  DType dtype;
+
+  std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
+
+  std::int64_t gradient_bytes() const {
+    return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
+  }
+
+  std::int64_t loss_bytes() const { return aligned(rows * 8); }
+
+  std::int64_t workspace_bytes() const {
+    return logits_bytes() + gradient_bytes() + loss_bytes() + kGemmWorkspaceBytes;
+  }
+
+  Gemm logits(std::int64_t m) const {
+    return {.m = m,
+            .n = vocab,
+            .k = channels,
+            .transpose_b = true,
+            .pitch_a = pitch,
+            .pitch_b = channels,
+            .pitch_c = vocab,
+            .input = dtype};
+  }
+
+  Gemm hidden_gradient(std::int64_t m) const {
+    return {.m = m,
+            .n = channels,
+            .k = vocab,
+            .pitch_a = vocab,
+            .pitch_b = channels,
+            .pitch_c = channels,
+            .input = dtype,
+            .output = dtype};
+  }
+
+  Gemm head_gradient(std::int64_t m, bool accumulate) const {
+    return {.m = vocab,
+            .n = channels,
+            .k = m,
+            .transpose_a = true,
+            .pitch_a = vocab,
+            .pitch_b = pitch,
+            .pitch_c = channels,
+            .input = dtype,
+            .accumulate = accumulate};
+  }
+};
+
+Problem problem_of(const CrossEntropyAttrs& attrs, std::span<const View> operands) {
+  const View::Rows rows = operands[0].rows(1);
+  return {.rows = rows.count,
+          .channels = rows.width,
+          .vocab = operands[1].sizes[0],
+          .counts = attrs.vocab > 0 ? attrs.vocab : operands[1].sizes[0],
+          .chunk = std::min(attrs.chunk, rows.count),
+          .pitch = rows.stride,
+          .dtype = operands[0].dtype};
+}
+
+// The softmax part over a chunk of rows.
+struct Softmax {
+  const float* logits;         // (rows, vocab)
+  const std::int32_t* labels;  // (rows); negative: ignored
+  std::int64_t first_row;      // of the chunk
+  std::int64_t vocab;
+  std::int64_t counts;  // entries of a row that are no padding
+  const float* seed;
+  double* row_loss;  // or null
+  void* gradient;    // like logits in the inputs' dtype, or null; may be logits
+  Fault* fault;
+};
+
+// A block takes a row. A thread overwrites only logits that it alone still reads: all others of the
+// row are done with them at the last barrier.
+template <class T>
+__global__ void softmax_rows(Softmax task, std::int64_t rows) {
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const float* const logits = task.logits + row * task.vocab;
+    std::int32_t label = task.labels[row];
+    if (label >= task.counts) {
+      report(task.fault, FaultKind::kLabel, label, task.first_row + row, task.counts);
+      label = -1;
+    }
+    float largest = -INFINITY;
+    for (std::int64_t i = threadIdx.x; i < task.counts; i += kThreads) {
+      largest = fmaxf(largest, logits[i]);
+    }
+    const float shift = block_max(largest);
+    double partial = 0.0;
+    for (std::int64_t i = threadIdx.x; i < task.counts; i += kThreads) {
+      partial += static_cast<double>(expf(logits[i] - shift));
+    }
+    const double total = block_sum(partial);
+    const float of_label = label < 0 ? 0.0F : logits[label];
+    __syncthreads();
+    if (threadIdx.x == 0 && task.row_loss != nullptr) {
+      const double loss = log(total) + (static_cast<double>(shift) - static_cast<double>(of_label));
+      task.row_loss[row] = label < 0 ? 0.0 : loss;
+    }
+    if (task.gradient != nullptr) {
+      T* const gradient = static_cast<T*>(task.gradient) + row * task.vocab;
+      const float factor = label < 0 ? 0.0F : *task.seed / static_cast<float>(total);
+      for (std::int64_t i = threadIdx.x; i < task.vocab; i += kThreads) {
+        const bool counted = label >= 0 && i < task.counts;
+        const float share = counted ? factor * expf(logits[i] - shift) : 0.0F;
+        gradient[i] = narrow<T>(i == label ? share - *task.seed : share);
+      }
+    }
+  }
+}
+
+// One block: the sum of all rows' losses.
+__global__ void sum_losses(const double* row_loss, std::int64_t rows, float* loss) {
+  double partial = 0.0;
+  for (std::int64_t row = threadIdx.x; row < rows; row += kThreads) {
+    partial += row_loss[row];
+  }
+  const double total = block_sum(partial);
+  if (threadIdx.x == 0) {
+    *loss = static_cast<float>(total);
+  }
+}
+
+// Cuts a workspace into its parts.
+class Cutter {
+ public:
+  explicit Cutter(std::span<std::byte> workspace) : rest_(workspace) {}
+
+  std::byte* take(std::int64_t bytes) {
+    std::byte* const part = rest_.data();
+    rest_ = rest_.subspan(static_cast<std::size_t>(bytes));
+    return part;
+  }
+
+  std::span<std::byte> rest() const { return rest_; }
+
+ private:
+  std::span<std::byte> rest_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> /*results*/) {
+  return cuda::problem_of(attrs, operands).workspace_bytes();
+}
+
+void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views) {
+  TESSERA_REQUIRE(attrs.axes.empty(),
+                  ErrorCode::kUnsupported,
+                  "a vocabulary cut over {} on a CUDA device: this version runs one rank there",
+                  attrs.axes);
+  const cuda::Problem problem = cuda::problem_of(attrs, views.in);
+  const auto* const x = views.in[0].as<const std::byte>();
+  const void* const head = views.in[1].data;
+  const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
+  const std::size_t first_gradient = attrs.loss ? 1 : 0;
+  auto* const dx = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
+  void* const dhead = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
+
+  cuda::Cutter workspace(views.workspace);
+  auto* const logits = reinterpret_cast<float*>(workspace.take(problem.logits_bytes()));
+  std::byte* const rounded = workspace.take(problem.gradient_bytes());
+  void* const dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(rounded) : logits;
+  auto* const row_loss = reinterpret_cast<double*>(workspace.take(problem.loss_bytes()));
+
+  const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
+  const auto multiply = [&](const cuda::Gemm& gemm, const cuda::GemmOperands& operands) {
+    context.gemms().run(context.stream(), gemm, operands, workspace.rest());
+  };
+  for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
+    const std::int64_t m = std::min(problem.chunk, problem.rows - row);
+    const std::byte* const x_chunk = x + row * problem.pitch * element;
+    multiply(problem.logits(m), {.a = x_chunk, .b = head, .c = logits});
+    const cuda::Softmax task = {.logits = logits,
+                                .labels = labels + row,
+                                .first_row = row,
+                                .vocab = problem.vocab,
+                                .counts = problem.counts,
+                                .seed = views.in[3].as<const float>(),
+                                .row_loss = attrs.loss ? row_loss + row : nullptr,
+                                .gradient = attrs.gradients ? dlogits : nullptr,
+                                .fault = context.fault()};
+    cuda::with_type(problem.dtype, [&](auto type) {
+      cuda::launch(context,
+                   "cross_entropy",
+                   cuda::blocks_of_rows(context, m),
+                   cuda::softmax_rows<decltype(type)>,
+                   task,
+                   m);
+    });
+    if (attrs.gradients) {
+      multiply(problem.hidden_gradient(m),
+               {.a = dlogits, .b = head, .c = dx + row * problem.channels * element});
+    }
+    if (dhead != nullptr) {
+      multiply(problem.head_gradient(m, attrs.accumulate || row > 0),
+               {.a = dlogits, .b = x_chunk, .c = dhead});
+    }
+  }
+  if (attrs.loss) {
+    cuda::launch(context,
+                 "cross_entropy",
+                 1,
+                 cuda::sum_losses,
+                 row_loss,
+                 problem.rows,
+                 views.out[0].as<float>());
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+#include "tessera/backend/cuda/context.h"
+#include "tessera/backend/cuda/gemm.h"
+#include "tessera/ops/matmul/matmul.h"
+
+namespace tessera {
+namespace {
+
+// The dims that come second in memory flatten into columns, the others into rows.
+cuda::Gemm gemm_of(const MatmulAttrs& attrs, const View& a, const View& b, const View& c) {
+  const auto contract = static_cast<std::int32_t>(attrs.contract);
+  const std::int32_t num_m = a.num_dims - contract;
+  const std::int32_t num_n = b.num_dims - contract;
+  const View::Rows rows_a = a.rows(attrs.transpose_a ? num_m : contract);
+  const View::Rows rows_b = b.rows(attrs.transpose_b ? contract : num_n);
+  const View::Rows rows_c = c.rows(num_n);
+  return {.m = rows_c.count,
+          .n = rows_c.width,
+          .k = attrs.transpose_a ? rows_a.count : rows_a.width,
+          .transpose_a = attrs.transpose_a,
+          .transpose_b = attrs.transpose_b,
+          .pitch_a = rows_a.stride,
+          .pitch_b = rows_b.stride,
+          .pitch_c = rows_c.stride,
+          .input = a.dtype,
+          .output = c.dtype,
+          .accumulate = attrs.accumulate};
+}
+
+}  // namespace
+
+std::int64_t cuda_workspace_bytes(const MatmulAttrs& /*attrs*/,
+                                  std::span<const View> /*operands*/,
+                                  std::span<const View> /*results*/) {
+  return cuda::kGemmWorkspaceBytes;
+}
+
+void run(const MatmulAttrs& attrs, cuda::Context& context, const Views& views) {
+  context.gemms().run(context.stream(),
+                      gemm_of(attrs, views.in[0], views.in[1], views.out[0]),
+                      {.a = views.in[0].data, .b = views.in[1].data, .c = views.out[0].data},
+                      views.workspace);
+}
+
+}  // namespace tessera
