@@ -113,48 +113,63 @@ struct Forward {
   float scale;
 };
 
+// A softmax that is built up over blocks of keys, and one channel of what it weighs.
+struct Running {
+  float shift = -INFINITY;  // the largest score so far
+  float total = 0.0F;       // of exp(score - shift)
+  float output = 0.0F;      // of channel threadIdx.x
+};
+
+// Takes kThreads keys from `first` on into a query's softmax; thread i has the score of key first +
+// i. All threads of a block call it.
+template <class T>
+__device__ void take_keys(
+    const Forward<T>& task, const Query& query, std::int64_t first, float score, Running& running) {
+  __shared__ float weights[kThreads];
+  const float largest = fmaxf(running.shift, block_max(score));
+  if (largest == -INFINITY) {
+    return;  // nothing is seen yet; the same on all threads
+  }
+  const float weight = expf(score - largest);
+  const float kept = expf(running.shift - largest);
+  weights[threadIdx.x] = weight;
+  running.total = running.total * kept + block_sum(weight);
+  running.shift = largest;
+  if (threadIdx.x < task.shape.channels) {
+    const std::int64_t group = query.head / task.shape.group();
+    running.output *= kept;
+    for (std::int64_t j = 0; j < kThreads && first + j < task.shape.keys; ++j) {
+      const T* const v = task.v.at(query.batch, first + j, group);
+      running.output = fmaf(weights[j], widen(v[threadIdx.x]), running.output);
+    }
+  }
+  __syncthreads();
+}
+
 template <class T>
 __global__ void attend(Forward<T> task) {
   const Shape& shape = task.shape;
-  __shared__ float weights[kThreads];
   const std::int64_t count = shape.batch * shape.heads * shape.queries;
   for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
     const Query query = Query::of(number, shape);
     const std::int64_t group = query.head / shape.group();
     const T* const q = task.q.at(query.batch, query.token, query.head);
-    float shift = -INFINITY;  // the largest score so far
-    float total = 0.0F;       // of exp(score - shift)
-    float output = 0.0F;      // of channel threadIdx.x
+    Running running;
     for (std::int64_t first = 0; first < shape.keys; first += kThreads) {
       const std::int64_t key = first + threadIdx.x;
       float score = -INFINITY;
       if (key < shape.keys && sees(task.mask, shape, query.batch, query.token, key)) {
         score = task.scale * dot(q, task.k.at(query.batch, key, group), shape.channels);
       }
-      const float largest = fmaxf(shift, block_max(score));
-      if (largest == -INFINITY) {
-        continue;  // nothing is seen yet; the same on all threads
-      }
-      const float weight = expf(score - largest);
-      const float kept = expf(shift - largest);
-      weights[threadIdx.x] = weight;
-      total = total * kept + block_sum(weight);
-      shift = largest;
-      if (threadIdx.x < shape.channels) {
-        output *= kept;
-        for (std::int64_t j = 0; j < kThreads && first + j < shape.keys; ++j) {
-          const T* const v = task.v.at(query.batch, first + j, group);
-          output = fmaf(weights[j], widen(v[threadIdx.x]), output);
-        }
-      }
-      __syncthreads();
+      take_keys(task, query, first, score, running);
     }
+    const bool seen = running.total > 0.0F;
     if (threadIdx.x < shape.channels) {
       task.o.at(query.batch, query.token, query.head)[threadIdx.x] =
-          narrow<T>(total > 0.0F ? output / total : 0.0F);
+          narrow<T>(seen ? running.output / running.total : 0.0F);
     }
     if (threadIdx.x == 0) {
-      task.lse[number] = total > 0.0F ? shift + logf(total) : -INFINITY;
+      task.lse[number] = seen ? running.shift + logf(running.total) : -INFINITY;
     }
   }
 }

@@ -94,6 +94,45 @@ struct Softmax {
   Fault* fault;
 };
 
+// What a block knows of its row's softmax.
+struct RowSums {
+  float largest;
+  double total;  // of exp(logit - largest)
+};
+
+__device__ RowSums sums_of_row(const float* logits, std::int64_t counts) {
+  float largest = -INFINITY;
+  for (std::int64_t i = threadIdx.x; i < counts; i += kThreads) {
+    largest = fmaxf(largest, logits[i]);
+  }
+  largest = block_max(largest);
+  double partial = 0.0;
+  for (std::int64_t i = threadIdx.x; i < counts; i += kThreads) {
+    partial += static_cast<double>(expf(logits[i] - largest));
+  }
+  return {.largest = largest, .total = block_sum(partial)};
+}
+
+// The gradient of a row's loss for its logits; gradient may be the logits. An ignored row's is 0.
+template <class T>
+__device__ void write_gradient(const Softmax& task,
+                               const float* logits,
+                               std::int32_t label,
+                               const RowSums& sums,
+                               T* gradient) {
+  if (label < 0) {
+    for (std::int64_t i = threadIdx.x; i < task.vocab; i += kThreads) {
+      gradient[i] = narrow<T>(0.0F);
+    }
+    return;
+  }
+  const float factor = *task.seed / static_cast<float>(sums.total);
+  for (std::int64_t i = threadIdx.x; i < task.vocab; i += kThreads) {
+    const float share = i < task.counts ? factor * expf(logits[i] - sums.largest) : 0.0F;
+    gradient[i] = narrow<T>(i == label ? share - *task.seed : share);
+  }
+}
+
 // A block takes a row. A thread overwrites only logits that it alone still reads: all others of the
 // row are done with them at the last barrier.
 template <class T>
@@ -105,30 +144,15 @@ __global__ void softmax_rows(Softmax task, std::int64_t rows) {
       report(task.fault, FaultKind::kLabel, label, task.first_row + row, task.counts);
       label = -1;
     }
-    float largest = -INFINITY;
-    for (std::int64_t i = threadIdx.x; i < task.counts; i += kThreads) {
-      largest = fmaxf(largest, logits[i]);
-    }
-    const float shift = block_max(largest);
-    double partial = 0.0;
-    for (std::int64_t i = threadIdx.x; i < task.counts; i += kThreads) {
-      partial += static_cast<double>(expf(logits[i] - shift));
-    }
-    const double total = block_sum(partial);
-    const float of_label = label < 0 ? 0.0F : logits[label];
+    const RowSums sums = sums_of_row(logits, task.counts);
+    const double of_label = label < 0 ? 0.0 : static_cast<double>(logits[label]);
     __syncthreads();
     if (threadIdx.x == 0 && task.row_loss != nullptr) {
-      const double loss = log(total) + (static_cast<double>(shift) - static_cast<double>(of_label));
+      const double loss = log(sums.total) + (static_cast<double>(sums.largest) - of_label);
       task.row_loss[row] = label < 0 ? 0.0 : loss;
     }
     if (task.gradient != nullptr) {
-      T* const gradient = static_cast<T*>(task.gradient) + row * task.vocab;
-      const float factor = label < 0 ? 0.0F : *task.seed / static_cast<float>(total);
-      for (std::int64_t i = threadIdx.x; i < task.vocab; i += kThreads) {
-        const bool counted = label >= 0 && i < task.counts;
-        const float share = counted ? factor * expf(logits[i] - shift) : 0.0F;
-        gradient[i] = narrow<T>(i == label ? share - *task.seed : share);
-      }
+      write_gradient(task, logits, label, sums, static_cast<T*>(task.gradient) + row * task.vocab);
     }
   }
 }

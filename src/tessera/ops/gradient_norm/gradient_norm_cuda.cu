@@ -8,7 +8,8 @@ namespace tessera {
 namespace cuda {
 namespace {
 
-using Word = unsigned long long;  // of the accumulator, as atomicAdd() takes it
+// A word of the accumulator, as atomicAdd() takes it.
+using Word = unsigned long long;  // NOLINT(google-runtime-int)
 
 constexpr int kSquaresBlock = 256;  // elements that are summed in f64
 constexpr int kPartials = 16;       // partial sum l of them holds elements l, l + 16, ...

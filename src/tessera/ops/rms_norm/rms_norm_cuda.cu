@@ -9,6 +9,13 @@ namespace tessera {
 namespace cuda {
 namespace {
 
+// A thread's packs of a row: one of every kThreads.
+constexpr std::int64_t kColumnStep = std::int64_t{kThreads} * kPack;
+
+__device__ std::int64_t first_column() {
+  return std::int64_t{threadIdx.x} * kPack;
+}
+
 template <class T>
 struct Normalize {
   Matrix<const T> x;
@@ -36,7 +43,7 @@ template <bool kAligned, bool kResidual, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     float squares = 0.0F;
-    for (std::int64_t c = threadIdx.x * kPack; c < width; c += kThreads * kPack) {
+    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
       const Floats<kPack> values = task.template hidden<kAligned, kResidual>(row, c, width - c);
       for (int i = 0; i < kPack; ++i) {
         squares += values.at[i] * values.at[i];
@@ -47,7 +54,7 @@ __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_
     if (threadIdx.x == 0) {
       task.rstd[row] = factor;
     }
-    for (std::int64_t c = threadIdx.x * kPack; c < width; c += kThreads * kPack) {
+    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
       const Floats<kPack> values = task.template hidden<kAligned, kResidual>(row, c, width - c);
       Floats<kPack> result = load_pack<kAligned>(task.gain + c, width - c);
       for (int i = 0; i < kPack; ++i) {
@@ -75,7 +82,7 @@ template <bool kAligned, bool kResidual, class T>
 __global__ void backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     float partial = 0.0F;
-    for (std::int64_t c = threadIdx.x * kPack; c < width; c += kThreads * kPack) {
+    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
       const Floats<kPack> dy = load_pack<kAligned>(task.dy.at(row, c), width - c);
       const Floats<kPack> x = load_pack<kAligned>(task.x.at(row, c), width - c);
       const Floats<kPack> gain = load_pack<kAligned>(task.gain + c, width - c);
@@ -87,7 +94,7 @@ __global__ void backward_rows(Backward<T> task, std::int64_t rows, std::int64_t 
     const double root = factor;
     const double slope = root * root * root * static_cast<double>(block_sum(partial));
     const auto pull = static_cast<float>(slope / static_cast<double>(width));
-    for (std::int64_t c = threadIdx.x * kPack; c < width; c += kThreads * kPack) {
+    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
       const Floats<kPack> dy = load_pack<kAligned>(task.dy.at(row, c), width - c);
       const Floats<kPack> x = load_pack<kAligned>(task.x.at(row, c), width - c);
       const Floats<kPack> gain = load_pack<kAligned>(task.gain + c, width - c);
