@@ -1,5 +1,5 @@
 // What placements of training state, and overlap, are worth where levels differ as on Frontier: 8
-// ranks of a small model on this machine. Collectives are slowed down to a sixth of the levels of
+// ranks of a small model on this machine. Collectives are slowed down to a twelfth of the levels of
 // configs/clusters/virtual-8.toml, and products to a slow device, so that what is measured is not
 // how the ranks share the machine's cores. For each placement: a step in order and overlapped, its
 // computation alone, its collectives alone, and what the computation waited for them in the
@@ -59,21 +59,21 @@ Row measure(RankRun run) {
 }
 
 void run_placements(std::int64_t steps) {
-  constexpr double kSlower = 6;
+  constexpr double kSlower = 12;
   Cluster cluster =
       load_cluster(std::filesystem::path(TESSERA_SOURCE_DIR) / "configs/clusters/virtual-8.toml");
   for (Level& level : cluster.levels) {
     level.bandwidth /= kSlower;
   }
   RankRun run{
-      .model = {.dim = 192, .layers = 12, .heads = 4, .kv_heads = 4, .ffn = 384, .vocab = 512},
+      .model = {.dim = 192, .layers = 6, .heads = 4, .kv_heads = 4, .ffn = 384, .vocab = 512},
       .mesh = make_mesh(cluster, {.data = 8}),
-      .microbatches = 4,
-      .global_batch = 32,
+      .microbatches = 8,
+      .global_batch = 64,
       .sequence_length = 64,
       .steps = steps,
       .throttle = cluster.levels,
-      .device_flops = 4e9};
+      .device_flops = 2e9};
   std::printf(
       "8 ranks, %ld microbatches, levels of %s; milliseconds a step\n"
       "  %-8s %9s %11s %12s %12s %8s %22s\n",
@@ -101,7 +101,7 @@ void run_placements(std::int64_t steps) {
 }
 
 void run_benchmark(std::span<char*> arguments) {
-  std::int64_t steps = 8;
+  std::int64_t steps = 5;
   for (const std::string_view argument : arguments.subspan(1)) {
     if (argument.starts_with("--steps=")) {
       steps = std::max(2, std::atoi(argument.data() + std::string_view("--steps=").size()));

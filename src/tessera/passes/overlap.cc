@@ -76,6 +76,7 @@ class Overlapping {
     program_.streams = {"compute", "comm"};
     add_first_forward();
     collect_code();
+    reduce_in_backward();
     for (Code& code : code_) {
       find_blocks(code);
     }
@@ -104,12 +105,10 @@ class Overlapping {
     for (Segment& segment : program_.segments) {
       std::vector<const TensorRef*> reduced;
       for (Instruction& instruction : segment.instructions) {
-        const bool reduces = instruction.op->get_if<ReduceSlicesAttrs>() != nullptr &&
-                             segment.action != Action::kUpdate;
-        if (reduces) {
+        if (reduces(instruction)) {
           reduced.push_back(&instruction.results[0]);
         }
-        if (reduces || instruction.op->get_if<GatherSlicesAttrs>() != nullptr ||
+        if (reduces(instruction) || instruction.op->get_if<GatherSlicesAttrs>() != nullptr ||
             accumulates(instruction, reduced)) {
           instruction.stream = kComm;
           any = true;
@@ -117,6 +116,11 @@ class Overlapping {
       }
     }
     return any;
+  }
+
+  static bool reduces(const Instruction& instruction) {
+    return instruction.op->get_if<ReduceSlicesAttrs>() != nullptr ||
+           instruction.op->get_if<AllReduceSlicesAttrs>() != nullptr;
   }
 
   bool accumulates(const Instruction& instruction,
@@ -172,6 +176,41 @@ class Overlapping {
         }
       }
     }
+  }
+
+  // The reductions of whole gradients need not wait for the step's end: each goes right behind what
+  // finishes its gradient, which is done in the last microbatch.
+  void reduce_in_backward() {
+    const Code& backward = code_of(Action::kBackward);
+    const Code& update = code_of(Action::kUpdate);
+    for (std::int32_t i = 0; i < update.size();) {
+      const auto finished = reduces(update[i]) ? last_conflict(backward, update[i]) : std::nullopt;
+      if (!finished || last_conflict(update, update[i], i)) {
+        ++i;
+        continue;
+      }
+      Instruction reduction = update[i];
+      reduction.only_last = program_.num_microbatches > 1;
+      reduction.layer = backward[*finished].layer;
+      for (Segment* segment : update.variants) {
+        segment->instructions.erase(segment->instructions.begin() + i);
+      }
+      for (Segment* segment : backward.variants) {
+        segment->instructions.insert(segment->instructions.begin() + *finished + 1, reduction);
+      }
+    }
+  }
+
+  // The last place before `end` that may not run beside `by`.
+  static std::optional<std::int32_t> last_conflict(const Code& code,
+                                                   const Instruction& by,
+                                                   std::optional<std::int32_t> end = {}) {
+    for (std::int32_t i = end.value_or(code.size()); i-- > 0;) {
+      if (conflict(code[i], by)) {
+        return i;
+      }
+    }
+    return std::nullopt;
   }
 
   // Blocks of computation; what runs on the comm stream belongs to the computation before it.

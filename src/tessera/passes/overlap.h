@@ -14,7 +14,8 @@ namespace tessera {
 // A block is a stretch of instructions of one layer; in the update, one up to the next gather. A
 // gather is issued where the block begins that is `layers` before the one that reads it, but not
 // before its operands are there: those of the backward's first blocks in the forward's last ones,
-// all others in their own segment. Nothing of a block's collectives goes on
+// all others in their own segment. What the update reduces goes to where backward finishes the
+// gradient, in the last microbatch. Nothing of a block's collectives goes on
 // when the computation begins the block `layers` + 1 after it: that is the window of memory, the
 // parameters of `layers` blocks more and the gradients of `layers` + 1. The reductions of the last
 // blocks of a microbatch go on while the next one's first `layers` + 1 blocks compute.

@@ -10,6 +10,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/graph.h"
 #include "tessera/passes/lower.h"
+#include "tessera/program/step_traffic.h"
 
 namespace tessera {
 namespace {
@@ -40,7 +41,7 @@ std::string summary(const Program& program) {
       for (const EventId event : instruction.signals) {
         text += format(" signal {}", event.index);
       }
-      text += "\n";
+      text += instruction.only_last ? " only_last\n" : "\n";
     }
   }
   for (const Buffer& buffer : program.buffers) {
@@ -181,6 +182,52 @@ TEST(Overlap, AWiderWindowGathersEarlierAndWaitsLater) {
   EXPECT_THAT(text, HasSubstr("  compute: %12 = matmul(%10, %11) wait 5 wait 10\n"));
   EXPECT_THAT(text, HasSubstr("update\n  compute: w0 = add(w0, g0) wait 10\n"));
   EXPECT_THAT(text, HasSubstr("%13 1.0 to 0.6\n"));
+}
+
+// Two layers, whose gradients are added up whole and reduced by the update.
+constexpr std::string_view kReducedOnce = R"(graph "once" {
+  %0: f32[batch=4, embed=16] = input "x"
+  %1: f32[embed=16, embed=16] = parameter "w0" normal(0, 1, 0)
+  %2: f32[embed=16, embed=16] = parameter "w1" normal(0, 1, 0)
+  %3: f32[embed=16, embed=16] = gradient "g0"
+  %4: f32[embed=16, embed=16] = gradient "g1"
+  %5: f32[batch=4, embed=16] = matmul(%0, %1) @forward layer 0
+  %6: f32[batch=4, embed=16] = matmul(%5, %2) @forward layer 1
+  %7: f32[embed=16, embed=16] = matmul {transpose_a=true}(%5, %6) @weight_gradient layer 1
+  %8: f32[embed=16, embed=16] = add(%4, %7) @weight_gradient layer 1
+  %9: f32[batch=4, embed=16] = matmul {transpose_b=true}(%6, %2) @backward layer 1
+  %10: f32[embed=16, embed=16] = matmul {transpose_a=true}(%0, %9) @weight_gradient layer 0
+  %11: f32[embed=16, embed=16] = add(%3, %10) @weight_gradient layer 0
+  %12: f32[embed=16, embed=16] = all_reduce_slices {axes="data=2"}(%11) @update
+  %13: f32[embed=16, embed=16] = all_reduce_slices {axes="data=2"}(%8) @update
+  %14: f32[embed=16, embed=16] = add(%1, %12) @update
+  %15: f32[embed=16, embed=16] = add(%2, %13) @update
+  update %3 = %11
+  update %4 = %8
+  update %1 = %14
+  update %2 = %15
+}
+)";
+
+TEST(Overlap, ReducesWholeGradientsInTheLastBackward) {
+  const Program program = overlapped(kReducedOnce, 3);
+  EXPECT_THAT(summary(program), HasSubstr(R"(backward
+  compute: %7 = matmul(%5, %6)
+  compute: g1 = add(g1, %7) signal 0
+  comm: %13 = all_reduce_slices(g1) wait 0 only_last
+  compute: %9 = matmul(%6, w1)
+  compute: %10 = matmul(x, %9)
+  compute: g0 = add(g0, %10) signal 1
+  comm: %12 = all_reduce_slices(g0) wait 1 signal 2 only_last
+backward_first
+)"));
+  EXPECT_THAT(summary(program), HasSubstr(R"(update
+  compute: w0 = add(w0, %12) wait 2
+  compute: w1 = add(w1, %13)
+)"));
+  const Traffic three = step_traffic(program);
+  EXPECT_EQ(three, step_traffic(overlapped(kReducedOnce, 2)));
+  EXPECT_FALSE(three.empty());
 }
 
 TEST(Overlap, LeavesAProgramWithoutStateOnTheWireAsItIs) {

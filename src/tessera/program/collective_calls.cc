@@ -79,6 +79,17 @@ class Walk {
         merge(ended, found->second);
       }
     }
+    if (program_.runs(instruction, call)) {
+      add_collectives(call, index, instruction);
+    }
+    for (const EventId event : instruction.signals) {
+      events_[event] = ended;
+    }
+  }
+
+  void add_collectives(const Call& call, std::size_t index, const Instruction& instruction) {
+    const std::size_t stream = instruction.stream.at();
+    Ended& ended = ended_.at(stream);
     TensorTypes operands;
     std::string names;
     for (const TensorRef& operand : instruction.operands) {
@@ -103,9 +114,6 @@ class Walk {
                              info(*instruction.op).name)});
         ++ended[stream];
       }
-    }
-    for (const EventId event : instruction.signals) {
-      events_[event] = ended;
     }
   }
 

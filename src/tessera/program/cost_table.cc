@@ -23,6 +23,9 @@ std::vector<CostRow> cost_by_op(const Program& program) {
   std::map<std::string, CostRow> rows;
   for (const Call& call : program.calls) {
     for (const Instruction& instruction : program[call.segment].instructions) {
+      if (!program.runs(instruction, call)) {
+        continue;
+      }
       TensorTypes operands;
       for (const TensorRef& operand : instruction.operands) {
         operands.push_back(operand.type);

@@ -63,6 +63,7 @@ std::string instruction_text(const Instruction& instruction) {
   for (const EventId event : instruction.signals) {
     text += format(" signal {}", event.index);
   }
+  text += instruction.only_last ? " only_last" : "";
   return text;
 }
 
@@ -237,6 +238,7 @@ class ProgramParser {
     while (scanner_.accept("signal")) {
       result.signals.push_back({scanner_.index()});
     }
+    result.only_last = scanner_.accept("only_last");
     return result;
   }
 

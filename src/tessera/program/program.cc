@@ -148,7 +148,7 @@ namespace {
 bool equal_instructions(const Instruction& a, const Instruction& b) {
   return equal(*a.op, *b.op) && a.operands == b.operands && a.results == b.results &&
          a.workspace == b.workspace && a.stream == b.stream && a.layer == b.layer &&
-         a.waits == b.waits && a.signals == b.signals;
+         a.waits == b.waits && a.signals == b.signals && a.only_last == b.only_last;
 }
 
 bool equal_segments(const Segment& a, const Segment& b) {
@@ -161,6 +161,11 @@ bool equal_segments(const Segment& a, const Segment& b) {
 }
 
 }  // namespace
+
+std::int64_t Program::num_runs(SegmentId segment, const Instruction& instruction) const {
+  return std::ranges::count_if(
+      calls, [&](const Call& call) { return call.segment == segment && runs(instruction, call); });
+}
 
 bool equal(const Program& a, const Program& b) {
   return a.name == b.name && a.streams == b.streams && a.buffers == b.buffers &&

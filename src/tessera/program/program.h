@@ -95,6 +95,8 @@ struct Instruction {
   std::int32_t layer = -1;            // of the model; -1 outside the layers
   std::vector<EventId> waits = {};    // events that must have happened before it starts
   std::vector<EventId> signals = {};  // events that its end makes happen
+  // Does its work in the last microbatch alone; in the others it only waits and signals.
+  bool only_last = false;
 };
 
 // What a segment does in a microbatch (or, update, in a step).
@@ -146,6 +148,14 @@ struct Program {
   const Buffer& operator[](BufferId id) const { return buffers[id.at()]; }
 
   const Segment& operator[](SegmentId id) const { return segments[id.at()]; }
+
+  // Whether `instruction` does its work in `call`.
+  bool runs(const Instruction& instruction, const Call& call) const {
+    return !instruction.only_last || call.microbatch + 1 == num_microbatches;
+  }
+
+  // In how many calls of a step `instruction` of `segment` does its work.
+  std::int64_t num_runs(SegmentId segment, const Instruction& instruction) const;
 };
 
 // The binding called `binding_name`. Errors: kInternal if there is none.

@@ -179,6 +179,7 @@ class RandomProgram {
     }
     repeat(2, [&] { result.waits.push_back({small(50)}); });
     repeat(2, [&] { result.signals.push_back({small(50)}); });
+    result.only_last = flip();
     return result;
   }
 
@@ -243,6 +244,7 @@ TEST(ProgramText, ChangedProgramsDiffer) {
   EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].waits.push_back({77}); }));
   EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].signals.push_back({77}); }));
   EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].workspace = {777}; }));
+  EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].only_last ^= true; }));
   EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].instructions[0].results[0].offset; }));
   EXPECT_TRUE(changed([](Program& p) {
     p.segments[0].instructions[0].op = make_custom_op(LabelAttrs{.label = "new"});

@@ -214,19 +214,26 @@ class ProgramVerifier {
       merge(clock, found->second);
     }
     ++clock[instruction.stream.at()];
+    if (program_.runs(instruction, call)) {
+      use_buffers(call, here, instruction);
+    }
+    for (const EventId event : instruction.signals) {
+      events_[event] = clock;
+    }
+  }
+
+  void use_buffers(const Call& call, Place here, const Instruction& instruction) {
+    const std::size_t stream = instruction.stream.at();
     for (const TensorRef& operand : instruction.operands) {
       read(call, here, instruction, operand);
     }
     if (instruction.workspace.valid()) {
       Life& life = life_of(call, here, instruction.workspace);
       check_bytes_are_free(life, instruction, instruction.workspace);
-      life.last_write[instruction.stream.at()] = clock[instruction.stream.at()];
+      life.last_write[stream] = clocks_[stream][stream];
     }
     for (const TensorRef& result : instruction.results) {
       write(call, here, instruction, result);
-    }
-    for (const EventId event : instruction.signals) {
-      events_[event] = clock;
     }
   }
 

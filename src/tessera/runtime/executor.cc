@@ -222,6 +222,9 @@ void Executor::run_instruction(const Item& item) {
 }
 
 void Executor::execute(const Call& call, const Bound& bound) {
+  if (!program_.runs(*bound.instruction, call)) {
+    return;
+  }
   for (std::uint32_t i = 0; i < bound.num_moving; ++i) {
     const Moving& moving = moving_[bound.first_moving + i];
     views_[moving.view].data = moving.first + call.instance * moving.stride;

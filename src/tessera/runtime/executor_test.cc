@@ -295,6 +295,23 @@ TEST(Executor, WaitsForTheOtherStream) {
   EXPECT_EQ(backend.ended_before[3], 4U);
 }
 
+// The wait for c is met in microbatch 0, where c does not run.
+TEST(Executor, RunsWhatIsOfTheLastMicrobatchThereAlone) {
+  std::string text(kTwoStreams);
+  const std::size_t at = text.find(" signal 1\n");
+  ASSERT_NE(at, std::string::npos);
+  text.insert(at + std::string_view(" signal 1").size(), " only_last");
+  const Program program = parse_program(text);
+  StreamBackend backend;
+  Executor executor(program, backend);
+  executor.run_step();
+  EXPECT_EQ(backend.runs_of[0], 4U);
+  EXPECT_EQ(backend.runs_of[1], 3U);
+  ASSERT_EQ(backend.ended_before.size(), 4U);
+  EXPECT_EQ(backend.ended_before[1], 1U);
+  EXPECT_EQ(backend.ended_before[3], 3U);
+}
+
 TEST(Executor, AnErrorOfTheOtherStreamComesOutAtTheWait) {
   const Program program = parse_program(kTwoStreams);
   StreamBackend backend;

@@ -71,10 +71,6 @@ struct CollectiveRow {
 };
 
 std::string collectives_text(const Program& program) {
-  std::vector<std::int64_t> calls(program.segments.size());
-  for (const Call& call : program.calls) {
-    ++calls[call.segment.at()];
-  }
   std::map<std::string, CollectiveRow> rows;
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
     for (const Instruction& instruction : program.segments[i].instructions) {
@@ -88,8 +84,9 @@ std::string collectives_text(const Program& program) {
                                          info(*instruction.op).name,
                                          name(use.kind),
                                          to_string(use.axes))];
-        row.count += use.count * calls[i];
-        add(row.sent, use.sent, use.count * calls[i]);
+        const std::int64_t count = use.count * program.num_runs(SegmentId::of(i), instruction);
+        row.count += count;
+        add(row.sent, use.sent, count);
       }
     }
   }

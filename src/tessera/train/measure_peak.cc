@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr std::int64_t kSize = 512;
-constexpr Seconds kBudget(0.02);
+constexpr Seconds kBudget(0.05);
 
 }  // namespace
 

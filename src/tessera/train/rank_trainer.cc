@@ -361,10 +361,10 @@ class RankTrainer {
       if (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0) {
         save(meta_, config_.checkpoint.async ? Saving::kBackground : Saving::kNow);
       }
-      if (leads() && !peak_flop_per_second_ && meta_.step < config_.train.steps &&
+      if (!peak_flop_per_second_ && meta_.step < config_.train.steps &&
           config_.run.device == "cpu") {
-        // Not before the first step, which it would keep waiting. Its products are too small to say
-        // anything of a GPU.
+        // Not before the first step, which it would keep waiting; by all ranks at once, since they
+        // share the machine. Its products are too small to say anything of a GPU.
         peak_flop_per_second_ =
             measure_peak(*backend_, config_.train.dtype) * static_cast<double>(world_.size());
       }
