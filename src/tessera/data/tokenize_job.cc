@@ -286,8 +286,7 @@ void publish(const Paths& paths, const TokenizeOptions& options) {
     std::filesystem::rename(paths.partial_bin, paths.bin);
   }
   if (std::filesystem::exists(paths.lengths, error)) {
-    const MappedFile lengths(paths.lengths);
-    write_megatron_index(options.prefix, options.type, lengths.bytes());
+    write_megatron_index(options.prefix, options.type, paths.lengths);
     std::filesystem::remove(paths.lengths);
   }
   std::filesystem::remove(paths.journal);
