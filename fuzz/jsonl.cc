@@ -13,10 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include <unistd.h>
-
 #include "tessera/base/error.h"
-#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/data/encode_files.h"
 
 namespace {
@@ -37,8 +35,8 @@ class CountingSink : public tessera::DocumentSink {
 
 std::filesystem::path fuzz_file(std::uint8_t kind) {
   constexpr std::string_view kEndings[] = {".jsonl", ".jsonl.gz", ".jsonl.zst"};
-  return std::filesystem::temp_directory_path() /
-         tessera::format("tessera-fuzz-{}{}", static_cast<int>(::getpid()), kEndings[kind % 3]);
+  static const tessera::TestDirectory kDirectory;
+  return kDirectory.path() / (std::string("input") += kEndings[kind % 3]);
 }
 
 }  // namespace

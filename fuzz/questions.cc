@@ -9,16 +9,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
-
 #include "tessera/base/error.h"
-#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 
 // NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() /
-      tessera::format("tessera-fuzz-questions-{}", static_cast<int>(::getpid()));
+  static const tessera::TestDirectory kDirectory;
+  const std::filesystem::path path = kDirectory.path() / "questions.jsonl";
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   try {

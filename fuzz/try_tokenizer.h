@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,10 +13,23 @@
 
 namespace tessera {
 
+// Whether `text` has `word` with a digit behind it.
+inline bool has_number_behind(std::string_view text, std::string_view word) {
+  for (std::size_t at = text.find(word); at != std::string_view::npos;
+       at = text.find(word, at + 1)) {
+    const std::size_t behind = at + word.size();
+    if (behind < text.size() && std::isdigit(static_cast<unsigned char>(text[behind])) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // What must hold of every tokenizer that a file is read into: it encodes any bytes, and where it
-// says so, decoding gives them back. Errors of the file are fine, anything else ends the program.
-template <class Parse>
-void try_tokenizer(std::string_view file, const Parse& parse) {
+// says so, decoding gives them back. Errors of the file are fine where they name a byte, or
+// what `names_place` takes for a place in such a file; anything else ends the program.
+template <class Parse, class NamesPlace>
+void try_tokenizer(std::string_view file, const NamesPlace& names_place, const Parse& parse) {
   constexpr std::size_t kTextBytes = 256;
   try {
     const Tokenizer tokenizer(parse(file));
@@ -29,6 +44,9 @@ void try_tokenizer(std::string_view file, const Parse& parse) {
       TESSERA_CHECK(special || !tokenizer.is_lossless() || decoded == text, "the text changed");
     }
   } catch (const Error& error) {
+    const std::string_view what = error.what();
+    TESSERA_CHECK(
+        has_number_behind(what, "byte ") || names_place(what), "no place in \"{}\"", what);
     if (error.code() == ErrorCode::kInternal) {
       throw;
     }

@@ -181,6 +181,111 @@ TEST_F(EvalTest, IsTheValidationOfTheRun) {
       found.at("nats").get<double>() / std::numbers::ln2 / static_cast<double>(text.size()));
 }
 
+// Ranks as threads: data, tensor and both, weights whole or in slices.
+std::vector<std::vector<std::string>> layouts() {
+  const std::string cluster =
+      format("--cluster.file={}/configs/clusters/virtual-4.toml", TESSERA_SOURCE_DIR);
+  return {{"--parallel.ranks=2"},
+          {"--parallel.ranks=3", "--state.preset=ddp"},
+          {"--parallel.tensor=2"},
+          {"--parallel.tensor=4", "--parallel.sequence_parallel=false"},
+          {"--parallel.data=2", "--parallel.tensor=2", "--comm.overlap=false"},
+          {"--parallel.ranks=4", "--state.preset=hsdp@pair", cluster},
+          {"--parallel.ranks=4", "--state.preset=topo", "--state.wire_param=full", cluster}};
+}
+
+TEST_F(EvalTest, LossIsTheSameUnderEveryLayout) {
+  import_model();
+  const json expected = eval({"model", "--data", golden("text.txt")});
+  const double loss = expected.at("loss");
+  for (std::vector<std::string> arguments : layouts()) {
+    const std::string name = json(arguments).dump();
+    arguments.insert(arguments.begin(), {"model", "--data", golden("text.txt")});
+    const json found = eval(arguments);
+    EXPECT_NEAR(found.at("loss").get<double>(), loss, 1e-6 * loss) << name;
+    for (const char* key : {"checkpoint", "tokens", "documents", "bytes"}) {
+      EXPECT_EQ(found.at(key), expected.at(key)) << name << ": " << key;
+    }
+  }
+}
+
+TEST_F(EvalTest, ScoresAreTheSameUnderEveryLayout) {
+  import_model();
+  const std::vector<std::string> choices = {
+      "model", "--choices", golden("choices.jsonl"), "--output", "scores.jsonl"};
+  const json expected = eval(choices);
+  const std::vector<json> expected_lines = lines_of("scores.jsonl");
+  for (const std::vector<std::string>& layout : layouts()) {
+    std::vector<std::string> arguments = choices;
+    arguments.insert(arguments.end(), layout.begin(), layout.end());
+    EXPECT_EQ(eval(arguments), expected) << json(layout).dump();
+    const std::vector<json> lines = lines_of("scores.jsonl");
+    ASSERT_EQ(lines.size(), expected_lines.size());
+    for (std::size_t q = 0; q < lines.size(); ++q) {
+      for (std::size_t e = 0; e < 4; ++e) {
+        const double value = expected_lines[q].at("log_probs")[e];
+        EXPECT_NEAR(lines[q].at("log_probs")[e].get<double>(), value, -1e-6 * value)
+            << json(layout).dump() << ": line " << q + 1 << ", ending " << e;
+      }
+    }
+  }
+}
+
+// On what ranks a model was trained is nothing to its evaluation.
+TEST_F(EvalTest, TakesAModelOfAnyLayout) {
+  const Outcome outcome = train("run", {"--parallel.ranks=4", "--parallel.tensor=2"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json one = eval({"run", "--data", "corpus.txt"});
+  const json two = eval({"run", "--data", "corpus.txt", "--parallel.ranks=2"});
+  EXPECT_NEAR(two.at("nats").get<double>(),
+              one.at("nats").get<double>(),
+              1e-6 * one.at("nats").get<double>());
+}
+
+// Processes compute the bits of threads, and one of them speaks.
+TEST_F(EvalTest, RunsUnderMpirun) {
+  if (!has_open_mpi()) {
+    GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
+  }
+  import_model();
+  const std::string data = "eval model --json --data " + golden("text.txt");
+  const Outcome outcome = shell(mpirun("-n 2", data));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out, nullptr, false),
+            eval({"model", "--data", golden("text.txt"), "--parallel.ranks=2"}));
+  const Outcome tensor = shell(mpirun("-n 2", data + " --parallel.tensor=2"));
+  EXPECT_EQ(json::parse(tensor.out, nullptr, false),
+            eval({"model", "--data", golden("text.txt"), "--parallel.tensor=2"}));
+  const Outcome scores = shell(
+      mpirun("-n 2", "eval model --output=scores.jsonl --choices=" + golden("choices.jsonl")));
+  ASSERT_EQ(scores.code, 0) << scores.err;
+  EXPECT_THAT(scores.out, HasSubstr("questions: 13; with a label: 12\nacc: 0.3333 (4 of 12)\n"));
+  EXPECT_EQ(lines_of("scores.jsonl").size(), 13);
+  const Outcome refused = shell(mpirun("-n 2", data + " --parallel.ranks=4"));
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err,
+              HasSubstr("parallel.ranks: found 4, but the launcher started 2 processes: start 4"));
+  const Outcome missing = shell(mpirun("-n 2", "eval model --data=nothing.txt"));
+  EXPECT_NE(missing.code, 0);
+  EXPECT_THAT(missing.err, HasSubstr("nothing.txt"));
+}
+
+TEST_F(EvalTest, RefusesLayoutsThatDoNotFit) {
+  import_model();
+  const auto error = [&](const std::string& override) {
+    return error_of({"model", "--data", golden("text.txt"), override}, 2);
+  };
+  EXPECT_THAT(error("--parallel.tensor=3"),
+              HasSubstr("--parallel.tensor=3: parallel.tensor: found 3, expected a divisor of "
+                        "model.heads = 4"));
+  EXPECT_THAT(error("--train.steps=3"),
+              HasSubstr("--train.steps=3: expected a key that says on what ranks the evaluation "
+                        "runs"));
+  EXPECT_THAT(error("--parallel.rnks=3"), HasSubstr("did you mean \"ranks\"?"));
+  EXPECT_THAT(error("--jsn"), HasSubstr("--jsn: expected --section.key=value"));
+  EXPECT_THAT(error("--cluster.file=none.toml"), HasSubstr("none.toml"));
+}
+
 TEST_F(EvalTest, SaysWhatIsWrong) {
   import_model();
   EXPECT_THAT(error_of({"model"}, 2), HasSubstr("--data"));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -298,21 +299,14 @@ TEST_F(RanksTest, AnErrorOfOneRankEndsTheRun) {
 class MpiTest : public RanksTest {
  protected:
   void SetUp() override {
-    if (shell("command -v mpirun.openmpi && test -e \"${tessera%/*}/libtessera_openmpi.so\"")
-            .code != 0) {
+    if (!has_open_mpi()) {
       GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
     }
   }
 
-  // `mpirun OPTIONS tessera train run.toml OVERRIDES` as a line of the shell. In a build with the
-  // address sanitizer, what MPI does not free is not ours.
+  // `mpirun OPTIONS tessera train run.toml OVERRIDES` as a line of the shell.
   static std::string mpirun(const std::string& options, const std::string& overrides) {
-    return format(
-        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-        "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout 120 mpirun.openmpi "
-        "--oversubscribe {} $tessera train run.toml {}",
-        options,
-        overrides);
+    return TrainingTest::mpirun(options, "train run.toml " + overrides);
   }
 
   // Runs it, sends a signal to rank 1 once a step has ended, and says how the launch ended.
@@ -392,6 +386,8 @@ TEST_F(MpiTest, ARankThatHangsEndsTheRun) {
 // A thread that hangs cannot be ended: the process goes, after its records are written.
 TEST_F(RanksTest, AThreadThatHangsEndsTheRun) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
+  // The process that ends so has a directory of its own, which it leaves: in this one.
+  ::setenv("TMPDIR", path(".").c_str(), 1);
   const auto hang = [&] {
     std::filesystem::current_path(path("."));
     const std::vector<std::string> overrides = {
@@ -406,6 +402,7 @@ TEST_F(RanksTest, AThreadThatHangsEndsTheRun) {
   EXPECT_EXIT(hang(),
               testing::ExitedWithCode(5),
               "no answer within 3 s; arrived: rank 0; missing: rank 1 .*segment.*instruction");
+  ::unsetenv("TMPDIR");
 }
 
 }  // namespace

@@ -116,6 +116,20 @@ Outcome TrainingTest::shell(const std::string& line) const {
       .finish();
 }
 
+bool TrainingTest::has_open_mpi() const {
+  return shell("command -v mpirun.openmpi && test -e \"${tessera%/*}/libtessera_openmpi.so\"")
+             .code == 0;
+}
+
+std::string TrainingTest::mpirun(const std::string& options, const std::string& command) {
+  return format(
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+      "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout 120 mpirun.openmpi "
+      "--oversubscribe {} $tessera {}",
+      options,
+      command);
+}
+
 Outcome TrainingTest::train(const std::string& run, std::vector<std::string> overrides) const {
   return tessera(train_arguments(run, std::move(overrides)));
 }

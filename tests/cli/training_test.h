@@ -29,6 +29,13 @@ class TrainingTest : public testing::Test {
   // A line of /bin/sh there, in which "$tessera" is the program.
   Outcome shell(const std::string& line) const;
 
+  // Whether processes of Open MPI can be ranks here.
+  bool has_open_mpi() const;
+
+  // `mpirun OPTIONS tessera COMMAND` as a line for shell(). In a build with the address sanitizer,
+  // what MPI does not free is not ours.
+  static std::string mpirun(const std::string& options, const std::string& command);
+
   // `tessera train run.toml --run.dir=RUN OVERRIDES`.
   Outcome train(const std::string& run, std::vector<std::string> overrides = {}) const;
 

@@ -2,6 +2,9 @@
 // checkpoint and as the start of another run.
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -13,6 +16,8 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/half.h"
+#include "tessera/checkpoint/safetensors.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -63,6 +68,32 @@ decay_ratio = 0.0
     return nlohmann::json::parse(metrics(run).at(step)).at("loss");
   }
 
+  // The weights of `directory` are those of `wide` in f32, each rounded once.
+  void expect_rounded(const std::string& directory, const std::string& wide) const {
+    const SafetensorsFile narrow(path(directory) / "model.safetensors");
+    const SafetensorsFile full(path(wide) / "model.safetensors");
+    ASSERT_THAT(narrow.tensors(), SizeIs(full.tensors().size()));
+    const auto config = nlohmann::json::parse(read_file(path(directory) / "config.json"));
+    const DType dtype = directory == "f16" ? DType::kF16 : DType::kBF16;
+    EXPECT_EQ(config.at("torch_dtype"), dtype == DType::kF16 ? "float16" : "bfloat16");
+    for (const SafetensorsTensor& tensor : narrow.tensors()) {
+      ASSERT_EQ(tensor.dtype, dtype);
+      const SafetensorsTensor* const source = full.find(tensor.name);
+      ASSERT_NE(source, nullptr) << tensor.name;
+      ASSERT_EQ(tensor.shape, source->shape) << tensor.name;
+      ASSERT_EQ(source->data.size(), 2 * tensor.data.size());
+      for (std::size_t i = 0; i < tensor.data.size() / 2; ++i) {
+        std::uint16_t found = 0;
+        float value = 0;
+        std::memcpy(&found, tensor.data.data() + 2 * i, sizeof found);
+        std::memcpy(&value, source->data.data() + 4 * i, sizeof value);
+        const std::uint16_t expected =
+            dtype == DType::kF16 ? to_float16(value).bits : to_bfloat16(value).bits;
+        ASSERT_EQ(found, expected) << tensor.name << ", element " << i;
+      }
+    }
+  }
+
   std::map<std::string, std::string> files(const std::string& directory) const {
     std::map<std::string, std::string> all;
     for (const auto& entry : std::filesystem::directory_iterator(path(directory))) {
@@ -99,6 +130,24 @@ TEST_P(WeightsTest, GoOutAndComeInAgain) {
   EXPECT_EQ(tessera({"checkpoint", "verify", "in"}).code, 0);
   ASSERT_EQ(tessera({"checkpoint", "export", "in", "again"}).code, 0);
   EXPECT_EQ(files("again"), files("out"));
+
+  // In other types, which come back as what they were.
+  for (const char* dtype : {"f16", "bf16"}) {
+    const std::string narrow = dtype;
+    ASSERT_EQ(tessera({"checkpoint", "export", "a", narrow, "--dtype=" + narrow}).code, 0);
+    expect_rounded(narrow, "out");
+    ASSERT_EQ(tessera({"checkpoint", "import", narrow, "-o", "of-" + narrow}).code, 0);
+    ASSERT_EQ(
+        tessera({"checkpoint", "export", "of-" + narrow, "again-" + narrow, "--dtype", narrow})
+            .code,
+        0);
+    EXPECT_EQ(files("again-" + narrow), files(narrow));
+  }
+  ASSERT_EQ(tessera({"checkpoint", "export", "of-f16", "wide"}).code, 0);
+  EXPECT_EQ(SafetensorsFile(path("wide/model.safetensors")).tensors().front().dtype, DType::kF32);
+  ASSERT_EQ(tessera({"checkpoint", "export", "of-bf16", "widened", "--dtype=f32"}).code, 0);
+  EXPECT_EQ(SafetensorsFile(path("widened/model.safetensors")).tensors().front().dtype,
+            DType::kF32);
 
   // A run that starts from them is where the first one ended, on one rank or two, and takes the
   // sizes from config.json.
@@ -170,6 +219,32 @@ TEST_P(WeightsTest, MustBeOfTheModel) {
   const Outcome missing = tessera({"train", "family.toml", "--run.dir=d", "--model.weights=out"});
   EXPECT_EQ(missing.code, 3);
   EXPECT_THAT(missing.err, HasSubstr("out has neither model.safetensors nor"));
+}
+
+// What f16 cannot hold is refused, by its tensor, before any file appears.
+TEST_P(WeightsTest, RefusesWeightsThatF16CannotHold) {
+  write_run("family.toml", format("name = \"{}\"\n", GetParam().name) + GetParam().keys);
+  train_file("family.toml", "a", {"--train.steps=1"});
+  ASSERT_EQ(tessera({"checkpoint", "export", "a", "out"}).code, 0);
+  const SafetensorsFile file(path("out/model.safetensors"));
+  std::vector<SafetensorsTensor> tensors(file.tensors().begin(), file.tensors().end());
+  std::vector<std::byte> large(tensors.front().data.begin(), tensors.front().data.end());
+  const float value = -70000;
+  std::memcpy(large.data() + 8, &value, sizeof value);
+  tensors.front().data = large;
+  std::filesystem::create_directory(path("large"));
+  write_safetensors(path("large/model.safetensors"), tensors);
+  std::filesystem::copy(path("out/config.json"), path("large/config.json"));
+  ASSERT_EQ(tessera({"checkpoint", "import", "large", "-o", "in"}).code, 0);
+  const Outcome refused = tessera({"checkpoint", "export", "in", "half", "--dtype=f16"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err,
+              HasSubstr(format("tensor '{}': found -70000, and f16 holds up to 65504: choose bf16 "
+                               "or f32",
+                               tensors.front().name)));
+  EXPECT_TRUE(std::filesystem::is_empty(path("half")));
+  EXPECT_EQ(tessera({"checkpoint", "export", "in", "half", "--dtype=bf16"}).code, 0);
+  EXPECT_EQ(tessera({"checkpoint", "export", "in", "other", "--dtype=f64"}).code, 2);
 }
 
 }  // namespace

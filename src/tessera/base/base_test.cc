@@ -14,6 +14,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/half.h"
 #include "tessera/base/random.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/base/toml.h"
 #include "tessera/base/units.h"
 
@@ -176,8 +177,8 @@ TEST(Error, CodesAndContext) {
 }
 
 TEST(File, AtomicWriteReadMapAndLock) {
-  const auto directory = std::filesystem::temp_directory_path() / "tessera_base_test";
-  std::filesystem::create_directories(directory);
+  const TestDirectory made;
+  const std::filesystem::path& directory = made.path();
   write_file_atomic(directory / "a", "one");
   write_file_atomic(directory / "a", "two");
   EXPECT_EQ(read_file(directory / "a"), "two");

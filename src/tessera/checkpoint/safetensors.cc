@@ -82,10 +82,12 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& p
 // The format forbids repeated keys, which the JSON library would merge in silence.
 Json parse_header(std::string_view text, const std::string& path) {
   // The library takes a zero byte for the end of the text.
-  TESSERA_REQUIRE(text.find('\0') == std::string_view::npos,
+  const std::size_t zero = text.find('\0');
+  TESSERA_REQUIRE(zero == std::string_view::npos,
                   ErrorCode::kInvalidData,
-                  "{}: the header is not JSON: it holds a zero byte",
-                  path);
+                  "{}: the header is not JSON: it holds a zero byte at offset {}",
+                  path,
+                  kLengthBytes + zero);
   std::vector<std::set<std::string>> keys;
   const auto refuse_repeats = [&](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) {

@@ -13,6 +13,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/cli/subcommands.h"
+#include "tessera/ir/dtype.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resume.h"
@@ -107,7 +108,15 @@ void add_export(CLI::App& checkpoint) {
       ->required();
   command.add_option("OUT_DIR", options->output, "The directory to write; new or empty")
       ->required();
-  command.callback([options] {
+  auto dtype = std::make_shared<std::string>();
+  command
+      .add_option("--dtype",
+                  *dtype,
+                  "What the weights are written as; else as they were trained (weights that came "
+                  "in f16 are trained in f32)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  command.callback([options, dtype] {
+    options->dtype = parse_dtype(*dtype);
     export_weights(*options);
     print(format("{}: config.json and weights\n", options->output.string()));
   });

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -18,6 +19,7 @@
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/choices.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/evaluator.h"
 #include "tessera/train/trained_model.h"
 
 namespace tessera {
@@ -52,11 +54,17 @@ OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {
   };
 }
 
-void evaluate_data(const EvalCommand& command, const TrainedModel& model) {
+void evaluate_data(const EvalCommand& command,
+                   const TrainedModel& model,
+                   const EvaluatorRanks& ranks) {
   LossResult result;
   {
     StatusLine line;
-    result = evaluate_loss(model, corpus_input(command.data), progress_on(line, "sequences"));
+    result =
+        evaluate_loss(model, ranks, corpus_input(command.data), progress_on(line, "sequences"));
+  }
+  if (!ranks.leads()) {
+    return;
   }
   if (command.json) {
     const nlohmann::ordered_json json({{"checkpoint", model.checkpoint.string()},
@@ -115,12 +123,17 @@ std::string describe(const ChoicesResult& result, const TrainedModel& model, boo
   return text;
 }
 
-void evaluate_choices(const EvalCommand& command, const TrainedModel& model) {
+void evaluate_choices(const EvalCommand& command,
+                      const TrainedModel& model,
+                      const EvaluatorRanks& ranks) {
   const std::vector<Question> questions = read_questions(command.choices);
   ChoicesResult result;
   {
     StatusLine line;
-    result = score_choices(model, command.choices, questions, progress_on(line, "endings"));
+    result = score_choices(model, ranks, command.choices, questions, progress_on(line, "endings"));
+  }
+  if (!ranks.leads()) {
+    return;
   }
   if (result.num_cut > 0) {
     log_warning(
@@ -139,12 +152,14 @@ void evaluate_choices(const EvalCommand& command, const TrainedModel& model) {
   print(describe(result, model, command.json));
 }
 
-void evaluate(const EvalCommand& command) {
-  const TrainedModel model = open_trained_model(command.checkpoint);
+void evaluate(const EvalCommand& command, const std::vector<std::string>& overrides) {
+  TrainedModel model = open_trained_model(command.checkpoint);
+  model.config = evaluation_config(std::move(model.config), overrides);
+  const EvaluatorRanks ranks(model);
   if (command.choices.empty()) {
-    evaluate_data(command, model);
+    evaluate_data(command, model, ranks);
   } else {
-    evaluate_choices(command, model);
+    evaluate_choices(command, model, ranks);
   }
 }
 
@@ -176,7 +191,14 @@ void add_eval(CLI::App& app) {
       .add_option("-o,--output", options->output, "JSONL with the scores of every ending of a line")
       ->needs(&choices);
   command.add_flag("--json", options->json, "Print the result as one JSON object");
-  command.callback([options] { evaluate(*options); });
+  command.footer(
+      "It runs on one rank, or on those that mpirun or srun started; --parallel.ranks=4 and other\n"
+      "keys of [parallel], [state], [cluster] and [comm], and --run.threads, lay it out as they "
+      "do\n"
+      "a training. How the model was trained does not matter.");
+  // What the parser does not know are overrides, which the config checks.
+  command.allow_extras();
+  command.callback([&command, options] { evaluate(*options, command.remaining()); });
 }
 
 }  // namespace tessera

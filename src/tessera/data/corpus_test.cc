@@ -74,8 +74,7 @@ TEST_F(CorpusTest, ReadsMegatronFilesAsTheScriptWroteThem) {
 
 TEST_F(CorpusTest, WritesTheBytesOfTheScript) {
   const std::vector<std::int64_t> lengths = {2, 4, 1};
-  write_megatron_index(
-      directory_.path() / "out", TokenType::kU16, std::as_bytes(std::span(lengths)));
+  write_megatron_index(directory_.path() / "out", TokenType::kU16, write("lengths", raw(lengths)));
   EXPECT_EQ(read_file(directory_.path() / "out.idx"), read_file(kGoldens / "plain.idx"));
 }
 
@@ -83,8 +82,7 @@ TEST_F(CorpusTest, WritesTheBytesOfTheScript) {
 TEST_F(CorpusTest, CutsADocumentThatIsTooLongForOneSequence) {
   const std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const std::vector<std::int64_t> lengths = {3, most + 5, 7};
-  write_megatron_index(
-      directory_.path() / "out", TokenType::kI32, std::as_bytes(std::span(lengths)));
+  write_megatron_index(directory_.path() / "out", TokenType::kI32, write("lengths", raw(lengths)));
   const MappedFile file(directory_.path() / "out.idx");
   const MegatronIndex index(file.bytes(), "out.idx");
   EXPECT_EQ(index.num_sequences(), 4);

@@ -5,8 +5,11 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/data/byte_stream.h"
 
 namespace tessera {
 namespace {
@@ -80,6 +83,22 @@ void for_each_sequence(std::int64_t tokens, const Body& body) {
     body(part);
     tokens -= part;
   } while (tokens > 0);
+}
+
+// Calls body(length) with each i64 of a file.
+template <class Body>
+void for_each_length(const std::filesystem::path& path, const Body& body) {
+  constexpr std::size_t kLengths = std::size_t{1} << 16U;
+  ByteStream stream(path, {.compression = Compression::kNone});
+  std::vector<std::int64_t> lengths(kLengths);
+  for (std::size_t count = kLengths; count == kLengths;) {
+    const std::span<char> bytes(reinterpret_cast<char*>(lengths.data()),
+                                lengths.size() * sizeof(std::int64_t));
+    count = stream.read(bytes) / sizeof(std::int64_t);
+    for (std::size_t i = 0; i < count; ++i) {
+      body(lengths[i]);
+    }
+  }
 }
 
 }  // namespace
@@ -218,17 +237,12 @@ std::filesystem::path megatron_prefix(const std::filesystem::path& path) {
 
 void write_megatron_index(const std::filesystem::path& prefix,
                           TokenType type,
-                          std::span<const std::byte> lengths) {
-  const std::size_t num_documents = lengths.size() / sizeof(std::int64_t);
-  const auto for_each_document = [&](const auto& body) {
-    for (std::size_t i = 0; i < num_documents; ++i) {
-      std::int64_t tokens = 0;
-      std::memcpy(&tokens, lengths.data() + i * sizeof(tokens), sizeof(tokens));
-      body(tokens);
-    }
-  };
+                          const std::filesystem::path& lengths) {
+  const auto for_each_document = [&](const auto& body) { for_each_length(lengths, body); };
+  std::uint64_t num_documents = 0;
   std::uint64_t num_sequences = 0;
   for_each_document([&](std::int64_t tokens) {
+    ++num_documents;
     for_each_sequence(tokens, [&](std::int64_t) { ++num_sequences; });
   });
   AtomicFile file(prefix.string() + ".idx");
@@ -236,7 +250,7 @@ void write_megatron_index(const std::filesystem::path& prefix,
   put(header, kVersion);
   put(header, code_of(type));
   put(header, num_sequences);
-  put(header, static_cast<std::uint64_t>(num_documents) + 1);
+  put(header, num_documents + 1);
   file.write(header);
   Output out(file);
   for_each_document([&](std::int64_t tokens) {

@@ -65,10 +65,11 @@ class MegatronIndex {
 std::filesystem::path megatron_prefix(const std::filesystem::path& path);
 
 // Writes PREFIX.idx, atomically, for a PREFIX.bin that holds documents of these lengths one behind
-// the other; `lengths` is an array of i64 in a file, mapped. A document above 2^31 - 1 tokens is
-// cut into several sequences. Errors: kDeviceError.
+// the other; `lengths` is a file of an i64 each, which is read in parts: there may be more than
+// memory should hold. A document above 2^31 - 1 tokens is cut into several sequences.
+// Errors: kInvalidData for `lengths`; kDeviceError.
 void write_megatron_index(const std::filesystem::path& prefix,
                           TokenType type,
-                          std::span<const std::byte> lengths);
+                          const std::filesystem::path& lengths);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <optional>
 #include <system_error>
 #include <vector>
@@ -45,9 +46,15 @@ class GrowingFile {
     }
   }
 
-  // Everything so far is on the disk.
-  void sync() {
-    flush();
+  // The system has everything so far.
+  void flush() {
+    write_all(file_, buffer_, path_);
+    size_ += static_cast<std::int64_t>(buffer_.size());
+    buffer_.clear();
+  }
+
+  // What the system has is on the disk. Others may write meanwhile.
+  void sync() const {
     TESSERA_REQUIRE(::fsync(file_.get()) == 0,
                     ErrorCode::kDeviceError,
                     "cannot flush {}: {}",
@@ -58,12 +65,6 @@ class GrowingFile {
   std::int64_t size() const { return size_ + static_cast<std::int64_t>(buffer_.size()); }
 
  private:
-  void flush() {
-    write_all(file_, buffer_, path_);
-    size_ += static_cast<std::int64_t>(buffer_.size());
-    buffer_.clear();
-  }
-
   std::filesystem::path path_;
   FileDescriptor file_;
   std::string buffer_;
@@ -216,7 +217,7 @@ class MegatronSink : public DocumentSink {
   void reached(const ReadState& state) override {
     journal_.state = state;
     if (bin_.size() - journal_.bin_bytes >= options_.save_bytes) {
-      save();
+      start_saving();
     }
     if (options_.progress) {
       options_.progress(progress());
@@ -225,7 +226,8 @@ class MegatronSink : public DocumentSink {
 
   void complete() {
     journal_.is_complete = true;
-    save();
+    start_saving();
+    end_saving();
   }
 
   TokenizeProgress progress() const {
@@ -237,21 +239,34 @@ class MegatronSink : public DocumentSink {
   }
 
  private:
-  // The files before the journal that vouches for them.
-  void save() {
-    bin_.sync();
-    lengths_.sync();
+  // Makes durable what there is, the files before the journal that vouches for them, while the work
+  // goes on: all threads would wait for the disk otherwise.
+  void start_saving() {
+    end_saving();
+    bin_.flush();
+    lengths_.flush();
     journal_.bin_bytes = bin_.size();
-    write_file_atomic(paths_.journal, write_journal(journal_));
+    saving_ = std::async(std::launch::async, [this, journal = write_journal(journal_)] {
+      bin_.sync();
+      lengths_.sync();
+      write_file_atomic(paths_.journal, journal);
+    });
+  }
+
+  void end_saving() {
+    if (saving_.valid()) {
+      saving_.get();
+    }
   }
 
   const Paths& paths_;
   const TokenizeOptions& options_;
-  Journal journal_;  // as of the last reached(), its bin_bytes of the last save()
+  Journal journal_;  // as of the last reached(), its bin_bytes of the last start_saving()
   GrowingFile bin_;
   GrowingFile lengths_;
   std::int64_t document_tokens_;
   TokenizeProgress progress_;
+  std::future<void> saving_;  // the last, whose end its destructor awaits
 };
 
 std::int64_t total_size(std::span<const std::filesystem::path> files) {
@@ -271,8 +286,7 @@ void publish(const Paths& paths, const TokenizeOptions& options) {
     std::filesystem::rename(paths.partial_bin, paths.bin);
   }
   if (std::filesystem::exists(paths.lengths, error)) {
-    const MappedFile lengths(paths.lengths);
-    write_megatron_index(options.prefix, options.type, lengths.bytes());
+    write_megatron_index(options.prefix, options.type, paths.lengths);
     std::filesystem::remove(paths.lengths);
   }
   std::filesystem::remove(paths.journal);

@@ -50,13 +50,16 @@ Program to_program(const Graph& graph,
   return plan_memory(std::move(program));
 }
 
-// From the graph of all ranks to that of each.
-Graph cut_over_ranks(Stages& stage, Graph graph, const UpdateOptions& update) {
+// From the graph of all ranks to that of each, whose outputs are partial over `summed`.
+Graph cut_over_ranks(Stages& stage,
+                     Graph graph,
+                     const UpdateOptions& update,
+                     const AxisSizes& summed) {
   if (update.dims.empty()) {
     return graph;
   }
-  const LaidOutGraph laid_out = stage(
-      "propagate_layouts", propagate_layouts(std::move(graph), update.dims, update.state.axes));
+  const LaidOutGraph laid_out =
+      stage("propagate_layouts", propagate_layouts(std::move(graph), update.dims, summed));
   graph = stage("localize", localize(laid_out));
   return stage("resolve_reshards", resolve_reshards(graph));
 }
@@ -70,7 +73,7 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   // Gradients of every parameter, by the ops' own rules.
   graph = stage("differentiate", differentiate(std::move(graph), "loss"));
 
-  graph = cut_over_ranks(stage, std::move(graph), options.update);
+  graph = cut_over_ranks(stage, std::move(graph), options.update, options.update.state.axes);
 
   // Which products run as one GEMM is decided while the model's structure is still plain to see.
   if (options.group_gemms) {
@@ -102,7 +105,8 @@ Program compile_forward(Graph forward, const CompileOptions& options) {
   if (options.cache_length > 0) {
     graph = stage("cache_attention", cache_attention(graph, options.cache_length));
   }
-  graph = cut_over_ranks(stage, std::move(graph), options.update);
+  const AxisSizes summed = options.sum_outputs ? options.update.state.axes : AxisSizes();
+  graph = cut_over_ranks(stage, std::move(graph), options.update, summed);
   // The same groups as in training, so that their weights lie as they do there.
   if (options.group_gemms) {
     graph = stage("group_gemms", group_gemms(graph));
@@ -110,7 +114,7 @@ Program compile_forward(Graph forward, const CompileOptions& options) {
   if (options.update.state.param > 0) {
     graph = stage("shard_parameters", shard_parameters(graph, options.update.state));
   }
-  if (!options.update.state.axes.empty()) {
+  if (!summed.empty()) {
     graph = stage("sum_outputs", sum_outputs(std::move(graph), options.update.state));
   }
   if (options.fuse) {

@@ -21,6 +21,9 @@ struct CompileOptions {
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
   // same states (share_states()); null: none. Borrowed.
   const Program* beside = nullptr;
+  // Forward alone, on many ranks: whether outputs become sums over all; else each data rank's are
+  // those of its own inputs, whose batch is then cut over no axes.
+  bool sum_outputs = true;
   std::int64_t cache_length = 0;    // rows of the caches of keys and values; 0: none
   std::filesystem::path dump = {};  // a directory that gets the text of every level; empty: none
   WorkspaceQuery workspace_bytes = {};
@@ -31,7 +34,7 @@ struct CompileOptions {
 Program compile_training(Graph forward, const CompileOptions& options);
 
 // The program of a forward pass alone. On many ranks (options.update.dims, .state) its outputs are
-// sums over the tokens of one, and become those over all.
+// sums over the tokens of one, and become those over all, unless options say otherwise.
 Program compile_forward(Graph forward, const CompileOptions& options);
 
 }  // namespace tessera

@@ -100,11 +100,13 @@ void cut_at_added(const AddedTokenFinder& finder,
 // One call of encode().
 class BpeTokenizer::Pass {
  public:
-  Pass(const BpeTokenizer& tokenizer,
-       std::size_t text_bytes,
-       std::vector<std::int32_t>& out,
-       const Flush* flush)
-      : tokenizer_(tokenizer), cache_(text_bytes), out_(out), flush_(flush) {}
+  Pass(const BpeTokenizer& tokenizer, std::vector<std::int32_t>& out, const Flush* flush)
+      : tokenizer_(tokenizer), loan_(tokenizer.caches_.take()), out_(out), flush_(flush) {}
+
+  ~Pass() { tokenizer_.caches_.give_back(loan_); }
+
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
 
   void run(std::string_view text, const Finders& added) {
     const auto push = [this](std::int32_t id) { out_.push_back(id); };
@@ -195,7 +197,8 @@ class BpeTokenizer::Pass {
   }
 
   const BpeTokenizer& tokenizer_;
-  WordCache cache_;
+  WordCaches::Loan loan_;
+  WordCache& cache_ = loan_.front();
   BpeModel::Scratch scratch_;
   std::vector<std::int32_t>& out_;
   const Flush* flush_;
@@ -253,7 +256,7 @@ void BpeTokenizer::encode(std::string_view text,
   if (options.add_special) {
     out.insert(out.end(), spec_.before.begin(), spec_.before.end());
   }
-  Pass(*this, text.size(), out, flush).run(text, options.parse_special ? all_added_ : plain_added_);
+  Pass(*this, out, flush).run(text, options.parse_special ? all_added_ : plain_added_);
   if (options.add_special) {
     out.insert(out.end(), spec_.after.begin(), spec_.after.end());
   }

@@ -11,6 +11,7 @@
 #include "tessera/tokenizer/normalizer.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
 #include "tessera/tokenizer/tokenizer_impl.h"
+#include "tessera/tokenizer/word_cache.h"
 
 namespace tessera {
 
@@ -70,6 +71,7 @@ class BpeTokenizer : public TokenizerImpl {
   std::vector<bool> special_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
+  mutable WordCaches caches_;
 };
 
 }  // namespace tessera

@@ -31,17 +31,63 @@ void require_shallow(std::string_view text) {
   }
 }
 
+// Keeps nothing but where the parser gave up.
+struct BrokenPlace : nlohmann::json_sax<Json> {
+  std::size_t byte = 0;
+
+  bool null() override { return true; }
+
+  bool boolean(bool /*value*/) override { return true; }
+
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+
+  bool string(string_t& /*value*/) override { return true; }
+
+  bool binary(binary_t& /*value*/) override { return true; }
+
+  bool start_object(std::size_t /*size*/) override { return true; }
+
+  bool key(string_t& /*name*/) override { return true; }
+
+  bool end_object() override { return true; }
+
+  bool start_array(std::size_t /*size*/) override { return true; }
+
+  bool end_array() override { return true; }
+
+  bool parse_error(std::size_t position,
+                   const std::string& /*token*/,
+                   const Json::exception& /*error*/) override {
+    byte = position;
+    return false;
+  }
+};
+
+// Where `text` is no JSON, or has a number that no type holds, of which the exception knows no
+// place.
+std::size_t broken_at(std::string_view text) {
+  BrokenPlace place;
+  Json::sax_parse(text, &place);
+  return place.byte;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text) {
   require_shallow(text);
   try {
     return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    fail(ErrorCode::kInvalidData, "broken JSON at byte {}: {}", error.byte, error.what());
-  } catch (const Json::exception& error) {  // a number that no type holds
-    fail(ErrorCode::kInvalidData, "broken JSON: {}", error.what());
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kInvalidData, "broken JSON at byte {}: {}", broken_at(text), error.what());
   }
+}
+
+std::string JsonNode::place() const {
+  return path_.empty() ? "the value at byte 0" : path_;
 }
 
 std::string JsonNode::found() const {
@@ -112,7 +158,7 @@ std::int32_t JsonNode::id(std::size_t limit) const {
   TESSERA_REQUIRE(fits,
                   ErrorCode::kInvalidData,
                   "{} is {}, but the file has {} tokens, so ids are 0 to {} without holes",
-                  path_,
+                  place(),
                   found(),
                   limit,
                   limit - 1);

@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// Errors: kInvalidData naming the byte where the text is no JSON, or where it is nested deeper than
-// any tokenizer (what reads and writes JSON recurses).
+// Errors: kInvalidData naming the byte where the text is no JSON, has a number that no type holds,
+// or is nested deeper than any tokenizer (what reads and writes JSON recurses).
 nlohmann::json parse_json(std::string_view text);
 
 // A value with its place in the file, for errors. Borrows the value.
@@ -26,6 +26,9 @@ class JsonNode {
   const nlohmann::json& json() const { return *value_; }
 
   const std::string& path() const { return path_; }
+
+  // The path, for an error: that of the whole is empty.
+  std::string place() const;
 
   // What stands here, for an error: short values as they are.
   std::string found() const;
@@ -60,13 +63,17 @@ class JsonNode {
   // Errors: kInvalidData with what was found.
   void expect(bool condition, std::string_view expected) const {
     TESSERA_REQUIRE(
-        condition, ErrorCode::kInvalidData, "{} is {}, expected {}", path_, found(), expected);
+        condition, ErrorCode::kInvalidData, "{} is {}, expected {}", place(), found(), expected);
   }
 
   // Errors: kUnsupported with what was found.
   void support(bool condition, std::string_view supported) const {
-    TESSERA_REQUIRE(
-        condition, ErrorCode::kUnsupported, "{} is {}, supported is {}", path_, found(), supported);
+    TESSERA_REQUIRE(condition,
+                    ErrorCode::kUnsupported,
+                    "{} is {}, supported is {}",
+                    place(),
+                    found(),
+                    supported);
   }
 
   // That the member `key` is absent, or false, or null.

@@ -55,6 +55,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
 struct Entry {
   std::string bytes;
   std::size_t rank = 0;
+  std::size_t line = 0;  // from 1
 };
 
 // Nothing if `line` is not of the form.
@@ -104,6 +105,7 @@ std::vector<Entry> parse_lines(std::string_view text) {
                     number,
                     entry->rank,
                     entries.size());
+    entry->line = number;
     entries.push_back(*std::move(entry));
   }
   return entries;
@@ -111,15 +113,15 @@ std::vector<Entry> parse_lines(std::string_view text) {
 
 // tiktoken merges any neighbours whose bytes together are a token, the one of lowest rank first:
 // every way to cut a token into two tokens is a rule.
-void add_merges(TokenizerSpec& spec) {
+void add_merges(const std::vector<std::size_t>& lines, TokenizerSpec& spec) {
   std::unordered_map<std::string_view, std::int32_t> ids;
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const auto [entry, is_new] = ids.try_emplace(spec.tokens[i], static_cast<std::int32_t>(i));
     TESSERA_REQUIRE(is_new,
                     ErrorCode::kInvalidData,
-                    "the ranks {} and {} are of the same token",
-                    entry->second,
-                    i);
+                    "line {} has the token of line {}",
+                    lines[i],
+                    lines[static_cast<std::size_t>(entry->second)]);
   }
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const std::string_view token = spec.tokens[i];
@@ -165,10 +167,12 @@ bool looks_like_tiktoken(std::string_view text) {
 
 TokenizerSpec parse_tiktoken(std::string_view text) {
   TokenizerSpec spec;
+  std::vector<std::size_t> lines;  // of each token
   for (Entry& entry : parse_lines(text)) {
     spec.tokens.push_back(std::move(entry.bytes));
+    lines.push_back(entry.line);
   }
-  add_merges(spec);
+  add_merges(lines, spec);
   spec.patterns.emplace_back(kLlama3Pattern);
   spec.ignore_merges = true;  // a word that is a token is taken whole
   for (const std::string& name : special_tokens()) {
@@ -180,7 +184,9 @@ TokenizerSpec parse_tiktoken(std::string_view text) {
   }
   spec.before = {spec.added.front().id};
   spec.post_processor = bos_post_processor(spec.added.front());
-  check_spec(spec, ErrorCode::kInvalidData);
+  with_context(
+      [&] { return format("what lines 1 to {} say together", lines.empty() ? 0 : lines.back()); },
+      [&] { check_spec(spec, ErrorCode::kInvalidData); });
   return spec;
 }
 

@@ -228,13 +228,17 @@ TEST(TokenizerFiles, BrokenTiktoken) {
   const auto expect_refused = [](const std::string& text, const std::string& message) {
     expect_error([&] { parse_tiktoken(text); }, ErrorCode::kInvalidData, message);
   };
-  expect_refused("", "no token is the single byte 0x00");
+  expect_refused(
+      "",
+      "no token is the single byte 0x00; a tokenizer that is byte-level or falls back to "
+      "bytes has all 256 (what lines 1 to 0 say together)");
   expect_refused("IQ== 1\n", "line 1 has the rank 1, expected 0: ranks rise from 0 without holes");
   expect_refused("IQ== 0\nIQ= 1\n", "line 2 is \"IQ= 1\", expected base64, a space and a rank");
   expect_refused("IQ== 0\nIQ== 99999999999\n", "line 2 is \"IQ== 99999999999\"");
   expect_refused("IQ== -1\n", "line 1 is \"IQ== -1\"");
   expect_refused("I*== 0\n", "line 1 is");
-  expect_refused(good + "IQ== 698\n", "the ranks 0 and 698 are of the same token");
+  expect_refused(good + "IQ== 698\n", "line 699 has the token of line 1");
+  expect_refused(good + "\n\nIQ== 698\n", "line 701 has the token of line 1");
   expect_refused(good.substr(0, good.size() / 8), "");
 }
 

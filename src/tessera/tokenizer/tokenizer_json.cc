@@ -354,7 +354,8 @@ TokenizerSpec parse_tokenizer_json(std::string_view text) {
     read_post_processor(*post_processor, vocabulary.size(), spec);
   }
   vocabulary.give(spec);
-  check_spec(spec, ErrorCode::kInvalidData);
+  with_context([] { return "what /model and /added_tokens say together"; },
+               [&] { check_spec(spec, ErrorCode::kInvalidData); });
   return spec;
 }
 

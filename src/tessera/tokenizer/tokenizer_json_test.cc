@@ -226,14 +226,19 @@ TEST(TokenizerJsonErrors, Vocabulary) {
        {"/model/vocab/Ġa",
         258,
         kData,
-        "the added token \"<|endoftext|>\" and /model/vocab/Ġa have the same id 258"},
+        "the added token \"<|endoftext|>\" of /added_tokens and /model/vocab/Ġa have the same id "
+        "258"},
        {"/added_tokens/0/id", 0, kData, "/added_tokens/0/id is 0, expected 258 as at /model/vocab"},
        {"/added_tokens", two_added, kData, "/added_tokens/1/content is \"<|endoftext|>\", as that"},
        {"/model/vocab/灯", 259, ErrorCode::kUnsupported, "/model/vocab/灯 is not written in the"}});
   Json no_byte = gpt2_like();
   no_byte["model"]["vocab"].erase("!");
   no_byte["model"]["vocab"]["!!"] = 0;
-  expect_refused(no_byte.dump(), kData, "no token is the single byte 0x21");
+  expect_refused(
+      no_byte.dump(),
+      kData,
+      "no token is the single byte 0x21; a tokenizer that is byte-level or falls back to "
+      "bytes has all 256 (what /model and /added_tokens say together)");
 }
 
 TEST(TokenizerJsonErrors, Merges) {
@@ -318,6 +323,9 @@ TEST(TokenizerJsonErrors, Truncated) {
   }
   expect_refused(text + "}", ErrorCode::kInvalidData, "broken JSON at byte");
   expect_refused("{\"version\": \"\xFF\"}", ErrorCode::kInvalidData, "broken JSON at byte 14");
+  expect_refused("{\"version\": 1e999}", ErrorCode::kInvalidData, "broken JSON at byte 17");
+  expect_refused(
+      "[1]", ErrorCode::kInvalidData, "the value at byte 0 is array, expected an object");
   expect_refused(std::string(1 << 20, '['), ErrorCode::kInvalidData, "broken JSON at byte");
   expect_refused("[]", ErrorCode::kInvalidData, " is array, expected an object");
 }

@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/format.h"
 #include "tessera/base/random.h"
 #include "tessera/tokenizer/byte_level.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
@@ -239,6 +240,35 @@ TEST(Tokenizer, ThreadsShareOne) {
   }
   for (const auto& result : results) {
     EXPECT_EQ(result, expected);
+  }
+}
+
+// What calls have learned changes no later one: a tokenizer that has seen more words than it can
+// remember, on several threads, gives what a new one gives.
+TEST(Tokenizer, WhatIsRememberedChangesNothing) {
+  const Tokenizer used(trained().spec());
+  const auto words = [](std::uint64_t key) {
+    std::string text;
+    for (std::uint64_t i = 0; i < 30'000; ++i) {
+      const double draw = uniform(key, i);
+      text += format(" {:x}", static_cast<std::int64_t>(draw * draw * 60'000));
+    }
+    return text;
+  };
+  std::vector<std::vector<std::int32_t>> results(4);
+  std::vector<std::thread> threads;
+  threads.reserve(results.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    threads.emplace_back([&, i] {
+      used.encode(words(100 + i));
+      results[i] = used.encode(words(i));
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i], Tokenizer(trained().spec()).encode(words(i))) << i;
   }
 }
 

@@ -24,7 +24,7 @@ AddedToken read_added_token(const JsonNode& node, std::size_t num_tokens) {
 }  // namespace
 
 Vocabulary::Vocabulary(const JsonNode& vocab, const JsonNode& added, Alphabet alphabet)
-    : vocab_(vocab), alphabet_(alphabet) {
+    : vocab_(vocab), added_path_(added.path()), alphabet_(alphabet) {
   vocab.expect(vocab.json().is_object(), "an object");
   resize(added);
   for (std::size_t i = 0; i < added.size(); ++i) {
@@ -103,7 +103,7 @@ void Vocabulary::set(std::int32_t id, std::string bytes, std::string_view user, 
 }
 
 std::string Vocabulary::place_of(const User& user) const {
-  return user.is_added ? format("the added token \"{}\"", user.name)
+  return user.is_added ? format("the added token \"{}\" of {}", user.name, added_path_)
                        : format("{}/{}", vocab_.path(), user.name);
 }
 

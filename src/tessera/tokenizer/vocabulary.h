@@ -53,6 +53,7 @@ class Vocabulary {
   std::string place_of(const User& user) const;
 
   JsonNode vocab_;
+  std::string added_path_;
   Alphabet alphabet_;
   std::vector<std::string> tokens_;
   std::vector<User> users_;

@@ -6,14 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <list>
+#include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace tessera {
 
-// Remembers the tokens of short pre-tokens during one call: text repeats its words. Direct-mapped:
-// a newcomer replaces what is in its place.
+// Remembers the tokens of short pre-tokens: text repeats its words. Direct-mapped: a newcomer
+// replaces what is in its place.
 class WordCache {
  public:
   // Bytes of a word and number of its tokens up to which it is remembered.
@@ -30,10 +32,7 @@ class WordCache {
     std::array<std::int32_t, kMaxIds> ids{};
   };
 
-  // Sized for a text of `text_bytes`: a cache larger than the text would only cost its clearing.
-  explicit WordCache(std::size_t text_bytes)
-      : entries_(std::bit_ceil(std::clamp<std::size_t>(text_bytes / 16, 4, kMaxEntries))),
-        shift_(static_cast<unsigned>(64 - std::countr_zero(entries_.size()))) {}
+  WordCache() : entries_(kEntries) {}
 
   // Requires 0 < word.size() <= kMaxWordBytes. Bytes up to `readable_end` may be read.
   static Key key_of(std::string_view word, const char* readable_end) {
@@ -54,7 +53,7 @@ class WordCache {
   Entry& place_of(const Key& key) {
     const std::uint64_t mixed = (key[0] ^ std::rotl(key[1], 29)) * 0x9E3779B97F4A7C15ULL;
     return entries_[static_cast<std::size_t>(((mixed ^ (mixed >> 32U)) * 0xD6E8FEB86659FD93ULL) >>
-                                             shift_)];
+                                             kShift)];
   }
 
   static void store(Entry& place, const Key& key, std::span<const std::int32_t> ids) {
@@ -67,10 +66,41 @@ class WordCache {
   }
 
  private:
-  static constexpr std::size_t kMaxEntries = std::size_t{1} << 14U;  // 1 MiB: within most L2 caches
+  static constexpr std::size_t kEntries = std::size_t{1} << 14U;  // 1 MiB: within most L2 caches
+  static constexpr int kShift = 64 - std::countr_zero(kEntries);
 
   std::vector<Entry> entries_;
-  unsigned shift_;
+};
+
+// Lends a cache to each call that encodes, with what calls before it have learned: a text that
+// comes in parts or lines finds its words there, and no call clears a cache. As many as there were
+// calls at a time. Thread-safe.
+class WordCaches {
+ public:
+  using Loan = std::list<WordCache>;  // one
+
+  Loan take() {
+    Loan loan;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!free_.empty()) {
+        loan.splice(loan.begin(), free_, free_.begin());
+      }
+    }
+    if (loan.empty()) {
+      loan.emplace_back();
+    }
+    return loan;
+  }
+
+  void give_back(Loan& loan) {
+    const std::scoped_lock lock(mutex_);
+    free_.splice(free_.begin(), loan);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::list<WordCache> free_;
 };
 
 }  // namespace tessera

@@ -11,7 +11,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/data/sequence_source.h"
-#include "tessera/train/evaluator.h"
 #include "tessera/train/input_rows.h"
 
 namespace tessera {
@@ -80,6 +79,31 @@ void load_item(Executor& executor, std::int64_t row, const Item& item) {
                     labels.begin() + static_cast<std::ptrdiff_t>(count - item.encoded.own));
 }
 
+// The nats of every item, on all ranks.
+std::vector<double> score_items(Evaluator& evaluator,
+                                const std::vector<Item>& items,
+                                const OnEvalProgress& progress) {
+  const auto total = static_cast<std::int64_t>(items.size());
+  std::vector<double> nats;
+  double sum = 0;
+  std::int64_t tokens = 0;
+  while (nats.size() < items.size()) {
+    const auto load = [&](Executor& executor, std::int64_t row, std::int64_t i) {
+      load_item(executor, row, items[static_cast<std::size_t>(i)]);
+    };
+    for (const double loss : evaluator.losses(std::ssize(nats), total, load)) {
+      tokens += static_cast<std::int64_t>(items[nats.size()].encoded.own);
+      sum += loss;
+      nats.push_back(loss);
+    }
+    if (evaluator.leads()) {
+      progress(
+          {.done = std::ssize(nats), .total = total, .loss = sum / static_cast<double>(tokens)});
+    }
+  }
+  return nats;
+}
+
 }  // namespace
 
 std::size_t Scores::best() const {
@@ -116,6 +140,7 @@ EncodedEnding encode_ending(const Tokenizer& tokenizer,
 }
 
 ChoicesResult score_choices(const TrainedModel& model,
+                            const EvaluatorRanks& ranks,
                             const std::filesystem::path& file,
                             const std::vector<Question>& questions,
                             const OnEvalProgress& progress) {
@@ -124,6 +149,13 @@ ChoicesResult score_choices(const TrainedModel& model,
   const std::int64_t longest = num_inputs(*std::ranges::max_element(items, {}, num_inputs));
   const std::int64_t length =
       std::min(limit, (longest + kLengthStep - 1) / kLengthStep * kLengthStep);
+  std::vector<double> nats;  // of each ending
+  ranks.run(length, [&](Evaluator& evaluator, bool keeps) {
+    std::vector<double> found = score_items(evaluator, items, progress);
+    if (keeps) {
+      nats = std::move(found);
+    }
+  });
   ChoicesResult result;
   for (const Question& question : questions) {
     Scores& scores = result.scores.emplace_back();
@@ -131,31 +163,11 @@ ChoicesResult score_choices(const TrainedModel& model,
       scores.bytes.push_back(static_cast<std::int64_t>(ending.size()));
     }
   }
-  Evaluator evaluator(model, length);
-  const auto num_rows = static_cast<std::size_t>(evaluator.num_rows());
-  double nats = 0;
-  std::int64_t tokens = 0;
-  for (std::size_t first = 0; first < items.size(); first += num_rows) {
-    const std::size_t count = std::min(num_rows, items.size() - first);
-    for (std::size_t row = 0; row < num_rows; ++row) {
-      // Rows behind the last item repeat it.
-      load_item(evaluator.executor(),
-                static_cast<std::int64_t>(row),
-                items[first + std::min(row, count - 1)]);
-    }
-    const std::vector<double> losses = evaluator.run();
-    for (std::size_t row = 0; row < count; ++row) {
-      const Item& item = items[first + row];
-      Scores& scores = result.scores[item.question];
-      scores.log_probs.push_back(-losses[row]);
-      scores.tokens.push_back(static_cast<std::int64_t>(item.encoded.own));
-      result.num_cut += num_inputs(item) > limit ? 1 : 0;
-      nats += losses[row];
-      tokens += scores.tokens.back();
-    }
-    progress({.done = static_cast<std::int64_t>(first + count),
-              .total = static_cast<std::int64_t>(items.size()),
-              .loss = nats / static_cast<double>(tokens)});
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Scores& scores = result.scores[items[i].question];
+    scores.log_probs.push_back(-nats[i]);
+    scores.tokens.push_back(static_cast<std::int64_t>(items[i].encoded.own));
+    result.num_cut += num_inputs(items[i]) > limit ? 1 : 0;
   }
   for (std::size_t q = 0; q < questions.size(); ++q) {
     if (const auto label = questions[q].label) {

@@ -8,6 +8,7 @@
 
 #include "tessera/data/questions.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/evaluator.h"
 #include "tessera/train/trained_model.h"
 
 namespace tessera {
@@ -43,9 +44,12 @@ struct ChoicesResult {
   std::int64_t num_cut = 0;  // endings whose context lost its front to the sequence length
 };
 
-// Scores all of them. Errors: kInvalidData naming FILE:LINE of an ending without a token of its
-// own, without a token before it, or longer than the model's sequences.
+// Scores all of them, on `ranks`, which are those of `model`: every process gets the result, and
+// `progress` is called where they lead. Errors: those of EvaluatorRanks; kInvalidData naming
+// FILE:LINE of an ending without a token of its own, without a token before it, or longer than the
+// model's sequences.
 ChoicesResult score_choices(const TrainedModel& model,
+                            const EvaluatorRanks& ranks,
                             const std::filesystem::path& file,
                             const std::vector<Question>& questions,
                             const OnEvalProgress& progress);

@@ -13,7 +13,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/data/sequence_source.h"
-#include "tessera/train/evaluator.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/run_data.h"
 
@@ -24,12 +23,21 @@ bool is_text(DataFormat format) {
   return format != DataFormat::kTokens && format != DataFormat::kMegatron;
 }
 
-// Of the text that the labels which count stand for.
-std::int64_t scored_bytes(std::span<const std::int32_t> labels, const Tokenizer& tokenizer) {
-  std::vector<std::int32_t> scored;
-  std::ranges::copy_if(
-      labels, std::back_inserter(scored), [](std::int32_t label) { return label >= 0; });
-  return std::ssize(tokenizer.decode(scored));
+// Of the text that the labels of a sequence which count stand for.
+std::int64_t scored_bytes(const SequenceSource& source,
+                          std::int64_t sequence,
+                          const Tokenizer& tokenizer) {
+  const auto length = static_cast<std::size_t>(source.sequence_length());
+  std::vector<std::int32_t> labels(length);
+  std::vector<std::int32_t> rest(3 * length);
+  const std::span<std::int32_t> others(rest);
+  source.read(sequence,
+              {.inputs = others.first(length),
+               .labels = labels,
+               .positions = others.subspan(length, length),
+               .documents = others.last(length)});
+  std::erase_if(labels, [](std::int32_t label) { return label < 0; });
+  return std::ssize(tokenizer.decode(labels));
 }
 
 // Of the documents of a corpus, a stretch at a time.
@@ -60,6 +68,7 @@ double LossResult::bits_per_byte() const {
 }
 
 LossResult evaluate_loss(const TrainedModel& model,
+                         const EvaluatorRanks& ranks,
                          const CorpusInput& input,
                          const OnEvalProgress& progress) {
   std::atomic<std::int64_t> bytes = 0;
@@ -74,33 +83,40 @@ LossResult evaluate_loss(const TrainedModel& model,
   const SequenceSource source({{.corpus = corpus, .begin = 0, .end = corpus->num_tokens()}},
                               options);
   log_packing(source.packing(), options);
-  LossResult result{.documents = source.num_documents()};
-  Evaluator evaluator(model, data.sequence_length);
   const std::int64_t total = source.num_sequences();
-  for (std::int64_t first = 0; first < total; first += evaluator.num_rows()) {
-    for (std::int64_t row = 0; row < evaluator.num_rows(); ++row) {
-      if (first + row < total) {
-        load_row(evaluator.executor(), source, first + row, row);
-        result.tokens += source.num_valid_labels(first + row);
-        if (corpus->holds_conversations()) {
-          bytes += scored_bytes(input_row(evaluator.executor(), "labels", row), model.tokenizer);
-        }
-      } else {
-        load_empty_row(evaluator.executor(), row);
+  LossResult result;
+  ranks.run(data.sequence_length, [&](Evaluator& evaluator, bool keeps) {
+    LossResult found{.documents = source.num_documents()};
+    for (std::int64_t first = 0; first < total; first += evaluator.num_rows()) {
+      const std::vector<double> losses =
+          evaluator.losses(first, total, [&](Executor& executor, std::int64_t row, std::int64_t i) {
+            load_row(executor, source, i, row);
+          });
+      found.nats = std::accumulate(losses.begin(), losses.end(), found.nats);
+      const std::int64_t done = first + std::ssize(losses);
+      for (std::int64_t i = first; i < done; ++i) {
+        found.tokens += source.num_valid_labels(i);
+      }
+      if (evaluator.leads()) {
+        progress({.done = done, .total = total, .loss = found.loss()});
       }
     }
-    const std::vector<double> losses = evaluator.run();
-    result.nats = std::accumulate(losses.begin(), losses.end(), result.nats);
-    progress({.done = std::min(first + evaluator.num_rows(), total),
-              .total = total,
-              .loss = result.loss()});
-  }
+    if (keeps) {
+      result = found;
+    }
+  });
   TESSERA_REQUIRE(result.tokens > 0,
                   ErrorCode::kInvalidData,
                   "{}: no token counts, expected one at least that does not begin a document",
                   input.files.front().string());
   // All ids have been checked by now.
-  result.bytes = is_text(input.format) ? bytes.load() : text_bytes(*corpus, model.tokenizer);
+  if (corpus->holds_conversations()) {
+    for (std::int64_t i = 0; i < total; ++i) {
+      result.bytes += scored_bytes(source, i, model.tokenizer);
+    }
+  } else {
+    result.bytes = is_text(input.format) ? bytes.load() : text_bytes(*corpus, model.tokenizer);
+  }
   return result;
 }
 

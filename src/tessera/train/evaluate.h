@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "tessera/train/corpus_input.h"
+#include "tessera/train/evaluator.h"
 #include "tessera/train/trained_model.h"
 
 namespace tessera {
@@ -36,9 +37,12 @@ struct LossResult {
 // those of the training (data.document_mask, data.mask_boundary), so that this is validation's loss
 // but for the stream's tail, which validation drops. Conversations are packed as for training; what
 // the assistant says is scored. Texts that are given as tokens are as long as these decode to.
-// input.text.threads and input.text.scratch are as given. Errors: as open_corpus(); kInvalidData
-// for a stream of fewer than two tokens, or an id that the tokenizer does not have.
+// input.text.threads and input.text.scratch are as given. Every process of `ranks`, which are those
+// of `model`, gets the result; `progress` is called where they lead. Errors: as open_corpus() and
+// EvaluatorRanks; kInvalidData for a stream of fewer than two tokens, or an id that the tokenizer
+// does not have.
 LossResult evaluate_loss(const TrainedModel& model,
+                         const EvaluatorRanks& ranks,
                          const CorpusInput& input,
                          const OnEvalProgress& progress);
 

@@ -1,13 +1,20 @@
 #include "tessera/train/evaluator.h"
 
 #include <algorithm>
-#include <span>
+#include <array>
+#include <cstddef>
+#include <numeric>
+#include <string_view>
+#include <utility>
 
-#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/base/log.h"
+#include "tessera/config/config.h"
+#include "tessera/train/input_rows.h"
+#include "tessera/train/rank_launch.h"
+#include "tessera/train/resolve.h"
 #include "tessera/train/step_program.h"
-#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
@@ -16,32 +23,128 @@ namespace {
 constexpr std::int64_t kTokens = 2048;
 constexpr std::int64_t kMaxRows = 32;
 
-}  // namespace
+// A training's groups between steps have the same.
+constexpr std::int64_t kControlGeneration = 2;
 
-Evaluator::Evaluator(const TrainedModel& model, std::int64_t length)
-    : num_rows_(std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows)),
-      backend_(make_cpu_backend(static_cast<int>(model.config.run.threads))) {
-  const Graph graph = evaluation_graph(model.model, num_rows_, length, model.config.train.dtype);
-  program_ = compile_forward(
-      graph,
-      {.fuse = model.config.passes.fuse,
-       .group_gemms = model.config.passes.group_gemms,
-       .workspace_bytes = [this](
-                              const Op& op, std::span<const View> in, std::span<const View> out) {
-         return backend_->workspace_bytes(op, in, out);
-       }});
-  executor_ = std::make_unique<Executor>(program_, *backend_);
-  load_state(*executor_, parameter_inits(graph), *model.weights);
-  executor_->set_scalar("seed", 0.0F);  // of gradients, which nobody asks for
+std::unique_ptr<Communicator> group_of_all(World& world) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return world.group(ranks, kControlGeneration);
 }
 
-std::vector<double> Evaluator::run() {
-  executor_->run_step();
-  std::vector<double> losses;
-  for (std::int64_t row = 0; row < num_rows_; ++row) {
-    losses.push_back(double{executor_->output_scalar(format("loss.{}", row))});
+bool says_ranks(std::string_view override) {
+  constexpr std::array<std::string_view, 5> kKeys = {
+      "--parallel.", "--state.", "--cluster.", "--comm.", "--run.threads="};
+  return std::ranges::any_of(kKeys,
+                             [&](std::string_view key) { return override.starts_with(key); });
+}
+
+}  // namespace
+
+RunConfig evaluation_config(RunConfig trained, std::span<const std::string> overrides) {
+  RunConfig config = std::move(trained);
+  config.parallel = {};
+  config.state = {};
+  config.cluster = {};
+  config.comm = {};
+  config.run.threads = 0;
+  config.run.device = "cpu";
+  for (const std::string& override : overrides) {
+    apply_override(config, override);
+    TESSERA_REQUIRE(says_ranks(override),
+                    ErrorCode::kInvalidConfig,
+                    "{}: expected a key that says on what ranks the evaluation runs: one of "
+                    "[parallel], [state], [cluster] or [comm], or run.threads",
+                    override);
   }
+  config = resolve_ranks(std::move(config));
+  // The batches of training are none of an evaluation's.
+  config.train.global_batch = config.train.microbatch * config.parallel.data.value_or(1);
+  validate(config);
+  return config;
+}
+
+Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
+    : setup_(setup),
+      world_(world),
+      all_(group_of_all(world)),
+      place_(data_place(setup.layout.mesh, world.rank())),
+      backend_(world, setup.layout.mesh, static_cast<int>(setup.model.config.run.threads)),
+      executor_(setup.program, *backend_) {
+  const CheckpointReader reader(
+      setup.model.checkpoint,
+      {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
+  load_state(executor_,
+             setup.parameters,
+             reader,
+             state_part(setup.layout.mesh, world.rank(), setup.layout.dims()),
+             static_cast<int>(setup.model.config.run.threads));
+  executor_.set_scalar("seed", 0.0F);  // of gradients, which nobody asks for
+}
+
+std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, const LoadRow& load) {
+  const std::int64_t rows = setup_.num_rows;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t sequence = first + place_ * rows + row;
+    if (sequence < total) {
+      load(executor_, row, sequence);
+    } else {
+      load_empty_row(executor_, row);
+    }
+  }
+  executor_.run_step();
+  std::vector<float> own;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    own.push_back(executor_.output_scalar(format("loss.{}", row)));
+  }
+  std::vector<float> of_ranks(own.size() * static_cast<std::size_t>(world_.size()));
+  all_->all_gather(std::as_bytes(std::span(own)),
+                   std::as_writable_bytes(std::span(of_ranks)),
+                   own.size() * sizeof(float));
+  std::vector<double> losses(static_cast<std::size_t>(num_rows()));
+  for (std::int64_t rank = 0; rank < world_.size(); ++rank) {
+    // Ranks that read the same sequences say the same.
+    std::copy_n(of_ranks.begin() + rank * rows,
+                rows,
+                losses.begin() + data_place(setup_.layout.mesh, rank) * rows);
+  }
+  losses.resize(static_cast<std::size_t>(std::min(num_rows(), total - first)));
   return losses;
+}
+
+EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
+    : model_(model), launch_(find_mpi_launch()), world_(join_launched(model.config, launch_)) {
+  if (!leads()) {
+    silence_info();
+  }
+}
+
+void EvaluatorRanks::run(std::int64_t length,
+                         const std::function<void(Evaluator&, bool keeps)>& body) const {
+  const RunConfig& config = model_.config;
+  const RunLayout layout = run_layout(config);
+  const std::int64_t num_rows = std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows);
+  const std::unique_ptr<Backend> backend =
+      make_run_backend(config.run.device, static_cast<int>(config.run.threads));
+  const Program program =
+      compile_evaluation(config,
+                         model_.model,
+                         num_rows,
+                         length,
+                         [&](const Op& op, std::span<const View> in, std::span<const View> out) {
+                           return backend->workspace_bytes(op, in, out);
+                         });
+  const std::vector<ParameterInit> parameters =
+      parameter_inits(evaluation_graph(model_.model, num_rows, length, config.train.dtype));
+  const EvaluatorSetup setup = {.model = model_,
+                                .layout = layout,
+                                .program = program,
+                                .parameters = parameters,
+                                .num_rows = num_rows};
+  run_ranks(config, world_.get(), [&](World& world) {
+    Evaluator evaluator(setup, world);
+    body(evaluator, world_ != nullptr || world.rank() == 0);
+  });
 }
 
 }  // namespace tessera

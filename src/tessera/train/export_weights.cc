@@ -1,6 +1,7 @@
 #include "tessera/train/export_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,12 +18,14 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/half.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/train/convert_elements.h"
 #include "tessera/train/merge_adapters.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
@@ -123,6 +126,11 @@ class WeightExport {
     return source(weight.parts[0].parameter).dtype;
   }
 
+  // What it is written as.
+  DType written_dtype(const HuggingFaceWeight& weight) const {
+    return options_.dtype.value_or(dtype(weight));
+  }
+
   std::int64_t element_bytes(const HuggingFaceWeight& weight) const {
     return static_cast<std::int64_t>(size_bytes(dtype(weight)));
   }
@@ -131,8 +139,10 @@ class WeightExport {
     return weight.columns() * element_bytes(weight);
   }
 
+  // As it is written.
   std::int64_t num_bytes(const HuggingFaceWeight& weight) const {
-    return weight.rows() * row_bytes(weight);
+    return weight.rows() * weight.columns() *
+           static_cast<std::int64_t>(size_bytes(written_dtype(weight)));
   }
 
   // Whether the rows of the weight are those of one parameter in the same order.
@@ -142,7 +152,8 @@ class WeightExport {
 
   // Whether the bytes of the weight are those of one parameter.
   bool is_as_ours(const HuggingFaceWeight& weight) const {
-    return has_our_rows(weight) && !weight.transposed && !adapters_.has(weight.parts[0].parameter);
+    return has_our_rows(weight) && !weight.transposed && written_dtype(weight) == dtype(weight) &&
+           !adapters_.has(weight.parts[0].parameter);
   }
 
   std::vector<std::vector<const HuggingFaceWeight*>> split() const {
@@ -250,7 +261,9 @@ class WeightExport {
   void finish(Window& window) {
     if (!window.ours.empty()) {
       merge_adapters(window);
-      writer(window).append(produce(window).subspan(static_cast<std::size_t>(window.num_passed)));
+      // What passed on was as it is written.
+      writer(window).append(as_written(*window.weight, produce(window))
+                                .subspan(static_cast<std::size_t>(window.num_passed)));
       spare_ = std::exchange(window.ours, {});
     }
     if (next_ + 1 == windows_.size() || windows_[next_ + 1].file != window.file) {
@@ -279,7 +292,8 @@ class WeightExport {
     while (writers_.size() <= window.file) {
       std::vector<SafetensorsTensor> tensors;
       for (const HuggingFaceWeight* weight : files_[writers_.size()]) {
-        tensors.push_back({.name = weight->name, .dtype = dtype(*weight), .shape = weight->shape});
+        tensors.push_back(
+            {.name = weight->name, .dtype = written_dtype(*weight), .shape = weight->shape});
       }
       writers_.push_back(std::make_unique<SafetensorsWriter>(
           options_.output / file_name(writers_.size()),
@@ -314,6 +328,52 @@ class WeightExport {
     return transposed_;
   }
 
+  // Elements of the weight in the type that the file has.
+  std::span<const std::byte> as_written(const HuggingFaceWeight& weight,
+                                        std::span<const std::byte> elements) {
+    const DType from = dtype(weight);
+    const DType to = written_dtype(weight);
+    if (from == to) {
+      return elements;
+    }
+    const std::size_t count = elements.size() / size_bytes(from);
+    converted_.resize(count * size_bytes(to));
+    convert_elements({.dtype = from, .data = elements.data()},
+                     count,
+                     {.dtype = to,
+                      .data = converted_.data(),
+                      .stride = static_cast<std::int64_t>(size_bytes(to))});
+    if (to == DType::kF16) {
+      require_held(weight, elements);
+    }
+    return converted_;
+  }
+
+  // That no number became an infinity.
+  void require_held(const HuggingFaceWeight& weight, std::span<const std::byte> elements) const {
+    constexpr float kLargest = 65504;
+    const std::size_t size = size_bytes(dtype(weight));
+    for (std::size_t i = 0; i < elements.size() / size; ++i) {
+      Float16 half;
+      std::memcpy(&half, converted_.data() + i * sizeof half, sizeof half);
+      if (!std::isinf(to_float(half))) {
+        continue;
+      }
+      float value = 0;
+      convert_elements({.dtype = dtype(weight), .data = elements.data() + i * size},
+                       1,
+                       {.dtype = DType::kF32,
+                        .data = reinterpret_cast<std::byte*>(&value),
+                        .stride = sizeof value});
+      TESSERA_REQUIRE(std::isinf(value),
+                      ErrorCode::kInvalidConfig,
+                      "tensor '{}': found {}, and f16 holds up to {}: choose bf16 or f32",
+                      weight.name,
+                      value,
+                      kLargest);
+    }
+  }
+
   // (rows, columns) to transposed_ of (columns, rows), in tiles that fit the caches.
   void transpose(std::span<const std::byte> from,
                  std::int64_t columns,
@@ -342,6 +402,7 @@ class WeightExport {
   std::vector<std::byte> spare_;  // the memory of a window that is written
   std::vector<std::byte> rows_;
   std::vector<std::byte> transposed_;
+  std::vector<std::byte> converted_;
 };
 
 }  // namespace
@@ -357,7 +418,7 @@ void export_weights(const ExportOptions& options) {
                            model_tensors(parameter_inits(training_graph(
                                model, 1, config.data.sequence_length, config.train.dtype))),
                            CheckpointReader::Scope::kWeights);
-  HuggingFaceFacts facts{.dtype = config.train.dtype,
+  HuggingFaceFacts facts{.dtype = options.dtype.value_or(config.train.dtype),
                          .sequence_length = config.data.sequence_length};
   const fs::path tokenizer = checkpoint_tokenizer(path, config.tokenizer.path);
   std::error_code error;

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
+
+#include "tessera/ir/dtype.h"
 
 namespace tessera {
 
@@ -9,6 +12,7 @@ struct ExportOptions {
   std::filesystem::path checkpoint;             // or a run directory: its newest checkpoint
   std::filesystem::path output;                 // a directory that is not there, or empty
   std::int64_t max_file_bytes = 5'000'000'000;  // a larger weight has a file of its own
+  std::optional<DType> dtype = {};              // f32, bf16 or f16; none: as they were trained
 };
 
 // Writes the weights of a checkpoint as a directory that Hugging Face's transformers load:
@@ -18,7 +22,8 @@ struct ExportOptions {
 // checkpoint of many files, whose tensors then come in the order in which each file has them).
 // Files that hold none of the weights are not read.
 // Errors: kInvalidData for a damaged checkpoint, of which no file of weights appears;
-// kInvalidConfig where there is none, for an output that exists; kDeviceError.
+// kInvalidConfig where there is none, for an output that exists, for a weight that f16 cannot hold;
+// kDeviceError.
 void export_weights(const ExportOptions& options);
 
 }  // namespace tessera

@@ -8,7 +8,6 @@
 #include <set>
 #include <string_view>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -16,10 +15,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
-#include "tessera/base/half.h"
 #include "tessera/checkpoint/read_files.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/models/family.h"
+#include "tessera/train/convert_elements.h"
 
 namespace tessera {
 namespace {
@@ -87,46 +86,6 @@ std::string plain_name(const ModelFamily& family, std::string_view name) {
       name.starts_with(family.weight_prefix) ? name.substr(family.weight_prefix.size()) : name);
 }
 
-float widen(float value) {
-  return value;
-}
-
-float widen(BFloat16 value) {
-  return to_float(value);
-}
-
-float widen(Float16 value) {
-  return to_float(value);
-}
-
-// `count` elements to f32 or bf16, each `stride` bytes behind the last.
-template <class From>
-void convert(
-    const std::byte* from, std::size_t count, DType to, std::byte* out, std::int64_t stride) {
-  const auto each = [&](auto narrow, auto step) {
-    for (std::size_t i = 0; i < count; ++i) {
-      From value;
-      std::memcpy(&value, from + i * sizeof value, sizeof value);
-      const auto converted = narrow(widen(value));
-      std::memcpy(out + static_cast<std::int64_t>(i) * step, &converted, sizeof converted);
-    }
-  };
-  const auto same = [](float value) { return value; };
-  const auto rounded = [](float value) { return to_bfloat16(value); };
-  // A step that the compiler knows lets it take many at once.
-  using Dense32 = std::integral_constant<std::int64_t, sizeof(float)>;
-  using Dense16 = std::integral_constant<std::int64_t, sizeof(BFloat16)>;
-  if (to == DType::kF32 && stride == Dense32()) {
-    each(same, Dense32());
-  } else if (to == DType::kF32) {
-    each(same, stride);
-  } else if (stride == Dense16()) {
-    each(rounded, Dense16());
-  } else {
-    each(rounded, stride);
-  }
-}
-
 // Takes the bytes of elements as they come from a file, and puts them as `to` where they belong.
 class ElementSink {
  public:
@@ -157,13 +116,8 @@ class ElementSink {
       copy(bytes, count);
       return;
     }
-    if (from_ == DType::kF32) {
-      convert<float>(bytes, count, to_, out_, stride_);
-    } else if (from_ == DType::kBF16) {
-      convert<BFloat16>(bytes, count, to_, out_, stride_);
-    } else {
-      convert<Float16>(bytes, count, to_, out_, stride_);
-    }
+    convert_elements(
+        {.dtype = from_, .data = bytes}, count, {.dtype = to_, .data = out_, .stride = stride_});
     out_ += static_cast<std::int64_t>(count) * stride_;
   }
 

@@ -117,7 +117,7 @@ std::int64_t memory_limit(const RunConfig& config) {
                                      : free_memory_bytes() / ranks_on_machine(config);
 }
 
-RunConfig resolve_run(RunConfig config) {
+RunConfig resolve_ranks(RunConfig config) {
   ParallelSection& parallel = config.parallel;
   if (!parallel.ranks) {
     const std::optional<MpiLaunch> launch = find_mpi_launch();
@@ -129,6 +129,11 @@ RunConfig resolve_run(RunConfig config) {
   if (config.run.threads == 0) {
     config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks_on_machine(config));
   }
+  return config;
+}
+
+RunConfig resolve_run(RunConfig config) {
+  config = resolve_ranks(std::move(config));
   validate_run(config);
   return config;
 }

@@ -19,6 +19,9 @@ RunConfig resolve(RunConfig config);
 // The same for all but [model]. Errors: kInvalidConfig.
 RunConfig resolve_run(RunConfig config);
 
+// The same for ranks, device and threads alone. Errors: kInvalidConfig.
+RunConfig resolve_ranks(RunConfig config);
+
 // Ranks of a resolved run on this machine: all of them as threads of one process, or as many as a
 // launcher started here.
 std::int64_t ranks_on_machine(const RunConfig& config);

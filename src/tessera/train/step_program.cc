@@ -151,6 +151,19 @@ Program compile_step(const RunConfig& config,
   return compile_training(std::move(graph), compile_options(config, workspace_bytes));
 }
 
+Program compile_evaluation(const RunConfig& config,
+                           const ModelDescription& model,
+                           std::int64_t rows,
+                           std::int64_t sequence_length,
+                           const WorkspaceQuery& workspace_bytes) {
+  CompileOptions options = compile_options(config, workspace_bytes);
+  options.update.dims.erase("batch");
+  options.sum_outputs = false;
+  options.dump.clear();
+  return compile_forward(evaluation_graph(model, rows, sequence_length, config.train.dtype),
+                         options);
+}
+
 RunPrograms compile_run(const RunConfig& config,
                         const ModelDescription& model,
                         const WorkspaceQuery& workspace_bytes) {

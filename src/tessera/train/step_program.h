@@ -50,6 +50,14 @@ RunPrograms compile_run(const RunConfig& config,
                         const ModelDescription& model,
                         const WorkspaceQuery& workspace_bytes);
 
+// The program by which each data rank says how well the model predicts `rows` sequences of its own:
+// evaluation_graph()'s inputs and outputs, for these alone. The ranks run it together.
+Program compile_evaluation(const RunConfig& config,
+                           const ModelDescription& model,
+                           std::int64_t rows,
+                           std::int64_t sequence_length,
+                           const WorkspaceQuery& workspace_bytes);
+
 // The program of each rank's part of `config`'s training step.
 Program compile_step(const RunConfig& config,
                      const ModelDescription& model,

@@ -12,18 +12,17 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
-#include "tessera/runtime/launcher.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/rank_backend.h"
+#include "tessera/train/rank_launch.h"
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
 #include "tessera/train/step_program.h"
-#include "tessera/train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -80,45 +79,21 @@ TrainResult train_with_record(const RunSetup& setup, World& world) {
   });
 }
 
-WorldOptions world_options(const RunConfig& config) {
-  return {.deadline_seconds = config.comm.deadline_seconds, .stopping = stop_requested};
-}
-
-// The ranks as threads of this process.
-TrainResult train_threads(const RunSetup& setup) {
-  const LaunchOptions options = {.world = world_options(setup.config),
-                                 .on_stuck = [](const Error& error) { log_error(error.what()); }};
+// The ranks of this process; what rank 0 found, or the process's only one.
+TrainResult train_ranks(const RunSetup& setup, World* launched) {
   TrainResult result;
-  launch_ranks(setup.layout.mesh.num_ranks(), options, [&](World& world) {
+  run_ranks(setup.config, launched, [&](World& world) {
     RunSetup own = setup;
-    own.takes_signals = world.rank() == 0;
+    own.takes_signals = launched != nullptr || world.rank() == 0;
     TrainResult ended = train_with_record(own, world);
-    if (world.rank() == 0) {
+    if (own.takes_signals) {
       result = std::move(ended);
     }
   });
+  if (launched != nullptr) {
+    result.rank = launched->rank();
+  }
   return result;
-}
-
-// This process as one rank.
-TrainResult train_process(const RunSetup& setup, World& world) {
-  TrainResult result;
-  run_as_rank(world, [&](World& self) { result = train_with_record(setup, self); });
-  result.rank = world.rank();
-  world.leave();
-  return result;
-}
-
-void require_launched(const RunConfig& config, const MpiLaunch& launch) {
-  const std::int64_t ranks = config.parallel.ranks.value_or(1);
-  TESSERA_REQUIRE(launch.size == ranks,
-                  ErrorCode::kInvalidConfig,
-                  "{}: found {}, but the launcher started {} processes: start {}, or leave "
-                  "parallel.ranks and parallel.data out to take what there is",
-                  placed(config, "parallel.ranks"),
-                  ranks,
-                  launch.size,
-                  ranks);
 }
 
 // What a process has before its ranks begin.
@@ -131,15 +106,14 @@ struct Prepared {
 Prepared prepare(const RunConfig& config,
                  const ModelDescription& model,
                  const std::optional<MpiLaunch>& launch) {
-  std::unique_ptr<World> world;
   if (launch) {
     require_launched(config, *launch);
     if (launch->rank == 0) {
       // May train it, while the others wait to be joined.
       run_tokenizer(config, model.vocab);
     }
-    world = join_mpi_world(*launch, world_options(config));
   }
+  std::unique_ptr<World> world = join_launched(config, launch);
   RunPrograms programs = compile_and_check(config, model);
   return {.world = std::move(world),
           .programs = std::move(programs),
@@ -171,7 +145,7 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                           .parameters = parameters,
                           .hooks = hooks};
   say_what_runs(setup);
-  return prepared.world ? train_process(setup, *prepared.world) : train_threads(setup);
+  return train_ranks(setup, prepared.world.get());
 }
 
 }  // namespace tessera

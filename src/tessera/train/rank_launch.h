@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/config/run_config.h"
+
+namespace tessera {
+
+// That a launcher started as many processes as the resolved `config` has ranks. Errors:
+// kInvalidConfig.
+void require_launched(const RunConfig& config, const MpiLaunch& launch);
+
+// This process as one of those that a launcher started, once all are there; null without one.
+// Errors: as require_launched() and join_mpi_world().
+std::unique_ptr<World> join_launched(const RunConfig& config,
+                                     const std::optional<MpiLaunch>& launch);
+
+// Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
+// the config's ranks, on threads of this process. Errors: as run_as_rank() and launch_ranks().
+void run_ranks(const RunConfig& config, World* launched, const std::function<void(World&)>& body);
+
+}  // namespace tessera
