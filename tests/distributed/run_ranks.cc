@@ -74,6 +74,8 @@ class PacedBackend final : public Backend {
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return backend_.allocate(bytes); }
 
+  void draw(const Draw& draw, const View& out) override { backend_.draw(draw, out); }
+
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
                                std::span<const View> results) override {
@@ -119,7 +121,6 @@ class RankTrainer {
     initialize_state(executor_,
                      parameter_inits(graph_),
                      42,
-                     1,
                      state_part(run.mesh, world_.rank(), layout_.dims()));
   }
 

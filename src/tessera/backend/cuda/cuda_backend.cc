@@ -1,12 +1,8 @@
 // The plugin: the backend on one CUDA device.
 
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <string_view>
-
-#include <sys/mman.h>
 
 #include <cuda_runtime_api.h>
 
@@ -15,10 +11,12 @@
 #include "tessera/backend/cuda/context.h"
 #include "tessera/backend/cuda/cuda_plugin.h"
 #include "tessera/backend/cuda/dispatch.h"
+#include "tessera/backend/cuda/draw.h"
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/find_devices.h"
 #include "tessera/backend/cuda/lt_gemms.h"
 #include "tessera/base/error.h"
+#include "tessera/base/mapping.h"
 #include "tessera/base/units.h"
 
 namespace tessera::cuda {
@@ -54,48 +52,11 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-// The host's side of an arena: pages take memory from their first touch, so that it costs what the
-// host reads and writes.
-class Mirror {
- public:
-  explicit Mirror(std::size_t bytes) : bytes_(bytes) {
-    if (bytes_ == 0) {
-      return;
-    }
-    void* const address = ::mmap(nullptr,
-                                 bytes_,
-                                 PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                 -1,
-                                 0);
-    TESSERA_REQUIRE(address != MAP_FAILED,
-                    ErrorCode::kOutOfMemory,
-                    "cannot map {} beside the device's memory: {}",
-                    format_bytes(static_cast<std::int64_t>(bytes_)),
-                    std::strerror(errno));
-    data_ = static_cast<std::byte*>(address);
-  }
-
-  ~Mirror() {
-    if (data_ != nullptr) {
-      ::munmap(data_, bytes_);
-    }
-  }
-
-  Mirror(const Mirror&) = delete;
-  Mirror& operator=(const Mirror&) = delete;
-
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
-};
-
 class CudaArena final : public Arena {
  public:
   explicit CudaArena(std::int64_t bytes)
-      : device_(static_cast<std::size_t>(bytes)), host_(static_cast<std::size_t>(bytes)) {}
+      : device_(static_cast<std::size_t>(bytes)),
+        host_(static_cast<std::size_t>(bytes), "the host's side of the arena") {}
 
   std::byte* data() override { return device_.data(); }
 
@@ -121,7 +82,8 @@ class CudaArena final : public Arena {
 
  private:
   DeviceMemory device_;
-  Mirror host_;
+  // Its pages take memory from their first touch, so that it costs what the host reads and writes.
+  Mapping host_;
 };
 
 cudaStream_t create_stream() {
@@ -164,6 +126,11 @@ class CudaBackend final : public Backend {
     auto arena = std::make_unique<CudaArena>(bytes);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
     return arena;
+  }
+
+  void draw(const Draw& draw, const View& out) override {
+    draw_elements(context_, draw, out);
+    check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize()");
   }
 
   std::int64_t workspace_bytes(const Op& op,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -11,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/test_error.h"
 #include "tessera/ops/testing/all_samples.h"
@@ -100,6 +103,41 @@ TEST(CudaFaults, AreThrownWhenTheDeviceIsDone) {
   EXPECT_THAT(error, HasSubstr("embedding: id 7 at index 1 is outside [0, 3)"));
   operands[1].i32()[1] = 2;
   EXPECT_THAT(execute(*op, operands, {.backend = backend.get()}).failures, IsEmpty());
+}
+
+// Weights start with the same bits wherever they are drawn: whole and cut ones, from any index on,
+// at any place.
+TEST(CudaDraw, IsBitwiseTheCpus) {
+  std::string reason;
+  const std::unique_ptr<Backend> cuda = cuda::kernels_under_test(reason);
+  if (cuda == nullptr) {
+    GTEST_SKIP() << reason;
+  }
+  constexpr std::int64_t kBytes = 40000;
+  const auto drawn = [&](Backend& backend, DType dtype, const Draw& draw, std::int64_t place) {
+    const std::unique_ptr<Arena> arena = backend.allocate(kBytes);
+    const auto element = static_cast<std::int64_t>(size_bytes(dtype));
+    View view = {.data = arena->data() + place * element, .dtype = dtype, .num_dims = 1};
+    view.sizes[0] = 4099;
+    view.strides[0] = 1;
+    backend.draw(draw, view);
+    arena->to_host(0, kBytes);
+    return std::vector<std::byte>(arena->host(), arena->host() + kBytes);
+  };
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::uint64_t first : {0ULL, 1ULL, 7ULL, (1ULL << 34U) - 5}) {
+      for (const std::int64_t place : {0, 4, 5}) {
+        for (const float cut : {0.0F, 2.0F}) {
+          const Draw draw = {.key = 77, .first = first, .normal = {.std = 0.02F, .cut = cut}};
+          EXPECT_EQ(drawn(*cuda, dtype, draw, place), drawn(*cpu, dtype, draw, place))
+              << name(dtype) << " from " << first << " at " << place << " cut " << cut;
+        }
+      }
+    }
+    const Draw ones = {.normal = {.std = 0.0F}, .constant = 1.0F};
+    EXPECT_EQ(drawn(*cuda, dtype, ones, 5), drawn(*cpu, dtype, ones, 5));
+  }
 }
 
 std::string test_name(const testing::TestParamInfo<Sample>& info) {

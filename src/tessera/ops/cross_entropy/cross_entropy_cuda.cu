@@ -1,85 +1,22 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
-#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy_gemms.h"
 
 namespace tessera {
 namespace cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;
+// Behind the common parts lies the products' own workspace. Losses are kept of all rows.
+struct Problem : CrossEntropyProblem {
+  std::int64_t counts;  // rows of the head that are no padding
 
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// The op's numbers and the parts of its workspace, in order: logits of a chunk, their gradient in
-// the inputs' dtype (where that is not f32), losses of all rows, and the products' own workspace.
-struct Problem {
-  std::int64_t rows;
-  std::int64_t channels;
-  std::int64_t vocab;   // rows of the head
-  std::int64_t counts;  // those that are no padding
-  std::int64_t chunk;
-  std::int64_t pitch;  // of x
-  DType dtype;
-
-  std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
-
-  std::int64_t gradient_bytes() const {
-    return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
-  }
-
-  std::int64_t loss_bytes() const { return aligned(rows * 8); }
+  Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
+      : CrossEntropyProblem(attrs, operands), counts(attrs.vocab > 0 ? attrs.vocab : vocab) {}
 
   std::int64_t workspace_bytes() const {
-    return logits_bytes() + gradient_bytes() + loss_bytes() + kGemmWorkspaceBytes;
-  }
-
-  Gemm logits(std::int64_t m) const {
-    return {.m = m,
-            .n = vocab,
-            .k = channels,
-            .transpose_b = true,
-            .pitch_a = pitch,
-            .pitch_b = channels,
-            .pitch_c = vocab,
-            .input = dtype};
-  }
-
-  Gemm hidden_gradient(std::int64_t m) const {
-    return {.m = m,
-            .n = channels,
-            .k = vocab,
-            .pitch_a = vocab,
-            .pitch_b = channels,
-            .pitch_c = channels,
-            .input = dtype,
-            .output = dtype};
-  }
-
-  Gemm head_gradient(std::int64_t m, bool accumulate) const {
-    return {.m = vocab,
-            .n = channels,
-            .k = m,
-            .transpose_a = true,
-            .pitch_a = vocab,
-            .pitch_b = pitch,
-            .pitch_c = channels,
-            .input = dtype,
-            .accumulate = accumulate};
+    return logits_bytes() + gradient_bytes() + loss_bytes(rows) + kGemmWorkspaceBytes;
   }
 };
-
-Problem problem_of(const CrossEntropyAttrs& attrs, std::span<const View> operands) {
-  const View::Rows rows = operands[0].rows(1);
-  return {.rows = rows.count,
-          .channels = rows.width,
-          .vocab = operands[1].sizes[0],
-          .counts = attrs.vocab > 0 ? attrs.vocab : operands[1].sizes[0],
-          .chunk = std::min(attrs.chunk, rows.count),
-          .pitch = rows.stride,
-          .dtype = operands[0].dtype};
-}
 
 // The softmax part over a chunk of rows.
 struct Softmax {
@@ -192,7 +129,7 @@ class Cutter {
 std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> /*results*/) {
-  return cuda::problem_of(attrs, operands).workspace_bytes();
+  return cuda::Problem(attrs, operands).workspace_bytes();
 }
 
 void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views) {
@@ -200,7 +137,7 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
                   ErrorCode::kUnsupported,
                   "a vocabulary cut over {} on a CUDA device: this version runs one rank there",
                   attrs.axes);
-  const cuda::Problem problem = cuda::problem_of(attrs, views.in);
+  const cuda::Problem problem(attrs, views.in);
   const auto* const x = views.in[0].as<const std::byte>();
   const void* const head = views.in[1].data;
   const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
@@ -212,10 +149,11 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
   auto* const logits = reinterpret_cast<float*>(workspace.take(problem.logits_bytes()));
   std::byte* const rounded = workspace.take(problem.gradient_bytes());
   void* const dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(rounded) : logits;
-  auto* const row_loss = reinterpret_cast<double*>(workspace.take(problem.loss_bytes()));
+  auto* const row_loss =
+      reinterpret_cast<double*>(workspace.take(cuda::Problem::loss_bytes(problem.rows)));
 
   const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
-  const auto multiply = [&](const cuda::Gemm& gemm, const cuda::GemmOperands& operands) {
+  const auto multiply = [&](const Gemm& gemm, const cuda::GemmOperands& operands) {
     context.gemms().run(context.stream(), gemm, operands, workspace.rest());
   };
   for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
