@@ -61,7 +61,7 @@ class Backend {
 
   // Draws the elements of a tensor without gaps, f32 or bf16 (rounded), and returns when they are
   // there. The same bits on every backend.
-  virtual void draw(const Draw& draw, const View& out) = 0;
+  virtual void draw(const Initial& initial, const View& out) = 0;
 
   // Workspace that run() needs for tensors that lie like these views (data is not read).
   virtual std::int64_t workspace_bytes(const Op& op,

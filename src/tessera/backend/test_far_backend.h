@@ -28,7 +28,7 @@ class FarBackend final : public Backend {
     return std::make_unique<FarArena>(*this, near_->allocate(bytes), bytes);
   }
 
-  void draw(const Draw& draw, const View& out) override { near_->draw(draw, out); }
+  void draw(const Initial& initial, const View& out) override { near_->draw(initial, out); }
 
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,

@@ -26,7 +26,7 @@ struct NormalOptions {
 };
 
 // How elements of a tensor start: as normal variates under a key, or all alike.
-struct Draw {
+struct Initial {
   std::uint64_t key = 0;
   std::uint64_t first = 0;  // the index of the first element's variate
   NormalOptions normal = {};

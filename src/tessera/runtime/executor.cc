@@ -265,7 +265,7 @@ std::span<std::byte> Executor::bytes(const Binding& binding, std::int64_t instan
 void Executor::draw(const Binding& state,
                     std::int64_t begin,
                     std::int64_t count,
-                    const Draw& draw) {
+                    const Initial& initial) {
   const TensorRef& tensor = state.tensor;
   TESSERA_CHECK(view_of(tensor).is_contiguous(), "{} is not contiguous", state.name);
   View view = {.dtype = tensor.type.dtype, .num_dims = 1};
@@ -273,7 +273,7 @@ void Executor::draw(const Binding& state,
               begin * static_cast<std::int64_t>(size_bytes(tensor.type.dtype));
   view.sizes[0] = count;
   view.strides[0] = 1;
-  backend_.draw(draw, view);
+  backend_.draw(initial, view);
 }
 
 void Executor::state_to_device(const Binding& state) {

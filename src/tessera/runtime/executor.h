@@ -51,7 +51,7 @@ class Executor {
   std::span<std::byte> bytes(const Binding& binding, std::int64_t instance = 0);
 
   // Draws elements [begin, begin + count) of a state on the device.
-  void draw(const Binding& state, std::int64_t begin, std::int64_t count, const Draw& draw);
+  void draw(const Binding& state, std::int64_t begin, std::int64_t count, const Initial& initial);
 
   // Brings a state from the host's memory to the device's, and all that outlives a step
   // (parameters, their copies, optimizer state) back. Nothing where the two are one.

@@ -47,7 +47,7 @@ class RecordingBackend final : public Backend {
     return memory_->allocate(bytes);
   }
 
-  void draw(const Draw&, const View&) override {}
+  void draw(const Initial&, const View&) override {}
 
   std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
     return 100;
@@ -242,7 +242,7 @@ class StreamBackend final : public Backend {
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
 
-  void draw(const Draw&, const View&) override {}
+  void draw(const Initial&, const View&) override {}
 
   std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
     return 0;

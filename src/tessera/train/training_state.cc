@@ -154,7 +154,7 @@ bool saved_elsewhere(const TensorType& whole, const StatePart& part) {
 }
 
 // How a parameter is drawn from its element `first` on.
-Draw draw_of(const ParameterInit& parameter, std::int64_t first, std::uint64_t seed) {
+Initial initial_of(const ParameterInit& parameter, std::int64_t first, std::uint64_t seed) {
   const Initializer& init = parameter.init;
   TESSERA_CHECK(init.mean == 0.0 || init.std == 0.0, "{}: normal with a mean", parameter.name);
   return {.key = random_key(seed, parameter.name),
@@ -190,7 +190,7 @@ class StateInitializer {
           executor_.draw(state, here, count, {.normal = {.std = 0.0F}});
         },
         [&](std::int64_t first, std::int64_t here, std::int64_t count) {
-          executor_.draw(state, here, count, draw_of(parameter, first, seed_));
+          executor_.draw(state, here, count, initial_of(parameter, first, seed_));
         });
   }
 

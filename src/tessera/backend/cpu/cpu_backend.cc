@@ -38,8 +38,8 @@ class CpuBackend final : public Backend {
     return std::make_unique<MappedArena>(bytes);
   }
 
-  void draw(const Draw& draw, const View& out) override {
-    cpu::draw_elements(draw, out, compute_.threads());
+  void draw(const Initial& initial, const View& out) override {
+    cpu::draw_elements(initial, out, compute_.threads());
   }
 
   std::int64_t workspace_bytes(const Op& op,

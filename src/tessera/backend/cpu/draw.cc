@@ -13,19 +13,19 @@
 namespace tessera::cpu {
 namespace {
 
-void draw_floats(const Draw& draw, std::span<float> out, int threads) {
-  if (draw.normal.std == 0.0F) {
-    std::ranges::fill(out, draw.constant);
+void draw_floats(const Initial& initial, std::span<float> out, int threads) {
+  if (initial.normal.std == 0.0F) {
+    std::ranges::fill(out, initial.constant);
   } else {
-    fill_normal(draw.key, draw.first, draw.normal, out, threads);
+    fill_normal(initial.key, initial.first, initial.normal, out, threads);
   }
 }
 
 }  // namespace
 
-void draw_elements(const Draw& draw, const View& out, int threads) {
+void draw_elements(const Initial& initial, const View& out, int threads) {
   if (out.dtype == DType::kF32) {
-    draw_floats(draw, flat<float>(out), threads);
+    draw_floats(initial, flat<float>(out), threads);
     return;
   }
   TESSERA_REQUIRE(out.dtype == DType::kBF16,
@@ -36,10 +36,10 @@ void draw_elements(const Draw& draw, const View& out, int threads) {
   constexpr std::size_t kBlock = std::size_t{1} << 20U;
   const std::span<BFloat16> elements = flat<BFloat16>(out);
   std::vector<float> block;
-  Draw part = draw;
+  Initial part = initial;
   for (std::size_t done = 0; done < elements.size(); done += kBlock) {
     block.resize(std::min(kBlock, elements.size() - done));
-    part.first = draw.first + done;
+    part.first = initial.first + done;
     draw_floats(part, block, threads);
     std::ranges::transform(
         block, elements.begin() + static_cast<std::ptrdiff_t>(done), to_bfloat16);

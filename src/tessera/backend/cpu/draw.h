@@ -6,6 +6,6 @@
 namespace tessera::cpu {
 
 // Backend::draw() in the host's memory. Errors: kUnsupported for dtypes other than f32 and bf16.
-void draw_elements(const Draw& draw, const View& out, int threads);
+void draw_elements(const Initial& initial, const View& out, int threads);
 
 }  // namespace tessera::cpu

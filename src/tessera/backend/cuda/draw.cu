@@ -52,27 +52,27 @@ __global__ void fill_constant(float value, T* out, std::int64_t count) {
 
 }  // namespace
 
-void draw_elements(const Context& context, const Draw& draw, const View& out) {
+void draw_elements(const Context& context, const Initial& initial, const View& out) {
   const std::int64_t count = out.num_elements();
   TESSERA_CHECK(out.is_contiguous(), "a state with gaps");
   with_type(out.dtype, [&](auto type) {
     using T = decltype(type);
     T* const data = out.as<T>();
-    if (draw.normal.std == 0.0F) {
+    if (initial.normal.std == 0.0F) {
       launch(context,
              "draw",
              count == 0 ? 0 : blocks_for(context, count),
              fill_constant<T>,
-             draw.constant,
+             initial.constant,
              data,
              count);
       return;
     }
-    const NormalTask task = {.key = draw.key,
-                             .first_block = draw.first / kVariates,
-                             .skip = static_cast<std::int64_t>(draw.first % kVariates),
-                             .std = draw.normal.std,
-                             .cut_tail = cut_tail(draw.normal)};
+    const NormalTask task = {.key = initial.key,
+                             .first_block = initial.first / kVariates,
+                             .skip = static_cast<std::int64_t>(initial.first % kVariates),
+                             .std = initial.normal.std,
+                             .cut_tail = cut_tail(initial.normal)};
     const bool aligned =
         task.skip == 0 && reinterpret_cast<std::uintptr_t>(data) % (kVariates * sizeof(T)) == 0;
     launch(context,

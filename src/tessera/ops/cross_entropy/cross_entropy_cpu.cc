@@ -9,7 +9,7 @@
 #include "tessera/backend/cpu/gemm.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/hierarchical.h"
-#include "tessera/ops/cross_entropy/cross_entropy_gemms.h"
+#include "tessera/ops/cross_entropy/cross_entropy_problem.h"
 #include "tessera/ops/cross_entropy/softmax_cpu.h"
 
 namespace tessera {
@@ -29,20 +29,6 @@ struct Problem : CrossEntropyProblem {
 
   std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
 };
-
-// The entries of the vocabulary that lie here, without padding.
-struct Entries {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-
-Entries entries_here(const CrossEntropyAttrs& attrs, Levels levels, std::int64_t rows) {
-  if (attrs.axes.empty()) {
-    return {.first = 0, .count = attrs.vocab > 0 ? attrs.vocab : rows};
-  }
-  const Part part = part_of(place_along(levels), rows, attrs.whole_vocab);
-  return {.first = part.begin, .count = part.size};
-}
 
 // Makes the sums of each row's shards those of the row. `moved` holds a float a row.
 void join(std::span<cpu::RowSum> sums,
@@ -143,7 +129,7 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
 void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views) {
   const Problem problem(attrs, views.in);
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
-  const Entries entries = entries_here(attrs, levels, problem.vocab);
+  const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
   const auto* x = views.in[0].as<const std::byte>();
   const void* head = views.in[1].data;
   const std::span labels(views.in[2].as<const std::int32_t>(),

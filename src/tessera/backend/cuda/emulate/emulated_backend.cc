@@ -1,7 +1,11 @@
 #include "tessera/backend/cuda/emulate/emulated_backend.h"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "tessera/backend/cpu/context.h"
@@ -38,19 +42,21 @@ class CpuGemms final : public Gemms {
   std::vector<std::byte> workspace_;
 };
 
-// In which order the next backend's threads begin: each begins in the other one.
+// In which order the threads of a backend's streams begin: each backend begins in the other one.
 ThreadOrder next_order() {
-  static ThreadOrder next = ThreadOrder::kForward;
-  return next = other_than(next);
+  static std::atomic<int> backends = 0;
+  return backends.fetch_add(1) % 2 == 0 ? ThreadOrder::kForward : ThreadOrder::kBackward;
 }
 
-class EmulatedBackend final : public Backend {
+class EmulatedBackend final : public DeviceBackend {
  public:
   std::string_view name() const override { return "emulated cuda"; }
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
 
-  void draw(const Draw& draw, const View& out) override { draw_elements(context_, draw, out); }
+  void draw(const Initial& initial, const View& out) override {
+    draw_elements(streams_[0].context, initial, out);
+  }
 
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
@@ -59,31 +65,57 @@ class EmulatedBackend final : public Backend {
   }
 
   // In the other order of threads each time: what is run again must give the same bits.
-  void run(const Op& op, const Views& views, StreamId /*stream*/) override {
-    order_ = other_than(order_);
-    set_thread_order(order_);
-    run_op(context_, op, views);
+  void run(const Op& op, const Views& views, StreamId stream) override {
+    Stream& own = streams_.at(stream.at());
+    own.order = other_than(own.order);
+    set_thread_order(own.order);
+    run_op(own.context, op, views);
   }
 
   void synchronize() override {
-    const Fault found = fault_;
-    fault_ = {};
-    throw_fault(found);
+    for (Stream& stream : streams_) {
+      throw_fault(std::exchange(stream.fault, {}));
+    }
   }
 
-  void abort(std::string_view /*reason*/) override {}
+  void abort(std::string_view reason) override {
+    if (abort_) {
+      abort_(reason);
+    }
+  }
+
+  const Mover& mover(StreamId stream) const override {
+    return streams_.at(stream.at()).context.mover();
+  }
+
+  void set_communicators(StreamId stream, CommunicatorOf communicator_of) override {
+    streams_.at(stream.at()).context.set_communicators(std::move(communicator_of));
+  }
+
+  void set_abort(std::function<void(std::string_view reason)> abort) override {
+    abort_ = std::move(abort);
+  }
 
  private:
+  // Each may run on a thread of its own.
+  struct Stream {
+    CpuGemms gemms;
+    ThreadOrder order = next_order();
+    Fault fault;
+    Context context = Context(nullptr, &fault, gemms, 1);
+  };
+
   std::unique_ptr<Backend> memory_ = make_null_backend();
-  CpuGemms gemms_;
-  ThreadOrder order_ = next_order();
-  Fault fault_;
-  Context context_ = Context(nullptr, &fault_, gemms_, 1);
+  std::array<Stream, 2> streams_;
+  std::function<void(std::string_view)> abort_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_emulated_backend() {
+// Kernels are done when they are launched.
+void synchronize(CUstream_st* /*stream*/) {}
+
+std::unique_ptr<DeviceBackend> make_emulated_backend() {
   return std::make_unique<EmulatedBackend>();
 }
 

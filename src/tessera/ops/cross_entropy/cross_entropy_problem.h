@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/comm/hierarchical.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/gemm.h"
@@ -79,5 +80,22 @@ struct CrossEntropyProblem {
             .accumulate = accumulate};
   }
 };
+
+// The entries of the vocabulary that lie here, without padding.
+struct VocabularyEntries {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+// `rows` of the head lie here, a shard where the vocabulary is cut over `levels`.
+inline VocabularyEntries entries_here(const CrossEntropyAttrs& attrs,
+                                      Levels levels,
+                                      std::int64_t rows) {
+  if (attrs.axes.empty()) {
+    return {.first = 0, .count = attrs.vocab > 0 ? attrs.vocab : rows};
+  }
+  const Part part = part_of(place_along(levels), rows, attrs.whole_vocab);
+  return {.first = part.begin, .count = part.size};
+}
 
 }  // namespace tessera
