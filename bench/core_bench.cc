@@ -82,7 +82,7 @@ std::int64_t train_steps(const LlamaConfig& config,
         return backend->workspace_bytes(op, in, out);
       }});
   Executor executor(program, *backend);
-  initialize_state(executor, parameter_inits(graph), 1, kThreads);
+  initialize_state(executor, parameter_inits(graph), 1);
   executor.set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(batch * seq)));
   executor.set_scalar("apply", 1.0F);
   for (int i = 1; i <= steps; ++i) {

@@ -67,7 +67,7 @@ class Tessera {
                 .sequence_length = kSequence,
                 .chunk = kPrompt,
                 .threads = kThreads}) {
-    initialize_state(model_.executor(), model_.parameters(), 1, kThreads);
+    initialize_state(model_.executor(), model_.parameters(), 1);
   }
 
   void run(Side& side) {

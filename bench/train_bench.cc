@@ -75,7 +75,7 @@ class Tessera {
         graph_(training_graph(describe_llama(test.model), test.batch, test.seq, dtype)),
         program_(compile_training(graph_, {.workspace_bytes = query()})),
         executor_(program_, *backend_) {
-    initialize_state(executor_, parameter_inits(graph_), 1, kThreads);
+    initialize_state(executor_, parameter_inits(graph_), 1);
     std::uint32_t random = 12345;
     for (const Binding& input : program_.inputs) {
       auto* values = reinterpret_cast<std::int32_t*>(executor_.bytes(input).data());

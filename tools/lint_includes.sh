@@ -14,11 +14,14 @@ floors="base ir mesh ops autodiff cost program passes comm backend runtime simul
 exceptions=$(cat <<'TABLE'
 comm/fold\.cc       backend/cpu/            folds run on the vectors of the CPU kernels
 ops/.*_cpu\.cc      backend/cpu/            a CPU kernel sits with its op but belongs to the backend
-ops/.*_cpu\.cc      comm/                   the kernel of a collective runs on communicators
+ops/.*_cpu\.cc      comm/                   the kernel of a collective runs on communicators ..
+ops/.*_run\.cc      comm/                   .. with one text for every backend ..
+ops/.*_problem\.h   comm/                   .. or what the kernels of several share
 ops/.*_simd\.cc     backend/cpu/            the same: what is compiled once per instruction set
 ops/.*-inl\.h       backend/cpu/            the same: what such parts share
 ops/.*_cuda\.cu     backend/cuda/           the same for CUDA ..
-ops/.*_cuda\.cu     backend/cpu/            .. which finds elements as CPU kernels do
+ops/.*_cuda\.cu     backend/cpu/            .. which finds elements as CPU kernels do ..
+ops/.*_cuda\.cu     comm/                   .. and talks to other ranks
 comm/quantize\.cc   backend/cpu/            codes of the wire are made by vector code as kernels are
 ops/testing/.*      backend/cpu/            the checks of every op run its kernels ..
 ops/testing/.*      backend/backend.h       .. or those of another backend ..

@@ -431,20 +431,14 @@ TEST_F(DeviceTest, ARunForAGpuSaysWhatIsMissing) {
   if (find_devices().problem.empty()) {
     GTEST_SKIP() << "this machine has a GPU that runs can use";
   }
-  const Outcome refused = train("run", {"--train.steps=4", "--run.device=cuda"});
-  EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("run.device: found \"cuda\", but "));
+  for (const char* ranks : {"--parallel.ranks=1", "--parallel.ranks=2"}) {
+    const Outcome refused = train("run", {"--train.steps=4", "--run.device=cuda", ranks});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("run.device: found \"cuda\", but "));
+  }
   const Outcome automatic = train("run", {"--train.steps=4", "--run.device=auto"});
   EXPECT_EQ(automatic.code, 0);
   EXPECT_THAT(automatic.err, HasSubstr("run.device = \"auto\": on the CPU, since "));
-}
-
-TEST_F(DeviceTest, SeveralRanksAreRefusedOnAGpu) {
-  const Outcome outcome = train("run", {"--run.device=cuda", "--parallel.ranks=2"});
-  EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(
-      last_line(outcome.err),
-      EndsWith("found \"cuda\", but the run has 2 ranks, and this version runs one rank on a GPU"));
 }
 
 }  // namespace

@@ -74,6 +74,8 @@ class PacedBackend final : public Backend {
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return backend_.allocate(bytes); }
 
+  void draw(const Initial& initial, const View& out) override { backend_.draw(initial, out); }
+
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
                                std::span<const View> results) override {
@@ -110,16 +112,15 @@ class RankTrainer {
       : run_(run),
         world_(world),
         layout_(layout_of(run)),
-        cpu_(world, run.mesh, 1),
-        paced_(*cpu_, run.device_flops),
-        backend_(run.device_flops > 0 ? static_cast<Backend&>(paced_) : *cpu_),
+        rank_(world, run.mesh, 1, run.device ? run.device() : nullptr),
+        paced_(*rank_, run.device_flops),
+        backend_(run.device_flops > 0 ? static_cast<Backend&>(paced_) : *rank_),
         graph_(whole_graph(run)),
         program_(compile()),
         executor_(program_, backend_) {
     initialize_state(executor_,
                      parameter_inits(graph_),
                      42,
-                     1,
                      state_part(run.mesh, world_.rank(), layout_.dims()));
   }
 
@@ -141,9 +142,10 @@ class RankTrainer {
       result.losses.push_back(executor_.output_scalar("loss") / static_cast<float>(valid));
       result.grad_norms.push_back(executor_.output_scalar("grad_norm"));
     }
-    result.sent = by_level(cpu_.sent(), run_.mesh);
+    result.sent = by_level(rank_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
     if (layout_.num_data() == world_.size()) {
+      executor_.states_to_host();
       for (const ParameterInit& parameter : parameter_inits(graph_)) {
         result.weights[parameter.name] = whole(parameter);
       }
@@ -155,7 +157,7 @@ class RankTrainer {
   Program compile() {
     Program program = rank_program(
         run_, [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-          return cpu_->workspace_bytes(op, in, out);
+          return rank_->workspace_bytes(op, in, out);
         });
     for (Segment& segment : program.segments) {
       std::erase_if(segment.instructions,
@@ -244,7 +246,7 @@ class RankTrainer {
   const RankRun& run_;
   World& world_;
   RunLayout layout_;
-  RankBackend cpu_;
+  RankBackend rank_;
   PacedBackend paced_;
   Backend& backend_;
   Graph graph_;

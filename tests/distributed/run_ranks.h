@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tessera/backend/device_backend.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
@@ -44,6 +47,7 @@ struct RankRun {
   Keep keep = Keep::kAll;
   StateWires wires = {};   // by level
   bool one_batch = false;  // every step has the tokens of the first
+  std::function<std::unique_ptr<DeviceBackend>()> device = nullptr;  // of each rank; null: the CPU
 };
 
 // What all layouts of a run must agree on.

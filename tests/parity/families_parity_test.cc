@@ -143,7 +143,7 @@ class GoldenModel {
     program_ = compile(graph_);
     executor_ = std::make_unique<Executor>(program_, *backend_);
     // Padding behind the vocabulary holds what no result may see.
-    initialize_state(*executor_, parameter_inits(graph_), 1, 1);
+    initialize_state(*executor_, parameter_inits(graph_), 1);
     load_weights(*executor_, parameter_inits(graph_), HuggingFaceWeights(directory_, section_));
   }
 

@@ -207,7 +207,7 @@ class LoraModel {
     program_ = std::move(program);
     executor_ = std::make_unique<Executor>(program_, *backend_);
     parameters_ = parameter_inits(graph);
-    initialize_state(*executor_, parameters_, 1, 1);
+    initialize_state(*executor_, parameters_, 1);
     if (family_ == "llama") {
       const SafetensorsFile weights(kGoldens / "llama/weights.safetensors");
       for (const SafetensorsTensor& tensor : weights.tensors()) {

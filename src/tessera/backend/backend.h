@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "tessera/base/random.h"
 #include "tessera/ir/ids.h"
 #include "tessera/ir/op.h"
 #include "tessera/ir/view.h"
@@ -57,6 +58,10 @@ class Backend {
 
   // Memory for `bytes`, aligned to 4096. Errors: kOutOfMemory.
   virtual std::unique_ptr<Arena> allocate(std::int64_t bytes) = 0;
+
+  // Draws the elements of a tensor without gaps, f32 or bf16 (rounded), and returns when they are
+  // there. The same bits on every backend.
+  virtual void draw(const Initial& initial, const View& out) = 0;
 
   // Workspace that run() needs for tensors that lie like these views (data is not read).
   virtual std::int64_t workspace_bytes(const Op& op,

@@ -31,7 +31,7 @@ Devices find_devices() {
   return devices;
 }
 
-std::unique_ptr<Backend> make_device_backend(std::int64_t number) {
+std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank, std::int64_t num_ranks) {
   std::string tried;
   const CudaPlugin* const plugin = find_plugin(tried);
   TESSERA_REQUIRE(plugin != nullptr,
@@ -39,7 +39,7 @@ std::unique_ptr<Backend> make_device_backend(std::int64_t number) {
                   "the plugin {} cannot be loaded:{}",
                   kFile,
                   tried);
-  return std::unique_ptr<Backend>(plugin->open(number));
+  return std::unique_ptr<DeviceBackend>(plugin->open(rank, num_ranks));
 }
 
 }  // namespace tessera

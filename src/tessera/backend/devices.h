@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/backend/backend.h"
+#include "tessera/backend/device_backend.h"
 
 namespace tessera {
 
@@ -29,8 +29,10 @@ struct Devices {
 // error. Errors: kInvalidConfig where the plugin is of another version.
 Devices find_devices();
 
-// A backend on usable device `number`, for the calling thread. Runs programs of one rank, on one
-// stream. Errors: kInvalidConfig where there is none; kDeviceError.
-std::unique_ptr<Backend> make_device_backend(std::int64_t number);
+// A backend for the calling thread, that of rank `rank` of `num_ranks` in this process: on usable
+// device `rank` modulo their number, so that ranks share devices where there are fewer. Each of
+// those in use reads and writes the others' memory. Errors: kInvalidConfig where there is none;
+// kUnsupported where they do not reach each other; kDeviceError.
+std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank, std::int64_t num_ranks);
 
 }  // namespace tessera

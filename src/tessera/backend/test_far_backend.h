@@ -28,6 +28,8 @@ class FarBackend final : public Backend {
     return std::make_unique<FarArena>(*this, near_->allocate(bytes), bytes);
   }
 
+  void draw(const Initial& initial, const View& out) override { near_->draw(initial, out); }
+
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
                                std::span<const View> results) override {

@@ -25,10 +25,21 @@ struct NormalOptions {
   float cut = 0.0F;
 };
 
+// How elements of a tensor start: as normal variates under a key, or all alike.
+struct Initial {
+  std::uint64_t key = 0;
+  std::uint64_t first = 0;  // the index of the first element's variate
+  NormalOptions normal = {};
+  float constant = 0;  // what all are where normal.std is 0
+};
+
+// The probability of what is cut off on each side.
+float cut_tail(const NormalOptions& options);
+
 // out[i] = the normal variate with index first + i under `key`: a pure function of both, the same
-// bits on every machine and backend. Inverse of the normal distribution by one fixed polynomial
-// with fused multiply-adds (Giles 2012, "Approximating the erfinv function"); relative error below
-// 1e-6. Uses up to `threads` threads.
+// bits on every machine and backend (base/normal.h). Inverse of the normal distribution by one
+// fixed polynomial with fused multiply-adds (Giles 2012, "Approximating the erfinv function");
+// relative error below 1e-6. Uses up to `threads` threads.
 void fill_normal(std::uint64_t key,
                  std::uint64_t first,
                  const NormalOptions& options,

@@ -4,7 +4,10 @@
 
 namespace tessera {
 
-AxisCommunicators::AxisCommunicators(World& world, const Mesh& mesh, std::int64_t generation) {
+AxisCommunicators::AxisCommunicators(World& world,
+                                     const Mesh& mesh,
+                                     std::int64_t generation,
+                                     const Mover& mover) {
   TESSERA_REQUIRE(world.size() == mesh.num_ranks(),
                   ErrorCode::kInvalidConfig,
                   "the run has {} ranks, its layout {}",
@@ -13,7 +16,7 @@ AxisCommunicators::AxisCommunicators(World& world, const Mesh& mesh, std::int64_
   for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
     const std::array listed = {i};
     Axis& axis = axes_[mesh.axes[i].name];
-    axis.communicator = world.group(mesh.members(listed, world.rank()), generation);
+    axis.communicator = world.group(mesh.members(listed, world.rank()), generation, mover);
     for (std::unique_ptr<CountedCommunicator>& counted : axis.counted) {
       counted = std::make_unique<CountedCommunicator>(*axis.communicator);
     }

@@ -17,9 +17,13 @@ namespace tessera {
 // A rank's communicators along every axis of the mesh.
 class AxisCommunicators {
  public:
-  // Every rank of the run makes one. Borrows `world`. Errors: kInvalidConfig where the mesh has
-  // another number of ranks than the run.
-  AxisCommunicators(World& world, const Mesh& mesh, std::int64_t generation = 0);
+  // Every rank of the run makes one. Borrows `world` and `mover`, which works in the memory of
+  // their operations. Errors: kInvalidConfig where the mesh has another number of ranks than the
+  // run; as World::group().
+  AxisCommunicators(World& world,
+                    const Mesh& mesh,
+                    std::int64_t generation = 0,
+                    const Mover& mover = host_mover());
 
   // The communicator along an axis; what goes through it counts as `traffic_class`.
   // Errors: kInvalidArgument for an axis that the mesh lacks.

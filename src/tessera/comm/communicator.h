@@ -11,6 +11,9 @@
 
 namespace tessera {
 
+class Mover;
+const Mover& host_mover();  // comm/mover.h
+
 // How elements of several ranks become one. kSum rounds once per element for bf16 (the sum itself
 // is f32) and is exact for i64.
 enum class Fold : std::uint8_t { kSum, kMax };
@@ -109,9 +112,12 @@ class World {
   // This rank's end of a group of `members` (distinct ranks of the run, this one among them), in
   // their order. Each member calls it once for the same list and generation; groups of the same
   // members and another generation know nothing of each other, and may be used from another thread.
-  // Errors: kInvalidArgument.
+  // `mover` (comm/mover.h) works in the memory of the group's operations, and in that of the other
+  // members; borrowed. Errors: kInvalidArgument; kUnsupported where ranks cannot reach each other's
+  // memory of this kind.
   virtual std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
-                                              std::int64_t generation = 0) = 0;
+                                              std::int64_t generation = 0,
+                                              const Mover& mover = host_mover()) = 0;
 
   // Ends every operation of every group of the run, on all ranks, with kPeerFailure and `reason`.
   virtual void abort(std::string_view reason) = 0;

@@ -1,7 +1,5 @@
 #include "tessera/comm/hierarchical.h"
 
-#include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -45,32 +43,33 @@ T own_part(const Communicator& level, const T& all, std::int64_t stride) {
   return stretch(all, part_of(level.rank(), stride, all.count));
 }
 
-void copy(const ConstElements& from, const Elements& to) {
-  if (from.data != to.data && from.count > 0) {
-    std::memcpy(to.data, from.data, bytes(from).size());
-  }
+void copy(const Mover& mover, const ConstElements& from, const Elements& to) {
+  mover.copy(from.data, bytes(to).first(bytes(from).size()));
 }
 
 // `elements`, of which only the first `valid` were written, with zeros after them.
-void pad(const Elements& elements, std::int64_t valid) {
-  const std::span<std::byte> rest =
-      bytes(elements).subspan(static_cast<std::size_t>(valid * element_bytes(elements.dtype)));
-  std::ranges::fill(rest, std::byte{0});
+void pad(const Mover& mover, const Elements& elements, std::int64_t valid) {
+  mover.zero(
+      bytes(elements).subspan(static_cast<std::size_t>(valid * element_bytes(elements.dtype))));
 }
 
 // Each rank folds a part along the innermost level, the part is summed along the others, and all
 // gather. Parts are those of a tensor of `padded` elements.
-void all_reduce_parts(
-    Fold fold, Levels levels, const ConstElements& in, const Elements& out, std::int64_t padded) {
+void all_reduce_parts(Fold fold,
+                      Levels levels,
+                      const ConstElements& in,
+                      const Elements& out,
+                      std::int64_t padded,
+                      const Mover& mover) {
   if (levels.empty()) {
-    copy(in, out);
+    copy(mover, in, out);
     return;
   }
   Communicator& level = *levels[0];
   const std::int64_t stride = padded / level.size();
   const Elements part = own_part(level, out, stride);
   level.reduce_scatter(fold, in, part, stride);
-  all_reduce_parts(fold, levels.subspan(1), part, part, stride);
+  all_reduce_parts(fold, levels.subspan(1), part, part, stride, mover);
   gather_level(level, part, out, stride);
 }
 
@@ -99,17 +98,25 @@ std::int64_t scratch_elements(std::span<const std::int64_t> sizes, std::int64_t 
   return std::accumulate(sizes.begin() + 1, sizes.end(), slice, std::multiplies<>());
 }
 
-void reduce_level(Fold fold, Communicator& level, const ConstElements& all, const Elements& part) {
+void reduce_level(Fold fold,
+                  Communicator& level,
+                  const ConstElements& all,
+                  const Elements& part,
+                  const Mover& mover) {
   const Part own = part_of(level.rank(), part.count, all.count);
   level.reduce_scatter(fold, all, stretch(part, {.begin = 0, .size = own.size}), part.count);
-  pad(part, own.size);
+  pad(mover, part, own.size);
 }
 
-void reduce_slices(
-    Fold fold, Levels levels, const ConstElements& all, const Elements& slice, std::byte* scratch) {
+void reduce_slices(Fold fold,
+                   Levels levels,
+                   const ConstElements& all,
+                   const Elements& slice,
+                   std::byte* scratch,
+                   const Mover& mover) {
   if (levels.empty()) {
-    copy(all, stretch(slice, {.begin = 0, .size = all.count}));
-    pad(slice, all.count);
+    copy(mover, all, stretch(slice, {.begin = 0, .size = all.count}));
+    pad(mover, slice, all.count);
     return;
   }
   // From the tensor itself into the scratch memory, there in place, and at last into the slice.
@@ -125,7 +132,7 @@ void reduce_slices(
     } else {
       part = own_part(*levels[i], part, stride);
     }
-    reduce_level(fold, *levels[i], stage, part);
+    reduce_level(fold, *levels[i], stage, part, mover);
     stage = part;
   }
 }
@@ -133,9 +140,10 @@ void reduce_slices(
 void gather_slices(Levels levels,
                    const ConstElements& slice,
                    const Elements& all,
-                   std::byte* scratch) {
+                   std::byte* scratch,
+                   const Mover& mover) {
   if (levels.empty()) {
-    copy(stretch(slice, {.begin = 0, .size = all.count}), all);
+    copy(mover, stretch(slice, {.begin = 0, .size = all.count}), all);
     return;
   }
   // From the outermost level in, each growing in place within the scratch memory.
@@ -153,17 +161,22 @@ void gather_slices(Levels levels,
   gather_level(*levels[0], stretch(part, {.begin = 0, .size = own.size}), all, stage_count);
 }
 
-void all_reduce(Fold fold, Levels levels, const ConstElements& in, const Elements& out) {
+void all_reduce(
+    Fold fold, Levels levels, const ConstElements& in, const Elements& out, const Mover& mover) {
   if (levels.size() == 1) {
     levels[0]->all_reduce(fold, in, out);
     return;
   }
   const std::int64_t ranks = num_ranks(levels);
-  all_reduce_parts(fold, levels, in, out, ranks * all_reduce_stride(out.count, ranks));
+  all_reduce_parts(fold, levels, in, out, ranks * all_reduce_stride(out.count, ranks), mover);
 }
 
-void all_reduce_slices(Levels levels, const ConstElements& in, const Elements& out) {
-  all_reduce_parts(Fold::kSum, levels, in, out, padded_elements(out.count, num_ranks(levels)));
+void all_reduce_slices(Levels levels,
+                       const ConstElements& in,
+                       const Elements& out,
+                       const Mover& mover) {
+  all_reduce_parts(
+      Fold::kSum, levels, in, out, padded_elements(out.count, num_ranks(levels)), mover);
 }
 
 }  // namespace tessera

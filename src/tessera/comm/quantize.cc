@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
+#include "tessera/comm/wire_scale.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/comm/quantize.cc"
@@ -60,21 +59,9 @@ HWY_INLINE std::int32_t largest_bits(const float* x, std::int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(i32, largest));
 }
 
-// Large enough for |x| / scale to stay in range (near 0, where quotients are coarse), small enough
-// for range * scale to be finite.
-float scale_of(float largest, float range) {
-  float scale = largest / range;
-  if (scale * range < largest) {
-    scale = std::nextafter(scale, std::numeric_limits<float>::max());
-  }
-  return std::isfinite(scale * range) ? scale : std::nextafter(scale, 0.0F);
-}
-
-// x / scale to the nearest integer, ties to even, in the low bits: the sum has a unit in the last
-// place of 1.
+// x / scale to the nearest integer, in the low bits.
 HWY_INLINE hn::Vec<U32> code_bits(VecF32 x, VecF32 scale) {
-  constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23
-  return hn::BitCast(U32(), hn::Add(hn::Div(x, scale), hn::Set(F32(), kRounder)));
+  return hn::BitCast(U32(), hn::Add(hn::Div(x, scale), hn::Set(F32(), kWireRounder)));
 }
 
 HWY_INLINE void quantize_block(const float* x,
@@ -84,8 +71,7 @@ HWY_INLINE void quantize_block(const float* x,
   const bool is_int8 = encoding.format == WireFormat::kInt8;
   const auto largest = std::bit_cast<float>(largest_bits(x, encoding.block));
   auto* const codes = reinterpret_cast<std::uint8_t*>(to + kScaleBytes);
-  const float scale = std::isfinite(largest) ? scale_of(largest, is_int8 ? 127.0F : 7.0F)
-                                             : std::numeric_limits<float>::quiet_NaN();
+  const float scale = wire_scale(largest, wire_range(is_int8));
   std::memcpy(to, &scale, sizeof(scale));
   if (!(scale > 0.0F)) {
     std::fill_n(codes, bytes - kScaleBytes, std::uint8_t{0});

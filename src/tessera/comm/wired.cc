@@ -76,17 +76,17 @@ void exchange(Communicator& level,
               const ConstElements& stage,
               const Elements& target,
               std::byte* room,
-              int threads) {
+              const Mover& mover) {
   const std::int64_t part_bytes = wire_bytes(encoding, target.count);
   const auto all_bytes = static_cast<std::size_t>(part_bytes * level.size());
-  encode(stage, target.count * level.size(), encoding, room, threads);
+  mover.encode(stage, target.count * level.size(), encoding, room);
   std::byte* const received = room + all_bytes;
   level.all_to_all({room, all_bytes}, {received, all_bytes});
   std::vector<const std::byte*> parts;
   for (std::int64_t rank = 0; rank < level.size(); ++rank) {
     parts.push_back(received + rank * part_bytes);
   }
-  decode_sum(parts, encoding, target, threads);
+  mover.decode_sum(parts, encoding, target);
 }
 
 // The levels [first, end) that a gather crosses with the same codes: the outermost of one format.
@@ -110,7 +110,7 @@ void gather_codes(Levels levels,
                   const ConstElements& slice,
                   const Elements& all,
                   std::byte* room,
-                  int threads) {
+                  const Mover& mover) {
   const std::int64_t padded = slice.count * num_ranks(levels);
   std::span<std::byte> place(room, static_cast<std::size_t>(wire_bytes(encoding, padded)));
   std::vector<std::span<std::byte>> wholes;
@@ -119,13 +119,13 @@ void gather_codes(Levels levels,
     const std::size_t part = place.size() / static_cast<std::size_t>(level->size());
     place = place.subspan(static_cast<std::size_t>(level->rank()) * part, part);
   }
-  encode(slice, slice.count, encoding, place.data(), threads);
+  mover.encode(slice, slice.count, encoding, place.data());
   for (std::size_t i = levels.size(); i-- > 0;) {
     levels[i]->all_gather(place, wholes[i], place.size());
     place = wholes[i];
   }
   const std::array<const std::byte*, 1> codes = {room};
-  decode_sum(codes, encoding, all, threads);
+  mover.decode_sum(codes, encoding, all);
 }
 
 }  // namespace
@@ -145,10 +145,10 @@ void reduce_slices(Levels levels,
                    const ConstElements& all,
                    const Elements& slice,
                    std::byte* workspace,
-                   int threads) {
+                   const Mover& mover) {
   require_levels(levels.size(), wire);
   if (is_plain(wire, all.dtype)) {
-    reduce_slices(Fold::kSum, levels, all, slice, workspace);
+    reduce_slices(Fold::kSum, levels, all, slice, workspace, mover);
     return;
   }
   std::byte* const room = workspace + stage_bytes(sizes_of(levels), slice.count);
@@ -165,10 +165,10 @@ void reduce_slices(Levels levels,
       if (i > 0 && !is_last) {
         target.data = held.data + level.rank() * stride * dtype_bytes(DType::kF32);
       }
-      reduce_level(Fold::kSum, level, stage, target);
+      reduce_level(Fold::kSum, level, stage, target, mover);
     } else {
       const Encoding encoding = {.format = wire.formats[i], .block = wire.block};
-      exchange(level, encoding, stage, target, room, threads);
+      exchange(level, encoding, stage, target, room, mover);
     }
     held = target;
     stage = held;
@@ -203,28 +203,28 @@ void gather_slices(Levels levels,
                    const ConstElements& slice,
                    const Elements& all,
                    std::byte* workspace,
-                   int threads) {
+                   const Mover& mover) {
   require_levels(levels.size(), wire);
   if (is_plain(wire, slice.dtype)) {
-    gather_slices(levels, slice, all, workspace);
+    gather_slices(levels, slice, all, workspace, mover);
     return;
   }
   const std::size_t first = first_of_run(wire.formats);
   const Levels run = levels.subspan(first);
   const Encoding encoding = {.format = wire.formats.back(), .block = wire.block};
   if (first == 0) {
-    gather_codes(run, encoding, slice, all, workspace, threads);
+    gather_codes(run, encoding, slice, all, workspace, mover);
     return;
   }
   const Elements gathered = {
       .dtype = slice.dtype, .data = workspace, .count = slice.count * num_ranks(run)};
   std::byte* const room = workspace + ConstElements(gathered).bytes();
   if (encoding.format == wire_format_of(slice.dtype)) {
-    gather_slices(run, slice, gathered, room);
+    gather_slices(run, slice, gathered, room, mover);
   } else {
-    gather_codes(run, encoding, slice, gathered, room, threads);
+    gather_codes(run, encoding, slice, gathered, room, mover);
   }
-  gather_slices(levels.first(first), inside(wire, first), gathered, all, room, threads);
+  gather_slices(levels.first(first), inside(wire, first), gathered, all, room, mover);
 }
 
 void round_as_gathered(const Wire& wire, const Elements& values, int threads) {
@@ -269,18 +269,18 @@ void all_reduce_slices(Levels levels,
                        const ConstElements& in,
                        const Elements& out,
                        std::byte* workspace,
-                       int threads) {
+                       const Mover& mover) {
   require_levels(levels.size(), wire);
   if (is_plain(wire, in.dtype)) {
-    all_reduce_slices(levels, in, out);
+    all_reduce_slices(levels, in, out, mover);
     return;
   }
   const std::int64_t ranks = num_ranks(levels);
   const Elements slice = {
       .dtype = in.dtype, .data = workspace, .count = padded_elements(in.count, ranks) / ranks};
   std::byte* const room = workspace + ConstElements(slice).bytes();
-  reduce_slices(levels, wire, in, slice, room, threads);
-  gather_slices(levels, wire, slice, out, room, threads);
+  reduce_slices(levels, wire, in, slice, room, mover);
+  gather_slices(levels, wire, slice, out, room, mover);
 }
 
 }  // namespace tessera

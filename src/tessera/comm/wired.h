@@ -14,7 +14,7 @@ namespace tessera {
 // formats take f32 or bf16, and slices of whole blocks. Sizes that do not divide, and tensors
 // smaller than a block, are padded with zeros and go the same way.
 //
-// Each needs a workspace of what its function below says.
+// Each needs a workspace of what its function below says, where the mover works.
 
 // slice = this rank's slice of the sum of every rank's `all`. On each level everybody encodes the
 // other ranks' parts and its own, all exchange them, and each sums its part in f32 in index order;
@@ -25,7 +25,7 @@ void reduce_slices(Levels levels,
                    const ConstElements& all,
                    const Elements& slice,
                    std::byte* workspace,
-                   int threads);
+                   const Mover& mover);
 
 // all = everybody's slices. A slice is encoded by its owner, and its codes cross all levels of this
 // format as they are, so that everybody, the owner too, has the same bits. Where the next level
@@ -35,7 +35,7 @@ void gather_slices(Levels levels,
                    const ConstElements& slice,
                    const Elements& all,
                    std::byte* workspace,
-                   int threads);
+                   const Mover& mover);
 
 // values = what gather_slices() over levels of these formats makes of them.
 // Errors: kInvalidArgument as require_wire_block().
@@ -48,7 +48,7 @@ void all_reduce_slices(Levels levels,
                        const ConstElements& in,
                        const Elements& out,
                        std::byte* workspace,
-                       int threads);
+                       const Mover& mover);
 
 // Over levels of these sizes, for a tensor of this dtype and slices of that many elements (of `all`
 // elements in an all-reduce).

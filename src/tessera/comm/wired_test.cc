@@ -186,7 +186,7 @@ TEST_P(WiredTest, ReducesWithinHalfAStepPerHop) {
       auto in = values_of(rank, count);
       std::vector<float> own(static_cast<std::size_t>(slice), -1.0F);
       Workspace room(reduce_workspace_bytes(c.sizes, c.wire, DType::kF32, slice));
-      reduce_slices(levels, c.wire, elements(in), elements(own), room.data(), 1);
+      reduce_slices(levels, c.wire, elements(in), elements(own), room.data(), host_mover());
       EXPECT_EQ(in, values_of(rank, count));
       expect_within(own, expected, slice_index(c.sizes, rank) * slice);
     });
@@ -208,7 +208,7 @@ TEST_P(WiredTest, GathersTheSameBitsEverywhere) {
       std::vector<float> own(begin, begin + slice);
       std::vector<float> all(static_cast<std::size_t>(count), -1.0F);
       Workspace room(gather_workspace_bytes(c.sizes, c.wire, DType::kF32, slice));
-      gather_slices(levels, c.wire, elements(own), elements(all), room.data(), 1);
+      gather_slices(levels, c.wire, elements(own), elements(all), room.data(), host_mover());
       expect_within(all, expected, 0);
       const std::scoped_lock lock(mutex);
       first = first.empty() ? all : first;
@@ -227,7 +227,7 @@ TEST_P(WiredTest, AllReducesInPlaceToTheSameBits) {
     on_levels(c.sizes, [&](std::int64_t rank, Levels levels) {
       auto all = values_of(rank, count);
       Workspace room(all_reduce_workspace_bytes(c.sizes, c.wire, DType::kF32, count));
-      all_reduce_slices(levels, c.wire, elements(all), elements(all), room.data(), 1);
+      all_reduce_slices(levels, c.wire, elements(all), elements(all), room.data(), host_mover());
       expect_within(all, expected, 0);
       const std::scoped_lock lock(mutex);
       first = first.empty() ? all : first;
@@ -243,7 +243,7 @@ TEST_P(WiredTest, SumsAreNotDivided) {
     on_levels(c.sizes, [&](std::int64_t /*rank*/, Levels levels) {
       std::vector<float> all(static_cast<std::size_t>(count), 1.5F);
       Workspace room(all_reduce_workspace_bytes(c.sizes, c.wire, DType::kF32, count));
-      all_reduce_slices(levels, c.wire, elements(all), elements(all), room.data(), 1);
+      all_reduce_slices(levels, c.wire, elements(all), elements(all), room.data(), host_mover());
       const double expected = 1.5 * static_cast<double>(product(c.sizes));
       for (const float value : all) {
         ASSERT_NEAR(value, expected, expected * 2e-6);
@@ -260,7 +260,7 @@ TEST_P(WiredTest, OneRanksNaNReachesEverybody) {
       all[2999] = std::numeric_limits<float>::quiet_NaN();
     }
     Workspace room(all_reduce_workspace_bytes(c.sizes, c.wire, DType::kF32, 3000));
-    all_reduce_slices(levels, c.wire, elements(all), elements(all), room.data(), 1);
+    all_reduce_slices(levels, c.wire, elements(all), elements(all), room.data(), host_mover());
     EXPECT_TRUE(std::isnan(all[2999]));
     EXPECT_FALSE(std::isnan(all[0]));
   });
@@ -295,13 +295,13 @@ TEST_P(WiredTest, SendsWhatTheFormulaSays) {
         }
       };
       Workspace reduce(reduce_workspace_bytes(c.sizes, c.wire, DType::kF32, slice));
-      reduce_slices(borrowed, c.wire, elements(all), elements(own), reduce.data(), 1);
+      reduce_slices(borrowed, c.wire, elements(all), elements(own), reduce.data(), host_mover());
       expect_sent(1);
       Workspace gather(gather_workspace_bytes(c.sizes, c.wire, DType::kF32, slice));
-      gather_slices(borrowed, c.wire, elements(own), elements(all), gather.data(), 1);
+      gather_slices(borrowed, c.wire, elements(own), elements(all), gather.data(), host_mover());
       expect_sent(2);
       Workspace both(all_reduce_workspace_bytes(c.sizes, c.wire, DType::kF32, count));
-      all_reduce_slices(borrowed, c.wire, elements(all), elements(all), both.data(), 1);
+      all_reduce_slices(borrowed, c.wire, elements(all), elements(all), both.data(), host_mover());
       expect_sent(4);
     });
   }
@@ -329,7 +329,7 @@ TEST(Wired, GathersBf16) {
                      .data = reinterpret_cast<std::byte*>(all.data()),
                      .count = kCount},
                     room.data(),
-                    1);
+                    host_mover());
       const bool is_exact = wire.formats[0] == kF32;
       for (std::size_t i = 0; i < all.size(); ++i) {
         const float value = to_float(values[i]);

@@ -193,8 +193,9 @@ ConfigSection run() {
        row("device",
            &S::device,
            codec::word({"cpu", "cuda", "auto"}),
-           "What computes the training: cuda is the first usable NVIDIA GPU (tessera doctor shows "
-           "them) and runs one rank; auto is a GPU where there is one, else the CPU.")});
+           "What computes the training: cuda is NVIDIA GPUs (tessera doctor shows them), of which "
+           "each rank takes one; where there are fewer, ranks share them. auto is cuda where there "
+           "is a GPU, else the CPU.")});
 }
 
 ConfigSection model() {

@@ -20,6 +20,8 @@
 
 namespace tessera {
 
+class CollectiveContext;  // comm/collective_context.h
+
 namespace cpu {
 class Context;
 }  // namespace cpu

@@ -265,11 +265,23 @@ std::span<std::byte> Executor::bytes(const Binding& binding, std::int64_t instan
           static_cast<std::size_t>(binding.tensor.type.num_bytes())};
 }
 
-void Executor::states_to_device() {
+void Executor::draw(const Binding& state,
+                    std::int64_t begin,
+                    std::int64_t count,
+                    const Initial& initial) {
+  const TensorRef& tensor = state.tensor;
+  TESSERA_CHECK(view_of(tensor).is_contiguous(), "{} is not contiguous", state.name);
+  View view = {.dtype = tensor.type.dtype, .num_dims = 1};
+  view.data = arena_->data() + place_of(tensor, 0) +
+              begin * static_cast<std::int64_t>(size_bytes(tensor.type.dtype));
+  view.sizes[0] = count;
+  view.strides[0] = 1;
+  backend_.draw(initial, view);
+}
+
+void Executor::state_to_device(const Binding& state) {
   if (arena_->host() != arena_->data()) {
-    for (const Stretch& stretch : kept_stretches()) {
-      arena_->to_device(stretch.offset, stretch.bytes);
-    }
+    arena_->to_device(place_of(state.tensor, 0), static_cast<std::int64_t>(bytes(state).size()));
   }
 }
 

@@ -50,9 +50,13 @@ class Executor {
   // has ended; states by the two functions below alone.
   std::span<std::byte> bytes(const Binding& binding, std::int64_t instance = 0);
 
-  // Brings what outlives a step (parameters, their copies, optimizer state) from the host's memory
-  // to the device's, and back. Nothing where the two are one. Errors: kDeviceError.
-  void states_to_device();
+  // Draws elements [begin, begin + count) of a state on the device.
+  void draw(const Binding& state, std::int64_t begin, std::int64_t count, const Initial& initial);
+
+  // Brings a state from the host's memory to the device's, and all that outlives a step
+  // (parameters, their copies, optimizer state) back. Nothing where the two are one.
+  // Errors: kDeviceError.
+  void state_to_device(const Binding& state);
   void states_to_host();
 
   // Convenience for scalars.

@@ -47,6 +47,8 @@ class RecordingBackend final : public Backend {
     return memory_->allocate(bytes);
   }
 
+  void draw(const Initial&, const View&) override {}
+
   std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
     return 100;
   }
@@ -239,6 +241,8 @@ class StreamBackend final : public Backend {
   std::string_view name() const override { return "streams"; }
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
+
+  void draw(const Initial&, const View&) override {}
 
   std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
     return 0;

@@ -48,7 +48,7 @@ void fill(Executor& executor, std::vector<ParameterInit> parameters) {
     parameter.init.std = parameter.init.mean == 0.0 ? 0.3 : 0.0;
     parameter.init.cut = 0.0;
   }
-  initialize_state(executor, parameters, kSeed, 1);
+  initialize_state(executor, parameters, kSeed);
 }
 
 // The model without a cache: it sees every token anew.

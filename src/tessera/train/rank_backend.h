@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tessera/backend/backend.h"
+#include "tessera/backend/device_backend.h"
 #include "tessera/comm/axis_communicators.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/mesh/mesh.h"
@@ -21,17 +22,21 @@ class RankBackend {
   // Every rank of the run makes one, on its own thread. Borrows `world`.
   RankBackend(World& world, const Mesh& mesh, int threads, const std::string& device = "cpu");
 
-  Backend& operator*() const { return *backend_; }
+  // On this device, or the CPU where it is null.
+  RankBackend(World& world, const Mesh& mesh, int threads, std::unique_ptr<DeviceBackend> device);
 
-  Backend* operator->() const { return backend_.get(); }
+  Backend& operator*() const { return device_ ? static_cast<Backend&>(*device_) : *cpu_; }
+
+  Backend* operator->() const { return &**this; }
 
   // What this rank has sent so far, by mesh axis.
   Traffic sent() const;
 
  private:
+  std::unique_ptr<DeviceBackend> device_;  // whose movers the communicators use
   AxisCommunicators compute_;
   AxisCommunicators comm_;
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> cpu_;
 };
 
 }  // namespace tessera

@@ -227,11 +227,8 @@ class RankTrainer {
         warn_of_changes(*path);
       }
     } else {
-      initialize_state(executor_,
-                       setup_.parameters,
-                       static_cast<std::uint64_t>(config_.run.seed),
-                       static_cast<int>(config_.run.threads),
-                       part_);
+      initialize_state(
+          executor_, setup_.parameters, static_cast<std::uint64_t>(config_.run.seed), part_);
       if (!config_.model.weights.empty()) {
         start_from_weights();
       }

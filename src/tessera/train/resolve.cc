@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
@@ -58,10 +59,15 @@ ModelSection resolved_section(const RunConfig& run) {
   return family.resolve(completed(run.model, sizes));
 }
 
-// Why a run of this config has no device beside the CPU; empty where it has.
-std::string device_problem(const RunConfig& config) {
-  if (const std::int64_t ranks = config.parallel.ranks.value_or(1); ranks > 1) {
-    return format("the run has {} ranks, and this version runs one rank on a GPU", ranks);
+// Why a run has no device beside the CPU; empty where it has.
+std::string device_problem() {
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  if (launch && launch->size > 1) {
+    return format(
+        "MPI started {} ranks, and ranks on GPUs are threads of one process in this "
+        "version: start the run without MPI, with parallel.ranks = {}",
+        launch->size,
+        launch->size);
   }
   return find_devices().problem;
 }
@@ -72,7 +78,7 @@ void resolve_device(RunConfig& config) {
   if (device == "cpu") {
     return;
   }
-  const std::string problem = device_problem(config);
+  const std::string problem = device_problem();
   if (device == "auto") {
     device = problem.empty() ? "cuda" : "cpu";
     log_info(problem.empty() ? "run.device = \"auto\": on the GPU"
@@ -113,8 +119,13 @@ std::int64_t memory_limit(const RunConfig& config) {
   if (config.memory.limit_bytes > 0) {
     return config.memory.limit_bytes;
   }
-  return config.run.device == "cuda" ? find_devices().usable.at(0).free_bytes
-                                     : free_memory_bytes() / ranks_on_machine(config);
+  const std::int64_t ranks = ranks_on_machine(config);
+  if (config.run.device != "cuda") {
+    return free_memory_bytes() / ranks;
+  }
+  const std::vector<Device> devices = find_devices().usable;
+  const auto num_devices = static_cast<std::int64_t>(devices.size());
+  return devices.at(0).free_bytes / ((ranks + num_devices - 1) / num_devices);
 }
 
 RunConfig resolve_ranks(RunConfig config) {

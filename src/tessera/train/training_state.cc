@@ -96,26 +96,51 @@ StateRange saved_range(const TensorPart& tensor, const StatePart& part) {
           .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
 }
 
+// Calls body(first element in the whole, first element here, how many) for the stretches of a
+// tensor that a state of this type holds, after padding(first element here, how many) where there
+// is some.
+template <class Padding, class Body>
+void for_each_stretch(const TensorType& state,
+                      const TensorType& whole,
+                      const StatePart& part,
+                      const Padding& padding,
+                      const Body& body) {
+  const TensorPart tensor(whole, part.dims, part.coordinate);
+  const StateRange range = range_of(tensor, state, part);
+  const bool is_padded = tensor.box().num_valid_elements() < tensor.num_elements();
+  const std::int64_t kept = is_padded ? 0 : range.count;
+  if (kept < state.num_elements()) {
+    padding(kept, state.num_elements() - kept);
+  }
+  tensor.box().for_each_stretch(
+      range.begin, range.count, [&](std::int64_t first, std::int64_t local, std::int64_t count) {
+        body(first, local - range.begin, count);
+      });
+}
+
 // Calls body(first element in the whole, their bytes) for the stretches of a tensor that a state
-// holds; what is padding becomes zero.
+// holds, in the host's memory; what is padding becomes zero.
 template <class Body>
 void fill_state(Executor& executor,
                 const Binding& state,
                 const TensorType& whole,
                 const StatePart& part,
                 const Body& body) {
-  const TensorPart tensor(whole, part.dims, part.coordinate);
-  const StateRange range = range_of(tensor, state.tensor.type, part);
   const std::size_t element = size_bytes(state.tensor.type.dtype);
   const std::span<std::byte> bytes = executor.bytes(state);
-  const bool is_padded = tensor.box().num_valid_elements() < tensor.num_elements();
-  const std::size_t kept = is_padded ? 0 : static_cast<std::size_t>(range.count) * element;
-  std::ranges::fill(bytes.subspan(kept), std::byte{0});
-  tensor.box().for_each_stretch(
-      range.begin, range.count, [&](std::int64_t first, std::int64_t local, std::int64_t count) {
-        body(first,
-             bytes.subspan(static_cast<std::size_t>(local - range.begin) * element,
-                           static_cast<std::size_t>(count) * element));
+  const auto stretch = [&](std::int64_t first, std::int64_t count) {
+    return bytes.subspan(static_cast<std::size_t>(first) * element,
+                         static_cast<std::size_t>(count) * element);
+  };
+  for_each_stretch(
+      state.tensor.type,
+      whole,
+      part,
+      [&](std::int64_t here, std::int64_t count) {
+        std::ranges::fill(stretch(here, count), std::byte{0});
+      },
+      [&](std::int64_t first, std::int64_t here, std::int64_t count) {
+        body(first, stretch(here, count));
       });
 }
 
@@ -128,29 +153,20 @@ bool saved_elsewhere(const TensorType& whole, const StatePart& part) {
   });
 }
 
-// Elements [first, first + out.size()) of a parameter.
-void draw(std::span<float> out,
-          const ParameterInit& parameter,
-          std::int64_t first,
-          std::uint64_t seed,
-          int threads) {
+// How a parameter is drawn from its element `first` on.
+Initial initial_of(const ParameterInit& parameter, std::int64_t first, std::uint64_t seed) {
   const Initializer& init = parameter.init;
-  if (init.std == 0.0) {
-    std::fill(out.begin(), out.end(), static_cast<float>(init.mean));
-    return;
-  }
-  TESSERA_CHECK(init.mean == 0.0, "{}: normal with a mean", parameter.name);
-  fill_normal(random_key(seed, parameter.name),
-              static_cast<std::uint64_t>(first),
-              {.std = static_cast<float>(init.std), .cut = static_cast<float>(init.cut)},
-              out,
-              threads);
+  TESSERA_CHECK(init.mean == 0.0 || init.std == 0.0, "{}: normal with a mean", parameter.name);
+  return {.key = random_key(seed, parameter.name),
+          .first = static_cast<std::uint64_t>(first),
+          .normal = {.std = static_cast<float>(init.std), .cut = static_cast<float>(init.cut)},
+          .constant = static_cast<float>(init.mean)};
 }
 
 class StateInitializer {
  public:
-  StateInitializer(Executor& executor, std::uint64_t seed, int threads, const StatePart& part)
-      : executor_(executor), seed_(seed), threads_(threads), part_(part) {}
+  StateInitializer(Executor& executor, std::uint64_t seed, const StatePart& part)
+      : executor_(executor), seed_(seed), part_(part) {}
 
   // The parameter, and its master and secondary copy where it has them.
   void initialize(const ParameterInit& parameter) {
@@ -165,39 +181,22 @@ class StateInitializer {
   }
 
  private:
-  void write(const ParameterInit& parameter, const Binding& binding) {
-    fill_state(executor_,
-               binding,
-               parameter.type,
-               part_,
-               [&](std::int64_t first, std::span<std::byte> bytes) {
-                 write_stretch(parameter, first, binding.tensor.type.dtype, bytes);
-               });
-  }
-
-  // Rounds through a block, so that a large tensor takes no memory of its size.
-  void write_stretch(const ParameterInit& parameter,
-                     std::int64_t first,
-                     DType dtype,
-                     std::span<std::byte> bytes) {
-    const std::size_t count = bytes.size() / size_bytes(dtype);
-    if (dtype == DType::kF32) {
-      draw({reinterpret_cast<float*>(bytes.data()), count}, parameter, first, seed_, threads_);
-      return;
-    }
-    constexpr std::size_t kBlock = std::size_t{1} << 20U;
-    for (std::size_t done = 0; done < count; done += kBlock) {
-      block_.resize(std::min(kBlock, count - done));
-      draw(block_, parameter, first + static_cast<std::int64_t>(done), seed_, threads_);
-      std::ranges::transform(block_, reinterpret_cast<BFloat16*>(bytes.data()) + done, to_bfloat16);
-    }
+  void write(const ParameterInit& parameter, const Binding& state) {
+    for_each_stretch(
+        state.tensor.type,
+        parameter.type,
+        part_,
+        [&](std::int64_t here, std::int64_t count) {
+          executor_.draw(state, here, count, {.normal = {.std = 0.0F}});
+        },
+        [&](std::int64_t first, std::int64_t here, std::int64_t count) {
+          executor_.draw(state, here, count, initial_of(parameter, first, seed_));
+        });
   }
 
   Executor& executor_;
   std::uint64_t seed_;
-  int threads_;
   const StatePart& part_;
-  std::vector<float> block_;
 };
 
 // Calls body(tensor without data, the state that has it, its first element there) for all that a
@@ -311,13 +310,11 @@ ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters) {
 void initialize_state(Executor& executor,
                       const std::vector<ParameterInit>& inits,
                       std::uint64_t seed,
-                      int threads,
                       const StatePart& part) {
-  StateInitializer initializer(executor, seed, threads, part);
+  StateInitializer initializer(executor, seed, part);
   for (const ParameterInit& parameter : inits) {
     initializer.initialize(parameter);
   }
-  executor.states_to_device();
 }
 
 std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters) {
@@ -377,6 +374,7 @@ void load_weights(Executor& executor,
                   const StatePart& part) {
   const Program& program = executor.program();
   std::vector<WeightRead> reads;
+  std::vector<const Binding*> filled;
   for (const Binding& state : program.states) {
     const Category category = program[state.tensor.buffer].category;
     const StateName name = split_name(state.name, category);
@@ -392,9 +390,12 @@ void load_weights(Executor& executor,
                        .first = first,
                        .out = bytes});
     });
+    filled.push_back(&state);
   }
   weights.load(reads);
-  executor.states_to_device();
+  for (const Binding* state : filled) {
+    executor.state_to_device(*state);
+  }
 }
 
 void load_state(Executor& executor,
@@ -404,6 +405,7 @@ void load_state(Executor& executor,
                 int threads) {
   const Program& program = executor.program();
   std::vector<TensorRead> reads;
+  std::vector<const Binding*> filled;
   for (const Binding& state : program.states) {
     const Category category = program[state.tensor.buffer].category;
     if (category == Category::kGradient || category == Category::kCache) {
@@ -424,6 +426,7 @@ void load_state(Executor& executor,
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
       reads.push_back({.tensor = source, .first = first, .out = bytes});
     });
+    filled.push_back(&state);
   }
   checkpoint.load(reads);
   for (const Binding& state : program.states) {
@@ -435,7 +438,9 @@ void load_state(Executor& executor,
                         threads);
     }
   }
-  executor.states_to_device();
+  for (const Binding* state : filled) {
+    executor.state_to_device(*state);
+  }
 }
 
 void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
@@ -465,8 +470,8 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
                       std::as_writable_bytes(std::span(block)));
       std::ranges::transform(block, rounded + done, to_bfloat16);
     }
+    executor.state_to_device(state);
   }
-  executor.states_to_device();
 }
 
 }  // namespace tessera

@@ -43,14 +43,13 @@ std::vector<ParameterInit> parameter_inits(const Graph& graph);
 // Elements of all of them.
 ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters);
 
-// Draws the parameters: element i of a parameter depends on (seed, name, i) alone, whatever part of
-// it lies here. Moments are zero; a master starts as the parameter in f32, of which the parameter
-// is the rounded copy. What lies in slices (a type of one dim kSliceDim) starts as that stretch of
-// the rank's part, padded with zeros.
+// Draws the parameters, on the device: element i of a parameter depends on (seed, name, i) alone,
+// whatever part of it lies here. Moments are zero; a master starts as the parameter in f32, of
+// which the parameter is the rounded copy. What lies in slices (a type of one dim kSliceDim) starts
+// as that stretch of the rank's part, padded with zeros.
 void initialize_state(Executor& executor,
                       const std::vector<ParameterInit>& inits,
                       std::uint64_t seed,
-                      int threads,
                       const StatePart& part = {});
 
 // The tensors that a checkpoint of a model with these parameters has: parameters and, of those that

@@ -49,7 +49,7 @@ class State {
         program_(compile(options)),
         executor_(program_, *backend_),
         inits_(parameter_inits(training_graph(model_, options.microbatch, 16, options.dtype))) {
-    initialize_state(executor_, inits_, options.seed, options.threads);
+    initialize_state(executor_, inits_, options.seed);
   }
 
   std::vector<CheckpointTensor> tensors() { return state_tensors(executor_, inits_); }

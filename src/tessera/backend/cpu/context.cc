@@ -1,57 +1,19 @@
 #include "tessera/backend/cpu/context.h"
 
-#include <utility>
-
 #include <omp.h>
 
 #include "tessera/backend/cpu/primitive_cache.h"
 #include "tessera/base/error.h"
-#include "tessera/comm/communicator.h"
-#include "tessera/mesh/axes.h"
 
 namespace tessera::cpu {
 
-Context::Context(int threads) : threads_(threads) {
+Context::Context(int threads)
+    : CollectiveContext(std::make_unique<HostMover>(threads)), threads_(threads) {
   TESSERA_REQUIRE(threads >= 1, ErrorCode::kInvalidArgument, "{} threads", threads);
   omp_set_num_threads(threads);
   primitives_ = std::make_unique<PrimitiveCache>();
 }
 
 Context::~Context() = default;
-
-void Context::set_communicators(CommunicatorOf communicator_of) {
-  communicator_of_ = std::move(communicator_of);
-}
-
-std::span<Communicator* const> Context::levels(const std::string& axes,
-                                               TrafficClass traffic_class) {
-  auto& of_class = levels_.at(static_cast<std::size_t>(traffic_class));
-  const auto known = of_class.find(axes);
-  return known != of_class.end()
-             ? known->second
-             : of_class.emplace(axes, find_levels(axes, traffic_class)).first->second;
-}
-
-std::vector<Communicator*> Context::find_levels(const std::string& axes,
-                                                TrafficClass traffic_class) const {
-  std::vector<Communicator*> levels;
-  for (const AxisSize& axis : parse_axes(axes)) {
-    if (axis.size == 1) {
-      continue;
-    }
-    TESSERA_REQUIRE(communicator_of_ != nullptr,
-                    ErrorCode::kInvalidArgument,
-                    "a collective along {}, but its stream has no communicators",
-                    axis.name);
-    Communicator& level = communicator_of_(axis.name, traffic_class);
-    TESSERA_CHECK(level.size() == axis.size,
-                  "axis {} has {} ranks, the program was made for {}",
-                  axis.name,
-                  level.size(),
-                  axis.size);
-    levels.push_back(&level);
-  }
-  return levels;
-}
 
 }  // namespace tessera::cpu

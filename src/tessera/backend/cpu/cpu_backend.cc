@@ -1,55 +1,27 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 
-#include <cerrno>
-#include <cstring>
-
-#include <sys/mman.h>
+#include <utility>
 
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/dispatch.h"
-#include "tessera/base/error.h"
-#include "tessera/base/units.h"
+#include "tessera/backend/cpu/draw.h"
+#include "tessera/base/mapping.h"
 
 namespace tessera {
 namespace {
 
-// Pages come from the kernel on first touch; huge ones where it offers them, since kernels stream
-// through hundreds of megabytes.
+// In huge pages, since kernels stream through hundreds of megabytes.
 class MappedArena final : public HostArena {
  public:
-  explicit MappedArena(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
-    if (bytes_ == 0) {
-      return;
-    }
-    void* address = ::mmap(nullptr,
-                           bytes_,
-                           PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                           -1,
-                           0);
-    TESSERA_REQUIRE(address != MAP_FAILED,
-                    ErrorCode::kOutOfMemory,
-                    "cannot allocate {}: {}",
-                    format_bytes(bytes),
-                    std::strerror(errno));
-    data_ = static_cast<std::byte*>(address);
-    ::madvise(data_, bytes_, MADV_HUGEPAGE);
+  explicit MappedArena(std::int64_t bytes)
+      : mapping_(static_cast<std::size_t>(bytes), "the arena") {
+    mapping_.prefer_huge_pages();
   }
 
-  ~MappedArena() override {
-    if (data_ != nullptr) {
-      ::munmap(data_, bytes_);
-    }
-  }
-
-  MappedArena(const MappedArena&) = delete;
-  MappedArena& operator=(const MappedArena&) = delete;
-
-  std::byte* data() override { return data_; }
+  std::byte* data() override { return mapping_.data(); }
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
+  Mapping mapping_;
 };
 
 class CpuBackend final : public Backend {
@@ -64,6 +36,10 @@ class CpuBackend final : public Backend {
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override {
     return std::make_unique<MappedArena>(bytes);
+  }
+
+  void draw(const Initial& initial, const View& out) override {
+    cpu::draw_elements(initial, out, compute_.threads());
   }
 
   std::int64_t workspace_bytes(const Op& op,

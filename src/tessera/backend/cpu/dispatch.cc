@@ -3,6 +3,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
 
@@ -28,18 +30,6 @@ concept WorkspaceByView = requires(const A& attrs, Context& context, std::span<c
   { workspace_bytes(attrs, context, views, views) } -> std::same_as<std::int64_t>;
 };
 
-TensorTypes types_of(std::span<const View> views) {
-  TensorTypes types;
-  for (const View& view : views) {
-    TensorType type{.dtype = view.dtype, .dims = {}};
-    for (std::int32_t i = 0; i < view.num_dims; ++i) {
-      type.dims.push_back({.name = "d", .bound = view.sizes[static_cast<std::size_t>(i)]});
-    }
-    types.push_back(std::move(type));
-  }
-  return types;
-}
-
 }  // namespace
 
 std::int64_t op_workspace_bytes(Context& context,
@@ -53,6 +43,8 @@ std::int64_t op_workspace_bytes(Context& context,
           return workspace_bytes(attrs, context, operands, results);
         } else if constexpr (WorkspaceByType<A>) {
           return workspace_bytes(attrs, context, types_of(operands));
+        } else if constexpr (WorkspaceOfAnyBackend<A>) {
+          return workspace_bytes(attrs, types_of(operands));
         } else {
           return 0;
         }

@@ -63,4 +63,8 @@ void check_launch(const char* kernel) {
   check(cudaGetLastError(), kernel);
 }
 
+void synchronize(CUstream_st* stream) {
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize()");
+}
+
 }  // namespace tessera::cuda

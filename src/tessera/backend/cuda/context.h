@@ -1,5 +1,8 @@
 #pragma once
 
+#include "tessera/backend/cuda/device_mover.h"
+#include "tessera/comm/collective_context.h"
+
 struct CUstream_st;  // of the CUDA runtime, where cudaStream_t is a pointer to it
 
 namespace tessera::cuda {
@@ -8,10 +11,14 @@ struct Fault;
 class Gemms;
 
 // What CUDA kernels of one stream share. Borrows all of it.
-class Context {
+class Context : public CollectiveContext {
  public:
   Context(CUstream_st* stream, Fault* fault, Gemms& gemms, int multiprocessors)
-      : stream_(stream), fault_(fault), gemms_(gemms), multiprocessors_(multiprocessors) {}
+      : CollectiveContext(make_device_mover(*this)),
+        stream_(stream),
+        fault_(fault),
+        gemms_(gemms),
+        multiprocessors_(multiprocessors) {}
 
   CUstream_st* stream() const { return stream_; }
 
@@ -32,5 +39,8 @@ class Context {
 
 // Throws kDeviceError where the launch of a kernel of that name, the last one, failed.
 void check_launch(const char* kernel);
+
+// Returns when all of the stream is done. Errors: kDeviceError.
+void synchronize(CUstream_st* stream);
 
 }  // namespace tessera::cuda

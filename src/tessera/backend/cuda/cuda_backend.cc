@@ -1,24 +1,25 @@
 // The plugin: the backend on one CUDA device.
 
-#include <cerrno>
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <functional>
 #include <memory>
 #include <string_view>
-
-#include <sys/mman.h>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 
-#include "tessera/backend/backend.h"
 #include "tessera/backend/cuda/check.h"
 #include "tessera/backend/cuda/context.h"
 #include "tessera/backend/cuda/cuda_plugin.h"
 #include "tessera/backend/cuda/dispatch.h"
+#include "tessera/backend/cuda/draw.h"
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/find_devices.h"
 #include "tessera/backend/cuda/lt_gemms.h"
+#include "tessera/backend/device_backend.h"
 #include "tessera/base/error.h"
+#include "tessera/base/mapping.h"
 #include "tessera/base/units.h"
 
 namespace tessera::cuda {
@@ -54,48 +55,11 @@ class DeviceMemory {
   void* data_ = nullptr;
 };
 
-// The host's side of an arena: pages take memory from their first touch, so that it costs what the
-// host reads and writes.
-class Mirror {
- public:
-  explicit Mirror(std::size_t bytes) : bytes_(bytes) {
-    if (bytes_ == 0) {
-      return;
-    }
-    void* const address = ::mmap(nullptr,
-                                 bytes_,
-                                 PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                 -1,
-                                 0);
-    TESSERA_REQUIRE(address != MAP_FAILED,
-                    ErrorCode::kOutOfMemory,
-                    "cannot map {} beside the device's memory: {}",
-                    format_bytes(static_cast<std::int64_t>(bytes_)),
-                    std::strerror(errno));
-    data_ = static_cast<std::byte*>(address);
-  }
-
-  ~Mirror() {
-    if (data_ != nullptr) {
-      ::munmap(data_, bytes_);
-    }
-  }
-
-  Mirror(const Mirror&) = delete;
-  Mirror& operator=(const Mirror&) = delete;
-
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
-};
-
 class CudaArena final : public Arena {
  public:
   explicit CudaArena(std::int64_t bytes)
-      : device_(static_cast<std::size_t>(bytes)), host_(static_cast<std::size_t>(bytes)) {}
+      : device_(static_cast<std::size_t>(bytes)),
+        host_(static_cast<std::size_t>(bytes), "the host's side of the arena") {}
 
   std::byte* data() override { return device_.data(); }
 
@@ -121,7 +85,8 @@ class CudaArena final : public Arena {
 
  private:
   DeviceMemory device_;
-  Mirror host_;
+  // Its pages take memory from their first touch, so that it costs what the host reads and writes.
+  Mapping host_;
 };
 
 cudaStream_t create_stream() {
@@ -136,6 +101,36 @@ int select_device(std::int64_t number) {
   return ordinal;
 }
 
+// Lets this thread's device use the memory of another one, by its kernels.
+void reach(int own, int other) {
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, own, other), "cudaDeviceCanAccessPeer()");
+  TESSERA_REQUIRE(can != 0,
+                  ErrorCode::kUnsupported,
+                  "GPU {} cannot use the memory of GPU {}, which ranks in one process do: show it "
+                  "devices that can (CUDA_VISIBLE_DEVICES; nvidia-smi topo -p2p r shows which)",
+                  own,
+                  other);
+  const cudaError_t result = cudaDeviceEnablePeerAccess(other, 0);
+  if (result == cudaErrorPeerAccessAlreadyEnabled) {
+    static_cast<void>(cudaGetLastError());
+    return;
+  }
+  check(result, "cudaDeviceEnablePeerAccess()");
+}
+
+// The device of one of several ranks, which reaches those of the others.
+int select_device_of(std::int64_t rank, std::int64_t num_ranks) {
+  const std::int64_t in_use = std::min(num_ranks, num_usable_devices());
+  const int own = select_device(in_use == 0 ? 0 : rank % in_use);
+  for (std::int64_t number = 0; number < in_use; ++number) {
+    if (const int other = ordinal_of(number); other != own) {
+      reach(own, other);
+    }
+  }
+  return own;
+}
+
 int multiprocessors_of(int ordinal) {
   int count = 0;
   check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal),
@@ -143,17 +138,16 @@ int multiprocessors_of(int ordinal) {
   return count;
 }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public DeviceBackend {
  public:
-  explicit CudaBackend(std::int64_t number)
-      : ordinal_(select_device(number)),
+  CudaBackend(std::int64_t rank, std::int64_t num_ranks)
+      : ordinal_(select_device_of(rank, num_ranks)),
         stream_(create_stream()),
+        comm_stream_(create_stream()),
         fault_(sizeof(Fault)),
         gemms_(make_lt_gemms()),
-        context_(stream_.get(),
-                 reinterpret_cast<Fault*>(fault_.data()),
-                 *gemms_,
-                 multiprocessors_of(ordinal_)) {
+        context_(stream_.get(), fault(), *gemms_, multiprocessors_of(ordinal_)),
+        comm_context_(comm_stream_.get(), fault(), *gemms_, multiprocessors_of(ordinal_)) {
     // Before another stream uses it.
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
   }
@@ -166,22 +160,32 @@ class CudaBackend final : public Backend {
     return arena;
   }
 
+  void draw(const Initial& initial, const View& out) override {
+    draw_elements(context_, initial, out);
+    cuda::synchronize(stream_.get());
+  }
+
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
                                std::span<const View> results) override {
     return op_workspace_bytes(op, operands, results);
   }
 
+  // The second stream is another thread's, and has collectives alone. The host orders the two: such
+  // an op begins when the first stream has done what it was given, and returns when it is done.
   void run(const Op& op, const Views& views, StreamId stream) override {
-    TESSERA_REQUIRE(
-        stream == StreamId{0},
-        ErrorCode::kUnsupported,
-        "a program of several streams on a CUDA device: this version runs one rank there");
-    run_op(context_, op, views);
+    if (stream == StreamId{0}) {
+      run_op(context_, op, views);
+      return;
+    }
+    check(cudaSetDevice(ordinal_), "cudaSetDevice()");
+    cuda::synchronize(stream_.get());
+    run_op(comm_context_, op, views);
+    cuda::synchronize(comm_stream_.get());
   }
 
   void synchronize() override {
-    check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize()");
+    cuda::synchronize(stream_.get());
     Fault found;
     check(cudaMemcpy(&found, fault_.data(), sizeof found, cudaMemcpyDeviceToHost), "cudaMemcpy()");
     if (found.kind != 0) {
@@ -191,19 +195,43 @@ class CudaBackend final : public Backend {
     }
   }
 
-  // No kernel waits for other ranks.
-  void abort(std::string_view /*reason*/) override {}
+  // No kernel waits for other ranks; the host does, in collectives.
+  void abort(std::string_view reason) override {
+    if (abort_) {
+      abort_(reason);
+    }
+  }
+
+  const Mover& mover(StreamId stream) const override { return context_of(stream).mover(); }
+
+  void set_communicators(StreamId stream, CommunicatorOf communicator_of) override {
+    (stream == StreamId{0} ? context_ : comm_context_)
+        .set_communicators(std::move(communicator_of));
+  }
+
+  void set_abort(std::function<void(std::string_view reason)> abort) override {
+    abort_ = std::move(abort);
+  }
 
  private:
+  Fault* fault() const { return reinterpret_cast<Fault*>(fault_.data()); }
+
+  const Context& context_of(StreamId stream) const {
+    return stream == StreamId{0} ? context_ : comm_context_;
+  }
+
   int ordinal_;
   Stream stream_;
+  Stream comm_stream_;
   DeviceMemory fault_;
   std::unique_ptr<Gemms> gemms_;
   Context context_;
+  Context comm_context_;
+  std::function<void(std::string_view)> abort_;
 };
 
-Backend* open_backend(std::int64_t number) {
-  return std::make_unique<CudaBackend>(number).release();
+DeviceBackend* open_backend(std::int64_t rank, std::int64_t num_ranks) {
+  return std::make_unique<CudaBackend>(rank, num_ranks).release();
 }
 
 }  // namespace

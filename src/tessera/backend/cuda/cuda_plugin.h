@@ -7,7 +7,7 @@
 namespace tessera {
 
 // Raised whenever what core and plugin share changes: this struct, and the classes that it names.
-inline constexpr int kCudaPluginAbi = 1;
+inline constexpr int kCudaPluginAbi = 2;
 
 // What libtessera_cuda.so hands out by the one C function that it exports. The two numbers stand
 // first in every version.
@@ -15,7 +15,8 @@ struct CudaPlugin {
   int abi = 0;
   const char* version = nullptr;  // of Tessera
   void (*find)(Devices& devices) = nullptr;
-  Backend* (*open)(std::int64_t number) = nullptr;  // the caller's
+  // As make_device_backend(); the caller's.
+  DeviceBackend* (*open)(std::int64_t rank, std::int64_t num_ranks) = nullptr;
 };
 
 using CudaPluginEntry = const CudaPlugin*();

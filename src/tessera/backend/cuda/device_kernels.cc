@@ -3,9 +3,9 @@
 
 namespace tessera::cuda {
 
-std::unique_ptr<Backend> kernels_under_test(std::string& reason) {
+std::unique_ptr<DeviceBackend> kernels_under_test(std::string& reason) {
   reason = find_devices().problem;
-  return reason.empty() ? make_device_backend(0) : nullptr;
+  return reason.empty() ? make_device_backend(0, 1) : nullptr;
 }
 
 }  // namespace tessera::cuda

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
 
@@ -27,8 +28,11 @@ std::int64_t op_workspace_bytes(const Op& op,
                                 std::span<const View> results) {
   return std::visit(
       [&](const auto& attrs) -> std::int64_t {
-        if constexpr (HasWorkspace<std::decay_t<decltype(attrs)>>) {
+        using A = std::decay_t<decltype(attrs)>;
+        if constexpr (HasWorkspace<A>) {
           return cuda_workspace_bytes(attrs, operands, results);
+        } else if constexpr (WorkspaceOfAnyBackend<A>) {
+          return workspace_bytes(attrs, types_of(operands));
         } else {
           return 0;
         }

@@ -73,6 +73,16 @@ int device_count() {
   return error == cudaSuccess ? count : 0;
 }
 
+std::vector<int> usable_ordinals() {
+  std::vector<int> usable;
+  for (int ordinal = 0; ordinal < device_count(); ++ordinal) {
+    if (is_supported(properties_of(ordinal))) {
+      usable.push_back(ordinal);
+    }
+  }
+  return usable;
+}
+
 Device describe(int ordinal, const cudaDeviceProp& properties) {
   check(cudaSetDevice(ordinal), "cudaSetDevice()");
   std::size_t free_bytes = 0;
@@ -124,13 +134,12 @@ void find_devices(Devices& devices) {
   }
 }
 
+std::int64_t num_usable_devices() {
+  return static_cast<std::int64_t>(usable_ordinals().size());
+}
+
 int ordinal_of(std::int64_t number) {
-  std::vector<int> usable;
-  for (int ordinal = 0; ordinal < device_count(); ++ordinal) {
-    if (is_supported(properties_of(ordinal))) {
-      usable.push_back(ordinal);
-    }
-  }
+  const std::vector<int> usable = usable_ordinals();
   TESSERA_REQUIRE(number >= 0 && number < static_cast<std::int64_t>(usable.size()),
                   ErrorCode::kInvalidConfig,
                   "CUDA device {} of {} that this build can use: tessera doctor shows them",

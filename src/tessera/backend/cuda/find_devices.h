@@ -8,6 +8,9 @@ namespace tessera::cuda {
 // for a machine without a device.
 void find_devices(Devices& devices);
 
+// How many devices this build can use.
+std::int64_t num_usable_devices();
+
 // The driver's number of usable device `number`. Errors: kInvalidConfig where there is none.
 int ordinal_of(std::int64_t number);
 

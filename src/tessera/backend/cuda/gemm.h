@@ -5,26 +5,9 @@
 #include <span>
 
 #include "tessera/backend/cuda/context.h"
-#include "tessera/ir/dtype.h"
+#include "tessera/ops/gemm.h"
 
 namespace tessera::cuda {
-
-// C[m, n] = sum_k A[m, k] B[k, n] (+ C[m, n]), row-major matrices with a pitch between rows.
-struct Gemm {
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-  bool transpose_a = false;  // A is stored (k, m)
-  bool transpose_b = false;  // B is stored (n, k)
-  std::int64_t pitch_a = 0;  // elements between stored rows
-  std::int64_t pitch_b = 0;
-  std::int64_t pitch_c = 0;
-  DType input = DType::kF32;   // of A and B: f32 or bf16
-  DType output = DType::kF32;  // of C; sums are f32
-  bool accumulate = false;
-
-  friend bool operator==(const Gemm&, const Gemm&) = default;
-};
 
 struct GemmOperands {
   const void* a = nullptr;
@@ -33,15 +16,15 @@ struct GemmOperands {
 };
 
 // Workspace of every product, whatever its shape, so that a program's memory is known without a
-// device: 32 MiB, as NVIDIA advises for Hopper, and what brings it to a multiple of 256. Loops need
-// none, and tests look at every byte of it.
+// device: 32 MiB, as NVIDIA advises for Hopper, and what brings it to a multiple of 256. The
+// emulation needs none, and tests look at every byte of it.
 #ifdef TESSERA_EMULATED_CUDA
 inline constexpr std::int64_t kGemmWorkspaceBytes = 256;
 #else
 inline constexpr std::int64_t kGemmWorkspaceBytes = (std::int64_t{32} << 20U) + 256;
 #endif
 
-// What runs products: cuBLASLt on a device, loops where kernels are emulated.
+// What runs products: cuBLASLt on a device, the CPU's where kernels are emulated.
 class Gemms {
  public:
   Gemms() = default;

@@ -1,16 +1,16 @@
 // The CUDA kernels against the ops' references: on a device, or emulated on the CPU.
 
-#include <algorithm>
-#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/test_error.h"
 #include "tessera/ops/testing/all_samples.h"
@@ -29,19 +29,9 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Ops that have no CUDA kernel yet, or only for one rank.
-constexpr std::array<std::string_view, 7> kWithout = {"all_gather",
-                                                      "all_reduce",
-                                                      "all_reduce_slices",
-                                                      "gather_slices",
-                                                      "local_slice",
-                                                      "reduce_scatter",
-                                                      "reduce_slices"};
-
+// All have but those from outside the tree.
 bool has_kernel(const Sample& sample) {
-  const OpInfo facts = info(*sample.op);
-  return facts.view == ViewKind::kNone && sample.op->get_if<CustomOp>() == nullptr &&
-         std::ranges::find(kWithout, facts.name) == kWithout.end();
+  return sample.op->get_if<CustomOp>() == nullptr;
 }
 
 std::vector<Sample> samples_with_kernel(bool with) {
@@ -100,6 +90,42 @@ TEST(CudaFaults, AreThrownWhenTheDeviceIsDone) {
   EXPECT_THAT(error, HasSubstr("embedding: id 7 at index 1 is outside [0, 3)"));
   operands[1].i32()[1] = 2;
   EXPECT_THAT(execute(*op, operands, {.backend = backend.get()}).failures, IsEmpty());
+}
+
+// Weights start with the same bits wherever they are drawn: whole and cut ones, from any index on,
+// at any place.
+TEST(CudaDraw, IsBitwiseTheCpus) {
+  std::string reason;
+  const std::unique_ptr<Backend> cuda = cuda::kernels_under_test(reason);
+  if (cuda == nullptr) {
+    GTEST_SKIP() << reason;
+  }
+  constexpr std::int64_t kBytes = 40000;
+  const auto drawn =
+      [&](Backend& backend, DType dtype, const Initial& initial, std::int64_t place) {
+        const std::unique_ptr<Arena> arena = backend.allocate(kBytes);
+        const auto element = static_cast<std::int64_t>(size_bytes(dtype));
+        View view = {.data = arena->data() + place * element, .dtype = dtype, .num_dims = 1};
+        view.sizes[0] = 4099;
+        view.strides[0] = 1;
+        backend.draw(initial, view);
+        arena->to_host(0, kBytes);
+        return std::vector<std::byte>(arena->host(), arena->host() + kBytes);
+      };
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::uint64_t first : {0ULL, 1ULL, 7ULL, (1ULL << 34U) - 5}) {
+      for (const std::int64_t place : {0, 4, 5}) {
+        for (const float cut : {0.0F, 2.0F}) {
+          const Initial initial = {.key = 77, .first = first, .normal = {.std = 0.02F, .cut = cut}};
+          EXPECT_EQ(drawn(*cuda, dtype, initial, place), drawn(*cpu, dtype, initial, place))
+              << name(dtype) << " from " << first << " at " << place << " cut " << cut;
+        }
+      }
+    }
+    const Initial ones = {.normal = {.std = 0.0F}, .constant = 1.0F};
+    EXPECT_EQ(drawn(*cuda, dtype, ones, 5), drawn(*cpu, dtype, ones, 5));
+  }
 }
 
 std::string test_name(const testing::TestParamInfo<Sample>& info) {

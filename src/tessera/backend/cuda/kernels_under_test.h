@@ -3,12 +3,12 @@
 #include <memory>
 #include <string>
 
-#include "tessera/backend/backend.h"
+#include "tessera/backend/device_backend.h"
 
 namespace tessera::cuda {
 
 // For tests: what runs the CUDA kernels, a device or the emulation. Null where it cannot be had;
-// `reason` then says why.
-std::unique_ptr<Backend> kernels_under_test(std::string& reason);
+// `reason` then says why. Several ranks, each on its thread, may have one each.
+std::unique_ptr<DeviceBackend> kernels_under_test(std::string& reason);
 
 }  // namespace tessera::cuda

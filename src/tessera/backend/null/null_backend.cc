@@ -33,6 +33,8 @@ class NullBackend final : public Backend {
     return std::make_unique<HeapArena>(bytes);
   }
 
+  void draw(const Initial&, const View&) override {}
+
   std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
     return 0;
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <ctime>
 #include <limits>
 #include <map>
@@ -22,7 +21,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
 #include "tessera/comm/agreement.h"
-#include "tessera/comm/fold.h"
+#include "tessera/comm/mover.h"
 #include "tessera/mesh/traffic.h"
 
 namespace tessera {
@@ -134,9 +133,11 @@ class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<Shared> world,
                     std::shared_ptr<Shared::Group> group,
-                    std::int64_t rank)
+                    std::int64_t rank,
+                    const Mover& mover)
       : world_(std::move(world)),
         group_(std::move(group)),
+        mover_(mover),
         rank_(rank),
         phase_(mine().phase),
         sources_(group_->slots.size()) {}
@@ -161,7 +162,7 @@ class LocalCommunicator final : public Communicator {
          part.data(),
          nullptr);
     for_each_peer([&](std::int64_t peer, const Slot& slot) {
-      copy(slot.in, stretch(all, part_of(peer, static_cast<std::int64_t>(stride), total)));
+      mover_.copy(slot.in, stretch(all, part_of(peer, static_cast<std::int64_t>(stride), total)));
     });
     release();
   }
@@ -204,8 +205,8 @@ class LocalCommunicator final : public Communicator {
          nullptr);
     const std::size_t part = send.size() / group_->slots.size();
     for_each_peer([&](std::int64_t peer, const Slot& slot) {
-      copy(slot.in + static_cast<std::size_t>(rank_) * part,
-           receive.subspan(static_cast<std::size_t>(peer) * part, part));
+      mover_.copy(slot.in + static_cast<std::size_t>(rank_) * part,
+                  receive.subspan(static_cast<std::size_t>(peer) * part, part));
     });
     release();
   }
@@ -225,8 +226,9 @@ class LocalCommunicator final : public Communicator {
     }
   }
 
-  // Starts an operation: the others may read what this rank shows.
+  // Starts an operation: the others may read what this rank shows, which is done by then.
   void show(const Call& call, const std::byte* in, std::byte* out) {
+    mover_.finish();
     Slot& slot = mine();
     slot.call = call;
     slot.in = in;
@@ -238,16 +240,27 @@ class LocalCommunicator final : public Communicator {
     raise_phase();
   }
 
-  // This rank has read all it needs; returns when nobody reads its memory any more.
+  // This rank has begun to read all it needs; returns when nobody reads its memory any more.
   void release() {
+    finish_reading();
     if (const std::optional<Pace>& pace = group_->pace) {
       keep_pace(*pace);
     }
-    mine().busy = false;
     raise_phase();
     for (std::int64_t peer = 0; peer < size(); ++peer) {
       wait_for(peer);
     }
+  }
+
+  // The memory of others may be used until its own reads and writes are done, or have failed.
+  void finish_reading() {
+    try {
+      mover_.finish();
+    } catch (...) {
+      mine().busy = false;
+      throw;
+    }
+    mine().busy = false;
   }
 
   // Everybody has arrived.
@@ -282,7 +295,7 @@ class LocalCommunicator final : public Communicator {
   // Once the run is aborted nobody starts to read; returns when nobody in the group does any more,
   // so that this rank's memory may go.
   void wait_for_busy() {
-    mine().busy = false;
+    finish_reading();
     for (const Slot& each : group_->slots) {
       while (each.busy) {
         std::this_thread::yield();
@@ -375,21 +388,16 @@ class LocalCommunicator final : public Communicator {
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       sources_[i] = group_->slots[i].in + offset;
     }
-    fold_in_order(fold, sources_, out, copies);
+    mover_.fold(fold, sources_, out, copies);
   }
 
   static std::span<std::byte> stretch(std::span<std::byte> all, const Part& part) {
     return all.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.size));
   }
 
-  static void copy(const std::byte* from, std::span<std::byte> to) {
-    if (from != to.data() && !to.empty()) {
-      std::memcpy(to.data(), from, to.size());
-    }
-  }
-
   std::shared_ptr<Shared> world_;
   std::shared_ptr<Shared::Group> group_;
+  const Mover& mover_;
   std::int64_t rank_;
   std::uint32_t phase_;
   std::vector<const std::byte*> sources_;  // of a fold; kept, so that operations allocate nothing
@@ -405,7 +413,8 @@ class LocalRank final : public World {
   std::int64_t size() const override { return shared_->num_ranks; }
 
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
-                                      std::int64_t generation) override {
+                                      std::int64_t generation,
+                                      const Mover& mover) override {
     const std::int64_t own = place_in_group(members, rank_, size());
     const std::vector<std::int64_t> key(members.begin(), members.end());
     const std::scoped_lock lock(shared_->mutex);
@@ -415,7 +424,7 @@ class LocalRank final : public World {
       group = std::make_shared<Shared::Group>(key, shared_->throttle);
       known = group;
     }
-    return std::make_unique<LocalCommunicator>(shared_, std::move(group), own);
+    return std::make_unique<LocalCommunicator>(shared_, std::move(group), own, mover);
   }
 
   void abort(std::string_view reason) override { shared_->abort(reason); }

@@ -10,7 +10,8 @@
 namespace tessera {
 
 // The ranks of a run as threads of this process, which read each other's memory: no copy but the
-// one that the result needs.
+// one that the result needs. That memory may also be of a device that all ranks share, or of
+// devices that reach each other's: then a rank's mover moves what it reads.
 class LocalWorld {
  public:
   // `throttle` are levels of a cluster, innermost first, whose speed the run plays: an operation of

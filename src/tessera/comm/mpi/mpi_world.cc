@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/agreement.h"
+#include "tessera/comm/mover.h"
 #include "tessera/comm/mpi/mpi_plugin.h"
 #include "tessera/comm/mpi/mpi_run.h"
 
@@ -22,7 +24,12 @@ class MpiWorld final : public World {
   std::int64_t size() const override { return run_->size(); }
 
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
-                                      std::int64_t generation) override {
+                                      std::int64_t generation,
+                                      const Mover& mover) override {
+    TESSERA_REQUIRE(mover.is_host(),
+                    ErrorCode::kUnsupported,
+                    "ranks over MPI work in the host's memory: set run.device = \"cpu\", or start "
+                    "one process, whose ranks share its GPUs");
     return make_mpi_communicator(run_, members, generation);
   }
 
@@ -32,7 +39,7 @@ class MpiWorld final : public World {
     std::vector<std::int64_t> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);
     constexpr std::int64_t kLastGeneration = -1;
-    group(everybody, kLastGeneration)->barrier();
+    group(everybody, kLastGeneration, host_mover())->barrier();
     run_->finalize();
   }
 

@@ -22,6 +22,8 @@ namespace tessera {
 // ("int8", "f32 int4"); "" leaves them as they are. A scale of what is quantized serves `block`
 // elements. comm/wired.h says how the values are rounded: all ranks gather the same bits.
 //
+// One text runs them on every backend: its context says where memory is and who moves it.
+//
 // Slices are state traffic. An all_reduce of one element, or of the words of an exact sum (i64), is
 // scalar traffic, any other tensor traffic.
 
@@ -110,7 +112,7 @@ Cost cost(const AllReduceAttrs& attrs, Types in);
 Collectives collectives(const AllReduceAttrs& attrs, Types in);
 void backward(const AllReduceAttrs& attrs, GradBuilder& grad);
 void visit(AllReduceAttrs& attrs, AttrVisitor& visitor);
-void run(const AllReduceAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const AllReduceAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const AllReduceSlicesAttrs& attrs);
 TensorTypes infer(const AllReduceSlicesAttrs& attrs, Types in);
@@ -119,8 +121,8 @@ Cost cost(const AllReduceSlicesAttrs& attrs, Types in);
 Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in);
 void backward(const AllReduceSlicesAttrs& attrs, GradBuilder& grad);
 void visit(AllReduceSlicesAttrs& attrs, AttrVisitor& visitor);
-std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs, cpu::Context& context, Types in);
-void run(const AllReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs, Types in);
+void run(const AllReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const GatherSlicesAttrs& attrs);
 TensorTypes infer(const GatherSlicesAttrs& attrs, Types in);
@@ -129,8 +131,8 @@ Cost cost(const GatherSlicesAttrs& attrs, Types in);
 Collectives collectives(const GatherSlicesAttrs& attrs, Types in);
 void backward(const GatherSlicesAttrs& attrs, GradBuilder& grad);
 void visit(GatherSlicesAttrs& attrs, AttrVisitor& visitor);
-std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, cpu::Context& context, Types in);
-void run(const GatherSlicesAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, Types in);
+void run(const GatherSlicesAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const ReduceSlicesAttrs& attrs);
 TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in);
@@ -139,8 +141,8 @@ Cost cost(const ReduceSlicesAttrs& attrs, Types in);
 Collectives collectives(const ReduceSlicesAttrs& attrs, Types in);
 void backward(const ReduceSlicesAttrs& attrs, GradBuilder& grad);
 void visit(ReduceSlicesAttrs& attrs, AttrVisitor& visitor);
-std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, cpu::Context& context, Types in);
-void run(const ReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, Types in);
+void run(const ReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const AllGatherAttrs& attrs);
 TensorTypes infer(const AllGatherAttrs& attrs, Types in);
@@ -149,8 +151,8 @@ Cost cost(const AllGatherAttrs& attrs, Types in);
 Collectives collectives(const AllGatherAttrs& attrs, Types in);
 void backward(const AllGatherAttrs& attrs, GradBuilder& grad);
 void visit(AllGatherAttrs& attrs, AttrVisitor& visitor);
-std::int64_t workspace_bytes(const AllGatherAttrs& attrs, cpu::Context& context, Types in);
-void run(const AllGatherAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t workspace_bytes(const AllGatherAttrs& attrs, Types in);
+void run(const AllGatherAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const ReduceScatterAttrs& attrs);
 TensorTypes infer(const ReduceScatterAttrs& attrs, Types in);
@@ -159,8 +161,8 @@ Cost cost(const ReduceScatterAttrs& attrs, Types in);
 Collectives collectives(const ReduceScatterAttrs& attrs, Types in);
 void backward(const ReduceScatterAttrs& attrs, GradBuilder& grad);
 void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor);
-std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, cpu::Context& context, Types in);
-void run(const ReduceScatterAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, Types in);
+void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const LocalSliceAttrs& attrs);
 TensorTypes infer(const LocalSliceAttrs& attrs, Types in);
@@ -168,6 +170,6 @@ FactorRule factors(const LocalSliceAttrs& attrs, Types in);
 Cost cost(const LocalSliceAttrs& attrs, Types in);
 void backward(const LocalSliceAttrs& attrs, GradBuilder& grad);
 void visit(LocalSliceAttrs& attrs, AttrVisitor& visitor);
-void run(const LocalSliceAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& views);
 
 }  // namespace tessera

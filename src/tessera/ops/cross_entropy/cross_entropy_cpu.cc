@@ -9,103 +9,26 @@
 #include "tessera/backend/cpu/gemm.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/hierarchical.h"
-#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy_problem.h"
 #include "tessera/ops/cross_entropy/softmax_cpu.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;
+// With what a vocabulary that is cut over axes needs behind the common parts: the sums by row and
+// what moves of them.
+struct Problem : CrossEntropyProblem {
+  bool is_cut;
 
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// The op's numbers and the parts of its workspace, in order: logits, their gradient in the inputs'
-// dtype (when that is not f32), losses by row, where the vocabulary is cut the sums by row and what
-// moves of them, and the products' own workspace.
-struct Problem {
-  std::int64_t rows;
-  std::int64_t channels;
-  std::int64_t vocab;
-  std::int64_t chunk;
-  std::int64_t pitch;  // of x
-  DType dtype;
-  bool is_cut;  // the vocabulary, over axes
-
-  std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
-
-  std::int64_t gradient_bytes() const {
-    return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
-  }
-
-  std::int64_t loss_bytes() const { return aligned(chunk * 8); }
+  Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
+      : CrossEntropyProblem(attrs, operands), is_cut(!attrs.axes.empty()) {}
 
   std::int64_t sums_bytes() const {
     return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(cpu::RowSum))) : 0;
   }
 
   std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
-
-  cpu::Gemm logits(std::int64_t m) const {
-    return {.m = m,
-            .n = vocab,
-            .k = channels,
-            .transpose_b = true,
-            .pitch_a = pitch,
-            .pitch_b = channels,
-            .pitch_c = vocab,
-            .input = dtype};
-  }
-
-  cpu::Gemm hidden_gradient(std::int64_t m) const {
-    return {.m = m,
-            .n = channels,
-            .k = vocab,
-            .pitch_a = vocab,
-            .pitch_b = channels,
-            .pitch_c = channels,
-            .input = dtype,
-            .output = dtype};
-  }
-
-  cpu::Gemm head_gradient(std::int64_t m, bool accumulate) const {
-    return {.m = vocab,
-            .n = channels,
-            .k = m,
-            .transpose_a = true,
-            .pitch_a = vocab,
-            .pitch_b = pitch,
-            .pitch_c = channels,
-            .input = dtype,
-            .accumulate = accumulate};
-  }
 };
-
-Problem problem_of(const CrossEntropyAttrs& attrs, std::span<const View> operands) {
-  const View::Rows rows = operands[0].rows(1);
-  return {.rows = rows.count,
-          .channels = rows.width,
-          .vocab = operands[1].sizes[0],
-          .chunk = std::min(attrs.chunk, rows.count),
-          .pitch = rows.stride,
-          .dtype = operands[0].dtype,
-          .is_cut = !attrs.axes.empty()};
-}
-
-// The entries of the vocabulary that lie here, without padding.
-struct Entries {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-
-Entries entries_here(const CrossEntropyAttrs& attrs, Levels levels, std::int64_t rows) {
-  if (attrs.axes.empty()) {
-    return {.first = 0, .count = attrs.vocab > 0 ? attrs.vocab : rows};
-  }
-  const Part part = part_of(place_along(levels), rows, attrs.whole_vocab);
-  return {.first = part.begin, .count = part.size};
-}
 
 // Makes the sums of each row's shards those of the row. `moved` holds a float a row.
 void join(std::span<cpu::RowSum> sums,
@@ -181,9 +104,9 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                              cpu::Context& context,
                              std::span<const View> operands,
                              std::span<const View>) {
-  const Problem problem = problem_of(attrs, operands);
+  const Problem problem(attrs, operands);
   std::int64_t gemm_bytes = 0;
-  const auto consider = [&](const cpu::Gemm& gemm) {
+  const auto consider = [&](const Gemm& gemm) {
     gemm_bytes = std::max(gemm_bytes, cpu::gemm_workspace_bytes(context, gemm));
   };
   for (const std::int64_t m : {problem.chunk, problem.rows % problem.chunk}) {
@@ -199,14 +122,14 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
       consider(problem.head_gradient(m, true));
     }
   }
-  return problem.logits_bytes() + problem.gradient_bytes() + problem.loss_bytes() +
-         problem.sums_bytes() + problem.moved_bytes() + aligned(gemm_bytes);
+  return problem.logits_bytes() + problem.gradient_bytes() + Problem::loss_bytes(problem.chunk) +
+         problem.sums_bytes() + problem.moved_bytes() + Problem::aligned(gemm_bytes);
 }
 
 void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views) {
-  const Problem problem = problem_of(attrs, views.in);
+  const Problem problem(attrs, views.in);
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
-  const Entries entries = entries_here(attrs, levels, problem.vocab);
+  const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
   const auto* x = views.in[0].as<const std::byte>();
   const void* head = views.in[1].data;
   const std::span labels(views.in[2].as<const std::int32_t>(),
@@ -223,7 +146,7 @@ void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& vie
   void* dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(workspace) : logits;
   workspace += problem.gradient_bytes();
   auto* row_loss = reinterpret_cast<double*>(workspace);
-  workspace += problem.loss_bytes();
+  workspace += Problem::loss_bytes(problem.chunk);
   auto* sums = reinterpret_cast<cpu::RowSum*>(workspace);
   workspace += problem.sums_bytes();
   auto* moved = reinterpret_cast<float*>(workspace);

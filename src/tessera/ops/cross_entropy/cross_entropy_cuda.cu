@@ -1,85 +1,36 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
-#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy_problem.h"
 
 namespace tessera {
 namespace cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;
-
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// The op's numbers and the parts of its workspace, in order: logits of a chunk, their gradient in
-// the inputs' dtype (where that is not f32), losses of all rows, and the products' own workspace.
-struct Problem {
-  std::int64_t rows;
-  std::int64_t channels;
-  std::int64_t vocab;   // rows of the head
-  std::int64_t counts;  // those that are no padding
-  std::int64_t chunk;
-  std::int64_t pitch;  // of x
-  DType dtype;
-
-  std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
-
-  std::int64_t gradient_bytes() const {
-    return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
-  }
-
-  std::int64_t loss_bytes() const { return aligned(rows * 8); }
-
-  std::int64_t workspace_bytes() const {
-    return logits_bytes() + gradient_bytes() + loss_bytes() + kGemmWorkspaceBytes;
-  }
-
-  Gemm logits(std::int64_t m) const {
-    return {.m = m,
-            .n = vocab,
-            .k = channels,
-            .transpose_b = true,
-            .pitch_a = pitch,
-            .pitch_b = channels,
-            .pitch_c = vocab,
-            .input = dtype};
-  }
-
-  Gemm hidden_gradient(std::int64_t m) const {
-    return {.m = m,
-            .n = channels,
-            .k = vocab,
-            .pitch_a = vocab,
-            .pitch_b = channels,
-            .pitch_c = channels,
-            .input = dtype,
-            .output = dtype};
-  }
-
-  Gemm head_gradient(std::int64_t m, bool accumulate) const {
-    return {.m = vocab,
-            .n = channels,
-            .k = m,
-            .transpose_a = true,
-            .pitch_a = vocab,
-            .pitch_b = pitch,
-            .pitch_c = channels,
-            .input = dtype,
-            .accumulate = accumulate};
-  }
+// What is known of a row's softmax.
+struct RowSums {
+  float largest;
+  double total;  // of exp(logit - largest)
 };
 
-Problem problem_of(const CrossEntropyAttrs& attrs, std::span<const View> operands) {
-  const View::Rows rows = operands[0].rows(1);
-  return {.rows = rows.count,
-          .channels = rows.width,
-          .vocab = operands[1].sizes[0],
-          .counts = attrs.vocab > 0 ? attrs.vocab : operands[1].sizes[0],
-          .chunk = std::min(attrs.chunk, rows.count),
-          .pitch = rows.stride,
-          .dtype = operands[0].dtype};
-}
+// Behind the common parts lies, where the vocabulary is cut over axes, the sums by row of a chunk
+// and what moves of them, and the products' own workspace. Losses are kept of all rows.
+struct Problem : CrossEntropyProblem {
+  bool is_cut;
+
+  Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
+      : CrossEntropyProblem(attrs, operands), is_cut(!attrs.axes.empty()) {}
+
+  std::int64_t sums_bytes() const {
+    return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(RowSums))) : 0;
+  }
+
+  std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
+
+  std::int64_t workspace_bytes() const {
+    return logits_bytes() + gradient_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes() +
+           kGemmWorkspaceBytes;
+  }
+};
 
 // The softmax part over a chunk of rows.
 struct Softmax {
@@ -87,17 +38,14 @@ struct Softmax {
   const std::int32_t* labels;  // (rows); negative: ignored
   std::int64_t first_row;      // of the chunk
   std::int64_t vocab;
-  std::int64_t counts;  // entries of a row that are no padding
+  std::int64_t counts;       // entries of a row that are no padding
+  std::int64_t first_entry;  // of the whole vocabulary,
+  std::int64_t limit;        // which has so many
   const float* seed;
+  RowSums* sums;     // of all shards of a row; null: a row is whole
   double* row_loss;  // or null
   void* gradient;    // like logits in the inputs' dtype, or null; may be logits
   Fault* fault;
-};
-
-// What a block knows of its row's softmax.
-struct RowSums {
-  float largest;
-  double total;  // of exp(logit - largest)
 };
 
 __device__ RowSums sums_of_row(const float* logits, std::int64_t counts) {
@@ -113,6 +61,22 @@ __device__ RowSums sums_of_row(const float* logits, std::int64_t counts) {
   return {.largest = largest, .total = block_sum(partial)};
 }
 
+// The label of a row, negative where it is ignored.
+__device__ inline std::int32_t label_of(const Softmax& task, std::int64_t row) {
+  const std::int32_t label = task.labels[row];
+  if (label >= task.limit) {
+    report(task.fault, FaultKind::kLabel, label, task.first_row + row, task.limit);
+    return -1;
+  }
+  return label;
+}
+
+// Where the label of a row stands among the logits here, or -1.
+__device__ inline std::int64_t place_of(std::int32_t label, const Softmax& task) {
+  const std::int64_t entry = label - task.first_entry;
+  return label >= 0 && entry >= 0 && entry < task.counts ? entry : -1;
+}
+
 // The gradient of a row's loss for its logits; gradient may be the logits. An ignored row's is 0.
 template <class T>
 __device__ void write_gradient(const Softmax& task,
@@ -120,16 +84,12 @@ __device__ void write_gradient(const Softmax& task,
                                std::int32_t label,
                                const RowSums& sums,
                                T* gradient) {
-  if (label < 0) {
-    for (std::int64_t i = threadIdx.x; i < task.vocab; i += kThreads) {
-      gradient[i] = narrow<T>(0.0F);
-    }
-    return;
-  }
+  const std::int64_t place = place_of(label, task);
+  const std::int64_t counts = label < 0 ? 0 : task.counts;
   const float factor = *task.seed / static_cast<float>(sums.total);
   for (std::int64_t i = threadIdx.x; i < task.vocab; i += kThreads) {
-    const float share = i < task.counts ? factor * expf(logits[i] - sums.largest) : 0.0F;
-    gradient[i] = narrow<T>(i == label ? share - *task.seed : share);
+    const float share = i < counts ? factor * expf(logits[i] - sums.largest) : 0.0F;
+    gradient[i] = narrow<T>(i == place ? share - *task.seed : share);
   }
 }
 
@@ -139,22 +99,65 @@ template <class T>
 __global__ void softmax_rows(Softmax task, std::int64_t rows) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const float* const logits = task.logits + row * task.vocab;
-    std::int32_t label = task.labels[row];
-    if (label >= task.counts) {
-      report(task.fault, FaultKind::kLabel, label, task.first_row + row, task.counts);
-      label = -1;
-    }
-    const RowSums sums = sums_of_row(logits, task.counts);
-    const double of_label = label < 0 ? 0.0 : static_cast<double>(logits[label]);
+    const std::int32_t label = label_of(task, row);
+    const std::int64_t place = place_of(label, task);
+    const RowSums sums = task.sums == nullptr ? sums_of_row(logits, task.counts) : task.sums[row];
+    const double of_label = place < 0 ? 0.0 : static_cast<double>(logits[place]);
     __syncthreads();
     if (threadIdx.x == 0 && task.row_loss != nullptr) {
       const double loss = log(sums.total) + (static_cast<double>(sums.largest) - of_label);
-      task.row_loss[row] = label < 0 ? 0.0 : loss;
+      task.row_loss[row] = place < 0 ? 0.0 : loss;
     }
     if (task.gradient != nullptr) {
       write_gradient(task, logits, label, sums, static_cast<T*>(task.gradient) + row * task.vocab);
     }
   }
+}
+
+// The sums of rows' shards, and their shifts for the others: a shard whose exponentials are all
+// zero has no say.
+__global__ void sum_shards(Softmax task, std::int64_t rows, float* moved) {
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    RowSums sums = sums_of_row(task.logits + row * task.vocab, task.counts);
+    if (label_of(task, row) < 0) {
+      sums.total = 0.0;
+    }
+    if (threadIdx.x == 0) {
+      task.sums[row] = sums;
+      moved[row] = sums.total == 0.0 ? -INFINITY : sums.largest;
+    }
+  }
+}
+
+// Brings the sums to the shift that all shards agree on.
+__global__ void shift_sums(RowSums* sums, float* moved, std::int64_t rows) {
+  for (std::int64_t row = first_item(); row < rows; row += num_threads()) {
+    RowSums& sum = sums[row];
+    if (sum.total != 0.0) {
+      sum.total *= exp(static_cast<double>(sum.largest) - static_cast<double>(moved[row]));
+    }
+    sum.largest = moved[row];
+    moved[row] = static_cast<float>(sum.total);
+  }
+}
+
+__global__ void take_totals(RowSums* sums, const float* moved, std::int64_t rows) {
+  for (std::int64_t row = first_item(); row < rows; row += num_threads()) {
+    sums[row].total = static_cast<double>(moved[row]);
+  }
+}
+
+// Makes task.sums those of whole rows, of which this rank has a shard.
+void join_shards(
+    Context& context, const Softmax& task, std::int64_t rows, float* moved, Levels levels) {
+  const char* const name = "cross_entropy";
+  const Elements elements = {
+      .dtype = DType::kF32, .data = reinterpret_cast<std::byte*>(moved), .count = rows};
+  launch(context, name, blocks_of_rows(context, rows), sum_shards, task, rows, moved);
+  all_reduce(Fold::kMax, levels, elements, elements, context.mover());
+  launch(context, name, blocks_for(context, rows), shift_sums, task.sums, moved, rows);
+  all_reduce(Fold::kSum, levels, elements, elements, context.mover());
+  launch(context, name, blocks_for(context, rows), take_totals, task.sums, moved, rows);
 }
 
 // One block: the sum of all rows' losses.
@@ -169,21 +172,32 @@ __global__ void sum_losses(const double* row_loss, std::int64_t rows, float* los
   }
 }
 
-// Cuts a workspace into its parts.
-class Cutter {
- public:
-  explicit Cutter(std::span<std::byte> workspace) : rest_(workspace) {}
+// The parts of a workspace, in their order.
+struct Parts {
+  float* logits = nullptr;
+  void* dlogits = nullptr;  // in the inputs' dtype
+  double* row_loss = nullptr;
+  RowSums* sums = nullptr;  // null unless the vocabulary is cut
+  float* moved = nullptr;
+  std::span<std::byte> products;
 
-  std::byte* take(std::int64_t bytes) {
-    std::byte* const part = rest_.data();
-    rest_ = rest_.subspan(static_cast<std::size_t>(bytes));
-    return part;
+  Parts(const Problem& problem, std::span<std::byte> workspace) : products(workspace) {
+    logits = reinterpret_cast<float*>(take(problem.logits_bytes()));
+    std::byte* const rounded = take(problem.gradient_bytes());
+    dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(rounded) : logits;
+    row_loss = reinterpret_cast<double*>(take(Problem::loss_bytes(problem.rows)));
+    if (problem.is_cut) {
+      sums = reinterpret_cast<RowSums*>(take(problem.sums_bytes()));
+      moved = reinterpret_cast<float*>(take(problem.moved_bytes()));
+    }
   }
 
-  std::span<std::byte> rest() const { return rest_; }
-
  private:
-  std::span<std::byte> rest_;
+  std::byte* take(std::int64_t bytes) {
+    std::byte* const part = products.data();
+    products = products.subspan(static_cast<std::size_t>(bytes));
+    return part;
+  }
 };
 
 }  // namespace
@@ -192,15 +206,13 @@ class Cutter {
 std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> /*results*/) {
-  return cuda::problem_of(attrs, operands).workspace_bytes();
+  return cuda::Problem(attrs, operands).workspace_bytes();
 }
 
 void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views) {
-  TESSERA_REQUIRE(attrs.axes.empty(),
-                  ErrorCode::kUnsupported,
-                  "a vocabulary cut over {} on a CUDA device: this version runs one rank there",
-                  attrs.axes);
-  const cuda::Problem problem = cuda::problem_of(attrs, views.in);
+  const cuda::Problem problem(attrs, views.in);
+  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
+  const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
   const auto* const x = views.in[0].as<const std::byte>();
   const void* const head = views.in[1].data;
   const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
@@ -208,29 +220,30 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
   auto* const dx = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
   void* const dhead = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
 
-  cuda::Cutter workspace(views.workspace);
-  auto* const logits = reinterpret_cast<float*>(workspace.take(problem.logits_bytes()));
-  std::byte* const rounded = workspace.take(problem.gradient_bytes());
-  void* const dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(rounded) : logits;
-  auto* const row_loss = reinterpret_cast<double*>(workspace.take(problem.loss_bytes()));
-
+  const cuda::Parts parts(problem, views.workspace);
   const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
-  const auto multiply = [&](const cuda::Gemm& gemm, const cuda::GemmOperands& operands) {
-    context.gemms().run(context.stream(), gemm, operands, workspace.rest());
+  const auto multiply = [&](const Gemm& gemm, const cuda::GemmOperands& operands) {
+    context.gemms().run(context.stream(), gemm, operands, parts.products);
   };
   for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
     const std::int64_t m = std::min(problem.chunk, problem.rows - row);
     const std::byte* const x_chunk = x + row * problem.pitch * element;
-    multiply(problem.logits(m), {.a = x_chunk, .b = head, .c = logits});
-    const cuda::Softmax task = {.logits = logits,
+    multiply(problem.logits(m), {.a = x_chunk, .b = head, .c = parts.logits});
+    const cuda::Softmax task = {.logits = parts.logits,
                                 .labels = labels + row,
                                 .first_row = row,
                                 .vocab = problem.vocab,
-                                .counts = problem.counts,
+                                .counts = entries.count,
+                                .first_entry = entries.first,
+                                .limit = problem.is_cut ? attrs.whole_vocab : entries.count,
                                 .seed = views.in[3].as<const float>(),
-                                .row_loss = attrs.loss ? row_loss + row : nullptr,
-                                .gradient = attrs.gradients ? dlogits : nullptr,
+                                .sums = parts.sums,
+                                .row_loss = attrs.loss ? parts.row_loss + row : nullptr,
+                                .gradient = attrs.gradients ? parts.dlogits : nullptr,
                                 .fault = context.fault()};
+    if (problem.is_cut) {
+      cuda::join_shards(context, task, m, parts.moved, levels);
+    }
     cuda::with_type(problem.dtype, [&](auto type) {
       cuda::launch(context,
                    "cross_entropy",
@@ -241,11 +254,11 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
     });
     if (attrs.gradients) {
       multiply(problem.hidden_gradient(m),
-               {.a = dlogits, .b = head, .c = dx + row * problem.channels * element});
+               {.a = parts.dlogits, .b = head, .c = dx + row * problem.channels * element});
     }
     if (dhead != nullptr) {
       multiply(problem.head_gradient(m, attrs.accumulate || row > 0),
-               {.a = dlogits, .b = x_chunk, .c = dhead});
+               {.a = parts.dlogits, .b = x_chunk, .c = dhead});
     }
   }
   if (attrs.loss) {
@@ -253,7 +266,7 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
                  "cross_entropy",
                  1,
                  cuda::sum_losses,
-                 row_loss,
+                 parts.row_loss,
                  problem.rows,
                  views.out[0].as<float>());
   }

@@ -1,33 +1,51 @@
 #include "tessera/backend/cuda/elements.h"
+#include "tessera/comm/hierarchical.h"
 #include "tessera/ops/embedding/embedding.h"
 
 namespace tessera {
 namespace cuda {
 namespace {
 
-void require_whole(const std::string& axes) {
-  TESSERA_REQUIRE(axes.empty(),
-                  ErrorCode::kUnsupported,
-                  "an embedding cut over {} on a CUDA device: this version runs one rank there",
-                  axes);
+// The rows of the table that lie here, and how many there are in all.
+struct Rows {
+  std::int64_t first;
+  std::int64_t count;
+  std::int64_t whole;
+};
+
+template <class Attrs>
+Rows rows_here(const Attrs& attrs, Context& context, std::int64_t rows) {
+  if (attrs.axes.empty()) {
+    return {.first = 0, .count = rows, .whole = rows};
+  }
+  return {.first = place_along(context.levels(attrs.axes, TrafficClass::kTensor)) * rows,
+          .count = rows,
+          .whole = attrs.whole_vocab};
+}
+
+// The row here that holds an id, or -1.
+__device__ inline std::int64_t row_of(std::int32_t id, const Rows& rows) {
+  const std::int64_t row = id - rows.first;
+  return row >= 0 && row < rows.count ? row : -1;
 }
 
 template <class T>
 struct LookUp {
   Matrix<const T> table;
   const std::int32_t* ids;
-  std::int64_t vocab;
+  Rows rows;
   Matrix<T> y;
   Fault* fault;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
     const std::int32_t id = ids[row];
-    if (id < 0 || id >= vocab) {
-      report(fault, FaultKind::kEmbeddingId, id, row, vocab);
+    if (id < 0 || id >= rows.whole) {
+      report(fault, FaultKind::kEmbeddingId, id, row, rows.whole);
       return;
     }
-    store(y.at(row, column), load<N>(table.at(id, column)));
+    const std::int64_t here = row_of(id, rows);
+    store(y.at(row, column), here < 0 ? Floats<N>{} : load<N>(table.at(here, column)));
   }
 };
 
@@ -57,7 +75,7 @@ struct Gradient {
   const std::int32_t* next;
   const std::int32_t* first;
   Matrix<float> dtable;
-  std::int64_t vocab;
+  Rows rows;
   Fault* fault;
 };
 
@@ -67,16 +85,18 @@ template <class T>
 __global__ void add_rows(Gradient<T> task, std::int64_t count, std::int64_t width) {
   for (std::int64_t p = blockIdx.x; p < count; p += gridDim.x) {
     const std::int32_t id = task.ids[p];
-    if (id < 0 || id >= task.vocab) {
-      report(task.fault, FaultKind::kEmbeddingId, id, p, task.vocab);
+    if (id < 0 || id >= task.rows.whole) {
+      report(task.fault, FaultKind::kEmbeddingId, id, p, task.rows.whole);
       continue;
     }
-    for (std::int64_t c = threadIdx.x; c < width && task.first[p] != 0; c += kThreads) {
+    const std::int64_t here = row_of(id, task.rows);
+    const bool adds = here >= 0 && task.first[p] != 0;
+    for (std::int64_t c = threadIdx.x; c < width && adds; c += kThreads) {
       float sum = 0.0F;
       for (auto at = static_cast<std::int32_t>(p); at >= 0; at = task.next[at]) {
         sum += widen(*task.dy.at(at, c));
       }
-      *task.dtable.at(id, c) += sum;
+      *task.dtable.at(here, c) += sum;
     }
   }
 }
@@ -96,13 +116,12 @@ struct Clear {
 }  // namespace cuda
 
 void run(const EmbeddingAttrs& attrs, cuda::Context& context, const Views& views) {
-  cuda::require_whole(attrs.axes);
   const std::array<View, 2> rows = {views.out[0], views.in[0]};
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     const cuda::LookUp<decltype(element)> body = {
         .table = {views.in[0], 1},
         .ids = cpu::flat<const std::int32_t>(views.in[1]).data(),
-        .vocab = views.in[0].sizes[0],
+        .rows = cuda::rows_here(attrs, context, views.in[0].sizes[0]),
         .y = {views.out[0], 1},
         .fault = context.fault()};
     cuda::for_each_pack(context, "embedding", rows, 1, body);
@@ -116,7 +135,6 @@ std::int64_t cuda_workspace_bytes(const EmbeddingBackwardAttrs& /*attrs*/,
 }
 
 void run(const EmbeddingBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  cuda::require_whole(attrs.axes);
   const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
   const auto count = static_cast<std::int64_t>(ids.size());
   auto* const next = reinterpret_cast<std::int32_t*>(views.workspace.data());
@@ -142,7 +160,7 @@ void run(const EmbeddingBackwardAttrs& attrs, cuda::Context& context, const View
                                     .next = next,
                                     .first = first,
                                     .dtable = {views.out[0], 1},
-                                    .vocab = attrs.vocab,
+                                    .rows = cuda::rows_here(attrs, context, attrs.vocab),
                                     .fault = context.fault()};
     cuda::launch(context,
                  name,

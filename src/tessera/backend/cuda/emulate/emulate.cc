@@ -3,6 +3,7 @@
 #include <csetjmp>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include <ucontext.h>
@@ -31,10 +32,16 @@ struct Block {
   ThreadOrder order = ThreadOrder::kForward;
 };
 
-// The block that runs. There is one at a time.
+// The block that runs on this thread.
 Block& running_block() {
-  static Block block;
+  static thread_local Block block;
   return block;
+}
+
+// Held by the thread whose kernel runs: what kernels share has one place in the process.
+std::mutex& turn() {
+  static std::mutex mutex;
+  return mutex;
 }
 
 // Goes on at `there` and comes back when somebody goes on at `here`: a swapcontext() without its
@@ -111,6 +118,7 @@ void emulate(const char* name,
              std::int64_t blocks,
              int threads,
              const std::function<void()>& body) {
+  const std::scoped_lock lock(turn());
   const auto num_threads = static_cast<std::size_t>(threads);
   Block& block = running_block();
   block.fibers.resize(num_threads);

@@ -2,7 +2,7 @@
 
 // The words of CUDA C++ that our kernels use, for a plain C++ compiler: tests run the kernels' own
 // text on the CPU. A block's threads are fibers of one thread, which change at barriers; blocks run
-// one after the other.
+// one after the other, and so do kernels that several threads launch.
 
 #include <bit>
 #include <cmath>
@@ -28,6 +28,8 @@ inline Coordinate threadIdx;
 inline Coordinate blockIdx;
 inline Coordinate blockDim;
 inline Coordinate gridDim;
+
+using std::isnan;
 
 // Waits until all threads of the block have come here.
 void __syncthreads();

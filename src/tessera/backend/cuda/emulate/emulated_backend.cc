@@ -1,67 +1,62 @@
 #include "tessera/backend/cuda/emulate/emulated_backend.h"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
 
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/gemm.h"
 #include "tessera/backend/cuda/context.h"
 #include "tessera/backend/cuda/dispatch.h"
+#include "tessera/backend/cuda/draw.h"
 #include "tessera/backend/cuda/emulate/emulate.h"
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/backend/null/null_backend.h"
-#include "tessera/base/half.h"
 
 namespace tessera::cuda {
 namespace {
 
-double element(const void* data, DType dtype, std::int64_t index) {
-  return dtype == DType::kF32 ? double{static_cast<const float*>(data)[index]}
-                              : double{to_float(static_cast<const BFloat16*>(data)[index])};
+ThreadOrder other_than(ThreadOrder order) {
+  return order == ThreadOrder::kForward ? ThreadOrder::kBackward : ThreadOrder::kForward;
 }
 
-class LoopGemms final : public Gemms {
+// The CPU backend's products, which tests of its own hold to their reference.
+class CpuGemms final : public Gemms {
  public:
   void run(CUstream_st* /*stream*/,
            const Gemm& gemm,
            const GemmOperands& operands,
            std::span<std::byte> /*workspace*/) override {
-    for (std::int64_t i = 0; i < gemm.m; ++i) {
-      for (std::int64_t j = 0; j < gemm.n; ++j) {
-        write(gemm, operands.c, i * gemm.pitch_c + j, product(gemm, operands, i, j));
-      }
-    }
+    // The workspace that a device gets is of another size.
+    workspace_.resize(static_cast<std::size_t>(cpu::gemm_workspace_bytes(context_, gemm)));
+    cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
   }
 
  private:
-  static double product(const Gemm& gemm,
-                        const GemmOperands& operands,
-                        std::int64_t i,
-                        std::int64_t j) {
-    double sum = 0;
-    for (std::int64_t k = 0; k < gemm.k; ++k) {
-      const std::int64_t a = gemm.transpose_a ? k * gemm.pitch_a + i : i * gemm.pitch_a + k;
-      const std::int64_t b = gemm.transpose_b ? j * gemm.pitch_b + k : k * gemm.pitch_b + j;
-      sum += element(operands.a, gemm.input, a) * element(operands.b, gemm.input, b);
-    }
-    return sum;
-  }
-
-  static void write(const Gemm& gemm, void* c, std::int64_t place, double value) {
-    const double before = gemm.accumulate ? element(c, gemm.output, place) : 0.0;
-    const auto sum = static_cast<float>(before + value);
-    if (gemm.output == DType::kF32) {
-      static_cast<float*>(c)[place] = sum;
-    } else {
-      static_cast<BFloat16*>(c)[place] = to_bfloat16(sum);
-    }
-  }
+  cpu::Context context_ = cpu::Context(1);
+  std::vector<std::byte> workspace_;
 };
 
-class EmulatedBackend final : public Backend {
+// In which order the threads of a backend's streams begin: each backend begins in the other one.
+ThreadOrder next_order() {
+  static std::atomic<int> backends = 0;
+  return backends.fetch_add(1) % 2 == 0 ? ThreadOrder::kForward : ThreadOrder::kBackward;
+}
+
+class EmulatedBackend final : public DeviceBackend {
  public:
   std::string_view name() const override { return "emulated cuda"; }
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
+
+  void draw(const Initial& initial, const View& out) override {
+    draw_elements(streams_[0].context, initial, out);
+  }
 
   std::int64_t workspace_bytes(const Op& op,
                                std::span<const View> operands,
@@ -70,31 +65,57 @@ class EmulatedBackend final : public Backend {
   }
 
   // In the other order of threads each time: what is run again must give the same bits.
-  void run(const Op& op, const Views& views, StreamId /*stream*/) override {
-    order_ = order_ == ThreadOrder::kForward ? ThreadOrder::kBackward : ThreadOrder::kForward;
-    set_thread_order(order_);
-    run_op(context_, op, views);
+  void run(const Op& op, const Views& views, StreamId stream) override {
+    Stream& own = streams_.at(stream.at());
+    own.order = other_than(own.order);
+    set_thread_order(own.order);
+    run_op(own.context, op, views);
   }
 
   void synchronize() override {
-    const Fault found = fault_;
-    fault_ = {};
-    throw_fault(found);
+    for (Stream& stream : streams_) {
+      throw_fault(std::exchange(stream.fault, {}));
+    }
   }
 
-  void abort(std::string_view /*reason*/) override {}
+  void abort(std::string_view reason) override {
+    if (abort_) {
+      abort_(reason);
+    }
+  }
+
+  const Mover& mover(StreamId stream) const override {
+    return streams_.at(stream.at()).context.mover();
+  }
+
+  void set_communicators(StreamId stream, CommunicatorOf communicator_of) override {
+    streams_.at(stream.at()).context.set_communicators(std::move(communicator_of));
+  }
+
+  void set_abort(std::function<void(std::string_view reason)> abort) override {
+    abort_ = std::move(abort);
+  }
 
  private:
+  // Each may run on a thread of its own.
+  struct Stream {
+    CpuGemms gemms;
+    ThreadOrder order = next_order();
+    Fault fault;
+    Context context = Context(nullptr, &fault, gemms, 1);
+  };
+
   std::unique_ptr<Backend> memory_ = make_null_backend();
-  LoopGemms gemms_;
-  ThreadOrder order_ = ThreadOrder::kForward;
-  Fault fault_;
-  Context context_ = Context(nullptr, &fault_, gemms_, 1);
+  std::array<Stream, 2> streams_;
+  std::function<void(std::string_view)> abort_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_emulated_backend() {
+// Kernels are done when they are launched.
+void synchronize(CUstream_st* /*stream*/) {}
+
+std::unique_ptr<DeviceBackend> make_emulated_backend() {
   return std::make_unique<EmulatedBackend>();
 }
 

@@ -3,7 +3,7 @@
 
 namespace tessera::cuda {
 
-std::unique_ptr<Backend> kernels_under_test(std::string& /*reason*/) {
+std::unique_ptr<DeviceBackend> kernels_under_test(std::string& /*reason*/) {
   return make_emulated_backend();
 }
 

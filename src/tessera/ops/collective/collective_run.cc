@@ -1,11 +1,11 @@
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "tessera/backend/cpu/context.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/collective_context.h"
 #include "tessera/comm/wired.h"
 #include "tessera/mesh/axes.h"
 #include "tessera/ops/collective/collective.h"
@@ -84,95 +84,96 @@ std::int64_t shard_row(const TensorType& shard, std::int64_t dim) {
 
 }  // namespace
 
-void run(const AllReduceAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const AllReduceAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Elements in = elements_of(views.in[0]);
   all_reduce(attrs.max ? Fold::kMax : Fold::kSum,
              context.levels(attrs.axes, all_reduce_class(in.dtype, in.count)),
              in,
-             elements_of(views.out[0]));
+             elements_of(views.out[0]),
+             context.mover());
 }
 
-std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs,
-                             cpu::Context& /*context*/,
-                             Types in) {
+std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs, Types in) {
   const Wiring wiring = wiring_of(attrs);
   return all_reduce_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, in[0].num_elements());
 }
 
-void run(const AllReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const AllReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
   all_reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
                     wiring_of(attrs).wire,
                     elements_of(views.in[0]),
                     elements_of(views.out[0]),
                     views.workspace.data(),
-                    context.threads());
+                    context.mover());
 }
 
-std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, cpu::Context& /*context*/, Types in) {
+std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, Types in) {
   const Wiring wiring = wiring_of(attrs);
   return gather_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, in[0].num_elements());
 }
 
-void run(const GatherSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const GatherSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
   gather_slices(context.levels(attrs.axes, TrafficClass::kState),
                 wiring_of(attrs).wire,
                 elements_of(views.in[0]),
                 elements_of(views.out[0]),
                 views.workspace.data(),
-                context.threads());
+                context.mover());
 }
 
-std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, cpu::Context& /*context*/, Types in) {
+std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, Types in) {
   const Wiring wiring = wiring_of(attrs);
   return reduce_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, attrs.slice);
 }
 
-void run(const ReduceSlicesAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const ReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
   reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
                 wiring_of(attrs).wire,
                 elements_of(views.in[0]),
                 elements_of(views.out[0]),
                 views.workspace.data(),
-                context.threads());
+                context.mover());
 }
 
-std::int64_t workspace_bytes(const AllGatherAttrs& attrs, cpu::Context& /*context*/, Types in) {
+std::int64_t workspace_bytes(const AllGatherAttrs& attrs, Types in) {
   return shard_workspace_bytes(attrs.axes, shard_row(in[0], attrs.dim), in[0].dtype);
 }
 
-void run(const AllGatherAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const AllGatherAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const Rows shard(views.in[0], attrs.dim);
   const Rows whole(views.out[0], attrs.dim);
   for (std::int64_t row = 0; row < whole.count(); ++row) {
-    gather_slices(levels, shard[row], whole[row], views.workspace.data());
+    gather_slices(levels, shard[row], whole[row], views.workspace.data(), context.mover());
   }
 }
 
-std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, cpu::Context& /*context*/, Types in) {
+std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, Types in) {
   return shard_workspace_bytes(attrs.axes, shard_row(infer(attrs, in)[0], attrs.dim), in[0].dtype);
 }
 
-void run(const ReduceScatterAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const Rows whole(views.in[0], attrs.dim);
   const Rows shard(views.out[0], attrs.dim);
   for (std::int64_t row = 0; row < whole.count(); ++row) {
-    reduce_slices(Fold::kSum, levels, whole[row], shard[row], views.workspace.data());
+    reduce_slices(
+        Fold::kSum, levels, whole[row], shard[row], views.workspace.data(), context.mover());
   }
 }
 
-void run(const LocalSliceAttrs& attrs, cpu::Context& context, const Views& views) {
+void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Rows whole(views.in[0], attrs.dim);
   const Rows shard(views.out[0], attrs.dim);
   const auto element = static_cast<std::int64_t>(size_bytes(views.in[0].dtype));
   const std::int64_t place = place_along(context.levels(attrs.axes, TrafficClass::kTensor));
   const Part own = part_of(place, shard.width(), whole.width());
   for (std::int64_t row = 0; row < whole.count(); ++row) {
-    std::byte* const to = shard[row].data;
-    std::memcpy(
-        to, whole[row].data + own.begin * element, static_cast<std::size_t>(own.size * element));
-    std::fill_n(to + own.size * element, (shard.width() - own.size) * element, std::byte{0});
+    const std::span<std::byte> to(shard[row].data,
+                                  static_cast<std::size_t>(shard.width() * element));
+    const auto bytes = static_cast<std::size_t>(own.size * element);
+    context.mover().copy(whole[row].data + own.begin * element, to.first(bytes));
+    context.mover().zero(to.subspan(bytes));
   }
 }
 

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/comm/mover.h"
+#include "tessera/mesh/traffic.h"
+
+namespace tessera {
+
+class Communicator;
+
+// This rank's communicator along a mesh axis; what goes through it counts as that class (see
+// AxisCommunicators). Errors: kInvalidArgument for an unknown axis.
+using CommunicatorOf =
+    std::function<Communicator&(std::string_view axis, TrafficClass traffic_class)>;
+
+// What collectives of one stream run on, whatever the backend. One thread uses it at a time.
+class CollectiveContext {
+ public:
+  // `mover` works in the memory of the backend.
+  explicit CollectiveContext(std::unique_ptr<Mover> mover);
+  ~CollectiveContext();
+  CollectiveContext(const CollectiveContext&) = delete;
+  CollectiveContext& operator=(const CollectiveContext&) = delete;
+
+  const Mover& mover() const { return *mover_; }
+
+  // A context without can run programs of one rank.
+  void set_communicators(CommunicatorOf communicator_of);
+
+  // The communicators along `axes` ("data.pair=2 data.node=4", innermost first) of more than one
+  // rank; what goes through them counts as that class. They are looked up once; the span stays
+  // valid.
+  // Errors: kInvalidArgument where the context has no communicator along an axis; kInternal where
+  // that has another size.
+  std::span<Communicator* const> levels(const std::string& axes, TrafficClass traffic_class);
+
+ private:
+  std::vector<Communicator*> find_levels(const std::string& axes, TrafficClass traffic_class) const;
+
+  std::unique_ptr<Mover> mover_;
+  CommunicatorOf communicator_of_;
+  std::array<std::map<std::string, std::vector<Communicator*>>, kNumTrafficClasses> levels_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+#include "tessera/comm/mover.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tessera/comm/fold.h"
+#include "tessera/comm/quantize.h"
+
+namespace tessera {
+
+void HostMover::copy(const std::byte* from, std::span<std::byte> to) const {
+  if (from != to.data() && !to.empty()) {
+    std::memcpy(to.data(), from, to.size());
+  }
+}
+
+void HostMover::zero(std::span<std::byte> to) const {
+  std::ranges::fill(to, std::byte{0});
+}
+
+void HostMover::fold(Fold fold,
+                     std::span<const std::byte* const> sources,
+                     const Elements& out,
+                     std::span<std::byte* const> copies) const {
+  fold_in_order(fold, sources, out, copies);
+}
+
+void HostMover::encode(const ConstElements& from,
+                       std::int64_t padded,
+                       const Encoding& encoding,
+                       std::byte* to) const {
+  tessera::encode(from, padded, encoding, to, threads_);
+}
+
+void HostMover::decode_sum(std::span<const std::byte* const> parts,
+                           const Encoding& encoding,
+                           const Elements& to) const {
+  tessera::decode_sum(parts, encoding, to, threads_);
+}
+
+const Mover& host_mover() {
+  static const HostMover kMover(1);
+  return kMover;
+}
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/mesh/wire_format.h"
+
+namespace tessera {
+
+// What handles the elements of collectives where they lie: the host's threads in its memory, or
+// the kernels of a device in the device's. Results have the same bits either way. An operation may
+// only begin; the next ones come after it, and finish() ends them.
+class Mover {
+ public:
+  Mover() = default;
+  virtual ~Mover() = default;
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  // Whether it works in the host's memory.
+  virtual bool is_host() const = 0;
+
+  // to = from, of as many bytes. They may be the same.
+  virtual void copy(const std::byte* from, std::span<std::byte> to) const = 0;
+
+  virtual void zero(std::span<std::byte> to) const = 0;
+
+  // As fold_in_order() (comm/fold.h).
+  virtual void fold(Fold fold,
+                    std::span<const std::byte* const> sources,
+                    const Elements& out,
+                    std::span<std::byte* const> copies) const = 0;
+
+  // As those of comm/quantize.h.
+  virtual void encode(const ConstElements& from,
+                      std::int64_t padded,
+                      const Encoding& encoding,
+                      std::byte* to) const = 0;
+  virtual void decode_sum(std::span<const std::byte* const> parts,
+                          const Encoding& encoding,
+                          const Elements& to) const = 0;
+
+  // Returns when all that it began, and what was begun before on its stream, is done. Errors: what
+  // that failed with.
+  virtual void finish() const = 0;
+};
+
+// Works in the host's memory, at once.
+class HostMover final : public Mover {
+ public:
+  // Codes are made by up to `threads` threads.
+  explicit HostMover(int threads) : threads_(threads) {}
+
+  bool is_host() const override { return true; }
+
+  void copy(const std::byte* from, std::span<std::byte> to) const override;
+  void zero(std::span<std::byte> to) const override;
+  void fold(Fold fold,
+            std::span<const std::byte* const> sources,
+            const Elements& out,
+            std::span<std::byte* const> copies) const override;
+  void encode(const ConstElements& from,
+              std::int64_t padded,
+              const Encoding& encoding,
+              std::byte* to) const override;
+  void decode_sum(std::span<const std::byte* const> parts,
+                  const Encoding& encoding,
+                  const Elements& to) const override;
+
+  void finish() const override {}
+
+ private:
+  int threads_;
+};
+
+// One of one thread, for all.
+const Mover& host_mover();
+
+}  // namespace tessera

@@ -1,0 +1,95 @@
+// Whole training steps on the CUDA kernels, on a device or emulated, against the CPU's.
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/train/test_training.h"
+
+namespace tessera {
+namespace {
+
+struct Case {
+  const char* model;
+  ModelDescription (*describe)();
+  DType dtype;
+  float tolerance;  // of losses
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.model << ' ' << name(c.dtype);
+}
+
+class CudaTraining : public testing::TestWithParam<Case> {
+ protected:
+  static constexpr int kSteps = 10;
+
+  void SetUp() override {
+    if (std::string reason; cuda::kernels_under_test(reason) == nullptr) {
+      GTEST_SKIP() << reason;
+    }
+  }
+
+  static TestTraining on_cuda() {
+    std::string reason;
+    return {GetParam().describe(), cuda::kernels_under_test(reason), GetParam().dtype};
+  }
+
+  static TestTraining on_cpu() {
+    return {GetParam().describe(), make_cpu_backend(1), GetParam().dtype};
+  }
+};
+
+TEST_P(CudaTraining, FollowsTheCpu) {
+  TestTraining cuda = on_cuda();
+  TestTraining cpu = on_cpu();
+  cuda.initialize();
+  cpu.initialize();
+  EXPECT_EQ(cuda.state(), cpu.state());  // bitwise
+  float first = 0.0F;
+  float last = 0.0F;
+  for (int number = 1; number <= kSteps; ++number) {
+    const float expected = cpu.step(number);
+    EXPECT_NEAR(cuda.step(number), expected, GetParam().tolerance) << "step " << number;
+    EXPECT_NEAR(cuda.grad_norm() / cpu.grad_norm(), 1.0F, GetParam().tolerance)
+        << "step " << number;
+    (number == 1 ? first : last) = expected;
+  }
+  EXPECT_LT(last, first - 0.1F);  // it learns, so that later steps depend on updates
+}
+
+TEST_P(CudaTraining, RepeatsBitForBit) {
+  TestTraining first = on_cuda();
+  TestTraining second = on_cuda();
+  first.initialize();
+  second.initialize();
+  for (int number = 1; number <= 3; ++number) {
+    EXPECT_EQ(first.step(number), second.step(number)) << "step " << number;
+  }
+  EXPECT_EQ(first.state(), second.state());
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  return std::string(info.param.model) + "_" + std::string(name(info.param.dtype));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    CudaTraining,
+    testing::Values(
+        Case{.model = "llama", .describe = tiny_llama, .dtype = DType::kF32, .tolerance = 1e-4F},
+        Case{.model = "llama", .describe = tiny_llama, .dtype = DType::kBF16, .tolerance = 1e-2F},
+        Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kF32, .tolerance = 1e-4F},
+        Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kBF16, .tolerance = 1e-2F}),
+    case_name);
+
+}  // namespace
+}  // namespace tessera

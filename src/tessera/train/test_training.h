@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tessera/backend/backend.h"
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/models/gpt2/gpt2.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+
+inline ModelDescription tiny_llama() {
+  return describe_llama(
+      {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 160, .vocab = 300});
+}
+
+// With rows of the head that do not count.
+inline ModelDescription tiny_gpt2() {
+  return describe_gpt2({.dim = 64,
+                        .layers = 2,
+                        .heads = 4,
+                        .ffn = 160,
+                        .vocab = 300,
+                        .padded_vocab = 320,
+                        .positions = 16});
+}
+
+// For tests: a tiny model, two microbatches a step, on a backend.
+class TestTraining {
+ public:
+  static constexpr std::int64_t kSequence = 16;
+  static constexpr std::int64_t kBatch = 4;
+
+  TestTraining(ModelDescription model, std::unique_ptr<Backend> backend, DType dtype)
+      : model_(std::move(model)),
+        backend_(std::move(backend)),
+        program_(compile(dtype)),
+        executor_(program_, *backend_),
+        parameters_(parameter_inits(training_graph(model_, 2, kSequence, dtype))) {}
+
+  void initialize() { initialize_state(executor_, parameters_, 42); }
+
+  // The mean loss of step `number`, from 1, on tokens that depend on it.
+  float step(int number) {
+    for (std::int64_t m = 0; m < program_.num_microbatches; ++m) {
+      for (const Binding& input : program_.inputs) {
+        const auto bytes = executor_.bytes(input, m);
+        auto* const ids = reinterpret_cast<std::int32_t*>(bytes.data());
+        for (std::size_t i = 0; i < bytes.size() / sizeof(std::int32_t); ++i) {
+          const auto place = static_cast<std::int32_t>(i);
+          ids[i] = input.name == "documents" ? 0
+                   : input.name == "positions"
+                       ? place % std::int32_t{kSequence}
+                       : (37 * place + 11 * number + 5 * static_cast<std::int32_t>(m)) % 300;
+        }
+      }
+    }
+    constexpr float kSeed = 1.0F / static_cast<float>(kBatch * kSequence);
+    executor_.set_scalar("seed", kSeed);
+    executor_.set_scalar("learning_rate", 1e-2F);
+    executor_.set_scalar("update_number", static_cast<float>(number));
+    executor_.set_scalar("apply", 1.0F);
+    executor_.run_step();
+    TESSERA_CHECK(executor_.output_scalar("applied") == 1.0F, "step {} not applied", number);
+    return executor_.output_scalar("loss") * kSeed;
+  }
+
+  // The norm of the last step's gradients, before they were clipped.
+  float grad_norm() { return executor_.output_scalar("grad_norm"); }
+
+  // What a checkpoint would hold, one tensor after the other.
+  std::vector<std::byte> state() {
+    std::vector<std::byte> all;
+    for (const CheckpointTensor& tensor : state_tensors(executor_, parameters_)) {
+      all.insert(all.end(), tensor.data.begin(), tensor.data.end());
+    }
+    return all;
+  }
+
+  void save(const std::filesystem::path& path) {
+    save_checkpoint(path, {.model = model_.json}, state_tensors(executor_, parameters_));
+  }
+
+  void load(const std::filesystem::path& path) {
+    load_state(executor_, parameters_, CheckpointReader(path));
+  }
+
+ private:
+  Program compile(DType dtype) {
+    RunConfig config;
+    config.data.sequence_length = kSequence;
+    config.train.global_batch = kBatch;
+    config.train.microbatch = 2;
+    config.train.dtype = dtype;
+    return compile_step(
+        config,
+        model_,
+        [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
+          return backend_->workspace_bytes(op, operands, results);
+        });
+  }
+
+  ModelDescription model_;
+  std::unique_ptr<Backend> backend_;
+  Program program_;
+  Executor executor_;
+  std::vector<ParameterInit> parameters_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,105 @@
+// Several ranks on CUDA devices, which they share where there are fewer: layouts change nothing
+// there either, and follow the CPU's. On a device or emulated.
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tessera/backend/cuda/kernels_under_test.h"
+#include "tests/distributed/run_ranks.h"
+
+namespace tessera {
+namespace {
+
+class CudaLayouts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::string reason; cuda::kernels_under_test(reason) == nullptr) {
+      GTEST_SKIP() << reason;
+    }
+  }
+
+  static RankRun on_cpu(std::int64_t ranks) {
+    return {.model = odd_llama(),
+            .mesh = ranks == 1 ? Mesh{} : virtual_mesh(ranks),
+            .global_batch = 4,
+            .sequence_length = 8,
+            .steps = 3};
+  }
+
+  static RankRun on_cuda(RankRun run) {
+    run.device = [] {
+      std::string reason;
+      return cuda::kernels_under_test(reason);
+    };
+    return run;
+  }
+
+  static void expect_equal(const RankResult& a, const RankResult& b) {
+    EXPECT_EQ(a.losses, b.losses);
+    EXPECT_EQ(a.grad_norms, b.grad_norms);
+    EXPECT_EQ(a.weights, b.weights);
+  }
+
+  static void expect_close(const RankResult& a, const RankResult& b, float tolerance) {
+    ASSERT_EQ(a.losses.size(), b.losses.size());
+    for (std::size_t step = 0; step < a.losses.size(); ++step) {
+      EXPECT_NEAR(a.losses[step], b.losses[step], tolerance) << "step " << step + 1;
+      EXPECT_NEAR(a.grad_norms[step] / b.grad_norms[step], 1.0F, 10 * tolerance)
+          << "step " << step + 1;
+    }
+    EXPECT_EQ(a.sent, b.sent);
+  }
+};
+
+TEST_F(CudaLayouts, PlacementsComputeTheSame) {
+  for (const std::int64_t ranks : {2, 4}) {
+    RankRun run = on_cuda(on_cpu(ranks));
+    run.placement = {.param = 1, .secondary = 1, .grad = 1, .optimizer = 1};
+    const RankResult whole = run_ranks(run);
+    RankRun cpu = on_cpu(ranks);
+    cpu.placement = run.placement;
+    expect_close(whole, run_ranks(cpu), 1e-4F);
+    run.placement = {.param = ranks, .secondary = ranks, .grad = ranks, .optimizer = ranks};
+    const RankResult sharded = run_ranks(run);
+    expect_equal(sharded, whole);
+    run.overlap = true;
+    expect_equal(run_ranks(run), sharded);
+  }
+}
+
+TEST_F(CudaLayouts, Bf16FollowsTheCpu) {
+  RankRun cpu = on_cpu(2);
+  cpu.dtype = DType::kBF16;
+  cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+  expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-2F);
+}
+
+// int8 and int4 on the wires: codes that flip with the last bit of a value change little.
+TEST_F(CudaLayouts, QuantizedWiresFollowTheCpu) {
+  for (const WireFormat format : {WireFormat::kBF16, WireFormat::kInt8, WireFormat::kInt4}) {
+    const Wire wire = {.formats = {format}, .block = 64};
+    RankRun cpu = on_cpu(2);
+    cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+    cpu.wires = {.param = wire, .secondary = wire, .grad = wire, .update = wire};
+    expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 2e-2F);
+  }
+}
+
+// Cut products, heads, embedding and vocabulary, which two ranks do not divide.
+TEST_F(CudaLayouts, TensorParallelismFollowsTheCpu) {
+  for (const bool sequence_parallel : {false, true}) {
+    RankRun cpu = on_cpu(2);
+    cpu.mesh = virtual_mesh(2, 2);
+    cpu.model.kv_heads = 2;
+    cpu.sequence_parallel = sequence_parallel;
+    expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-4F);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
