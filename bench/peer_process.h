@@ -21,12 +21,14 @@ namespace tessera {
 // and answers each line of stdin, a JSON object, with another one; {"quit": true} ends it.
 class PeerProcess {
  public:
-  // Starts /usr/bin/python3 with the script, a path, and --KEY=SIZE for each size, and --dtype.
+  // Starts TESSERA_PYTHON, else /usr/bin/python3, with the script, a path, and --KEY=SIZE for each
+  // size, and --dtype.
   // Errors: kDeviceError where it ends before it is ready.
   PeerProcess(const char* script,
               const std::vector<std::pair<const char*, std::int64_t>>& sizes,
               std::string_view dtype) {
-    std::vector<std::string> arguments = {"/usr/bin/python3", script};
+    const char* const python = std::getenv("TESSERA_PYTHON");
+    std::vector<std::string> arguments = {python == nullptr ? "/usr/bin/python3" : python, script};
     for (const auto& [key, size] : sizes) {
       arguments.push_back(format("--{}={}", key, size));
     }

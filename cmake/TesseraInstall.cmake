@@ -6,6 +6,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Tessera")
 file(RELATIVE_PATH bin_to_lib "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
 set_target_properties(tessera PROPERTIES INSTALL_RPATH "$ORIGIN")
 set_target_properties(tessera_command PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+target_link_options(tessera_command PRIVATE -Wl,--disable-new-dtags)  # TesseraBundle.cmake says why
 
 install(TARGETS tessera EXPORT TesseraTargets)
 install(TARGETS tessera_command)

@@ -49,6 +49,8 @@ src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP
 src/tessera/backend/cuda/.*     cublasLt.h  cuBLASLt and the CUDA runtime are wrapped by the plugin ..
 src/tessera/backend/cuda/.*     cuda_runtime_api.h  .. for GPUs
+src/tessera/comm/nccl/.*        nccl.h     NCCL, and what it needs of CUDA, by another ..
+src/tessera/comm/nccl/.*        cuda_runtime_api.h  .. for runs on several of them
 src/tessera/comm/mpi/.*         mpi.h      MPI is wrapped by its plugins
 src/tessera/tokenizer/json_node\.h  nlohmann/  readers of tokenizers share what names JSON values
 src/tessera/.*-inl\.h           hwy/       Highway compiles these once per instruction set

@@ -5,6 +5,7 @@
 // Prints a line "rank R: ..." and ends with 0, or as a run ends that has failed, with 5, where it
 // was to fail and did so as it must; with 1 where anything is wrong.
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/local_world.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/comm/nccl/nccl_bootstrap.h"
 #include "tessera/comm/testing/conformance.h"
 
 namespace tessera {
@@ -94,6 +96,21 @@ const FailureCase& failure_called(std::string_view name) {
   return kKilled;
 }
 
+// What NCCL's groups are made by travels over MPI, too.
+void check_nccl_id(World& world) {
+  std::vector<std::int64_t> backwards(static_cast<std::size_t>(world.size()));
+  std::iota(backwards.rbegin(), backwards.rend(), 0);
+  const auto group = world.group(backwards);
+  const NcclId id = share_id(*group, [&] {
+    NcclId made = {};
+    made.fill(static_cast<std::byte>(100 + world.rank()));
+    return made;
+  });
+  const auto expected = static_cast<std::byte>(100 + world.size() - 1);
+  TESSERA_CHECK(std::ranges::count(id, expected) == static_cast<std::ptrdiff_t>(id.size()),
+                "the id is not that of the first member");
+}
+
 int run(std::string_view name) {
   const std::optional<MpiLaunch> launch = find_mpi_launch();
   TESSERA_REQUIRE(launch.has_value(), ErrorCode::kInvalidConfig, "started without mpirun");
@@ -101,6 +118,7 @@ int run(std::string_view name) {
   const std::unique_ptr<World> world =
       join_mpi_world(*launch, {.deadline_seconds = conforms ? 60 : kDeadlineSeconds});
   if (conforms) {
+    check_nccl_id(*world);
     check_conformance(*world);
     say(*world, "conforms");
     return 0;

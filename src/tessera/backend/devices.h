@@ -21,8 +21,9 @@ struct Devices {
   std::vector<Device> usable = {};  // their place is their number
   std::string versions = {};        // of driver and libraries; empty where there is no plugin
   std::vector<std::string> unusable =
-      {};                    // a sentence for each device that no run can use, and why
-  std::string problem = {};  // why none is usable, and what to do; empty where one is
+      {};                                 // a sentence for each device that no run can use, and why
+  std::vector<std::string> missing = {};  // one for each library that is not there
+  std::string problem = {};               // why none is usable, and what to do; empty where one is
 };
 
 // Looks at this machine's GPUs through the plugin libtessera_cuda.so. A machine without is no

@@ -12,6 +12,7 @@
 #include "tessera/base/machine.h"
 #include "tessera/cli/build_info.h"
 #include "tessera/cli/machine_report.h"
+#include "tessera/comm/nccl/nccl_world.h"
 
 namespace tessera {
 namespace {
@@ -72,6 +73,8 @@ std::int64_t free_disk_bytes(const std::filesystem::path& directory) {
 }  // namespace
 
 MachineFacts inspect_machine(const std::filesystem::path& directory) {
+  std::string nccl_problem;
+  const std::string nccl = nccl_version(nccl_problem);
   const std::int64_t simd = best_simd_target();
   const auto isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
   return {.build = describe_build(),
@@ -88,7 +91,9 @@ MachineFacts inspect_machine(const std::filesystem::path& directory) {
           .directory = std::filesystem::weakly_canonical(directory).string(),
           .directory_is_writable = ::access(directory.c_str(), W_OK) == 0,
           .free_disk_bytes = free_disk_bytes(directory),
-          .devices = find_devices()};
+          .devices = find_devices(),
+          .nccl = nccl,
+          .nccl_problem = nccl_problem};
 }
 
 }  // namespace tessera

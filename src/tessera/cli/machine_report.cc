@@ -23,7 +23,8 @@ std::string_view describe(Bf16 bf16) {
   return "?";
 }
 
-std::string describe(const Devices& devices) {
+std::string describe_devices(const MachineFacts& facts) {
+  const Devices& devices = facts.devices;
   std::string text;
   for (const Device& device : devices.usable) {
     text += format("gpu       {} ({}), {} free of {}\n",
@@ -36,7 +37,8 @@ std::string describe(const Devices& devices) {
     text = "gpu       none that a run can use\n";
   }
   if (!devices.versions.empty()) {
-    text += format("cuda      {}\n", devices.versions);
+    text += format(
+        "cuda      {}, {}\n", devices.versions, facts.nccl.empty() ? "NCCL none" : facts.nccl);
   }
   return text;
 }
@@ -62,7 +64,7 @@ std::string describe_facts(const MachineFacts& facts) {
       format_bytes(facts.memory_bytes),
       format_bytes(facts.free_disk_bytes),
       facts.directory,
-      describe(facts.devices));
+      describe_devices(facts));
 }
 
 void note_processor(const MachineFacts& facts, std::vector<std::string>& notes) {
@@ -116,12 +118,20 @@ void note_space(const MachineFacts& facts, std::vector<std::string>& notes) {
   }
 }
 
-void note_devices(const Devices& devices, std::vector<std::string>& notes) {
+void note_devices(const MachineFacts& facts, std::vector<std::string>& notes) {
+  const Devices& devices = facts.devices;
   for (const std::string& unusable : devices.unusable) {
     notes.push_back(unusable);
   }
   if (!devices.problem.empty() && devices.unusable.empty()) {
     notes.push_back(format("for runs on a GPU (run.device = \"cuda\"): {}", devices.problem));
+  }
+  if (devices.usable.empty()) {
+    return;  // libraries would not help
+  }
+  notes.insert(notes.end(), devices.missing.begin(), devices.missing.end());
+  if (facts.nccl.empty()) {
+    notes.push_back(format("for runs on several GPUs: {}", facts.nccl_problem));
   }
 }
 
@@ -131,7 +141,7 @@ std::string format_report(const MachineFacts& facts) {
   std::vector<std::string> notes;
   note_processor(facts, notes);
   note_space(facts, notes);
-  note_devices(facts.devices, notes);
+  note_devices(facts, notes);
   std::string text = describe_facts(facts);
   text += notes.empty() ? "\nNothing is missing.\n" : "\nWhat would help:\n";
   for (const std::string& note : notes) {

@@ -28,6 +28,8 @@ struct MachineFacts {
   bool directory_is_writable = false;
   std::int64_t free_disk_bytes = 0;  // below `directory`
   Devices devices = {};              // GPUs
+  std::string nccl = {};             // by which several of them talk: "NCCL 2.28.9", empty for none
+  std::string nccl_problem = {};     // why there is none, and what to do
 };
 
 // Looks at this machine. Errors: kDeviceError when the system does not say what it has.

@@ -12,6 +12,8 @@
 namespace tessera {
 namespace {
 
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
@@ -34,7 +36,9 @@ MachineFacts good_machine() {
                                   .architecture = "sm_90",
                                   .memory_bytes = 140 * kGibibyte,
                                   .free_bytes = 139 * kGibibyte}},
-                      .versions = "driver: CUDA 13.0; CUDA runtime 13.0, cuBLASLt 13.1.0"}};
+                      .versions = "driver: 580.95.05 (CUDA 13.0); CUDA runtime 13.0, cuBLASLt "
+                                  "13.1.0, cuDNN 9.19.0"},
+          .nccl = "NCCL 2.28.9"};
 }
 
 TEST(MachineReport, NothingIsMissing) {
@@ -47,7 +51,8 @@ TEST(MachineReport, NothingIsMissing) {
             "memory    16.0 GiB usable of 16.0 GiB\n"
             "disk      100 GiB free in /data\n"
             "gpu       NVIDIA H200 (sm_90), 139 GiB free of 140 GiB\n"
-            "cuda      driver: CUDA 13.0; CUDA runtime 13.0, cuBLASLt 13.1.0\n"
+            "cuda      driver: 580.95.05 (CUDA 13.0); CUDA runtime 13.0, cuBLASLt 13.1.0, cuDNN "
+            "9.19.0, NCCL 2.28.9\n"
             "\n"
             "Nothing is missing.\n");
 }
@@ -83,12 +88,32 @@ TEST(MachineReport, SaysWhatIsMissingAndHowToGetIt) {
               m.devices = {.unusable = {"GPU 0 is old"}, .problem = "GPU 0 is old"};
             }),
             "- GPU 0 is old\n");
+  EXPECT_EQ(notes_after([](MachineFacts& m) { m.devices.missing = {"no cuDNN 9"}; }),
+            "- no cuDNN 9\n");
+  EXPECT_EQ(notes_after([](MachineFacts& m) {
+              m.nccl = "";
+              m.nccl_problem = "no plugin";
+            }),
+            "- for runs on several GPUs: no plugin\n");
   EXPECT_THAT(notes_after([](MachineFacts& m) { m.directory_is_writable = false; }),
               StartsWith("- /data is not writable: set run.dir"));
   EXPECT_THAT(notes_after([](MachineFacts& m) { m.free_disk_bytes = kGibibyte - 1; }),
               StartsWith("- less than 1 GiB of disk: "));
   EXPECT_THAT(notes_after([](MachineFacts& m) { m.build_type = "Debug"; }),
               StartsWith("- a Debug build is slow: "));
+}
+
+// Where there is no GPU, what GPUs would use is not missing.
+TEST(MachineReport, WithoutAGpuNoLibraryIsMissing) {
+  MachineFacts facts = good_machine();
+  facts.devices = {.versions = "driver: none", .missing = {"no cuDNN 9"}, .problem = "no driver"};
+  facts.nccl = "";
+  facts.nccl_problem = "no plugin";
+  const std::string report = format_report(facts);
+  EXPECT_THAT(report, HasSubstr("cuda      driver: none, NCCL none\n"));
+  EXPECT_THAT(report,
+              EndsWith("What would help:\n- for runs on a GPU (run.device = \"cuda\"): no "
+                       "driver\n"));
 }
 
 TEST(MachineFacts, OfThisMachine) {

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -121,6 +123,10 @@ class World {
 
   // Ends every operation of every group of the run, on all ranks, with kPeerFailure and `reason`.
   virtual void abort(std::string_view reason) = 0;
+
+  // Why the run is aborted, by whichever rank, as far as this one has heard. Nothing while it is
+  // not.
+  virtual std::optional<std::string> abort_reason() = 0;
 
   // The end of a run that went well: every rank calls it once its groups are gone, and nothing
   // after it. It may wait for the others, with the errors of an operation. A rank that fails does

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include "tessera/backend/cuda/check.h"
+#include "tessera/backend/cuda/library_versions.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
@@ -21,6 +22,16 @@ constexpr const char* kOldestDriver = "580";  // that runs CUDA 13
 // CUDA writes 13.0 as 13000.
 std::string version_text(int version) {
   return format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// "580.95.05 (CUDA 13.0)", what the driver is and what it knows.
+std::string driver_text(int version) {
+  if (version == 0) {
+    return "none";
+  }
+  const std::string release = driver_release();
+  const std::string cuda = format("CUDA {}", version_text(version));
+  return release.empty() ? cuda : format("{} ({})", release, cuda);
 }
 
 int driver_version() {
@@ -99,12 +110,20 @@ Device describe(int ordinal, const cudaDeviceProp& properties) {
 void find_devices(Devices& devices) {
   const int driver = driver_version();
   const auto cublas = static_cast<int>(cublasLtGetVersion());
-  devices.versions = format("driver: {}; CUDA runtime {}, cuBLASLt {}.{}.{}",
-                            driver == 0 ? "none" : format("CUDA {}", version_text(driver)),
+  const std::string cudnn = cudnn_version();
+  devices.versions = format("driver: {}; CUDA runtime {}, cuBLASLt {}.{}.{}, cuDNN {}",
+                            driver_text(driver),
                             version_text(CUDART_VERSION),
                             cublas / 10000,
                             cublas / 100 % 100,
-                            cublas % 100);
+                            cublas % 100,
+                            cudnn.empty() ? "none" : cudnn);
+  if (cudnn.empty()) {
+    devices.missing.emplace_back(
+        "no cuDNN 9 (libcudnn.so.9): install it (developer.nvidia.com/cudnn), or name its folder "
+        "in "
+        "LD_LIBRARY_PATH");
+  }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   static_cast<void>(cudaGetLastError());

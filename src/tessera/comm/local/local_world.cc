@@ -429,6 +429,10 @@ class LocalRank final : public World {
 
   void abort(std::string_view reason) override { shared_->abort(reason); }
 
+  std::optional<std::string> abort_reason() override {
+    return shared_->aborted ? std::optional(shared_->abort_reason()) : std::nullopt;
+  }
+
  private:
   std::shared_ptr<Shared> shared_;
   std::int64_t rank_;

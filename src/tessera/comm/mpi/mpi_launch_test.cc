@@ -140,7 +140,7 @@ TEST(MpiPlugin, RefusesAnotherLibrary) {
 TEST(MpiPlugin, RefusesAnotherVersion) {
   EXPECT_THAT(
       load_error(MpiLibrary::kMpich, {TESSERA_BINARY_DIR "/tests/libother_version_plugin.so"}),
-      AllOf(HasSubstr("is of Tessera 0.0.1 (interface 1)"),
+      AllOf(HasSubstr("is of Tessera 0.0.1 (interface 2)"),
             HasSubstr("install both from one build")));
 }
 

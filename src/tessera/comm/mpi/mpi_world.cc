@@ -3,6 +3,9 @@
 
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +37,11 @@ class MpiWorld final : public World {
   }
 
   void abort(std::string_view reason) override { run_->abort(reason); }
+
+  std::optional<std::string> abort_reason() override {
+    run_->take_control_messages();
+    return run_->aborted() ? std::optional(run_->abort_reason()) : std::nullopt;
+  }
 
   void leave() override {
     std::vector<std::int64_t> everybody(static_cast<std::size_t>(size()));

@@ -446,12 +446,19 @@ void members_disagree_on_operation(World& world) {
 
 // The last rank gives up while the others wait for it, or are about to.
 void a_rank_aborts(World& world) {
+  const std::string reason = "the last rank ran out of memory";
   const auto group = world.group(everybody(world));
+  TESSERA_CHECK(!world.abort_reason().has_value(), "aborted before anybody gave up");
   group->barrier();
   if (world.rank() + 1 == world.size()) {
-    world.abort("the last rank ran out of memory");
+    world.abort(reason);
   }
-  group->barrier();
+  try {
+    group->barrier();
+  } catch (const Error&) {
+    TESSERA_CHECK(world.abort_reason() == reason, "another reason than was given");
+    throw;
+  }
 }
 
 constexpr auto kDisagree = {ErrorCode::kInternal, ErrorCode::kPeerFailure};

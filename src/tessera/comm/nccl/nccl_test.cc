@@ -1,0 +1,272 @@
+// What every communicator must do, over NCCL: on as many ranks as there are GPUs, up to four, as
+// threads of this process.
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cuda_runtime_api.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
+#include "tessera/comm/local/local_world.h"
+#include "tessera/comm/nccl/nccl_world.h"
+#include "tessera/comm/testing/conformance.h"
+
+namespace tessera {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// 0, and `reason` says why, where there is no device.
+int count_devices(std::string& reason) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (error != cudaSuccess || count == 0) {
+    reason = format("no GPU: {}", cudaGetErrorString(error));
+    return 0;
+  }
+  return count;
+}
+
+void check(cudaError_t result) {
+  TESSERA_CHECK(result == cudaSuccess, "{}", cudaGetErrorString(result));
+}
+
+// Memory of the device that holds what lies at `host`.
+class DeviceCopy {
+ public:
+  DeviceCopy(const std::byte* host, std::size_t bytes) : bytes_(bytes) {
+    check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)));
+    if (host != nullptr && bytes > 0) {
+      check(cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
+      check(cudaDeviceSynchronize());
+    }
+  }
+
+  ~DeviceCopy() { cudaFree(data_); }
+
+  DeviceCopy(const DeviceCopy&) = delete;
+  DeviceCopy& operator=(const DeviceCopy&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+
+  void to_host(std::byte* host) const {
+    if (bytes_ > 0) {
+      check(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost));
+    }
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+// Operations on memory of the host, as the cases have it: through the device's, and waited for.
+class StagedCommunicator final : public Communicator {
+ public:
+  StagedCommunicator(NcclWorld& world,
+                     std::unique_ptr<Communicator> device,
+                     std::int64_t generation)
+      : world_(world), device_(std::move(device)), generation_(generation) {}
+
+  std::int64_t rank() const override { return device_->rank(); }
+
+  std::int64_t size() const override { return device_->size(); }
+
+  void barrier() override {
+    device_->barrier();
+    world_.synchronize(generation_);
+  }
+
+  void all_gather(std::span<const std::byte> part,
+                  std::span<std::byte> all,
+                  std::size_t stride) override {
+    const DeviceCopy from(part.data(), part.size());
+    const DeviceCopy to(nullptr, all.size());
+    device_->all_gather({from.data(), part.size()}, {to.data(), all.size()}, stride);
+    finish(to, all.data());
+  }
+
+  void reduce_scatter(Fold fold,
+                      const ConstElements& all,
+                      const Elements& part,
+                      std::int64_t stride) override {
+    const DeviceCopy from(all.data, bytes(all));
+    const DeviceCopy to(nullptr, bytes(part));
+    device_->reduce_scatter(fold, moved(all, from), moved(part, to), stride);
+    finish(to, part.data);
+  }
+
+  void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override {
+    const DeviceCopy from(in.data, bytes(in));
+    const DeviceCopy to(nullptr, bytes(out));
+    device_->all_reduce(fold, moved(in, from), moved(out, to));
+    finish(to, out.data);
+  }
+
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    const DeviceCopy from(send.data(), send.size());
+    const DeviceCopy to(nullptr, receive.size());
+    device_->all_to_all({from.data(), send.size()}, {to.data(), receive.size()});
+    finish(to, receive.data());
+  }
+
+ private:
+  static std::size_t bytes(const ConstElements& elements) {
+    return static_cast<std::size_t>(elements.bytes());
+  }
+
+  static Elements moved(const ConstElements& elements, const DeviceCopy& place) {
+    return {.dtype = elements.dtype, .data = place.data(), .count = elements.count};
+  }
+
+  void finish(const DeviceCopy& from, std::byte* to) {
+    world_.synchronize(generation_);
+    from.to_host(to);
+  }
+
+  NcclWorld& world_;
+  std::unique_ptr<Communicator> device_;
+  std::int64_t generation_;
+};
+
+class StagedWorld final : public World {
+ public:
+  explicit StagedWorld(std::unique_ptr<NcclWorld> device) : device_(std::move(device)) {}
+
+  std::int64_t rank() const override { return device_->rank(); }
+
+  std::int64_t size() const override { return device_->size(); }
+
+  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
+                                      std::int64_t generation) override {
+    return std::make_unique<StagedCommunicator>(
+        *device_, device_->group(members, generation), generation);
+  }
+
+  void abort(std::string_view reason) override { device_->abort(reason); }
+
+  std::optional<std::string> abort_reason() override { return device_->abort_reason(); }
+
+  void leave() override { device_->leave(); }
+
+ private:
+  std::unique_ptr<NcclWorld> device_;
+};
+
+// Runs body(world) on each of `ranks` ranks with a GPU of its own; returns their errors.
+std::vector<std::string> on_gpus(int ranks,
+                                 double deadline_seconds,
+                                 const std::function<void(World&)>& body) {
+  const WorldOptions options = {.deadline_seconds = deadline_seconds};
+  LocalWorld hosts(ranks, options);
+  std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<World> host = hosts.join(rank);
+      try {
+        StagedWorld world(join_nccl_world(*host, {.device = rank, .world = options}));
+        body(world);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+        host->abort(error.what());
+      }
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+template <class Case>
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return std::string(info.param.name);
+}
+
+class NcclConformance : public testing::TestWithParam<ConformanceCase> {};
+
+TEST_P(NcclConformance, Holds) {
+  std::string reason;
+  const int ranks = std::min(count_devices(reason), 4);
+  if (ranks == 0) {
+    GTEST_SKIP() << reason;
+  }
+  EXPECT_THAT(on_gpus(ranks, 60, GetParam().run), Each(IsEmpty()));
+}
+
+// NCCL has an order of its own in which it folds.
+std::vector<ConformanceCase> native_cases() {
+  const auto all = conformance_cases();
+  std::vector<ConformanceCase> cases(all.begin(), all.end());
+  std::erase_if(cases,
+                [](const ConformanceCase& each) { return each.name == "SumsFoldInRankOrder"; });
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         NcclConformance,
+                         testing::ValuesIn(native_cases()),
+                         name_of<ConformanceCase>);
+
+class NcclFailure : public testing::TestWithParam<FailureCase> {};
+
+TEST_P(NcclFailure, IsFound) {
+  std::string reason;
+  const int devices = count_devices(reason);
+  if (devices < 2) {
+    GTEST_SKIP() << (devices == 1 ? "one GPU, where NCCL allows one rank" : reason);
+  }
+  EXPECT_THAT(on_gpus(2, 2, [](World& world) { expect_failure(GetParam(), world); }),
+              Each(IsEmpty()));
+}
+
+// Members are not compared by NCCL: what they disagree on is found before the first step of a run.
+std::vector<FailureCase> native_failures() {
+  const auto all = failure_cases();
+  std::vector<FailureCase> cases(all.begin(), all.end());
+  std::erase_if(cases, [](const FailureCase& each) {
+    return each.name.starts_with("MembersDisagree") || each.name == "MemberMakesNoGroup";
+  });
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         NcclFailure,
+                         testing::ValuesIn(native_failures()),
+                         name_of<FailureCase>);
+
+TEST(NcclWorld, OneDeviceTakesOneRank) {
+  std::string reason;
+  if (count_devices(reason) == 0) {
+    GTEST_SKIP() << reason;
+  }
+  LocalWorld hosts(2);
+  std::array<std::string, 2> errors;
+  std::vector<std::jthread> threads;
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<World> host = hosts.join(rank);
+      const std::array<std::int64_t, 2> members = {0, 1};
+      errors[static_cast<std::size_t>(rank)] = error_of(ErrorCode::kInvalidConfig, [&] {
+        join_nccl_world(*host, {.device = 0})->group(members);
+      });
+    });
+  }
+  threads.clear();
+  EXPECT_THAT(errors, Each(HasSubstr("ranks 0 and 1 are on one GPU")));
+}
+
+}  // namespace
+}  // namespace tessera

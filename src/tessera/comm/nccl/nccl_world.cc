@@ -1,0 +1,141 @@
+// The entry of the plugin libtessera_nccl.so.
+
+#include "tessera/comm/nccl/nccl_world.h"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/nccl/nccl_bootstrap.h"
+#include "tessera/comm/nccl/nccl_check.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
+#include "tessera/comm/nccl/nccl_plugin.h"
+
+namespace tessera {
+namespace {
+
+// Groups of the host that carry no data, by which members of NCCL's introduce each other.
+constexpr std::int64_t kFirstHostGeneration = std::int64_t{1} << 32;
+
+DeviceUuid uuid_of(int device) {
+  cudaDeviceProp properties = {};
+  check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties()");
+  DeviceUuid uuid = {};
+  static_assert(sizeof properties.uuid == sizeof uuid);
+  std::memcpy(uuid.data(), &properties.uuid, sizeof uuid);
+  return uuid;
+}
+
+NcclId make_id() {
+  ncclUniqueId unique = {};
+  check_nccl(ncclGetUniqueId(&unique), "ncclGetUniqueId()");
+  NcclId id = {};
+  static_assert(sizeof unique == sizeof id);
+  std::memcpy(id.data(), &unique, sizeof id);
+  return id;
+}
+
+void select_device(int device) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  TESSERA_REQUIRE(error == cudaSuccess && device >= 0 && device < count,
+                  ErrorCode::kInvalidConfig,
+                  "NCCL on GPU {} of {} that the driver shows: tessera doctor says what is missing",
+                  device,
+                  error == cudaSuccess ? count : 0);
+  check_cuda(cudaSetDevice(device), "cudaSetDevice()");
+}
+
+class PluginWorld final : public NcclWorld {
+ public:
+  PluginWorld(World& host, const NcclOptions& options)
+      : rank_{.host = host, .options = options.world, .device = options.device},
+        stream_of_(options.stream_of) {
+    select_device(options.device);
+    uuid_ = uuid_of(options.device);
+  }
+
+  PluginWorld(const PluginWorld&) = delete;
+  PluginWorld& operator=(const PluginWorld&) = delete;
+
+  ~PluginWorld() override {
+    queues_.clear();
+    for (cudaStream_t stream : own_streams_) {
+      cudaStreamDestroy(stream);
+    }
+  }
+
+  std::int64_t rank() const override { return rank_.host.rank(); }
+
+  std::int64_t size() const override { return rank_.host.size(); }
+
+  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
+                                      std::int64_t generation) override {
+    check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
+    const auto host = rank_.host.group(members, kFirstHostGeneration + generation);
+    introduce_devices(*host, members, uuid_);
+    const NcclId id = share_id(*host, make_id);
+    return std::make_unique<NcclCommunicator>(rank_, members, id, queue(generation));
+  }
+
+  void abort(std::string_view reason) override { rank_.host.abort(reason); }
+
+  std::optional<std::string> abort_reason() override { return rank_.host.abort_reason(); }
+
+  void leave() override { rank_.host.leave(); }
+
+  void synchronize(std::int64_t generation) override { queue(generation)->synchronize(); }
+
+ private:
+  std::shared_ptr<NcclQueue> queue(std::int64_t generation) {
+    const std::scoped_lock lock(mutex_);
+    std::shared_ptr<NcclQueue>& queue = queues_[generation];
+    if (queue == nullptr) {
+      queue = std::make_shared<NcclQueue>(
+          rank_, stream_of_ != nullptr ? stream_of_(generation) : own_stream());
+    }
+    return queue;
+  }
+
+  cudaStream_t own_stream() {
+    cudaStream_t stream = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+               "cudaStreamCreateWithFlags()");
+    own_streams_.push_back(stream);
+    return stream;
+  }
+
+  NcclRank rank_;
+  std::function<CUstream_st*(std::int64_t generation)> stream_of_;
+  DeviceUuid uuid_ = {};
+  std::mutex mutex_;  // guards what follows; each queue has one thread
+  std::map<std::int64_t, std::shared_ptr<NcclQueue>> queues_;
+  std::vector<cudaStream_t> own_streams_;
+};
+
+NcclWorld* join(World& host, const NcclOptions& options) {
+  return std::make_unique<PluginWorld>(host, options).release();
+}
+
+int library_version() {
+  int version = 0;
+  check_nccl(ncclGetVersion(&version), "ncclGetVersion()");
+  return version;
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" const tessera::NcclPlugin* tessera_nccl_plugin() {
+  static constexpr tessera::NcclPlugin kPlugin = {.abi = tessera::kNcclPluginAbi,
+                                                  .version = TESSERA_VERSION,
+                                                  .library_version = tessera::library_version,
+                                                  .join = tessera::join};
+  return &kPlugin;
+}

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "tessera/comm/communicator.h"
+
+struct CUstream_st;  // of the CUDA runtime, where cudaStream_t is a pointer to it
+
+namespace tessera {
+
+// The ranks of a run on devices of their own, whose memory NCCL moves. Operations are enqueued on a
+// CUDA stream: they return at once, and what follows on the stream finds their results. Sums are
+// NCCL's own: equal from run to run on one machine and layout, but folded in its order, those of
+// bf16 rounded at every step. What members call is not compared: ranks that call different
+// operations or sizes run into the deadline.
+class NcclWorld : public World {
+ public:
+  // Waits for all that this rank's groups of `generation` have enqueued, and watches them: the
+  // deadline of an operation runs from when what stands before it in the stream is done. Errors:
+  // kTimeout naming the operation; kPeerFailure where a rank gave up or is gone. After an error no
+  // group of the run works any more.
+  virtual void synchronize(std::int64_t generation) = 0;
+};
+
+struct NcclOptions {
+  int device = 0;           // CUDA's number of this rank's device
+  WorldOptions world = {};  // the deadline
+  // The stream on which the groups of a generation work. Null: one for each that is NCCL's alone.
+  std::function<CUstream_st*(std::int64_t generation)> stream_of = nullptr;
+};
+
+// Joins NCCL on top of `host`, the same ranks by threads or MPI, by which they introduce each other
+// and learn of aborts; borrows it. By the plugin libtessera_nccl.so, looked for as the others are.
+// Errors: kInvalidConfig where the plugin is missing, naming what was tried and what to install, or
+// where there is no such device.
+std::unique_ptr<NcclWorld> join_nccl_world(World& host, const NcclOptions& options);
+
+// For `tessera doctor`: "NCCL 2.28.9", or empty, and `problem` then says what is missing.
+std::string nccl_version(std::string& problem);
+
+}  // namespace tessera
