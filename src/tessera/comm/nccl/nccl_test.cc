@@ -150,8 +150,10 @@ class StagedWorld final : public World {
 
   std::int64_t size() const override { return device_->size(); }
 
+  // NCCL moves the bytes itself.
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
-                                      std::int64_t generation) override {
+                                      std::int64_t generation,
+                                      const Mover& /*mover*/) override {
     return std::make_unique<StagedCommunicator>(
         *device_, device_->group(members, generation), generation);
   }

@@ -75,8 +75,10 @@ class PluginWorld final : public NcclWorld {
 
   std::int64_t size() const override { return rank_.host.size(); }
 
+  // NCCL moves the bytes itself.
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
-                                      std::int64_t generation) override {
+                                      std::int64_t generation,
+                                      const Mover& /*mover*/) override {
     check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
     const auto host = rank_.host.group(members, kFirstHostGeneration + generation);
     introduce_devices(*host, members, uuid_);
