@@ -30,13 +30,16 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // Ops that have no CUDA kernel yet, or only for one rank.
-constexpr std::array<std::string_view, 7> kWithout = {"all_gather",
-                                                      "all_reduce",
-                                                      "all_reduce_slices",
-                                                      "gather_slices",
-                                                      "local_slice",
-                                                      "reduce_scatter",
-                                                      "reduce_slices"};
+constexpr std::array<std::string_view, 10> kWithout = {"all_gather",
+                                                       "all_reduce",
+                                                       "all_reduce_slices",
+                                                       "amax",
+                                                       "gather_slices",
+                                                       "local_slice",
+                                                       "quantize_float8",
+                                                       "reduce_scatter",
+                                                       "reduce_slices",
+                                                       "scaled_matmul"};
 
 bool has_kernel(const Sample& sample) {
   const OpInfo facts = info(*sample.op);
