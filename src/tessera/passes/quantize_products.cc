@@ -56,14 +56,15 @@ class Quantizing {
         quantize(NodeId::of(i), *attrs);
       }
     }
-    TESSERA_REQUIRE(!codes_.empty(),
-                    ErrorCode::kInvalidArgument,
-                    "graph {} has no product for 8-bit floats: {} layers, of which the first {} and "
-                    "the last {} stay as they are",
-                    graph_.name,
-                    num_layers_,
-                    options_.skip_first,
-                    options_.skip_last);
+    TESSERA_REQUIRE(
+        !codes_.empty(),
+        ErrorCode::kInvalidArgument,
+        "graph {} has no product for 8-bit floats: {} layers, of which the first {} and "
+        "the last {} stay as they are",
+        graph_.name,
+        num_layers_,
+        options_.skip_first,
+        options_.skip_last);
     return edit_.apply();
   }
 
