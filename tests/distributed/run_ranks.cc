@@ -276,6 +276,7 @@ Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) 
                                       .num_microbatches = run.microbatches,
                                       .state = state_axes(layout_of(run)),
                                       .dims = layout_of(run).dims()},
+                           .float8 = run.float8,
                            .recompute = run.recompute,
                            .overlap = run.overlap,
                            .overlap_layers = run.overlap_layers,

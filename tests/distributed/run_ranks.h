@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/lower.h"
+#include "tessera/passes/pass.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
@@ -38,6 +40,7 @@ struct RankRun {
   std::int64_t sequence_length = 16;
   std::int64_t steps = 10;
   DType dtype = DType::kF32;
+  std::optional<Float8Options> float8 = {};
   bool recompute = false;
   bool sequence_parallel = false;
   bool overlap = false;

@@ -74,6 +74,18 @@ std::string_view to_string(Recompute recompute) {
   return "?";
 }
 
+std::string_view to_string(Float8Recipe recipe) {
+  switch (recipe) {
+    case Float8Recipe::kOff:
+      return "off";
+    case Float8Recipe::kTensorwise:
+      return "tensorwise";
+    case Float8Recipe::kRowwise:
+      return "rowwise";
+  }
+  return "?";
+}
+
 std::string placed(const RunConfig& config, std::string_view key) {
   const auto found = config.origins.places.find(key);
   const std::string& place =

@@ -24,6 +24,7 @@ enum class RawTokens { kU16, kU32 };
 enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
 enum class Recompute { kNone, kFull };
+enum class Float8Recipe { kOff, kTensorwise, kRowwise };
 
 struct RunSection {
   std::string dir;
@@ -89,6 +90,15 @@ struct LoraSection {
   std::optional<double> alpha;
   std::vector<std::string> targets;  // empty = all
   bool operator==(const LoraSection&) const = default;
+};
+
+// Products of the layers in 8-bit floats.
+struct Float8Section {
+  Float8Recipe recipe = Float8Recipe::kOff;
+  std::optional<DType> gradients;  // empty = f8e5m2 with one scale a tensor, else f8e4m3
+  std::int64_t skip_first = 0;     // layers that stay in train.dtype
+  std::int64_t skip_last = 0;
+  bool operator==(const Float8Section&) const = default;
 };
 
 struct OptimizerSection {
@@ -187,6 +197,7 @@ struct RunConfig {
   TrainSection train;
   ValidationSection validation;
   LoraSection lora;
+  Float8Section float8;
   OptimizerSection optimizer;
   Schedule schedule;
   ParallelSection parallel;
@@ -214,5 +225,6 @@ std::string_view to_string(ChatTemplateName name);
 std::string_view to_string(RawTokens type);
 std::string_view to_string(OptimizerName name);
 std::string_view to_string(Recompute recompute);
+std::string_view to_string(Float8Recipe recipe);
 
 }  // namespace tessera

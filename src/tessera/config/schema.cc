@@ -433,6 +433,34 @@ ConfigSection lora() {
            "layers.")});
 }
 
+ConfigSection float8() {
+  using S = Float8Section;
+  return section(
+      "float8",
+      &RunConfig::float8,
+      "Matrix products of the layers, those of backward too, in 8-bit floats with scales of the "
+      "values at hand. Weights, gradients and what lies between products keep train.dtype, and so "
+      "do the head and adapters. CPUs emulate it exactly, and more slowly than f32.",
+      {row("recipe",
+           &S::recipe,
+           codec::choice({Float8Recipe::kOff, Float8Recipe::kTensorwise, Float8Recipe::kRowwise}),
+           "What shares a scale: a whole tensor, or each row of a left factor and each column of a "
+           "right one, with scales that are powers of two. off: no 8-bit floats."),
+       row("gradients",
+           &S::gradients,
+           codec::choice({DType::kF8E5M2, DType::kF8E4M3}, tessera::name),
+           "Format of the gradients that products of backward read; their other factors are "
+           "f8e4m3. Left out: f8e5m2 with recipe tensorwise, f8e4m3 with rowwise."),
+       row("skip_first",
+           &S::skip_first,
+           codec::size_or_zero(),
+           "The first layers that stay in train.dtype."),
+       row("skip_last",
+           &S::skip_last,
+           codec::size_or_zero(),
+           "The last layers that stay in train.dtype.")});
+}
+
 ConfigSection optimizer() {
   using S = OptimizerSection;
   return section(
@@ -685,6 +713,7 @@ std::vector<ConfigSection> schema() {
           train(),
           validation(),
           lora(),
+          float8(),
           optimizer(),
           schedule(),
           parallel(),

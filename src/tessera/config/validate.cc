@@ -196,6 +196,35 @@ void validate_lora(const RunConfig& config) {
   require_rank("lora.targets", !lora.targets.empty());
 }
 
+void validate_float8(const RunConfig& config) {
+  const Float8Section& float8 = config.float8;
+  const auto require_recipe = [&](std::string_view key, bool is_set) {
+    TESSERA_REQUIRE(float8.recipe != Float8Recipe::kOff || !is_set,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found a value, but float8.recipe = \"off\": expected tensorwise or "
+                    "rowwise, or none of [float8]",
+                    placed(config, key));
+  };
+  require_recipe("float8.gradients", float8.gradients.has_value());
+  require_recipe("float8.skip_first", float8.skip_first > 0);
+  require_recipe("float8.skip_last", float8.skip_last > 0);
+}
+
+// At least one layer must be left.
+void validate_float8_layers(const RunConfig& config) {
+  const Float8Section& float8 = config.float8;
+  const std::int64_t skipped = float8.skip_first + float8.skip_last;
+  TESSERA_REQUIRE(
+      float8.recipe == Float8Recipe::kOff || !config.model.layers || skipped < *config.model.layers,
+      ErrorCode::kInvalidConfig,
+      "{}: found {}, which with float8.skip_last = {} leaves none of model.layers = {} "
+      "in 8-bit floats: expected fewer, or float8.recipe = \"off\"",
+      placed(config, "float8.skip_first"),
+      float8.skip_first,
+      float8.skip_last,
+      *config.model.layers);
+}
+
 // What is frozen as it was drawn is of no use. A checkpoint that is named may hold the weights.
 void validate_adapted_weights(const RunConfig& config) {
   const std::string& resume = config.checkpoint.resume;
@@ -251,6 +280,7 @@ void validate_run(const RunConfig& config) {
   validate_degrees(config);
   validate_batch(config);
   validate_lora(config);
+  validate_float8(config);
   validate_schedule(config);
 }
 
@@ -262,6 +292,7 @@ void validate(const RunConfig& config) {
   validate_heads(config);
   validate_tensor(config);
   validate_vocabulary(config);
+  validate_float8_layers(config);
   validate_adapted_weights(config);
 }
 

@@ -11,10 +11,12 @@ struct DTypeFacts {
   std::size_t bytes;
 };
 
-constexpr std::array<DTypeFacts, 7> kFacts = {{{DType::kF64, "f64", 8},
+constexpr std::array<DTypeFacts, 9> kFacts = {{{DType::kF64, "f64", 8},
                                                {DType::kF32, "f32", 4},
                                                {DType::kBF16, "bf16", 2},
                                                {DType::kF16, "f16", 2},
+                                               {DType::kF8E4M3, "f8e4m3", 1},
+                                               {DType::kF8E5M2, "f8e5m2", 1},
                                                {DType::kI64, "i64", 8},
                                                {DType::kI32, "i32", 4},
                                                {DType::kU8, "u8", 1}}};

@@ -57,6 +57,9 @@ FactorRule::Factors& next_list(TextScanner& scanner, FactorRule& rule) {
   if (scanner.accept("reduce")) {
     return rule.reduce;
   }
+  if (scanner.accept("max")) {
+    return rule.max;
+  }
   if (scanner.accept("rewrite")) {
     return rule.rewrite;
   }
@@ -74,6 +77,9 @@ std::string to_string(const FactorRule& rule) {
                  join_groups(rule.results));
   if (!rule.reduce.empty()) {
     text += format(" | reduce {}", join(rule.reduce, ", "));
+  }
+  if (!rule.max.empty()) {
+    text += format(" | max {}", join(rule.max, ", "));
   }
   if (!rule.whole.empty()) {
     text += format(" | whole {}", join(rule.whole, ", "));

@@ -9,16 +9,17 @@ namespace tessera {
 
 // Which dims of an op's operands and results belong together, from which layouts propagate.
 // Text form: "(b t k), (n k) -> (b t n) | reduce k". Each group in parentheses is a tensor, each
-// name in it the factor of one dim; a factor is summed over where `reduce` names it, must not be
-// split where `whole` names it, and where `rewrite` names it may be split only in the form of the
-// op that rewritten() gives (ops/op.h), whose kernel knows its place among the shards or talks to
-// them. Names are letters, digits and '_'.
+// name in it the factor of one dim; a factor is summed over where `reduce` names it, the largest is
+// taken over it where `max` does, it must not be split where `whole` names it, and where `rewrite`
+// names it may be split only in the form of the op that rewritten() gives (ops/op.h), whose kernel
+// knows its place among the shards or talks to them. Names are letters, digits and '_'.
 struct FactorRule {
   using Factors = std::vector<std::string>;  // of one tensor, a name a dim
 
   std::vector<Factors> operands;
   std::vector<Factors> results;
   Factors reduce;   // splitting one leaves the results partial sums
+  Factors max;      // splitting one leaves the results partial maxima
   Factors whole;    // must not be split
   Factors rewrite;  // may be split, by another form of the op
 

@@ -12,6 +12,7 @@
 #include "tessera/ops/custom/custom.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/float8/float8.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
 #include "tessera/ops/layer_norm/layer_norm.h"
@@ -32,6 +33,7 @@ using OpVariant = std::variant<AddAttrs,
                                AllGatherAttrs,
                                AllReduceAttrs,
                                AllReduceSlicesAttrs,
+                               AmaxAttrs,
                                AttentionAttrs,
                                AttentionBackwardAttrs,
                                BiasGradientAttrs,
@@ -51,6 +53,7 @@ using OpVariant = std::variant<AddAttrs,
                                MatmulAttrs,
                                MulAttrs,
                                MultiplyAttrs,
+                               QuantizeFloat8Attrs,
                                ReduceScatterAttrs,
                                ReduceSlicesAttrs,
                                RmsNormAttrs,
@@ -59,6 +62,7 @@ using OpVariant = std::variant<AddAttrs,
                                RopeAttrs,
                                RopeTableAttrs,
                                ScaleAttrs,
+                               ScaledMatmulAttrs,
                                SliceAttrs,
                                SumSquaresAttrs,
                                SwigluAttrs,

@@ -206,6 +206,9 @@ std::optional<OpRef> accumulating(const Op& op) {
   if (const auto* matmul = op.get_if<MatmulAttrs>(); matmul != nullptr) {
     return matmul->dtype == DType::kF32 ? with(*matmul) : std::nullopt;
   }
+  if (const auto* matmul = op.get_if<ScaledMatmulAttrs>(); matmul != nullptr) {
+    return matmul->dtype == DType::kF32 ? with(*matmul) : std::nullopt;
+  }
   if (const auto* embedding = op.get_if<EmbeddingBackwardAttrs>(); embedding != nullptr) {
     return with(*embedding);
   }
@@ -336,6 +339,9 @@ Graph start_accumulators(Graph graph) {
     };
     if (const auto* matmul = node.op->get_if<MatmulAttrs>(); matmul && matmul->accumulate) {
       drop_last(*matmul);
+    } else if (const auto* scaled = node.op->get_if<ScaledMatmulAttrs>();
+               scaled && scaled->accumulate) {
+      drop_last(*scaled);
     } else if (const auto* embedding = node.op->get_if<EmbeddingBackwardAttrs>();
                embedding && embedding->accumulate) {
       drop_last(*embedding);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tessera/ir/dtype.h"
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/axes.h"
 #include "tessera/mesh/dim_axes.h"
@@ -57,6 +58,21 @@ Graph append_update(Graph graph, const UpdateOptions& options);
 // The graph of a forward pass alone whose outputs are sums over the tokens of one rank: they become
 // the sums over all, folded as append_update() folds the loss.
 Graph sum_outputs(Graph graph, const StateAxes& state);
+
+// Products in 8-bit floats (ops/float8/float8.h): which, and how their factors are quantized.
+struct Float8Options {
+  bool rowwise = false;  // a power of two for each row and column in place of one scale a tensor
+  DType gradients = DType::kF8E5M2;  // of what backward reads; all else is f8e4m3
+  std::int64_t skip_first = 0;       // layers that stay as they are
+  std::int64_t skip_last = 0;
+};
+
+// Makes the matrix products of the layers, those of backward too, products of 8-bit floats with
+// scales of the values at hand. Parameters and gradients keep their dtypes. Adapters, and what
+// stands outside of layers (the head), stay as they are. It works on global shapes: a scale does
+// not depend on how its tensor is cut, but on the microbatch, of all data ranks. Errors:
+// kInvalidArgument where no product is left.
+Graph quantize_products(const Graph& graph, const Float8Options& options);
 
 // Computes matrix products of one input with several weights (q, k, v; gate, up) as one: weights,
 // results and gradients become parts of one tensor. Three products become one in forward, for the

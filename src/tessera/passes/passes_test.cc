@@ -137,6 +137,86 @@ TEST(AddAdapters, LeavesTheGroupsOfProducts) {
   EXPECT_EQ(count(before, "matmul") - count(after, "matmul"), forward + inputs + weights);
 }
 
+// A product in a layer, the gradients of both factors, and the head. Layer 1 stays as it is.
+Graph differentiated_products() {
+  return parse_graph(R"(graph "train" {
+    %0: bf16[batch=2, embed=6] = input "x"
+    %1: bf16[batch=2, mlp=8] = input "dy"
+    %2: bf16[mlp=8, embed=6] = parameter "layers.0.up.weight" normal(0, 0.02, 0)
+    %3: bf16[vocab=5, mlp=8] = parameter "head.weight" normal(0, 0.02, 0)
+    %4: bf16[mlp=8, mlp=8] = parameter "layers.1.mix.weight" normal(0, 0.02, 0)
+    %5: bf16[batch=2, mlp=8] = matmul {transpose_b=true, dtype=bf16}(%0, %2) @forward layer 0
+    %6: bf16[batch=2, mlp=8] = matmul {transpose_b=true, dtype=bf16}(%5, %4) @forward layer 1
+    %7: bf16[batch=2, vocab=5] = matmul {transpose_b=true, dtype=bf16}(%6, %3) @forward
+    %8: bf16[batch=2, mlp=8] = mul(%1, %5) @backward layer 0
+    %9: bf16[batch=2, embed=6] = matmul {dtype=bf16}(%8, %2) @backward layer 0
+    %10: f32[mlp=8, embed=6] = matmul {transpose_a=true}(%8, %0) @weight_gradient layer 0
+    output "y" = %7
+    output "dx" = %9
+    output "gradient.layers.0.up.weight" = %10
+  })");
+}
+
+// One scale a tensor: the codes of x serve forward and the weight's gradient, those of dy both
+// products of backward; the weight's are made again.
+TEST(QuantizeProducts, TensorwiseSharesCodes) {
+  const Graph quantized = quantize_products(differentiated_products(), {.skip_last = 1});
+  verify(quantized);
+  const Graph expected = parse_graph(R"(graph "train" {
+    %0: bf16[batch=2, embed=6] = input "x"
+    %1: bf16[batch=2, mlp=8] = input "dy"
+    %2: bf16[mlp=8, embed=6] = parameter "layers.0.up.weight" normal(0, 0.02, 0)
+    %3: bf16[vocab=5, mlp=8] = parameter "head.weight" normal(0, 0.02, 0)
+    %4: bf16[mlp=8, mlp=8] = parameter "layers.1.mix.weight" normal(0, 0.02, 0)
+    %5: f32[] = amax {dims=2}(%0) @forward layer 0
+    %6: f8e4m3[batch=2, embed=6], %7: f32[] = quantize_float8 {dims=2}(%0, %5) @forward layer 0
+    %8: f32[] = amax {dims=2}(%2) @forward layer 0
+    %9: f8e4m3[mlp=8, embed=6], %10: f32[] = quantize_float8 {dims=2}(%2, %8) @forward layer 0
+    %11: bf16[batch=2, mlp=8] = scaled_matmul {transpose_b=true, dtype=bf16}(%6, %9, %7, %10) @forward layer 0
+    %12: bf16[batch=2, mlp=8] = matmul {transpose_b=true, dtype=bf16}(%11, %4) @forward layer 1
+    %13: bf16[batch=2, vocab=5] = matmul {transpose_b=true, dtype=bf16}(%12, %3) @forward
+    %14: bf16[batch=2, mlp=8] = mul(%1, %11) @backward layer 0
+    %15: f32[] = amax {dims=2}(%14) @backward layer 0
+    %16: f8e5m2[batch=2, mlp=8], %17: f32[] = quantize_float8 {dims=2, dtype=f8e5m2}(%14, %15) @backward layer 0
+    %18: f32[] = amax {dims=2}(%2) @backward layer 0
+    %19: f8e4m3[mlp=8, embed=6], %20: f32[] = quantize_float8 {dims=2}(%2, %18) @backward layer 0
+    %21: bf16[batch=2, embed=6] = scaled_matmul {dtype=bf16}(%16, %19, %17, %20) @backward layer 0
+    %22: f32[mlp=8, embed=6] = scaled_matmul {transpose_a=true}(%16, %6, %17, %7) @weight_gradient layer 0
+    output "y" = %13
+    output "dx" = %21
+    output "gradient.layers.0.up.weight" = %22
+  })");
+  EXPECT_EQ(to_string(quantized), to_string(expected));
+}
+
+// Each product's own scales, of what it sums over.
+TEST(QuantizeProducts, RowwiseScalesWhatIsSummedOver) {
+  const Graph quantized = quantize_products(
+      differentiated_products(),
+      {.rowwise = true, .gradients = DType::kF8E4M3, .skip_first = 0, .skip_last = 1});
+  verify(quantized);
+  EXPECT_EQ(count(quantized, "scaled_matmul"), 3);
+  EXPECT_EQ(count(quantized, "matmul"), 2);
+  const std::map<std::string, int> ops = count_ops(quantized);
+  EXPECT_EQ(ops.at("quantize_float8 {power_of_two=true}"), 3);
+  EXPECT_EQ(ops.at("quantize_float8 {leading=true, power_of_two=true}"), 3);
+  const Graph first = quantize_products(differentiated_products(), {.skip_first = 1});
+  EXPECT_EQ(count(first, "scaled_matmul"), 1);
+  const std::string message = error_of(ErrorCode::kInvalidArgument, [] {
+    quantize_products(differentiated_products(), {.skip_first = 1, .skip_last = 1});
+  });
+  EXPECT_THAT(message, HasSubstr("graph train has no product for 8-bit floats: 2 layers"));
+}
+
+// What is frozen runs in 8 bits, adapters and their gradients do not.
+TEST(QuantizeProducts, LeavesAdapters) {
+  const AdapterOptions options = {.rank = 2, .alpha = 2.0, .targets = {"wq", "w2"}};
+  const Graph plain = differentiate(add_adapters(small_llama(), options), "loss");
+  const Graph quantized = quantize_products(plain, {});
+  EXPECT_EQ(count(quantized, "matmul"), 2 * 2 * 6 - 1);
+  EXPECT_EQ(count(quantized, "matmul") + count(quantized, "scaled_matmul"), count(plain, "matmul"));
+}
+
 TEST(CacheAttention, KeysAndValuesGoThroughStates) {
   const LlamaConfig config{
       .dim = 8, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 12, .vocab = 40};

@@ -73,6 +73,12 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   // Gradients of every parameter, by the ops' own rules.
   graph = stage("differentiate", differentiate(std::move(graph), "loss"));
 
+  // Before the graph is cut, so that a scale is that of the whole; after differentiation, which
+  // then passes gradients straight through the rounding.
+  if (options.float8) {
+    graph = stage("quantize_products", quantize_products(graph, *options.float8));
+  }
+
   graph = cut_over_ranks(stage, std::move(graph), options.update, options.update.state.axes);
 
   // Which products run as one GEMM is decided while the model's structure is still plain to see.
@@ -104,6 +110,9 @@ Program compile_forward(Graph forward, const CompileOptions& options) {
   // On the model as it was written: later passes look at what reads keys and values.
   if (options.cache_length > 0) {
     graph = stage("cache_attention", cache_attention(graph, options.cache_length));
+  }
+  if (options.float8) {
+    graph = stage("quantize_products", quantize_products(graph, *options.float8));
   }
   const AxisSizes summed = options.sum_outputs ? options.update.state.axes : AxisSizes();
   graph = cut_over_ranks(stage, std::move(graph), options.update, summed);

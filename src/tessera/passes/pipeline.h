@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "tessera/ir/graph.h"
@@ -13,6 +14,7 @@ namespace tessera {
 
 struct CompileOptions {
   UpdateOptions update = {};
+  std::optional<Float8Options> float8 = {};  // none: products as the model has them
   bool recompute = false;
   bool fuse = true;
   bool group_gemms = true;

@@ -121,14 +121,28 @@ class Propagation {
     for (std::size_t i = 0; i < node.results.size(); ++i) {
       Layout result = cut_layout(rule.results[i], graph()[node.results[i]].type, cuts);
       result.partial = kept;
-      for (const std::string& factor : rule.reduce) {
-        if (const auto found = cuts.find(factor);
-            found != cuts.end() && !contains(rule.results[i], factor)) {
-          add_axes(result.partial, found->second);
-        }
+      add_partial(rule.reduce, rule.results[i], cuts, result.partial);
+      if (AxisSizes maxima; add_partial(rule.max, rule.results[i], cuts, maxima)) {
+        TESSERA_CHECK(result.partial.empty(), "a result is both a partial sum and a maximum");
+        result.partial = std::move(maxima);
+        result.partial_op = PartialOp::kMax;
       }
       laid_out_.values[node.results[i].at()] = std::move(result);
     }
+  }
+
+  // Adds the axes of those of `factors` that are cut and that the result has not; whether there are
+  // any.
+  static bool add_partial(const FactorRule::Factors& factors,
+                          const FactorRule::Factors& result,
+                          const Cuts& cuts,
+                          AxisSizes& partial) {
+    for (const std::string& factor : factors) {
+      if (const auto found = cuts.find(factor); found != cuts.end() && !contains(result, factor)) {
+        add_axes(partial, found->second);
+      }
+    }
+    return !partial.empty();
   }
 
   static Layout cut_layout(const FactorRule::Factors& names,

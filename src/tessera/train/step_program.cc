@@ -1,6 +1,7 @@
 #include "tessera/train/step_program.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -58,6 +59,18 @@ void require_inputs_fit(const RunConfig& config, const Graph& graph) {
                   format_bytes(limit));
 }
 
+std::optional<Float8Options> float8_options(const Float8Section& float8) {
+  if (float8.recipe == Float8Recipe::kOff) {
+    return std::nullopt;
+  }
+  const bool rowwise = float8.recipe == Float8Recipe::kRowwise;
+  return Float8Options{
+      .rowwise = rowwise,
+      .gradients = float8.gradients.value_or(rowwise ? DType::kF8E4M3 : DType::kF8E5M2),
+      .skip_first = float8.skip_first,
+      .skip_last = float8.skip_last};
+}
+
 CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& workspace_bytes) {
   const RunLayout layout = run_layout(config);
   return {.update = {.beta1 = config.optimizer.betas[0],
@@ -68,6 +81,7 @@ CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& wo
                      .num_microbatches = num_microbatches(config),
                      .state = state_axes(layout),
                      .dims = layout.dims()},
+          .float8 = float8_options(config.float8),
           .recompute = config.memory.recompute == Recompute::kFull,
           .fuse = config.passes.fuse,
           .group_gemms = config.passes.group_gemms,

@@ -29,9 +29,12 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// All have but those from outside the tree.
+// Ops that have no CUDA kernel yet.
+constexpr std::array<std::string_view, 3> kWithout = {"amax", "quantize_float8", "scaled_matmul"};
+
 bool has_kernel(const Sample& sample) {
-  return sample.op->get_if<CustomOp>() == nullptr;
+  return sample.op->get_if<CustomOp>() == nullptr &&
+         std::ranges::find(kWithout, info(*sample.op).name) == kWithout.end();
 }
 
 std::vector<Sample> samples_with_kernel(bool with) {

@@ -56,7 +56,7 @@ void check_use(const Sample& sample,
                const std::string& factor,
                const Use& use,
                Failures& failures) {
-  const bool is_reduced = contains(rule.reduce, factor);
+  const bool is_reduced = contains(rule.reduce, factor) || contains(rule.max, factor);
   const bool is_whole = contains(rule.whole, factor);
   const bool is_grouped = contains(sample.grouped_factors, factor);
   const bool is_multiple = std::ranges::all_of(
@@ -93,7 +93,7 @@ Failures check_factors(const Sample& sample) {
   for (const auto& [factor, use] : uses) {
     check_use(sample, rule, factor, use, failures);
   }
-  for (const Factors* names : {&rule.reduce, &rule.whole, &rule.rewrite}) {
+  for (const Factors* names : {&rule.reduce, &rule.max, &rule.whole, &rule.rewrite}) {
     for (const std::string& factor : *names) {
       if (!uses.contains(factor)) {
         failures.push_back(format("factor {} is in no tensor", factor));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/float8.h"
 #include "tessera/base/half.h"
 
 namespace tessera::conformance {
@@ -26,6 +27,11 @@ double read_floating(const std::byte* place, DType dtype) {
     std::memcpy(&value, place, sizeof(value));
     return static_cast<double>(value);
   }
+  if (is_float8(dtype)) {
+    const auto bits = static_cast<std::uint8_t>(*place);
+    return static_cast<double>(dtype == DType::kF8E4M3 ? to_float(Float8E4M3{bits})
+                                                       : to_float(Float8E5M2{bits}));
+  }
   TESSERA_CHECK(dtype == DType::kBF16, "no reader of {}", name(dtype));
   BFloat16 value;
   std::memcpy(&value, place, sizeof(value));
@@ -36,6 +42,11 @@ void write_floating(std::byte* place, DType dtype, double value) {
   const auto narrow = static_cast<float>(value);
   if (dtype == DType::kF32) {
     std::memcpy(place, &narrow, sizeof(narrow));
+    return;
+  }
+  if (is_float8(dtype)) {
+    *place = static_cast<std::byte>(dtype == DType::kF8E4M3 ? to_float8<Float8E4M3>(narrow).bits
+                                                            : to_float8<Float8E5M2>(narrow).bits);
     return;
   }
   TESSERA_CHECK(dtype == DType::kBF16, "no writer of {}", name(dtype));

@@ -42,7 +42,7 @@ TensorType reference_type(TensorType type);
 // `tensor` with floating elements as f64; integers stay.
 HostTensor widened(const HostTensor& tensor);
 
-// An f64 tensor rounded to `dtype` (f32 or bf16); an integer tensor stays.
+// An f64 tensor rounded to `dtype` (f32, bf16 or 8 bits); an integer tensor stays.
 HostTensor rounded(const HostTensor& tensor, DType dtype);
 
 // Row-major strides of `type`, in elements.

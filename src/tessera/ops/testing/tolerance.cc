@@ -27,6 +27,8 @@ std::vector<double> numbers(const HostTensor& tensor) {
     case DType::kF32:
     case DType::kBF16:
     case DType::kF16:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
     case DType::kU8:
       break;
   }
@@ -62,6 +64,10 @@ double excess(double found, double expected, const Tolerance& limit, double rms)
 
 Tolerance tolerance(OpClass op_class, DType dtype) {
   const bool is_half = dtype == DType::kBF16;
+  if (is_float8(dtype)) {
+    TESSERA_CHECK(op_class == OpClass::kElementwise, "no tolerance of {}", name(dtype));
+    return {.relative = dtype == DType::kF8E4M3 ? 0.0626 : 0.1251, .of_rms = 1e-4};
+  }
   switch (op_class) {
     case OpClass::kExact:
       return {};

@@ -22,9 +22,10 @@ struct Tolerance {
   double of_rms = 0;
 };
 
-// The one table of tolerances. One rounding to bf16 is at most 2^-8 relative; kRounded allows two,
-// and sums over rounded terms: about 0.0013 of the sum's rms, six times that for the worst of
-// thousands.
+// The one table of tolerances. One rounding to bf16 is at most 2^-8 relative, to f8e4m3 2^-4 and to
+// f8e5m2 2^-3 (below their smallest normal numbers, a small part of a scaled tensor's rms);
+// kRounded allows two, and sums over rounded terms: about 0.0013 of the sum's rms, six times that
+// for the worst of thousands.
 Tolerance tolerance(OpClass op_class, DType dtype);
 
 // Finite differences in f64 against f64 gradients.

@@ -1,0 +1,236 @@
+#include "tessera/ops/float8/float8.h"
+
+#include <span>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kNoGradient = "products are quantized after differentiation";
+
+// Where the dims begin and end that share a scale.
+struct SharedDims {
+  std::size_t begin;
+  std::size_t end;
+};
+
+SharedDims shared_dims(std::int64_t dims, bool leading, Types in) {
+  require_dims(in, 0, -1);
+  const std::size_t count = in[0].num_dims();
+  const auto shared = static_cast<std::size_t>(dims);
+  TESSERA_REQUIRE(dims >= 1 && shared <= count,
+                  ErrorCode::kInvalidArgument,
+                  "{} dims of {} cannot share a scale",
+                  dims,
+                  to_string(in[0]));
+  return leading ? SharedDims{.begin = 0, .end = shared}
+                 : SharedDims{.begin = count - shared, .end = count};
+}
+
+void require_real(Types in, std::size_t index) {
+  require_float(in, index);
+  TESSERA_REQUIRE(in[index].dtype == DType::kF32 || in[index].dtype == DType::kBF16,
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected f32 or bf16",
+                  index,
+                  to_string(in[index]));
+}
+
+// The type of one f32 for each scale.
+TensorType scales_type(const SharedDims& shared, const TensorType& x) {
+  TensorType result{.dtype = DType::kF32, .dims = {}};
+  for (std::size_t i = 0; i < x.num_dims(); ++i) {
+    if (i < shared.begin || i >= shared.end) {
+      result.dims.push_back(x.dims[i]);
+    }
+  }
+  return result;
+}
+
+// The factors of x, those of the scales, and those that share one.
+struct Names {
+  std::string all;
+  std::string scales;
+  std::string shared;
+};
+
+Names names_of(const SharedDims& shared, std::size_t count) {
+  const auto name = [](std::size_t first, std::size_t last) {
+    return factor_names(last - first, static_cast<char>('a' + first));
+  };
+  return {.all = name(0, count),
+          .scales = shared.begin == 0 ? name(shared.end, count) : name(0, shared.begin),
+          .shared = name(shared.begin, shared.end)};
+}
+
+// Unless there is one for all, `type` must have the dims of the result from `begin` on.
+void require_inverse(Types in, std::size_t index, std::span<const Dim> dims) {
+  require_dtype(in, index, DType::kF32);
+  const std::vector<Dim>& found = in[index].dims;
+  bool fits = found.empty() || found.size() == dims.size();
+  for (std::size_t i = 0; fits && i < found.size(); ++i) {
+    fits = found[i].bound == dims[i].bound;
+  }
+  TESSERA_REQUIRE(fits,
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected one f32, or one for each row or column",
+                  index,
+                  to_string(in[index]));
+}
+
+// The operands of the product alone, as f32.
+TensorTypes operands_of_product(const ScaledMatmulAttrs& attrs, Types in) {
+  const std::size_t expected = attrs.accumulate ? 5 : 4;
+  TESSERA_REQUIRE(in.size() == expected,
+                  ErrorCode::kInvalidArgument,
+                  "found {} operands, expected {}",
+                  in.size(),
+                  expected);
+  TensorTypes types = {with_dtype(in[0], DType::kF32), with_dtype(in[1], DType::kF32)};
+  if (attrs.accumulate) {
+    types.push_back(in[4]);
+  }
+  return types;
+}
+
+}  // namespace
+
+OpInfo info(const AmaxAttrs&) {
+  return {.name = "amax", .num_operands = 1};
+}
+
+TensorTypes infer(const AmaxAttrs& attrs, Types in) {
+  require_real(in, 0);
+  return {scales_type(shared_dims(attrs.dims, attrs.leading, in), in[0])};
+}
+
+FactorRule factors(const AmaxAttrs& attrs, Types in) {
+  const Names names = names_of(shared_dims(attrs.dims, attrs.leading, in), in[0].num_dims());
+  return parse_factor_rule(
+      format("({}) -> ({}) | max {}", names.all, names.scales, factor_list(names.shared)));
+}
+
+Cost cost(const AmaxAttrs& attrs, Types in) {
+  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+void backward(const AmaxAttrs&, GradBuilder& grad) {
+  grad.none(kNoGradient);
+}
+
+void visit(AmaxAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("dims", attrs.dims);
+  visitor.field("leading", attrs.leading);
+}
+
+OpInfo info(const QuantizeFloat8Attrs&) {
+  return {.name = "quantize_float8", .num_operands = 2, .num_results = 2};
+}
+
+TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in) {
+  require_real(in, 0);
+  TESSERA_REQUIRE(is_float8(attrs.dtype),
+                  ErrorCode::kInvalidArgument,
+                  "found dtype {}, expected f8e4m3 or f8e5m2",
+                  name(attrs.dtype));
+  const TensorType scales = scales_type(shared_dims(attrs.dims, attrs.leading, in), in[0]);
+  require_dims(in, 1, static_cast<int>(scales.num_dims()));
+  require_inverse(in, 1, scales.dims);
+  return {with_dtype(in[0], attrs.dtype), scales};
+}
+
+FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in) {
+  const Names names = names_of(shared_dims(attrs.dims, attrs.leading, in), in[0].num_dims());
+  return parse_factor_rule(format("({0}), ({1}) -> ({0}), ({1})", names.all, names.scales));
+}
+
+Cost cost(const QuantizeFloat8Attrs& attrs, Types in) {
+  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+}
+
+void backward(const QuantizeFloat8Attrs&, GradBuilder& grad) {
+  grad.none(kNoGradient);
+}
+
+void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor) {
+  visitor.field("dims", attrs.dims);
+  visitor.field("leading", attrs.leading);
+  visitor.field("dtype", attrs.dtype);
+  visitor.field("power_of_two", attrs.power_of_two);
+}
+
+OpInfo info(const ScaledMatmulAttrs& attrs) {
+  OpInfo result{.name = "scaled_matmul", .num_operands = attrs.accumulate ? 5 : 4};
+  if (attrs.accumulate) {
+    result.aliases = {{.result = 0, .operand = 4, .required = true}};
+  }
+  return result;
+}
+
+TensorTypes infer(const ScaledMatmulAttrs& attrs, Types in) {
+  TensorTypes result = infer(product_of(attrs), operands_of_product(attrs, in));
+  const bool both_wide = in[0].dtype == DType::kF8E5M2 && in[1].dtype == DType::kF8E5M2;
+  TESSERA_REQUIRE(is_float8(in[0].dtype) && is_float8(in[1].dtype) && !both_wide,
+                  ErrorCode::kInvalidArgument,
+                  "factors are {} and {}, expected f8e4m3 and f8e4m3 or f8e5m2",
+                  name(in[0].dtype),
+                  name(in[1].dtype));
+  const std::span<const Dim> dims = result[0].dims;
+  const std::size_t rows = in[0].num_dims() - static_cast<std::size_t>(attrs.contract);
+  require_inverse(in, 2, dims.first(rows));
+  require_inverse(in, 3, dims.subspan(rows));
+  return result;
+}
+
+FactorRule factors(const ScaledMatmulAttrs& attrs, Types in) {
+  FactorRule rule = factors(product_of(attrs), operands_of_product(attrs, in));
+  const FactorRule::Factors& y = rule.results[0];
+  const auto columns = y.begin() + static_cast<std::ptrdiff_t>(in[0].num_dims()) - attrs.contract;
+  const auto scales = [&](std::size_t index, auto first, auto last) {
+    const FactorRule::Factors names =
+        in[index].dims.empty() ? FactorRule::Factors{} : FactorRule::Factors(first, last);
+    rule.operands.insert(rule.operands.begin() + static_cast<std::ptrdiff_t>(index), names);
+  };
+  scales(2, y.begin(), columns);
+  scales(3, columns, y.end());
+  return rule;
+}
+
+Cost cost(const ScaledMatmulAttrs& attrs, Types in) {
+  const GemmShape shape = gemm_shape(product_of(attrs), in);
+  return streaming_cost(2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+                            static_cast<double>(shape.k),
+                        in,
+                        infer(attrs, in));
+}
+
+void backward(const ScaledMatmulAttrs&, GradBuilder& grad) {
+  grad.none(kNoGradient);
+}
+
+void visit(ScaledMatmulAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("transpose_a", attrs.transpose_a);
+  visitor.field("transpose_b", attrs.transpose_b);
+  visitor.field("contract", attrs.contract);
+  visitor.field("dtype", attrs.dtype);
+  visitor.field("accumulate", attrs.accumulate);
+}
+
+MatmulAttrs product_of(const ScaledMatmulAttrs& attrs) {
+  return {.transpose_a = attrs.transpose_a,
+          .transpose_b = attrs.transpose_b,
+          .contract = attrs.contract,
+          .dtype = attrs.dtype,
+          .accumulate = attrs.accumulate};
+}
+
+ScaledMatmulAttrs scaled(const MatmulAttrs& attrs) {
+  return {.transpose_a = attrs.transpose_a,
+          .transpose_b = attrs.transpose_b,
+          .contract = attrs.contract,
+          .dtype = attrs.dtype,
+          .accumulate = attrs.accumulate};
+}
+
+}  // namespace tessera

@@ -1,0 +1,92 @@
+#pragma once
+
+#include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/op.h"
+
+namespace tessera {
+
+// Matrix products of 8-bit floats with dynamic scales, which the pass quantize_products() makes of
+// plain ones. A scale serves a whole tensor, or each row of a left factor and each column of a
+// right one: the elements that are summed over together. The semantics are those of torchao's
+// dynamic scaling (torchao.float8, 2024): scale = largest value of the format / largest magnitude,
+// codes = x * scale, and the product of codes is multiplied by the reciprocals of both scales.
+//
+// Which dims share a scale: the last `dims` ones, or the first with `leading`; all of them where a
+// tensor has no more.
+
+// a = max |x| over the dims that share a scale. A NaN in x makes it NaN.
+//   Operands: x (r.., s..) or, leading, (s.., r..), in {f32, bf16} -> a (r..) f32
+//   Factors:  the largest over every s, r is free
+struct AmaxAttrs {
+  std::int64_t dims = 1;
+  bool leading = false;
+
+  friend bool operator==(const AmaxAttrs&, const AmaxAttrs&) = default;
+};
+
+// The codes of x and what they are to be multiplied by to be x again.
+//   scale = M / max(a, 2^-100), M the largest value of `dtype`; q = x * scale, rounded to nearest
+//   even and never beyond M; inverse = 1 / scale; all in f32
+// An infinity makes the scale zero and its own code NaN. Where a is zero so are the codes. With
+// `power_of_two` scales are rounded down to one, so that codes are off by their own rounding alone.
+// The floor keeps the scale finite; torchao's, 1e-12, would lose gradients that this one keeps.
+//   Operands: x as above, a (r..) f32 -> q like x in `dtype`, inverse (r..) f32
+struct QuantizeFloat8Attrs {
+  std::int64_t dims = 1;
+  bool leading = false;
+  DType dtype = DType::kF8E4M3;
+  bool power_of_two = false;
+
+  friend bool operator==(const QuantizeFloat8Attrs&, const QuantizeFloat8Attrs&) = default;
+};
+
+// The product of MatmulAttrs of codes, times what both are to be multiplied by:
+//   y[m.., n..] = (sum_k a[m.., k..] * b[k.., n..]) * (inverse_a[m..] * inverse_b[n..]) (+
+//                 accumulator[m.., n..])
+// rounded once to `dtype` (and, with an accumulator, before it is added).
+//   Operands: a, b and accumulator as of matmul, a and b in {f8e4m3, f8e5m2}, not both in f8e5m2
+//             (tensor cores have no such product); inverse_a () or (m..), inverse_b () or (n..)
+//   Cost:     2*M*N*K FLOP
+struct ScaledMatmulAttrs {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  std::int64_t contract = 1;
+  DType dtype = DType::kF32;
+  bool accumulate = false;
+
+  friend bool operator==(const ScaledMatmulAttrs&, const ScaledMatmulAttrs&) = default;
+};
+
+OpInfo info(const AmaxAttrs& attrs);
+TensorTypes infer(const AmaxAttrs& attrs, Types in);
+FactorRule factors(const AmaxAttrs& attrs, Types in);
+Cost cost(const AmaxAttrs& attrs, Types in);
+void backward(const AmaxAttrs& attrs, GradBuilder& grad);
+void visit(AmaxAttrs& attrs, AttrVisitor& visitor);
+void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const QuantizeFloat8Attrs& attrs);
+TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in);
+FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in);
+Cost cost(const QuantizeFloat8Attrs& attrs, Types in);
+void backward(const QuantizeFloat8Attrs& attrs, GradBuilder& grad);
+void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor);
+void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& views);
+
+OpInfo info(const ScaledMatmulAttrs& attrs);
+TensorTypes infer(const ScaledMatmulAttrs& attrs, Types in);
+FactorRule factors(const ScaledMatmulAttrs& attrs, Types in);
+Cost cost(const ScaledMatmulAttrs& attrs, Types in);
+void backward(const ScaledMatmulAttrs& attrs, GradBuilder& grad);
+void visit(ScaledMatmulAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,
+                             cpu::Context& context,
+                             std::span<const View> operands,
+                             std::span<const View> results);
+void run(const ScaledMatmulAttrs& attrs, cpu::Context& context, const Views& views);
+
+// The product of codes alone, and the other way round.
+MatmulAttrs product_of(const ScaledMatmulAttrs& attrs);
+ScaledMatmulAttrs scaled(const MatmulAttrs& attrs);
+
+}  // namespace tessera

@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/elements.h"
+#include "tessera/backend/cpu/parallel.h"
+#include "tessera/backend/cpu/widened_gemm.h"
+#include "tessera/base/error.h"
+#include "tessera/base/float8.h"
+#include "tessera/base/half.h"
+#include "tessera/ops/float8/float8.h"
+#include "tessera/ops/matmul/matmul_gemm.h"
+
+namespace tessera {
+namespace cpu {
+namespace {
+
+// Columns that a thread works on at a time, so that a row of them is whole cache lines.
+constexpr std::int64_t kBlockColumns = 256;
+
+// Which elements of a view share a scale.
+enum class Sharing { kAll, kRows, kColumns };
+
+// A view as rows, all of it, of the trailing dims that share a scale, or of those that do not.
+struct Shape {
+  Sharing sharing;
+  std::int32_t inner;  // dims of a row
+};
+
+Shape shape_of(std::int64_t dims, bool leading, std::span<const View> views) {
+  const auto shared = static_cast<std::int32_t>(dims);
+  const std::int32_t count = views[0].num_dims;
+  if (shared == count) {
+    return {.sharing = Sharing::kAll, .inner = common_inner_dims(views)};
+  }
+  return leading ? Shape{.sharing = Sharing::kColumns, .inner = count - shared}
+                 : Shape{.sharing = Sharing::kRows, .inner = shared};
+}
+
+float as_float(float value) {
+  return value;
+}
+
+float as_float(BFloat16 value) {
+  return to_float(value);
+}
+
+// The magnitude's bits, which are ordered as magnitudes are, NaN above all.
+template <class T>
+std::uint32_t magnitude(T value) {
+  return std::bit_cast<std::uint32_t>(as_float(value)) & 0x7fffffffU;
+}
+
+template <class T>
+std::uint32_t largest_of(const T* values, std::int64_t count) {
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, magnitude(values[i]));
+  }
+  return largest;
+}
+
+// A maximum has no order, so that threads may take theirs in any.
+template <class T>
+void amax_of_all(int threads, const RowsOf<const T>& x, float* result) {
+  std::atomic<std::uint32_t> largest = 0;
+  const auto take = [&](std::uint32_t value) {
+    std::uint32_t known = largest.load(std::memory_order_relaxed);
+    while (known < value &&
+           !largest.compare_exchange_weak(known, value, std::memory_order_relaxed)) {
+    }
+  };
+  if (x.count == 1) {
+    parallel_ranges(threads, {.count = x.width}, [&](Range range) {
+      take(largest_of(x[0] + range.begin, range.end - range.begin));
+    });
+  } else {
+    parallel_ranges(threads, {.count = x.count, .elements = x.width}, [&](Range range) {
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        take(largest_of(x[row], x.width));
+      }
+    });
+  }
+  *result = std::bit_cast<float>(largest.load());
+}
+
+template <class T>
+void amax_of_rows(int threads, const RowsOf<const T>& x, float* result) {
+  parallel_ranges(threads, {.count = x.count, .elements = x.width}, [&](Range range) {
+    for (std::int64_t row = range.begin; row < range.end; ++row) {
+      result[row] = std::bit_cast<float>(largest_of(x[row], x.width));
+    }
+  });
+}
+
+template <class T>
+void amax_of_columns(int threads, const RowsOf<const T>& x, float* result) {
+  const Work columns = {.count = x.width, .elements = x.count, .cut = kBlockColumns};
+  parallel_ranges(threads, columns, [&](Range range) {
+    for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockColumns) {
+      const std::int64_t size = std::min(kBlockColumns, range.end - begin);
+      std::array<std::uint32_t, kBlockColumns> largest = {};
+      for (std::int64_t row = 0; row < x.count; ++row) {
+        const T* const values = x[row] + begin;
+        for (std::int64_t i = 0; i < size; ++i) {
+          auto& known = largest[static_cast<std::size_t>(i)];
+          known = std::max(known, magnitude(values[i]));
+        }
+      }
+      std::transform(largest.begin(), largest.begin() + size, result + begin, [](auto bits) {
+        return std::bit_cast<float>(bits);
+      });
+    }
+  });
+}
+
+template <class T>
+void run_amax(const AmaxAttrs& attrs, int threads, const Views& views) {
+  const Shape shape = shape_of(attrs.dims, attrs.leading, views.in.first(1));
+  const RowsOf<const T> x(views.in[0], shape.inner);
+  auto* const result = flat<float>(views.out[0]).data();
+  switch (shape.sharing) {
+    case Sharing::kAll:
+      return amax_of_all(threads, x, result);
+    case Sharing::kRows:
+      return amax_of_rows(threads, x, result);
+    case Sharing::kColumns:
+      return amax_of_columns(threads, x, result);
+  }
+}
+
+// The scale of elements whose largest magnitude is `amax`.
+float scale_of(float amax, float largest, bool power_of_two) {
+  constexpr float kFloor = 0x1p-100F;
+  const float scale = largest / (amax < kFloor ? kFloor : amax);  // NaN stays
+  if (!power_of_two || std::isnan(scale)) {
+    return scale;
+  }
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) & 0x7f800000U);
+}
+
+template <class T, class Float8>
+class Quantizer {
+ public:
+  Quantizer(const QuantizeFloat8Attrs& attrs, int threads, const Views& views)
+      : threads_(threads),
+        power_of_two_(attrs.power_of_two),
+        shape_(shape_of(attrs.dims, attrs.leading, std::array{views.in[0], views.out[0]})),
+        x_(views.in[0], shape_.inner),
+        codes_(views.out[0], shape_.inner),
+        amax_(flat<const float>(views.in[1]).data()),
+        inverse_(flat<float>(views.out[1]).data()) {}
+
+  void run() const {
+    switch (shape_.sharing) {
+      case Sharing::kAll:
+        return all();
+      case Sharing::kRows:
+        return rows();
+      case Sharing::kColumns:
+        return columns();
+    }
+  }
+
+ private:
+  float scale(std::int64_t i) const { return scale_of(amax_[i], Float8::kMax, power_of_two_); }
+
+  static void encode(const T* x, std::int64_t count, float scale, Float8* codes) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      codes[i] = to_float8<Float8>(as_float(x[i]) * scale);
+    }
+  }
+
+  void all() const {
+    const float scale = this->scale(0);
+    *inverse_ = 1.0F / scale;
+    if (x_.count == 1) {
+      parallel_ranges(threads_, {.count = x_.width, .cut = 64}, [&](Range range) {
+        encode(x_[0] + range.begin, range.end - range.begin, scale, codes_[0] + range.begin);
+      });
+      return;
+    }
+    parallel_ranges(threads_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        encode(x_[row], x_.width, scale, codes_[row]);
+      }
+    });
+  }
+
+  void rows() const {
+    parallel_ranges(threads_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        const float scale = this->scale(row);
+        inverse_[row] = 1.0F / scale;
+        encode(x_[row], x_.width, scale, codes_[row]);
+      }
+    });
+  }
+
+  void columns() const {
+    const Work columns = {.count = x_.width, .elements = x_.count, .cut = kBlockColumns};
+    parallel_ranges(threads_, columns, [&](Range range) {
+      for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockColumns) {
+        column_block(begin, std::min(kBlockColumns, range.end - begin));
+      }
+    });
+  }
+
+  void column_block(std::int64_t begin, std::int64_t size) const {
+    std::array<float, kBlockColumns> scales = {};
+    for (std::int64_t i = 0; i < size; ++i) {
+      scales[static_cast<std::size_t>(i)] = scale(begin + i);
+      inverse_[begin + i] = 1.0F / scales[static_cast<std::size_t>(i)];
+    }
+    for (std::int64_t row = 0; row < x_.count; ++row) {
+      const T* const x = x_[row] + begin;
+      Float8* const codes = codes_[row] + begin;
+      for (std::int64_t i = 0; i < size; ++i) {
+        codes[i] = to_float8<Float8>(as_float(x[i]) * scales[static_cast<std::size_t>(i)]);
+      }
+    }
+  }
+
+  int threads_;
+  bool power_of_two_;
+  Shape shape_;
+  RowsOf<const T> x_;
+  RowsOf<Float8> codes_;
+  const float* amax_;
+  float* inverse_;
+};
+
+template <class T>
+void run_quantize(const QuantizeFloat8Attrs& attrs, int threads, const Views& views) {
+  if (attrs.dtype == DType::kF8E4M3) {
+    Quantizer<T, Float8E4M3>(attrs, threads, views).run();
+  } else {
+    Quantizer<T, Float8E5M2>(attrs, threads, views).run();
+  }
+}
+
+// As run_gemm() does it: the pitch of C is its own, that of the codes theirs.
+Gemm gemm_of(const ScaledMatmulAttrs& attrs,
+             std::span<const View> operands,
+             std::span<const View> results) {
+  return tessera::gemm_of(product_of(attrs), operands[0], operands[1], results[0]);
+}
+
+Float8Factor factor_of(const View& codes, const View& inverse) {
+  return {.dtype = codes.dtype,
+          .codes = codes.data,
+          .inverse = flat<const float>(inverse).data(),
+          .is_one = inverse.num_dims == 0};
+}
+
+}  // namespace
+}  // namespace cpu
+
+void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views) {
+  if (views.in[0].dtype == DType::kBF16) {
+    cpu::run_amax<BFloat16>(attrs, context.threads(), views);
+  } else {
+    cpu::run_amax<float>(attrs, context.threads(), views);
+  }
+}
+
+void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& views) {
+  if (views.in[0].dtype == DType::kBF16) {
+    cpu::run_quantize<BFloat16>(attrs, context.threads(), views);
+  } else {
+    cpu::run_quantize<float>(attrs, context.threads(), views);
+  }
+}
+
+std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,
+                             cpu::Context& context,
+                             std::span<const View> operands,
+                             std::span<const View> results) {
+  return cpu::widened_gemm_workspace_bytes(context, cpu::gemm_of(attrs, operands, results));
+}
+
+void run(const ScaledMatmulAttrs& attrs, cpu::Context& context, const Views& views) {
+  cpu::run_float8_gemm(context,
+                       cpu::gemm_of(attrs, views.in, views.out),
+                       cpu::factor_of(views.in[0], views.in[2]),
+                       cpu::factor_of(views.in[1], views.in[3]),
+                       views.out[0].data,
+                       views.workspace);
+}
+
+}  // namespace tessera

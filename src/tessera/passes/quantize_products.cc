@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tessera/autodiff/differentiate.h"
+#include "tessera/base/error.h"
+#include "tessera/ir/adapters.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph_edit.h"
+#include "tessera/passes/pass.h"
+
+namespace tessera {
+namespace {
+
+// Codes of a value, and what they are to be multiplied by.
+struct Codes {
+  ValueId codes;
+  ValueId inverse;
+};
+
+// How a product reads a factor.
+struct Factor {
+  ValueId value;
+  std::int64_t dims = 1;  // that are summed over
+  bool leading = false;
+};
+
+class Quantizing {
+ public:
+  Quantizing(const Graph& graph, const Float8Options& options)
+      : graph_(graph), edit_(graph), options_(options) {
+    for (const Node& node : graph.nodes) {
+      num_layers_ = std::max(num_layers_, node.layer + 1);
+    }
+    for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+      if (is_adapter(graph[parameter].name)) {
+        of_adapters_.insert(parameter);
+        adapter_gradients_.insert(gradient_name(graph[parameter].name));
+      }
+    }
+    for (const Output& output : graph.outputs) {
+      if (adapter_gradients_.contains(output.name)) {
+        of_adapters_.insert(output.value);
+      }
+    }
+  }
+
+  Graph run() {
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      const auto* attrs = node.op->get_if<MatmulAttrs>();
+      if (attrs != nullptr && is_chosen(node)) {
+        quantize(NodeId::of(i), *attrs);
+      }
+    }
+    TESSERA_REQUIRE(
+        !codes_.empty(),
+        ErrorCode::kInvalidArgument,
+        "graph {} has no product for 8-bit floats: {} layers, of which the first {} and "
+        "the last {} stay as they are",
+        graph_.name,
+        num_layers_,
+        options_.skip_first,
+        options_.skip_last);
+    return edit_.apply();
+  }
+
+ private:
+  // Products of the chosen layers, but for those of adapters, whose inner dim is too short to gain.
+  bool is_chosen(const Node& node) const {
+    const auto is_of_adapter = [&](ValueId value) { return of_adapters_.contains(value); };
+    return node.layer >= options_.skip_first && node.layer < num_layers_ - options_.skip_last &&
+           node.layer >= 0 && std::ranges::none_of(node.operands, is_of_adapter) &&
+           std::ranges::none_of(node.results, is_of_adapter);
+  }
+
+  void quantize(NodeId id, const MatmulAttrs& attrs) {
+    const Node& node = graph_.nodes[id.at()];
+    const Codes a = codes_of(
+        id, {.value = node.operands[0], .dims = attrs.contract, .leading = attrs.transpose_a});
+    const Codes b = codes_of(
+        id, {.value = node.operands[1], .dims = attrs.contract, .leading = !attrs.transpose_b});
+    edit_.remove(id);
+    insert(id, make_op(scaled(attrs)), {a.codes, b.codes, a.inverse, b.inverse}, {node.results[0]});
+  }
+
+  // The codes of a factor, made where they are first read. Those of a parameter are made again for
+  // backward, as a parameter is gathered again.
+  Codes codes_of(NodeId reader, Factor factor) {
+    const TensorType& type = graph_[factor.value].type;
+    if (!options_.rowwise) {
+      factor.dims = static_cast<std::int64_t>(type.num_dims());
+      factor.leading = false;
+    }
+    const bool again = graph_[factor.value].kind == ValueKind::kParameter &&
+                       graph_.nodes[reader.at()].phase != Phase::kForward;
+    const auto [found, is_new] =
+        codes_.try_emplace({factor.value, factor.dims, factor.leading, again});
+    if (is_new) {
+      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh()};
+      const ValueId amax = edit_.fresh();
+      insert(reader,
+             make_op(AmaxAttrs{.dims = factor.dims, .leading = factor.leading}),
+             {factor.value},
+             {amax});
+      insert(reader,
+             make_op(QuantizeFloat8Attrs{.dims = factor.dims,
+                                         .leading = factor.leading,
+                                         .dtype = dtype_of(factor.value),
+                                         .power_of_two = options_.rowwise}),
+             {factor.value, amax},
+             {found->second.codes, found->second.inverse});
+    }
+    return found->second;
+  }
+
+  // What backward makes is a gradient.
+  DType dtype_of(ValueId value) const {
+    const NodeId producer = graph_[value].producer;
+    const bool is_gradient =
+        producer.valid() && graph_.nodes[producer.at()].phase != Phase::kForward;
+    return is_gradient ? options_.gradients : DType::kF8E4M3;
+  }
+
+  void insert(NodeId position,
+              OpRef op,
+              std::vector<ValueId> operands,
+              std::vector<ValueId> results) {
+    const Node& like = graph_.nodes[position.at()];
+    edit_.insert(position,
+                 {.op = std::move(op),
+                  .operands = std::move(operands),
+                  .results = std::move(results),
+                  .phase = like.phase,
+                  .layer = like.layer});
+  }
+
+  const Graph& graph_;
+  GraphEdit edit_;
+  const Float8Options& options_;
+  std::int32_t num_layers_ = 0;
+  std::set<ValueId> of_adapters_;            // adapters, and their gradients
+  std::set<std::string> adapter_gradients_;  // names of outputs
+  std::map<std::tuple<ValueId, std::int64_t, bool, bool>, Codes> codes_;
+};
+
+}  // namespace
+
+Graph quantize_products(const Graph& graph, const Float8Options& options) {
+  return Quantizing(graph, options).run();
+}
+
+}  // namespace tessera
