@@ -78,6 +78,24 @@ INSTANTIATE_TEST_SUITE_P(
                  {"--data.shuffle=3"},
                  2,
                  "--data.shuffle=3: data.shuffle: found integer 3, expected true or false"},
+        BadInput{"Float8Recipe",
+                 {"--float8.recipe=blockwise"},
+                 2,
+                 "--float8.recipe=blockwise: float8.recipe: found string \"blockwise\", expected "
+                 "\"off\" or "
+                 "\"tensorwise\" or \"rowwise\""},
+        BadInput{"Float8WithoutRecipe",
+                 {"--float8.gradients=f8e4m3"},
+                 2,
+                 "--float8.gradients=f8e4m3: float8.gradients: found a value, but float8.recipe = "
+                 "\"off\": expected tensorwise or rowwise, or none of [float8]"},
+        BadInput{
+            "Float8WithoutLayers",
+            {"--float8.recipe=rowwise", "--float8.skip_first=1", "--float8.skip_last=1"},
+            2,
+            "--float8.skip_first=1: float8.skip_first: found 1, which with float8.skip_last = 1 "
+            "leaves none of model.layers = 2 in 8-bit floats: expected fewer, or float8.recipe "
+            "= \"off\""},
         BadInput{"HeadsOfDim",
                  {"--model.heads=5"},
                  2,
