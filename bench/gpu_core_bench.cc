@@ -424,7 +424,8 @@ void run_benchmarks(const Options& options) {
                 ceilings.product_flop_per_s / 1e12,
                 ceilings.copy_bytes_per_s / 1e9);
   }
-  const auto backend = options.on_cpu ? make_cpu_backend(1) : make_device_backend(0);
+  const std::unique_ptr<Backend> backend =
+      options.on_cpu ? make_cpu_backend(1) : make_device_backend(0, 1);
   std::unique_ptr<PeerProcess> peer;
   if (!options.peer.empty()) {
     peer = std::make_unique<PeerProcess>(

@@ -17,7 +17,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -127,8 +126,7 @@ class Training {
         executor_(program_, backend),
         tokens_(test.tokens()) {
     const Clock::time_point start = Clock::now();
-    const auto threads = static_cast<int>(std::thread::hardware_concurrency());
-    initialize_state(executor_, parameter_inits(graph_), 1, threads);
+    initialize_state(executor_, parameter_inits(graph_), 1);
     init_seconds_ = seconds_since(start);
     std::uint32_t random = 12345;
     for (const Binding& input : program_.inputs) {
@@ -173,7 +171,8 @@ class Training {
 // What a process of ours does, from `start` of the process on.
 Json run_own(const Case& test, Clock::time_point start) {
   const std::int64_t free_before = test.small ? 0 : free_device_bytes();
-  const auto backend = test.small ? make_cpu_backend(1) : make_device_backend(0);
+  const std::unique_ptr<Backend> backend =
+      test.small ? make_cpu_backend(1) : make_device_backend(0, 1);
   Training training(test, *backend);
   training.step();
   Json result = {{"first_step_s", seconds_since(start)},

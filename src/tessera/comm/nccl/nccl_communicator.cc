@@ -23,6 +23,8 @@ ncclDataType_t type_of(DType dtype) {
     case DType::kF16:
     case DType::kI32:
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
       break;
   }
   fail(ErrorCode::kInternal, "a collective of {}: expected f32, bf16 or i64", name(dtype));
