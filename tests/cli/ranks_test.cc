@@ -270,8 +270,9 @@ TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
       train_rank(setup, world, last_step);
     });
   };
-  EXPECT_THAT(error_of(ErrorCode::kPeerFailure, run),
-              HasSubstr("a rank misses a collective that others wait in"));
+  EXPECT_THAT(
+      error_of(ErrorCode::kPeerFailure, run),
+      HasSubstr("collectives of the ranks do not match: found rank 1 on stream comm at segment "));
 }
 
 // An error of one rank is the run's: one message, the record of each rank, no checkpoint.
