@@ -30,7 +30,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 class CudaTraining : public testing::TestWithParam<Case> {
  protected:
-  static constexpr int kSteps = 10;
+  static constexpr int kSteps = 6;
 
   void SetUp() override {
     if (std::string reason; cuda::kernels_under_test(reason) == nullptr) {
@@ -54,16 +54,19 @@ TEST_P(CudaTraining, FollowsTheCpu) {
   cuda.initialize();
   cpu.initialize();
   EXPECT_EQ(cuda.state(), cpu.state());  // bitwise
-  float first = 0.0F;
-  float last = 0.0F;
-  for (int number = 1; number <= kSteps; ++number) {
+  const auto expect_alike = [&](int number) {
     const float expected = cpu.step(number);
     EXPECT_NEAR(cuda.step(number), expected, GetParam().tolerance) << "step " << number;
     EXPECT_NEAR(cuda.grad_norm() / cpu.grad_norm(), 1.0F, GetParam().tolerance)
         << "step " << number;
-    (number == 1 ? first : last) = expected;
+    return expected;
+  };
+  const float first = expect_alike(1);
+  for (int number = 2; number <= kSteps; ++number) {
+    expect_alike(number);
   }
-  EXPECT_LT(last, first - 0.1F);  // it learns, so that later steps depend on updates
+  // On the first step's tokens: what the updates did is far more than the tolerance.
+  EXPECT_GT(std::abs(expect_alike(1) - first), 0.05F);
 }
 
 TEST_P(CudaTraining, RepeatsBitForBit) {
