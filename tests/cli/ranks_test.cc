@@ -20,7 +20,9 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/units.h"
 #include "tessera/config/config.h"
+#include "tessera/mesh/traffic.h"
 #include "tessera/runtime/launcher.h"
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/resolve.h"
@@ -235,6 +237,38 @@ TEST_F(RanksTest, RefusesDegreesThatDoNotFit) {
               AllOf(HasSubstr("no level \"rack\""), HasSubstr("state.param")));
   EXPECT_THAT(error_of({"--parallel.ranks=2", "--train.microbatch=2", "--state.grad=1"}),
               HasSubstr("param degree 2 does not divide grad degree 1"));
+}
+
+// What `explain` says that a rank sends in a step is what every step counts, by level and class.
+TEST_F(RanksTest, ExplainKnowsWhatIsSent) {
+  for (const std::string state : {"topo", "zeropp"}) {
+    const std::vector<std::string> overrides = {"--parallel.ranks=8",
+                                                "--parallel.tensor=2",
+                                                "--train.microbatch=2",
+                                                "--train.steps=2",
+                                                "--schedule.decay_ratio=0",
+                                                "--schedule.warmup=1",
+                                                cluster(8),
+                                                "--state.preset=" + state,
+                                                "--state.wire_block=32"};
+    std::vector<std::string> command = {"explain", "run.toml"};
+    command.insert(command.end(), overrides.begin(), overrides.end());
+    const Outcome explained = tessera(command);
+    ASSERT_EQ(explained.code, 0) << explained.err;
+    ASSERT_EQ(train(state, overrides).code, 0);
+    for (const std::string& line : metrics(state)) {
+      const auto sent = nlohmann::json::parse(line).at("comm_bytes");
+      ASSERT_EQ(sent.size(), 3) << "pair, node, cluster";
+      for (const auto& [level, classes] : sent.items()) {
+        std::string row = format("\n  {:<12}", level);
+        for (const TrafficClass traffic_class : kTrafficClasses) {
+          const std::int64_t bytes = classes.at(std::string(name(traffic_class)));
+          row += format("  {} {:>16}", name(traffic_class), format_grouped(bytes));
+        }
+        EXPECT_THAT(explained.out, HasSubstr(row + "\n")) << state;
+      }
+    }
+  }
 }
 
 // Ranks whose programs differ, as different builds of the program might make them.

@@ -11,14 +11,16 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/stream_copy.h"
 
 namespace tessera {
 namespace {
 
-// Large enough that a disk works at full speed with a few of them in flight.
-constexpr std::size_t kChunkBytes = std::size_t{8} << 20U;
-// A disk is fastest with two writes under way.
-constexpr std::size_t kNumWriters = 2;
+// Large enough that a disk works at full speed with a few of them in flight; a large page each, of
+// which the first use can cost as much as writing it (5 ms where the system has to make one free).
+constexpr std::size_t kChunkBytes = std::size_t{2} << 20U;
+// A disk is fastest with two or three writes under way.
+constexpr std::size_t kNumWriters = 3;
 // Less is not worth a write of its own.
 constexpr std::size_t kMinInPlace = std::size_t{256} << 10U;
 constexpr std::size_t kLargePage = std::size_t{2} << 20U;
@@ -139,7 +141,7 @@ void DirectWriter::append(std::span<const std::byte> bytes) {
     }
     const auto to = slots_.at(*slot_).bytes().subspan(filled_);
     const std::size_t count = std::min(bytes.size(), kChunkBytes - filled_);
-    std::memcpy(to.data(), bytes.data(), count);
+    stream_copy(to.data(), bytes.first(count));
     filled_ += count;
     position_ += count;
     bytes = bytes.subspan(count);

@@ -47,7 +47,7 @@ class PageBuffer {
   std::size_t size_ = 0;
 };
 
-// Writes a new file from its begin to its end: two threads write what has come while the caller
+// Writes a new file from its begin to its end: threads write what has come while the caller
 // makes what follows. Errors, thrown by whichever call comes next: kDeviceError naming `path` and
 // the system's reason.
 class DirectWriter {
@@ -69,7 +69,7 @@ class DirectWriter {
   void finish();
 
  private:
-  static constexpr std::size_t kNumSlots = 4;
+  static constexpr std::size_t kNumSlots = 6;
 
   struct Write {
     std::size_t offset = 0;

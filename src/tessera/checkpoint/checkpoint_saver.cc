@@ -17,6 +17,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/stream_copy.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/tensor_size.h"
 
@@ -155,7 +156,7 @@ void run(std::span<const Copy> copies, int threads) {
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < copies.size(); i = next++) {
-      std::memcpy(copies[i].to, copies[i].from.data(), copies[i].from.size());
+      stream_copy(copies[i].to, copies[i].from);
     }
   };
   std::vector<std::jthread> others;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -14,14 +13,16 @@
 
 #include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
+#include "tessera/base/stream_copy.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::int64_t kAlignment = kDirectAlignment;
-constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20U;
-constexpr std::size_t kNumSlots = 6;    // chunks between the disk and those who take them
-constexpr std::size_t kNumReaders = 2;  // a disk is fastest with two reads under way
+constexpr std::int64_t kChunkBytes = std::int64_t{2} << 20U;  // a large page
+constexpr std::size_t kNumSlots = 5;  // chunks between the disk and who takes them
+constexpr std::size_t kNumReaders =
+    3;  // a disk is fastest with two reads under way, without a pause
 // A gap between segments that is read through, because another access would take longer.
 constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;
 // Many files that are read side by side have smaller chunks, so that what comes from one before it
@@ -180,8 +181,8 @@ Plan make_plan(std::span<const FileRead> files) {
   return plan;
 }
 
-// Readers fill slots with chunks; one thread copies them out, another makes checksums, both in
-// order. A slot is free for the chunk kNumSlots further on once both are done with it.
+// Readers fill slots with chunks; the caller makes their checksums and copies them out, in order. A
+// slot is free for the chunk kNumSlots further on once that is done.
 class Pass {
  public:
   Pass(std::span<const FileRead> files, Plan plan)
@@ -207,8 +208,7 @@ class Pass {
       for (std::size_t i = 0; i < kNumReaders; ++i) {
         threads.emplace_back([this] { guarded([this] { read(); }); });
       }
-      threads.emplace_back([this] { guarded([this] { make_digests(); }); });
-      guarded([this] { copy_out(); });
+      guarded([this] { use(); });
     }
     if (failure_) {
       std::rethrow_exception(failure_);
@@ -260,7 +260,7 @@ class Pass {
 
   void read() {
     for (std::size_t i = take(); i < plan_.chunks.size(); i = take()) {
-      if (!wait([&] { return i < std::min(copied_, digested_) + kNumSlots; })) {
+      if (!wait([&] { return i < used_ + kNumSlots; })) {
         return;
       }
       const Chunk& chunk = plan_.chunks[i];
@@ -277,43 +277,38 @@ class Pass {
     }
   }
 
-  void copy_out() {
+  // What a checksum has brought to the caches is copied from there.
+  void use() {
     auto piece = plan_.pieces.begin();
+    std::vector<std::unique_ptr<DigestBuilder>> digests(files_.size());
     for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
       if (!wait([&] { return filled_[i]; })) {
         return;
+      }
+      if (files_[plan_.chunks[i].file].digest) {
+        add_to_digest(i, digests[plan_.chunks[i].file]);
       }
       for (; piece != plan_.pieces.end() && piece->chunk == i; ++piece) {
         const std::byte* from = slot(i).data() + (piece->offset - plan_.chunks[i].begin);
         if (piece->taker != nullptr) {
           piece->taker->take({from, piece->size});
         } else {
-          std::memcpy(piece->out, from, piece->size);
+          stream_copy(piece->out, {from, piece->size});
         }
       }
-      note([&] { copied_ = i + 1; });
+      note([&] { used_ = i + 1; });
     }
   }
 
-  void make_digests() {
-    std::vector<std::unique_ptr<DigestBuilder>> digests(files_.size());
-    for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
-      const Chunk& chunk = plan_.chunks[i];
-      if (files_[chunk.file].digest) {
-        if (!wait([&] { return filled_[i]; })) {
-          return;
-        }
-        std::unique_ptr<DigestBuilder>& digest = digests[chunk.file];
-        if (chunk.begin == 0) {
-          digest = std::make_unique<DigestBuilder>();
-        }
-        digest->append(content(i));
-        if (chunk.end == files_[chunk.file].size_bytes) {
-          digests_[chunk.file] = digest->digest();
-          digest.reset();
-        }
-      }
-      note([&] { digested_ = i + 1; });
+  void add_to_digest(std::size_t i, std::unique_ptr<DigestBuilder>& digest) {
+    const Chunk& chunk = plan_.chunks[i];
+    if (chunk.begin == 0) {
+      digest = std::make_unique<DigestBuilder>();
+    }
+    digest->append(content(i));
+    if (chunk.end == files_[chunk.file].size_bytes) {
+      digests_[chunk.file] = digest->digest();
+      digest.reset();
     }
   }
 
@@ -326,8 +321,7 @@ class Pass {
   std::condition_variable changed_;
   std::size_t next_ = 0;
   std::vector<bool> filled_;
-  std::size_t copied_ = 0;
-  std::size_t digested_ = 0;
+  std::size_t used_ = 0;
   std::exception_ptr failure_;
   std::vector<std::optional<FileDigest>> digests_;
 };

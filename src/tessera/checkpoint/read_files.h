@@ -35,7 +35,8 @@ struct FileRead {
   bool digest = false;                 // of the whole file
 };
 
-// Reads all of it in one pass past the page cache: disk, copies and checksums work side by side.
+// Reads all of it in one pass past the page cache: the disk, and checksums and copies, work side by
+// side.
 // Returns the digest of each file where it is wanted. Without a digest, nothing is read of a file
 // but what the segments need.
 // Errors: kInvalidData naming the file and the system's reason, or that it is shorter than it

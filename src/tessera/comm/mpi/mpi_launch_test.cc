@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/file.h"
+#include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/comm/mpi/mpi_plugin.h"
@@ -140,7 +141,7 @@ TEST(MpiPlugin, RefusesAnotherLibrary) {
 TEST(MpiPlugin, RefusesAnotherVersion) {
   EXPECT_THAT(
       load_error(MpiLibrary::kMpich, {TESSERA_BINARY_DIR "/tests/libother_version_plugin.so"}),
-      AllOf(HasSubstr("is of Tessera 0.0.1 (interface 2)"),
+      AllOf(HasSubstr(format("is of Tessera 0.0.1 (interface {})", kMpiPluginAbi)),
             HasSubstr("install both from one build")));
 }
 
