@@ -244,7 +244,7 @@ TEST_F(RanksTest, ExplainKnowsWhatIsSent) {
   for (const std::string state : {"topo", "zeropp"}) {
     const std::vector<std::string> overrides = {"--parallel.ranks=8",
                                                 "--parallel.tensor=2",
-                                                "--train.microbatch=2",
+                                                "--train.microbatch=1",
                                                 "--train.steps=2",
                                                 "--schedule.decay_ratio=0",
                                                 "--schedule.warmup=1",
