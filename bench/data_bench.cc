@@ -214,7 +214,7 @@ int main(int argc, char** argv) {
     tessera::encode_alone(argv[2], argv[3]);
     return 0;
   }
-  std::size_t megabytes = 64;
+  std::size_t megabytes = 400;
   if (first.starts_with("--megabytes=")) {
     megabytes = std::strtoul(argv[1] + std::string_view("--megabytes=").size(), nullptr, 10);
   }

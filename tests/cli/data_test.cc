@@ -233,6 +233,8 @@ TEST_F(DataTest, InspectCountsAndShows) {
                     HasSubstr("\"<|begin_of_text|>Line 0 of the text")));
   const Outcome ids = tessera({"data", "inspect", "out", "--format=megatron", "--samples=1"});
   EXPECT_THAT(ids.out, AllOf(HasSubstr("out.bin: token 0, "), EndsWith("\n")));
+  std::filesystem::remove(path("out.idx"));
+  EXPECT_THAT(tessera({"data", "inspect", "out"}).err, HasSubstr("cannot open out.idx: "));
 }
 
 }  // namespace

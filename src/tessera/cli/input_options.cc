@@ -21,8 +21,10 @@ DataFormat format_by_name(std::filesystem::path path) {
     return DataFormat::kJsonl;
   }
   std::error_code error;
+  // Half a pair is one too: opening it names the file that is missing.
   const bool is_prefix = !std::filesystem::exists(path, error) &&
-                         std::filesystem::exists(path.string() + ".idx", error);
+                         (std::filesystem::exists(path.string() + ".idx", error) ||
+                          std::filesystem::exists(path.string() + ".bin", error));
   return extension == ".bin" || extension == ".idx" || is_prefix ? DataFormat::kMegatron
                                                                  : DataFormat::kText;
 }
