@@ -333,13 +333,9 @@ void run_weights(const fs::path& directory, std::size_t mib) {
     if (dtype != DType::kF32) {
       print("load as f32", median(widened), median(raw_read), total, "target 0.85");
     }
-    // The disk reads and writes in either case; one that does both at once is not faster. What is
-    // imported has the master's format.
+    // The disk reads and writes in either case; one that does both at once is not faster.
     const double both = median(raw_read) + median(raw_write);
-    const double imported = median(raw_read) + median(raw_write) *
-                                                   static_cast<double>(size_bytes(DType::kF32)) /
-                                                   static_cast<double>(size_bytes(dtype));
-    print("import", median(import_seconds), imported, total, "(peer reads, then writes)");
+    print("import", median(import_seconds), both, total, "(peer reads, then writes)");
     print("export", median(export_seconds), both, total, "target 0.85 (peer reads, then writes)");
   }
 }

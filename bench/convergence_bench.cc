@@ -84,7 +84,7 @@ void run_benchmark(std::span<char*> arguments) {
       {"int8 weights, int4 gradients",
        "preset = \"fsdp\"\nwire_param = \"int8\"\nwire_grad = \"int4\""},
       {"the same, state like topo's",
-       "param = 1\ngrad = 1\noptimizer = \"local\"\nwire_param = \"int8\"\nwire_grad = "
+       "param = 1\ngrad = 1\noptimizer = \"local\"\nwire_update = \"int8\"\nwire_grad = "
        "\"int4\""},
       {"float8, tensorwise", "preset = \"fsdp\"", "tensorwise", 1.005},
       {"float8, rowwise", "preset = \"fsdp\"", "rowwise", 1.005}};

@@ -127,6 +127,25 @@ TEST_F(CommandsTest, TokenizerOfItsOwnTrainsTheSameRun) {
   expect_same_training("b", "a");
 }
 
+// What a tokenizer learns from is the text, however the file holds it.
+TEST_F(CommandsTest, TokenizersAreTrainedOnTheTextsOfFiles) {
+  const auto trained_on = [&](const std::string& file) {
+    const Outcome trained =
+        tessera({"tokenizer", "train", file, "--vocab=300", "--output=" + file + ".json"});
+    EXPECT_EQ(trained.code, 0) << trained.err;
+    return read_file(path(file + ".json"));
+  };
+  const std::string expected = trained_on("corpus.txt");
+  write_file_atomic(path("lines.jsonl"), nlohmann::json{{"text", corpus_text()}}.dump() + "\n");
+  EXPECT_EQ(trained_on("lines.jsonl"), expected);
+  ASSERT_EQ(shell("gzip --keep lines.jsonl corpus.txt").code, 0);
+  EXPECT_EQ(trained_on("lines.jsonl.gz"), expected);
+  EXPECT_EQ(trained_on("corpus.txt.gz"), expected);
+  const Outcome tokens = tessera({"tokenizer", "train", "data.bin", "--vocab=300", "--force"});
+  EXPECT_EQ(tokens.code, 3);
+  EXPECT_THAT(tokens.err, HasSubstr("data.bin is no text: expected text or JSONL"));
+}
+
 TEST_F(CommandsTest, ExplainKnowsTheMemoryBeforeTheRun) {
   for (const char* recompute : {"none", "full"}) {
     const std::string option = format("--memory.recompute={}", recompute);

@@ -242,12 +242,16 @@ RankRun alone(RankRun run) {
   return run;
 }
 
-// ddp, the Frontier scheme's shape (parameters and gradients cut inside a level), and fsdp.
+// ddp, the Frontier scheme by name where the mesh has its levels, its shape (parameters and
+// gradients cut inside a level), and fsdp.
 std::vector<Placement> some_placements(const Mesh& mesh) {
   const std::vector<std::int64_t> degrees = data_degrees(mesh);
   const std::int64_t inner = degrees[degrees.size() > 1 ? 1 : 0];
   const std::int64_t all = degrees.back();
   std::vector<Placement> some = {{}};
+  if (std::ranges::find(mesh.levels, "node") != mesh.levels.end()) {
+    some.push_back(preset("topo", mesh).placement);
+  }
   if (inner < all) {
     some.push_back({.param = inner, .secondary = inner, .grad = inner, .optimizer = all});
   }
@@ -267,7 +271,9 @@ INSTANTIATE_TEST_SUITE_P(Degrees,
                                          TensorCase{1, 4, true},
                                          TensorCase{2, 2, false},
                                          TensorCase{2, 2, true},
+                                         TensorCase{4, 2, false},
                                          TensorCase{4, 2, true},
+                                         TensorCase{2, 4, false},
                                          TensorCase{2, 4, true}),
                          case_name);
 

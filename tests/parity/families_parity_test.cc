@@ -462,6 +462,24 @@ TEST_P(HuggingFaceDirectory, TakesWhatPublishedFilesHaveBesides) {
   import_weights({.source = source_, .checkpoint = directory_.path() / "a"});
   export_weights({.checkpoint = directory_.path() / "a", .output = directory_.path() / "out"});
   EXPECT_EQ(tensors_of(directory_.path() / "out"), expected);
+  // As bits: the same bytes under a dtype that no weight has.
+  std::string bytes = read_file(source_ / "model.safetensors");
+  const std::size_t mask_at = bytes.find("{\"dtype\":\"F32\",\"shape\":[1,1,2,2]");
+  ASSERT_NE(mask_at, std::string::npos);
+  bytes[bytes.find('F', mask_at)] = 'U';
+  write_file_atomic(source_ / "model.safetensors", bytes);
+  import_weights({.source = source_, .checkpoint = directory_.path() / "b"});
+}
+
+// A number alone makes no list.
+TEST_P(HuggingFaceDirectory, RefusesMoreLayersThanAnyModelHas) {
+  const fs::path path = source_ / "config.json";
+  const std::string key = GetParam() == "gpt2" ? "\"n_layer\"" : "\"num_hidden_layers\"";
+  std::string text = read_file(path);
+  const std::size_t value = text.find(':', text.find(key)) + 1;
+  text.replace(value, text.find_first_of(",\n", value) - value, " 2000000000");
+  write_file_atomic(path, text);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("2000000000"), HasSubstr("from 1 to 10000")));
 }
 
 }  // namespace

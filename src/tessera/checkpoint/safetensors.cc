@@ -41,9 +41,22 @@ constexpr std::array<std::pair<DType, std::string_view>, 7> kDTypeNames = {{{DTy
                                                                             {DType::kI32, "I32"},
                                                                             {DType::kU8, "U8"}}};
 
+// What else the format knows, and the bytes of an element.
+constexpr std::array<std::pair<std::string_view, DType>, 9> kOtherDTypes = {
+    {{"BOOL", DType::kU8},
+     {"I8", DType::kU8},
+     {"F8_E4M3", DType::kU8},
+     {"F8_E5M2", DType::kU8},
+     {"I16", DType::kF16},
+     {"U16", DType::kF16},
+     {"U32", DType::kI32},
+     {"U64", DType::kI64},
+     {"C64", DType::kI64}}};
+
 // A tensor whose bytes are still only promised.
 struct Entry {
   SafetensorsTensor tensor;
+  std::string_view other_dtype;  // empty where `tensor` has its own
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
@@ -132,22 +145,28 @@ std::map<std::string, std::string> parse_metadata(const Json& metadata, const st
   return strings;
 }
 
-DType parse_dtype_name(const Json& entry, const std::string& where) {
-  const auto found = entry.find("dtype");
-  TESSERA_REQUIRE(found != entry.end() && found->is_string(),
+// The dtype of `tensor`; of one that is none of ours, which is then named, one as large.
+void parse_dtype_name(const Json& json, const std::string& where, Entry& entry) {
+  const auto found = json.find("dtype");
+  TESSERA_REQUIRE(found != json.end() && found->is_string(),
                   ErrorCode::kInvalidData,
                   "{}: expected a string 'dtype'",
                   where);
   const auto& text = found->get_ref<const std::string&>();
   for (const auto& [dtype, name] : kDTypeNames) {
     if (name == text) {
-      return dtype;
+      entry.tensor.dtype = dtype;
+      return;
     }
   }
-  fail(ErrorCode::kInvalidData,
-       "{}: dtype '{}': expected F64, F32, BF16, F16, I64, I32 or U8",
-       where,
-       text);
+  for (const auto& [name, as_large] : kOtherDTypes) {
+    if (name == text) {
+      entry.tensor.dtype = as_large;
+      entry.other_dtype = name;
+      return;
+    }
+  }
+  fail(ErrorCode::kInvalidData, "{}: dtype '{}' is none of the format's", where, text);
 }
 
 // An array of integers in [0, 2^63).
@@ -187,12 +206,11 @@ Entry parse_entry(const std::string& name, const Json& json, const std::string& 
                   ErrorCode::kInvalidData,
                   "{}: expected data_offsets of [begin, end] with begin <= end",
                   where);
-  Entry entry{.tensor = {.name = name,
-                         .dtype = parse_dtype_name(json, where),
-                         .shape = parse_integers(json, "shape", where),
-                         .data = {}},
+  Entry entry{.tensor = {.name = name, .shape = parse_integers(json, "shape", where), .data = {}},
+              .other_dtype = {},
               .begin = static_cast<std::uint64_t>(offsets[0]),
               .end = static_cast<std::uint64_t>(offsets[1])};
+  parse_dtype_name(json, where, entry);
   const std::optional<std::int64_t> expected =
       tensor_size_bytes(entry.tensor.dtype, entry.tensor.shape);
   TESSERA_REQUIRE(expected,
@@ -200,14 +218,15 @@ Entry parse_entry(const std::string& name, const Json& json, const std::string& 
                   "{}: shape {} has more than 2^63 bytes",
                   where,
                   format_shape(entry.tensor.shape));
-  TESSERA_REQUIRE(entry.end - entry.begin == static_cast<std::uint64_t>(*expected),
-                  ErrorCode::kInvalidData,
-                  "{}: data_offsets span {} bytes, expected {} for {} {}",
-                  where,
-                  entry.end - entry.begin,
-                  *expected,
-                  safetensors_name(entry.tensor.dtype),
-                  format_shape(entry.tensor.shape));
+  TESSERA_REQUIRE(
+      entry.end - entry.begin == static_cast<std::uint64_t>(*expected),
+      ErrorCode::kInvalidData,
+      "{}: data_offsets span {} bytes, expected {} for {} {}",
+      where,
+      entry.end - entry.begin,
+      *expected,
+      entry.other_dtype.empty() ? safetensors_name(entry.tensor.dtype) : entry.other_dtype,
+      format_shape(entry.tensor.shape));
   return entry;
 }
 
@@ -273,6 +292,12 @@ SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& p
   }
   place_entries(entries, file_.bytes().subspan(kLengthBytes + header.size()), path.string());
   for (Entry& entry : entries) {
+    if (!entry.other_dtype.empty()) {
+      others_.push_back({.name = entry.tensor.name,
+                         .dtype = std::string(entry.other_dtype),
+                         .shape = entry.tensor.shape});
+      continue;
+    }
     index_.emplace(entry.tensor.name, tensors_.size());
     tensors_.push_back(std::move(entry.tensor));
   }
@@ -281,6 +306,11 @@ SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& p
 const SafetensorsTensor* SafetensorsFile::find(std::string_view name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+bool SafetensorsFile::has(std::string_view name) const {
+  return find(name) != nullptr ||
+         std::ranges::find(others_, name, &OtherTensor::name) != others_.end();
 }
 
 }  // namespace tessera

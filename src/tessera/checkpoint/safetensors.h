@@ -38,6 +38,13 @@ struct SafetensorsTensor {
 // The name of a dtype in the file format: "F32", "BF16", ...
 std::string_view safetensors_name(DType dtype);
 
+// A tensor of a dtype that no op has: BOOL, I8, I16, U16, U32, U64, F8_E4M3, F8_E5M2 or C64.
+struct OtherTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+};
+
 // A safetensors file, mapped: tensors are views into the file and live as long as this object.
 // Source: https://huggingface.co/docs/safetensors, "Format".
 class SafetensorsFile {
@@ -52,8 +59,14 @@ class SafetensorsFile {
   // In the order of their data.
   std::span<const SafetensorsTensor> tensors() const { return tensors_; }
 
-  // Null where the file has no such tensor.
+  // Those that are in none of tensors(), likewise.
+  std::span<const OtherTensor> others() const { return others_; }
+
+  // Null where tensors() has no such tensor.
   const SafetensorsTensor* find(std::string_view name) const;
+
+  // Whether the file has such a tensor, of any dtype.
+  bool has(std::string_view name) const;
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
@@ -63,6 +76,7 @@ class SafetensorsFile {
  private:
   MappedFile file_;
   std::vector<SafetensorsTensor> tensors_;
+  std::vector<OtherTensor> others_;
   std::map<std::string, std::size_t, std::less<>> index_;
   std::map<std::string, std::string> metadata_;
 };

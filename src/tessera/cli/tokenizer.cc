@@ -24,6 +24,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
+#include "tessera/cli/input_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/train_tokenizer.h"
 
@@ -31,7 +32,7 @@ namespace tessera {
 namespace {
 
 struct TrainOptions {
-  std::vector<std::filesystem::path> files;
+  InputOptions input;
   std::int64_t vocab = 0;
   std::filesystem::path output = "tokenizer.json";
   bool force = false;
@@ -44,8 +45,20 @@ void train(const TrainOptions& options) {
                   "{} exists: choose another --output, or replace it with --force",
                   options.output.string());
   const auto start = std::chrono::steady_clock::now();
-  const Tokenizer tokenizer =
-      train_tokenizer(options.files, options.vocab, options.output, "--vocab");
+  const DataFormat chosen = chosen_format(options.input);
+  TESSERA_REQUIRE(chosen == DataFormat::kText || chosen == DataFormat::kJsonl,
+                  ErrorCode::kInvalidData,
+                  "{} is no text: expected text or JSONL to train a tokenizer on",
+                  options.input.files.front().string());
+  std::string text;
+  for (const std::filesystem::path& file : options.input.files) {
+    add_training_text(file, text_options(options.input), text);
+  }
+  TESSERA_REQUIRE(!text.empty(),
+                  ErrorCode::kInvalidData,
+                  "{} is empty: nothing to train on",
+                  options.input.files.front().string());
+  const Tokenizer tokenizer = train_tokenizer(text, options.vocab, options.output, "--vocab");
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const std::string line = format("{}: {} entries, trained in {}\n",
                                   options.output.string(),
@@ -184,7 +197,9 @@ void add_train(CLI::App& tokenizer) {
       *tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
   // Shared with the callback, which lives as long as the command; so are the options below.
   auto options = std::make_shared<TrainOptions>();
-  command.add_option("FILE", options->files, "Text files")->required();
+  command.add_option("FILE", options->input.files, "Text or JSONL, plain or compressed")
+      ->required();
+  add_input_options(command, options->input, {"text", "jsonl"});
   command.add_option("--vocab", options->vocab, "Entries, the 256 bytes and 2 marks included")
       ->required()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()}));

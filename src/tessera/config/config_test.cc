@@ -504,6 +504,7 @@ RunConfig unusual_config() {
              .optimizer = "cluster",
              .wire_param = "int8",
              .wire_grad = "int4",
+             .wire_update = "bf16",
              .wire_block = 64};
   c.comm = {.deadline_seconds = 2.5, .overlap = false, .overlap_layers = 2};
   c.cluster = {.file = "c.toml"};

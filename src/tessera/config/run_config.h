@@ -129,6 +129,7 @@ struct StateSection {
   std::optional<std::string> optimizer;
   std::optional<std::string> wire_param;
   std::optional<std::string> wire_grad;
+  std::optional<std::string> wire_update;
   std::int64_t wire_block = 256;  // elements that share a scale
   bool operator==(const StateSection&) const = default;
 };

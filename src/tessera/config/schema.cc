@@ -8,6 +8,7 @@
 #include "tessera/base/units.h"
 #include "tessera/config/codec.h"
 #include "tessera/models/family.h"
+#include "tessera/models/hugging_face.h"
 
 namespace tessera {
 namespace {
@@ -218,7 +219,10 @@ ConfigSection model() {
            "starts from, and whose sizes hold where no flavor and no dims are given. A checkpoint "
            "of the run comes before it."),
        row("dim", &S::dim, codec::size(), "Width of the residual stream. Left out: the flavor's."),
-       row("layers", &S::layers, codec::size(), "Transformer blocks. Left out: the flavor's."),
+       row("layers",
+           &S::layers,
+           codec::between(1, kMaxLayers),
+           "Transformer blocks. Left out: the flavor's."),
        row("heads",
            &S::heads,
            codec::size(),
@@ -567,6 +571,12 @@ ConfigSection state() {
            &S::wire_grad,
            codec::text(),
            "The same for reduced gradients: int4 for zeropp and topo."),
+       row("wire_update",
+           &S::wire_update,
+           codec::text(),
+           "The same for updated parameters on their way from master weights that are cut more "
+           "than "
+           "they are. Left out: full."),
        row("wire_block",
            &S::wire_block,
            codec::between(2, 256),

@@ -152,13 +152,18 @@ void HuggingFaceConfig::require(bool known, std::string_view key, std::string_vi
 std::int64_t HuggingFaceConfig::size(std::string_view key,
                                      std::optional<std::int64_t> fallback) const {
   constexpr std::int64_t kMax = std::int64_t{1} << 31U;  // the product of two fits in 64 bits
+  return fallback && find(key) == nullptr ? *fallback : whole(key, kMax);
+}
+
+std::int64_t HuggingFaceConfig::layers(std::string_view key) const {
+  return whole(key, kMaxLayers);
+}
+
+std::int64_t HuggingFaceConfig::whole(std::string_view key, std::int64_t max) const {
   const Field* field = find(key);
-  if (field == nullptr && fallback) {
-    return *fallback;
-  }
   const auto* value = field == nullptr ? nullptr : std::get_if<std::int64_t>(field);
-  if (value == nullptr || *value < 1 || *value > kMax) {
-    refuse(key, format("a whole number from 1 to {}", kMax));
+  if (value == nullptr || *value < 1 || *value > max) {
+    refuse(key, format("a whole number from 1 to {}", max));
   }
   return *value;
 }

@@ -35,6 +35,9 @@ struct HuggingFaceWeight {
   std::int64_t part_rows() const { return rows() / static_cast<std::int64_t>(parts.size()); }
 };
 
+// What a number in a file may make this program list: far more than any model has.
+inline constexpr std::int64_t kMaxLayers = 10'000;
+
 // A row of a weight's part.
 struct PartRow {
   std::size_t part = 0;
@@ -91,6 +94,7 @@ class HuggingFaceConfig {
   // Without a fallback the key must be there.
   std::int64_t size(std::string_view key,
                     std::optional<std::int64_t> fallback = std::nullopt) const;  // positive
+  std::int64_t layers(std::string_view key) const;                               // 1 to kMaxLayers
   double real(std::string_view key, std::optional<double> fallback = std::nullopt) const;
   bool flag(std::string_view key, bool fallback) const;
   std::string text(std::string_view key, std::string_view fallback) const;
@@ -103,6 +107,8 @@ class HuggingFaceConfig {
 
  private:
   using Field = std::variant<bool, std::int64_t, double, std::string>;
+
+  std::int64_t whole(std::string_view key, std::int64_t max) const;
 
   const Field* find(std::string_view key) const;
   std::string found(std::string_view key) const;

@@ -73,9 +73,13 @@ void require_no_problems(const std::vector<std::string>& problems, const std::st
   if (problems.empty()) {
     return;
   }
+  constexpr std::size_t kMost = 100;  // of which any says what is wrong
   std::string text;
-  for (const std::string& problem : problems) {
+  for (const std::string& problem : std::span(problems).first(std::min(problems.size(), kMost))) {
     text += "\n  " + problem;
+  }
+  if (problems.size() > kMost) {
+    text += format("\n  and {} more", problems.size() - kMost);
   }
   fail(ErrorCode::kInvalidData, "{}:{}", what, text);
 }
@@ -296,7 +300,7 @@ void HuggingFaceWeights::open(const fs::path& directory) {
     }
     files_.push_back({.path = path, .content = SafetensorsFile(path)});
     for (const std::string& tensor : tensors) {
-      if (files_.back().content.find(tensor) == nullptr) {
+      if (!files_.back().content.has(tensor)) {
         problems.push_back(format("{} has no tensor '{}'", path.string(), tensor));
       }
     }
@@ -359,6 +363,18 @@ void HuggingFaceWeights::place(const fs::path& directory, const ModelSection& se
                                 files_[at.file].path.string(),
                                 at.tensor->name,
                                 tessera::describe(at.tensor->dtype, at.tensor->shape)));
+    }
+  }
+  // Masks are passed over. What is missing because of its dtype is told of twice.
+  for (const File& file : files_) {
+    for (const OtherTensor& tensor : file.content.others()) {
+      if (!family.is_extra(section, tensor.name)) {
+        problems.push_back(format("{}: tensor '{}': found {} {}, expected F32, BF16 or F16",
+                                  file.path.string(),
+                                  tensor.name,
+                                  tensor.dtype,
+                                  format_shape(tensor.shape)));
+      }
     }
   }
   require_no_problems(

@@ -57,15 +57,7 @@ std::shared_ptr<const Corpus> open_source(const RunConfig& config,
       tokenizer);
 }
 
-// For an encoder that keeps the texts, whose tokens nobody wants.
-class NoSink : public DocumentSink {
- public:
-  void append(std::span<const std::int32_t> /*tokens*/) override {}
-
-  void end_document() override {}
-};
-
-// What a tokenizer is trained on: plain files as they are, the texts of others, a line each.
+// What a tokenizer is trained on.
 std::string training_text(const RunConfig& config) {
   std::string all;
   for (const DataSource& source : data_sources(config.data)) {
@@ -77,25 +69,7 @@ std::string training_text(const RunConfig& config) {
                     source.format == DataFormat::kChat ? "conversations" : "tokens",
                     source.files.front());
     for (const std::filesystem::path& file : paths_of(source.files)) {
-      // A line feed ends a pre-token, so no pair spans two texts.
-      const auto add = [&](std::string_view text) {
-        all += all.empty() ? "" : "\n";
-        all += text;
-      };
-      if (source.format == DataFormat::kText && compression_of(file) == Compression::kNone) {
-        add(read_file(file));
-        continue;
-      }
-      TextOptions options = text_options(config, source);
-      options.threads = 1;  // in order
-      NoSink sink;
-      encode_files({&file, 1},
-                   {.encode = [&](std::string_view text, const TokenSink& /*sink*/) { add(text); },
-                    .bos = std::nullopt,
-                    .eos = std::nullopt},
-                   options,
-                   {},
-                   sink);
+      add_training_text(file, text_options(config, source), all);
     }
   }
   TESSERA_REQUIRE(!all.empty(),
@@ -149,10 +123,10 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
                   "one on the data",
                   config.tokenizer.path);
   if (!exists) {
-    train_tokenizer_on(training_text(config),
-                       config.tokenizer.train_vocab,
-                       config.tokenizer.path,
-                       "tokenizer.train_vocab");
+    train_tokenizer(training_text(config),
+                    config.tokenizer.train_vocab,
+                    config.tokenizer.path,
+                    "tokenizer.train_vocab");
   }
   Tokenizer tokenizer = load_tokenizer(config.tokenizer.path, vocab);
   if (tokenizer.vocab_size() < vocab) {

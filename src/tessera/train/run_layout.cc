@@ -53,6 +53,7 @@ class StatePlan {
     replace_wire("state.wire_param", state.wire_param, plan.wires.param);
     replace_wire("state.wire_param", state.wire_param, plan.wires.secondary);
     replace_wire("state.wire_grad", state.wire_grad, plan.wires.grad);
+    replace_wire("state.wire_update", state.wire_update, plan.wires.update);
     return plan;
   }
 

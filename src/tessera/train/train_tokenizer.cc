@@ -1,29 +1,29 @@
 #include "tessera/train/train_tokenizer.h"
 
+#include <cstdint>
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/data/byte_stream.h"
+#include "tessera/data/encode_files.h"
 #include "tessera/tokenizer/train_bpe.h"
 
 namespace tessera {
 namespace {
 
-std::string join_files(std::span<const std::filesystem::path> files) {
-  std::string text;
-  for (const std::filesystem::path& file : files) {
-    // A line feed ends a pre-token, so no pair spans two files.
-    text += text.empty() ? "" : "\n";
-    text += read_file(file);
-  }
-  TESSERA_REQUIRE(!text.empty(),
-                  ErrorCode::kInvalidData,
-                  "{} is empty: nothing to train on",
-                  files[0].string());
-  return text;
-}
+// For an encoder that keeps the texts, whose tokens nobody wants.
+class NoSink : public DocumentSink {
+ public:
+  void append(std::span<const std::int32_t> /*tokens*/) override {}
+
+  void end_document() override {}
+};
 
 void make_parent_directory(const std::filesystem::path& path) {
   std::error_code error;
@@ -39,18 +39,34 @@ void make_parent_directory(const std::filesystem::path& path) {
 
 }  // namespace
 
-Tokenizer train_tokenizer(std::span<const std::filesystem::path> files,
+void add_training_text(const std::filesystem::path& file,
+                       const TextOptions& options,
+                       std::string& all) {
+  // A line feed ends a pre-token, so no pair spans two texts.
+  const auto add = [&](std::string_view text) {
+    all += all.empty() ? "" : "\n";
+    all += text;
+  };
+  if (options.format == TextFormat::kText && compression_of(file) == Compression::kNone) {
+    add(read_file(file));
+    return;
+  }
+  TextOptions in_order = options;
+  in_order.threads = 1;
+  NoSink sink;
+  encode_files({&file, 1},
+               {.encode = [&](std::string_view text, const TokenSink& /*sink*/) { add(text); },
+                .bos = std::nullopt,
+                .eos = std::nullopt},
+               in_order,
+               {},
+               sink);
+}
+
+Tokenizer train_tokenizer(const std::string& text,
                           std::int64_t vocab,
                           const std::filesystem::path& output,
                           std::string_view vocab_setting) {
-  TESSERA_REQUIRE(!files.empty(), ErrorCode::kInvalidArgument, "no files to train a tokenizer on");
-  return train_tokenizer_on(join_files(files), vocab, output, vocab_setting);
-}
-
-Tokenizer train_tokenizer_on(const std::string& text,
-                             std::int64_t vocab,
-                             const std::filesystem::path& output,
-                             std::string_view vocab_setting) {
   TESSERA_REQUIRE(vocab > 0 && vocab <= std::numeric_limits<std::int32_t>::max(),
                   ErrorCode::kInvalidConfig,
                   "{} is {}, expected 1 to 2147483647",

@@ -2,28 +2,27 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <string_view>
 
+#include "tessera/data/encode_files.h"
 #include "tessera/tokenizer/tokenizer.h"
 
 namespace tessera {
 
-// Trains a byte-level BPE tokenizer of `vocab` entries on text files and saves it to `output`,
-// whose directory is made if need be. No token crosses from one file into the next. Errors (which
-// call `vocab` by the name of the option or key that sets it, `vocab_setting`):
-// kInvalidData naming a file that cannot be read, kInvalidConfig as train_bpe(), kDeviceError when
-// `output` cannot be written.
-Tokenizer train_tokenizer(std::span<const std::filesystem::path> files,
+// Adds what a tokenizer is trained on to `all`: of a plain text file its bytes, of a compressed or
+// JSONL file its texts, a line each. Errors: as encode_files().
+void add_training_text(const std::filesystem::path& file,
+                       const TextOptions& options,
+                       std::string& all);
+
+// Trains a byte-level BPE tokenizer of `vocab` entries on a text and saves it to `output`, whose
+// directory is made if need be. Errors (which call `vocab` by the name of the option or key that
+// sets it, `vocab_setting`): kInvalidConfig as train_bpe(), kDeviceError when `output` cannot be
+// written.
+Tokenizer train_tokenizer(const std::string& text,
                           std::int64_t vocab,
                           const std::filesystem::path& output,
                           std::string_view vocab_setting);
-
-// The same on one text. Errors: kInvalidConfig and kDeviceError as above.
-Tokenizer train_tokenizer_on(const std::string& text,
-                             std::int64_t vocab,
-                             const std::filesystem::path& output,
-                             std::string_view vocab_setting);
 
 }  // namespace tessera

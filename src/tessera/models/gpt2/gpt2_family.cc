@@ -194,7 +194,7 @@ ModelSection gpt2_from_hugging_face(const HuggingFaceConfig& config) {
   const std::int64_t dim = config.size("n_embd");
   const std::int64_t vocab = config.size("vocab_size");
   const Gpt2Config result{.dim = dim,
-                          .layers = config.size("n_layer"),
+                          .layers = config.layers("n_layer"),
                           .heads = config.size("n_head"),
                           .ffn = config.size("n_inner", 4 * dim),
                           .vocab = vocab,

@@ -77,7 +77,7 @@ std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFact
 
 LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
   LlamaConfig result{.dim = config.size("hidden_size"),
-                     .layers = config.size("num_hidden_layers"),
+                     .layers = config.layers("num_hidden_layers"),
                      .heads = config.size("num_attention_heads"),
                      .ffn = config.size("intermediate_size"),
                      .vocab = config.size("vocab_size"),

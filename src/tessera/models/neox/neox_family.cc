@@ -191,7 +191,7 @@ std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts
 ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
   const std::int64_t vocab = config.size("vocab_size");
   const NeoxConfig result{.dim = config.size("hidden_size"),
-                          .layers = config.size("num_hidden_layers"),
+                          .layers = config.layers("num_hidden_layers"),
                           .heads = config.size("num_attention_heads"),
                           .ffn = config.size("intermediate_size"),
                           .vocab = vocab,
