@@ -271,6 +271,20 @@ TEST_F(RanksTest, ExplainKnowsWhatIsSent) {
   }
 }
 
+TEST_F(RanksTest, TheWireOfUpdatesIsAKey) {
+  const auto explained = [&](const std::string& wire) {
+    return tessera({"explain",
+                    "run.toml",
+                    "--parallel.ranks=4",
+                    "--train.microbatch=1",
+                    "--state.preset=zero1",
+                    "--state.wire_update=" + wire})
+        .out;
+  };
+  EXPECT_THAT(explained("full"), HasSubstr("gather_slices"));
+  EXPECT_NE(explained("full"), explained("int8"));
+}
+
 // Ranks whose programs differ, as different builds of the program might make them.
 TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
   const auto resolved = [&](const std::string& override) {

@@ -20,9 +20,10 @@ namespace {
 
 constexpr std::int64_t kAlignment = kDirectAlignment;
 constexpr std::int64_t kChunkBytes = std::int64_t{2} << 20U;  // a large page
-constexpr std::size_t kNumSlots = 5;  // chunks between the disk and who takes them
-constexpr std::size_t kNumReaders =
-    3;  // a disk is fastest with two reads under way, without a pause
+// Chunks between the disk and who takes them.
+constexpr std::size_t kNumSlots = 5;
+// A disk is fastest with two reads under way, without a pause.
+constexpr std::size_t kNumReaders = 3;
 // A gap between segments that is read through, because another access would take longer.
 constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;
 // Many files that are read side by side have smaller chunks, so that what comes from one before it

@@ -41,12 +41,13 @@ constexpr std::array<std::pair<DType, std::string_view>, 7> kDTypeNames = {{{DTy
                                                                             {DType::kI32, "I32"},
                                                                             {DType::kU8, "U8"}}};
 
-// What else the format knows, and the bytes of an element.
-constexpr std::array<std::pair<std::string_view, DType>, 9> kOtherDTypes = {
+// What else the format knows in whole bytes, and a dtype as large.
+constexpr std::array<std::pair<std::string_view, DType>, 10> kOtherDTypes = {
     {{"BOOL", DType::kU8},
      {"I8", DType::kU8},
      {"F8_E4M3", DType::kU8},
      {"F8_E5M2", DType::kU8},
+     {"F8_E8M0", DType::kU8},
      {"I16", DType::kF16},
      {"U16", DType::kF16},
      {"U32", DType::kI32},
@@ -166,7 +167,7 @@ void parse_dtype_name(const Json& json, const std::string& where, Entry& entry) 
       return;
     }
   }
-  fail(ErrorCode::kInvalidData, "{}: dtype '{}' is none of the format's", where, text);
+  fail(ErrorCode::kInvalidData, "{}: dtype '{}' is not known", where, text);
 }
 
 // An array of integers in [0, 2^63).

@@ -38,7 +38,7 @@ struct SafetensorsTensor {
 // The name of a dtype in the file format: "F32", "BF16", ...
 std::string_view safetensors_name(DType dtype);
 
-// A tensor of a dtype that no op has: BOOL, I8, I16, U16, U32, U64, F8_E4M3, F8_E5M2 or C64.
+// A tensor of a dtype that no op has: BOOL, I8, I16, U16, U32, U64, C64 or one of the 8-bit floats.
 struct OtherTensor {
   std::string name;
   std::string dtype;
@@ -88,7 +88,7 @@ void verify(std::span<const SafetensorsTensor> tensors);
 std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> tensors);
 
 // Replaces `path` atomically by a file with these tensors, in file order, through
-// buffers of 32 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's
+// buffers of 12 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's
 // reason (the old file stays).
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,

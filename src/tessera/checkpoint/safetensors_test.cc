@@ -193,6 +193,7 @@ TEST_F(SafetensorsTest, KnowsTheOtherDtypes) {
                                                                              {"I8", 8},
                                                                              {"F8_E4M3", 8},
                                                                              {"F8_E5M2", 8},
+                                                                             {"F8_E8M0", 8},
                                                                              {"I16", 4},
                                                                              {"U16", 4},
                                                                              {"U32", 2},
@@ -221,7 +222,7 @@ TEST_F(SafetensorsTest, RefusesBadTensors) {
   EXPECT_EQ(tensor(R"({"shape":[8],"data_offsets":[0,8]})"),
             "tensor 't': expected a string 'dtype'");
   EXPECT_EQ(tensor(R"({"dtype":"Q4","shape":[8],"data_offsets":[0,8]})"),
-            "tensor 't': dtype 'Q4' is none of the format's");
+            "tensor 't': dtype 'Q4' is not known");
   EXPECT_EQ(tensor(R"({"dtype":"BOOL","shape":[7],"data_offsets":[0,8]})"),
             "tensor 't': data_offsets span 8 bytes, expected 7 for BOOL (7)");
   EXPECT_EQ(tensor(R"({"dtype":"U8","data_offsets":[0,8]})"),
