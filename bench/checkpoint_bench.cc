@@ -43,7 +43,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRounds = 5;
+constexpr int kRounds = 8;  // even
 constexpr int kThreads = 2;
 constexpr std::size_t kPeerChunk = std::size_t{16} << 20U;
 
@@ -55,7 +55,8 @@ double seconds(const std::function<void()>& body) {
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
-  return values[values.size() / 2];
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 0 ? (values[half - 1] + values[half]) / 2 : values[half];
 }
 
 // One of the peers: what a disk gives to kThreads threads with aligned chunks.
@@ -160,18 +161,65 @@ void drop_caches(const fs::path& directory) {
   }
 }
 
-struct Times {
-  std::vector<double> raw_write, save, save_copied, raw_read, load, copy, stall;
+// A disk's speed drifts while a bench runs, and what comes second may find what the first has left
+// in some cache. So what is measured stands beside its peer, before it in every other round, and
+// what counts is the ratio within two rounds.
+class Pair {
+ public:
+  Pair(std::string what, std::string rest) : what_(std::move(what)), rest_(std::move(rest)) {}
+
+  // Both return seconds.
+  void measure(const std::function<double()>& own, const std::function<double()>& peer) {
+    const bool peer_first = own_.size() % 2 == 0;
+    const double before = peer_first ? peer() : own();
+    const double after = peer_first ? own() : peer();
+    own_.push_back(peer_first ? after : before);
+    peer_.push_back(peer_first ? before : after);
+  }
+
+  void print(double bytes) const {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i + 1 < own_.size(); i += 2) {
+      ratios.push_back((peer_[i] + peer_[i + 1]) / (own_[i] + own_[i + 1]));
+    }
+    std::printf("%-28s %6.2f GB/s, peer %6.2f GB/s: %.2f (%.2f to %.2f)   %s\n",
+                what_.c_str(),
+                bytes / median(own_) / 1e9,
+                bytes / median(peer_) / 1e9,
+                median(ratios),
+                std::ranges::min(ratios),
+                std::ranges::max(ratios),
+                rest_.c_str());
+  }
+
+ private:
+  std::string what_;
+  std::string rest_;
+  std::vector<double> own_, peer_;
 };
 
-void print(std::string_view what, double own, double peer, double bytes, std::string_view rest) {
-  std::printf("%-28s %6.2f GB/s, peer %6.2f GB/s: %.2f   %.*s\n",
-              std::string(what).c_str(),
-              bytes / own / 1e9,
-              bytes / peer / 1e9,
-              peer / own,
-              static_cast<int>(rest.size()),
-              rest.data());
+// What is removed is given back to the disk before anything is timed.
+void remove_settled(const fs::path& path) {
+  fs::remove_all(path);
+  ::sync();
+}
+
+// The peers of reading and writing so many bytes, which are whole chunks.
+double raw_read(const fs::path& path, std::size_t bytes, const PageBuffer& memory) {
+  return seconds([&] {
+    raw(path, O_RDONLY, bytes, [&](int from, std::size_t at) {
+      return ::pread(from, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
+    });
+  });
+}
+
+double raw_write(const fs::path& path, std::size_t bytes, const PageBuffer& memory) {
+  remove_settled(path);
+  return seconds([&] {
+    raw(path, O_WRONLY | O_CREAT, bytes, [&](int to, std::size_t at) {
+      return ::pwrite(to, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
+    });
+  });
 }
 
 void run(const fs::path& directory, std::size_t mib) {
@@ -184,46 +232,46 @@ void run(const fs::path& directory, std::size_t mib) {
   const CheckpointMeta meta{.step = 1, .model = "{}"};
   CheckpointSaver saver({.threads = kThreads});
   saver.reserve(state.tensors());
-  Times times;
+  Pair saved("save", "target 0.85");
+  Pair saved_copied("save from the copy", "target 0.85 (in the background)");
+  Pair loaded("load", "target 0.85");
+  std::vector<double> stall, copied, stall_ratio;
+  const auto write_peer = [&] { return raw_write(file, raw_bytes, memory); };
   for (int round = 0; round < kRounds; ++round) {
-    fs::remove(file);
-    times.raw_write.push_back(seconds([&] {
-      raw(file, O_WRONLY | O_CREAT, raw_bytes, [&](int to, std::size_t at) {
-        return ::pwrite(to, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
-      });
-    }));
-    fs::remove_all(checkpoint);
-    times.save.push_back(seconds([&] { save_checkpoint(checkpoint, meta, state.tensors()); }));
-    fs::remove_all(checkpoint);
-    times.stall.push_back(seconds([&] { saver.start(checkpoint, meta, state.tensors()); }));
-    times.save_copied.push_back(seconds([&] {
-      saver.wait();
-      saver.finish();
-    }));
-    times.copy.push_back(seconds([&] { copy(state, memory.bytes()); }));
+    saved.measure(
+        [&] {
+          remove_settled(checkpoint);
+          return seconds([&] { save_checkpoint(checkpoint, meta, state.tensors()); });
+        },
+        write_peer);
+    saved_copied.measure(
+        [&] {
+          remove_settled(checkpoint);
+          stall.push_back(seconds([&] { saver.start(checkpoint, meta, state.tensors()); }));
+          return seconds([&] {
+            saver.wait();
+            saver.finish();
+          });
+        },
+        write_peer);
+    copied.push_back(seconds([&] { copy(state, memory.bytes()); }));
+    stall_ratio.push_back(stall.back() / copied.back());
     drop_caches(checkpoint);
-    times.raw_read.push_back(seconds([&] {
-      raw(file, O_RDONLY, raw_bytes, [&](int from, std::size_t at) {
-        return ::pread(from, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
-      });
-    }));
-    times.load.push_back(seconds([&] { load(checkpoint, memory.bytes()); }));
+    loaded.measure([&] { return seconds([&] { load(checkpoint, memory.bytes()); }); },
+                   [&] { return raw_read(file, raw_bytes, memory); });
   }
   const auto bytes = static_cast<double>(raw_bytes);
-  std::printf("checkpoint of %zu MiB, medians of %d rounds; ratio: own speed over the peer's\n",
-              state.size_bytes() >> 20U,
-              kRounds);
-  print("save", median(times.save), median(times.raw_write), bytes, "target 0.85");
-  print("save from the copy",
-        median(times.save_copied),
-        median(times.raw_write),
-        bytes,
-        "target 0.85 (in the background)");
-  print("load", median(times.load), median(times.raw_read), bytes, "target 0.85");
+  std::printf(
+      "checkpoint of %zu MiB, medians of %d rounds; ratio: own speed over the peer's in two\n",
+      state.size_bytes() >> 20U,
+      kRounds);
+  saved.print(bytes);
+  saved_copied.print(bytes);
+  loaded.print(bytes);
   std::printf("stall of a background save   %.3f s, peer %.3f s (copy): %.2f times   target 1.3\n",
-              median(times.stall),
-              median(times.copy),
-              median(times.stall) / median(times.copy));
+              median(stall),
+              median(copied),
+              median(stall_ratio));
 }
 
 // A Llama of about so many MiB of weights.
@@ -299,44 +347,47 @@ void run_weights(const fs::path& directory, std::size_t mib) {
     const std::size_t bytes = fs::file_size(file) / kPeerChunk * kPeerChunk;
     const PageBuffer memory(fs::file_size(file) * 4 / size_bytes(dtype) + kPeerChunk);
     std::ranges::fill(memory.bytes(), std::byte{1});
-    std::vector<double> raw_read, raw_write, same, widened, import_seconds, export_seconds;
+    Pair same("load", "target 0.85");
+    Pair widened("load as f32", "target 0.85");
+    // The disk reads and writes in either case; one that does both at once is not faster.
+    Pair imported("import", "(peer reads, then writes)");
+    Pair exported("export", "target 0.85 (peer reads, then writes)");
+    const auto read_peer = [&] { return raw_read(file, bytes, memory); };
+    const auto both_peers = [&] { return read_peer() + raw_write(scratch, bytes, memory); };
+    const auto loading = [&](DType to) {
+      return [&, to] { return seconds([&] { load_weights(source, to, memory.bytes()); }); };
+    };
     for (int round = 0; round < kRounds; ++round) {
       drop_caches(source);
-      raw_read.push_back(seconds([&] {
-        raw(file, O_RDONLY, bytes, [&](int from, std::size_t at) {
-          return ::pread(from, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
-        });
-      }));
-      same.push_back(seconds([&] { load_weights(source, dtype, memory.bytes()); }));
-      widened.push_back(seconds([&] { load_weights(source, DType::kF32, memory.bytes()); }));
-      fs::remove(scratch);
-      raw_write.push_back(seconds([&] {
-        raw(scratch, O_WRONLY | O_CREAT, bytes, [&](int to, std::size_t at) {
-          return ::pwrite(to, memory.bytes().data() + at, kPeerChunk, static_cast<off_t>(at));
-        });
-      }));
-      fs::remove(scratch);
-      fs::remove_all(checkpoint);
-      drop_caches(source);
-      import_seconds.push_back(
-          seconds([&] { import_weights({.source = source, .checkpoint = checkpoint}); }));
-      fs::remove_all(output);
-      drop_caches(checkpoint);
-      export_seconds.push_back(
-          seconds([&] { export_weights({.checkpoint = checkpoint, .output = output}); }));
+      same.measure(loading(dtype), read_peer);
+      if (dtype != DType::kF32) {
+        widened.measure(loading(DType::kF32), read_peer);
+      }
+      imported.measure(
+          [&] {
+            remove_settled(checkpoint);
+            drop_caches(source);
+            return seconds([&] { import_weights({.source = source, .checkpoint = checkpoint}); });
+          },
+          both_peers);
+      exported.measure(
+          [&] {
+            remove_settled(output);
+            drop_caches(checkpoint);
+            return seconds([&] { export_weights({.checkpoint = checkpoint, .output = output}); });
+          },
+          both_peers);
     }
     fs::remove_all(checkpoint);
     fs::remove_all(output);
     const auto total = static_cast<double>(bytes);
     std::printf("weights of %zu MiB in %s\n", bytes >> 20U, std::string(name(dtype)).c_str());
-    print("load", median(same), median(raw_read), total, "target 0.85");
+    same.print(total);
     if (dtype != DType::kF32) {
-      print("load as f32", median(widened), median(raw_read), total, "target 0.85");
+      widened.print(total);
     }
-    // The disk reads and writes in either case; one that does both at once is not faster.
-    const double both = median(raw_read) + median(raw_write);
-    print("import", median(import_seconds), both, total, "(peer reads, then writes)");
-    print("export", median(export_seconds), both, total, "target 0.85 (peer reads, then writes)");
+    imported.print(total);
+    exported.print(total);
   }
 }
 

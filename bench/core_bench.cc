@@ -1,5 +1,6 @@
 // What surrounds the kernels: the executor's cost of an instruction, the time from the start of a
-// process to the end of its first step, the memory of a process beside its plan, and the tokenizer.
+// process to the end of its first step, the memory of a process beside its plan, what it takes to
+// plan large runs, and the tokenizer.
 //
 // usage: core_bench            (it starts itself again as core_bench --child=... for the second and
 //                               third)
@@ -16,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,11 +124,19 @@ int child(std::string_view mode) {
   return 0;
 }
 
-// Wall time of a whole process.
-double run_process(const std::vector<std::string>& arguments) {
+// Wall time of a whole process, negative where it failed, and its memory at its peak.
+struct Cost {
+  double seconds = 0;
+  std::int64_t peak_bytes = 0;
+};
+
+Cost cost_of(const std::vector<std::string>& arguments, bool is_quiet) {
   const Clock::time_point start = Clock::now();
   const pid_t process = ::fork();
   if (process == 0) {
+    if (is_quiet) {
+      ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+    }
     std::vector<char*> pointers;
     for (const std::string& argument : arguments) {
       pointers.push_back(const_cast<char*>(argument.c_str()));
@@ -135,8 +146,14 @@ double run_process(const std::vector<std::string>& arguments) {
     std::_Exit(127);
   }
   int status = 0;
-  ::waitpid(process, &status, 0);
-  return status == 0 ? seconds_since(start) : -1.0;
+  rusage usage = {};
+  ::wait4(process, &status, 0, &usage);
+  return {.seconds = status == 0 ? seconds_since(start) : -1.0,
+          .peak_bytes = usage.ru_maxrss * 1024};
+}
+
+double run_process(const std::vector<std::string>& arguments) {
+  return cost_of(arguments, false).seconds;
 }
 
 void start_to_first_step(const std::string& self) {
@@ -152,6 +169,46 @@ void start_to_first_step(const std::string& self) {
       median(own) * 1e3,
       median(peer) * 1e3,
       median(peer) < 0 ? " (failed: is python3-torch installed?)" : "");
+}
+
+// The whole of `tessera explain`, of which the compilation is a part.
+void plans() {
+  struct Plan {
+    const char* name;
+    std::vector<std::string> overrides;
+    const char* target;
+  };
+
+  const Plan all[] = {
+      {"Llama 8B on 64 ranks (data 8 fsdp x tensor 8, 4 microbatches)",
+       {"--model.flavor=8B", "--parallel.ranks=64", "--train.global_batch=32"},
+       "compiles in 1 s"},
+      {"Llama 405B on 512 ranks (data 64 fsdp x tensor 8, 16 microbatches)",
+       {"--model.flavor=405B", "--parallel.ranks=512", "--train.global_batch=1024"},
+       "5 s and 2 GB"},
+  };
+  for (const Plan& plan : all) {
+    std::vector<std::string> arguments = {"build/tessera",
+                                          "explain",
+                                          "configs/runs/quickstart.toml",
+                                          "--parallel.tensor=8",
+                                          "--state.preset=fsdp",
+                                          "--train.microbatch=1",
+                                          "--data.sequence_length=8192"};
+    arguments.insert(arguments.end(), plan.overrides.begin(), plan.overrides.end());
+    std::vector<double> seconds;
+    std::int64_t peak = 0;
+    for (int i = 0; i < 5; ++i) {
+      const Cost cost = cost_of(arguments, true);
+      seconds.push_back(cost.seconds);
+      peak = cost.peak_bytes;
+    }
+    std::printf("explain, %s: %.2f s, %s   target: %s\n",
+                plan.name,
+                median(seconds),
+                format_bytes(peak).c_str(),
+                plan.target);
+  }
 }
 
 void tokenizer() {
@@ -191,6 +248,7 @@ int main(int argc, char** argv) try {
   tessera::executor_overhead();
   tessera::start_to_first_step(argv[0]);
   tessera::run_process({argv[0], "--child=memory"});
+  tessera::plans();
   tessera::tokenizer();
   return 0;
 } catch (const std::exception& error) {

@@ -1,14 +1,14 @@
 // Lines of multiple choice: whatever the bytes, the file becomes questions that are what their
-// header says, or an error that names it.
+// header says, or an error that names the line.
 
 #include "tessera/data/questions.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "fuzz/check.h"
 #include "tessera/base/error.h"
 #include "tessera/base/test_directory.h"
 
@@ -20,15 +20,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   try {
     for (const tessera::Question& question : tessera::read_questions(path)) {
-      if (question.endings.size() < 2 || question.label.value_or(0) < 0 ||
-          question.label.value_or(0) >= std::ssize(question.endings)) {
-        std::abort();
-      }
+      tessera::require(question.endings.size() >= 2 && question.label.value_or(0) >= 0 &&
+                       question.label.value_or(0) < std::ssize(question.endings));
     }
   } catch (const tessera::Error& error) {
-    if (error.message().find(path.string()) == std::string::npos) {
-      std::abort();
-    }
+    tessera::require(tessera::has_number_behind(error.message(), path.string() + ":") ||
+                     error.message().starts_with(path.string() + " is empty"));
   }
   return 0;
 }

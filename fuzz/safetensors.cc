@@ -1,27 +1,21 @@
-// Any bytes as a safetensors file: it is read whole or refused with an error that names the file.
+// Any bytes as a safetensors file: it is read whole or refused with an error that names the file
+// and an offset.
 
 #include "tessera/checkpoint/safetensors.h"
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string_view>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "fuzz/check.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 
 namespace {
-
-// What no input may do.
-void require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 // A file that is only in memory.
 const tessera::FileDescriptor& memory_file() {
@@ -33,6 +27,7 @@ const tessera::FileDescriptor& memory_file() {
 
 // NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using tessera::require;
   const tessera::FileDescriptor& file = memory_file();
   require(::ftruncate(file.get(), 0) == 0);
   require(::pwrite(file.get(), data, size, 0) == static_cast<ssize_t>(size));
@@ -49,7 +44,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(bytes <= size);
   } catch (const tessera::Error& error) {
     require(error.code() == tessera::ErrorCode::kInvalidData);
-    require(std::string_view(error.what()).find("input") != std::string_view::npos);
+    const std::string_view what = error.what();
+    require(what.starts_with("input: "));
+    require(tessera::has_number_behind(what, "offset ") ||
+            tessera::has_number_behind(what, "not JSON at byte ") ||
+            tessera::has_number_behind(what, "header: byte "));
   }
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fuzz/check.h"
 #include "fuzz/try_tokenizer.h"
 
 // NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name

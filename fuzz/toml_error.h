@@ -1,19 +1,12 @@
 #pragma once
 
 #include <cctype>
-#include <cstdlib>
 #include <string_view>
 
+#include "fuzz/check.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
-
-// What no input may do.
-inline void require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 // Runs `parse` of a file that it calls "fuzz.toml"; where it refuses the file, it must name a line.
 template <class Parse>

@@ -1,29 +1,17 @@
 #pragma once
 
 #include <algorithm>
-#include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "fuzz/check.h"
 #include "tessera/base/error.h"
 #include "tessera/tokenizer/tokenizer.h"
 
 namespace tessera {
-
-// Whether `text` has `word` with a digit behind it.
-inline bool has_number_behind(std::string_view text, std::string_view word) {
-  for (std::size_t at = text.find(word); at != std::string_view::npos;
-       at = text.find(word, at + 1)) {
-    const std::size_t behind = at + word.size();
-    if (behind < text.size() && std::isdigit(static_cast<unsigned char>(text[behind])) != 0) {
-      return true;
-    }
-  }
-  return false;
-}
 
 // What must hold of every tokenizer that a file is read into: it encodes any bytes, and where it
 // says so, decoding gives them back. Errors of the file are fine where they name a byte, or

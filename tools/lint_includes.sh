@@ -44,6 +44,7 @@ wrappers=$(cat <<'TABLE'
 src/tessera/base/format\.h      fmt/       the one name of the formatting library
 src/tessera/base/test_error\.h  gtest/     tests share what they expect of an Error
 src/tessera/checkpoint/file_size_limit\.h  sys/resource.h  tests share a disk that is full
+src/tessera/base/json\.h        nlohmann/  readers of JSON files of others share what refuses them
 src/tessera/base/toml\.h        toml++/    what readers of TOML share names its nodes
 src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP

@@ -248,9 +248,8 @@ TEST_F(BadFileTest, Tokenizer) {
   write_test_file(path("tokenizer.json"), R"({"model": {"type": )");
   const Outcome outcome = train("run");
   EXPECT_EQ(outcome.code, 3);
-  EXPECT_THAT(
-      last_line(outcome.err),
-      AllOf(StartsWith("error: broken JSON at byte 20: "), EndsWith(" (in tokenizer.json)")));
+  EXPECT_THAT(last_line(outcome.err),
+              AllOf(StartsWith("error: not JSON at byte 19: "), EndsWith(" (in tokenizer.json)")));
 }
 
 TEST_F(BadFileTest, SequenceLongerThanTheData) {

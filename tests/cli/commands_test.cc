@@ -256,6 +256,40 @@ TEST_F(CommandsTest, WeightsAreExported) {
   EXPECT_EQ(again.err, "error: weights is not empty: choose another directory for the weights\n");
 }
 
+TEST_F(CommandsTest, HuggingFaceWeightsAreNoCheckpoint) {
+  std::filesystem::create_directory(path("weights"));
+  write_test_file(path("weights/config.json"), "{}");
+  EXPECT_THAT(tessera({"generate", "weights"}).err, HasSubstr("weights has no checkpoint: train"));
+  write_test_file(path("weights/model-00001-of-00001.safetensors"), "");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"checkpoint", "verify", "weights"},
+                                             {"checkpoint", "inspect", "weights"},
+                                             {"checkpoint", "export", "weights", "out"},
+                                             {"generate", "weights", "--prompt=x"},
+                                             {"eval", "weights", "--data=corpus.txt"}}) {
+    const Outcome outcome = tessera(command);
+    EXPECT_EQ(outcome.code, 2) << command[0];
+    EXPECT_EQ(outcome.err,
+              "error: weights holds Hugging Face weights, no checkpoint: make one of them first, "
+              "with `tessera checkpoint import weights -o CHECKPOINT`\n");
+  }
+}
+
+// Bad data, as what else is wrong with such a file.
+TEST_F(CommandsTest, AMegatronIndexOfUnknownTokensIsRefused) {
+  const std::filesystem::path goldens =
+      std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/megatron";
+  std::string index = read_file(goldens / "u16.idx");
+  index[17] = 6;
+  write_test_file(path("data.idx"), index);
+  write_test_file(path("data.bin"), read_file(goldens / "u16.bin"));
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  const Outcome outcome =
+      train("b", {"--data.files=data", "--data.format=megatron", "--tokenizer.train_vocab=0"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("data.idx: byte 17: found type 6 of tokens, expected 1 (u8)"));
+}
+
 TEST_F(CommandsTest, ReportIsWrittenFromTheRunDirectory) {
   ASSERT_EQ(train("a", {"--checkpoint.every=4"}).code, 0);
   const Outcome outcome = tessera({"report", "a", "-o", "a.html"});

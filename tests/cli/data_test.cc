@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <regex>
 #include <string>
@@ -79,20 +80,8 @@ TEST_F(DataTest, TrainingOnTokensIsTrainingOnTheirText) {
 // GPT-2's tokenizer is a directory with two files.
 TEST_F(DataTest, APairOfTokenizerFilesEncodesAsOne) {
   ASSERT_EQ(train("text").code, 0);
-  const auto whole = nlohmann::json::parse(read_file(path("tokenizer.json")));
-  nlohmann::json ids = whole["model"]["vocab"];
-  for (const auto& token : whole["added_tokens"]) {
-    ids[token["content"].get<std::string>()] = token["id"];
-  }
-  std::string merges = "#version: 0.2\n";
-  for (const auto& merge : whole["model"]["merges"]) {
-    merges += merge.is_string() ? merge.get<std::string>()
-                                : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
-    merges += "\n";
-  }
   std::filesystem::create_directory(path("pair"));
-  write_test_file(path("pair/encoder.json"), ids.dump());
-  write_test_file(path("pair/vocab.bpe"), merges);
+  write_gpt2_files("pair/encoder.json", "pair/vocab.bpe");
   const Outcome made = tokenize("corpus.txt", "ids", {"--tokenizer=pair"});
   ASSERT_EQ(made.code, 0) << made.err;
   EXPECT_THAT(made.out, StartsWith("ids.bin: "));
@@ -181,6 +170,15 @@ TEST_F(DataTest, AnIndexOfAnotherBinIsRefused) {
 }
 
 // Killed at any time, started again: the same bytes.
+TEST_F(DataTest, ARefusedRunLeavesNothing) {
+  ASSERT_EQ(train("text").code, 0);
+  write_test_file(path("empty.txt"), "");
+  for (const char* input : {"none.txt", "empty.txt"}) {
+    EXPECT_EQ(tokenize(input, "made/for/out").code, 3);
+    EXPECT_FALSE(std::filesystem::exists(path("made")));
+  }
+}
+
 TEST_F(DataTest, AKilledRunGoesOn) {
   ASSERT_EQ(train("a").code, 0);
   write_jsonl("a.jsonl", 1500);
@@ -231,6 +229,19 @@ TEST_F(DataTest, InspectCountsAndShows) {
               AllOf(HasSubstr("; documents: 400\nlengths: from "),
                     HasSubstr("out.bin: token 0, "),
                     HasSubstr("\"<|begin_of_text|>Line 0 of the text")));
+  const std::vector<std::uint16_t> bare = {1, 2, 3, 60000, 5, 60001};
+  write_test_file(path("bare.u16"), {reinterpret_cast<const char*>(bare.data()), 2 * bare.size()});
+  const Outcome foreign =
+      tessera({"data", "inspect", "bare.u16", "--format=tokens", "--tokenizer=tokenizer.json"});
+  EXPECT_EQ(foreign.code, 3);
+  EXPECT_THAT(foreign.err,
+              HasSubstr("2 of 6 tokens are none of the tokenizer's, expected ids from 0 to "));
+  EXPECT_THAT(foreign.err, HasSubstr("the first is bare.u16: token 3: id 60000"));
+  const std::vector<std::uint32_t> wide = {1, 4000000000, 3};
+  write_test_file(path("wide.u32"), {reinterpret_cast<const char*>(wide.data()), 4 * wide.size()});
+  const std::vector<std::string> inspect = {
+      "data", "inspect", "wide.u32", "--format=tokens", "--token-type=u32"};
+  EXPECT_THAT(tessera(inspect).out, HasSubstr("\n1 none 3\n"));
   const Outcome ids = tessera({"data", "inspect", "out", "--format=megatron", "--samples=1"});
   EXPECT_THAT(ids.out, AllOf(HasSubstr("out.bin: token 0, "), EndsWith("\n")));
   std::filesystem::remove(path("out.idx"));

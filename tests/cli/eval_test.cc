@@ -244,7 +244,7 @@ TEST_F(EvalTest, TakesAModelOfAnyLayout) {
 
 // Processes compute the bits of threads, and one of them speaks.
 TEST_F(EvalTest, RunsUnderMpirun) {
-  if (!has_open_mpi()) {
+  if (!has_mpi()) {
     GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
   }
   import_model();

@@ -181,21 +181,22 @@ TEST_F(GenerateTest, FiltersNarrowTheChoice) {
 }
 
 TEST_F(GenerateTest, BadInputIsNamed) {
-  const auto refused = [&](const std::vector<std::string>& options, const std::string& message) {
-    const Outcome outcome = generate(options);
-    EXPECT_EQ(outcome.code, 2);
-    EXPECT_EQ(outcome.err, "error: " + message + "\n");
-    EXPECT_THAT(outcome.out, IsEmpty());
-  };
+  const auto refused =
+      [&](const std::vector<std::string>& options, const std::string& message, int code = 2) {
+        const Outcome outcome = generate(options);
+        EXPECT_EQ(outcome.code, code);
+        EXPECT_EQ(outcome.err, "error: " + message + "\n");
+        EXPECT_THAT(outcome.out, IsEmpty());
+      };
   write("bad.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"b\"}\n");
-  refused({"--prompts=bad.jsonl"}, "bad.jsonl:2: found no key \"prompt\" in the object");
+  refused({"--prompts=bad.jsonl"}, "bad.jsonl:2: found no key \"prompt\" in the object", 3);
   const std::string long_line(1000, 'x');
   write("long.txt", "Line 7\n" + long_line + "\n");
   const Outcome outcome = generate({"--prompts=long.txt"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, StartsWith("error: long.txt:2: the prompt has "));
   EXPECT_THAT(outcome.err, HasSubstr("expected less than the 64 of the model's sequences"));
-  refused({"--prompt-file=none.txt"}, "cannot open none.txt: No such file or directory");
+  refused({"--prompt-file=none.txt"}, "cannot open none.txt: No such file or directory", 3);
   refused({"--prompt=\xFF"}, "the prompt's byte 0 begins no UTF-8 character");
   write("prompts.txt", "a");
   refused({"--prompts=prompts.txt", "--prompt=a"},

@@ -76,6 +76,10 @@ std::string corpus_text() {
   return text;
 }
 
+std::string virtual_cluster(int ranks) {
+  return format("--cluster.file={}/configs/clusters/virtual-{}.toml", TESSERA_SOURCE_DIR, ranks);
+}
+
 std::vector<std::string> differing_tensors(const std::filesystem::path& a,
                                            const std::filesystem::path& b) {
   const CheckpointReader first(a);
@@ -116,16 +120,21 @@ Outcome TrainingTest::shell(const std::string& line) const {
       .finish();
 }
 
-bool TrainingTest::has_open_mpi() const {
-  return shell("command -v mpirun.openmpi && test -e \"${tessera%/*}/libtessera_openmpi.so\"")
+bool TrainingTest::has_mpi(const std::string& library) const {
+  return shell(format("command -v mpirun.{0} && test -e \"${{tessera%/*}}/libtessera_{0}.so\"",
+                      library))
              .code == 0;
 }
 
-std::string TrainingTest::mpirun(const std::string& options, const std::string& command) {
+std::string TrainingTest::mpirun(const std::string& options,
+                                 const std::string& command,
+                                 const std::string& library) {
   return format(
       "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-      "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout 120 mpirun.openmpi "
-      "--oversubscribe {} $tessera {}",
+      "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout 600 mpirun.{} {} {} "
+      "$tessera {}",
+      library,
+      library == "openmpi" ? "--oversubscribe" : "",
       options,
       command);
 }
@@ -184,6 +193,26 @@ std::vector<std::int64_t> TrainingTest::event_steps(const std::string& run) cons
     EXPECT_EQ(before, bytes.size()) << file;
   }
   return steps;
+}
+
+void TrainingTest::write_gpt2_files(const std::string& ids_name,
+                                    const std::string& merges_name) const {
+  const auto whole = nlohmann::json::parse(read_file(path("tokenizer.json")));
+  nlohmann::json ids = whole["model"]["vocab"];
+  for (const auto& token : whole["added_tokens"]) {
+    ids[token["content"].get<std::string>()] = token["id"];
+  }
+  const std::string last = whole["added_tokens"].back()["content"];
+  ids["<|endoftext|>"] = ids[last];
+  ids.erase(last);
+  std::string merges = "#version: 0.2\n";
+  for (const auto& merge : whole["model"]["merges"]) {
+    merges += merge.is_string() ? merge.get<std::string>()
+                                : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+    merges += "\n";
+  }
+  write_test_file(path(ids_name), ids.dump());
+  write_test_file(path(merges_name), merges);
 }
 
 std::vector<std::string> TrainingTest::numbers(const std::string& run) const {

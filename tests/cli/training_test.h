@@ -29,12 +29,14 @@ class TrainingTest : public testing::Test {
   // A line of /bin/sh there, in which "$tessera" is the program.
   Outcome shell(const std::string& line) const;
 
-  // Whether processes of Open MPI can be ranks here.
-  bool has_open_mpi() const;
+  // Whether processes of that MPI library, "openmpi" or "mpich", can be ranks here.
+  bool has_mpi(const std::string& library = "openmpi") const;
 
-  // `mpirun OPTIONS tessera COMMAND` as a line for shell(). In a build with the address sanitizer,
-  // what MPI does not free is not ours.
-  static std::string mpirun(const std::string& options, const std::string& command);
+  // `mpirun OPTIONS tessera COMMAND` as a line for shell(), which ends after two minutes with 124.
+  // In a build with the address sanitizer, what MPI does not free is not ours.
+  static std::string mpirun(const std::string& options,
+                            const std::string& command,
+                            const std::string& library = "openmpi");
 
   // `tessera train run.toml --run.dir=RUN OVERRIDES`.
   Outcome train(const std::string& run, std::vector<std::string> overrides = {}) const;
@@ -53,6 +55,10 @@ class TrainingTest : public testing::Test {
   // all of their bytes must be whole records.
   std::vector<std::int64_t> event_steps(const std::string& run) const;
 
+  // Writes what tokenizer.json is as GPT-2's pair of files: ids by token, and merges. The last
+  // token is <|endoftext|> there.
+  void write_gpt2_files(const std::string& ids_name, const std::string& merges_name) const;
+
   // What the training computed, by step: the metrics without times, memory and traffic.
   std::vector<std::string> numbers(const std::string& run) const;
 
@@ -65,6 +71,9 @@ class TrainingTest : public testing::Test {
 
 // The corpus of these tests: the same 400 lines every time, without any 'Z'.
 std::string corpus_text();
+
+// The override that names the test cluster of so many ranks.
+std::string virtual_cluster(int ranks);
 
 // The tensors that are not in both checkpoints with the same type, shape and bits.
 std::vector<std::string> differing_tensors(const std::filesystem::path& a,

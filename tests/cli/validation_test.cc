@@ -33,9 +33,7 @@ class ValidationTest : public TrainingTest {
                            int every,
                            std::vector<std::string> overrides = {}) const {
     overrides.insert(overrides.end(),
-                     {"--data.validation_share=0.2",
-                      format("--validation.every={}", every),
-                      "--comm.deadline_seconds=20"});
+                     {"--data.validation_share=0.2", format("--validation.every={}", every)});
     return train(run, overrides);
   }
 
@@ -222,10 +220,8 @@ TEST_F(ValidationTest, IsLeftToStopAndMadeUpFor) {
                                                 "--train.microbatch=1",
                                                 "--validation.sequences=9000"}}) {
     SCOPED_TRACE(more.front());
-    std::vector<std::string> overrides = {"--data.validation_files=held.txt",
-                                          "--validation.every=2",
-                                          "--schedule.decay_ratio=0",
-                                          "--comm.deadline_seconds=20"};
+    std::vector<std::string> overrides = {
+        "--data.validation_files=held.txt", "--validation.every=2", "--schedule.decay_ratio=0"};
     overrides.insert(overrides.end(), more.begin(), more.end());
     const std::string whole = format("whole-{}", more.size());
     const std::string parts = format("parts-{}", more.size());

@@ -17,6 +17,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
@@ -25,6 +26,7 @@ namespace tessera {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 
 struct FamilyCase {
@@ -92,6 +94,14 @@ decay_ratio = 0.0
         ASSERT_EQ(found, expected) << tensor.name << ", element " << i;
       }
     }
+  }
+
+  // Puts a tokenizer's files in the place of those of a Hugging Face directory.
+  void exchange_tokenizer(const std::string& directory, const std::string& from) const {
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      std::filesystem::remove(path(directory) / name);
+    }
+    std::filesystem::copy(path(from), path(directory));
   }
 
   std::map<std::string, std::string> files(const std::string& directory) const {
@@ -170,6 +180,87 @@ TEST_P(WeightsTest, GoOutAndComeInAgain) {
   std::filesystem::rename(path("out"), path("gone"));
   const Outcome sample = tessera({"generate", "b", "--prompt", "Line 7", "--tokens=3"});
   EXPECT_EQ(sample.code, 0) << sample.err;
+}
+
+struct TokenizerForm {
+  const char* directory;
+  int bos;
+  int eos;
+};
+
+// Whatever files a tokenizer comes in, the directory is the same when it goes out again.
+TEST_P(WeightsTest, BringTheirTokenizerInAnyForm) {
+  const auto golden = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/tokenizer";
+  write_run("family.toml", format("name = \"{}\"\n", GetParam().name) + GetParam().keys);
+  train_file("family.toml", "a", {"--train.steps=1"});
+  for (const char* directory : {"sentencepiece", "tiktoken", "pair"}) {
+    std::filesystem::create_directory(path(directory));
+  }
+  std::filesystem::copy(golden / "sentencepiece.model", path("sentencepiece/tokenizer.model"));
+  std::filesystem::copy(golden / "ranks.tiktoken", path("tiktoken/tokenizer.model"));
+  write_gpt2_files("pair/vocab.json", "pair/merges.txt");
+
+  std::vector<std::string> options = {
+      "--train.steps=1", "--tokenizer.train_vocab=0", "--model.vocab=960"};
+  if (GetParam().name != "llama3") {
+    options.emplace_back("--model.padded_vocab=960");
+  }
+  options.emplace_back();
+  for (const auto& [directory, bos, eos] : {TokenizerForm{"sentencepiece", 1, 2},
+                                            TokenizerForm{"tiktoken", 698, 699},
+                                            TokenizerForm{"pair", 299, 299}}) {
+    SCOPED_TRACE(directory);
+    const std::string name = directory;
+    options.back() = "--tokenizer.path=" + name;
+    train_file("family.toml", "run-" + name, options);
+    ASSERT_EQ(tessera({"checkpoint", "export", "run-" + name, "out-" + name}).code, 0);
+    const auto expected = files("out-" + name);
+    const auto config = nlohmann::json::parse(expected.at("config.json"));
+    EXPECT_EQ(config.at("bos_token_id"), bos);
+    EXPECT_EQ(config.at("eos_token_id"), eos);
+
+    exchange_tokenizer("out-" + name, name);
+    const Outcome imported = tessera({"checkpoint", "import", "out-" + name, "-o", "in-" + name});
+    ASSERT_EQ(imported.code, 0) << imported.err;
+    EXPECT_THAT(imported.err, Not(HasSubstr("without a tokenizer")));
+    ASSERT_EQ(tessera({"checkpoint", "export", "in-" + name, "again-" + name}).code, 0);
+    EXPECT_EQ(files("again-" + name), expected);
+    std::filesystem::remove_all(path("out-" + name));
+    const Outcome sample = tessera({"generate", "in-" + name, "--prompt=Line 7", "--tokens=3"});
+    EXPECT_EQ(sample.code, 0) << sample.err;
+  }
+}
+
+// A tokenizer that no run could use with the weights is refused when they come in, not later.
+TEST_P(WeightsTest, MustFitTheirTokenizer) {
+  write_run("family.toml", format("name = \"{}\"\n", GetParam().name) + GetParam().keys);
+  train_file("family.toml", "a", {"--train.steps=1"});
+  ASSERT_EQ(tessera({"checkpoint", "export", "a", "out"}).code, 0);
+  const auto expect_refused = [&](const std::string& message) {
+    const Outcome refused = tessera({"checkpoint", "import", "out", "-o", "in"});
+    EXPECT_EQ(refused.code, 3);
+    EXPECT_THAT(refused.err, HasSubstr(message));
+    EXPECT_FALSE(std::filesystem::exists(path("in")));
+  };
+  auto tokenizer = nlohmann::json::parse(read_file(path("out/tokenizer.json")));
+  tokenizer["model"]["vocab"]["!"] = 5000;
+  write_test_file(path("out/tokenizer.json"), tokenizer.dump());
+  expect_refused("/model/vocab/! is 5000, ");
+
+  std::filesystem::create_directory(path("larger"));
+  std::filesystem::copy(
+      std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/tokenizer/sentencepiece.model",
+      path("larger/tokenizer.model"));
+  exchange_tokenizer("out", "larger");
+  expect_refused("the tokenizer out/tokenizer.model has 500 entries, the model only 300");
+
+  std::filesystem::remove(path("out/tokenizer.model"));
+  const Outcome without = tessera({"checkpoint", "import", "out", "-o", "in"});
+  EXPECT_EQ(without.code, 0);
+  EXPECT_THAT(
+      without.err,
+      HasSubstr("the weights come without a tokenizer: out has none of tokenizer.json, "
+                "tokenizer.model, encoder.json and vocab.bpe, or vocab.json and merges.txt"));
 }
 
 // The model's last ids have no token. It may predict them, and does when chance alone chooses.

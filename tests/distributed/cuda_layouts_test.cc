@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/base/format.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -77,6 +78,28 @@ TEST_F(CudaLayouts, Bf16FollowsTheCpu) {
   cpu.dtype = DType::kBF16;
   cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
   expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-2F);
+}
+
+// Sizes that tensor cores take, and those that need the codes widened. A code that flips is a part
+// in 16 of its value.
+TEST_F(CudaLayouts, Float8FollowsTheCpu) {
+  for (const bool rowwise : {false, true}) {
+    for (const std::int64_t dim : {48, 40}) {
+      SCOPED_TRACE(format("{} dim {}", rowwise ? "rowwise" : "tensorwise", dim));
+      RankRun cpu = on_cpu(2);
+      cpu.model.dim = dim;
+      cpu.model.heads = 4;
+      cpu.model.kv_heads = 2;
+      cpu.model.ffn = 2 * dim;
+      cpu.float8 = {.rowwise = rowwise};
+      cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+      const RankResult cuda = run_ranks(on_cuda(cpu));
+      expect_close(cuda, run_ranks(cpu), 1e-3F);
+      RankRun exact = cpu;
+      exact.float8.reset();
+      EXPECT_NE(run_ranks(on_cuda(exact)).losses, cuda.losses);
+    }
+  }
 }
 
 // int8 and int4 on the wires: codes that flip with the last bit of a value change little.

@@ -38,7 +38,7 @@ struct RankRun {
   std::int64_t microbatches = 1;  // of global_batch / microbatches sequences over all ranks
   std::int64_t global_batch = 12;
   std::int64_t sequence_length = 16;
-  std::int64_t steps = 10;
+  std::int64_t steps = 10;  // two under a sanitizer, unless one_batch
   DType dtype = DType::kF32;
   std::optional<Float8Options> float8 = {};
   bool recompute = false;

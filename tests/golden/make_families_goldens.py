@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/gpt2/ and tests/golden/neox/: a small GPT-2 and a small GPT-NeoX as directories in Hugging Face's
-form (config.json, model.safetensors), and what PyTorch computes with these weights in transformers' formulation:
-logits, and loss and gradient norm of some steps of AdamW. families_parity_test compares with them.
+"""Writes tests/golden/gpt2/, tests/golden/neox/ and tests/golden/llama31/: a small GPT-2, a small GPT-NeoX and a small
+Llama of the later form (head tied to the embeddings, rotary frequencies scaled) as directories in Hugging Face's form
+(config.json, model.safetensors), and what PyTorch computes with these weights in transformers' formulation: logits, and
+loss and gradient norm of some steps of AdamW. families_parity_test compares with them.
 
 Needs PyTorch (Debian: python3-torch). Shares no code with Tessera. Two documents per sequence, labels that do not
 count, sizes that are no powers of two.
@@ -21,6 +22,13 @@ NEOX = dict(model_type="gpt_neox", hidden_size=32, num_hidden_layers=2, num_atte
             vocab_size=131, max_position_embeddings=30, layer_norm_eps=1e-5, hidden_act="gelu_fast", rotary_pct=0.25,
             rotary_emb_base=10000, use_parallel_residual=True, tie_word_embeddings=False, torch_dtype="float32",
             architectures=["GPTNeoXForCausalLM"])
+# Of the four frequencies of a head, the first two stay, the third is between, the last is scaled.
+LLAMA31 = dict(model_type="llama", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+               head_dim=8, intermediate_size=72, vocab_size=131, max_position_embeddings=131072, rms_norm_eps=1e-5,
+               hidden_act="silu", rope_theta=500000.0,
+               rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                 original_max_position_embeddings=8192),
+               tie_word_embeddings=True, torch_dtype="float32", architectures=["LlamaForCausalLM"])
 
 
 def save(path, tensors):
@@ -40,7 +48,7 @@ def draw(shapes, seed):
     g = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in shapes.items():
-        norm = "ln_" in name or "layernorm" in name or "layer_norm" in name
+        norm = "ln_" in name or "norm" in name
         mean = 1.0 if norm and name.endswith("weight") else 0.0
         weights[name] = mean + torch.randn(*shape, generator=g) * (0.3 if "wte" in name or "embed" in name else 0.15)
     return weights
@@ -72,6 +80,19 @@ def neox_shapes(c):
     shapes |= {"gpt_neox.final_layer_norm.weight": (d,), "gpt_neox.final_layer_norm.bias": (d,),
                "embed_out.weight": (c["vocab_size"], d)}
     return shapes
+
+
+def llama_shapes(c):
+    d, f, kv = c["hidden_size"], c["intermediate_size"], c["num_key_value_heads"] * c["head_dim"]
+    shapes = {"model.embed_tokens.weight": (c["vocab_size"], d)}
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        shapes |= {p + "self_attn.q_proj.weight": (d, d), p + "self_attn.k_proj.weight": (kv, d),
+                   p + "self_attn.v_proj.weight": (kv, d), p + "self_attn.o_proj.weight": (d, d),
+                   p + "mlp.gate_proj.weight": (f, d), p + "mlp.up_proj.weight": (f, d),
+                   p + "mlp.down_proj.weight": (d, f), p + "input_layernorm.weight": (d,),
+                   p + "post_attention_layernorm.weight": (d,)}
+    return shapes | {"model.norm.weight": (d,)}
 
 
 def gelu(x):
@@ -133,6 +154,38 @@ def neox_logits(w, tokens, positions, documents, c):
     return norm(x, "gpt_neox.final_layer_norm") @ w["embed_out.weight"].T
 
 
+def scaled_frequencies(c):
+    size, s = c["head_dim"], c["rope_scaling"]
+    inverse = 1.0 / (c["rope_theta"] ** (torch.arange(0, size, 2).float() / size))
+    turns = s["original_max_position_embeddings"] * inverse / (2 * math.pi)  # over the original context
+    share = (turns - s["low_freq_factor"]) / (s["high_freq_factor"] - s["low_freq_factor"])
+    between = (1 - share) * inverse / s["factor"] + share * inverse
+    slow = torch.where(turns < s["low_freq_factor"], inverse / s["factor"], between)
+    return torch.where(turns > s["high_freq_factor"], inverse, slow)
+
+
+def llama_logits(w, tokens, positions, documents, c):
+    def norm(x, p):
+        return w[p + ".weight"] * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]))
+    linear = lambda x, p: x @ w[p + ".weight"].T
+    heads = lambda x: x.view(*x.shape[:2], -1, c["head_dim"]).transpose(1, 2)
+    group = c["num_attention_heads"] // c["num_key_value_heads"]
+    angles = positions[..., None].float() * scaled_frequencies(c)
+    angles = torch.cat((angles, angles), dim=-1)[:, None]
+    turn = lambda x: x * angles.cos() + rotate_half(x) * angles.sin()
+    mask = mask_of(positions, documents)
+    x = w["model.embed_tokens.weight"][tokens]
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        y = norm(x, p + "input_layernorm")
+        q, k, v = (heads(linear(y, p + f"self_attn.{name}_proj")) for name in "qkv")
+        k, v = turn(k).repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        x = x + linear(attend(turn(q), k, v, mask), p + "self_attn.o_proj")
+        y = norm(x, p + "post_attention_layernorm")
+        x = x + linear(F.silu(linear(y, p + "mlp.gate_proj")) * linear(y, p + "mlp.up_proj"), p + "mlp.down_proj")
+    return norm(x, "model.norm") @ w["model.embed_tokens.weight"].T
+
+
 def make_data(vocab):
     g = torch.Generator().manual_seed(7)
     shape = (STEPS, BATCH, SEQ)
@@ -180,6 +233,7 @@ def main():
     torch.set_num_threads(1)
     make("gpt2", GPT2, gpt2_shapes(GPT2), gpt2_logits, 20260102)
     make("neox", NEOX, neox_shapes(NEOX), neox_logits, 20260103)
+    make("llama31", LLAMA31, llama_shapes(LLAMA31), llama_logits, 20260104)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-// A small GPT-2 and a small GPT-NeoX in Hugging Face's form against PyTorch in transformers'
-// formulation: logits, and loss and gradient norm of some steps of AdamW, with and without padding
-// of the vocabulary. Then in and out again: bit by bit the same files, and every way in which a
-// directory may not fit is told. The goldens come from tests/golden/make_families_goldens.py.
+// A small GPT-2, a small GPT-NeoX and a small Llama 3.1 (head tied, rotary frequencies scaled) in
+// Hugging Face's form against PyTorch in transformers' formulation: logits, and loss and gradient
+// norm of some steps of AdamW, with and without padding of the vocabulary. Then in and out again:
+// bit by bit the same files, and every way in which a directory may not fit is told. The goldens
+// come from tests/golden/make_families_goldens.py.
 
 #include <algorithm>
 #include <cmath>
@@ -64,7 +65,9 @@ class GoldenModel {
         data_(directory_ / "golden.safetensors"),
         section_(read_hugging_face_model(directory_).section),
         backend_(make_cpu_backend(2)) {
-    section_.padded_vocab = section_.vocab.value_or(0) + padding;
+    if (padding > 0) {
+      section_.padded_vocab = section_.vocab.value_or(0) + padding;
+    }
     description_ = model_family(section_.name).describe(section_);
   }
 
@@ -163,15 +166,21 @@ class GoldenModel {
   std::unique_ptr<Executor> executor_;
 };
 
-class FamilyParity : public testing::TestWithParam<std::string> {};
+class FamilyParity : public testing::TestWithParam<std::string> {
+ protected:
+  // A Llama's vocabulary is not padded.
+  static std::vector<std::int64_t> paddings() {
+    return GetParam() == "llama31" ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 5};
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          FamilyParity,
-                         testing::Values("gpt2", "neox"),
+                         testing::Values("gpt2", "neox", "llama31"),
                          [](const auto& family) { return family.param; });
 
 TEST_P(FamilyParity, Logits) {
-  for (const std::int64_t padding : {0, 5}) {
+  for (const std::int64_t padding : paddings()) {
     GoldenModel model(GetParam(), padding);
     const std::vector<float> expected = model.golden_logits();
     const std::vector<float> found = model.logits();
@@ -188,7 +197,7 @@ TEST_P(FamilyParity, Logits) {
 }
 
 TEST_P(FamilyParity, LossesAndGradientNorms) {
-  for (const std::int64_t padding : {0, 5}) {
+  for (const std::int64_t padding : paddings()) {
     GoldenModel model(GetParam(), padding);
     model.start_training();
     for (std::size_t n = 0; n < model.golden().at("steps").get<std::size_t>(); ++n) {
@@ -287,7 +296,7 @@ class HuggingFaceDirectory : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          HuggingFaceDirectory,
-                         testing::Values("llama3", "gpt2", "neox"),
+                         testing::Values("llama3", "gpt2", "neox", "llama31"),
                          [](const auto& family) { return family.param; });
 
 TEST_P(HuggingFaceDirectory, ComesOutAsItWentIn) {
@@ -444,7 +453,8 @@ TEST_P(HuggingFaceDirectory, AnIndexMustFitItsFiles) {
 // Masks and frequencies are no weights, and names may lack their prefix.
 TEST_P(HuggingFaceDirectory, TakesWhatPublishedFilesHaveBesides) {
   const auto expected = tensors_of(source_);
-  const std::string prefix(model_family(GetParam()).weight_prefix);
+  const std::string prefix(
+      model_family(read_hugging_face_model(source_).section.name).weight_prefix);
   const std::vector<float> mask(4);
   std::vector<std::string> names;
   rewrite([&](std::vector<SafetensorsTensor>& tensors) {

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cmath>
 #include <exception>
 #include <filesystem>
@@ -5,6 +6,7 @@
 #include <new>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -198,6 +200,34 @@ TEST(File, AtomicWriteReadMapAndLock) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
     EXPECT_THAT(error.what(), HasSubstr("in use by process"));
   }
+}
+
+// One that opened the file before its holder took it away and locked it after would be a second.
+TEST(FileLock, HasOneHolderThoughEachTakesItsFileAway) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "lock";
+  std::atomic<int> holders = 0;
+  std::atomic<int> overlaps = 0;
+  std::atomic<int> taken = 0;
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int attempt = 0; attempt < 1500; ++attempt) {
+        try {
+          const FileLock lock(path);
+          overlaps += ++holders > 1 ? 1 : 0;
+          ++taken;
+          --holders;
+          std::filesystem::remove(path);
+        } catch (const Error& error) {
+          ASSERT_EQ(error.code(), ErrorCode::kInvalidConfig) << error.what();
+        }
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(overlaps, 0);
+  EXPECT_GT(taken, 4);
 }
 
 template <class Exception>

@@ -16,9 +16,10 @@
 namespace tessera {
 namespace {
 
-// Large enough that a disk works at full speed with a few of them in flight; a large page each, of
-// which the first use can cost as much as writing it (5 ms where the system has to make one free).
-constexpr std::size_t kChunkBytes = std::size_t{2} << 20U;
+// Large enough that a disk works at full speed with a few of them in flight, reads beside them; two
+// large pages, of which the first use can cost as much as writing them (5 ms each where the system
+// has to make them free).
+constexpr std::size_t kChunkBytes = std::size_t{4} << 20U;
 // A disk is fastest with two or three writes under way.
 constexpr std::size_t kNumWriters = 3;
 // Less is not worth a write of its own.

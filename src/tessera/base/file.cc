@@ -1,5 +1,7 @@
 #include "tessera/base/file.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -36,6 +38,35 @@ std::size_t file_size(const FileDescriptor& file, const std::filesystem::path& p
   TESSERA_REQUIRE(
       S_ISREG(info.st_mode), ErrorCode::kInvalidData, "{} is not a regular file", path.string());
   return static_cast<std::size_t>(info.st_size);
+}
+
+// Whether the path still leads to the open file: who holds a lock may have taken its file away.
+bool leads_to(const std::filesystem::path& path, const FileDescriptor& file) {
+  struct stat there{};
+  struct stat mine{};
+  return ::stat(path.c_str(), &there) == 0 && ::fstat(file.get(), &mine) == 0 &&
+         there.st_dev == mine.st_dev && there.st_ino == mine.st_ino;
+}
+
+[[noreturn]] void refuse_lock(const std::filesystem::path& path,
+                              const FileDescriptor& file,
+                              int error) {
+  TESSERA_REQUIRE(error == EWOULDBLOCK,
+                  ErrorCode::kDeviceError,
+                  "cannot lock {}: {}",
+                  path.string(),
+                  reason(error));
+  // Not by the name, which may be gone by now.
+  std::array<char, 32> text{};
+  const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
+  std::string holder(text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  while (!holder.empty() && holder.back() == '\n') {
+    holder.pop_back();
+  }
+  fail(ErrorCode::kInvalidConfig,
+       "{} is in use by process {}: wait for it to end, or choose another directory",
+       path.parent_path().string(),
+       holder.empty() ? "(unknown)" : holder);
 }
 
 }  // namespace
@@ -173,29 +204,18 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
   file.commit();
 }
 
-FileLock::FileLock(const std::filesystem::path& path)
-    : file_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-  TESSERA_REQUIRE(file_.get() >= 0,
-                  ErrorCode::kDeviceError,
-                  "cannot create {}: {}",
-                  path.string(),
-                  reason(errno));
-  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    TESSERA_REQUIRE(error == EWOULDBLOCK,
+FileLock::FileLock(const std::filesystem::path& path) {
+  do {
+    file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    TESSERA_REQUIRE(file_.get() >= 0,
                     ErrorCode::kDeviceError,
-                    "cannot lock {}: {}",
+                    "cannot create {}: {}",
                     path.string(),
-                    reason(error));
-    std::string holder = read_file(path);
-    while (!holder.empty() && holder.back() == '\n') {
-      holder.pop_back();
+                    reason(errno));
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      refuse_lock(path, file_, errno);
     }
-    fail(ErrorCode::kInvalidConfig,
-         "{} is in use by process {}: wait for it to end, or choose another directory",
-         path.parent_path().string(),
-         holder.empty() ? "(unknown)" : holder);
-  }
+  } while (!leads_to(path, file_));
   const std::string owner = format("{}\n", static_cast<int>(::getpid()));
   TESSERA_REQUIRE(::ftruncate(file_.get(), 0) == 0,
                   ErrorCode::kDeviceError,

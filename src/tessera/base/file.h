@@ -92,9 +92,9 @@ class AtomicFile {
 // Replaces `path` by an AtomicFile of these bytes.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-// An exclusive advisory lock on `path` (created when absent), held for the object's life and freed
-// by the kernel if the process dies. Errors: kInvalidConfig naming the holder's process id when
-// another process holds it.
+// An exclusive advisory lock on `path` (created when absent; its holder may take it away), held for
+// the object's life and freed by the kernel if the process dies. Errors: kInvalidConfig naming the
+// holder's process id when another process holds it.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path);

@@ -15,6 +15,7 @@ struct Float8E4M3 {
 
   static constexpr unsigned kMantissaBits = 3;
   static constexpr unsigned kBias = 7;
+  static constexpr bool kHasInfinity = false;
   static constexpr float kMax = 448.0F;
 
   friend bool operator==(Float8E4M3, Float8E4M3) = default;
@@ -25,13 +26,40 @@ struct Float8E5M2 {
 
   static constexpr unsigned kMantissaBits = 2;
   static constexpr unsigned kBias = 15;
+  static constexpr bool kHasInfinity = true;
   static constexpr float kMax = 57344.0F;
 
   friend bool operator==(Float8E5M2, Float8E5M2) = default;
 };
 
-float to_float(Float8E4M3 value);
-float to_float(Float8E5M2 value);
+// The value of a code by the formats' definition.
+template <class Float8>
+constexpr float float8_value(Float8 value) {
+  constexpr unsigned kShift = 23U - Float8::kMantissaBits;
+  // What a mantissa counts where the exponent is zero.
+  constexpr auto kUnit =
+      std::bit_cast<float>((128U - Float8::kBias - Float8::kMantissaBits) << 23U);
+  constexpr unsigned kInfinity = Float8::kHasInfinity ? 0x7cU : 0x80U;
+  const std::uint32_t sign = (value.bits & 0x80U) << 24U;
+  const std::uint32_t magnitude = value.bits & 0x7fU;
+  std::uint32_t bits = (magnitude << kShift) + ((127U - Float8::kBias) << 23U);
+  if (magnitude == kInfinity) {
+    bits = 0x7f800000U;
+  } else if (magnitude > kInfinity || magnitude == 0x7fU) {
+    bits = 0x7fc00000U;
+  } else if (magnitude >> Float8::kMantissaBits == 0) {
+    bits = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * kUnit);
+  }
+  return std::bit_cast<float>(sign | bits);
+}
+
+constexpr float to_float(Float8E4M3 value) {
+  return float8_value(value);
+}
+
+constexpr float to_float(Float8E5M2 value) {
+  return float8_value(value);
+}
 
 // Rounds to nearest, ties to even, and saturates: what is beyond the largest finite value, an
 // infinity too, becomes that value. NaN stays NaN (S.11..11).

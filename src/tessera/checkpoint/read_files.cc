@@ -19,11 +19,12 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t kAlignment = kDirectAlignment;
-constexpr std::int64_t kChunkBytes = std::int64_t{2} << 20U;  // a large page
+constexpr std::int64_t kChunkBytes = std::int64_t{8} << 20U;  // four large pages
 // Chunks between the disk and who takes them.
-constexpr std::size_t kNumSlots = 5;
-// A disk is fastest with two reads under way, without a pause.
-constexpr std::size_t kNumReaders = 3;
+constexpr std::size_t kNumSlots = 6;
+// A disk is fastest with some 32 MiB under way, without a pause; beyond that, memory that is used
+// for the first time costs more than it gains.
+constexpr std::size_t kNumReaders = 4;
 // A gap between segments that is read through, because another access would take longer.
 constexpr std::int64_t kGapBytes = std::int64_t{256} << 10U;
 // Many files that are read side by side have smaller chunks, so that what comes from one before it

@@ -9,7 +9,6 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +20,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/json.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
 
@@ -65,7 +65,8 @@ struct Entry {
 std::string_view header_of(std::span<const std::byte> file, const std::string& path) {
   TESSERA_REQUIRE(file.size() >= kLengthBytes,
                   ErrorCode::kInvalidData,
-                  "{}: found {} bytes, expected at least the {} of a safetensors header length",
+                  "{}: offset 0: found {} bytes, expected at least the {} of a safetensors header "
+                  "length",
                   path,
                   file.size(),
                   kLengthBytes);
@@ -93,52 +94,19 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& p
   return header;
 }
 
-// The format forbids repeated keys, which the JSON library would merge in silence.
-Json parse_header(std::string_view text, const std::string& path) {
-  // The library takes a zero byte for the end of the text.
-  const std::size_t zero = text.find('\0');
-  TESSERA_REQUIRE(zero == std::string_view::npos,
-                  ErrorCode::kInvalidData,
-                  "{}: the header is not JSON: it holds a zero byte at offset {}",
-                  path,
-                  kLengthBytes + zero);
-  std::vector<std::set<std::string>> keys;
-  const auto refuse_repeats = [&](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::object_start) {
-      keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      TESSERA_REQUIRE(keys.back().insert(key).second,
-                      ErrorCode::kInvalidData,
-                      "{}: key '{}' appears twice in the header",
-                      path,
-                      key);
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, refuse_repeats);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kInvalidData, "{}: the header is not JSON: {}", path, error.what());
-  }
-}
-
-std::map<std::string, std::string> parse_metadata(const Json& metadata, const std::string& path) {
+// `where` names file and offset.
+std::map<std::string, std::string> parse_metadata(const Json& metadata, const std::string& where) {
   TESSERA_REQUIRE(metadata.is_object(),
                   ErrorCode::kInvalidData,
-                  "{}: {} is a JSON {}: expected an object of strings",
-                  path,
-                  kMetadataKey,
+                  "{} is a JSON {}: expected an object of strings",
+                  where,
                   metadata.type_name());
   std::map<std::string, std::string> strings;
   for (const auto& [key, value] : metadata.items()) {
     TESSERA_REQUIRE(value.is_string(),
                     ErrorCode::kInvalidData,
-                    "{}: {} '{}' is a JSON {}: expected a string",
-                    path,
-                    kMetadataKey,
+                    "{}: '{}' is a JSON {}: expected a string",
+                    where,
                     key,
                     value.type_name());
     strings.emplace(key, value.get<std::string>());
@@ -195,8 +163,7 @@ std::vector<std::int64_t> parse_integers(const Json& entry,
   return integers;
 }
 
-Entry parse_entry(const std::string& name, const Json& json, const std::string& path) {
-  const std::string where = format("{}: tensor '{}'", path, name);
+Entry parse_entry(const std::string& name, const Json& json, const std::string& where) {
   TESSERA_REQUIRE(json.is_object(),
                   ErrorCode::kInvalidData,
                   "{} is a JSON {}: expected an object",
@@ -259,12 +226,15 @@ void place_entries(std::vector<Entry>& entries,
     entry.tensor.data = data.subspan(entry.begin, entry.end - entry.begin);
     covered = entry.end;
   }
-  TESSERA_REQUIRE(covered == data.size(),
-                  ErrorCode::kInvalidData,
-                  "{}: found {} bytes of data, expected {}: the last ones belong to no tensor",
-                  path,
-                  data.size(),
-                  covered);
+  TESSERA_REQUIRE(
+      covered == data.size(),
+      ErrorCode::kInvalidData,
+      "{}: found {} bytes of data, expected {}: those from data offset {} on belong to no "
+      "tensor",
+      path,
+      data.size(),
+      covered,
+      covered);
 }
 
 }  // namespace
@@ -282,13 +252,19 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
 SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& path)
     : file_(std::move(file)) {
   const std::string_view header = header_of(file_.bytes(), path.string());
-  const Json tensors = parse_header(header, path.string());
+  std::map<std::string, std::size_t> offsets;
+  // The format forbids repeated keys.
+  const Json tensors = parse_json(
+      header,
+      {.name = path.string() + ": header", .offset = kLengthBytes, .key_offsets = &offsets});
   std::vector<Entry> entries;
   for (const auto& [name, json] : tensors.items()) {
+    const std::size_t offset = offsets.at(name);
     if (name == kMetadataKey) {
-      metadata_ = parse_metadata(json, path.string());
+      metadata_ = parse_metadata(json, format("{}: {} at offset {}", path.string(), name, offset));
     } else {
-      entries.push_back(parse_entry(name, json, path.string()));
+      entries.push_back(parse_entry(
+          name, json, format("{}: tensor '{}' at offset {}", path.string(), name, offset)));
     }
   }
   place_entries(entries, file_.bytes().subspan(kLengthBytes + header.size()), path.string());

@@ -50,7 +50,8 @@ struct OtherTensor {
 class SafetensorsFile {
  public:
   // Checks the whole header before it gives anything out.
-  // Errors: kInvalidData naming the file, the tensor, what was found and what was expected.
+  // Errors: kInvalidData naming the file, the offset, the tensor, what was found and what was
+  // expected.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   // The same for a file that is already mapped; `path` is for messages.

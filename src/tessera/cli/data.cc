@@ -26,6 +26,7 @@
 #include "tessera/data/corpus.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/megatron.h"
+#include "tessera/data/token_type.h"
 #include "tessera/data/tokenize_job.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/tokenizer_files.h"
@@ -106,6 +107,8 @@ void tokenize(const TokenizeCommand& command) {
                              .force = command.force};
   options.text.add_bos = !command.no_bos;
   options.text.add_eos = !command.no_eos;
+  // Before a directory is made for what never comes.
+  require_texts(input.files);
   // Beside the output, where there must be room anyway.
   options.text.scratch =
       options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");
@@ -205,7 +208,8 @@ std::string in_quotes(std::string_view text) {
 std::string ids(std::span<const std::int32_t> tokens) {
   std::string text;
   for (const std::int32_t token : tokens) {
-    text += format("{}{}", text.empty() ? "" : " ", token);
+    text +=
+        format("{}{}", text.empty() ? "" : " ", token == kNoToken ? "none" : format("{}", token));
   }
   return text;
 }
@@ -217,6 +221,34 @@ std::string describe_tokens(std::span<const std::int32_t> tokens,
                        return id >= 0 && id < tokenizer->vocab_size();
                      });
   return known ? in_quotes(tokenizer->decode(tokens, {.skip_special = false})) : ids(tokens);
+}
+
+// That every token is one of a vocabulary.
+void require_ids(const Corpus& corpus, std::int64_t vocab) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 16U;
+  std::vector<std::int32_t> tokens;
+  std::int64_t wrong = 0;
+  std::string first;
+  for (std::int64_t begin = 0; begin < corpus.num_tokens(); begin += kAtOnce) {
+    tokens.resize(static_cast<std::size_t>(std::min(kAtOnce, corpus.num_tokens() - begin)));
+    corpus.read(begin, tokens);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] < 0 || tokens[i] >= vocab) {
+        if (wrong++ == 0) {
+          first = format(
+              "{}: {}", corpus.place(begin + static_cast<std::int64_t>(i)), describe_id(tokens[i]));
+        }
+      }
+    }
+  }
+  TESSERA_REQUIRE(wrong == 0,
+                  ErrorCode::kInvalidData,
+                  "{} of {} tokens are none of the tokenizer's, expected ids from 0 to {}; the "
+                  "first is {}",
+                  format_grouped(wrong),
+                  format_grouped(corpus.num_tokens()),
+                  vocab - 1,
+                  first);
 }
 
 void inspect_corpus(const Corpus& corpus,
@@ -240,6 +272,9 @@ void inspect_corpus(const Corpus& corpus,
     }
   }
   std::fputs((lengths.describe("tokens") + samples).c_str(), stdout);
+  if (tokenizer) {
+    require_ids(corpus, tokenizer->vocab_size());
+  }
 }
 
 // Counts what it is given; texts are counted by an encoder whose tokens are bytes.
@@ -455,8 +490,8 @@ void add_inspect(CLI::App& data) {
   command.add_option(
       "--tokenizer",
       options->data.tokenizer,
-      "A tokenizer.json: counts tokens of text, decodes samples of tokens; needed for "
-      "chat");
+      "A tokenizer.json: counts tokens of text, decodes samples of tokens and checks that "
+      "all are its own; needed for chat");
   command.add_option("--samples", options->samples, "Documents to show")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -59,12 +59,12 @@ std::string list_ranks(std::span<const std::int64_t> ranks) {
 }
 
 std::string late_message(std::string_view doing,
-                         double deadline_seconds,
+                         const WorldOptions& options,
                          std::span<const std::int64_t> arrived,
                          std::span<const std::int64_t> missing) {
-  return format("{}: no answer within {} s; arrived: rank {}; missing: rank {}",
+  return format("{}: no answer within {}; arrived: rank {}; missing: rank {}",
                 doing,
-                deadline_seconds,
+                options.patience(),
                 list_ranks(arrived),
                 list_ranks(missing));
 }
@@ -80,10 +80,26 @@ std::string mismatch_message(std::int64_t rank,
                 to_string(other_call));
 }
 
+namespace {
+
+// Seconds of a wait in a run that was asked to stop: what has not come by then is stuck.
+constexpr double kWhileStopping = 5;
+
+bool is_hurried(const WorldOptions& options) {
+  return options.stopping != nullptr && options.deadline_seconds > kWhileStopping &&
+         options.stopping();
+}
+
+}  // namespace
+
 double WorldOptions::patience_seconds() const {
-  constexpr double kWhileStopping = 5;
-  const bool stops = stopping != nullptr && stopping();
-  return stops ? std::min(deadline_seconds, kWhileStopping) : deadline_seconds;
+  return is_hurried(*this) ? kWhileStopping : deadline_seconds;
+}
+
+std::string WorldOptions::patience() const {
+  return is_hurried(*this)
+             ? format("{} s, the limit in a run that was asked to stop", kWhileStopping)
+             : format("{} s", deadline_seconds);
 }
 
 }  // namespace tessera

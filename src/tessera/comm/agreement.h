@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+struct WorldOptions;
+
 // What every kind of communicator cuts, checks and says alike, so that results and errors do not
 // depend on how ranks talk.
 
@@ -45,7 +47,7 @@ std::string list_ranks(std::span<const std::int64_t> ranks);
 // What is said where ranks `missing` did not arrive within the deadline, and where two members do
 // different things.
 std::string late_message(std::string_view doing,
-                         double deadline_seconds,
+                         const WorldOptions& options,
                          std::span<const std::int64_t> arrived,
                          std::span<const std::int64_t> missing);
 std::string mismatch_message(std::int64_t rank,

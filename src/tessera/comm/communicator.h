@@ -96,8 +96,10 @@ struct WorldOptions {
   // up: what it waits for is stuck. Any thread may ask.
   bool (*stopping)() = nullptr;
 
-  // How long a wait may last as things stand.
+  // How long a wait may last as things stand, and the same in words, with the reason where it is
+  // not the deadline: "60 s".
   double patience_seconds() const;
+  std::string patience() const;
 };
 
 // One rank's view of the run.

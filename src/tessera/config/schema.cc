@@ -564,9 +564,9 @@ ConfigSection state() {
        row("wire_param",
            &S::wire_param,
            codec::text(),
-           "How gathered parameters travel: \"full\", \"f32\", \"bf16\", \"int8\" or \"int4\", or "
-           "such a word for each level, innermost first. Left out: the preset's, which is int8 for "
-           "zeropp and topo, else full: the compute dtype."),
+           "How gathered parameters travel: \"full\", which is the compute dtype, or \"f32\", "
+           "\"bf16\", \"int8\" or \"int4\", or one of these four for each level, innermost first. "
+           "Left out: the preset's, which is int8 for zeropp and topo, else full."),
        row("wire_grad",
            &S::wire_grad,
            codec::text(),

@@ -30,8 +30,8 @@ class Corpus {
                             TokenType type,
                             std::optional<std::int32_t> end);
 
-  // Megatron data sets; each path is PREFIX, PREFIX.bin or PREFIX.idx. Errors: kInvalidData and
-  // kUnsupported as MegatronIndex, and kInvalidData where the index is not that of the .bin.
+  // Megatron data sets; each path is PREFIX, PREFIX.bin or PREFIX.idx. Errors: kInvalidData as
+  // MegatronIndex, and where the index is not that of the .bin.
   static Corpus open_megatron(std::span<const std::filesystem::path> paths);
 
   std::int64_t num_tokens() const;

@@ -80,20 +80,6 @@ void for_each_piece(const Stretch& stretch, std::string_view separator, const Bo
   }
 }
 
-void check_files(std::span<const std::filesystem::path> files) {
-  TESSERA_REQUIRE(
-      !files.empty(), ErrorCode::kInvalidData, "no data files given: expected at least one");
-  // A bad last file must not cost the time of encoding all the others.
-  for (const std::filesystem::path& path : files) {
-    const ByteStream opens(path);
-    std::error_code error;
-    TESSERA_REQUIRE(std::filesystem::file_size(path, error) > 0,
-                    ErrorCode::kInvalidData,
-                    "{} is empty: expected text",
-                    path.string());
-  }
-}
-
 // The threads take stretches from the reader in turn, encode them side by side, and give them to
 // the sink in the order of the files; whoever has the next one gives it.
 class Pipeline {
@@ -387,6 +373,20 @@ class Pipeline {
 
 }  // namespace
 
+void require_texts(std::span<const std::filesystem::path> files) {
+  TESSERA_REQUIRE(
+      !files.empty(), ErrorCode::kInvalidData, "no data files given: expected at least one");
+  // A bad last file must not cost the time of encoding all the others.
+  for (const std::filesystem::path& path : files) {
+    const ByteStream opens(path);
+    std::error_code error;
+    TESSERA_REQUIRE(std::filesystem::file_size(path, error) > 0,
+                    ErrorCode::kInvalidData,
+                    "{} is empty: expected text",
+                    path.string());
+  }
+}
+
 ReadState encode_files(std::span<const std::filesystem::path> files,
                        const TextEncoder& encoder,
                        const TextOptions& options,
@@ -395,7 +395,7 @@ ReadState encode_files(std::span<const std::filesystem::path> files,
   TESSERA_REQUIRE(options.format != TextFormat::kChat || encoder.encode_conversation,
                   ErrorCode::kInvalidArgument,
                   "conversations without a chat template: expected an encoder with one");
-  check_files(files);
+  require_texts(files);
   return Pipeline(files, encoder, options, start, sink).run();
 }
 

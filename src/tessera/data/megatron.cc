@@ -120,7 +120,7 @@ T MegatronIndex::at(std::size_t offset) const {
 void MegatronIndex::check_header(std::string_view name) {
   TESSERA_REQUIRE(bytes_.size() >= kHeaderBytes,
                   ErrorCode::kInvalidData,
-                  "{}: found {} bytes, expected an index of at least {}",
+                  "{}: byte {}: found the end of the file, expected an index of at least {} bytes",
                   name,
                   bytes_.size(),
                   kHeaderBytes);
@@ -138,7 +138,7 @@ void MegatronIndex::check_header(std::string_view name) {
   const auto code = at<std::uint8_t>(kTypeAt);
   const std::optional<TokenType> type = type_of_code(code);
   TESSERA_REQUIRE(type.has_value(),
-                  ErrorCode::kUnsupported,
+                  ErrorCode::kInvalidData,
                   "{}: byte {}: found type {} of tokens, expected 1 (u8), 3 (i16), 4 (i32), 5 "
                   "(i64) or 8 (u16)",
                   name,
@@ -163,7 +163,8 @@ void MegatronIndex::check_header(std::string_view name) {
   const std::size_t size = documents_ + 8 * documents;
   TESSERA_REQUIRE(bytes_.size() == size || bytes_.size() == size + sequences,
                   ErrorCode::kInvalidData,
-                  "{}: found {} bytes, expected {}: {} sequences and {} entries of documents",
+                  "{}: byte {}: found the end of the file, expected it at byte {}, behind {} "
+                  "sequences and {} entries of documents",
                   name,
                   bytes_.size(),
                   size,

@@ -30,8 +30,7 @@ class MegatronIndex {
  public:
   // `bytes` is the file, borrowed; `name` names it in errors. Checked from end to end: the
   // sequences lie in .bin one behind the other, and the documents hold each of them once. Errors:
-  // kInvalidData naming the byte, what was found and what was expected; kUnsupported where the
-  // tokens are no whole numbers.
+  // kInvalidData naming the byte, what was found and what was expected.
   MegatronIndex(std::span<const std::byte> bytes, std::string_view name);
 
   TokenType type() const { return type_; }

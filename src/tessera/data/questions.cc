@@ -36,8 +36,17 @@ std::optional<std::int64_t> parse_label(const json& label) {
 // What is wrong with `endings`; nothing where they are what they should be.
 std::string endings_problem(const json& object) {
   const auto endings = object.find("endings");
-  if (endings == object.end() || !endings->is_array() || endings->size() < 2) {
+  if (endings == object.end()) {
     return "found no \"endings\", expected a list of two strings or more";
+  }
+  if (!endings->is_array()) {
+    return format("endings: found {}, expected a list of two strings or more",
+                  endings->type_name());
+  }
+  if (endings->size() < 2) {
+    return format("endings: found {} ending{}, expected at least 2",
+                  endings->size(),
+                  endings->size() == 1 ? "" : "s");
   }
   for (std::size_t i = 0; i < endings->size(); ++i) {
     if (!(*endings)[i].is_string() || (*endings)[i].get_ref<const std::string&>().empty()) {

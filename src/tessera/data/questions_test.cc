@@ -66,7 +66,13 @@ TEST_F(ReadQuestionsTest, NamesTheLineAndWhatIsWrong) {
   EXPECT_THAT(second("{\"ctx\": "), HasSubstr("q.jsonl:2: found no JSON object"));
   EXPECT_THAT(second("[]"), HasSubstr("q.jsonl:2: found no JSON object"));
   EXPECT_THAT(second(R"({"endings": ["a", "b"]})"), HasSubstr(":2: found no string as \"ctx\""));
-  EXPECT_THAT(second(R"({"ctx": "a", "endings": ["a"]})"), HasSubstr(":2: found no \"endings\""));
+  EXPECT_THAT(second(R"({"ctx": "a"})"), HasSubstr(":2: found no \"endings\", expected a list"));
+  EXPECT_THAT(second(R"({"ctx": "a", "endings": "b"})"),
+              HasSubstr(":2: endings: found string, expected a list of two strings or more"));
+  EXPECT_THAT(second(R"({"ctx": "a", "endings": ["a"]})"),
+              HasSubstr(":2: endings: found 1 ending, expected at least 2"));
+  EXPECT_THAT(second(R"({"ctx": "a", "endings": []})"),
+              HasSubstr(":2: endings: found 0 endings, expected at least 2"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": ["a", 3]})"),
               HasSubstr(":2: endings[1]: found number, expected a string that is not empty"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": ["", "b"]})"),

@@ -175,7 +175,7 @@ void SequenceSource::check_ids(const Corpus& corpus,
         "{}: found {}, expected an id{}: the file was made with another tokenizer or "
         "is of another type",
         corpus.place(first + static_cast<std::int64_t>(t)),
-        id == kNoToken ? "no id at all" : format("id {}", id),
+        describe_id(id),
         options_.vocab == 0 ? " from 0 on" : format(" from 0 to {}", options_.vocab - 1));
   }
 }

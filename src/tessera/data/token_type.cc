@@ -109,4 +109,8 @@ void append_tokens(std::span<const std::int32_t> tokens, TokenType type, std::st
   }
 }
 
+std::string describe_id(std::int32_t id) {
+  return id == kNoToken ? "no id at all" : format("id {}", id);
+}
+
 }  // namespace tessera

@@ -22,6 +22,9 @@ TokenType token_type_for(std::int64_t vocab);
 // What stands for an id that is no i32 in what copy_tokens() writes: no tokenizer has it.
 inline constexpr std::int32_t kNoToken = -1;
 
+// "id 5", or that it is none.
+std::string describe_id(std::int32_t id);
+
 // out[i] = token first + i of `bytes`. Precondition: they are there.
 void copy_tokens(std::span<const std::byte> bytes,
                  TokenType type,

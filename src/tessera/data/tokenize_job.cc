@@ -167,6 +167,24 @@ struct Paths {
   std::filesystem::path bin, idx, partial_bin, lengths, journal, lock;
 };
 
+// Held while the output is written; its file goes with it.
+class OutputLock {
+ public:
+  explicit OutputLock(std::filesystem::path path) : path_(std::move(path)), lock_(path_) {}
+
+  ~OutputLock() {
+    std::error_code error;
+    std::filesystem::remove(path_, error);
+  }
+
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  std::filesystem::path path_;
+  FileLock lock_;
+};
+
 // The journal of an earlier run of the same work whose partial files are there.
 std::optional<Journal> find_journal(const Paths& paths, const std::string& work) {
   std::error_code error;
@@ -292,6 +310,15 @@ void publish(const Paths& paths, const TokenizeOptions& options) {
   std::filesystem::remove(paths.journal);
 }
 
+// Of a run that failed: without a journal no other goes on from the partial files.
+void remove_what_is_lost(const Paths& paths) {
+  std::error_code error;
+  if (!std::filesystem::exists(paths.journal, error)) {
+    std::filesystem::remove(paths.partial_bin, error);
+    std::filesystem::remove(paths.lengths, error);
+  }
+}
+
 void require_free(const Paths& paths, const TokenizeOptions& options) {
   for (const std::filesystem::path& path : {paths.bin, paths.idx}) {
     std::error_code error;
@@ -308,7 +335,7 @@ TokenizeResult tokenize_to_megatron(std::span<const std::filesystem::path> files
                                     const TextEncoder& encoder,
                                     const TokenizeOptions& options) {
   const Paths paths(options.prefix);
-  const FileLock lock(paths.lock);
+  const OutputLock lock(paths.lock);
   const std::string work = describe_work(files, options);
   std::optional<Journal> found = find_journal(paths, work);
   if (!found) {
@@ -326,13 +353,17 @@ TokenizeResult tokenize_to_megatron(std::span<const std::filesystem::path> files
                   .tokens = start.bin_bytes / size_of(options.type),
                   .documents = start.documents};
   } else {
-    MegatronSink sink(paths, options, start, total_size(files));
-    result.state = encode_files(files, encoder, options.text, start.state, sink);
-    sink.complete();
-    result.end = sink.progress();
+    try {
+      MegatronSink sink(paths, options, start, total_size(files));
+      result.state = encode_files(files, encoder, options.text, start.state, sink);
+      sink.complete();
+      result.end = sink.progress();
+    } catch (...) {
+      remove_what_is_lost(paths);
+      throw;
+    }
   }
   publish(paths, options);
-  std::filesystem::remove(paths.lock);
   return result;
 }
 

@@ -19,6 +19,7 @@ namespace tessera {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 TextEncoder byte_encoder() {
@@ -116,6 +117,27 @@ TEST_F(TokenizeJobTest, GoesOnAfterAStopToTheSameBytes) {
     std::filesystem::remove(path("out.bin"));
     std::filesystem::remove(path("out.idx"));
   }
+}
+
+TEST_F(TokenizeJobTest, LeavesNothingThatNoRunGoesOnFrom) {
+  write_test_file(path("empty.jsonl"), "");
+  for (const char* last : {"none.jsonl", "empty.jsonl"}) {
+    files_.back() = path(last);
+    EXPECT_NE(error_of(ErrorCode::kInvalidData,
+                       [&] { tokenize_to_megatron(files_, byte_encoder(), options("out")); }),
+              "");
+    EXPECT_THAT(names("out"), IsEmpty());
+  }
+  files_.back() = path("b.jsonl");
+  int left = 100;
+  EXPECT_THROW(tokenize_to_megatron(files_, failing_encoder(left), options("out")),
+               std::runtime_error);
+  EXPECT_THAT(names("out"), IsEmpty());
+  left = 70'000;
+  EXPECT_THROW(tokenize_to_megatron(files_, failing_encoder(left), options("out")),
+               std::runtime_error);
+  EXPECT_THAT(names("out"),
+              UnorderedElementsAre("out.bin.partial", "out.lengths.partial", "out.journal"));
 }
 
 TEST_F(TokenizeJobTest, BeginsAnewWhereTheWorkChanged) {

@@ -49,6 +49,19 @@ const ModelFamily& hugging_face_family(const HuggingFaceConfig& config) {
        known);
 }
 
+HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config) {
+  const ModelFamily& family = hugging_face_family(config);
+  const std::string dtype = config.text("torch_dtype", config.text("dtype", "float32"));
+  const char* length_key = config.has("n_positions") ? "n_positions" : "max_position_embeddings";
+  return {.section = family.from_hugging_face(config),
+          .facts = {.dtype = dtype == "bfloat16"  ? DType::kBF16
+                             : dtype == "float16" ? DType::kF16
+                                                  : DType::kF32,
+                    .sequence_length = config.size(length_key, 2048),
+                    .bos = config.token("bos_token_id"),
+                    .eos = config.token("eos_token_id")}};
+}
+
 ModelSection completed(ModelSection section, const ModelSection& defaults) {
   const auto take = [&](auto member) {
     if (!(section.*member)) {

@@ -55,6 +55,15 @@ const ModelFamily& model_family(std::string_view name);
 // and expected.
 const ModelFamily& hugging_face_family(const HuggingFaceConfig& config);
 
+// What a config.json says: a resolved section, whose `name` is the family's.
+struct HuggingFaceModel {
+  ModelSection section;
+  HuggingFaceFacts facts;
+};
+
+// Errors: kInvalidData naming file, key, found and expected.
+HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config);
+
 // `section` with what it leaves out taken from `defaults`.
 ModelSection completed(ModelSection section, const ModelSection& defaults);
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/neox/neox.h"
@@ -130,6 +131,25 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
               "x/config.json: \"model_type\": found \"bert\", expected one of \"llama\", "
               "\"gpt2\", \"gpt_neox\"");
   }
+}
+
+// As transformers 5 write it.
+TEST(ModelFamilies, NeoxReadsRotaryParametersInOneObject) {
+  const auto read = [](const std::string& rope) {
+    return model_family("neox").from_hugging_face(HuggingFaceConfig(
+        R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 96, "vocab_size": 100, "hidden_act": "gelu_fast",
+            "rope_parameters": )" +
+            rope + "}",
+        "config.json"));
+  };
+  const ModelSection section =
+      read(R"({"rope_theta": 20000, "partial_rotary_factor": 0.5, "rope_type": "default"})");
+  EXPECT_EQ(section.rope_theta, 20000.0);
+  EXPECT_EQ(section.rotary_fraction, 0.5);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
+                       [&] { read(R"({"rope_theta": 20000, "rope_type": "linear"})"); }),
+              HasSubstr("\"rope_parameters.rope_type\": found \"linear\", expected \"default\""));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/json.h"
 
 namespace tessera {
 namespace {
@@ -77,15 +78,10 @@ void HuggingFaceConfigText::dtype(DType dtype) {
 
 HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
     : path_(std::move(path)) {
-  Json object;
-  try {
-    object = Json::parse(json);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kInvalidData, "{}: not JSON: {}", path_, error.what());
-  }
+  const Json object = parse_json(json, {.name = path_});
   TESSERA_REQUIRE(object.is_object(),
                   ErrorCode::kInvalidData,
-                  "{}: found a JSON {}, expected an object",
+                  "{}: byte 0: found a JSON {}, expected an object",
                   path_,
                   object.type_name());
   const auto keep = [&](const std::string& key, const Json& value) {
@@ -105,6 +101,7 @@ HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
   };
   for (const auto& [key, value] : object.items()) {
     keep(key, value);
+    has_rope_parameters_ = has_rope_parameters_ || (key == "rope_parameters" && value.is_object());
     if (value.is_object()) {
       for (const auto& [inner, inner_value] : value.items()) {
         keep(format("{}.{}", key, inner), inner_value);

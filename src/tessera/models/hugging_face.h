@@ -85,11 +85,15 @@ std::string python_float(double value);
 // "rope_scaling.factor". Keys that are null, and lists, are not there.
 class HuggingFaceConfig {
  public:
-  // `path` is for messages. Errors: kInvalidData naming file and place for what is not a JSON
-  // object; kInvalidData naming the key, found and expected for the readers below.
+  // `path` is for messages. Errors: kInvalidData naming file and byte for what is not a JSON object
+  // or has a key twice; kInvalidData naming the key, found and expected for the readers below.
   HuggingFaceConfig(std::string_view json, std::string path);
 
   bool has(std::string_view key) const { return values_.contains(key); }
+
+  // Whether the rotary embedding is described in one object, "rope_parameters", as transformers 5
+  // write it, and not under each family's own keys.
+  bool has_rope_parameters() const { return has_rope_parameters_; }
 
   // Without a fallback the key must be there.
   std::int64_t size(std::string_view key,
@@ -116,6 +120,7 @@ class HuggingFaceConfig {
 
   std::string path_;
   std::map<std::string, Field, std::less<>> values_;
+  bool has_rope_parameters_ = false;
 };
 
 }  // namespace tessera

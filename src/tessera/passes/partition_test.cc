@@ -112,9 +112,30 @@ TEST(Partition, FoldsARowProduct) {
 
 TEST(Partition, PadsWhatDoesNotDivide) {
   const DimAxes dims = {{"mlp", {.axes = {{.name = "tensor", .size = 4}}, .pads = true}}};
-  const std::string text = to_string(partition(kFeedForward, dims, {}));
-  EXPECT_NE(text.find("f32[mlp=2, embed=5] = parameter \"up\""), std::string::npos) << text;
-  EXPECT_NE(text.find("f32[batch=4, mlp=2] = gelu"), std::string::npos) << text;
+  EXPECT_EQ(to_string(propagate_layouts(parse_graph(kFeedForward), dims, {})),
+            std::string(kFeedForward) + R"(layouts {
+  %0 [batch, embed]
+  %1 [mlp: tensor=4 pad 2, embed]
+  %2 [embed, mlp: tensor=4 pad 2]
+  %3 [batch, mlp: tensor=4 pad 2]
+  %4 [batch, mlp: tensor=4 pad 2]
+  %5 [batch, embed] partial sum(tensor=4)
+  %6 [batch, embed]
+  %6 reads %5 as [batch, embed]
+}
+)");
+  EXPECT_EQ(to_string(partition(kFeedForward, dims, {})), R"(graph "ffn" {
+  %0: f32[batch=4, embed=5] = input "x"
+  %1: f32[mlp=2, embed=5] = parameter "up" normal(0, 1, 0)
+  %2: f32[embed=5, mlp=2] = parameter "down" normal(0, 1, 0)
+  %3: f32[batch=4, mlp=2] = matmul {transpose_b=true}(%0, %1) @forward
+  %4: f32[batch=4, mlp=2] = gelu(%3) @forward
+  %5: f32[batch=4, embed=5] = matmul {transpose_b=true}(%4, %2) @forward
+  %6: f32[batch=4, embed=5] = all_reduce {axes="tensor=4"}(%5) @forward
+  %7: f32[batch=4, embed=5] = add(%0, %6) @forward
+  output "y" = %7
+}
+)");
 }
 
 // Sums of parts stay parts: one fold for both products, and none over the axes that may stay.

@@ -50,6 +50,43 @@ Graph updated(const StateAxes& state) {
   return append_update(shard_parameters(parse_graph(kOneWeight), state), {.state = state});
 }
 
+// Parameters on pairs, a second copy on each rank, gradients on pairs, optimizer on nodes.
+TEST(AppendUpdate, EachStateLiesOnItsLevels) {
+  EXPECT_EQ(to_string(append_update(shard_parameters(parse_graph(kOneWeight), three_levels()),
+                                    {.state = three_levels()})),
+            R"(graph "one weight" {
+  %0: f32[batch=4, embed=5] = input "x"
+  %1: f32[] = scalar "sum"
+  %2: f32[slice=512] = parameter "w" normal(0, 1, 0)
+  %3: f32[slice=1024] = secondary "secondary.w"
+  %8: f32[] = scalar "learning_rate"
+  %9: f32[] = scalar "update_number"
+  %10: f32[] = scalar "apply"
+  %19: f32[slice=512] = optimizer "moment1.w"
+  %20: f32[slice=512] = optimizer "moment2.w"
+  %4: f32[embed=5, mlp=7] = gather_slices {axes="pair=2", type="f32[embed=5, mlp=7]"}(%3) @forward layer 0
+  %5: f32[batch=4, mlp=7] = matmul(%0, %4) @forward layer 0
+  %6: f32[embed=5, mlp=7] = matmul {transpose_a=true}(%0, %5) @weight_gradient layer 0
+  %7: f32[slice=1024] = reduce_slices {axes="pair=2", slice=1024}(%6) @weight_gradient layer 0
+  %11: f32[slice=512] = reduce_slices {axes="node=2", slice=512}(%7) @update
+  %12: f32[slice=512] = all_reduce_slices {axes="cluster=2"}(%11) @update
+  %13: f32[] = all_reduce {axes="pair=2 node=2 cluster=2"}(%1) @update
+  %14: i64[words=72] = sum_squares(%12) @update
+  %15: i64[words=72] = all_reduce {axes="pair=2 node=2"}(%14) @update
+  %16: f32[], %17: f32[], %18: f32[] = clip_scale(%15, %13, %10) @update
+  %21: f32[slice=512], %22: f32[slice=512], %23: f32[slice=512] = adamw(%2, %12, %19, %20, %8, %9, %17, %18) @update
+  %24: f32[slice=1024] = gather_slices {axes="node=2", type="f32[slice=1024]"}(%21) @update
+  output "loss" = %13
+  output "grad_norm" = %16
+  output "applied" = %18
+  update %2 = %21
+  update %19 = %22
+  update %20 = %23
+  update %3 = %24
+}
+)");
+}
+
 TEST(Wires, AreNamedByEachHop) {
   StateAxes state = three_levels();
   state.wires = {.param = {.formats = {WireFormat::kInt8}},

@@ -1,5 +1,6 @@
 #include "tessera/runtime/launcher.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -25,6 +26,12 @@ Error failure_of(std::int64_t rank, const Error& error) {
       error.code() == ErrorCode::kInternal ? Error(ErrorCode::kPeerFailure, error.what()) : error;
   failure.add_context(format("rank {}", rank));
   return failure;
+}
+
+// How long ranks may take to end after one has failed: what computes finds out when it next waits
+// for the others, what hangs never does.
+double grace_seconds(const WorldOptions& options) {
+  return std::clamp(options.patience_seconds() / 4, 1.0, 5.0);
 }
 
 // What the others are told.
@@ -93,7 +100,7 @@ class Ranks {
     const auto since = std::chrono::steady_clock::now();
     const auto late = [&] {
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - since;
-      return waited.count() >= options_.world.patience_seconds();
+      return waited.count() >= grace_seconds(options_.world);
     };
     while (running_ > 0 && !late()) {
       changed_.wait_for(lock, std::chrono::milliseconds(100));  // somebody may ask to stop

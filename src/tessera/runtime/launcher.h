@@ -21,8 +21,9 @@ struct LaunchOptions {
 // calling one), and returns when all have ended. A rank that throws ends the run for all: the
 // others' collectives throw kPeerFailure. Errors: the first that is not one of those; what only the
 // authors of Tessera could mend (kInternal) becomes kPeerFailure, naming the rank.
-// A thread cannot be ended from outside: ranks that have not ended within the deadline after one
-// has failed are given up, and with them the process, which ends with the error's exit code.
+// A thread cannot be ended from outside: ranks that have not ended within a quarter of the
+// deadline, 1 to 5 s, after one has failed are given up, and with them the process, which ends with
+// the error's exit code.
 void launch_ranks(std::int64_t num_ranks,
                   const LaunchOptions& options,
                   const std::function<void(World&)>& body);

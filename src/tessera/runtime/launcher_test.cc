@@ -81,7 +81,7 @@ TEST(Launcher, WhatNobodyExpectedIsAFailureOfAPeer) {
 TEST(Launcher, ALateRankIsNamed) {
   const Error error = error_of_launch(3, [](World& world) {
     if (world.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      std::this_thread::sleep_for(std::chrono::milliseconds(2300));
     }
     meet(world);
   });
@@ -120,7 +120,10 @@ TEST(LauncherDeathTest, WhoWantsToStopDoesNotWaitForAStuckCollective) {
                    meet(world);
                  });
   };
-  EXPECT_EXIT(hang(), testing::ExitedWithCode(5), "arrived: rank 0; missing: rank 1");
+  EXPECT_EXIT(hang(),
+              testing::ExitedWithCode(5),
+              "no answer within 5 s, the limit in a run that was asked to stop; arrived: rank 0; "
+              "missing: rank 1");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tokenizer/byte_level.h"
+#include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/token_decoder.h"
 #include "tessera/tokenizer/utf8.h"
 #include "tessera/tokenizer/word_cache.h"
@@ -18,8 +19,6 @@ namespace {
 constexpr std::array<std::string_view, 4> kBosNames = {
     "<|begin_of_text|>", "<s>", "<|startoftext|>", "<|endoftext|>"};
 constexpr std::array<std::string_view, 3> kEosNames = {"<|end_of_text|>", "</s>", "<|endoftext|>"};
-
-constexpr std::size_t kPartTokens = std::size_t{1} << 16U;
 
 std::optional<std::int32_t> find_special(const TokenizerSpec& spec,
                                          std::span<const std::string_view> names) {
@@ -80,6 +79,20 @@ bool merges_stop_before(const TokenizerSpec& spec, const std::string& mark) {
   });
 }
 
+std::vector<NormalizerStep> steps_without_prepend(std::vector<NormalizerStep> steps) {
+  std::erase_if(steps, [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::kPrepend;
+  });
+  return steps;
+}
+
+// Whether a step does nothing over a space between two ASCII letters or digits but make it the
+// mark.
+bool keeps_words_apart(const NormalizerStep& step) {
+  return step.kind != NormalizerStep::Kind::kReplace ||
+         (step.from == " " && step.to == kSpaceSymbol);
+}
+
 // Calls stretch(text, begin) with what lies between added tokens, and token(id) with those.
 template <class Stretch, class Token>
 void cut_at_added(const AddedTokenFinder& finder,
@@ -114,24 +127,37 @@ class BpeTokenizer::Pass {
         added.raw,
         text,
         [&](std::string_view stretch, std::size_t begin) {
-          std::string valid_memory;
-          std::string normalized_memory;
-          if (tokenizer_.spec_.alphabet == Alphabet::kCharacters) {
-            stretch = valid_utf8(stretch, valid_memory);
-          }
-          stretch = tokenizer_.normalizer_.run(stretch, normalized_memory);
-          cut_at_added(
-              added.normalized,
-              stretch,
-              [&](std::string_view part, std::size_t part_begin) {
-                add_words(part, begin == 0 && part_begin == 0);
-              },
-              push);
+          for_each_part(
+              stretch, tokenizer_.may_cut_, [&](std::string_view part, bool opens_stretch) {
+                add_part(part, opens_stretch, begin == 0 && opens_stretch, added.normalized);
+              });
         },
         push);
   }
 
  private:
+  // Text without added tokens that are looked for in it as it is; `opens_stretch` unless it was cut
+  // off the one before, `is_first` if the whole text begins with it.
+  void add_part(std::string_view text,
+                bool opens_stretch,
+                bool is_first,
+                const AddedTokenFinder& added) {
+    std::string valid_memory;
+    std::string normalized_memory;
+    if (tokenizer_.spec_.alphabet == Alphabet::kCharacters) {
+      text = valid_utf8(text, valid_memory);
+    }
+    const Normalizer& normalizer =
+        opens_stretch ? tokenizer_.normalizer_ : tokenizer_.rest_normalizer_;
+    cut_at_added(
+        added,
+        normalizer.run(text, normalized_memory),
+        [&](std::string_view words, std::size_t begin) {
+          add_words(words, is_first && begin == 0);
+        },
+        [this](std::int32_t id) { out_.push_back(id); });
+  }
+
   // Text without added tokens; `is_first` if the whole text begins with it.
   void add_words(std::string_view text, bool is_first) {
     if (tokenizer_.spec_.alphabet == Alphabet::kBytes) {
@@ -221,6 +247,7 @@ BpeTokenizer::WordMark BpeTokenizer::word_mark(const TokenizerSpec& spec) {
 BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
     : spec_(checked(std::move(spec))),
       normalizer_(spec_.normalizer),
+      rest_normalizer_(steps_without_prepend(spec_.normalizer)),
       pre_tokenizer_(spec_.patterns),
       model_(spec_),
       mark_(word_mark(spec_)),
@@ -228,7 +255,8 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       all_added_(spec_, normalizer_, true),
       special_(spec_.tokens.size()),
       bos_(find_special(spec_, kBosNames)),
-      eos_(find_special(spec_, kEosNames)) {
+      eos_(find_special(spec_, kEosNames)),
+      may_cut_(may_cut()) {
   for (const AddedToken& token : spec_.added) {
     special_[static_cast<std::size_t>(token.id)] = token.special;
   }
@@ -243,6 +271,16 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       texts_.push_back(decode_alone(spec_.decoder, token));
     }
   }
+}
+
+bool BpeTokenizer::may_cut() const {
+  // Where words begin with the mark no merge reaches over a cut; an added token must not either.
+  return spec_.alphabet == Alphabet::kCharacters && mark_.text == kSpaceSymbol &&
+         std::ranges::all_of(spec_.normalizer, keeps_words_apart) &&
+         std::ranges::none_of(spec_.added, [&](const AddedToken& token) {
+           std::string memory;
+           return token.normalized && spans_words(normalizer_.run(token.content, memory));
+         });
 }
 
 std::int32_t BpeTokenizer::vocab_size() const {

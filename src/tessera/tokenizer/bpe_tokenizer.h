@@ -40,6 +40,9 @@ class BpeTokenizer : public TokenizerImpl {
 
   const TokenizerSpec* spec() const override { return &spec_; }
 
+  // Whether the tokens of a text are those of the parts that for_each_part() cuts it into, joined.
+  bool may_cut() const;
+
  private:
   class Pass;
 
@@ -62,6 +65,7 @@ class BpeTokenizer : public TokenizerImpl {
 
   TokenizerSpec spec_;
   Normalizer normalizer_;
+  Normalizer rest_normalizer_;  // of text behind a cut: nothing is put in front of it
   PreTokenizer pre_tokenizer_;
   BpeModel model_;
   WordMark mark_;
@@ -71,6 +75,7 @@ class BpeTokenizer : public TokenizerImpl {
   std::vector<bool> special_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
+  bool may_cut_;
   mutable WordCaches caches_;
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/tokenizer/vocabulary.h"
@@ -13,7 +14,7 @@ namespace tessera {
 
 TokenizerSpec parse_gpt2_files(std::string_view encoder, std::string_view merges) {
   constexpr const char* kEndOfText = "<|endoftext|>";
-  const nlohmann::json ids = parse_json(encoder);
+  const nlohmann::json ids = parse_json(encoder, {.unique_keys = false});
   nlohmann::json added = nlohmann::json::array();
   const JsonNode vocab(ids, "");
   if (const auto end_of_text = vocab.find(kEndOfText)) {

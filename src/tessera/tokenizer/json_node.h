@@ -13,10 +13,6 @@
 
 namespace tessera {
 
-// Errors: kInvalidData naming the byte where the text is no JSON, has a number that no type holds,
-// or is nested deeper than any tokenizer (what reads and writes JSON recurses).
-nlohmann::json parse_json(std::string_view text);
-
 // A value with its place in the file, for errors. Borrows the value.
 class JsonNode {
  public:

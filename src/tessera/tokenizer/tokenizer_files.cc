@@ -77,16 +77,14 @@ Impl load_text(const std::string& text) {
   return load_bpe(parse_tokenizer_json(text));
 }
 
-fs::path find_in_directory(const fs::path& directory) {
-  for (const char* name : kNames) {
-    if (is_there(directory / name)) {
-      return directory / name;
-    }
-  }
-  fail(ErrorCode::kInvalidData,
-       "{} has no tokenizer: expected tokenizer.json, tokenizer.model, or encoder.json and "
-       "vocab.bpe",
-       directory.string());
+fs::path require_in_directory(const fs::path& directory) {
+  auto found = find_tokenizer(directory);
+  TESSERA_REQUIRE(found.has_value(),
+                  ErrorCode::kInvalidData,
+                  "{} has no tokenizer: expected {}",
+                  directory.string(),
+                  kTokenizerNames);
+  return *std::move(found);
 }
 
 // What `path` names: one file, or two.
@@ -97,7 +95,7 @@ struct Source {
 
 Source source_of(const fs::path& path) {
   std::error_code error;
-  const fs::path file = fs::is_directory(path, error) ? find_in_directory(path) : path;
+  const fs::path file = fs::is_directory(path, error) ? require_in_directory(path) : path;
   for (const auto& [encoder, merges] : kPairs) {
     if (file.filename() == encoder || file.filename() == merges) {
       return {.file = file.parent_path() / encoder, .merges = file.parent_path() / merges};
@@ -107,6 +105,15 @@ Source source_of(const fs::path& path) {
 }
 
 }  // namespace
+
+std::optional<fs::path> find_tokenizer(const fs::path& directory) {
+  for (const char* name : kNames) {
+    if (is_there(directory / name)) {
+      return directory / name;
+    }
+  }
+  return std::nullopt;
+}
 
 Impl load_tokenizer_files(const fs::path& path) {
   const Source source = source_of(path);

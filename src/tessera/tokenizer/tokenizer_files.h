@@ -2,11 +2,20 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "tessera/tokenizer/tokenizer_impl.h"
 
 namespace tessera {
+
+// What find_tokenizer() looks for, in words.
+inline constexpr std::string_view kTokenizerNames =
+    "tokenizer.json, tokenizer.model, encoder.json and vocab.bpe, or vocab.json and merges.txt";
+
+// The tokenizer's file in a directory, the better known form first; nothing where there is none.
+std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& directory);
 
 // Reads the tokenizer at `path`, whose form is told by what is in it. Errors: as Tokenizer::load().
 std::shared_ptr<const TokenizerImpl> load_tokenizer_files(const std::filesystem::path& path);

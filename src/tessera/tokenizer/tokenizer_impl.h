@@ -19,6 +19,9 @@ class TokenizerImpl {
   // Takes the ids that are in the vector and empties it.
   using Flush = std::function<void(std::vector<std::int32_t>&)>;
 
+  // From how many ids on it is called.
+  static constexpr std::size_t kPartTokens = std::size_t{1} << 16U;
+
   TokenizerImpl() = default;
   TokenizerImpl(const TokenizerImpl&) = delete;
   TokenizerImpl& operator=(const TokenizerImpl&) = delete;

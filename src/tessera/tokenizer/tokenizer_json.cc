@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
 #include "tessera/tokenizer/scanner.h"
@@ -318,7 +319,7 @@ void read_unknown(const JsonNode& model, const Vocabulary& vocabulary, Tokenizer
 }  // namespace
 
 TokenizerSpec parse_tokenizer_json(std::string_view text) {
-  const Json json = parse_json(text);
+  const Json json = parse_json(text, {.unique_keys = false});
   const JsonNode root(json, "");
   root.expect_object({"version",
                       "truncation",

@@ -319,14 +319,14 @@ TEST(TokenizerJsonErrors, Unsupported) {
 TEST(TokenizerJsonErrors, Truncated) {
   const std::string text = gpt2_like().dump();
   for (std::size_t size = 0; size < text.size(); size += 1 + size / 50) {
-    expect_refused(text.substr(0, size), ErrorCode::kInvalidData, "broken JSON at byte");
+    expect_refused(text.substr(0, size), ErrorCode::kInvalidData, "not JSON at byte");
   }
-  expect_refused(text + "}", ErrorCode::kInvalidData, "broken JSON at byte");
-  expect_refused("{\"version\": \"\xFF\"}", ErrorCode::kInvalidData, "broken JSON at byte 14");
-  expect_refused("{\"version\": 1e999}", ErrorCode::kInvalidData, "broken JSON at byte 17");
+  expect_refused(text + "}", ErrorCode::kInvalidData, "not JSON at byte");
+  expect_refused("{\"version\": \"\xFF\"}", ErrorCode::kInvalidData, "not JSON at byte 13");
+  expect_refused("{\"version\": 1e999}", ErrorCode::kInvalidData, "not JSON at byte 16");
   expect_refused(
       "[1]", ErrorCode::kInvalidData, "the value at byte 0 is array, expected an object");
-  expect_refused(std::string(1 << 20, '['), ErrorCode::kInvalidData, "broken JSON at byte");
+  expect_refused(std::string(1 << 20, '['), ErrorCode::kInvalidData, "not JSON at byte");
   expect_refused("[]", ErrorCode::kInvalidData, " is array, expected an object");
 }
 

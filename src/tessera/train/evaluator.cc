@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -22,15 +21,6 @@ namespace {
 // Products of fewer rows leave cores idle; more only take memory.
 constexpr std::int64_t kTokens = 2048;
 constexpr std::int64_t kMaxRows = 32;
-
-// A training's groups between steps have the same.
-constexpr std::int64_t kControlGeneration = 2;
-
-std::unique_ptr<Communicator> group_of_all(World& world) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  return world.group(ranks, kControlGeneration);
-}
 
 bool says_ranks(std::string_view override) {
   constexpr std::array<std::string_view, 5> kKeys = {
@@ -67,7 +57,7 @@ RunConfig evaluation_config(RunConfig trained, std::span<const std::string> over
 Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
     : setup_(setup),
       world_(world),
-      all_(group_of_all(world)),
+      all_(control_group(world)),
       place_(data_place(setup.layout.mesh, world.rank())),
       backend_(world, setup.layout.mesh, static_cast<int>(setup.model.config.run.threads)),
       executor_(setup.program, *backend_) {

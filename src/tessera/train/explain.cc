@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <string_view>
 
 #include "tessera/base/format.h"
@@ -27,6 +28,15 @@ std::string wire_text(const Wire& wire) {
   return wire.formats.empty() ? "as it is" : to_string(wire.formats);
 }
 
+// How many elements share a scale, where any format has scales.
+std::string scales_text(const StateWires& wires) {
+  bool has_scales = false;
+  for (const Wire* wire : {&wires.param, &wires.secondary, &wires.grad, &wires.update}) {
+    has_scales = has_scales || std::ranges::any_of(wire->formats, is_quantized);
+  }
+  return has_scales ? format("; {} elements share a scale", wires.param.block) : "";
+}
+
 std::string placement_text(const RunLayout& layout) {
   const Placement& placement = layout.placement;
   std::string text = format(
@@ -36,9 +46,12 @@ std::string placement_text(const RunLayout& layout) {
       placement.secondary < placement.param ? format("{}", placement.secondary) : "none",
       placement.grad,
       placement.optimizer);
-  text += format("on the wire: parameters {}, gradients {}\n",
-                 wire_text(layout.wires.param),
-                 wire_text(layout.wires.grad));
+  const StateWires& wires = layout.wires;
+  text += format("on the wire: parameters {}, gradients {}, updates {}{}\n",
+                 wire_text(wires.param),
+                 wire_text(wires.grad),
+                 wire_text(wires.update),
+                 scales_text(wires));
   for (const std::string& note : layout.notes) {
     text += format("note: {}\n", note);
   }
@@ -70,6 +83,18 @@ struct CollectiveRow {
   Traffic sent;
 };
 
+// The bytes, and by axis where they go along several.
+std::string sent_text(const Traffic& sent) {
+  std::int64_t bytes = 0;
+  std::string axes;
+  for (const auto& [axis, classes] : sent) {
+    const std::int64_t along = std::accumulate(classes.begin(), classes.end(), std::int64_t{0});
+    bytes += along;
+    axes += format("{}{} {}", axes.empty() ? "" : ", ", axis, format_bytes(along));
+  }
+  return format("{:>12}{}", format_bytes(bytes), sent.size() > 1 ? " (" + axes + ")" : "");
+}
+
 std::string collectives_text(const Program& program) {
   std::map<std::string, CollectiveRow> rows;
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
@@ -92,13 +117,7 @@ std::string collectives_text(const Program& program) {
   }
   std::string text = format("\ncollectives of a step, and what a rank sends in them\n");
   for (const auto& [what, row] : rows) {
-    std::int64_t bytes = 0;
-    for (const auto& [axis, classes] : row.sent) {
-      for (const std::int64_t sent : classes) {
-        bytes += sent;
-      }
-    }
-    text += format("  {:>6} x {:<72} {:>12}\n", row.count, what, format_bytes(bytes));
+    text += format("  {:>6} x {:<72} {}\n", row.count, what, sent_text(row.sent));
   }
   return text;
 }

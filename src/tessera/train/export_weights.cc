@@ -38,8 +38,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the rows that are made at once.
-constexpr std::int64_t kWindowBytes = std::int64_t{16} << 20U;
+// Of the rows that are made at once. Few, since fresh memory can cost as much as the disk.
+constexpr std::int64_t kWindowBytes = std::int64_t{4} << 20U;
 
 void make_output(const fs::path& output) {
   std::error_code error;

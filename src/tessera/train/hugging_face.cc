@@ -7,10 +7,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <utility>
-
-#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -24,49 +21,33 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
-
-bool is_weight_dtype(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+bool is_weight(const HuggingFaceFiles::Tensor& tensor) {
+  return tensor.data != nullptr &&
+         (tensor.data->dtype == DType::kF32 || tensor.data->dtype == DType::kBF16 ||
+          tensor.data->dtype == DType::kF16);
 }
 
-// The files that an index names, with the tensors that each must have.
-std::map<std::string, std::vector<std::string>> read_index(const fs::path& path) {
-  Json index;
-  try {
-    index = Json::parse(read_file(path));
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kInvalidData, "{}: not JSON: {}", path.string(), error.what());
+// Tensors that the model has no use for. Masks are passed over.
+void add_extras(const HuggingFaceFiles& files,
+                const std::set<std::string>& wanted,
+                const ModelSection& section,
+                std::vector<std::string>& problems) {
+  const ModelFamily& family = model_family(section.name);
+  for (const auto& [plain, tensor] : files.tensors()) {
+    if (!wanted.contains(plain) && !family.is_extra(section, tensor.name)) {
+      problems.push_back(format("{}: tensor '{}' {} is none of the model's",
+                                files.files()[tensor.file].path.string(),
+                                tensor.name,
+                                tensor.type));
+    }
   }
-  TESSERA_REQUIRE(index.is_object() && index.contains("weight_map") &&
-                      index["weight_map"].is_object() && !index["weight_map"].empty(),
-                  ErrorCode::kInvalidData,
-                  "{}: expected an object with an object \"weight_map\" of tensors and files",
-                  path.string());
-  std::map<std::string, std::vector<std::string>> files;
-  for (const auto& [tensor, file] : index["weight_map"].items()) {
-    TESSERA_REQUIRE(file.is_string(),
-                    ErrorCode::kInvalidData,
-                    "{}: \"weight_map\": \"{}\": found a JSON {}, expected a file's name",
-                    path.string(),
-                    tensor,
-                    file.type_name());
-    const auto& name = file.get_ref<const std::string&>();
-    // A name that leads elsewhere is not followed.
-    TESSERA_REQUIRE(
-        !name.empty() && fs::path(name).filename() == name && name != "." && name != "..",
-        ErrorCode::kInvalidData,
-        "{}: \"weight_map\": \"{}\": found \"{}\", expected the name of a file beside "
-        "the index",
-        path.string(),
-        tensor,
-        name);
-    files[name].push_back(tensor);
+  for (const auto& [plain, name] : files.absent()) {
+    if (!wanted.contains(plain) && !family.is_extra(section, name)) {
+      problems.push_back(
+          format("{}: tensor '{}' is none of the model's", files.index().string(), name));
+    }
   }
-  return files;
 }
 
 void require_no_problems(const std::vector<std::string>& problems, const std::string& what) {
@@ -82,12 +63,6 @@ void require_no_problems(const std::vector<std::string>& problems, const std::st
     text += format("\n  and {} more", problems.size() - kMost);
   }
   fail(ErrorCode::kInvalidData, "{}:{}", what, text);
-}
-
-// Without the prefix, which some files leave out.
-std::string plain_name(const ModelFamily& family, std::string_view name) {
-  return std::string(
-      name.starts_with(family.weight_prefix) ? name.substr(family.weight_prefix.size()) : name);
 }
 
 // Takes the bytes of elements as they come from a file, and puts them as `to` where they belong.
@@ -239,17 +214,7 @@ class Segments {
 
 HuggingFaceModel read_hugging_face_model(const fs::path& directory) {
   const fs::path path = directory / "config.json";
-  const HuggingFaceConfig config(read_file(path), path.string());
-  const ModelFamily& family = hugging_face_family(config);
-  const std::string dtype = config.text("torch_dtype", config.text("dtype", "float32"));
-  const char* length_key = config.has("n_positions") ? "n_positions" : "max_position_embeddings";
-  return {.section = family.from_hugging_face(config),
-          .facts = {.dtype = dtype == "bfloat16"  ? DType::kBF16
-                             : dtype == "float16" ? DType::kF16
-                                                  : DType::kF32,
-                    .sequence_length = config.size(length_key, 2048),
-                    .bos = config.token("bos_token_id"),
-                    .eos = config.token("eos_token_id")}};
+  return hugging_face_model(HuggingFaceConfig(read_file(path), path.string()));
 }
 
 void require_same_model(const RunConfig& config, const HuggingFaceModel& weights) {
@@ -269,117 +234,47 @@ void require_same_model(const RunConfig& config, const HuggingFaceModel& weights
 }
 
 HuggingFaceWeights::HuggingFaceWeights(const fs::path& directory, const ModelSection& section)
-    : weights_(model_family(section.name).hugging_face_weights(section)) {
-  open(directory);
+    : weights_(model_family(section.name).hugging_face_weights(section)),
+      files_(directory, model_family(section.name).weight_prefix) {
   place(directory, section);
 }
 
-void HuggingFaceWeights::open(const fs::path& directory) {
-  std::error_code error;
-  const fs::path index = directory / kIndex;
-  if (!fs::exists(index, error)) {
-    const fs::path path = directory / kSingle;
-    TESSERA_REQUIRE(fs::exists(path, error),
-                    ErrorCode::kInvalidData,
-                    "{} has neither {} nor {}",
-                    directory.string(),
-                    kSingle,
-                    kIndex);
-    files_.push_back({.path = path, .content = SafetensorsFile(path)});
-    return;
-  }
-  std::vector<std::string> problems;
-  for (const auto& [name, tensors] : read_index(index)) {
-    const fs::path path = directory / name;
-    if (!fs::exists(path, error)) {
-      problems.push_back(format("{} is not there, which should hold {} tensors, such as '{}'",
-                                path.string(),
-                                tensors.size(),
-                                tensors.front()));
-      continue;
-    }
-    files_.push_back({.path = path, .content = SafetensorsFile(path)});
-    for (const std::string& tensor : tensors) {
-      if (!files_.back().content.has(tensor)) {
-        problems.push_back(format("{} has no tensor '{}'", path.string(), tensor));
-      }
-    }
-  }
-  require_no_problems(problems, format("{} does not fit its files", index.string()));
-}
-
-std::map<std::string, HuggingFaceWeights::Place> HuggingFaceWeights::find_tensors(
-    const ModelFamily& family, std::vector<std::string>& problems) const {
-  std::map<std::string, Place> found;
-  for (std::size_t i = 0; i < files_.size(); ++i) {
-    for (const SafetensorsTensor& tensor : files_[i].content.tensors()) {
-      const auto [at, is_new] =
-          found.try_emplace(plain_name(family, tensor.name), Place{.tensor = &tensor, .file = i});
-      if (!is_new) {
-        problems.push_back(format("{}: tensor '{}' is also in {}",
-                                  files_[i].path.string(),
-                                  tensor.name,
-                                  files_[at->second.file].path.string()));
-      }
-    }
-  }
-  return found;
-}
-
 void HuggingFaceWeights::place(const fs::path& directory, const ModelSection& section) {
-  const ModelFamily& family = model_family(section.name);
-  const auto plain = [&](std::string_view name) { return plain_name(family, name); };
-  std::vector<std::string> problems;
-  const std::map<std::string, Place> found = find_tensors(family, problems);
+  std::vector<std::string> problems = files_.problems();
   bool is_exact_in_bf16 = true;
   std::set<std::string> wanted;
   for (const HuggingFaceWeight& weight : weights_) {
-    const auto at = found.find(*wanted.insert(plain(weight.name)).first);
-    if (at == found.end()) {
-      problems.push_back(format("{}: tensor '{}' is missing, expected {}",
-                                directory.string(),
-                                weight.name,
-                                format_shape(weight.shape)));
+    const auto& name = *wanted.insert(files_.plain_name(weight.name)).first;
+    const auto at = files_.tensors().find(name);
+    if (at == files_.tensors().end()) {
+      if (!files_.absent().contains(name)) {
+        problems.push_back(format("{}: tensor '{}' is missing, expected {}",
+                                  directory.string(),
+                                  weight.name,
+                                  format_shape(weight.shape)));
+      }
       continue;
     }
-    const SafetensorsTensor& tensor = *at->second.tensor;
-    if (tensor.shape != weight.shape || !is_weight_dtype(tensor.dtype)) {
+    const HuggingFaceFiles::Tensor& tensor = at->second;
+    if (!std::ranges::equal(tensor.shape, weight.shape) || !is_weight(tensor)) {
       problems.push_back(format("{}: tensor '{}': found {}, expected F32, BF16 or F16 {}",
-                                files_[at->second.file].path.string(),
+                                files_.files()[tensor.file].path.string(),
                                 tensor.name,
-                                tessera::describe(tensor.dtype, tensor.shape),
+                                tensor.type,
                                 format_shape(weight.shape)));
       continue;
     }
-    is_exact_in_bf16 = is_exact_in_bf16 && tensor.dtype == DType::kBF16;
+    is_exact_in_bf16 = is_exact_in_bf16 && tensor.data->dtype == DType::kBF16;
     for (std::size_t part = 0; part < weight.parts.size(); ++part) {
       places_[weight.parts[part].parameter] = {
-          .weight = &weight, .part = part, .tensor = &tensor, .file = at->second.file};
+          .weight = &weight, .part = part, .tensor = tensor.data, .file = tensor.file};
     }
   }
-  for (const auto& [name, at] : found) {
-    if (!wanted.contains(name) && !family.is_extra(section, at.tensor->name)) {
-      problems.push_back(format("{}: tensor '{}' {} is none of the model's",
-                                files_[at.file].path.string(),
-                                at.tensor->name,
-                                tessera::describe(at.tensor->dtype, at.tensor->shape)));
-    }
-  }
-  // Masks are passed over. What is missing because of its dtype is told of twice.
-  for (const File& file : files_) {
-    for (const OtherTensor& tensor : file.content.others()) {
-      if (!family.is_extra(section, tensor.name)) {
-        problems.push_back(format("{}: tensor '{}': found {} {}, expected F32, BF16 or F16",
-                                  file.path.string(),
-                                  tensor.name,
-                                  tensor.dtype,
-                                  format_shape(tensor.shape)));
-      }
-    }
-  }
-  require_no_problems(
-      problems,
-      format("the weights of {} do not fit the model of its config.json", directory.string()));
+  add_extras(files_, wanted, section, problems);
+  require_no_problems(problems,
+                      format("the weights of {} do not fit {}the model of its config.json",
+                             directory.string(),
+                             files_.problems().empty() ? "" : "its index or "));
   dtype_ = is_exact_in_bf16 ? DType::kBF16 : DType::kF32;
 }
 
@@ -399,18 +294,18 @@ std::span<const std::byte> HuggingFaceWeights::view(const std::string& parameter
 
 FileSource HuggingFaceWeights::source(const std::string& parameter) const {
   const Place& place = at(parameter);
-  return {.path = files_[place.file].path,
-          .size_bytes = std::ssize(files_[place.file].content.bytes()),
+  return {.path = files_.files()[place.file].path,
+          .size_bytes = std::ssize(files_.files()[place.file].content.bytes()),
           .offset = offset(place)};
 }
 
 std::int64_t HuggingFaceWeights::offset(const Place& place) const {
-  return place.tensor->data.data() - files_[place.file].content.bytes().data();
+  return place.tensor->data.data() - files_.files()[place.file].content.bytes().data();
 }
 
 void HuggingFaceWeights::load(std::span<const WeightRead> reads) const {
   std::vector<FileRead> files;
-  for (const File& file : files_) {
+  for (const HuggingFaceFiles::File& file : files_.files()) {
     files.push_back({.path = file.path, .size_bytes = std::ssize(file.content.bytes())});
   }
   for (const WeightRead& read : reads) {

@@ -11,19 +11,12 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/config/run_config.h"
 #include "tessera/ir/dtype.h"
+#include "tessera/models/family.h"
 #include "tessera/models/hugging_face.h"
 #include "tessera/models/model_section.h"
+#include "tessera/train/hugging_face_files.h"
 
 namespace tessera {
-
-struct ModelFamily;
-
-// What the config.json of a Hugging Face directory says: a resolved section, whose `name` is the
-// family's.
-struct HuggingFaceModel {
-  ModelSection section;
-  HuggingFaceFacts facts;
-};
 
 // Errors: kInvalidData naming file, key, found and expected.
 HuggingFaceModel read_hugging_face_model(const std::filesystem::path& directory);
@@ -44,9 +37,9 @@ struct WeightRead {
 // or the files of model.safetensors.index.json, mapped.
 class HuggingFaceWeights {
  public:
-  // Reads headers only. Errors: kInvalidData for damaged files, an index that names a file or a
-  // tensor that is not there, and, all in one message, for every tensor that is missing, that the
-  // model does not have, or whose shape or dtype it cannot take.
+  // Reads headers only. Errors: kInvalidData for an index that is none and, all in one message, for
+  // every file that is missing or damaged, and every tensor that is missing, not where the index
+  // says, that the model does not have, or whose shape or dtype it cannot take.
   HuggingFaceWeights(const std::filesystem::path& directory, const ModelSection& section);
 
   // The shortest type that holds every weight exactly: bf16, or f32.
@@ -64,11 +57,6 @@ class HuggingFaceWeights {
   void load(std::span<const WeightRead> reads) const;
 
  private:
-  struct File {
-    std::filesystem::path path;
-    SafetensorsFile content;
-  };
-
   // Where a parameter is.
   struct Place {
     const HuggingFaceWeight* weight = nullptr;
@@ -77,16 +65,12 @@ class HuggingFaceWeights {
     std::size_t file = 0;
   };
 
-  void open(const std::filesystem::path& directory);
-  // The tensors of all files by plain name; what is there twice is a problem.
-  std::map<std::string, Place> find_tensors(const ModelFamily& family,
-                                            std::vector<std::string>& problems) const;
   void place(const std::filesystem::path& directory, const ModelSection& section);
   const Place& at(const std::string& parameter) const;
   std::int64_t offset(const Place& place) const;  // in its file
 
   std::vector<HuggingFaceWeight> weights_;
-  std::vector<File> files_;
+  HuggingFaceFiles files_;
   std::map<std::string, Place> places_;
   DType dtype_ = DType::kBF16;
 };
@@ -96,9 +80,10 @@ struct ImportOptions {
   std::filesystem::path checkpoint;  // a directory that is not there
 };
 
-// Writes the weights of a Hugging Face directory, and its tokenizer.json where it has one, as a
-// checkpoint of step 0 without optimizer state. What is stored as it lies in the files is not
-// copied in memory. Errors: as above; kInvalidConfig for a checkpoint that exists; kDeviceError.
+// Writes the weights of a Hugging Face directory, and its tokenizer where it has one, of whichever
+// form, as a checkpoint of step 0 without optimizer state. What is stored as it lies in the files
+// is not copied in memory. Errors: as above; as load_tokenizer(), kInvalidData for a tokenizer of
+// more entries than the model; kInvalidConfig for a checkpoint that exists; kDeviceError.
 void import_weights(const ImportOptions& options);
 
 }  // namespace tessera

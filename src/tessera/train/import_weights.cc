@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -11,9 +12,11 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/config.h"
+#include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
+#include "tessera/train/run_data.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
@@ -77,6 +80,11 @@ void import_weights(const ImportOptions& options) {
   const HuggingFaceWeights weights(options.source, model.section);
   const RunConfig config = run_of(model, weights.dtype(), options);
   const ModelDescription description = resolve_model(config);
+  const std::optional<fs::path> tokenizer = find_tokenizer(options.source);
+  if (tokenizer) {
+    // What could not be used with the weights is refused before they are written.
+    load_tokenizer(*tokenizer, description.vocab, ErrorCode::kInvalidData);
+  }
   const std::vector<ParameterInit> parameters = parameter_inits(
       training_graph(description, 1, config.data.sequence_length, config.train.dtype));
 
@@ -91,17 +99,16 @@ void import_weights(const ImportOptions& options) {
   CheckpointMeta meta{.seed = static_cast<std::uint64_t>(config.run.seed),
                       .model = description.json,
                       .config = to_toml(config)};
-  const fs::path tokenizer = tokenizer_copy(options.source);
-  const bool has_tokenizer = fs::exists(tokenizer, error);
-  if (has_tokenizer) {
-    meta.tokenizer = tokenizer_checksum(tokenizer);
+  if (tokenizer) {
+    meta.tokenizer = tokenizer_checksum(*tokenizer);
   } else {
-    log_warning(
-        format("the weights come without a tokenizer: {} is not there", tokenizer.string()));
+    log_warning(format("the weights come without a tokenizer: {} has none of {}",
+                       options.source.string(),
+                       kTokenizerNames));
   }
   save_checkpoint(options.checkpoint, meta, tensors);
-  if (has_tokenizer) {
-    write_file_atomic(tokenizer_copy(options.checkpoint), read_file(tokenizer));
+  if (tokenizer) {
+    write_file_atomic(tokenizer_copy(options.checkpoint), read_tokenizer_file(*tokenizer));
   }
 }
 

@@ -23,7 +23,7 @@ std::string read_stdin() {
     text.append(piece.data(), size);
   }
   TESSERA_REQUIRE(std::ferror(stdin) == 0,
-                  ErrorCode::kInvalidConfig,
+                  ErrorCode::kInvalidData,
                   "cannot read stdin: {}",
                   std::strerror(errno));
   return text;
@@ -34,15 +34,7 @@ std::string name_of(const std::filesystem::path& path) {
 }
 
 std::string read_text(const std::filesystem::path& path) {
-  if (path == "-") {
-    return read_stdin();
-  }
-  try {
-    return read_file(path);
-  } catch (const Error& error) {
-    // Here it is what the command line names.
-    fail(ErrorCode::kInvalidConfig, "{}", error.message());
-  }
+  return path == "-" ? read_stdin() : read_file(path);
 }
 
 }  // namespace
@@ -50,7 +42,8 @@ std::string read_text(const std::filesystem::path& path) {
 void require_utf8(const Prompt& prompt) {
   const std::size_t valid = valid_utf8_prefix(prompt.text);
   TESSERA_REQUIRE(valid == prompt.text.size(),
-                  ErrorCode::kInvalidConfig,
+                  // A prompt of the command line has no place.
+                  prompt.place.empty() ? ErrorCode::kInvalidConfig : ErrorCode::kInvalidData,
                   "{}the prompt's byte {} begins no UTF-8 character",
                   prompt.place.empty() ? "" : prompt.place + ": ",
                   valid);
@@ -78,13 +71,13 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path) {
     Prompt prompt{.text = std::string(line), .place = format("{}:{}", name_of(path), number)};
     if (is_jsonl) {
       const std::string problem = parse_jsonl_line(line, "prompt", prompt.text);
-      TESSERA_REQUIRE(problem.empty(), ErrorCode::kInvalidConfig, "{}: {}", prompt.place, problem);
+      TESSERA_REQUIRE(problem.empty(), ErrorCode::kInvalidData, "{}: {}", prompt.place, problem);
     }
     require_utf8(prompt);
     prompts.push_back(std::move(prompt));
   }
   TESSERA_REQUIRE(!prompts.empty(),
-                  ErrorCode::kInvalidConfig,
+                  ErrorCode::kInvalidData,
                   "{} has no prompts: expected one a line",
                   name_of(path));
   return prompts;

@@ -13,15 +13,16 @@ struct Prompt {
 };
 
 // The whole text of a file, or of stdin where `path` is "-", without a line feed at its end.
-// Errors: kInvalidConfig naming the file and, where it is not UTF-8, the byte.
+// Errors: kInvalidData naming the file and, where it is not UTF-8, the byte.
 Prompt read_prompt(const std::filesystem::path& path);
 
 // The prompts of a file, or of stdin where `path` is "-", in order: of a file whose name ends in
 // .jsonl or .ndjson "prompt" of each line's object, of any other its lines. Lines without text are
-// left out. Errors: kInvalidConfig naming file and line.
+// left out. Errors: kInvalidData naming file and line.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path);
 
-// Errors: kInvalidConfig naming the place and the first byte that is not UTF-8.
+// Errors: kInvalidData naming the place and the first byte that is not UTF-8; kInvalidConfig of a
+// prompt that has no place, since the command line has it.
 void require_utf8(const Prompt& prompt);
 
 }  // namespace tessera

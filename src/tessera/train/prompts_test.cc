@@ -26,7 +26,7 @@ class PromptsTest : public testing::Test {
 
   std::string refusal(const std::string& name, std::string_view text) const {
     const std::filesystem::path path = file(name, text);
-    std::string message = error_of(ErrorCode::kInvalidConfig, [&] { read_prompts(path); });
+    std::string message = error_of(ErrorCode::kInvalidData, [&] { read_prompts(path); });
     EXPECT_THAT(message, HasSubstr(path.string()));
     return message.substr(message.find(name));
   }
@@ -69,7 +69,7 @@ TEST_F(PromptsTest, ErrorsNameFileAndLine) {
             "p.txt:3: the prompt's byte 4 begins no UTF-8 character");
   EXPECT_EQ(refusal("p.txt", "\n \n"), "p.txt has no prompts: expected one a line");
   const auto missing = directory_.path() / "none.txt";
-  EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { read_prompt(missing); }),
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { read_prompt(missing); }),
               HasSubstr("none.txt: No such file or directory"));
 }
 

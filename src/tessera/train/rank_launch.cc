@@ -1,17 +1,56 @@
 #include "tessera/train/rank_launch.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/texts.h"
+#include "tessera/config/config.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/train/resume.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera {
 namespace {
 
 WorldOptions world_options(const RunConfig& config) {
-  return {.deadline_seconds = config.comm.deadline_seconds, .stopping = stop_requested};
+  return {.deadline_seconds = config.comm.deadline_seconds, .stopping = stop_is_urgent};
+}
+
+// Groups of all ranks; the programs' own have 0 and 1.
+constexpr std::int64_t kControlGeneration = 2;
+constexpr std::int64_t kConfigGeneration = 3;
+
+std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return world.group(ranks, generation);
+}
+
+// Processes may have been given other files or overrides.
+void require_same_config(const RunConfig& config, World& world) {
+  const std::unique_ptr<Communicator> group = group_of_all(world, kConfigGeneration);
+  const std::string own = to_toml(config);
+  const std::string leaders = gather_texts(*group, own)[0];
+  std::string difference;
+  if (own != leaders) {
+    for (const std::string& key : all_changed_keys(parse_run_config(leaders, "rank 0"), config)) {
+      difference += (difference.empty() ? "" : ", ") + key;
+    }
+  }
+  const std::vector<std::string> differences = gather_texts(*group, difference);
+  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
+    TESSERA_REQUIRE(differences[rank].empty(),
+                    ErrorCode::kInvalidConfig,
+                    "rank {} was given another config than rank 0: {}: start all with the same "
+                    "run file and overrides",
+                    rank,
+                    differences[rank]);
+  }
 }
 
 }  // namespace
@@ -34,7 +73,13 @@ std::unique_ptr<World> join_launched(const RunConfig& config,
     return nullptr;
   }
   require_launched(config, *launch);
-  return join_mpi_world(*launch, world_options(config));
+  std::unique_ptr<World> world = join_mpi_world(*launch, world_options(config));
+  require_same_config(config, *world);
+  return world;
+}
+
+std::unique_ptr<Communicator> control_group(World& world) {
+  return group_of_all(world, kControlGeneration);
 }
 
 void run_ranks(const RunConfig& config, World* launched, const std::function<void(World&)>& body) {

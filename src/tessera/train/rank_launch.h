@@ -14,13 +14,17 @@ namespace tessera {
 // kInvalidConfig.
 void require_launched(const RunConfig& config, const MpiLaunch& launch);
 
-// This process as one of those that a launcher started, once all are there; null without one.
-// Errors: as require_launched() and join_mpi_world().
+// This process as one of those that a launcher started, once all are there and have been given the
+// same config; null without one. Errors: as require_launched() and join_mpi_world();
+// kInvalidConfig, on every rank, naming the first that differs and its keys.
 std::unique_ptr<World> join_launched(const RunConfig& config,
                                      const std::optional<MpiLaunch>& launch);
 
 // Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
 // the config's ranks, on threads of this process. Errors: as run_as_rank() and launch_ranks().
 void run_ranks(const RunConfig& config, World* launched, const std::function<void(World&)>& body);
+
+// The group of all ranks in which they agree on what to do next. Once for a world.
+std::unique_ptr<Communicator> control_group(World& world);
 
 }  // namespace tessera

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,6 +34,7 @@
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/rank_backend.h"
+#include "tessera/train/rank_launch.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
@@ -52,7 +52,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxNotFiniteInARow = 3;
 constexpr std::size_t kSmoothedSteps = 10;
-constexpr std::int64_t kControlGeneration = 2;  // of the group that agrees on what to do next
 
 // Seconds since 1970.
 double wall_time() {
@@ -62,12 +61,6 @@ double wall_time() {
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::vector<std::int64_t> all_ranks(const World& world) {
-  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
-  return ranks;
 }
 
 std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
@@ -88,7 +81,7 @@ class RankTrainer {
         world_(world),
         last_step_(last_step),
         directory_(config_.run.dir),
-        control_(world.group(all_ranks(world), kControlGeneration)),
+        control_(control_group(world)),
         backend_(
             world, setup.layout.mesh, static_cast<int>(config_.run.threads), config_.run.device),
         arena_(backend_->allocate(setup.programs.arena_bytes())),
@@ -103,7 +96,6 @@ class RankTrainer {
                   .shuffle = config_.data.shuffle}) {}
 
   TrainResult run() {
-    require_same_config();
     require_same_collectives(*control_, program_, setup_.layout.mesh);
     prepare_validation();
     start_state();
@@ -123,28 +115,6 @@ class RankTrainer {
 
   // What rank 0 says, on every rank.
   std::string from_leader(const std::string& text) { return gather_texts(*control_, text)[0]; }
-
-  // Threads of one process cannot differ; processes may have been given other files or overrides.
-  void require_same_config() {
-    const std::string own = to_toml(config_);
-    const std::string leaders = from_leader(own);
-    std::string difference;
-    if (own != leaders) {
-      for (const std::string& key :
-           all_changed_keys(parse_run_config(leaders, "rank 0"), config_)) {
-        difference += (difference.empty() ? "" : ", ") + key;
-      }
-    }
-    const std::vector<std::string> differences = gather_texts(*control_, difference);
-    for (std::size_t rank = 0; rank < differences.size(); ++rank) {
-      TESSERA_REQUIRE(differences[rank].empty(),
-                      ErrorCode::kInvalidConfig,
-                      "rank {} was given another config than rank 0: {}: start all with the same "
-                      "run file and overrides",
-                      rank,
-                      differences[rank]);
-    }
-  }
 
   void prepare_validation() {
     const std::optional<Program>& program = setup_.programs.validation;
@@ -173,12 +143,17 @@ class RankTrainer {
   };
 
   Said exchange(bool stop, SaveStatus save) {
+    std::optional<Unhurried> patience;
+    if (save != SaveStatus::kIdle && saving_.how == Saving::kNow) {
+      patience.emplace();  // others may still be writing
+    }
     std::array<std::int64_t, 3> flags = {
         stop, save == SaveStatus::kWriting, save == SaveStatus::kFailed};
     const Elements elements = {.dtype = DType::kI64,
                                .data = reinterpret_cast<std::byte*>(flags.data()),
                                .count = std::int64_t{flags.size()}};
-    control_->all_reduce(Fold::kMax, elements, elements);
+    with_context([] { return "between two steps"; },
+                 [&] { control_->all_reduce(Fold::kMax, elements, elements); });
     return {.stop = flags[0] != 0, .writing = flags[1] != 0, .failed = flags[2] != 0};
   }
 
@@ -597,6 +572,7 @@ class RankTrainer {
 
   // Starts to save the state as that of `meta`.
   void save(const CheckpointMeta& meta, Saving how) {
+    const Unhurried patience;
     end_save();
     if (progress_) {
       progress_->clear();
@@ -616,12 +592,14 @@ class RankTrainer {
     if (saver_.status() == SaveStatus::kIdle) {
       return;
     }
+    const Unhurried patience;
     settle(exchange(false, saver_.wait()).failed, prune);
   }
 
   // Ends a save that no rank writes any more: in a checkpoint, or in nothing. Every earlier one
   // stays, so that training goes on without one that was made in the background.
   void settle(bool failed, Prune prune) {
+    const Unhurried patience;
     std::string reason;
     if (failed) {
       const bool own = saver_.status() == SaveStatus::kFailed;

@@ -14,6 +14,7 @@
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/config/schema.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/train/run_layout.h"
 
 namespace tessera {
 namespace {
@@ -32,6 +33,41 @@ constexpr std::array<std::string_view, 11> kKeysOfBits = {"run.threads",
                                                           "parallel",
                                                           "state",
                                                           "cluster"};
+
+bool sends_values(const RunLayout& layout) {
+  const StateWires& wires = layout.wires;
+  return wires.param.formats.empty() && wires.secondary.formats.empty() &&
+         wires.grad.formats.empty() && wires.update.formats.empty();
+}
+
+bool has_one_microbatch(const RunConfig& config, const RunLayout& layout) {
+  return config.train.global_batch == config.train.microbatch * layout.num_data();
+}
+
+// Whether the placements of state make no difference to what is summed in which order (D3).
+bool state_has_same_sums(const RunConfig& before, const RunConfig& now) {
+  if (before.state == now.state || before.parallel != now.parallel ||
+      before.cluster != now.cluster) {
+    return before.state == now.state;
+  }
+  const RunLayout first = run_layout(before);
+  const RunLayout second = run_layout(now);
+  return sends_values(first) && sends_values(second) &&
+         (first.placement.grad == second.placement.grad ||
+          (has_one_microbatch(before, first) && has_one_microbatch(now, second)));
+}
+
+// What `tessera checkpoint import` takes, by the names of its files.
+bool has_hugging_face_weights(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::exists(directory / "config.json", error)) {
+    return false;
+  }
+  fs::directory_iterator entries(directory, error);
+  return !error && std::any_of(fs::begin(entries), fs::end(entries), [](const auto& entry) {
+    return entry.path().extension() == ".safetensors";
+  });
+}
 
 std::string text_of(const ConfigKey& key, const RunConfig& config) {
   const std::optional<ConfigValue> value = key.get(config);
@@ -62,6 +98,11 @@ fs::path require_checkpoint(const fs::path& path) {
   TESSERA_REQUIRE(found || fs::exists(path),
                   ErrorCode::kInvalidConfig,
                   "{} does not exist, expected a run directory or a checkpoint",
+                  path.string());
+  TESSERA_REQUIRE(found || !has_hugging_face_weights(path),
+                  ErrorCode::kInvalidConfig,
+                  "{0} holds Hugging Face weights, no checkpoint: make one of them first, with "
+                  "`tessera checkpoint import {0} -o CHECKPOINT`",
                   path.string());
   TESSERA_REQUIRE(found.has_value(),
                   ErrorCode::kInvalidConfig,
@@ -118,8 +159,10 @@ std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConf
 }
 
 std::vector<std::string> changed_keys(const RunConfig& before, const RunConfig& now) {
-  return changed(before, now, [](std::string_view section, std::string_view key) {
-    return std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
+  const bool same_sums = state_has_same_sums(before, now);
+  return changed(before, now, [&](std::string_view section, std::string_view key) {
+    return !(section == "state" && same_sums) &&
+           std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
   });
 }
 

@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// The checkpoint that a user names: find_checkpoint(). Errors: kInvalidConfig where there is none.
+// The checkpoint that a user names: find_checkpoint(). Errors: kInvalidConfig where there is none,
+// which say what to do with Hugging Face weights.
 std::filesystem::path require_checkpoint(const std::filesystem::path& path);
 
 // The checksum of a tokenizer.json by which a checkpoint knows it. Errors: kInvalidData.

@@ -41,6 +41,31 @@ TEST(ChangedKeys, AreThoseThatMayChangeBits) {
                           "passes.group_gemms (true, now false)"));
 }
 
+// Where state lies changes bits by the order of sums alone.
+TEST(ChangedKeys, PlacementsCountWhereTheyChangeSums) {
+  RunConfig before;
+  before.parallel.ranks = 4;
+  before.parallel.data = 4;
+  before.train.microbatch = 2;
+  before.train.global_batch = 8;
+  before.state.preset = "fsdp";
+  RunConfig now = before;
+  now.state.preset = "ddp";
+  EXPECT_THAT(changed_keys(before, now), IsEmpty());
+  now.state.wire_grad = "bf16";
+  EXPECT_THAT(changed_keys(before, now),
+              ElementsAre(R"(state.preset ("fsdp", now "ddp"))",
+                          R"(state.wire_grad (left out, now "bf16"))"));
+  now.state.wire_grad.reset();
+  before.train.global_batch = now.train.global_batch = 24;
+  EXPECT_THAT(changed_keys(before, now), ElementsAre(R"(state.preset ("fsdp", now "ddp"))"));
+  now.state.preset = "zero2";  // reduces to the same slices
+  EXPECT_THAT(changed_keys(before, now), IsEmpty());
+  now.parallel.tensor = 2;
+  now.parallel.data = 2;
+  EXPECT_THAT(changed_keys(before, now), testing::SizeIs(3));
+}
+
 class TokenizerOfACheckpoint : public testing::Test {
  protected:
   TokenizerOfACheckpoint() {

@@ -139,10 +139,12 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
   return tokenizer;
 }
 
-Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab) {
+Tokenizer load_tokenizer(const std::filesystem::path& path,
+                         std::int64_t vocab,
+                         ErrorCode too_many) {
   Tokenizer tokenizer = Tokenizer::load(path);
   TESSERA_REQUIRE(tokenizer.vocab_size() <= vocab,
-                  ErrorCode::kInvalidConfig,
+                  too_many,
                   "the tokenizer {} has {} entries, the model only {}: set model.vocab = {}, or "
                   "name the model's own tokenizer",
                   path.string(),

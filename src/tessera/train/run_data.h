@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/config/run_config.h"
 #include "tessera/data/packed_conversations.h"
 #include "tessera/data/sequence_source.h"
@@ -18,9 +19,11 @@ namespace tessera {
 // fewer.
 Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab);
 
-// A tokenizer for a model of `vocab` ids, the last of which may have no token. Errors:
-// kInvalidConfig where it has more entries, and as Tokenizer::load().
-Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab);
+// A tokenizer for a model of `vocab` ids, the last of which may have no token. Errors: `too_many`
+// where it has more entries, and as Tokenizer::load().
+Tokenizer load_tokenizer(const std::filesystem::path& path,
+                         std::int64_t vocab,
+                         ErrorCode too_many = ErrorCode::kInvalidConfig);
 
 struct RunSequences {
   SequenceSource train;

@@ -18,7 +18,8 @@ Cluster run_cluster(const RunConfig& config, std::int64_t ranks) {
   if (file.empty()) {
     return local_cluster(ranks);
   }
-  return file == "local" ? machine_cluster() : load_cluster(file);
+  return with_context([&] { return placed(config, "cluster.file"); },
+                      [&] { return file == "local" ? machine_cluster() : load_cluster(file); });
 }
 
 // Leading state axes that a degree covers: those of the levels inside it.
@@ -35,9 +36,9 @@ class StatePlan {
  public:
   StatePlan(const RunConfig& config, const Mesh& mesh) : config_(config), mesh_(mesh) {}
 
-  PlacementPreset read() const {
+  PlacementPreset read() {
     const StateSection& state = config_.state;
-    PlacementPreset plan = with_context([&] { return placed(config_, "state.preset"); },
+    PlacementPreset plan = with_context([&] { return place_of_levels("state.preset"); },
                                         [&] { return preset(state.preset, mesh_); });
     Placement& placement = plan.placement;
     // A secondary copy that the preset does not have follows the parameters.
@@ -48,19 +49,44 @@ class StatePlan {
     replace("state.secondary", state.secondary, placement.secondary);
     replace("state.grad", state.grad, placement.grad);
     replace("state.optimizer", state.optimizer, placement.optimizer);
-    with_context([&] { return placed(config_, "state.preset"); },
-                 [&] { validate(placement, mesh_); });
+    with_context([&] { return place_of_degrees(); }, [&] { validate(placement, mesh_); });
     replace_wire("state.wire_param", state.wire_param, plan.wires.param);
     replace_wire("state.wire_param", state.wire_param, plan.wires.secondary);
     replace_wire("state.wire_grad", state.wire_grad, plan.wires.grad);
     replace_wire("state.wire_update", state.wire_update, plan.wires.update);
+    for (const std::string& note : notes_) {
+      if (std::ranges::find(plan.notes, note) == plan.notes.end()) {
+        plan.notes.push_back(note);
+      }
+    }
     return plan;
   }
 
  private:
+  // Where a key that names levels was set, and why there may be few.
+  std::string place_of_levels(std::string_view key) const {
+    return placed(config_, key) + (config_.cluster.file.empty()
+                                       ? "; cluster.file, which says the levels, is not set"
+                                       : "");
+  }
+
+  // Where the degrees were set.
+  std::string place_of_degrees() const {
+    const StateSection& state = config_.state;
+    std::string places = place_of_levels("state.preset");
+    const auto add = [&](std::string_view key, const std::optional<std::string>& degree) {
+      places += degree ? ", " + placed(config_, key) : "";
+    };
+    add("state.param", state.param);
+    add("state.secondary", state.secondary);
+    add("state.grad", state.grad);
+    add("state.optimizer", state.optimizer);
+    return places;
+  }
+
   void replace(std::string_view key,
                const std::optional<std::string>& text,
-               std::int64_t& degree_of_state) const {
+               std::int64_t& degree_of_state) {
     if (text) {
       degree_of_state = degree(key, *text);
     }
@@ -82,18 +108,23 @@ class StatePlan {
   }
 
   // The degree that a number or the name of a level stands for.
-  std::int64_t degree(std::string_view key, const std::string& text) const {
+  std::int64_t degree(std::string_view key, const std::string& text) {
     std::int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error == std::errc() && end == text.data() + text.size()) {
       return number;
     }
-    return with_context([&] { return placed(config_, key); },
-                        [&] { return level_degree(text, mesh_).degree; });
+    const LevelDegree found = with_context([&] { return place_of_levels(key); },
+                                           [&] { return level_degree(text, mesh_); });
+    if (!found.note.empty()) {
+      notes_.push_back(found.note);
+    }
+    return found.degree;
   }
 
   const RunConfig& config_;
   const Mesh& mesh_;
+  std::vector<std::string> notes_;  // of levels that keys name
 };
 
 }  // namespace
@@ -110,11 +141,10 @@ RunLayout run_layout(const RunConfig& config) {
   RunLayout layout;
   const ParallelSection& parallel = config.parallel;
   const std::int64_t data = parallel.data.value_or(1);
-  layout.mesh = with_context([&] { return placed(config, "parallel.ranks"); },
-                             [&] {
-                               return make_mesh(run_cluster(config, data * parallel.tensor),
-                                                {.data = data, .tensor = parallel.tensor});
-                             });
+  const Cluster cluster = run_cluster(config, data * parallel.tensor);
+  layout.mesh =
+      with_context([&] { return placed(config, "parallel.ranks"); },
+                   [&] { return make_mesh(cluster, {.data = data, .tensor = parallel.tensor}); });
   layout.sequence_parallel = parallel.sequence_parallel;
   const PlacementPreset plan = StatePlan(config, layout.mesh).read();
   layout.placement = plan.placement;

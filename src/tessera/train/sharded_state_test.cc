@@ -37,7 +37,7 @@ struct Layout {
 
 ModelDescription small_model() {
   return describe_llama(
-      {.dim = 24, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 36, .vocab = 67});
+      {.dim = 24, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 13, .vocab = 67});
 }
 
 std::int64_t tensor_degree(const Mesh& mesh) {

@@ -19,6 +19,7 @@ constexpr std::string_view kNotice =
 // Lock-free, which a handler may use, and read by every rank's thread.
 std::atomic<bool> stop_noted = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int> num_unhurried = 0;
 volatile std::sig_atomic_t on_terminal = 0;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
@@ -61,6 +62,7 @@ StopSignal::StopSignal() {
 }
 
 StopSignal::~StopSignal() {
+  stop_noted = false;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], &before_[i], nullptr);
   }
@@ -68,6 +70,18 @@ StopSignal::~StopSignal() {
 
 bool stop_requested() {
   return stop_noted;
+}
+
+bool stop_is_urgent() {
+  return stop_noted && num_unhurried == 0;
+}
+
+Unhurried::Unhurried() {
+  ++num_unhurried;
+}
+
+Unhurried::~Unhurried() {
+  --num_unhurried;
 }
 
 }  // namespace tessera

@@ -25,7 +25,22 @@ TEST_P(StopSignalDeathTest, TheNextWaiterStartsAfresh) {
     const StopSignal stop;
     std::raise(GetParam());
   }
-  EXPECT_FALSE(StopSignal().requested());
+  EXPECT_FALSE(stop_requested());
+}
+
+TEST_P(StopSignalDeathTest, IsUrgentUnlessSomethingMayTakeLong) {
+  const StopSignal stop;
+  EXPECT_FALSE(stop_is_urgent());
+  testing::internal::CaptureStderr();
+  std::raise(GetParam());
+  testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(stop_is_urgent());
+  {
+    const Unhurried patience;
+    EXPECT_FALSE(stop_is_urgent());
+    EXPECT_TRUE(stop.requested());
+  }
+  EXPECT_TRUE(stop_is_urgent());
 }
 
 TEST_P(StopSignalDeathTest, WithoutAWaiterTheProcessEnds) {

@@ -217,7 +217,9 @@ void for_each_saved(const Program& program,
     }
     const TensorPart tensor(whole, part.dims, part.coordinate);
     const StateRange saved = saved_range(tensor, part);
-    if (saved.count == 0 || saved_elsewhere(whole, part)) {
+    // A part may be padding alone.
+    if (saved.count == 0 || tensor.box().num_valid_elements() == 0 ||
+        saved_elsewhere(whole, part)) {
       continue;
     }
     const StateRange kept = range_of(tensor, state.tensor.type, part);

@@ -15,6 +15,26 @@ struct GemmOperands {
   void* c = nullptr;
 };
 
+// A product of 8-bit floats as tensor cores take it: the elements of each factor that are summed
+// over lie together (transpose_b alone is set), in groups of 16; so do the columns. A sum is
+// multiplied by what its row and its column are to be, then rounded.
+struct Float8Gemm {
+  Gemm gemm;  // its `input` does not count
+  DType a = DType::kF8E4M3;
+  DType b = DType::kF8E4M3;
+  bool by_row = false;  // there is one inverse for each row of A and one for each column of B
+
+  friend bool operator==(const Float8Gemm&, const Float8Gemm&) = default;
+};
+
+struct Float8Operands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  const float* inverse_a = nullptr;
+  const float* inverse_b = nullptr;
+  void* c = nullptr;
+};
+
 // Workspace of every product, whatever its shape, so that a program's memory is known without a
 // device: 32 MiB, as NVIDIA advises for Hopper, and what brings it to a multiple of 256. The
 // emulation needs none, and tests look at every byte of it.
@@ -38,6 +58,11 @@ class Gemms {
                    const Gemm& gemm,
                    const GemmOperands& operands,
                    std::span<std::byte> workspace) = 0;
+
+  virtual void run_float8(CUstream_st* stream,
+                          const Float8Gemm& gemm,
+                          const Float8Operands& operands,
+                          std::span<std::byte> workspace) = 0;
 };
 
 }  // namespace tessera::cuda

@@ -62,37 +62,32 @@ __device__ inline std::int64_t num_threads() {
   return std::int64_t{gridDim.x} * blockDim.x;
 }
 
-// The sum over the block's threads, on each of them, by a tree: every thread of the block calls it.
-template <class T>
-__device__ T block_sum(T value) {
-  __shared__ T sums[kThreads];
-  sums[threadIdx.x] = value;
+// combine(a, b) over the values of the block's threads, on each of them, by a tree: every thread of
+// the block calls it.
+template <class T, class Combine>
+__device__ T block_fold(T value, const Combine& combine) {
+  __shared__ T values[kThreads];
+  values[threadIdx.x] = value;
   __syncthreads();
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) {
-      sums[threadIdx.x] += sums[threadIdx.x + half];
+      values[threadIdx.x] = combine(values[threadIdx.x], values[threadIdx.x + half]);
     }
     __syncthreads();
   }
-  const T total = sums[0];
+  const T result = values[0];
   __syncthreads();  // before the next one writes
-  return total;
+  return result;
 }
 
-// The largest likewise; NaNs lose.
+template <class T>
+__device__ T block_sum(T value) {
+  return block_fold(value, [](T a, T b) { return a + b; });
+}
+
+// NaNs lose.
 __device__ inline float block_max(float value) {
-  __shared__ float found[kThreads];
-  found[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      found[threadIdx.x] = fmaxf(found[threadIdx.x], found[threadIdx.x + half]);
-    }
-    __syncthreads();
-  }
-  const float largest = found[0];
-  __syncthreads();
-  return largest;
+  return block_fold(value, [](float a, float b) { return fmaxf(a, b); });
 }
 
 // Notes the first fault.

@@ -22,11 +22,25 @@ using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 cudaDataType_t data_type(DType dtype) {
-  TESSERA_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16,
-                  ErrorCode::kUnsupported,
-                  "matrix products of {} on a CUDA device: expected f32 or bf16",
-                  name(dtype));
-  return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kF8E5M2:
+      return CUDA_R_8F_E5M2;
+    case DType::kF64:
+    case DType::kF16:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kU8:
+      break;
+  }
+  fail(ErrorCode::kUnsupported,
+       "matrix products of {} on a CUDA device: expected f32, bf16 or 8-bit floats",
+       name(dtype));
 }
 
 // The largest power of two, up to kBestAlignment, that divides an address.
@@ -35,9 +49,15 @@ std::uint32_t alignment_of(const void* data) {
   return static_cast<std::uint32_t>(address & (~address + 1));
 }
 
+// Products of 8-bit floats have scales.
+enum class Scales { kNone, kOne, kByRow };
+
 // What decides about the algorithm.
 struct Key {
   Gemm gemm;
+  DType a = DType::kF32;
+  DType b = DType::kF32;
+  Scales scales = Scales::kNone;
   std::uint32_t alignment_a = 0;
   std::uint32_t alignment_b = 0;
   std::uint32_t alignment_c = 0;
@@ -83,20 +103,29 @@ cublasLtMatmulPreference_t create_preference() {
 // One product's shape as cuBLASLt sees it: the transposed product C' = B' A'.
 class Product {
  public:
-  Product(cublasLtHandle_t handle, const Key& key)
+  // `operands` decide by their alignment, which the key has.
+  Product(cublasLtHandle_t handle, const Key& key, const Float8Operands& operands)
       : key_(key),
         description_(create_description()),
-        a_(create_layout(key.gemm.input,
+        a_(create_layout(key.a,
                          key.gemm.transpose_a ? key.gemm.k : key.gemm.m,
                          key.gemm.transpose_a ? key.gemm.m : key.gemm.k,
                          key.gemm.pitch_a)),
-        b_(create_layout(key.gemm.input,
+        b_(create_layout(key.b,
                          key.gemm.transpose_b ? key.gemm.n : key.gemm.k,
                          key.gemm.transpose_b ? key.gemm.k : key.gemm.n,
                          key.gemm.pitch_b)),
         c_(create_layout(key.gemm.output, key.gemm.m, key.gemm.n, key.gemm.pitch_c)) {
-    set(CUBLASLT_MATMUL_DESC_TRANSA, key.gemm.transpose_b);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, key.gemm.transpose_a);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, operation(key.gemm.transpose_b));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.gemm.transpose_a));
+    if (key.scales != Scales::kNone) {
+      const cublasLtMatmulMatrixScale_t mode = key.scales == Scales::kByRow
+                                                   ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                   : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+      set_scales(operands);
+    }
     choose_algorithm(handle);
   }
 
@@ -104,8 +133,11 @@ class Product {
 
   void run(cublasLtHandle_t handle,
            cudaStream_t stream,
-           const GemmOperands& operands,
+           const Float8Operands& operands,
            std::span<std::byte> workspace) const {
+    if (key_.scales != Scales::kNone) {
+      set_scales(operands);
+    }
     const float alpha = 1.0F;
     const float beta = key_.gemm.accumulate ? 1.0F : 0.0F;
     check(cublasLtMatmul(handle,
@@ -128,11 +160,21 @@ class Product {
   }
 
  private:
-  void set(cublasLtMatmulDescAttributes_t attribute, bool transposed) {
-    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(
-        cublasLtMatmulDescSetAttribute(description_.get(), attribute, &operation, sizeof operation),
-        "cublasLtMatmulDescSetAttribute()");
+  static cublasOperation_t operation(bool transposed) {
+    return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  }
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) const {
+    check(cublasLtMatmulDescSetAttribute(
+              description_.get(), attribute, static_cast<const void*>(&value), sizeof value),
+          "cublasLtMatmulDescSetAttribute()");
+  }
+
+  // Its A is our B.
+  void set_scales(const Float8Operands& operands) const {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(operands.inverse_b));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(operands.inverse_a));
   }
 
   template <class T>
@@ -172,7 +214,7 @@ class Product {
                     key_.gemm.m,
                     key_.gemm.n,
                     key_.gemm.k,
-                    name(key_.gemm.input),
+                    name(key_.a),
                     name(key_.gemm.output));
     check(status, "cublasLtMatmulAlgoGetHeuristic()");
     algorithm_ = found.algo;
@@ -194,6 +236,30 @@ class LtGemms final : public Gemms {
            const Gemm& gemm,
            const GemmOperands& operands,
            std::span<std::byte> workspace) override {
+    run(stream,
+        {.gemm = gemm, .a = gemm.input, .b = gemm.input},
+        {.a = operands.a, .b = operands.b, .c = operands.c},
+        workspace);
+  }
+
+  void run_float8(CUstream_st* stream,
+                  const Float8Gemm& gemm,
+                  const Float8Operands& operands,
+                  std::span<std::byte> workspace) override {
+    run(stream,
+        {.gemm = gemm.gemm,
+         .a = gemm.a,
+         .b = gemm.b,
+         .scales = gemm.by_row ? Scales::kByRow : Scales::kOne},
+        operands,
+        workspace);
+  }
+
+ private:
+  void run(CUstream_st* stream,
+           Key key,
+           const Float8Operands& operands,
+           std::span<std::byte> workspace) {
     void* start = workspace.data();
     std::size_t space = workspace.size();
     TESSERA_CHECK(std::align(kWorkspaceAlignment,
@@ -203,22 +269,21 @@ class LtGemms final : public Gemms {
                   "{} bytes of workspace for a product, expected {}",
                   workspace.size(),
                   kGemmWorkspaceBytes);
-    product({.gemm = gemm,
-             .alignment_a = alignment_of(operands.a),
-             .alignment_b = alignment_of(operands.b),
-             .alignment_c = alignment_of(operands.c)})
+    key.alignment_a = alignment_of(operands.a);
+    key.alignment_b = alignment_of(operands.b);
+    key.alignment_c = alignment_of(operands.c);
+    product(key, operands)
         .run(handle_.get(), stream, operands, {static_cast<std::byte*>(start), space});
   }
 
- private:
   // A step has some tens of shapes.
-  const Product& product(const Key& key) {
+  const Product& product(const Key& key, const Float8Operands& operands) {
     const auto known = std::ranges::find_if(
         products_, [&](const std::unique_ptr<Product>& made) { return made->key() == key; });
     if (known != products_.end()) {
       return **known;
     }
-    products_.push_back(std::make_unique<Product>(handle_.get(), key));
+    products_.push_back(std::make_unique<Product>(handle_.get(), key, operands));
     return *products_.back();
   }
 

@@ -369,7 +369,7 @@ class LocalCommunicator final : public Communicator {
       (here ? present : missing).push_back(world_rank(peer));
     }
     const std::string message =
-        late_message(to_string(mine().call), world_->options.patience_seconds(), present, missing);
+        late_message(to_string(mine().call), world_->options, present, missing);
     world_->abort(message);
     wait_for_busy();
     fail(ErrorCode::kTimeout, "{}", message);

@@ -494,8 +494,7 @@ class MpiCommunicator final : public Communicator {
     for (std::size_t peer = 0; peer < members_.size(); ++peer) {
       (peer != own() && is_missing(peer) ? missing : arrived).push_back(members_[peer]);
     }
-    const std::string message =
-        late_message(to_string(call_), run_->patience_seconds(), arrived, missing);
+    const std::string message = late_message(to_string(call_), run_->options(), arrived, missing);
     run_->abort(message);
     fail(ErrorCode::kTimeout, "{}", message);
   }

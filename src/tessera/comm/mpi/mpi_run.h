@@ -61,7 +61,7 @@ class MpiRun {
 
   std::int64_t size() const { return size_; }
 
-  double patience_seconds() const { return options_.patience_seconds(); }
+  const WorldOptions& options() const { return options_; }
 
   Patience patience() const { return {options_, oversubscribed_}; }
 

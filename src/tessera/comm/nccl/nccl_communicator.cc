@@ -61,12 +61,12 @@ void NcclWait::pause() const {
 }
 
 void NcclWait::require_time(const std::string& doing) const {
-  const double patience = rank_.options.patience_seconds();
-  TESSERA_REQUIRE(Clock::now() - start_ <= std::chrono::duration<double>(patience),
+  const std::chrono::duration<double> limit(rank_.options.patience_seconds());
+  TESSERA_REQUIRE(Clock::now() - start_ <= limit,
                   ErrorCode::kTimeout,
-                  "{}: no answer within {} s; NCCL does not say from whom",
+                  "{}: no answer within {}; NCCL does not say from whom",
                   doing,
-                  patience);
+                  rank_.options.patience());
 }
 
 NcclQueue::~NcclQueue() {

@@ -75,6 +75,47 @@ std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFact
   return text.finish();
 }
 
+namespace {
+
+void read_rope(const HuggingFaceConfig& config, LlamaConfig& result) {
+  const bool in_one = config.has_rope_parameters();
+  const std::string object = in_one ? "rope_parameters." : "rope_scaling.";
+  // What the first Llamas leave out.
+  result.rope_theta = in_one && !config.has("rope_theta")
+                          ? config.real("rope_parameters.rope_theta")
+                          : config.real(in_one && config.has("rope_parameters.rope_theta")
+                                            ? "rope_parameters.rope_theta"
+                                            : "rope_theta",
+                                        10000.0);
+  for (const char* const key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"}) {
+    config.require(config.real(key, 1.0) == 1.0, key, "1.0: all of each head");
+  }
+  // The type's name is "type" in older files.
+  const std::string key = object + (config.has(object + "rope_type") ? "rope_type" : "type");
+  const std::string type = config.text(key, "default");
+  config.require(type == "default" || type == "llama3", key, "\"llama3\" or nothing");
+  if (type != "llama3") {
+    return;
+  }
+  result.rope_scaling = true;
+  result.rope_factor = config.real(object + "factor");
+  const RopeTableAttrs known = rope_attrs(result);
+  const auto require_known = [&](const std::string& name, double expected) {
+    config.require(config.real(object + name) == expected, object + name, python_float(expected));
+  };
+  require_known("low_freq_factor", known.low_frequency_factor);
+  require_known("high_freq_factor", known.high_frequency_factor);
+  config.require(config.size(object + "original_max_position_embeddings") == known.original_length,
+                 object + "original_max_position_embeddings",
+                 format("{}", known.original_length));
+  if (result.rope_factor == 1.0) {  // scales nothing, and is written as nothing
+    result.rope_scaling = false;
+    result.rope_factor = LlamaConfig().rope_factor;
+  }
+}
+
+}  // namespace
+
 LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
   LlamaConfig result{.dim = config.size("hidden_size"),
                      .layers = config.layers("num_hidden_layers"),
@@ -83,12 +124,18 @@ LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
                      .vocab = config.size("vocab_size"),
                      .tied = config.flag("tie_word_embeddings", false),
                      // What the first Llamas leave out.
-                     .rope_theta = config.real("rope_theta", 10000.0),
                      .norm_eps = config.real("rms_norm_eps", 1e-6)};
   result.kv_heads = config.size("num_key_value_heads", result.heads);
   config.require(result.dim % result.heads == 0,
                  "num_attention_heads",
                  format("a divisor of \"hidden_size\" = {}", result.dim));
+  config.require(result.dim / result.heads % 2 == 0,
+                 "num_attention_heads",
+                 format("heads of an even size (rotary positions turn pairs), not of {}",
+                        result.dim / result.heads));
+  config.require(result.heads % result.kv_heads == 0,
+                 "num_key_value_heads",
+                 format("a divisor of \"num_attention_heads\" = {}", result.heads));
   config.require(
       config.size("head_dim", result.dim / result.heads) == result.dim / result.heads,
       "head_dim",
@@ -96,26 +143,7 @@ LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
   config.require(config.text("hidden_act", "silu") == "silu", "hidden_act", "\"silu\"");
   config.require(!config.flag("attention_bias", false), "attention_bias", "false");
   config.require(!config.flag("mlp_bias", false), "mlp_bias", "false");
-  // The type's name is "type" in older files.
-  const char* key =
-      config.has("rope_scaling.rope_type") ? "rope_scaling.rope_type" : "rope_scaling.type";
-  const std::string type = config.text(key, "default");
-  config.require(type == "default" || type == "llama3", key, "\"llama3\" or nothing");
-  if (type == "llama3") {
-    result.rope_scaling = true;
-    result.rope_factor = config.real("rope_scaling.factor");
-    const RopeTableAttrs known = rope_attrs(result);
-    config.require(config.real("rope_scaling.low_freq_factor") == known.low_frequency_factor,
-                   "rope_scaling.low_freq_factor",
-                   python_float(known.low_frequency_factor));
-    config.require(config.real("rope_scaling.high_freq_factor") == known.high_frequency_factor,
-                   "rope_scaling.high_freq_factor",
-                   python_float(known.high_frequency_factor));
-    config.require(
-        config.size("rope_scaling.original_max_position_embeddings") == known.original_length,
-        "rope_scaling.original_max_position_embeddings",
-        format("{}", known.original_length));
-  }
+  read_rope(config, result);
   return result;
 }
 

@@ -11,12 +11,16 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
 
 namespace tessera {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr LlamaConfig kSmall = {
     .dim = 16, .layers = 2, .heads = 2, .kv_heads = 1, .ffn = 12, .vocab = 30};
@@ -99,6 +103,37 @@ TEST(HuggingFace, OldConfigsHaveTheirDefaults) {
   EXPECT_FALSE(first.rope_scaling);
 }
 
+// As transformers 5 write it.
+TEST(HuggingFace, RotaryParametersMayStandInOneObject) {
+  const auto read = [](const std::string& rope) {
+    return llama_from_hugging_face(HuggingFaceConfig(
+        R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 96, "vocab_size": 100, "rope_parameters": )" +
+            rope + "}",
+        "config.json"));
+  };
+  const LlamaConfig plain = read(R"({"rope_theta": 500000.0, "rope_type": "default"})");
+  EXPECT_EQ(plain.rope_theta, 500000.0);
+  EXPECT_FALSE(plain.rope_scaling);
+  const LlamaConfig scaled = read(
+      R"({"rope_theta": 1000000, "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})");
+  EXPECT_EQ(scaled.rope_theta, 1e6);
+  EXPECT_TRUE(scaled.rope_scaling);
+  EXPECT_EQ(scaled.rope_factor, 32.0);
+  EXPECT_EQ(read(R"({"rope_type": "default"}, "rope_theta": 20000.0)").rope_theta, 20000.0);
+  EXPECT_EQ(read(R"(null, "rope_theta": 20000.0)").rope_theta, 20000.0);
+  const auto message = [&](const std::string& rope) {
+    return error_of(ErrorCode::kInvalidData, [&] { read(rope); });
+  };
+  EXPECT_THAT(message(R"({"rope_type": "yarn", "rope_theta": 1.0})"),
+              HasSubstr("\"rope_parameters.rope_type\": found \"yarn\", expected \"llama3\""));
+  EXPECT_THAT(message(R"({"full_attention": {"rope_theta": 1.0}})"),
+              HasSubstr("\"rope_parameters.rope_theta\": found nothing"));
+  EXPECT_THAT(message(R"({"rope_theta": 1.0, "partial_rotary_factor": 0.5})"),
+              HasSubstr("\"rope_parameters.partial_rotary_factor\": found 0.5, expected 1.0"));
+}
+
 TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
   const auto message = [](const std::string& keys) {
     try {
@@ -123,9 +158,46 @@ TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
   EXPECT_EQ(message(R"(, "rope_scaling": {"type": "linear", "factor": 2.0})"),
             "dir/config.json: \"rope_scaling.type\": found \"linear\", expected \"llama3\" or "
             "nothing");
+  EXPECT_EQ(message(R"(, "num_key_value_heads": 3)"),
+            "dir/config.json: \"num_key_value_heads\": found 3, expected a divisor of "
+            "\"num_attention_heads\" = 4");
   EXPECT_EQ(message(R"(, "num_key_value_heads": 0)"),
             "dir/config.json: \"num_key_value_heads\": found 0, expected a whole number from 1 to "
             "2147483648");
+}
+
+TEST(HuggingFace, BrokenConfigsAreRefusedWithTheirPlace) {
+  const auto message = [](const std::string& text) {
+    return error_of(ErrorCode::kInvalidData, [&] { HuggingFaceConfig(text, "dir/config.json"); });
+  };
+  EXPECT_THAT(message("{\n\"a\" 3}"),
+              AllOf(StartsWith("dir/config.json: not JSON at byte 6: "), HasSubstr("line 2")));
+  EXPECT_EQ(message("[]"), "dir/config.json: byte 0: found a JSON array, expected an object");
+  EXPECT_EQ(message(R"({"a": 1, "b": {"c": 1, "c": 2}})"),
+            "dir/config.json: byte 23: key 'c' appears twice");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidData,
+                     [] {
+                       llama_from_hugging_face(HuggingFaceConfig(
+                           R"({"hidden_size": 20, "num_hidden_layers": 2, "vocab_size": 100,
+                               "num_attention_heads": 4, "intermediate_size": 96})",
+                           "config.json"));
+                     }),
+            "config.json: \"num_attention_heads\": found 4, expected heads of an even size (rotary "
+            "positions turn pairs), not of 5");
+}
+
+// Such scaling is none, and is written as none.
+TEST(HuggingFace, AScaleOfOneIsNone) {
+  const LlamaConfig config = llama_from_hugging_face(HuggingFaceConfig(
+      R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "intermediate_size": 96, "vocab_size": 100, "rope_scaling": {"rope_type": "llama3",
+          "factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}})",
+      "config.json"));
+  EXPECT_FALSE(config.rope_scaling);
+  EXPECT_EQ(llama_from_hugging_face(HuggingFaceConfig(
+                hugging_face_config(config, {.sequence_length = 512}), "config.json")),
+            config);
 }
 
 TEST(HuggingFace, ConfigSaysWhatTransformersAsk) {

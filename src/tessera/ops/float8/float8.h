@@ -64,6 +64,7 @@ Cost cost(const AmaxAttrs& attrs, Types in);
 void backward(const AmaxAttrs& attrs, GradBuilder& grad);
 void visit(AmaxAttrs& attrs, AttrVisitor& visitor);
 void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const AmaxAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const QuantizeFloat8Attrs& attrs);
 TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in);
@@ -72,6 +73,7 @@ Cost cost(const QuantizeFloat8Attrs& attrs, Types in);
 void backward(const QuantizeFloat8Attrs& attrs, GradBuilder& grad);
 void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor);
 void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& views);
+void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const ScaledMatmulAttrs& attrs);
 TensorTypes infer(const ScaledMatmulAttrs& attrs, Types in);
@@ -84,6 +86,10 @@ std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,
                              std::span<const View> operands,
                              std::span<const View> results);
 void run(const ScaledMatmulAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const ScaledMatmulAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
+void run(const ScaledMatmulAttrs& attrs, cuda::Context& context, const Views& views);
 
 // The product of codes alone, and the other way round.
 MatmulAttrs product_of(const ScaledMatmulAttrs& attrs);

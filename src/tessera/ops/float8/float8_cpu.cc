@@ -2,7 +2,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 #include "tessera/backend/cpu/context.h"
@@ -13,6 +12,7 @@
 #include "tessera/base/float8.h"
 #include "tessera/base/half.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/scales.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
 
 namespace tessera {
@@ -22,25 +22,6 @@ namespace {
 // Columns that a thread works on at a time, so that a row of them is whole cache lines.
 constexpr std::int64_t kBlockColumns = 256;
 
-// Which elements of a view share a scale.
-enum class Sharing { kAll, kRows, kColumns };
-
-// A view as rows, all of it, of the trailing dims that share a scale, or of those that do not.
-struct Shape {
-  Sharing sharing;
-  std::int32_t inner;  // dims of a row
-};
-
-Shape shape_of(std::int64_t dims, bool leading, std::span<const View> views) {
-  const auto shared = static_cast<std::int32_t>(dims);
-  const std::int32_t count = views[0].num_dims;
-  if (shared == count) {
-    return {.sharing = Sharing::kAll, .inner = common_inner_dims(views)};
-  }
-  return leading ? Shape{.sharing = Sharing::kColumns, .inner = count - shared}
-                 : Shape{.sharing = Sharing::kRows, .inner = shared};
-}
-
 float as_float(float value) {
   return value;
 }
@@ -49,17 +30,11 @@ float as_float(BFloat16 value) {
   return to_float(value);
 }
 
-// The magnitude's bits, which are ordered as magnitudes are, NaN above all.
-template <class T>
-std::uint32_t magnitude(T value) {
-  return std::bit_cast<std::uint32_t>(as_float(value)) & 0x7fffffffU;
-}
-
 template <class T>
 std::uint32_t largest_of(const T* values, std::int64_t count) {
   std::uint32_t largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, magnitude(values[i]));
+    largest = std::max(largest, magnitude_bits(as_float(values[i])));
   }
   return largest;
 }
@@ -108,7 +83,7 @@ void amax_of_columns(int threads, const RowsOf<const T>& x, float* result) {
         const T* const values = x[row] + begin;
         for (std::int64_t i = 0; i < size; ++i) {
           auto& known = largest[static_cast<std::size_t>(i)];
-          known = std::max(known, magnitude(values[i]));
+          known = std::max(known, magnitude_bits(as_float(values[i])));
         }
       }
       std::transform(largest.begin(), largest.begin() + size, result + begin, [](auto bits) {
@@ -120,7 +95,8 @@ void amax_of_columns(int threads, const RowsOf<const T>& x, float* result) {
 
 template <class T>
 void run_amax(const AmaxAttrs& attrs, int threads, const Views& views) {
-  const Shape shape = shape_of(attrs.dims, attrs.leading, views.in.first(1));
+  const ScaleShape shape =
+      scale_shape(attrs.dims, attrs.leading, views.in[0], common_inner_dims(views.in.first(1)));
   const RowsOf<const T> x(views.in[0], shape.inner);
   auto* const result = flat<float>(views.out[0]).data();
   switch (shape.sharing) {
@@ -133,23 +109,16 @@ void run_amax(const AmaxAttrs& attrs, int threads, const Views& views) {
   }
 }
 
-// The scale of elements whose largest magnitude is `amax`.
-float scale_of(float amax, float largest, bool power_of_two) {
-  constexpr float kFloor = 0x1p-100F;
-  const float scale = largest / (amax < kFloor ? kFloor : amax);  // NaN stays
-  if (!power_of_two || std::isnan(scale)) {
-    return scale;
-  }
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) & 0x7f800000U);
-}
-
 template <class T, class Float8>
 class Quantizer {
  public:
   Quantizer(const QuantizeFloat8Attrs& attrs, int threads, const Views& views)
       : threads_(threads),
         power_of_two_(attrs.power_of_two),
-        shape_(shape_of(attrs.dims, attrs.leading, std::array{views.in[0], views.out[0]})),
+        shape_(scale_shape(attrs.dims,
+                           attrs.leading,
+                           views.in[0],
+                           common_inner_dims(std::array{views.in[0], views.out[0]}))),
         x_(views.in[0], shape_.inner),
         codes_(views.out[0], shape_.inner),
         amax_(flat<const float>(views.in[1]).data()),
@@ -227,7 +196,7 @@ class Quantizer {
 
   int threads_;
   bool power_of_two_;
-  Shape shape_;
+  ScaleShape shape_;
   RowsOf<const T> x_;
   RowsOf<Float8> codes_;
   const float* amax_;

@@ -108,6 +108,25 @@ const Product kProducts[] = {
      "f32[]",
      "f32[n=11]"},
     {"blocks", {.transpose_b = true}, "?[m=1040, k=5]", "?[n=1030, k=5]"},
+    // As tensor cores take them, with the factors of a layer's three products.
+    {"groups", {.transpose_b = true}, "?[m=7, k=48]", "?[n=32, k=48]"},
+    {"groups_linear",
+     {.transpose_b = true},
+     "?[batch=2, seq=5, embed=80]",
+     "?[mlp=48, embed=80]",
+     "f32[batch=2, seq=5]",
+     "f32[mlp=48]"},
+    {"groups_input_gradient",
+     {},
+     "?[batch=2, seq=5, mlp=48]",
+     "?[mlp=48, embed=80]",
+     "f32[batch=2, seq=5]"},
+    {"groups_weight_gradient",
+     {.transpose_a = true, .contract = 2},
+     "?[batch=2, seq=40, mlp=48]",
+     "?[batch=2, seq=40, embed=96]",
+     "f32[]",
+     "f32[embed=96]"},
 };
 
 Sample product_sample(const Product& product, DType a, DType b, DType to, bool accumulate) {

@@ -1,5 +1,7 @@
 #include "tessera/tokenizer/sentencepiece/sentencepiece_tokenizer.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,12 +14,12 @@
 #include "tessera/base/error.h"
 #include "tessera/tokenizer/added_tokens.h"
 #include "tessera/tokenizer/normalizer.h"
+#include "tessera/tokenizer/sentencepiece/model_facts.h"
+#include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/tokenizer_spec.h"
 
 namespace tessera {
 namespace {
-
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 
 void require_ok(const sentencepiece::util::Status& status, std::string_view what) {
   TESSERA_REQUIRE(
@@ -42,10 +44,46 @@ std::vector<AddedTokenFinder::Entry> control_symbols(const Processor& processor)
   return control;
 }
 
+// Whether a normalization is one of the library's own, none of whose rules has a space behind a
+// letter or digit, or in front of one.
+bool has_known_rules(const ModelFacts& facts) {
+  constexpr std::array<std::string_view, 5> kNames = {
+      "identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf"};
+  return !facts.has_rules || std::ranges::count(kNames, facts.rules) > 0;
+}
+
+// Whether a part behind a cut can be given to the library so that its space is there once: as the
+// one that it puts in front of a text itself, or else as it is.
+bool keeps_first_space(const ModelFacts& facts) {
+  return facts.adds_prefix || !facts.removes_extra_spaces;
+}
+
+// Whether the ids of a text are those of the parts that for_each_part() cuts it into, joined.
+bool may_cut(const Processor& processor, const ModelFacts& facts) {
+  // A sum of scores over a whole text is rounded as no part of it is, so none but BPE will do.
+  if (!facts.is_bpe || facts.whitespace_is_suffix || !facts.escapes_spaces ||
+      !has_known_rules(facts) || !keeps_first_space(facts) ||
+      processor.IsUnknown(processor.PieceToId(kSpaceSymbol))) {
+    return false;
+  }
+  for (std::int32_t id = 0; id < processor.GetPieceSize(); ++id) {
+    // How the library takes a merge to an unused piece back depends on others in the text. A space
+    // as such is looked for before the text is normalized.
+    const std::string& piece = processor.IdToPiece(id);
+    if (processor.IsUnused(id) || piece.find(' ') != std::string::npos || spans_words(piece)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 class SentencePieceTokenizer : public TokenizerImpl {
  public:
   explicit SentencePieceTokenizer(std::string_view model)
-      : processor_(load(model)), control_(control_symbols(*processor_)) {
+      : processor_(load(model)),
+        facts_(read_model_facts(model)),
+        may_cut_(may_cut(*processor_, facts_)),
+        control_(control_symbols(*processor_)) {
     for (std::int32_t id = 0; id < processor_->GetPieceSize(); ++id) {
       texts_.push_back(text_of(id));
     }
@@ -56,7 +94,7 @@ class SentencePieceTokenizer : public TokenizerImpl {
   void encode(std::string_view text,
               EncodeOptions options,
               std::vector<std::int32_t>& out,
-              const Flush* /*flush*/) const override {
+              const Flush* flush) const override {
     if (options.add_special && bos()) {
       out.push_back(processor_->bos_id());
     }
@@ -66,11 +104,11 @@ class SentencePieceTokenizer : public TokenizerImpl {
       if (!match) {
         break;
       }
-      append(text.substr(at, match->begin - at), out);
+      append(text.substr(at, match->begin - at), out, flush);
       out.push_back(match->id);
       at = match->end;
     }
-    append(text.substr(at), out);
+    append(text.substr(at), out, flush);
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -117,16 +155,26 @@ class SentencePieceTokenizer : public TokenizerImpl {
     return replace_all(piece, kSpaceSymbol, " ");
   }
 
-  void append(std::string_view text, std::vector<std::int32_t>& out) const {
+  void append(std::string_view text, std::vector<std::int32_t>& out, const Flush* flush) const {
     if (text.empty()) {
       return;
     }
-    std::vector<int> ids;
-    require_ok(processor_->Encode(text, &ids), "encode the text");
-    out.insert(out.end(), ids.begin(), ids.end());
+    for_each_part(text, may_cut_, [&](std::string_view part, bool is_first) {
+      if (!is_first && facts_.adds_prefix) {
+        part.remove_prefix(1);
+      }
+      std::vector<int> ids;
+      require_ok(processor_->Encode(part, &ids), "encode the text");
+      out.insert(out.end(), ids.begin(), ids.end());
+      if (flush != nullptr && out.size() >= kPartTokens) {
+        (*flush)(out);
+      }
+    });
   }
 
   std::unique_ptr<const Processor> processor_;
+  ModelFacts facts_;
+  bool may_cut_;
   AddedTokenFinder control_;
   std::vector<std::string> texts_;
 };

@@ -48,6 +48,13 @@ T atomicAdd(T* place, T amount) {
   return found;
 }
 
+template <class T>
+T atomicMax(T* place, T value) {
+  const T found = *place;
+  *place = found < value ? value : found;
+  return found;
+}
+
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 

@@ -10,6 +10,7 @@
 
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/gemm.h"
+#include "tessera/backend/cpu/widened_gemm.h"
 #include "tessera/backend/cuda/context.h"
 #include "tessera/backend/cuda/dispatch.h"
 #include "tessera/backend/cuda/draw.h"
@@ -17,6 +18,7 @@
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/backend/null/null_backend.h"
+#include "tessera/base/error.h"
 
 namespace tessera::cuda {
 namespace {
@@ -35,6 +37,28 @@ class CpuGemms final : public Gemms {
     // The workspace that a device gets is of another size.
     workspace_.resize(static_cast<std::size_t>(cpu::gemm_workspace_bytes(context_, gemm)));
     cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
+  }
+
+  void run_float8(CUstream_st* /*stream*/,
+                  const Float8Gemm& product,
+                  const Float8Operands& operands,
+                  std::span<std::byte> /*workspace*/) override {
+    Gemm gemm = product.gemm;
+    TESSERA_CHECK(!gemm.transpose_a && gemm.transpose_b && gemm.k % 16 == 0 && gemm.n % 16 == 0 &&
+                      gemm.pitch_a % 16 == 0 && gemm.pitch_b % 16 == 0,
+                  "a product of 8-bit floats that tensor cores do not take");
+    gemm.input = product.a;
+    workspace_.resize(static_cast<std::size_t>(cpu::widened_gemm_workspace_bytes(context_, gemm)));
+    const auto factor = [&](DType dtype, const void* codes, const float* inverse) {
+      return cpu::Float8Factor{
+          .dtype = dtype, .codes = codes, .inverse = inverse, .is_one = !product.by_row};
+    };
+    cpu::run_float8_gemm(context_,
+                         gemm,
+                         factor(product.a, operands.a, operands.inverse_a),
+                         factor(product.b, operands.b, operands.inverse_b),
+                         operands.c,
+                         workspace_);
   }
 
  private:

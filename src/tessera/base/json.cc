@@ -1,0 +1,162 @@
+#include "tessera/base/json.h"
+
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxDepth = 64;
+
+// Reads a text and counts what was read: the library tells no place but that of an error.
+struct CountingIterator {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  std::string_view::const_iterator at = {};
+  std::size_t* count = nullptr;
+
+  reference operator*() const { return *at; }
+
+  CountingIterator& operator++() {
+    ++at;
+    ++*count;
+    return *this;
+  }
+
+  CountingIterator operator++(int) {
+    const CountingIterator before = *this;
+    ++*this;
+    return before;
+  }
+
+  friend bool operator==(const CountingIterator& a, const CountingIterator& b) {
+    return a.at == b.at;
+  }
+};
+
+class Parser {
+ public:
+  Parser(std::string_view text, const JsonOptions& options) : text_(text), options_(options) {}
+
+  Json parse() {
+    require_no_zero();
+    require_shallow();
+    // A callback makes the library slower: only where it is asked for.
+    Json::parser_callback_t watch;
+    if (options_.unique_keys || options_.key_offsets != nullptr) {
+      watch = [this](int depth, Json::parse_event_t event, const Json& parsed) {
+        watch_keys(depth, event, parsed);
+        return true;
+      };
+    }
+    try {
+      return Json::parse(CountingIterator{.at = text_.begin(), .count = &num_read_},
+                         CountingIterator{.at = text_.end(), .count = &num_read_},
+                         watch);
+    } catch (const Json::parse_error& error) {
+      refuse(error.byte - (error.byte > 0 ? 1 : 0), error.what());
+    } catch (const Json::exception& error) {
+      // A number, behind which one more byte was read unless the text ends there.
+      const bool is_end = text_[num_read_ - 1] >= '0' && text_[num_read_ - 1] <= '9';
+      refuse(num_read_ - (is_end ? 1 : 2), error.what());
+    }
+  }
+
+ private:
+  // The library takes a zero byte for the end of the text.
+  void require_no_zero() const {
+    const std::size_t zero = text_.find('\0');
+    if (zero != std::string_view::npos) {
+      refuse(zero, "found a zero byte");
+    }
+  }
+
+  // The library itself does not recurse, but what destroys and writes its values does.
+  void require_shallow() const {
+    std::size_t depth = 0;
+    bool in_string = false;
+    for (std::size_t i = 0; i < text_.size(); ++i) {
+      const char c = text_[i];
+      if (in_string) {
+        i += c == '\\' ? 1 : 0;
+        in_string = c != '"';
+        continue;
+      }
+      in_string = c == '"';
+      depth += c == '{' || c == '[' ? 1 : 0;
+      depth -= (c == '}' || c == ']') && depth > 0 ? 1 : 0;
+      if (depth > kMaxDepth) {
+        refuse(i, format("nested deeper than {} levels", kMaxDepth));
+      }
+    }
+  }
+
+  void watch_keys(int depth, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) {
+      keys_.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      keys_.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      TESSERA_REQUIRE(!options_.unique_keys || keys_.back().insert(key).second,
+                      ErrorCode::kInvalidData,
+                      "{}byte {}: key '{}' appears twice",
+                      prefix(),
+                      key_offset(),
+                      key);
+      if (options_.key_offsets != nullptr && depth == 1) {
+        options_.key_offsets->insert_or_assign(key, key_offset());
+      }
+    }
+  }
+
+  // Of the key that was just read: its quotes are the last two that no backslash escapes.
+  std::size_t key_offset() const {
+    std::size_t at = num_read_ - 1;
+    std::size_t backslashes = 1;
+    while (at > 0 && backslashes % 2 == 1) {
+      at = text_.rfind('"', at - 1);
+      backslashes = 0;
+      while (backslashes < at && text_[at - backslashes - 1] == '\\') {
+        ++backslashes;
+      }
+    }
+    return options_.offset + at;
+  }
+
+  std::string prefix() const { return options_.name.empty() ? "" : options_.name + ": "; }
+
+  [[noreturn]] void refuse(std::size_t at, std::string_view reason) const {
+    fail(ErrorCode::kInvalidData,
+         "{}not JSON at byte {}: {}",
+         prefix(),
+         options_.offset + at,
+         reason);
+  }
+
+  std::string_view text_;
+  const JsonOptions& options_;
+  std::size_t num_read_ = 0;
+  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const JsonOptions& options) {
+  return Parser(text, options).parse();
+}
+
+}  // namespace tessera

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// What a SentencePiece model says of how it makes pieces of a text, which the library does not
+// tell.
+struct ModelFacts {
+  bool is_bpe = false;
+  bool whitespace_is_suffix = false;
+  std::string rules;  // the name of its normalization
+  bool has_rules = false;
+  bool adds_prefix = true;  // a space in front of a text
+  bool removes_extra_spaces = true;
+  bool escapes_spaces = true;
+};
+
+// Reads them in the bytes of a model that the library has read.
+ModelFacts read_model_facts(std::string_view model);
+
+}  // namespace tessera

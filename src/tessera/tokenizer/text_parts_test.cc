@@ -1,0 +1,233 @@
+// Long texts in parts: the ids of the whole, as the library or a tokenizer that may not cut has
+// them.
+
+#include "tessera/tokenizer/text_parts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include "tessera/base/file.h"
+#include "tessera/base/random.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/tokenizer/bpe_tokenizer.h"
+#include "tessera/tokenizer/tokenizer.h"
+#include "tessera/tokenizer/tokenizer_json.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+
+std::filesystem::path golden_path(const std::string& name) {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/tokenizer" / name;
+}
+
+// Texts of many parts: the strings of the goldens, words, what joins or changes neighbours, and
+// bytes that are no UTF-8, in any order.
+class RandomTexts {
+ public:
+  RandomTexts() {
+    for (const Json& item : Json::parse(read_file(golden_path("sentencepiece.json")))) {
+      strings_.push_back(item["given"].get<std::string>());
+    }
+    for (const char* text : {"a",
+                             "the",
+                             "7",
+                             "1482",
+                             "sea lantern",
+                             "keeper's",
+                             "\u0301",
+                             "\u2581",
+                             "e\u0301",
+                             "\u00A0",
+                             "\u3000",
+                             "\u200B",
+                             "\xE2",
+                             "\xFF",
+                             "<s>",
+                             "\xEF\xAC\x81",
+                             "Z",
+                             "\u2581a"}) {
+      strings_.emplace_back(text);
+    }
+  }
+
+  std::string text(std::uint64_t seed, std::size_t bytes) const {
+    constexpr std::array<std::string_view, 8> kJoints = {" ", " ", " ", " ", "", "  ", "\n", "\t"};
+    const std::uint64_t key = random_key(seed, "parts");
+    std::string text;
+    for (std::uint32_t i = 0; text.size() < bytes; ++i) {
+      const auto [string, joint, unused, also_unused] = philox(key, {i, 0, 0, 0});
+      text += strings_[string % strings_.size()];
+      text += kJoints[joint % kJoints.size()];
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::string> strings_;
+};
+
+TEST(TextParts, BeginAtASpaceBetweenWords) {
+  const std::string words = "it is7 z";
+  std::string text(std::size_t{16} << 10U, 'x');
+  text += ". a  b \u00E9 c\td " + words + text + " y. z";
+  std::vector<std::string> parts;
+  for_each_part(text, true, [&](std::string_view part, bool is_first) {
+    EXPECT_EQ(is_first, parts.empty());
+    parts.emplace_back(part);
+  });
+  ASSERT_EQ(parts.size(), 3U);
+  EXPECT_TRUE(parts[0].ends_with(" c\td"));
+  EXPECT_TRUE(parts[1].starts_with(" it is7 zxx"));
+  EXPECT_EQ(parts[2], " y. z");
+  EXPECT_EQ(parts[0] + parts[1] + parts[2], text);
+
+  std::vector<std::size_t> sizes;
+  const auto note = [&](std::string_view part, bool /*is_first*/) { sizes.push_back(part.size()); };
+  for_each_part(text, false, note);
+  for_each_part(std::string(40000, ' '), true, note);
+  for_each_part("", true, note);
+  EXPECT_THAT(sizes, ElementsAre(text.size(), 40000U, 0U));
+}
+
+TEST(TextParts, TokensThatReachOverASpace) {
+  for (const char* token : {"", "a", " ", "  a", "\u2581", "\u2581\u2581a", " \u2581", "\u2580a"}) {
+    EXPECT_FALSE(spans_words(token)) << token;
+  }
+  for (const char* token : {"a ", "a\u2581", "\u2581a\u2581b", " a b", "\u00E9 ", "\u2580\u2581"}) {
+    EXPECT_TRUE(spans_words(token)) << token;
+  }
+}
+
+// A tokenizer that differs in an added token alone, which no text here has, must take texts whole.
+TEST(TextParts, OfATokenizerJson) {
+  const RandomTexts texts;
+  for (const Json& pipeline : Json::parse(read_file(golden_path("pipelines.json")))) {
+    SCOPED_TRACE(pipeline["name"]);
+    Json file = Json::parse(read_file(golden_path("characters.json")));
+    file.merge_patch(pipeline["patch"]);
+    const TokenizerSpec spec = parse_tokenizer_json(file.dump());
+    TokenizerSpec uncut = spec;
+    uncut.tokens.emplace_back("q q q");
+    uncut.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()),
+                           .content = "q q q",
+                           .special = false,
+                           .normalized = true});
+    // "sea lantern" is looked for in normalized text by that one alone.
+    EXPECT_EQ(BpeTokenizer(spec).may_cut(), pipeline["name"] != "nfkc, unknown one by one");
+    ASSERT_FALSE(BpeTokenizer(uncut).may_cut());
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      const std::string text = texts.text(seed, 300'000);
+      EXPECT_TRUE(Tokenizer(spec).encode(text) == Tokenizer(uncut).encode(text)) << seed;
+    }
+  }
+}
+
+TEST(TextParts, OfATokenizerJsonThatMayNotCut) {
+  const auto may_cut = [](const char* patch) {
+    Json file = Json::parse(read_file(golden_path("characters.json")));
+    file.merge_patch(Json::parse(patch));
+    return BpeTokenizer(parse_tokenizer_json(file.dump())).may_cut();
+  };
+  EXPECT_TRUE(may_cut("{}"));
+  // Then a text is a word, which may be a token as a whole.
+  EXPECT_FALSE(may_cut(R"({"model": {"ignore_merges": true}})"));
+  EXPECT_FALSE(may_cut(R"({"normalizer": {"type": "Replace", "pattern": {"String": " "},
+                           "content": "_", "normalizers": null}})"));
+  EXPECT_FALSE(may_cut(R"({"normalizer": {"normalizers": [
+      {"type": "Replace", "pattern": {"String": "a b"}, "content": "c"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}})"));
+}
+
+struct Model {
+  const char* name;
+  std::unordered_map<std::string, std::string> options;
+  bool is_cut;
+};
+
+// Encodes as the library does with the whole text. Of a text that is cut the ids come in parts.
+void expect_ids_of_the_library(const std::string& model, bool is_cut) {
+  const TestDirectory directory;
+  write_test_file(directory.path() / "tokenizer.model", model);
+  const Tokenizer tokenizer = Tokenizer::load(directory.path());
+  sentencepiece::SentencePieceProcessor library;
+  ASSERT_TRUE(library.LoadFromSerializedProto(model).ok());
+  const RandomTexts texts;
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    const std::string text = texts.text(seed, 300'000);
+    Ids ids;
+    std::size_t largest = 0;
+    tokenizer.encode(text, [&](std::span<const std::int32_t> part) {
+      ids.insert(ids.end(), part.begin(), part.end());
+      largest = std::max(largest, part.size());
+    });
+    EXPECT_TRUE(ids == library.EncodeAsIds(text)) << seed;
+    ASSERT_GT(ids.size(), 100'000U);
+    EXPECT_EQ(largest < ids.size(), is_cut);
+  }
+}
+
+TEST(TextParts, OfASentencePieceModel) {
+  expect_ids_of_the_library(read_file(golden_path("sentencepiece.model")), true);
+}
+
+class SentencePieceParts : public testing::TestWithParam<Model> {};
+
+TEST_P(SentencePieceParts, AreTheWhole) {
+  std::unordered_map<std::string, std::string> options = {
+      {"input", golden_path("corpus.txt").string()},
+      {"vocab_size", "500"},
+      {"model_type", "bpe"},
+      {"byte_fallback", "true"},
+      {"character_coverage", "0.99"},
+      {"minloglevel", "2"}};
+  for (const auto& [key, value] : GetParam().options) {
+    options[key] = value;
+  }
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(options, nullptr, &model);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  expect_ids_of_the_library(model, GetParam().is_cut);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    SentencePieceParts,
+    testing::Values(
+        Model{"Defaults", {}, true},
+        Model{"CaseFolding", {{"normalization_rule_name", "nmt_nfkc_cf"}}, true},
+        Model{"ExtraSpaces",
+              {{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}},
+              true},
+        Model{"NoPrefix",
+              {{"add_dummy_prefix", "false"}, {"remove_extra_whitespaces", "false"}},
+              true},
+        // A part that begins with a space would lose it.
+        Model{"NoPrefixNorExtraSpaces", {{"add_dummy_prefix", "false"}}, false},
+        Model{"UnknownCharacters", {{"byte_fallback", "false"}, {"vocab_size", "300"}}, true},
+        Model{"UserSymbols", {{"user_defined_symbols", "the,\u2581keeper,<sep>,sea"}}, true},
+        Model{"UserSymbolOfTwoWords", {{"user_defined_symbols", "a\u2581b"}}, false},
+        Model{"PiecesOfWords", {{"split_by_whitespace", "false"}}, false},
+        Model{"Suffix", {{"treat_whitespace_as_suffix", "true"}}, false},
+        Model{"Unigram", {{"model_type", "unigram"}, {"vocab_size", "420"}}, false}),
+    [](const auto& model) { return model.param.name; });
+
+}  // namespace
+}  // namespace tessera

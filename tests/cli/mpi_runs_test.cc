@@ -1,0 +1,261 @@
+// Runs whose ranks are processes, started by mpirun: they compute what ranks that are threads
+// compute, and end as a launch has to.
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr int kTimedOut = 124;  // of `timeout`
+
+// Longer than a rank of a busy machine, or its disk, stands still.
+constexpr auto kShortDeadline = "--comm.deadline_seconds=10";
+
+struct Layout {
+  std::string name;
+  int ranks = 0;
+  std::vector<std::string> overrides;
+};
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += word + " ";
+  }
+  return text;
+}
+
+class MpiTest : public TrainingTest {
+ protected:
+  void SetUp() override {
+    if (!has_mpi()) {
+      GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
+    }
+  }
+
+  // `mpirun OPTIONS tessera train run.toml OVERRIDES` as a line of the shell.
+  static std::string mpirun(const std::string& options,
+                            const std::string& overrides,
+                            const std::string& library = "openmpi") {
+    return TrainingTest::mpirun(options, "train run.toml " + overrides, library);
+  }
+
+  void expect_bits_of_threads(const Layout& layout, const std::string& library) {
+    SCOPED_TRACE(layout.name + " over " + library);
+    const std::string threads = "threads-" + layout.name;
+    if (!std::filesystem::exists(path(threads))) {
+      std::vector<std::string> overrides = layout.overrides;
+      overrides.push_back(format("--parallel.ranks={}", layout.ranks));
+      const Outcome outcome = train(threads, overrides);
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+    }
+    const std::string processes = library + "-" + layout.name;
+    const Outcome outcome = shell(mpirun(format("-n {}", layout.ranks),
+                                         joined(layout.overrides) + "--run.dir=" + processes,
+                                         library));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_same_training(processes, threads);
+  }
+
+  // A run that goes on until somebody ends it; `act` is a line of the shell that then does it to
+  // "$rank", the process of rank 1, of "$launch", or to "$first", that of rank 0. `wait_for FILE`
+  // waits for a file, or for the end of the launch.
+  Outcome run_and(const std::string& act,
+                  const std::string& options,
+                  const std::string& overrides) const {
+    return shell(
+        format("find_rank() {{\n"
+               "  for process in /proc/[0-9]*; do\n"
+               "    if grep -qz OMPI_COMM_WORLD_RANK=$1 $process/environ 2>/dev/null &&\n"
+               "      test \"$(cat $process/comm)\" = tessera &&\n"
+               "      test \"$(readlink $process/cwd)\" = \"$PWD\"; then\n"
+               "      echo ${{process#/proc/}}\n"
+               "    fi\n"
+               "  done\n"
+               "}}\n"
+               "wait_for() {{\n"
+               "  while kill -0 $launch 2>/dev/null && ! test -s $1; do sleep 0.05; done\n"
+               "}}\n"
+               "{} & launch=$!\n"
+               "wait_for run/metrics.jsonl\n"
+               "first=$(find_rank 0); rank=$(find_rank 1)\n"
+               "{}\n"
+               "wait $launch; code=$?; kill -9 $rank 2>/dev/null; exit $code",
+               mpirun(options,
+                      "--run.dir=run --train.steps=1000000 --schedule.warmup=1 "
+                      "--schedule.decay_ratio=0 " +
+                          overrides),
+               act));
+  }
+
+  // Of the program, in this test's directory; one that was killed takes a moment to be gone.
+  void expect_no_process() const {
+    EXPECT_EQ(shell("find_processes() {\n"
+                    "  for process in /proc/[0-9]*; do\n"
+                    "    test \"$(readlink $process/cwd)\" = \"$PWD\" &&\n"
+                    "      test \"$(cat $process/comm)\" = tessera && echo $process\n"
+                    "  done\n"
+                    "}\n"
+                    "for i in $(seq 100); do\n"
+                    "  left=$(find_processes)\n"
+                    "  test -z \"$left\" && break; sleep 0.1\n"
+                    "done\n"
+                    "echo $left")
+                  .out,
+              "\n")
+        << "processes are left";
+  }
+
+  void make_tokenizer() const {
+    ASSERT_EQ(train("first", {"--train.steps=2", "--schedule.decay_ratio=0"}).code, 0);
+  }
+
+  // The message of a rank that found itself without rank 1.
+  std::string message_of(int rank) const {
+    const auto record = nlohmann::json::parse(read_file(path(format("run/exit-{}.json", rank))));
+    EXPECT_EQ(record["rank"], rank);
+    EXPECT_EQ(record["exit_code"], 5);
+    return record["message"];
+  }
+};
+
+TEST_F(MpiTest, ComputesTheBitsOfThreads) {
+  const Layout two = {"two", 2, {"--train.microbatch=2"}};
+  const Layout quantized = {"zeropp",
+                            4,
+                            {"--train.microbatch=1",
+                             virtual_cluster(4),
+                             "--state.preset=zeropp",
+                             "--state.wire_block=32"}};
+  for (const Layout& layout : {two,
+                               quantized,
+                               Layout{"four", 4, {"--train.microbatch=1"}},
+                               Layout{"tensor", 2, {"--train.microbatch=2", "--parallel.tensor=2"}},
+                               Layout{"topo",
+                                      4,
+                                      {"--train.microbatch=2",
+                                       "--parallel.tensor=2",
+                                       "--train.dtype=bf16",
+                                       virtual_cluster(4),
+                                       "--state.preset=topo"}}}) {
+    expect_bits_of_threads(layout, "openmpi");
+  }
+  if (has_mpi("mpich")) {
+    expect_bits_of_threads(two, "mpich");
+    expect_bits_of_threads(quantized, "mpich");
+  }
+}
+
+TEST_F(MpiTest, RefusesAnotherNumberOfRanks) {
+  const Outcome outcome =
+      shell(mpirun("-n 2", "--run.dir=run --parallel.ranks=4 --train.microbatch=1"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("parallel.ranks: found 4, but the launcher started 2 processes: start 4"));
+}
+
+TEST_F(MpiTest, RefusesDifferentConfigs) {
+  make_tokenizer();
+  const Outcome outcome =
+      shell(mpirun("-n 1",
+                   "--run.dir=run --optimizer.lr=1e-3 : -n 1 $tessera train run.toml "
+                   "--run.dir=run --optimizer.lr=2e-3"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("rank 1 was given another config than rank 0: optimizer.lr (0.001, now "
+                        "0.002)"));
+}
+
+// Before anything else is done with what a config says.
+TEST_F(MpiTest, RefusesDifferentFiles) {
+  make_tokenizer();
+  const Outcome outcome =
+      shell(mpirun("-n 1",
+                   "--run.dir=run : -n 1 $tessera train run.toml --run.dir=other "
+                   "--data.files=nothing.txt"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("rank 1 was given another config than rank 0: "),
+                    HasSubstr("nothing.txt"),
+                    HasSubstr("run.dir")));
+}
+
+// By itself mpirun ends the survivors; told not to, it hides their exit codes.
+TEST_F(MpiTest, ARankThatIsKilledEndsTheRun) {
+  make_tokenizer();
+  const Outcome ended = run_and("kill -KILL $rank", "-n 2", kShortDeadline);
+  EXPECT_EQ(ended.code, 128 + SIGKILL) << ended.err;
+  std::filesystem::remove_all(path("run"));
+  const Outcome survived =
+      run_and("wait_for run/checkpoints/step-00000002; kill -KILL $rank",
+              "-n 4 --enable-recovery",
+              format("{} --train.microbatch=1 --checkpoint.every=2", kShortDeadline));
+  EXPECT_NE(survived.code, kTimedOut) << survived.err;
+  // One may wait for another that waits for rank 1.
+  bool named = false;
+  for (const int survivor : {0, 2, 3}) {
+    const std::string message = message_of(survivor);
+    EXPECT_THAT(message,
+                ContainsRegex("^[a-z_]+ of [0-9]+ bytes.*: no answer within 10 s; arrived: rank "
+                              "[0-9, ]+; missing: rank [0-9, ]+ [(](segment [a-z]+.*, instruction "
+                              "[0-9]+: [a-z_]+|between two steps)[)]"))
+        << "rank " << survivor;
+    const std::size_t missing = message.find("missing: rank ");
+    named = named ||
+            (missing != std::string::npos &&
+             message.substr(missing, message.find(" (") - missing).find('1') != std::string::npos);
+  }
+  EXPECT_TRUE(named) << "nobody says that rank 1 is missing";
+  int checkpoints = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    if (entry.path().filename().string().starts_with("step-")) {
+      const Outcome verified = tessera({"checkpoint", "verify", entry.path().string()});
+      EXPECT_EQ(verified.code, 0) << verified.err;
+      ++checkpoints;
+    }
+  }
+  EXPECT_GT(checkpoints, 0);
+  expect_no_process();
+}
+
+TEST_F(MpiTest, ARankThatHangsEndsTheRun) {
+  make_tokenizer();
+  const Outcome outcome = run_and("kill -STOP $rank", "-n 2", kShortDeadline);
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_THAT(message_of(0), HasSubstr("missing: rank 1"));
+  expect_no_process();
+}
+
+// Nobody waits for the deadline, which is longer than the launch may take.
+TEST_F(MpiTest, SigtermEndsAStuckCollective) {
+  make_tokenizer();
+  const Outcome outcome = run_and(
+      "kill -STOP $rank; sleep 6; kill -TERM $first", "-n 2", "--comm.deadline_seconds=1000");
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_THAT(message_of(0),
+              AllOf(HasSubstr("in a run that was asked to stop"), HasSubstr("missing: rank 1")));
+  expect_no_process();
+}
+
+}  // namespace
+}  // namespace tessera
