@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -420,6 +421,29 @@ TEST_F(RanksTest, AnErrorOfOneRankEndsTheRun) {
   }
   EXPECT_GE(records, 1);
   EXPECT_THAT(entries("run/checkpoints"), testing::ElementsAre("step-00000002"));
+}
+
+// What nobody expected of a rank is told with where it left the others.
+TEST_F(RanksTest, ARankThatThrowsEndsTheRun) {
+  const std::vector<std::string> overrides = {
+      "--parallel.ranks=2",
+      "--run.dir=" + path("run").string(),
+      "--data.files=" + path("corpus.txt").string(),
+      "--tokenizer.path=" + path("tokenizer.json").string()};
+  const RunConfig config = load_run_config(path("run.toml"), overrides);
+  const auto run = [&] {
+    train_model(config, [](std::int64_t rank, std::int64_t step) {
+      if (rank == 1 && step == 3) {
+        throw std::runtime_error("odd");
+      }
+    });
+  };
+  EXPECT_THAT(error_of(ErrorCode::kPeerFailure, run),
+              testing::MatchesRegex("unexpected: odd \\(rank 1\\) \\(meanwhile rank 0, segment .*, "
+                                    "instruction .*; arrived: rank 0; missing: rank 1\\)"));
+  for (const char* record : {"run/exit-0.json", "run/exit-1.json"}) {
+    EXPECT_EQ(nlohmann::json::parse(read_file(path(record))).at("exit_code"), 5);
+  }
 }
 
 // A thread that hangs cannot be ended: the process goes, after its records are written.

@@ -186,6 +186,9 @@ struct TokenizerForm {
   const char* directory;
   int bos;
   int eos;
+  const char* bos_token;
+  const char* eos_token;
+  const char* tokenizer_class;
 };
 
 // Whatever files a tokenizer comes in, the directory is the same when it goes out again.
@@ -206,18 +209,29 @@ TEST_P(WeightsTest, BringTheirTokenizerInAnyForm) {
     options.emplace_back("--model.padded_vocab=960");
   }
   options.emplace_back();
-  for (const auto& [directory, bos, eos] : {TokenizerForm{"sentencepiece", 1, 2},
-                                            TokenizerForm{"tiktoken", 698, 699},
-                                            TokenizerForm{"pair", 299, 299}}) {
-    SCOPED_TRACE(directory);
-    const std::string name = directory;
+  for (const TokenizerForm& form :
+       {TokenizerForm{"sentencepiece", 1, 2, "<s>", "</s>", "LlamaTokenizer"},
+        TokenizerForm{"tiktoken",
+                      698,
+                      699,
+                      "<|begin_of_text|>",
+                      "<|end_of_text|>",
+                      "PreTrainedTokenizerFast"},
+        TokenizerForm{
+            "pair", 299, 299, "<|endoftext|>", "<|endoftext|>", "PreTrainedTokenizerFast"}}) {
+    const std::string name = form.directory;
+    SCOPED_TRACE(name);
     options.back() = "--tokenizer.path=" + name;
     train_file("family.toml", "run-" + name, options);
     ASSERT_EQ(tessera({"checkpoint", "export", "run-" + name, "out-" + name}).code, 0);
     const auto expected = files("out-" + name);
     const auto config = nlohmann::json::parse(expected.at("config.json"));
-    EXPECT_EQ(config.at("bos_token_id"), bos);
-    EXPECT_EQ(config.at("eos_token_id"), eos);
+    EXPECT_EQ(config.at("bos_token_id"), form.bos);
+    EXPECT_EQ(config.at("eos_token_id"), form.eos);
+    const auto tokenizer = nlohmann::json::parse(expected.at("tokenizer_config.json"));
+    EXPECT_EQ(tokenizer.at("bos_token"), form.bos_token);
+    EXPECT_EQ(tokenizer.at("eos_token"), form.eos_token);
+    EXPECT_EQ(tokenizer.at("tokenizer_class"), form.tokenizer_class);
 
     exchange_tokenizer("out-" + name, name);
     const Outcome imported = tessera({"checkpoint", "import", "out-" + name, "-o", "in-" + name});

@@ -58,15 +58,21 @@ std::string list_ranks(std::span<const std::int64_t> ranks) {
   return text;
 }
 
+std::string attendance_message(std::string_view doing,
+                               std::span<const std::int64_t> arrived,
+                               std::span<const std::int64_t> missing) {
+  return format("{}; arrived: rank {}; missing: {}",
+                doing,
+                list_ranks(arrived),
+                missing.empty() ? "none" : "rank " + list_ranks(missing));
+}
+
 std::string late_message(std::string_view doing,
                          const WorldOptions& options,
                          std::span<const std::int64_t> arrived,
                          std::span<const std::int64_t> missing) {
-  return format("{}: no answer within {}; arrived: rank {}; missing: rank {}",
-                doing,
-                options.patience(),
-                list_ranks(arrived),
-                list_ranks(missing));
+  return attendance_message(
+      format("{}: no answer within {}", doing, options.patience()), arrived, missing);
 }
 
 std::string mismatch_message(std::int64_t rank,

@@ -44,6 +44,11 @@ std::int64_t place_in_group(std::span<const std::int64_t> members,
 // "0, 1, 3".
 std::string list_ranks(std::span<const std::int64_t> ranks);
 
+// Where a rank stands in a group: "barrier; arrived: rank 0, 2; missing: rank 1".
+std::string attendance_message(std::string_view doing,
+                               std::span<const std::int64_t> arrived,
+                               std::span<const std::int64_t> missing);
+
 // What is said where ranks `missing` did not arrive within the deadline, and where two members do
 // different things.
 std::string late_message(std::string_view doing,

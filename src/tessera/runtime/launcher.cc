@@ -56,11 +56,8 @@ class Ranks {
     for (std::thread& thread : threads) {
       thread.join();
     }
-    if (first_error_) {
-      throw *first_error_;
-    }
-    if (peer_failure_) {
-      throw *peer_failure_;
+    if (failed_) {
+      throw failure();
     }
   }
 
@@ -93,6 +90,20 @@ class Ranks {
     world.abort(aborted_by(rank, error));
   }
 
+  // What went wrong, and where that left a rank that waited for the one that failed; a rank that
+  // waited in vain has said so.
+  Error failure() const {
+    Error error = first_error_ ? *first_error_ : *peer_failure_;
+    if (first_error_ && peer_failure_ && error.code() != ErrorCode::kTimeout) {
+      std::string meanwhile;
+      for (const std::string& place : peer_failure_->context()) {
+        meanwhile = meanwhile.empty() ? place : format("{}, {}", place, meanwhile);
+      }
+      error.add_context("meanwhile " + meanwhile);
+    }
+    return error;
+  }
+
   // Returns when no rank runs any more.
   void wait() {
     std::unique_lock lock(mutex_);
@@ -105,11 +116,8 @@ class Ranks {
     while (running_ > 0 && !late()) {
       changed_.wait_for(lock, std::chrono::milliseconds(100));  // somebody may ask to stop
     }
-    if (running_ == 0) {
-      return;
-    }
-    if (const std::optional<Error>& failure = first_error_ ? first_error_ : peer_failure_) {
-      give_up(*failure);
+    if (running_ > 0) {
+      give_up(failure());
     }
   }
 

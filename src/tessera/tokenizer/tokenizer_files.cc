@@ -5,12 +5,15 @@
 #include <system_error>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
 #include "tessera/tokenizer/gpt2_files.h"
 #include "tessera/tokenizer/sentencepiece/sentencepiece_tokenizer.h"
 #include "tessera/tokenizer/tiktoken.h"
+#include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/tokenizer_json.h"
 
 namespace tessera {
@@ -144,6 +147,19 @@ void export_tokenizer(const fs::path& path, const fs::path& directory) {
       write_file_atomic(directory / "tokenizer.json", format_tokenizer_json(parse_tiktoken(text)));
       return;
   }
+}
+
+std::string hugging_face_tokenizer_config(const Tokenizer& tokenizer) {
+  nlohmann::ordered_json config = {
+      {"tokenizer_class", tokenizer.has_spec() ? "PreTrainedTokenizerFast" : "LlamaTokenizer"},
+      {"clean_up_tokenization_spaces", false}};
+  if (const auto bos = tokenizer.bos()) {
+    config["bos_token"] = tokenizer.spelling(*bos);
+  }
+  if (const auto eos = tokenizer.eos()) {
+    config["eos_token"] = tokenizer.spelling(*eos);
+  }
+  return config.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tessera

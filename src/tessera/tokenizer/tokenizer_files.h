@@ -30,4 +30,8 @@ std::string read_tokenizer_file(const std::filesystem::path& path);
 // Errors: as load, and kDeviceError.
 void export_tokenizer(const std::filesystem::path& path, const std::filesystem::path& directory);
 
+// The tokenizer_config.json that goes beside it: the class by which transformers load the file, and
+// BOS and EOS as it spells them.
+std::string hugging_face_tokenizer_config(const Tokenizer& tokenizer);
+
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -421,20 +422,21 @@ void export_weights(const ExportOptions& options) {
   HuggingFaceFacts facts{.dtype = options.dtype.value_or(config.train.dtype),
                          .sequence_length = config.data.sequence_length};
   const fs::path tokenizer = checkpoint_tokenizer(path, config.tokenizer.path);
-  std::error_code error;
-  const bool has_tokenizer = fs::exists(tokenizer, error);
-  if (has_tokenizer) {
+  std::optional<Tokenizer> loaded;
+  if (std::error_code error; fs::exists(tokenizer, error)) {
     require_tokenizer(tokenizer, path, checkpoint.meta());
-    const Tokenizer loaded = load_tokenizer(tokenizer, model.vocab);
-    facts.bos = loaded.bos();
-    facts.eos = loaded.eos();
+    loaded = load_tokenizer(tokenizer, model.vocab);
+    facts.bos = loaded->bos();
+    facts.eos = loaded->eos();
   } else {
     log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }
   make_output(options.output);
   WeightExport(checkpoint, model, family.hugging_face_weights(config.model), options).write();
-  if (has_tokenizer) {
+  if (loaded) {
     export_tokenizer(tokenizer, options.output);
+    write_file_atomic(options.output / "tokenizer_config.json",
+                      hugging_face_tokenizer_config(*loaded));
   }
   // Last, since nothing loads a directory without it.
   write_file_atomic(options.output / "config.json",

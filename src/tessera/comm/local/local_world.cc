@@ -304,8 +304,11 @@ class LocalCommunicator final : public Communicator {
   }
 
   [[noreturn]] void leave() {
+    Error error(ErrorCode::kPeerFailure, world_->abort_reason());
+    const auto [present, missing] = attendance();
+    error.add_context(attendance_message(to_string(mine().call), present, missing));
     wait_for_busy();
-    fail(ErrorCode::kPeerFailure, "{}", world_->abort_reason());
+    throw error;
   }
 
   void wait_for_all() {
@@ -361,13 +364,23 @@ class LocalCommunicator final : public Communicator {
     }
   }
 
-  [[noreturn]] void fail_late() {
+  struct Attendance {
     std::vector<std::int64_t> present;
     std::vector<std::int64_t> missing;
+  };
+
+  // Which members have reached this rank's phase.
+  Attendance attendance() {
+    Attendance found;
     for (std::int64_t peer = 0; peer < size(); ++peer) {
       const bool here = reached(slot(peer).phase, phase_);
-      (here ? present : missing).push_back(world_rank(peer));
+      (here ? found.present : found.missing).push_back(world_rank(peer));
     }
+    return found;
+  }
+
+  [[noreturn]] void fail_late() {
+    const auto [present, missing] = attendance();
     const std::string message =
         late_message(to_string(mine().call), world_->options, present, missing);
     world_->abort(message);

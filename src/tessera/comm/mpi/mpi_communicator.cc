@@ -276,7 +276,7 @@ class MpiCommunicator final : public Communicator {
         tags[peer] =
             unknown(peer) ? run_->tag_of(ticket_, members_[peer]).value_or(-1) : tags[peer];
       });
-      leave_if_aborted();
+      leave_if_aborted(unknown);
       if (!patience.pause()) {
         fail_late(unknown);
       }
@@ -459,6 +459,7 @@ class MpiCommunicator final : public Communicator {
     Patience patience = run_->patience();
     int turn = 0;
     bool some = false;
+    const auto is_late = [&](std::size_t peer) { return requests.waits_for(peer); };
     try {
       while (!requests.test(some)) {
         if (some) {
@@ -466,10 +467,10 @@ class MpiCommunicator final : public Communicator {
         }
         if (++turn % kLooksAtControl == 0) {
           run_->take_control_messages();
-          leave_if_aborted();
+          leave_if_aborted(is_late);
         }
         if (!patience.pause()) {
-          fail_late([&](std::size_t peer) { return requests.waits_for(peer); });
+          fail_late(is_late);
         }
       }
     } catch (...) {
@@ -488,12 +489,31 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  [[noreturn]] void fail_late(const std::function<bool(std::size_t)>& is_missing) {
+  void leave_if_aborted(const std::function<bool(std::size_t)>& is_missing) {
+    with_context(
+        [&] {
+          const auto [arrived, missing] = attendance(is_missing);
+          return attendance_message(to_string(call_), arrived, missing);
+        },
+        [&] { leave_if_aborted(); });
+  }
+
+  struct Attendance {
     std::vector<std::int64_t> arrived;
     std::vector<std::int64_t> missing;
+  };
+
+  Attendance attendance(const std::function<bool(std::size_t)>& is_missing) const {
+    Attendance found;
     for (std::size_t peer = 0; peer < members_.size(); ++peer) {
-      (peer != own() && is_missing(peer) ? missing : arrived).push_back(members_[peer]);
+      const bool late = peer != own() && is_missing(peer);
+      (late ? found.missing : found.arrived).push_back(members_[peer]);
     }
+    return found;
+  }
+
+  [[noreturn]] void fail_late(const std::function<bool(std::size_t)>& is_missing) {
+    const auto [arrived, missing] = attendance(is_missing);
     const std::string message = late_message(to_string(call_), run_->options(), arrived, missing);
     run_->abort(message);
     fail(ErrorCode::kTimeout, "{}", message);
