@@ -20,14 +20,6 @@
 namespace tessera {
 namespace {
 
-// The error that ends a run of several ranks.
-Error failure_of(std::int64_t rank, const Error& error) {
-  Error failure =
-      error.code() == ErrorCode::kInternal ? Error(ErrorCode::kPeerFailure, error.what()) : error;
-  failure.add_context(format("rank {}", rank));
-  return failure;
-}
-
 // How long ranks may take to end after one has failed: what computes finds out when it next waits
 // for the others, what hangs never does.
 double grace_seconds(const WorldOptions& options) {
@@ -82,7 +74,7 @@ class Ranks {
       std::optional<Error>& kept =
           error.code() == ErrorCode::kPeerFailure ? peer_failure_ : first_error_;
       if (!kept) {
-        kept = failure_of(rank, error);
+        kept = rank_failure(rank, error);
       }
       failed_ = true;
       changed_.notify_all();
@@ -142,13 +134,20 @@ class Ranks {
 
 }  // namespace
 
+Error rank_failure(std::int64_t rank, const Error& error) {
+  Error failure =
+      error.code() == ErrorCode::kInternal ? Error(ErrorCode::kPeerFailure, error.what()) : error;
+  failure.add_context(format("rank {}", rank));
+  return failure;
+}
+
 void run_as_rank(World& world, const std::function<void(World&)>& body) {
   try {
     body(world);
   } catch (...) {
     const Error error = to_error(std::current_exception());
     world.abort(aborted_by(world.rank(), error));
-    throw failure_of(world.rank(), error);
+    throw rank_failure(world.rank(), error);
   }
 }
 

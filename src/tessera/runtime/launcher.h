@@ -17,10 +17,14 @@ struct LaunchOptions {
   std::function<void(const Error&)> on_stuck = nullptr;
 };
 
+// An error of a rank of several as the run ends with it: what only the authors of Tessera could
+// mend (kInternal) becomes kPeerFailure, and the rank is named.
+Error rank_failure(std::int64_t rank, const Error& error);
+
 // Runs body(world) as each of `num_ranks` ranks, each on a thread of its own (a single rank on the
 // calling one), and returns when all have ended. A rank that throws ends the run for all: the
-// others' collectives throw kPeerFailure. Errors: the first that is not one of those; what only the
-// authors of Tessera could mend (kInternal) becomes kPeerFailure, naming the rank.
+// others' collectives throw kPeerFailure. Errors: the first that is not one of those, as
+// rank_failure(), with the place where one of the others waited.
 // A thread cannot be ended from outside: ranks that have not ended within a quarter of the
 // deadline, 1 to 5 s, after one has failed are given up, and with them the process, which ends with
 // the error's exit code.

@@ -113,8 +113,14 @@ class RankTrainer {
   // Whether this rank keeps the run's files and speaks for all.
   bool leads() const { return world_.rank() == 0; }
 
+  // What every rank says, on every rank.
+  std::vector<std::string> from_all(const std::string& text) {
+    return with_context([] { return "between two steps"; },
+                        [&] { return gather_texts(*control_, text); });
+  }
+
   // What rank 0 says, on every rank.
-  std::string from_leader(const std::string& text) { return gather_texts(*control_, text)[0]; }
+  std::string from_leader(const std::string& text) { return from_all(text)[0]; }
 
   void prepare_validation() {
     const std::optional<Program>& program = setup_.programs.validation;
@@ -603,7 +609,7 @@ class RankTrainer {
     std::string reason;
     if (failed) {
       const bool own = saver_.status() == SaveStatus::kFailed;
-      for (const std::string& text : gather_texts(*control_, own ? saver_.error().what() : "")) {
+      for (const std::string& text : from_all(own ? saver_.error().what() : "")) {
         reason = reason.empty() ? text : reason;
       }
       saver_.abandon();

@@ -1,5 +1,6 @@
 #include "tessera/train/trainer.h"
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/runtime/launcher.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
@@ -73,10 +75,17 @@ void say_what_runs(const RunSetup& setup) {
 
 // Trains as the rank of `world`; an error that leaves it leaves the rank's record.
 TrainResult train_with_record(const RunSetup& setup, World& world) {
+  const std::int64_t rank = world.rank();
   std::optional<std::int64_t> last_step;
-  return with_exit_record({.run_dir = setup.config.run.dir, .rank = world.rank()}, last_step, [&] {
+  try {
     return train_rank(setup, world, last_step);
-  });
+  } catch (...) {
+    const Error error = to_error(std::current_exception());
+    write_exit_record({.run_dir = setup.config.run.dir, .rank = rank},
+                      world.size() > 1 ? rank_failure(rank, error) : error,
+                      last_step);
+    throw;
+  }
 }
 
 // The ranks of this process; what rank 0 found, or the process's only one.
