@@ -96,6 +96,13 @@ INSTANTIATE_TEST_SUITE_P(
             "--float8.skip_first=1: float8.skip_first: found 1, which with float8.skip_last = 1 "
             "leaves none of model.layers = 2 in 8-bit floats: expected fewer, or float8.recipe "
             "= \"off\""},
+        BadInput{
+            "MomentsThatWouldNotMove",
+            {"--optimizer.moments=bf16", "--optimizer.betas=[0.9, 0.999]"},
+            2,
+            "--optimizer.moments=bf16: optimizer.moments: found bf16, whose steps are too wide "
+            "for optimizer.betas = [0.9, 0.999]: expected a second value of at most 0.99, or "
+            "f32"},
         BadInput{"HeadsOfDim",
                  {"--model.heads=5"},
                  2,
@@ -152,6 +159,11 @@ INSTANTIATE_TEST_SUITE_P(
                  3,
                  "checkpoint run/checkpoints/step-00000004 was made with train.dtype = \"f32\", "
                  "found train.dtype = \"bf16\""},
+        BadInput{"CheckpointOfOtherMoments",
+                 {"--optimizer.moments=bf16"},
+                 3,
+                 "checkpoint run/checkpoints/step-00000004 was made with optimizer.moments = "
+                 "\"f32\", found optimizer.moments = \"bf16\""},
         BadInput{"PromptTooLong",
                  {"--sample.prompt=" + std::string(40, 'Z')},
                  2,

@@ -158,6 +158,21 @@ TEST(DataParallel, Bf16WithMasterSlices) {
   }
 }
 
+TEST(DataParallel, Bf16MomentsAreBitwiseUnderEveryPlacement) {
+  RankRun run = make_run(4, 1);
+  const RankResult exact = run_ranks(run);
+  run.moments = DType::kBF16;
+  const RankResult rounded = run_ranks(run);
+  EXPECT_NE(rounded.weights, exact.weights);
+  for (std::size_t i = 0; i < exact.losses.size(); ++i) {
+    EXPECT_NEAR(rounded.losses[i], exact.losses[i], 1e-2F * exact.losses[i]) << "step " << i + 1;
+  }
+  for (const Placement& placement : placements(run.mesh)) {
+    run.placement = placement;
+    expect_equal(run_ranks(run), rounded, text(placement));
+  }
+}
+
 TEST(DataParallel, RecomputeChangesNothing) {
   RankRun run = make_run(4, 2);
   run.placement = {.param = 4, .secondary = 4, .grad = 4, .optimizer = 4};

@@ -283,6 +283,7 @@ Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor) {
 Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) {
   return compile_training(whole_graph(run),
                           {.update = {.clip = 0.5,
+                                      .moments = run.moments,
                                       .num_microbatches = run.microbatches,
                                       .state = state_axes(layout_of(run)),
                                       .dims = layout_of(run).dims()},

@@ -40,6 +40,7 @@ struct RankRun {
   std::int64_t sequence_length = 16;
   std::int64_t steps = 10;  // two under a sanitizer, unless one_batch
   DType dtype = DType::kF32;
+  DType moments = DType::kF32;
   std::optional<Float8Options> float8 = {};
   bool recompute = false;
   bool sequence_parallel = false;

@@ -110,15 +110,23 @@ class TensorCollectives : public testing::TestWithParam<Case> {
   TensorCollectives()
       : mesh_(tensor_mesh(GetParam().levels)),
         whole_(parse_tensor_type(GetParam().type)),
-        layout_(whole_layout(whole_)) {
-    const auto dim = static_cast<std::size_t>(GetParam().dim);
+        layout_(layout_cut_at(GetParam().dim)) {}
+
+  Layout layout_cut_at(std::int64_t dim) const {
+    Layout layout = whole_layout(whole_);
+    const auto cut = static_cast<std::size_t>(dim);
     const AxisSizes axes = axes_of(mesh_);
-    layout_.dims[dim] = {.axes = axes, .padding = padding_of(whole_.dims[dim].bound, axes)};
+    layout.dims[cut] = {.axes = axes, .padding = padding_of(whole_.dims[cut].bound, axes)};
+    return layout;
   }
 
   // The rank's part of `whole`, with zeros where it is padding.
   HostTensor part(const HostTensor& whole, std::int64_t rank) const {
-    const TensorPart own(whole_, layout_, coordinates_of(mesh_, rank));
+    return part(whole, rank, layout_);
+  }
+
+  HostTensor part(const HostTensor& whole, std::int64_t rank, const Layout& layout) const {
+    const TensorPart own(whole_, layout, coordinates_of(mesh_, rank));
     HostTensor result(own.local());
     const std::size_t element = size_bytes(whole_.dtype);
     own.box().for_each_stretch(
@@ -184,6 +192,28 @@ TEST_P(TensorCollectives, LocalSliceIsTheRanksPart) {
   }
 }
 
+TEST_P(TensorCollectives, AllToAllMovesTheCutToAnotherDim) {
+  const HostTensor whole = numbers(whole_, 0);
+  const std::int64_t from = GetParam().dim;
+  for (std::int64_t to = 0; to < static_cast<std::int64_t>(whole_.num_dims()); ++to) {
+    if (to == from) {
+      continue;
+    }
+    const auto results =
+        run(mesh_,
+            make_op(AllToAllAttrs{.axes = axes(),
+                                  .from = from,
+                                  .to = to,
+                                  .bound = whole_.dims[static_cast<std::size_t>(from)].bound}),
+            [&](std::int64_t rank) { return part(whole, rank); });
+    for (std::size_t rank = 0; rank < results.size(); ++rank) {
+      const HostTensor expected = part(whole, static_cast<std::int64_t>(rank), layout_cut_at(to));
+      EXPECT_TRUE(std::ranges::equal(results[rank].bytes(), expected.bytes()))
+          << "to dim " << to << ", rank " << rank;
+    }
+  }
+}
+
 CollectiveUse only_use(const OpRef& op, std::initializer_list<std::string_view> texts) {
   TensorTypes types;
   for (const std::string_view text : texts) {
@@ -221,6 +251,17 @@ TEST(Collectives, SayWhatTheyMove) {
                            .bytes = 96,  // 12 positions of 8 bytes
                            .count = 4,
                            .sent = slices_traffic(kTwoLevels, TrafficClass::kTensor, 16)}));
+  Traffic dealt;  // of 6 parts of 2 x 2 positions of 8 bytes: a half, then two thirds
+  dealt["a"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 96;
+  dealt["b"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 128;
+  EXPECT_EQ(only_use(make_op(AllToAllAttrs{.axes = "a=2 b=3", .from = 0, .to = 1, .bound = 11}),
+                     {"f32[batch=2, seq=10, embed=2]"}),
+            (CollectiveUse{.axes = kTwoLevels,
+                           .kind = CollectiveKind::kAllToAll,
+                           .dtype = DType::kF32,
+                           .fold = std::nullopt,
+                           .bytes = 192,
+                           .sent = dealt}));
   EXPECT_TRUE(collectives(*make_op(AddAttrs{}), {}).empty());
 }
 

@@ -105,13 +105,14 @@ RankRun random_run(Draw& draw, const Mesh& mesh) {
               .overlap = draw.below(2) == 1,
               .wires = draw.wires(mesh)};
   run.global_batch = data * run.microbatches;
+  run.moments = draw.of<DType>({DType::kF32, DType::kBF16});
   return run;
 }
 
 std::string text(const RankRun& run) {
   const auto& [param, secondary, grad, optimizer] = run.placement;
   return format(
-      "{} ranks, placement ({}, {}, {}, {}), {} microbatches, {}, wires \"{}\" \"{}\" "
+      "{} ranks, placement ({}, {}, {}, {}), {} microbatches, {}, moments {}, wires \"{}\" \"{}\" "
       "\"{}\" \"{}\"",
       run.mesh.num_ranks(),
       param,
@@ -120,6 +121,7 @@ std::string text(const RankRun& run) {
       optimizer,
       run.microbatches,
       name(run.dtype),
+      name(run.moments),
       to_string(run.wires.param.formats),
       to_string(run.wires.secondary.formats),
       to_string(run.wires.grad.formats),
@@ -239,7 +241,8 @@ TEST(Wires, ProgramsHoldWhatTheFormulasSay) {
       const StateBytes bytes = state_bytes(run.placement,
                                            {.elements = parameter.elements,
                                             .ranks = data_degrees(mesh).back(),
-                                            .compute = run.dtype});
+                                            .compute = run.dtype,
+                                            .moments = run.moments});
       expected.param += bytes.param;
       expected.secondary += bytes.secondary;
       expected.grad += bytes.grad;
@@ -273,7 +276,8 @@ TEST(Wires, ProgramsWithAdaptersHoldAndSendWhatTheFormulasSay) {
       const StateBytes bytes = state_bytes(run.placement,
                                            {.elements = parameter.type.num_elements(),
                                             .ranks = data_degrees(mesh).back(),
-                                            .compute = run.dtype});
+                                            .compute = run.dtype,
+                                            .moments = run.moments});
       expected.param += bytes.param;
       expected.secondary += bytes.secondary;
       expected.grad += parameter.frozen ? 0 : bytes.grad;

@@ -120,7 +120,8 @@ class CheckpointReader {
   // That this is a checkpoint of `model` (JSON text) with just these tensors, whose `slice` and
   // `data` are not looked at. An f32 parameter may have an f32 master beside it, which only some
   // layouts have. Errors: kInvalidData naming the first tensor (or else the first key of the model)
-  // that differs, found and expected, or train.dtype where a parameter has another one.
+  // that differs, found and expected, or train.dtype where a parameter has another one
+  // and optimizer.moments where a moment has.
   // With kWeights only parameters are looked at: weights that were imported have nothing else.
   enum class Scope { kAll, kWeights };
   void require_model(std::string_view model,

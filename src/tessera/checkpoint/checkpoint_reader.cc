@@ -301,14 +301,18 @@ void CheckpointReader::require_model(std::string_view model,
       continue;
     }
     const ManifestTensor* found = find(tensor.name, tensor.role);
-    // Parameters have the dtype that the run computes in.
-    const bool other_dtype = tensor.role == TensorRole::kParameter && found != nullptr &&
+    // Parameters have the dtype that the run computes in; masters are always f32.
+    const bool other_dtype = tensor.role != TensorRole::kMaster && found != nullptr &&
                              found->shape == tensor.shape && found->dtype != tensor.dtype;
+    const char* const key =
+        tensor.role == TensorRole::kParameter ? "train.dtype" : "optimizer.moments";
     TESSERA_REQUIRE(!other_dtype,
                     ErrorCode::kInvalidData,
-                    "checkpoint {} was made with train.dtype = \"{}\", found train.dtype = \"{}\"",
+                    "checkpoint {} was made with {} = \"{}\", found {} = \"{}\"",
                     directory_.string(),
+                    key,
                     name(found->dtype),
+                    key,
                     name(tensor.dtype));
     if (found == nullptr || found->dtype != tensor.dtype || found->shape != tensor.shape) {
       differ("tensor " + quote(tensor.name, tensor.role),

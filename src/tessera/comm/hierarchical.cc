@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/traffic.h"
@@ -159,6 +160,22 @@ void gather_slices(Levels levels,
   }
   const Part own = part_of(levels[0]->rank(), stage_count, all.count);
   gather_level(*levels[0], stretch(part, {.begin = 0, .size = own.size}), all, stage_count);
+}
+
+const std::byte* exchange_parts(Levels levels,
+                                std::span<std::byte> parts,
+                                std::span<std::byte> scratch) {
+  // A place has a digit for each level. On a level each rank gives, of the parts whose digits of
+  // the levels before are those of one rank, those with another digit to its peer of that digit.
+  std::size_t stretch = parts.size();
+  for (Communicator* const level : levels) {
+    for (std::size_t begin = 0; begin < parts.size(); begin += stretch) {
+      level->all_to_all(parts.subspan(begin, stretch), scratch.subspan(begin, stretch));
+    }
+    stretch /= static_cast<std::size_t>(level->size());
+    std::swap(parts, scratch);
+  }
+  return parts.data();
 }
 
 void all_reduce(

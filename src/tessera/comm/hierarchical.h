@@ -49,6 +49,13 @@ void gather_slices(Levels levels,
                    std::byte* scratch,
                    const Mover& mover = host_mover());
 
+// Every rank has a part for each, side by side in the order of their places (place_along()); each
+// gets the parts that are for it, in the same order. Returns where they are: in `parts` or in
+// `scratch`, which are of one size, and both written.
+const std::byte* exchange_parts(Levels levels,
+                                std::span<std::byte> parts,
+                                std::span<std::byte> scratch);
+
 // out = the fold of every rank's `in`; both may be the same memory.
 void all_reduce(Fold fold,
                 Levels levels,

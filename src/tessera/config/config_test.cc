@@ -95,6 +95,7 @@ dtype = "bf16"
 [optimizer]
 lr = 1
 betas = [0, 0.99]
+moments = "bf16"
 [schedule]
 decay = "cosine"
 )",
@@ -109,6 +110,7 @@ decay = "cosine"
   expected.train.dtype = DType::kBF16;
   expected.optimizer.lr = 1.0;
   expected.optimizer.betas = {0.0, 0.99};
+  expected.optimizer.moments = DType::kBF16;
   expected.schedule.decay = Decay::kCosine;
   EXPECT_EQ(config, expected);
 }
@@ -494,7 +496,8 @@ RunConfig unusual_config() {
                  .betas = {0.1 + 0.2, 0.999},
                  .eps = 5e-324,
                  .weight_decay = 1e22,
-                 .clip = 100};
+                 .clip = 100,
+                 .moments = DType::kBF16};
   c.schedule = {.warmup = 1, .decay_ratio = 0.1, .decay = Decay::kSqrt, .floor = 1};
   c.parallel = {.ranks = 8, .data = 4, .tensor = 2, .sequence_parallel = false};
   c.state = {.preset = "ddp",

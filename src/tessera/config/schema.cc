@@ -479,7 +479,12 @@ ConfigSection optimizer() {
        row("clip",
            &S::clip,
            codec::not_negative(),
-           "Gradients are scaled down to this global L2 norm. 0: never.")});
+           "Gradients are scaled down to this global L2 norm. 0: never."),
+       row("moments",
+           &S::moments,
+           codec::choice({DType::kF32, DType::kBF16}, tessera::name),
+           "Format of the two moments at rest. bf16 halves them; updates are computed in f32, and "
+           "the second of betas may then be 0.99 at most.")});
 }
 
 ConfigSection schedule() {

@@ -236,6 +236,22 @@ void validate_adapted_weights(const RunConfig& config) {
                   config.lora.rank);
 }
 
+// What is added to a moment in a step must not be lost when it is rounded to 8 bits: with a decay
+// above 0.996 a second moment of zero gradients would stay where it is.
+void validate_moments(const RunConfig& config) {
+  constexpr double kLargest = 0.99;
+  const OptimizerSection& optimizer = config.optimizer;
+  TESSERA_REQUIRE(
+      optimizer.moments == DType::kF32 || optimizer.betas[1] <= kLargest,
+      ErrorCode::kInvalidConfig,
+      "{}: found bf16, whose steps are too wide for optimizer.betas = [{}, {}]: expected "
+      "a second value of at most {}, or f32",
+      placed(config, "optimizer.moments"),
+      optimizer.betas[0],
+      optimizer.betas[1],
+      kLargest);
+}
+
 void validate_schedule(const RunConfig& config) {
   const std::int64_t num_steps = config.train.steps;
   const std::int64_t decay = num_decay_steps(config.schedule, num_steps);
@@ -281,6 +297,7 @@ void validate_run(const RunConfig& config) {
   validate_batch(config);
   validate_lora(config);
   validate_float8(config);
+  validate_moments(config);
   validate_schedule(config);
 }
 

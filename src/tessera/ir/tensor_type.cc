@@ -12,6 +12,14 @@ std::int64_t TensorType::num_elements() const {
   return extent(0, dims.size());
 }
 
+std::vector<std::int64_t> TensorType::bounds() const {
+  std::vector<std::int64_t> result;
+  for (const Dim& dim : dims) {
+    result.push_back(dim.bound);
+  }
+  return result;
+}
+
 std::int64_t TensorType::num_bytes() const {
   const auto bytes = checked_product(num_elements(), static_cast<std::int64_t>(size_bytes(dtype)));
   TESSERA_REQUIRE(bytes.has_value(),

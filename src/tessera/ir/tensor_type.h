@@ -30,6 +30,9 @@ struct TensorType {
 
   std::size_t num_dims() const { return dims.size(); }
 
+  // Of every dim.
+  std::vector<std::int64_t> bounds() const;
+
   // Product of the bounds; 1 for a scalar. Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t num_elements() const;
 

@@ -314,7 +314,7 @@ StateTraffic state_traffic(const Placement& placement, const WireBytes& wire, co
 }
 
 StateBytes state_bytes(const Placement& placement, const StateTensor& tensor) {
-  for (const DType dtype : {tensor.compute, tensor.grad}) {
+  for (const DType dtype : {tensor.compute, tensor.grad, tensor.moments}) {
     TESSERA_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16,
                     ErrorCode::kInvalidArgument,
                     "training state in {}, expected f32 or bf16",
@@ -330,13 +330,13 @@ StateBytes state_bytes(const Placement& placement, const StateTensor& tensor) {
   };
   const auto& [param, secondary, grad, optimizer] = placement;
   constexpr std::int64_t kF32Bytes = 4;
-  constexpr std::int64_t kMoments = 2;
+  const std::int64_t moments = 2 * static_cast<std::int64_t>(size_bytes(tensor.moments));
   const auto compute_bytes = static_cast<std::int64_t>(size_bytes(tensor.compute));
   const bool has_master = tensor.compute != DType::kF32 || optimizer != param;
   return {.param = held(param) * compute_bytes,
           .secondary = secondary < param ? held(secondary) * compute_bytes : 0,
           .grad = held(grad) * static_cast<std::int64_t>(size_bytes(tensor.grad)),
-          .optimizer = held(optimizer) * kF32Bytes * (kMoments + (has_master ? 1 : 0))};
+          .optimizer = held(optimizer) * (moments + (has_master ? kF32Bytes : 0))};
 }
 
 }  // namespace tessera

@@ -8,14 +8,6 @@
 namespace tessera {
 namespace {
 
-std::vector<std::int64_t> bounds(const TensorType& type) {
-  std::vector<std::int64_t> result;
-  for (const Dim& dim : type.dims) {
-    result.push_back(dim.bound);
-  }
-  return result;
-}
-
 TensorBox box_of(const TensorType& whole,
                  const TensorType& local,
                  const Layout& layout,
@@ -30,7 +22,7 @@ TensorBox box_of(const TensorType& whole,
                     whole.dims[d].name);
     offset.push_back(place_along(dim.axes, coordinate) * local.dims[d].bound);
   }
-  return {bounds(whole), std::move(offset), bounds(local)};
+  return {whole.bounds(), std::move(offset), local.bounds()};
 }
 
 }  // namespace

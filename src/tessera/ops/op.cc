@@ -24,6 +24,8 @@ std::string_view name(CollectiveKind kind) {
       return "reduce_scatter";
     case CollectiveKind::kAllReduce:
       return "all_reduce";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
   }
   return "unknown collective";
 }

@@ -43,7 +43,7 @@ struct Cost {
 // Cost with `flop` and the traffic of reading all operands and writing all results once.
 Cost streaming_cost(double flop, Types operands, Types results);
 
-enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce };
+enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll };
 
 // "all_gather", ...
 std::string_view name(CollectiveKind kind);
@@ -53,8 +53,8 @@ struct CollectiveUse {
   AxisSizes axes;  // innermost first
   CollectiveKind kind = CollectiveKind::kAllReduce;
   DType dtype = DType::kF32;
-  std::optional<PartialOp> fold = std::nullopt;  // none for a gather
-  std::int64_t bytes = 0;  // of the whole that is gathered or folded, padding included
+  std::optional<PartialOp> fold = std::nullopt;  // none where nothing is folded
+  std::int64_t bytes = 0;  // of the whole that is gathered, folded or dealt, padding included
   std::int64_t count = 1;  // how many there are
   Traffic sent = {};       // by a rank, for one of them
 

@@ -217,14 +217,15 @@ class Update {
     // Where the parameter is gathered, its f32 master takes its place in adamw.
     const bool gathers = state_.param < state_.optimizer;
     const bool rounds = !gathers && parameter.type().dtype != DType::kF32;
-    const auto state = [&](const char* role) {
+    const auto state = [&](const char* role, DType dtype) {
       return builder_.state(
-          ValueKind::kOptimizer, format("{}.{}", role, name), f32_like(gradient.type()));
+          ValueKind::kOptimizer, format("{}.{}", role, name), with_dtype(gradient.type(), dtype));
     };
-    std::vector<Value> states = {
-        gathers ? state("master") : parameter, state("moment1"), state("moment2")};
+    std::vector<Value> states = {gathers ? state("master", DType::kF32) : parameter,
+                                 state("moment1", options_.moments),
+                                 state("moment2", options_.moments)};
     if (rounds) {
-      states.push_back(state("master"));
+      states.push_back(state("master", DType::kF32));
     }
     std::vector<Value> operands = states;
     operands.insert(operands.begin() + 1, gradient);

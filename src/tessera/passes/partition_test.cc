@@ -335,8 +335,12 @@ TEST(ResolveReshards, TakesTheCheapestCollectives) {
             "reduce_scatter {axes=\"t=2\", dim=1}\n");
   EXPECT_EQ(resolved("[a, b: t=4 pad 2]", "[a, b]"), "all_gather {axes=\"t=4\", dim=1, bound=6}\n");
   EXPECT_EQ(resolved("[a, b]", "[a: t=2, b]"), "local_slice {axes=\"t=2\"}\n");
-  EXPECT_EQ(resolved("[a: t=2, b]", "[a, b: t=2]"),
-            "all_gather {axes=\"t=2\", bound=4}\nlocal_slice {axes=\"t=2\", dim=1}\n");
+  EXPECT_EQ(resolved("[a: t=2, b]", "[a, b: t=2]"), "all_to_all {axes=\"t=2\", bound=4}\n");
+  EXPECT_EQ(resolved("[a, b: t=2 u=2 pad 2]", "[a: t=2 u=2, b]"),
+            "all_to_all {axes=\"t=2 u=2\", from=1, to=0, bound=6}\n");
+  // Fewer or more axes than go: by a gather.
+  EXPECT_EQ(resolved("[a: t=2 u=2, b]", "[a, b: t=2]"),
+            "all_gather {axes=\"t=2 u=2\", bound=4}\nlocal_slice {axes=\"t=2\", dim=1}\n");
   EXPECT_EQ(resolved("[a: t=2, b]", "[a, b: u=2]"),
             "local_slice {axes=\"u=2\", dim=1}\nall_gather {axes=\"t=2\", bound=4}\n");
   EXPECT_EQ(error_of(ErrorCode::kUnsupported, [] { resolved("[a: t=2 zigzag, b]", "[a, b]"); }),

@@ -48,6 +48,7 @@ struct UpdateOptions {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;
+  DType moments = DType::kF32;
   std::int64_t num_microbatches = 1;
   StateAxes state = {};
   DimAxes dims = {};  // how gradients are cut: their squares add up over the axes

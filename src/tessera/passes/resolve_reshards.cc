@@ -32,8 +32,9 @@ class Resharding {
 
   std::vector<OpRef> steps() {
     fold();
-    // What needs no axis of another dim is cut first, so that less is gathered.
+    // What needs no axis of another dim is cut first, so that less is moved.
     slice();
+    exchange();
     gather();
     slice();
     TESSERA_CHECK(
@@ -65,6 +66,27 @@ class Resharding {
   void folded() {
     at_.partial = to_.partial;
     at_.partial_op = to_.partial_op;
+  }
+
+  // A cut that goes from one dim to another, with all of its axes.
+  void exchange() {
+    for (std::size_t from = 0; from < at_.dims.size(); ++from) {
+      const AxisSizes& axes = at_.dims[from].axes;
+      if (axes.empty() || at_.dims[from] == to_.dims[from]) {
+        continue;
+      }
+      for (std::size_t to = 0; to < at_.dims.size(); ++to) {
+        if (at_.dims[to].axes.empty() && to_.dims[to].axes == axes) {
+          add(AllToAllAttrs{.axes = to_string(axes),
+                            .from = index(from),
+                            .to = index(to),
+                            .bound = whole_.dims[from].bound});
+          at_.dims[to] = to_.dims[to];
+          at_.dims[from] = {};
+          break;
+        }
+      }
+    }
   }
 
   void gather() {

@@ -415,10 +415,12 @@ void export_weights(const ExportOptions& options) {
       resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
   const ModelFamily& family = model_family(config.model.name);
   const ModelDescription model = resolve_model(config);
-  checkpoint.require_model(model.json,
-                           model_tensors(parameter_inits(training_graph(
-                               model, 1, config.data.sequence_length, config.train.dtype))),
-                           CheckpointReader::Scope::kWeights);
+  checkpoint.require_model(
+      model.json,
+      model_tensors(parameter_inits(
+                        training_graph(model, 1, config.data.sequence_length, config.train.dtype)),
+                    config.optimizer.moments),
+      CheckpointReader::Scope::kWeights);
   HuggingFaceFacts facts{.dtype = options.dtype.value_or(config.train.dtype),
                          .sequence_length = config.data.sequence_length};
   const fs::path tokenizer = checkpoint_tokenizer(path, config.tokenizer.path);

@@ -89,7 +89,7 @@ void import_weights(const ImportOptions& options) {
       training_graph(description, 1, config.data.sequence_length, config.train.dtype));
 
   std::vector<CheckpointTensor> tensors;
-  for (CheckpointTensor& tensor : model_tensors(parameters)) {
+  for (CheckpointTensor& tensor : model_tensors(parameters, config.optimizer.moments)) {
     if (tensor.role == TensorRole::kParameter) {
       tensors.push_back(std::move(tensor));
     }

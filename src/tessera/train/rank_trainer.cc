@@ -192,7 +192,8 @@ class RankTrainer {
       const CheckpointReader reader(
           *path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
       require_same_adapters(*path, reader.meta(), model_);
-      reader.require_model(model_.json, model_tensors(setup_.parameters));
+      reader.require_model(model_.json,
+                           model_tensors(setup_.parameters, config_.optimizer.moments));
       require_tokenizer(config_.tokenizer.path, *path, reader.meta());
       load_state(
           executor_, setup_.parameters, reader, part_, static_cast<int>(config_.run.threads));

@@ -223,26 +223,42 @@ class Rank {
   Executor executor_;
 };
 
+struct Types {
+  DType compute = DType::kF32;
+  DType moments = DType::kF32;
+};
+
 // A sequence on each of the ranks that cut states.
-Program compile(const ModelDescription& model, DType dtype, const Layout& layout) {
+Program compile(const ModelDescription& model, const Types& types, const Layout& layout) {
   const StateAxes state = state_axes(layout);
   DimAxes dims = state_dims(layout.mesh);
   dims["batch"] = {.axes = state.axes};
-  return compile_training(
-      training_graph(model, num_ranks(state.axes), 16, dtype),
-      {.update = {.num_microbatches = 2, .state = state, .dims = std::move(dims)}});
+  return compile_training(training_graph(model, num_ranks(state.axes), 16, types.compute),
+                          {.update = {.moments = types.moments,
+                                      .num_microbatches = 2,
+                                      .state = state,
+                                      .dims = std::move(dims)}});
 }
 
-class ShardedStateTest : public testing::TestWithParam<DType> {};
+class ShardedStateTest : public testing::TestWithParam<Types> {};
 
-INSTANTIATE_TEST_SUITE_P(DTypes, ShardedStateTest, testing::Values(DType::kF32, DType::kBF16));
+INSTANTIATE_TEST_SUITE_P(DTypes,
+                         ShardedStateTest,
+                         testing::Values(Types{DType::kF32, DType::kF32},
+                                         Types{DType::kBF16, DType::kF32},
+                                         Types{DType::kBF16, DType::kBF16}),
+                         [](const auto& types) {
+                           return format("{}_moments_{}",
+                                         name(types.param.compute),
+                                         name(types.param.moments));
+                         });
 
 TEST_P(ShardedStateTest, EveryLayoutReadsEveryOther) {
   const TestDirectory root;
   const ModelDescription model = small_model();
   const std::vector<ParameterInit> parameters =
-      parameter_inits(training_graph(model, 1, 16, GetParam()));
-  std::vector<Layout> layouts = random_layouts(8, GetParam() == DType::kF32 ? 1 : 500);
+      parameter_inits(training_graph(model, 1, 16, GetParam().compute));
+  std::vector<Layout> layouts = random_layouts(8, GetParam().compute == DType::kF32 ? 1 : 500);
   layouts.insert(layouts.begin() + 4, Layout{});  // one rank
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     const Layout& layout = layouts[i];
@@ -260,7 +276,7 @@ TEST_P(ShardedStateTest, EveryLayoutReadsEveryOther) {
         const CheckpointReader before(
             checkpoint_directory(root.path(), static_cast<std::int64_t>(i) - 1),
             {.verify = Verify::kOnLoad, .rank = rank, .num_ranks = num_ranks});
-        before.require_model(model.json, model_tensors(parameters));
+        before.require_model(model.json, model_tensors(parameters, GetParam().moments));
         state.load(before);
       }
       savers.push_back(std::make_unique<CheckpointSaver>(

@@ -78,6 +78,7 @@ CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& wo
                      .eps = config.optimizer.eps,
                      .weight_decay = config.optimizer.weight_decay,
                      .clip = config.optimizer.clip,
+                     .moments = config.optimizer.moments,
                      .num_microbatches = num_microbatches(config),
                      .state = state_axes(layout),
                      .dims = layout.dims()},

@@ -49,14 +49,6 @@ StateName split_name(const std::string& state, Category category) {
   return {.parameter = state};
 }
 
-std::vector<std::int64_t> bounds(const TensorType& type) {
-  std::vector<std::int64_t> shape;
-  for (const Dim& dim : type.dims) {
-    shape.push_back(dim.bound);
-  }
-  return shape;
-}
-
 const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
                                     const std::string& name) {
   const auto found = std::ranges::find(parameters, name, &ParameterInit::name);
@@ -226,7 +218,7 @@ void for_each_saved(const Program& program,
     body(CheckpointTensor{.name = std::move(name.parameter),
                           .role = name.role,
                           .dtype = state.tensor.type.dtype,
-                          .shape = bounds(whole),
+                          .shape = whole.bounds(),
                           .slice = TensorSlice{.offset = tensor.box().offset(),
                                                .extent = tensor.box().extent(),
                                                .begin = saved.begin,
@@ -319,20 +311,21 @@ void initialize_state(Executor& executor,
   }
 }
 
-std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters) {
+std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters,
+                                            DType moments) {
   std::vector<CheckpointTensor> tensors;
   for (const ParameterInit& parameter : parameters) {
     const DType dtype = parameter.type.dtype;
     const auto add = [&](TensorRole role, DType as) {
       tensors.push_back(
-          {.name = parameter.name, .role = role, .dtype = as, .shape = bounds(parameter.type)});
+          {.name = parameter.name, .role = role, .dtype = as, .shape = parameter.type.bounds()});
     };
     add(TensorRole::kParameter, dtype);
     if (parameter.frozen) {
       continue;
     }
-    add(TensorRole::kMoment1, DType::kF32);
-    add(TensorRole::kMoment2, DType::kF32);
+    add(TensorRole::kMoment1, moments);
+    add(TensorRole::kMoment2, moments);
     if (dtype != DType::kF32) {
       add(TensorRole::kMaster, DType::kF32);
     }
@@ -418,13 +411,13 @@ void load_state(Executor& executor,
     const TensorType& whole = find_parameter(parameters, name.parameter).type;
     const TensorRole role = source_role(name, program, checkpoint, dtype);
     const ManifestTensor* source = checkpoint.find(name.parameter, role);
-    TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == bounds(whole),
+    TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == whole.bounds(),
                     ErrorCode::kInvalidData,
                     "{} \"{}\": found {} in the checkpoint, expected {}",
                     to_string(role),
                     name.parameter,
                     source == nullptr ? "none" : describe(source->dtype, source->shape),
-                    describe(dtype, bounds(whole)));
+                    describe(dtype, whole.bounds()));
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
       reads.push_back({.tensor = source, .first = first, .out = bytes});
     });
@@ -453,7 +446,7 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
     if (executor.program()[state.tensor.buffer].category != Category::kParameter) {
       continue;
     }
-    const std::vector<std::int64_t> shape = bounds(state.tensor.type);
+    const std::vector<std::int64_t> shape = state.tensor.type.bounds();
     const ManifestTensor* source = checkpoint.find(state.name, TensorRole::kParameter);
     TESSERA_REQUIRE(source != nullptr && source->dtype == DType::kF32 && source->shape == shape,
                     ErrorCode::kInvalidData,

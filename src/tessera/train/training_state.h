@@ -53,8 +53,10 @@ void initialize_state(Executor& executor,
                       const StatePart& part = {});
 
 // The tensors that a checkpoint of a model with these parameters has: parameters and, of those that
-// are not frozen, two moments of each, and f32 masters of those in another dtype. Without data.
-std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters);
+// are not frozen, two moments of each in `moments`, and f32 masters of those in another dtype.
+// Without data.
+std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters,
+                                            DType moments);
 
 // What this rank of a run with this program saves of parameters and optimizer state, as
 // state_tensors() below, without data.

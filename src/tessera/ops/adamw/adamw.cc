@@ -19,8 +19,14 @@ TensorTypes infer(const AdamwAttrs& attrs, Types in) {
   for (std::size_t i = 1; i < scalars; ++i) {
     require_same_shape(in, 0, i);
   }
-  for (std::size_t i = 2; i < scalars; ++i) {
-    require_dtype(in, i, DType::kF32);
+  TESSERA_REQUIRE(
+      in[2].dtype == in[3].dtype && (in[2].dtype == DType::kF32 || in[2].dtype == DType::kBF16),
+      ErrorCode::kInvalidArgument,
+      "moments {} and {}, expected both f32 or both bf16",
+      to_string(in[2]),
+      to_string(in[3]));
+  if (attrs.master) {
+    require_dtype(in, 4, DType::kF32);
   }
   TESSERA_REQUIRE(attrs.master == (in[0].dtype != DType::kF32),
                   ErrorCode::kInvalidArgument,

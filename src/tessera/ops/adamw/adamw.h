@@ -9,11 +9,12 @@ namespace tessera {
 //   w = w (1 - lr wd) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 // Where apply is 0 nothing changes. w is the f32 master where there is one (the parameter then gets
 // the rounded copy), else the parameter itself.
-// Operands: parameter (..), gradient (..) in {f32, bf16}, m (..) f32, v (..) f32, [master (..)
-// f32],
-//           lr () f32, t () f32 (this update's number, from 1), scale () f32, apply () f32
+// Operands: parameter (..), gradient (..) in {f32, bf16}, m and v (..) both f32 or both bf16,
+//           [master (..) f32], lr () f32, t () f32 (this update's number, from 1), scale () f32,
+//           apply () f32
 //           -> parameter, m, v, [master], each over its operand's memory
-// Types:    parameter f32 without master, bf16 with; all arithmetic in f32
+// Types:    parameter f32 without master, bf16 with; all arithmetic in f32, from which moments in
+//           bf16 are rounded to nearest once w is made
 // Source:   Loshchilov & Hutter 2017, arXiv:1711.05101
 struct AdamwAttrs {
   double beta1 = 0.9;

@@ -26,11 +26,11 @@ struct Weights {
 };
 
 // No result streams: their lines were just read.
-template <class Gradient, bool kMaster>
+template <class Gradient, class Moment, bool kMaster>
 HWY_INLINE void update(const AdamwStep& step, const Segment<5>& segment) {
   const Gradient* const gradient = segment.as<const Gradient>(1);
-  float* const m = segment.as<float>(2);
-  float* const v = segment.as<float>(3);
+  Moment* const m = segment.as<Moment>(2);
+  Moment* const v = segment.as<Moment>(3);
   const Weights w = {.exact = segment.as<float>(4), .rounded = segment.as<BFloat16>(0)};
   const F32 f32;
   for_lanes(segment.size, [&](auto lanes, std::int64_t i) HWY_ATTR {
@@ -57,15 +57,20 @@ HWY_INLINE void update(const AdamwStep& step, const Segment<5>& segment) {
   });
 }
 
-void adamw_segment(const AdamwStep& step,
-                   const Segment<5>& segment,
-                   bool gradient_is_bf16,
-                   bool master) {
-  if (gradient_is_bf16) {
-    master ? update<BFloat16, true>(step, segment) : update<BFloat16, false>(step, segment);
-  } else {
-    master ? update<float, true>(step, segment) : update<float, false>(step, segment);
-  }
+template <class Gradient, class Moment>
+HWY_INLINE void update(const AdamwStep& step, const Segment<5>& segment, bool master) {
+  master ? update<Gradient, Moment, true>(step, segment)
+         : update<Gradient, Moment, false>(step, segment);
+}
+
+template <class Gradient>
+HWY_INLINE void update(const AdamwStep& step, const Segment<5>& segment, const AdamwForm& form) {
+  form.bf16_moments ? update<Gradient, BFloat16>(step, segment, form.master)
+                    : update<Gradient, float>(step, segment, form.master);
+}
+
+void adamw_segment(const AdamwStep& step, const Segment<5>& segment, const AdamwForm& form) {
+  form.bf16_gradient ? update<BFloat16>(step, segment, form) : update<float>(step, segment, form);
 }
 
 }  // namespace
@@ -104,12 +109,13 @@ void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views) {
   const AdamwStep step = adamw_step(attrs, scalar(0), scalar(1), scalar(2));
   const std::array<View, 5> states = {
       views.in[0], views.in[1], views.in[2], views.in[3], views.in[attrs.master ? 4 : 0]};
-  const cpu::Form gradient =
-      cpu::form_of(views.in.subspan(1, 1), cpu::common_inner_dims(states), {});
+  const std::int32_t inner = cpu::common_inner_dims(states);
+  const AdamwForm form = {.bf16_gradient = cpu::form_of(views.in.subspan(1, 1), inner, {}).bf16,
+                          .bf16_moments = cpu::form_of(views.in.subspan(2, 1), inner, {}).bf16,
+                          .master = attrs.master};
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::adamw_segment);
-  cpu::parallel_segments<5>(context.threads(), states, [&](const cpu::Segment<5>& part) {
-    segment(step, part, gradient.bf16, attrs.master);
-  });
+  cpu::parallel_segments<5>(
+      context.threads(), states, [&](const cpu::Segment<5>& part) { segment(step, part, form); });
 }
 
 }  // namespace tessera

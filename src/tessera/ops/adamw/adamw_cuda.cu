@@ -16,19 +16,19 @@ struct Scalars {
   const float* apply;
 };
 
-template <class Gradient>
+template <class Gradient, class Moment>
 struct Update {
   AdamwAttrs attrs;
   Scalars scalars;
   Matrix<const Gradient> gradient;
-  Matrix<float> m;
-  Matrix<float> v;
+  Matrix<Moment> m;
+  Matrix<Moment> v;
   Matrix<float> weight;      // the master, or the parameter itself
   Matrix<BFloat16> rounded;  // of a master
 };
 
-template <int N, bool kMaster, class Gradient>
-__global__ void update(Update<Gradient> task, std::int64_t rows, std::int64_t packs) {
+template <int N, bool kMaster, class Gradient, class Moment>
+__global__ void update(Update<Gradient, Moment> task, std::int64_t rows, std::int64_t packs) {
   if (*task.scalars.apply == 0.0F) {
     return;
   }
@@ -62,16 +62,16 @@ __global__ void update(Update<Gradient> task, std::int64_t rows, std::int64_t pa
   }
 }
 
-template <int N, class Gradient>
+template <int N, class Gradient, class Moment>
 void launch_update(const Context& context,
-                   const Update<Gradient>& task,
+                   const Update<Gradient, Moment>& task,
                    std::int64_t rows,
                    std::int64_t packs) {
   const std::int64_t blocks = blocks_for(context, rows * packs);
   if (task.attrs.master) {
-    launch(context, "adamw", blocks, update<N, true, Gradient>, task, rows, packs);
+    launch(context, "adamw", blocks, update<N, true, Gradient, Moment>, task, rows, packs);
   } else {
-    launch(context, "adamw", blocks, update<N, false, Gradient>, task, rows, packs);
+    launch(context, "adamw", blocks, update<N, false, Gradient, Moment>, task, rows, packs);
   }
 }
 
@@ -92,8 +92,8 @@ void run(const AdamwAttrs& attrs, cuda::Context& context, const Views& views) {
       views.in[0], views.in[1], views.in[2], views.in[3], views.in[attrs.master ? 4 : 0]};
   const std::int32_t inner = cpu::common_inner_dims(states);
   const View::Rows rows = states[0].rows(inner);
-  cuda::with_type(views.in[1].dtype, [&](auto element) {
-    const cuda::Update<decltype(element)> task = {
+  const auto run_as = [&](auto element, auto moment) {
+    const cuda::Update<decltype(element), decltype(moment)> task = {
         .attrs = attrs,
         .scalars = {.lr = scalar(0), .t = scalar(1), .scale = scalar(2), .apply = scalar(3)},
         .gradient = {states[1], inner},
@@ -106,6 +106,9 @@ void run(const AdamwAttrs& attrs, cuda::Context& context, const Views& views) {
     } else {
       cuda::launch_update<1>(context, task, rows.count, rows.width);
     }
+  };
+  cuda::with_type(views.in[1].dtype, [&](auto element) {
+    cuda::with_type(views.in[2].dtype, [&](auto moment) { run_as(element, moment); });
   });
 }
 

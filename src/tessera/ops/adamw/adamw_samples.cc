@@ -35,12 +35,15 @@ struct Form {
   std::string_view name;
   DType parameter;
   DType gradient;
+  DType moments = DType::kF32;
 };
 
 constexpr Form kForms[] = {{"f32", DType::kF32, DType::kF32},
                            {"f32_bf16_gradient", DType::kF32, DType::kBF16},
                            {"master", DType::kBF16, DType::kF32},
-                           {"master_bf16_gradient", DType::kBF16, DType::kBF16}};
+                           {"master_bf16_gradient", DType::kBF16, DType::kBF16},
+                           {"f32_bf16_moments", DType::kF32, DType::kF32, DType::kBF16},
+                           {"bf16_all", DType::kBF16, DType::kBF16, DType::kBF16}};
 
 constexpr std::string_view kShapes[] = {
     "[embed=1]", "[embed=7]", "[vocab=6, embed=38]", "[vocab=130, embed=67]"};
@@ -51,10 +54,11 @@ Sample make_sample(const Form& form, const Scalars& scalars, std::string_view sh
     attrs = {.beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.5, .master = attrs.master};
   }
   const TensorType f32 = conformance::types(DType::kF32, {format("?{}", shape)})[0];
+  const TensorType moment = with_dtype(f32, form.moments);
   Sample sample{
       .name = format("{}_{}_{}", form.name, scalars.name, f32.num_elements()),
       .op = make_op(attrs),
-      .operands = {with_dtype(f32, form.parameter), with_dtype(f32, form.gradient), f32, f32},
+      .operands = {with_dtype(f32, form.parameter), with_dtype(f32, form.gradient), moment, moment},
       .fills = {normal(0.5), normal(0.1), normal(0.05), uniform_between(0.0, 0.02)},
       .differentiable = false};
   if (attrs.master) {

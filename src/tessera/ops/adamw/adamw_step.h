@@ -21,6 +21,13 @@ struct AdamwStep {
   float gradient_scale;
 };
 
+// Which of a kernel's variants an update takes.
+struct AdamwForm {
+  bool bf16_gradient = false;  // else f32
+  bool bf16_moments = false;
+  bool master = false;
+};
+
 // t: the number of this update, from 1.
 TESSERA_HOST_DEVICE inline AdamwStep adamw_step(const AdamwAttrs& attrs,
                                                 double lr,

@@ -432,6 +432,65 @@ void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("dim", attrs.dim);
 }
 
+OpInfo info(const AllToAllAttrs&) {
+  return {.name = "all_to_all", .num_operands = 1};
+}
+
+TensorTypes infer(const AllToAllAttrs& attrs, Types in) {
+  TESSERA_REQUIRE(attrs.from != attrs.to,
+                  ErrorCode::kInvalidArgument,
+                  "an all_to_all from dim {} to itself",
+                  attrs.from);
+  const TensorTypes gathered =
+      infer(AllGatherAttrs{.axes = attrs.axes, .dim = attrs.from, .bound = attrs.bound}, in);
+  return {shard_type(attrs.axes, attrs.to, gathered)};
+}
+
+FactorRule factors(const AllToAllAttrs& attrs, Types in) {
+  FactorRule rule = shard_rule(attrs.from, in);
+  const std::size_t to = cut_dim(attrs.to, in);
+  rule.operands[0][to] = "cut_from";
+  rule.results[0][to] = "cut_to";
+  rule.whole.insert(rule.whole.end(), {"cut_from", "cut_to"});
+  return rule;
+}
+
+Cost cost(const AllToAllAttrs& attrs, Types in) {
+  return streaming_cost(0, in, infer(attrs, in));
+}
+
+// A rank deals its shard out in as many parts as there are ranks. Along each axis it keeps one in
+// as many as the axis has ranks.
+Collectives collectives(const AllToAllAttrs& attrs, Types in) {
+  const AxisSizes axes = parse_axes(attrs.axes);
+  TensorType part = in[0];
+  part.dims[cut_dim(attrs.to, in)] = infer(attrs, in)[0].dims[static_cast<std::size_t>(attrs.to)];
+  const std::int64_t all = num_ranks(axes) * part.num_bytes();
+  Traffic sent;
+  for (const AxisSize& axis : axes) {
+    sent[axis.name].at(static_cast<std::size_t>(TrafficClass::kTensor)) += all - all / axis.size;
+  }
+  return one_use(attrs.axes, CollectiveKind::kAllToAll, part, std::nullopt, std::move(sent));
+}
+
+void backward(const AllToAllAttrs& attrs, GradBuilder& grad) {
+  if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
+    const AllToAllAttrs back = {
+        .axes = attrs.axes,
+        .from = attrs.to,
+        .to = attrs.from,
+        .bound = grad.operand(0).type().dims[static_cast<std::size_t>(attrs.to)].bound};
+    grad.set(0, dy->builder->emit(make_op(back), {*dy})[0]);
+  }
+}
+
+void visit(AllToAllAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("axes", attrs.axes);
+  visitor.field("from", attrs.from);
+  visitor.field("to", attrs.to);
+  visitor.field("bound", attrs.bound);
+}
+
 OpInfo info(const LocalSliceAttrs&) {
   return {.name = "local_slice", .num_operands = 1};
 }

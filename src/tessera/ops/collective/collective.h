@@ -96,6 +96,19 @@ struct ReduceScatterAttrs {
   friend bool operator==(const ReduceScatterAttrs&, const ReduceScatterAttrs&) = default;
 };
 
+// This rank's shard along dim `to` of the tensor of which every rank holds a shard of dim `from`,
+// cut to `bound` of that dim: what an all_gather and a local_slice would give, with 1 / ranks of
+// what they send.
+// Operands: x (.., n, .., N, ..) -> y (.., bound, .., N / ranks rounded up, ..)
+struct AllToAllAttrs {
+  std::string axes;
+  std::int64_t from = 0;
+  std::int64_t to = 1;
+  std::int64_t bound = 0;
+
+  friend bool operator==(const AllToAllAttrs&, const AllToAllAttrs&) = default;
+};
+
 // This rank's shard along dim `dim` of x, which all ranks hold. Nothing moves between ranks.
 // Operands: x (.., N, ..) -> y (.., N / ranks rounded up, ..)
 struct LocalSliceAttrs {
@@ -163,6 +176,16 @@ void backward(const ReduceScatterAttrs& attrs, GradBuilder& grad);
 void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, Types in);
 void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const Views& views);
+
+OpInfo info(const AllToAllAttrs& attrs);
+TensorTypes infer(const AllToAllAttrs& attrs, Types in);
+FactorRule factors(const AllToAllAttrs& attrs, Types in);
+Cost cost(const AllToAllAttrs& attrs, Types in);
+Collectives collectives(const AllToAllAttrs& attrs, Types in);
+void backward(const AllToAllAttrs& attrs, GradBuilder& grad);
+void visit(AllToAllAttrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const AllToAllAttrs& attrs, Types in);
+void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const LocalSliceAttrs& attrs);
 TensorTypes infer(const LocalSliceAttrs& attrs, Types in);

@@ -2,12 +2,14 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/collective_context.h"
 #include "tessera/comm/wired.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/mesh/tensor_box.h"
 #include "tessera/ops/collective/collective.h"
 
 namespace tessera {
@@ -159,6 +161,85 @@ void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const View
   for (std::int64_t row = 0; row < whole.count(); ++row) {
     reduce_slices(
         Fold::kSum, levels, whole[row], shard[row], views.workspace.data(), context.mover());
+  }
+}
+
+namespace {
+
+// What the ranks deal to each other: equal parts, one for each rank, in memory side by side.
+struct Dealt {
+  AxisSizes axes;
+  std::int64_t ranks = 1;
+  std::vector<std::int64_t> sizes;  // of a part
+  std::int64_t part_bytes = 0;
+
+  Dealt(const AllToAllAttrs& attrs, std::vector<std::int64_t> shard, DType dtype)
+      : axes(parse_axes(attrs.axes)), ranks(num_ranks(axes)), sizes(std::move(shard)) {
+    std::int64_t& cut = sizes[static_cast<std::size_t>(attrs.to)];
+    cut = (cut + ranks - 1) / ranks;
+    part_bytes = static_cast<std::int64_t>(size_bytes(dtype));
+    for (const std::int64_t size : sizes) {
+      part_bytes *= size;
+    }
+  }
+
+  std::int64_t bytes() const { return ranks * part_bytes; }
+};
+
+std::vector<std::int64_t> sizes_of(const View& view) {
+  return {view.sizes.begin(), view.sizes.begin() + view.num_dims};
+}
+
+// The box of a tensor that is part `place` of it along dim `dim`.
+TensorBox part_box(const View& tensor,
+                   const std::vector<std::int64_t>& part,
+                   std::int64_t dim,
+                   std::int64_t place) {
+  std::vector<std::int64_t> offset(part.size(), 0);
+  const auto cut = static_cast<std::size_t>(dim);
+  offset[cut] = place * part[cut];
+  return {sizes_of(tensor), std::move(offset), part};
+}
+
+}  // namespace
+
+std::int64_t workspace_bytes(const AllToAllAttrs& attrs, Types in) {
+  return 2 * Dealt(attrs, in[0].bounds(), in[0].dtype).bytes();
+}
+
+void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& views) {
+  const View& x = views.in[0];
+  const View& y = views.out[0];
+  const Elements from = elements_of(x);
+  const Elements to = elements_of(y);
+  const Mover& mover = context.mover();
+  const auto element = static_cast<std::int64_t>(size_bytes(x.dtype));
+  const Dealt dealt(attrs, sizes_of(x), x.dtype);
+  const auto bytes = static_cast<std::size_t>(dealt.bytes());
+  const std::span<std::byte> parts = views.workspace.first(bytes);
+  const std::span<std::byte> scratch = views.workspace.subspan(bytes, bytes);
+  const auto copy = [&](const std::byte* source, std::byte* target, std::int64_t count) {
+    mover.copy(source, {target, static_cast<std::size_t>(count * element)});
+  };
+
+  mover.zero(parts);  // where the bound does not divide
+  for (std::int64_t rank = 0; rank < dealt.ranks; ++rank) {
+    const TensorBox box = part_box(x, dealt.sizes, attrs.to, rank);
+    std::byte* const part = parts.data() + rank * dealt.part_bytes;
+    box.for_each_stretch(
+        0, box.num_elements(), [&](std::int64_t whole, std::int64_t local, std::int64_t count) {
+          copy(from.data + whole * element, part + local * element, count);
+        });
+  }
+  const std::byte* const received =
+      exchange_parts(context.levels(attrs.axes, TrafficClass::kTensor), parts, scratch);
+  for (std::int64_t rank = 0; rank < dealt.ranks; ++rank) {
+    const TensorBox box = part_box(y, dealt.sizes, attrs.from, rank);
+    const std::byte* const part = received + rank * dealt.part_bytes;
+    box.for_each_stretch(
+        0, box.num_elements(), [&](std::int64_t whole, std::int64_t local, std::int64_t count) {
+          copy(part + local * element, to.data + whole * element, count);
+        });
   }
 }
 

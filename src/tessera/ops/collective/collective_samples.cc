@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/format.h"
 #include "tessera/ops/collective/collective.h"
@@ -114,6 +115,27 @@ SampleList samples(SamplesOf<ReduceScatterAttrs>) {
       [](const ShardCase& c) { return ReduceScatterAttrs{.axes = "", .dim = c.dim}; });
 }
 
+SampleList samples(SamplesOf<AllToAllAttrs>) {
+  SampleList list;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::string_view dims :
+         {"[batch=4, seq=6, embed=10]", "[batch=4, seq=7, embed=1]"}) {
+      for (const auto& [from, to] : {std::pair(0, 1), std::pair(2, 0)}) {
+        const TensorTypes types = conformance::types(dtype, {format("?{}", dims)});
+        list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
+                        .op = make_op(AllToAllAttrs{
+                            .axes = "",
+                            .from = from,
+                            .to = to,
+                            .bound = types[0].dims[static_cast<std::size_t>(from)].bound}),
+                        .operands = types,
+                        .op_class = OpClass::kExact});
+      }
+    }
+  }
+  return list;
+}
+
 SampleList samples(SamplesOf<LocalSliceAttrs>) {
   return shard_samples(
       [](const ShardCase& c) { return LocalSliceAttrs{.axes = "", .dim = c.dim}; });
@@ -149,6 +171,10 @@ void reference(const AllGatherAttrs&, const Views& views) {
 }
 
 void reference(const ReduceScatterAttrs&, const Views& views) {
+  reference_copy(views);
+}
+
+void reference(const AllToAllAttrs&, const Views& views) {
   reference_copy(views);
 }
 
