@@ -89,6 +89,11 @@ INSTANTIATE_TEST_SUITE_P(
                  2,
                  "--float8.gradients=f8e4m3: float8.gradients: found a value, but float8.recipe = "
                  "\"off\": expected tensorwise or rowwise, or none of [float8]"},
+        BadInput{"NativeReductionOnTheCpu",
+                 {"--comm.reduction=native", "--parallel.ranks=2"},
+                 2,
+                 "--comm.reduction=native: comm.reduction: found \"native\", which is for several "
+                 "ranks on GPUs; this run is of ranks on the CPU: leave it out"},
         BadInput{
             "Float8WithoutLayers",
             {"--float8.recipe=rowwise", "--float8.skip_first=1", "--float8.skip_last=1"},

@@ -1,16 +1,26 @@
 // Several ranks on CUDA devices, which they share where there are fewer: layouts change nothing
 // there either, and follow the CPU's. On a device or emulated.
 
+#include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_error.h"
+#include "tessera/comm/nccl/nccl_world.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -122,6 +132,72 @@ TEST_F(CudaLayouts, TensorParallelismFollowsTheCpu) {
     cpu.sequence_parallel = sequence_parallel;
     expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-4F);
   }
+}
+
+// In the place of NCCL: groups of the host's world, which move the devices' memory as ever, and how
+// often each stream was waited for.
+class CountedNative final : public NcclWorld {
+ public:
+  using Counts = std::array<std::atomic<int>, 2>;
+
+  CountedNative(World& host, const NcclOptions& options, Counts& waits)
+      : host_(host), options_(options), waits_(waits) {}
+
+  std::int64_t rank() const override { return host_.rank(); }
+
+  std::int64_t size() const override { return host_.size(); }
+
+  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
+                                      std::int64_t generation,
+                                      const Mover& mover) override {
+    return host_.group(members, generation, mover);
+  }
+
+  void abort(std::string_view reason) override { host_.abort(reason); }
+
+  std::optional<std::string> abort_reason() override { return host_.abort_reason(); }
+
+  void synchronize(std::int64_t generation) override {
+    static_cast<void>(options_.stream_of(generation));  // still there
+    ++waits_.at(static_cast<std::size_t>(generation));
+    if (generation == 1 && waits_[1] == fails_at) {
+      fail(ErrorCode::kTimeout, "all_gather: no answer");
+    }
+  }
+
+  static constexpr int kNever = -1;
+  int fails_at = kNever;
+
+ private:
+  World& host_;
+  NcclOptions options_;
+  Counts& waits_;
+};
+
+// Where a library of the devices moves their memory, every op's collectives are waited for on its
+// stream, and what that wait throws ends the run.
+TEST_F(CudaLayouts, NativeCollectivesAreWaitedFor) {
+  RankRun run = on_cuda(on_cpu(2));
+  run.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+  run.overlap = true;
+  const RankResult expected = run_ranks(run);
+  CountedNative::Counts waits = {};
+  run.join = [&](World& host, const NcclOptions& options) {
+    EXPECT_EQ(options.device, 0);
+    return std::make_unique<CountedNative>(host, options, waits);
+  };
+  expect_equal(run_ranks(run), expected);
+  EXPECT_GT(waits[0], 0);
+  EXPECT_GT(waits[1], 0);
+
+  waits[1] = 0;
+  run.join = [&](World& host, const NcclOptions& options) {
+    auto native = std::make_unique<CountedNative>(host, options, waits);
+    native->fails_at = 5;
+    return native;
+  };
+  EXPECT_THAT(error_of(ErrorCode::kTimeout, [&] { run_ranks(run); }),
+              testing::HasSubstr("all_gather: no answer"));
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ class RankTrainer {
       : run_(run),
         world_(world),
         layout_(layout_of(run)),
-        rank_(world, run.mesh, 1, run.device ? run.device() : nullptr),
+        rank_(world, run.mesh, 1, run.device ? run.device() : nullptr, run.join),
         paced_(*rank_, run.device_flops),
         backend_(run.device_flops > 0 ? static_cast<Backend&>(paced_) : *rank_),
         graph_(whole_graph(run)),

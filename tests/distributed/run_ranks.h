@@ -17,6 +17,7 @@
 #include "tessera/passes/lower.h"
 #include "tessera/passes/pass.h"
 #include "tessera/program/program.h"
+#include "tessera/train/rank_backend.h"
 
 namespace tessera {
 
@@ -52,6 +53,7 @@ struct RankRun {
   StateWires wires = {};   // by level
   bool one_batch = false;  // every step has the tokens of the first
   std::function<std::unique_ptr<DeviceBackend>()> device = nullptr;  // of each rank; null: the CPU
+  JoinNative join = nullptr;  // the world of the devices' collectives, where they have one
 };
 
 // What all layouts of a run must agree on.

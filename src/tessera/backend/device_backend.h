@@ -6,6 +6,8 @@
 #include "tessera/backend/backend.h"
 #include "tessera/comm/collective_context.h"
 
+struct CUstream_st;  // of the CUDA runtime, where cudaStream_t is a pointer to it
+
 namespace tessera {
 
 // A backend on a device beside the CPU, for one of several ranks. It is made before its
@@ -17,6 +19,16 @@ class DeviceBackend : public Backend {
 
   // What the stream's collectives run on. Without, along no axis.
   virtual void set_communicators(StreamId stream, CommunicatorOf communicator_of) = 0;
+
+  // Where the stream's kernels are enqueued; null where it is none of CUDA's.
+  virtual CUstream_st* native_stream(StreamId stream) const = 0;
+
+  // CUDA's number of the device.
+  virtual int ordinal() const = 0;
+
+  // What returns when the collectives that the stream was given are done, and throws where they
+  // take too long: of communicators that only enqueue. run() then calls it after each op.
+  virtual void set_wait(StreamId stream, std::function<void()> wait) = 0;
 
   // What abort() calls: World::abort.
   virtual void set_abort(std::function<void(std::string_view reason)> abort) = 0;

@@ -31,7 +31,9 @@ Devices find_devices() {
   return devices;
 }
 
-std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank, std::int64_t num_ranks) {
+std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank,
+                                                   std::int64_t num_ranks,
+                                                   Shared shared) {
   std::string tried;
   const CudaPlugin* const plugin = find_plugin(tried);
   TESSERA_REQUIRE(plugin != nullptr,
@@ -39,7 +41,7 @@ std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank, std::int64
                   "the plugin {} cannot be loaded:{}",
                   kFile,
                   tried);
-  return std::unique_ptr<DeviceBackend>(plugin->open(rank, num_ranks));
+  return std::unique_ptr<DeviceBackend>(plugin->open(rank, num_ranks, shared));
 }
 
 }  // namespace tessera

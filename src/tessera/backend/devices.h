@@ -30,10 +30,16 @@ struct Devices {
 // error. Errors: kInvalidConfig where the plugin is of another version.
 Devices find_devices();
 
-// A backend for the calling thread, that of rank `rank` of `num_ranks` in this process: on usable
-// device `rank` modulo their number, so that ranks share devices where there are fewer. Each of
-// those in use reads and writes the others' memory. Errors: kInvalidConfig where there is none;
-// kUnsupported where they do not reach each other; kDeviceError.
-std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank, std::int64_t num_ranks);
+// What ranks that compute side by side have of each other: threads of one process their memory,
+// where each device in use reads and writes that of the others; processes nothing.
+enum class Shared { kMemory, kNothing };
+
+// A backend for the calling thread, that of rank `rank` of `num_ranks` on this machine: on usable
+// device `rank` modulo their number, so that ranks share devices where there are fewer. Errors:
+// kInvalidConfig where there is none; kUnsupported where devices do not reach what they share;
+// kDeviceError.
+std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank,
+                                                   std::int64_t num_ranks,
+                                                   Shared shared = Shared::kMemory);
 
 }  // namespace tessera

@@ -509,7 +509,10 @@ RunConfig unusual_config() {
              .wire_grad = "int4",
              .wire_update = "bf16",
              .wire_block = 64};
-  c.comm = {.deadline_seconds = 2.5, .overlap = false, .overlap_layers = 2};
+  c.comm = {.deadline_seconds = 2.5,
+            .reduction = Reduction::kNative,
+            .overlap = false,
+            .overlap_layers = 2};
   c.cluster = {.file = "c.toml"};
   c.memory = {.recompute = Recompute::kFull, .limit_bytes = 1LL << 40};
   c.checkpoint = {.every = 7, .keep = 0, .keep_best = false, .async = false, .resume = "none"};

@@ -74,6 +74,16 @@ std::string_view to_string(Recompute recompute) {
   return "?";
 }
 
+std::string_view to_string(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kOrdered:
+      return "ordered";
+    case Reduction::kNative:
+      return "native";
+  }
+  return "?";
+}
+
 std::string_view to_string(Float8Recipe recipe) {
   switch (recipe) {
     case Float8Recipe::kOff:

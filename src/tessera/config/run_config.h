@@ -24,6 +24,7 @@ enum class RawTokens { kU16, kU32 };
 enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
 enum class Recompute { kNone, kFull };
+enum class Reduction { kOrdered, kNative };
 enum class Float8Recipe { kOff, kTensorwise, kRowwise };
 
 struct RunSection {
@@ -137,6 +138,7 @@ struct StateSection {
 
 struct CommSection {
   double deadline_seconds = 60;
+  std::optional<Reduction> reduction;  // empty = native where the run can, else ordered
   bool overlap = true;
   std::int64_t overlap_layers = 1;
   bool operator==(const CommSection&) const = default;
@@ -227,6 +229,7 @@ std::string_view to_string(ChatTemplateName name);
 std::string_view to_string(RawTokens type);
 std::string_view to_string(OptimizerName name);
 std::string_view to_string(Recompute recompute);
+std::string_view to_string(Reduction reduction);
 std::string_view to_string(Float8Recipe recipe);
 
 }  // namespace tessera

@@ -596,6 +596,12 @@ ConfigSection comm() {
                       &S::deadline_seconds,
                       codec::positive(),
                       "A rank that keeps the others waiting for longer ends the run."),
+                  row("reduction",
+                      &S::reduction,
+                      codec::choice({Reduction::kOrdered, Reduction::kNative}),
+                      "ordered: sums fold in the order of the ranks, the same on every layout and "
+                      "machine. native: by NCCL, for ranks on GPUs of their own; sums repeat, in "
+                      "an order of NCCL's. Left out: native where that can be, else ordered."),
                   row("overlap",
                       &S::overlap,
                       codec::boolean(),

@@ -411,8 +411,7 @@ class WeightExport {
 void export_weights(const ExportOptions& options) {
   const fs::path path = require_checkpoint(options.checkpoint);
   const CheckpointReader checkpoint(path, {.verify = Verify::kWhereRead});
-  const RunConfig config =
-      resolve(parse_run_config(checkpoint.meta().config, "the checkpoint's config"));
+  const RunConfig config = resolve_stored(checkpoint.meta().config);
   const ModelFamily& family = model_family(config.model.name);
   const ModelDescription model = resolve_model(config);
   checkpoint.require_model(

@@ -1,12 +1,16 @@
 #include "tessera/train/rank_backend.h"
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/devices.h"
 #include "tessera/base/format.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/config/run_config.h"
+#include "tessera/train/rank_launch.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +26,33 @@ CommunicatorOf along(const AxisCommunicators& communicators) {
   };
 }
 
+bool is_native(const RunConfig& config) {
+  return config.comm.reduction == Reduction::kNative;
+}
+
+// Ranks that talk by a library of their devices may be processes.
+std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& config) {
+  if (config.run.device != "cuda") {
+    return nullptr;
+  }
+  if (!is_native(config)) {
+    return make_device_backend(world.rank(), world.size());
+  }
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  return make_device_backend(launch ? launch->local_rank : world.rank(),
+                             launch ? launch->local_size : world.size(),
+                             Shared::kNothing);
+}
+
+NcclOptions native_options(const DeviceBackend& device, const WorldOptions& options) {
+  return {.device = device.ordinal(),
+          .world = options,
+          .stream_of = [&device](std::int64_t generation) {
+            return device.native_stream(generation == kComputeGeneration ? kComputeStream
+                                                                         : kCommStream);
+          }};
+}
+
 const Mover& mover_of(const DeviceBackend* device, StreamId stream) {
   return device == nullptr ? host_mover() : device->mover(stream);
 }
@@ -29,25 +60,39 @@ const Mover& mover_of(const DeviceBackend* device, StreamId stream) {
 }  // namespace
 
 std::unique_ptr<Backend> make_run_backend(const std::string& device, int threads) {
-  if (device == "cuda") {
-    return make_device_backend(0, 1);
+  if (device != "cuda") {
+    return make_cpu_backend(threads);
   }
-  return make_cpu_backend(threads);
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  return make_device_backend(
+      launch ? launch->local_rank : 0, launch ? launch->local_size : 1, Shared::kNothing);
 }
 
-RankBackend::RankBackend(World& world, const Mesh& mesh, int threads, const std::string& device)
+RankBackend::RankBackend(World& world, const Mesh& mesh, const RunConfig& config)
     : RankBackend(world,
                   mesh,
-                  threads,
-                  device == "cuda" ? make_device_backend(world.rank(), world.size()) : nullptr) {}
+                  static_cast<int>(config.run.threads),
+                  open_device(world, config),
+                  is_native(config) ? join_nccl_world : JoinNative(),
+                  world_options(config)) {}
+
+RankBackend::RankBackend(World& world, const Mesh& mesh, int threads)
+    : RankBackend(world, mesh, threads, nullptr) {}
 
 RankBackend::RankBackend(World& world,
                          const Mesh& mesh,
                          int threads,
-                         std::unique_ptr<DeviceBackend> device)
+                         std::unique_ptr<DeviceBackend> device,
+                         const JoinNative& join,
+                         const WorldOptions& options)
     : device_(std::move(device)),
-      compute_(world, mesh, kComputeGeneration, mover_of(device_.get(), kComputeStream)),
-      comm_(world, mesh, kCommGeneration, mover_of(device_.get(), kCommStream)) {
+      native_(join != nullptr ? join(world, native_options(*device_, options)) : nullptr),
+      compute_(native_ ? *native_ : world,
+               mesh,
+               kComputeGeneration,
+               mover_of(device_.get(), kComputeStream)),
+      comm_(
+          native_ ? *native_ : world, mesh, kCommGeneration, mover_of(device_.get(), kCommStream)) {
   const auto abort = [&world](std::string_view reason) {
     world.abort(format("rank {} failed: {}", world.rank(), reason));
   };
@@ -59,6 +104,10 @@ RankBackend::RankBackend(World& world,
   device_->set_communicators(kComputeStream, along(compute_));
   device_->set_communicators(kCommStream, along(comm_));
   device_->set_abort(abort);
+  if (native_) {
+    device_->set_wait(kComputeStream, [this] { native_->synchronize(kComputeGeneration); });
+    device_->set_wait(kCommStream, [this] { native_->synchronize(kCommGeneration); });
+  }
 }
 
 Traffic RankBackend::sent() const {

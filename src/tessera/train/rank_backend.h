@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -7,23 +8,42 @@
 #include "tessera/backend/device_backend.h"
 #include "tessera/comm/axis_communicators.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/nccl/nccl_world.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/traffic.h"
 
 namespace tessera {
 
-// The backend on run.device ("cpu" or "cuda"; "auto" is resolved), without communicators.
+struct RunConfig;
+
+// The backend of this process on run.device ("cpu" or "cuda"; "auto" is resolved), without
+// communicators.
 std::unique_ptr<Backend> make_run_backend(const std::string& device, int threads);
+
+// What the ranks of devices talk by in place of `host`, the world of their run: NcclWorld.
+// `options` say on which streams.
+using JoinNative =
+    std::function<std::unique_ptr<NcclWorld>(World& host, const NcclOptions& options)>;
 
 // A rank's backend and what it talks to the other ranks by: each of its streams has groups of
 // its own along the mesh's axes.
 class RankBackend {
  public:
-  // Every rank of the run makes one, on its own thread. Borrows `world`.
-  RankBackend(World& world, const Mesh& mesh, int threads, const std::string& device = "cpu");
+  // What a run's config says of it. Every rank of the run makes one, on its own thread. Borrows
+  // `world`.
+  RankBackend(World& world, const Mesh& mesh, const RunConfig& config);
 
-  // On this device, or the CPU where it is null.
-  RankBackend(World& world, const Mesh& mesh, int threads, std::unique_ptr<DeviceBackend> device);
+  // On the CPU.
+  RankBackend(World& world, const Mesh& mesh, int threads);
+
+  // On this device, or the CPU where it is null. Where `join` is given, the device's collectives
+  // are those of the world that it makes, for which `options` say how long a wait may last.
+  RankBackend(World& world,
+              const Mesh& mesh,
+              int threads,
+              std::unique_ptr<DeviceBackend> device,
+              const JoinNative& join = nullptr,
+              const WorldOptions& options = {});
 
   Backend& operator*() const { return device_ ? static_cast<Backend&>(*device_) : *cpu_; }
 
@@ -34,6 +54,7 @@ class RankBackend {
 
  private:
   std::unique_ptr<DeviceBackend> device_;  // whose movers the communicators use
+  std::unique_ptr<NcclWorld> native_;      // whose groups they are, where there is one
   AxisCommunicators compute_;
   AxisCommunicators comm_;
   std::unique_ptr<Backend> cpu_;

@@ -17,10 +17,6 @@
 namespace tessera {
 namespace {
 
-WorldOptions world_options(const RunConfig& config) {
-  return {.deadline_seconds = config.comm.deadline_seconds, .stopping = stop_is_urgent};
-}
-
 // Groups of all ranks; the programs' own have 0 and 1.
 constexpr std::int64_t kControlGeneration = 2;
 constexpr std::int64_t kConfigGeneration = 3;
@@ -54,6 +50,10 @@ void require_same_config(const RunConfig& config, World& world) {
 }
 
 }  // namespace
+
+WorldOptions world_options(const RunConfig& config) {
+  return {.deadline_seconds = config.comm.deadline_seconds, .stopping = stop_is_urgent};
+}
 
 void require_launched(const RunConfig& config, const MpiLaunch& launch) {
   const std::int64_t ranks = config.parallel.ranks.value_or(1);

@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+// How ranks of the config wait for each other.
+WorldOptions world_options(const RunConfig& config);
+
 // That a launcher started as many processes as the resolved `config` has ranks. Errors:
 // kInvalidConfig.
 void require_launched(const RunConfig& config, const MpiLaunch& launch);

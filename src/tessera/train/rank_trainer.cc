@@ -82,8 +82,7 @@ class RankTrainer {
         last_step_(last_step),
         directory_(config_.run.dir),
         control_(control_group(world)),
-        backend_(
-            world, setup.layout.mesh, static_cast<int>(config_.run.threads), config_.run.device),
+        backend_(world, setup.layout.mesh, config_),
         arena_(backend_->allocate(setup.programs.arena_bytes())),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),

@@ -12,6 +12,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/comm/nccl/nccl_world.h"
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
 #include "tessera/train/adapters.h"
@@ -59,17 +60,32 @@ ModelSection resolved_section(const RunConfig& run) {
   return family.resolve(completed(run.model, sizes));
 }
 
-// Why a run has no device beside the CPU; empty where it has.
-std::string device_problem() {
+// Whether the ranks are processes of a launcher, which on GPUs have NCCL alone to talk by.
+bool is_launched() {
   const std::optional<MpiLaunch> launch = find_mpi_launch();
-  if (launch && launch->size > 1) {
-    return format(
-        "MPI started {} ranks, and ranks on GPUs are threads of one process in this "
-        "version: start the run without MPI, with parallel.ranks = {}",
-        launch->size,
-        launch->size);
+  return launch && launch->size > 1;
+}
+
+// Why ranks on `devices` cannot talk by NCCL; empty where they can.
+std::string native_problem(const RunConfig& config, const Devices& devices) {
+  const std::int64_t ranks = ranks_on_machine(config);
+  const auto gpus = static_cast<std::int64_t>(devices.usable.size());
+  if (ranks > gpus) {
+    return format("{} ranks share {} GPUs here, and NCCL needs one for each rank", ranks, gpus);
   }
-  return find_devices().problem;
+  std::string problem;
+  nccl_version(problem);
+  return problem;
+}
+
+// Why a run has no device beside the CPU; empty where it has.
+std::string device_problem(const RunConfig& config) {
+  const Devices devices = find_devices();
+  if (!devices.problem.empty() || !is_launched()) {
+    return devices.problem;
+  }
+  const std::string problem = native_problem(config, devices);
+  return problem.empty() ? "" : "ranks on GPUs that MPI starts talk by NCCL: " + problem;
 }
 
 // Writes "cpu" or "cuda" for "auto".
@@ -78,7 +94,7 @@ void resolve_device(RunConfig& config) {
   if (device == "cpu") {
     return;
   }
-  const std::string problem = device_problem();
+  const std::string problem = device_problem(config);
   if (device == "auto") {
     device = problem.empty() ? "cuda" : "cpu";
     log_info(problem.empty() ? "run.device = \"auto\": on the GPU"
@@ -90,6 +106,44 @@ void resolve_device(RunConfig& config) {
                   "{}: found \"cuda\", but {}",
                   placed(config, "run.device"),
                   problem);
+}
+
+// Writes how ranks talk, once the device is known.
+void resolve_reduction(RunConfig& config) {
+  std::optional<Reduction>& reduction = config.comm.reduction;
+  const bool alone = !is_launched() && config.parallel.ranks.value_or(1) == 1;
+  if (config.run.device != "cuda" || alone) {
+    TESSERA_REQUIRE(reduction != Reduction::kNative,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found \"native\", which is for several ranks on GPUs; this run is of {}: "
+                    "leave it out",
+                    placed(config, "comm.reduction"),
+                    alone ? "one rank" : "ranks on the CPU");
+    reduction = Reduction::kOrdered;
+    return;
+  }
+  if (is_launched()) {
+    TESSERA_REQUIRE(reduction != Reduction::kOrdered,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found \"ordered\", which ranks on GPUs have as threads of one process: "
+                    "leave it out, or start the run without MPI, with parallel.ranks",
+                    placed(config, "comm.reduction"));
+    reduction = Reduction::kNative;
+    return;
+  }
+  if (reduction == Reduction::kOrdered) {
+    return;
+  }
+  const std::string problem = native_problem(config, find_devices());
+  TESSERA_REQUIRE(problem.empty() || !reduction,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"native\", but {}",
+                  placed(config, "comm.reduction"),
+                  problem);
+  if (!problem.empty()) {
+    log_info(format("comm.reduction: ordered, since {}", problem));
+  }
+  reduction = problem.empty() ? Reduction::kNative : Reduction::kOrdered;
 }
 
 }  // namespace
@@ -108,6 +162,13 @@ RunConfig resolve(RunConfig config) {
     config.lora.targets = adapters->targets;
   }
   return resolve_run(std::move(config));
+}
+
+RunConfig resolve_stored(std::string_view text) {
+  RunConfig config = parse_run_config(text, "the checkpoint's config");
+  config.run.device = "cpu";
+  config.comm = {};
+  return resolve(std::move(config));
 }
 
 std::int64_t ranks_on_machine(const RunConfig& config) {
@@ -137,6 +198,7 @@ RunConfig resolve_ranks(RunConfig config) {
   validate_degrees(config);
   parallel.data = *parallel.ranks / parallel.tensor;
   resolve_device(config);
+  resolve_reduction(config);
   if (config.run.threads == 0) {
     config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks_on_machine(config));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
@@ -16,7 +17,12 @@ ModelDescription resolve_model(const RunConfig& config);
 // targets of adapters, ranks, threads. Errors: kInvalidConfig.
 RunConfig resolve(RunConfig config);
 
-// The same for all but [model]. Errors: kInvalidConfig.
+// The config that a checkpoint holds, for a use of its model on the CPU: the machine that trained
+// it may have had devices, and a way to talk, that are not here. Errors: as parse_run_config();
+// kInvalidConfig.
+RunConfig resolve_stored(std::string_view text);
+
+// The same as resolve() for all but [model]. Errors: kInvalidConfig.
 RunConfig resolve_run(RunConfig config);
 
 // The same for ranks, device and threads alone. Errors: kInvalidConfig.

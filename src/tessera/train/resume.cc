@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 11> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 12> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "data",
                                                           "train.global_batch",
@@ -32,7 +32,8 @@ constexpr std::array<std::string_view, 11> kKeysOfBits = {"run.threads",
                                                           "passes.group_gemms",
                                                           "parallel",
                                                           "state",
-                                                          "cluster"};
+                                                          "cluster",
+                                                          "comm.reduction"};
 
 bool sends_values(const RunLayout& layout) {
   const StateWires& wires = layout.wires;

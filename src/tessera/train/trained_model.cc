@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "tessera/config/config.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
@@ -13,7 +12,7 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   const std::filesystem::path found = require_checkpoint(path);
   auto weights =
       std::make_unique<const CheckpointReader>(found, ReaderOptions{.verify = Verify::kOnLoad});
-  RunConfig config = resolve(parse_run_config(weights->meta().config, "the checkpoint's config"));
+  RunConfig config = resolve_stored(weights->meta().config);
   ModelDescription model = resolve_model(config);
   const std::filesystem::path tokenizer = checkpoint_tokenizer(found, config.tokenizer.path);
   require_tokenizer(tokenizer, found, weights->meta());

@@ -1,6 +1,7 @@
 // The plugin: the backend on one CUDA device.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -119,11 +120,11 @@ void reach(int own, int other) {
   check(result, "cudaDeviceEnablePeerAccess()");
 }
 
-// The device of one of several ranks, which reaches those of the others.
-int select_device_of(std::int64_t rank, std::int64_t num_ranks) {
+// The device of one of several ranks, which with kMemory reaches those of the others.
+int select_device_of(std::int64_t rank, std::int64_t num_ranks, Shared shared) {
   const std::int64_t in_use = std::min(num_ranks, num_usable_devices());
   const int own = select_device(in_use == 0 ? 0 : rank % in_use);
-  for (std::int64_t number = 0; number < in_use; ++number) {
+  for (std::int64_t number = 0; shared == Shared::kMemory && number < in_use; ++number) {
     if (const int other = ordinal_of(number); other != own) {
       reach(own, other);
     }
@@ -140,8 +141,8 @@ int multiprocessors_of(int ordinal) {
 
 class CudaBackend final : public DeviceBackend {
  public:
-  CudaBackend(std::int64_t rank, std::int64_t num_ranks)
-      : ordinal_(select_device_of(rank, num_ranks)),
+  CudaBackend(std::int64_t rank, std::int64_t num_ranks, Shared shared)
+      : ordinal_(select_device_of(rank, num_ranks, shared)),
         stream_(create_stream()),
         comm_stream_(create_stream()),
         fault_(sizeof(Fault)),
@@ -172,15 +173,19 @@ class CudaBackend final : public DeviceBackend {
   }
 
   // The second stream is another thread's, and has collectives alone. The host orders the two: such
-  // an op begins when the first stream has done what it was given, and returns when it is done.
+  // an op begins when the first stream has done what it was given, and returns when it is done. Of
+  // what waits for other ranks, none is left on a stream when run() returns, so that whoever waits
+  // for the stream waits for this rank's kernels alone.
   void run(const Op& op, const Views& views, StreamId stream) override {
     if (stream == StreamId{0}) {
       run_op(context_, op, views);
+      wait_for_collectives(stream);
       return;
     }
     check(cudaSetDevice(ordinal_), "cudaSetDevice()");
     cuda::synchronize(stream_.get());
     run_op(comm_context_, op, views);
+    wait_for_collectives(stream);
     cuda::synchronize(comm_stream_.get());
   }
 
@@ -195,7 +200,7 @@ class CudaBackend final : public DeviceBackend {
     }
   }
 
-  // No kernel waits for other ranks; the host does, in collectives.
+  // The host waits for other ranks, in collectives.
   void abort(std::string_view reason) override {
     if (abort_) {
       abort_(reason);
@@ -209,11 +214,25 @@ class CudaBackend final : public DeviceBackend {
         .set_communicators(std::move(communicator_of));
   }
 
+  CUstream_st* native_stream(StreamId stream) const override { return context_of(stream).stream(); }
+
+  int ordinal() const override { return ordinal_; }
+
+  void set_wait(StreamId stream, std::function<void()> wait) override {
+    waits_.at(stream.at()) = std::move(wait);
+  }
+
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
   }
 
  private:
+  void wait_for_collectives(StreamId stream) const {
+    if (const std::function<void()>& wait = waits_.at(stream.at())) {
+      wait();
+    }
+  }
+
   Fault* fault() const { return reinterpret_cast<Fault*>(fault_.data()); }
 
   const Context& context_of(StreamId stream) const {
@@ -227,11 +246,12 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<Gemms> gemms_;
   Context context_;
   Context comm_context_;
+  std::array<std::function<void()>, 2> waits_;  // by stream
   std::function<void(std::string_view)> abort_;
 };
 
-DeviceBackend* open_backend(std::int64_t rank, std::int64_t num_ranks) {
-  return std::make_unique<CudaBackend>(rank, num_ranks).release();
+DeviceBackend* open_backend(std::int64_t rank, std::int64_t num_ranks, Shared shared) {
+  return std::make_unique<CudaBackend>(rank, num_ranks, shared).release();
 }
 
 }  // namespace

@@ -94,6 +94,9 @@ class EmulatedBackend final : public DeviceBackend {
     own.order = other_than(own.order);
     set_thread_order(own.order);
     run_op(own.context, op, views);
+    if (own.wait) {
+      own.wait();
+    }
   }
 
   void synchronize() override {
@@ -116,6 +119,14 @@ class EmulatedBackend final : public DeviceBackend {
     streams_.at(stream.at()).context.set_communicators(std::move(communicator_of));
   }
 
+  CUstream_st* native_stream(StreamId /*stream*/) const override { return nullptr; }
+
+  int ordinal() const override { return 0; }
+
+  void set_wait(StreamId stream, std::function<void()> wait) override {
+    streams_.at(stream.at()).wait = std::move(wait);
+  }
+
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
   }
@@ -127,6 +138,7 @@ class EmulatedBackend final : public DeviceBackend {
     ThreadOrder order = next_order();
     Fault fault;
     Context context = Context(nullptr, &fault, gemms, 1);
+    std::function<void()> wait;
   };
 
   std::unique_ptr<Backend> memory_ = make_null_backend();
