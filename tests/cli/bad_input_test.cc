@@ -106,8 +106,13 @@ INSTANTIATE_TEST_SUITE_P(
             {"--optimizer.moments=bf16", "--optimizer.betas=[0.9, 0.999]"},
             2,
             "--optimizer.moments=bf16: optimizer.moments: found bf16, whose steps are too wide "
-            "for optimizer.betas = [0.9, 0.999]: expected a second value of at most 0.99, or "
-            "f32"},
+            "for optimizer.betas = [0.9, 0.999]: expected values of at most 0.99, or f32"},
+        BadInput{
+            "FirstMomentsThatWouldNotMove",
+            {"--optimizer.moments=bf16", "--optimizer.betas=[0.999, 0.99]"},
+            2,
+            "--optimizer.moments=bf16: optimizer.moments: found bf16, whose steps are too wide "
+            "for optimizer.betas = [0.999, 0.99]: expected values of at most 0.99, or f32"},
         BadInput{"HeadsOfDim",
                  {"--model.heads=5"},
                  2,
@@ -149,26 +154,31 @@ INSTANTIATE_TEST_SUITE_P(
                  2,
                  "the tokenizer tokenizer.json has 300 entries, the model only 299: set "
                  "model.vocab = 300, or name the model's own tokenizer"},
-        BadInput{"CheckpointOfAnotherModel",
-                 {"--model.ffn=128"},
-                 3,
-                 "checkpoint run/checkpoints/step-00000004 belongs to another model: tensor "
-                 "'layers.0.feed_forward.w1.weight': found f32 (64, 32), expected f32 (128, 32)"},
-        BadInput{"CheckpointOfAnotherKind",
-                 {"--model.rope_theta=10000"},
-                 3,
-                 "checkpoint run/checkpoints/step-00000004 belongs to another model: "
-                 "model/rope_theta: found 500000, expected 10000"},
+        BadInput{
+            "CheckpointOfAnotherModel",
+            {"--model.ffn=128"},
+            3,
+            "checkpoint run/checkpoints/step-00000004 belongs to another model: tensor "
+            "'layers.0.feed_forward.w1.weight': found f32 (64, 32), expected f32 (128, 32); go on "
+            "with the [model] that its run has, or choose another run.dir"},
+        BadInput{
+            "CheckpointOfAnotherKind",
+            {"--model.rope_theta=10000"},
+            3,
+            "checkpoint run/checkpoints/step-00000004 belongs to another model: "
+            "model/rope_theta: found 500000, expected 10000; go on with the [model] that its run "
+            "has, or choose another run.dir"},
         BadInput{"CheckpointOfAnotherDtype",
                  {"--train.dtype=bf16"},
                  3,
                  "checkpoint run/checkpoints/step-00000004 was made with train.dtype = \"f32\", "
-                 "found train.dtype = \"bf16\""},
+                 "found train.dtype = \"bf16\": go on with the former, or choose another run.dir"},
         BadInput{"CheckpointOfOtherMoments",
                  {"--optimizer.moments=bf16"},
                  3,
                  "checkpoint run/checkpoints/step-00000004 was made with optimizer.moments = "
-                 "\"f32\", found optimizer.moments = \"bf16\""},
+                 "\"f32\", found optimizer.moments = \"bf16\": go on with the former, or choose "
+                 "another run.dir"},
         BadInput{"PromptTooLong",
                  {"--sample.prompt=" + std::string(40, 'Z')},
                  2,

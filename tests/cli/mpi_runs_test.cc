@@ -198,6 +198,21 @@ TEST_F(MpiTest, RefusesDifferentFiles) {
                     HasSubstr("run.dir")));
 }
 
+// The same names on a machine where other files have them.
+TEST_F(MpiTest, RefusesOtherFilesOfTheSameNames) {
+  make_tokenizer();
+  ASSERT_EQ(shell("mkdir other && cp run.toml tokenizer.json other/ && "
+                  "head -n 100 corpus.txt > other/corpus.txt")
+                .code,
+            0);
+  const std::string overrides = format("--run.dir={}", path("run").string());
+  const Outcome outcome = shell(
+      mpirun("-n 1", format("{0} : -n 1 -wdir other $tessera train run.toml {0}", overrides)));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 has other files than rank 0: training data: "));
+  EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
+}
+
 // By itself mpirun ends the survivors; told not to, it hides their exit codes.
 TEST_F(MpiTest, ARankThatIsKilledEndsTheRun) {
   make_tokenizer();

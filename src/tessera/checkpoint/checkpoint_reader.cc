@@ -290,7 +290,8 @@ void CheckpointReader::require_model(std::string_view model,
   const auto differ =
       [&](const std::string& place, const std::string& found, const std::string& wanted) {
         fail(ErrorCode::kInvalidData,
-             "checkpoint {} belongs to another model: {}: found {}, expected {}",
+             "checkpoint {} belongs to another model: {}: found {}, expected {}; go on with the "
+             "[model] that its run has, or choose another run.dir",
              directory_.string(),
              place,
              found,
@@ -308,7 +309,8 @@ void CheckpointReader::require_model(std::string_view model,
         tensor.role == TensorRole::kParameter ? "train.dtype" : "optimizer.moments";
     TESSERA_REQUIRE(!other_dtype,
                     ErrorCode::kInvalidData,
-                    "checkpoint {} was made with {} = \"{}\", found {} = \"{}\"",
+                    "checkpoint {} was made with {} = \"{}\", found {} = \"{}\": go on with the "
+                    "former, or choose another run.dir",
                     directory_.string(),
                     key,
                     name(found->dtype),

@@ -364,7 +364,11 @@ TEST_F(CheckpointTest, NamesTheFirstDifferenceOfAnotherModel) {
     const std::string prefix =
         format("checkpoint {} belongs to another model: ", directory.string());
     EXPECT_TRUE(error.message().starts_with(prefix)) << error.message();
-    return error.message().substr(prefix.size());
+    constexpr std::string_view kAdvice =
+        "; go on with the [model] that its run has, or choose another run.dir";
+    EXPECT_TRUE(error.message().ends_with(kAdvice)) << error.message();
+    return error.message().substr(prefix.size(),
+                                  error.message().size() - prefix.size() - kAdvice.size());
   };
   std::vector<CheckpointTensor> expected = state.tensors();
   expected[4].shape = {8};

@@ -484,7 +484,7 @@ ConfigSection optimizer() {
            &S::moments,
            codec::choice({DType::kF32, DType::kBF16}, tessera::name),
            "Format of the two moments at rest. bf16 halves them; updates are computed in f32, and "
-           "the second of betas may then be 0.99 at most.")});
+           "betas may then be 0.99 at most.")});
 }
 
 ConfigSection schedule() {
@@ -535,7 +535,8 @@ ConfigSection parallel() {
            &S::sequence_parallel,
            codec::boolean(),
            "The ranks that share a layer's weights also divide the sequence where no weight is "
-           "cut: less memory, as much communication.")});
+           "cut: less memory, and about a quarter more bytes between them, since backward gathers "
+           "again what forward did not keep.")});
 }
 
 ConfigSection state() {
@@ -570,7 +571,9 @@ ConfigSection state() {
            &S::wire_param,
            codec::text(),
            "How gathered parameters travel: \"full\", which is the compute dtype, or \"f32\", "
-           "\"bf16\", \"int8\" or \"int4\", or one of these four for each level, innermost first. "
+           "\"bf16\", \"int8\" or \"int4\", or one of these four for each level, innermost first, "
+           "with "
+           "spaces between (\"f32 bf16 int4\"). "
            "Left out: the preset's, which is int8 for zeropp and topo, else full."),
        row("wire_grad",
            &S::wire_grad,

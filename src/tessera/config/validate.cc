@@ -236,16 +236,16 @@ void validate_adapted_weights(const RunConfig& config) {
                   config.lora.rank);
 }
 
-// What is added to a moment in a step must not be lost when it is rounded to 8 bits: with a decay
-// above 0.996 a second moment of zero gradients would stay where it is.
+// What a moment loses in a step must not be lost when it is rounded to 8 bits: with a decay above
+// 0.996 one of zero gradients would stay where it is.
 void validate_moments(const RunConfig& config) {
   constexpr double kLargest = 0.99;
   const OptimizerSection& optimizer = config.optimizer;
   TESSERA_REQUIRE(
-      optimizer.moments == DType::kF32 || optimizer.betas[1] <= kLargest,
+      optimizer.moments == DType::kF32 || std::ranges::max(optimizer.betas) <= kLargest,
       ErrorCode::kInvalidConfig,
       "{}: found bf16, whose steps are too wide for optimizer.betas = [{}, {}]: expected "
-      "a second value of at most {}, or f32",
+      "values of at most {}, or f32",
       placed(config, "optimizer.moments"),
       optimizer.betas[0],
       optimizer.betas[1],

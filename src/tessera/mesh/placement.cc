@@ -314,7 +314,7 @@ StateTraffic state_traffic(const Placement& placement, const WireBytes& wire, co
 }
 
 StateBytes state_bytes(const Placement& placement, const StateTensor& tensor) {
-  for (const DType dtype : {tensor.compute, tensor.grad, tensor.moments}) {
+  for (const DType dtype : {tensor.compute, tensor.moments}) {
     TESSERA_REQUIRE(dtype == DType::kF32 || dtype == DType::kBF16,
                     ErrorCode::kInvalidArgument,
                     "training state in {}, expected f32 or bf16",
@@ -335,7 +335,7 @@ StateBytes state_bytes(const Placement& placement, const StateTensor& tensor) {
   const bool has_master = tensor.compute != DType::kF32 || optimizer != param;
   return {.param = held(param) * compute_bytes,
           .secondary = secondary < param ? held(secondary) * compute_bytes : 0,
-          .grad = held(grad) * static_cast<std::int64_t>(size_bytes(tensor.grad)),
+          .grad = held(grad) * kF32Bytes,
           .optimizer = held(optimizer) * (moments + (has_master ? kF32Bytes : 0))};
 }
 

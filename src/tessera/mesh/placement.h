@@ -142,15 +142,14 @@ struct StateTensor {
   std::int64_t elements = 0;    // of a rank's part, before it is cut into slices
   std::int64_t ranks = 1;       // N, over which its gradient is partial
   DType compute = DType::kF32;  // of the parameter: f32 or bf16
-  DType grad = DType::kF32;     // of its gradient; f32 where several microbatches add up
   DType moments = DType::kF32;  // f32 or bf16
 };
 
 // A state of degree 1 is the tensor itself, without padding; a state of degree d is a slice, a d-th
-// of padded_elements(). bf16: 2/p, 2/s where s < p, 4/g (2/g with bf16 gradients), 12/o. f32: 4/p,
-// 4/s where s < p, 4/g, 8/o, and 4/o where o != p, since the parameter slice is the master where
-// they are equal. Moments in bf16 make 4/o less. Errors: kInvalidArgument for another dtype, or a
-// degree that does not divide N.
+// of padded_elements(). bf16: 2/p, 2/s where s < p, 4/g, 12/o. f32: 4/p, 4/s where s < p, 4/g, 8/o,
+// and 4/o where o != p, since the parameter slice is the master where they are equal. Moments in
+// bf16 make 4/o less. Errors: kInvalidArgument for another dtype, or a degree that does not divide
+// N.
 StateBytes state_bytes(const Placement& placement, const StateTensor& tensor);
 
 }  // namespace tessera

@@ -324,25 +324,26 @@ TEST(StateTraffic, RefusesWhatDoesNotDivide) {
 
 TEST(StateBytes, ByPlacementAndDtype) {
   constexpr std::int64_t kElements = std::int64_t{128} * 256;
-  const auto held = [&](std::string_view name, DType compute, DType grad) {
-    return state_bytes(preset(name, frontier()).placement,
-                       {.elements = kElements, .ranks = 128, .compute = compute, .grad = grad});
+  const auto held = [&](std::string_view name, DType compute, DType moments = DType::kF32) {
+    return state_bytes(
+        preset(name, frontier()).placement,
+        {.elements = kElements, .ranks = 128, .compute = compute, .moments = moments});
   };
   const std::int64_t e = kElements;
-  EXPECT_EQ(held("ddp", DType::kBF16, DType::kBF16), (StateBytes{2 * e, 0, 2 * e, 12 * e}));
-  EXPECT_EQ(held("ddp", DType::kBF16, DType::kF32), (StateBytes{2 * e, 0, 4 * e, 12 * e}));
-  EXPECT_EQ(held("ddp", DType::kF32, DType::kF32), (StateBytes{4 * e, 0, 4 * e, 8 * e}));
-  EXPECT_EQ(held("fsdp", DType::kF32, DType::kF32),
-            (StateBytes{4 * e / 128, 0, 4 * e / 128, 8 * e / 128}));
-  EXPECT_EQ(held("zero1", DType::kF32, DType::kF32), (StateBytes{4 * e, 0, 4 * e, 12 * e / 128}));
-  EXPECT_EQ(held("zeropp", DType::kBF16, DType::kBF16),
-            (StateBytes{2 * e / 128, 2 * e / 8, 2 * e / 128, 12 * e / 128}));
-  EXPECT_EQ(held("zeropp", DType::kF32, DType::kF32),
+  EXPECT_EQ(held("ddp", DType::kBF16), (StateBytes{2 * e, 0, 4 * e, 12 * e}));
+  EXPECT_EQ(held("ddp", DType::kBF16, DType::kBF16), (StateBytes{2 * e, 0, 4 * e, 8 * e}));
+  EXPECT_EQ(held("ddp", DType::kF32), (StateBytes{4 * e, 0, 4 * e, 8 * e}));
+  EXPECT_EQ(held("ddp", DType::kF32, DType::kBF16), (StateBytes{4 * e, 0, 4 * e, 4 * e}));
+  EXPECT_EQ(held("fsdp", DType::kF32), (StateBytes{4 * e / 128, 0, 4 * e / 128, 8 * e / 128}));
+  EXPECT_EQ(held("zero1", DType::kF32), (StateBytes{4 * e, 0, 4 * e, 12 * e / 128}));
+  EXPECT_EQ(held("zeropp", DType::kBF16),
+            (StateBytes{2 * e / 128, 2 * e / 8, 4 * e / 128, 12 * e / 128}));
+  EXPECT_EQ(held("zeropp", DType::kF32),
             (StateBytes{4 * e / 128, 4 * e / 8, 4 * e / 128, 8 * e / 128}));
-  EXPECT_EQ(held("shard-grad-op", DType::kBF16, DType::kBF16),
-            (StateBytes{2 * e / 128, 2 * e, 2 * e / 128, 12 * e / 128}));
+  EXPECT_EQ(held("shard-grad-op", DType::kBF16),
+            (StateBytes{2 * e / 128, 2 * e, 4 * e / 128, 12 * e / 128}));
   // The Frontier scheme holds 2/2 + 4/8 + 12/128 = 1.59375 bytes a parameter.
-  EXPECT_EQ(held("topo", DType::kBF16, DType::kF32).total(), 52224);
+  EXPECT_EQ(held("topo", DType::kBF16).total(), 52224);
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument,
                      [] { state_bytes({.grad = 8}, {.elements = 100, .ranks = 12}); }),
             "state of degree 8 on 12 ranks, which it does not divide");

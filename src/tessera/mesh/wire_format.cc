@@ -2,9 +2,10 @@
 
 #include <array>
 #include <bit>
+#include <sstream>
+#include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/ir/text_scanner.h"
 
 namespace tessera {
 namespace {
@@ -19,7 +20,8 @@ WireFormat parse_format(const std::string& word) {
     }
   }
   fail(ErrorCode::kInvalidArgument,
-       "\"{}\" is no wire format, expected f32, bf16, int8 or int4",
+       "\"{}\" is no wire format, expected f32, bf16, int8 or int4, for all levels or for each "
+       "with spaces between",
        word);
 }
 
@@ -65,9 +67,9 @@ WireFormats parse_wire_formats(std::string_view text) {
   return with_context([&] { return format("in the wire formats \"{}\"", text); },
                       [&] {
                         WireFormats formats;
-                        TextScanner scanner(text);
-                        while (!scanner.at_end()) {
-                          formats.push_back(parse_format(scanner.word()));
+                        std::istringstream words{std::string(text)};
+                        for (std::string word; words >> word;) {
+                          formats.push_back(parse_format(word));
                         }
                         return formats;
                       });

@@ -38,8 +38,11 @@ TEST(WireFormats, ToTextAndBack) {
   EXPECT_EQ(parse_wire_formats("f32 bf16 int8 int4"), all);
   EXPECT_EQ(parse_wire_formats(""), WireFormats{});
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { parse_wire_formats("int8 int2"); }),
-            "\"int2\" is no wire format, expected f32, bf16, int8 or int4 (in the wire formats "
-            "\"int8 int2\")");
+            "\"int2\" is no wire format, expected f32, bf16, int8 or int4, for all levels or for "
+            "each with spaces between (in the wire formats \"int8 int2\")");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { parse_wire_formats("int8,int4"); }),
+            "\"int8,int4\" is no wire format, expected f32, bf16, int8 or int4, for all levels or "
+            "for each with spaces between (in the wire formats \"int8,int4\")");
 }
 
 TEST(WireFormats, OneForEachLevelOrForAll) {

@@ -1,13 +1,17 @@
 #include "tessera/train/rank_launch.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/watchdog.h"
 #include "tessera/comm/texts.h"
 #include "tessera/config/config.h"
 #include "tessera/runtime/launcher.h"
@@ -27,18 +31,52 @@ std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation
   return world.group(ranks, generation);
 }
 
+// Processes start at other times, so that they have a minute at least.
+std::unique_ptr<World> join_in_time(const RunConfig& config,
+                                    const MpiLaunch& launch,
+                                    const std::function<void(const Error&)>& on_late) {
+  constexpr double kStart = 60;
+  const double limit = std::max(kStart, config.comm.deadline_seconds);
+  const auto give_up = [&] {
+    const Error error(
+        ErrorCode::kTimeout,
+        format(
+            "rank {} has waited {} s for the other {} processes of the launch to come: see which "
+            "of them did not start, or set comm.deadline_seconds",
+            launch.rank,
+            limit,
+            launch.size - 1));
+    if (on_late) {
+      on_late(error);
+    }
+    log_error(error.what());
+    std::fflush(nullptr);
+    // Not exit(): MPI waits in another thread.
+    std::_Exit(exit_code(error.code()));
+  };
+  std::optional<Watchdog> watchdog;
+  if (launch.rank == 0 || config.tokenizer.train_vocab == 0) {
+    watchdog.emplace(limit, give_up);
+  }
+  return join_mpi_world(launch, world_options(config));
+}
+
 // Processes may have been given other files or overrides.
 void require_same_config(const RunConfig& config, World& world) {
   const std::unique_ptr<Communicator> group = group_of_all(world, kConfigGeneration);
+  const auto gather = [&](const std::string& text) {
+    return with_context([] { return "comparing the ranks' configs"; },
+                        [&] { return gather_texts(*group, text); });
+  };
   const std::string own = to_toml(config);
-  const std::string leaders = gather_texts(*group, own)[0];
+  const std::string leaders = gather(own)[0];
   std::string difference;
   if (own != leaders) {
     for (const std::string& key : all_changed_keys(parse_run_config(leaders, "rank 0"), config)) {
       difference += (difference.empty() ? "" : ", ") + key;
     }
   }
-  const std::vector<std::string> differences = gather_texts(*group, difference);
+  const std::vector<std::string> differences = gather(difference);
   for (std::size_t rank = 0; rank < differences.size(); ++rank) {
     TESSERA_REQUIRE(differences[rank].empty(),
                     ErrorCode::kInvalidConfig,
@@ -68,12 +106,13 @@ void require_launched(const RunConfig& config, const MpiLaunch& launch) {
 }
 
 std::unique_ptr<World> join_launched(const RunConfig& config,
-                                     const std::optional<MpiLaunch>& launch) {
+                                     const std::optional<MpiLaunch>& launch,
+                                     const std::function<void(const Error&)>& on_late) {
   if (!launch) {
     return nullptr;
   }
   require_launched(config, *launch);
-  std::unique_ptr<World> world = join_mpi_world(*launch, world_options(config));
+  std::unique_ptr<World> world = join_in_time(config, *launch, on_late);
   require_same_config(config, *world);
   return world;
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
@@ -18,10 +19,14 @@ WorldOptions world_options(const RunConfig& config);
 void require_launched(const RunConfig& config, const MpiLaunch& launch);
 
 // This process as one of those that a launcher started, once all are there and have been given the
-// same config; null without one. Errors: as require_launched() and join_mpi_world();
-// kInvalidConfig, on every rank, naming the first that differs and its keys.
+// same config; null without one. MPI waits for the others as long as it takes: after a minute, or
+// the config's deadline where that is longer, `on_late` is called where there is one, and the
+// process ends with exit code 5; not where rank 0 may train the run's tokenizer first. Errors: as
+// require_launched() and join_mpi_world(); kInvalidConfig, on every rank, naming the first that
+// differs and its keys.
 std::unique_ptr<World> join_launched(const RunConfig& config,
-                                     const std::optional<MpiLaunch>& launch);
+                                     const std::optional<MpiLaunch>& launch,
+                                     const std::function<void(const Error&)>& on_late = nullptr);
 
 // Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
 // the config's ranks, on threads of this process. Errors: as run_as_rank() and launch_ranks().

@@ -39,6 +39,7 @@
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
 #include "tessera/train/same_collectives.h"
+#include "tessera/train/same_data.h"
 #include "tessera/train/session_log.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
@@ -95,9 +96,12 @@ class RankTrainer {
                   .shuffle = config_.data.shuffle}) {}
 
   TrainResult run() {
-    require_same_collectives(*control_, program_, setup_.layout.mesh);
+    require_same(program_);
     prepare_validation();
     start_state();
+    with_context(
+        [&] { return when_; },
+        [&] { require_same_data(*control_, describe_data(setup_.sequences, meta_.tokenizer)); });
     if (saves_in_background(config_)) {
       saver_.reserve(saved_tensors(program_, setup_.parameters, part_));
     }
@@ -114,19 +118,23 @@ class RankTrainer {
 
   // What every rank says, on every rank.
   std::vector<std::string> from_all(const std::string& text) {
-    return with_context([] { return "between two steps"; },
-                        [&] { return gather_texts(*control_, text); });
+    return with_context([&] { return when_; }, [&] { return gather_texts(*control_, text); });
   }
 
   // What rank 0 says, on every rank.
   std::string from_leader(const std::string& text) { return from_all(text)[0]; }
+
+  void require_same(const Program& program) {
+    with_context([&] { return when_; },
+                 [&] { require_same_collectives(*control_, program, setup_.layout.mesh); });
+  }
 
   void prepare_validation() {
     const std::optional<Program>& program = setup_.programs.validation;
     if (!program) {
       return;
     }
-    require_same_collectives(*control_, *program, setup_.layout.mesh);
+    require_same(*program);
     validation_executor_ =
         std::make_unique<Executor>(*program, *backend_, arena_, setup_.programs.arena_bytes());
     validator_.emplace(
@@ -157,7 +165,7 @@ class RankTrainer {
     const Elements elements = {.dtype = DType::kI64,
                                .data = reinterpret_cast<std::byte*>(flags.data()),
                                .count = std::int64_t{flags.size()}};
-    with_context([] { return "between two steps"; },
+    with_context([&] { return when_; },
                  [&] { control_->all_reduce(Fold::kMax, elements, elements); });
     return {.stop = flags[0] != 0, .writing = flags[1] != 0, .failed = flags[2] != 0};
   }
@@ -304,6 +312,7 @@ class RankTrainer {
 
   // What comes before the first step of this start.
   void begin(bool owes_validation) {
+    when_ = "between two steps";
     if (setup_.takes_signals) {
       stop_.emplace();
     }
@@ -674,6 +683,7 @@ class RankTrainer {
   std::optional<std::int64_t>& last_step_;
   std::filesystem::path directory_;
   std::unique_ptr<Communicator> control_;  // all ranks, between steps
+  const char* when_ = "before the first step";
   RankBackend backend_;
   std::shared_ptr<Arena> arena_;  // of both programs
   Executor executor_;

@@ -99,7 +99,7 @@ class StatePlan {
     with_context([&] { return placed(config_, "state.wire_block"); },
                  [&] { require_wire_block(wire.block); });
     if (text) {
-      with_context([&] { return placed(config_, key); },
+      with_context([&] { return placed(config_, key) + ", which may also be \"full\""; },
                    [&] {
                      wire.formats = *text == "full" ? WireFormats() : parse_wire_formats(*text);
                      formats_of_levels(wire.formats, data_levels(mesh_).size());

@@ -114,7 +114,8 @@ struct Prepared {
 
 Prepared prepare(const RunConfig& config,
                  const ModelDescription& model,
-                 const std::optional<MpiLaunch>& launch) {
+                 const std::optional<MpiLaunch>& launch,
+                 const RankFiles& files) {
   if (launch) {
     require_launched(config, *launch);
     if (launch->rank == 0) {
@@ -122,7 +123,8 @@ Prepared prepare(const RunConfig& config,
       run_tokenizer(config, model.vocab);
     }
   }
-  std::unique_ptr<World> world = join_launched(config, launch);
+  std::unique_ptr<World> world = join_launched(
+      config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
   RunPrograms programs = compile_and_check(config, model);
   return {.world = std::move(world),
           .programs = std::move(programs),
@@ -143,8 +145,8 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
     silence_info();
   }
   const RankFiles files = {.run_dir = resolved.run.dir, .rank = launch ? launch->rank : 0};
-  const Prepared prepared =
-      with_exit_record(files, std::nullopt, [&] { return prepare(resolved, adapted, launch); });
+  const Prepared prepared = with_exit_record(
+      files, std::nullopt, [&] { return prepare(resolved, adapted, launch, files); });
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, adapted));
   const RunSetup setup = {.config = resolved,
                           .model = adapted,

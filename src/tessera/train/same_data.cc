@@ -1,0 +1,67 @@
+#include "tessera/train/same_data.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/texts.h"
+#include "tessera/train/run_data.h"
+
+namespace tessera {
+namespace {
+
+std::string describe(std::string_view what, const SequenceSource& source) {
+  std::string sequences;
+  for (const std::int64_t count : source.part_sequences()) {
+    sequences += format("{}{}", sequences.empty() ? "" : " + ", count);
+  }
+  return format("{}: {} tokens in {} documents, {} sequences\n",
+                what,
+                source.num_tokens(),
+                source.num_documents(),
+                sequences);
+}
+
+struct Difference {
+  std::string own;
+  std::string leaders;
+};
+
+Difference first_difference(const std::string& own, const std::string& leaders) {
+  std::istringstream own_lines(own);
+  std::istringstream leaders_lines(leaders);
+  Difference lines;
+  do {
+    std::getline(own_lines, lines.own);
+    std::getline(leaders_lines, lines.leaders);
+  } while (own_lines && leaders_lines && lines.own == lines.leaders);
+  return lines;
+}
+
+}  // namespace
+
+std::string describe_data(const RunSequences& sequences, const std::string& tokenizer_checksum) {
+  return format("tokenizer: checksum {}\n", tokenizer_checksum) +
+         describe("training data", sequences.train) +
+         (sequences.validation ? describe("validation data", *sequences.validation) : "");
+}
+
+void require_same_data(Communicator& all, const std::string& own) {
+  const std::vector<std::string> texts = gather_texts(all, own);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) {
+      continue;
+    }
+    const Difference lines = first_difference(texts[rank], texts[0]);
+    fail(ErrorCode::kInvalidData,
+         "rank {} has other files than rank 0: {}; rank 0: {}: give all ranks the same files",
+         rank,
+         lines.own,
+         lines.leaders);
+  }
+}
+
+}  // namespace tessera
