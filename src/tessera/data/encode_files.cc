@@ -93,7 +93,7 @@ class Pipeline {
         encoder_(encoder),
         options_(options),
         sink_(sink),
-        reader_(files, options, encoder.cuts_after_words, start),
+        reader_(files, options, encoder.may_cut, start),
         state_(start) {}
 
   ReadState run() {

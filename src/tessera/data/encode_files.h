@@ -23,10 +23,9 @@ struct TextEncoder {
   std::function<void(std::string_view text, const TokenSink& sink)> encode;
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
-  // Whether the tokens of a text are those of its two parts, joined, wherever it is cut between an
-  // ASCII letter or digit and an ASCII space, tab, line feed or carriage return. Then a long
-  // document is encoded in parts, by all threads.
-  bool cuts_after_words = false;
+  // Whether the tokens of a text are those of its two parts, joined, wherever is_text_cut()
+  // (data/text_cut.h) says so. Then a long document is encoded in parts, by all threads.
+  bool may_cut = false;
   // Appends the tokens of a conversation as a chat template has them, those that are trained marked
   // (as_trained()). Called like `encode`. Only for TextFormat::kChat.
   std::function<void(std::span<const Message> messages, std::vector<std::int32_t>& tokens)>

@@ -57,13 +57,13 @@ class StoppingSink : public TextSink {
   std::size_t last_;
 };
 
-TextEncoder byte_encoder(bool cuts_after_words = false) {
+TextEncoder byte_encoder(bool may_cut = false) {
   const auto encode = [](std::string_view text, const TokenSink& sink) {
     const std::vector<std::int32_t> tokens(text.begin(), text.end());
     sink(std::span(tokens).first(tokens.size() / 2));
     sink(std::span(tokens).subspan(tokens.size() / 2));
   };
-  return {.encode = encode, .bos = '<', .eos = '>', .cuts_after_words = cuts_after_words};
+  return {.encode = encode, .bos = '<', .eos = '>', .may_cut = may_cut};
 }
 
 class EncodeFilesTest : public ::testing::Test {
@@ -75,9 +75,9 @@ class EncodeFilesTest : public ::testing::Test {
 
   std::vector<std::string> documents(const std::vector<std::filesystem::path>& files,
                                      const TextOptions& options,
-                                     bool cuts_after_words = false) const {
+                                     bool may_cut = false) const {
     TextSink sink;
-    encode_files(files, byte_encoder(cuts_after_words), options, {}, sink);
+    encode_files(files, byte_encoder(may_cut), options, {}, sink);
     EXPECT_EQ(sink.open, "");
     return sink.documents;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/data/text_cut.h"
 
 namespace tessera {
 namespace {
@@ -14,14 +15,6 @@ constexpr std::size_t kStretchBytes = std::size_t{256} << 10U;
 
 // Text without a place to cut goes to a spool file from this size on.
 constexpr std::size_t kSpoolBytes = std::size_t{8} << 20U;
-
-bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-bool is_space(char c) {
-  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
 
 // The end of the last separator of `text`, as they are found from its front; 0: there is none.
 std::size_t last_separator_end(std::string_view text, std::string_view separator) {
@@ -44,11 +37,11 @@ std::string_view Stretch::text() const {
 
 StretchReader::StretchReader(std::span<const std::filesystem::path> files,
                              const TextOptions& options,
-                             bool cuts_after_words,
+                             bool may_cut,
                              const ReadState& start)
     : files_(files),
       options_(options),
-      cuts_after_words_(cuts_after_words),
+      may_cut_(may_cut),
       file_(static_cast<std::size_t>(start.file)),
       offset_(start.offset),
       document_open_(start.document_open) {
@@ -161,13 +154,13 @@ std::optional<StretchReader::Cut> StretchReader::find_text_cut() const {
       return Cut{.size = end, .closes = true};
     }
   }
-  if (!cuts_after_words_) {
+  if (!may_cut_) {
     return std::nullopt;
   }
   // No separator is whole in the buffer, so none that begins at or before the cut is cut.
   const std::size_t tail = std::max<std::size_t>(separator, 1);
   for (std::size_t i = buffer_.size() > tail ? buffer_.size() - tail : 0; i > 0; --i) {
-    if (is_word(buffer_[i - 1]) && is_space(buffer_[i])) {
+    if (is_text_cut(buffer_, i)) {
       return Cut{.size = i, .closes = false};
     }
   }
@@ -178,8 +171,8 @@ void StretchReader::spool_until_cut(Stretch& stretch) {
   auto spool = std::make_unique<SpoolFile>(options_.scratch);
   std::optional<Cut> cut;
   while (!cut) {
-    // What may be the front of a separator, or of the two bytes of a cut, waits for what follows.
-    const std::size_t kept = std::max<std::size_t>(options_.document_separator.size(), 2);
+    // What may be the front of a separator, or decides about a cut, waits for what follows.
+    const std::size_t kept = std::max(options_.document_separator.size(), 2 * kCutContext);
     const std::size_t size = buffer_.size() - std::min(kept, buffer_.size());
     spool->append(std::string_view(buffer_).substr(0, size));
     buffer_.erase(0, size);

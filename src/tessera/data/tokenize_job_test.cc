@@ -26,7 +26,7 @@ TextEncoder byte_encoder() {
   const auto encode = [](std::string_view text, const TokenSink& sink) {
     sink(std::vector<std::int32_t>(text.begin(), text.end()));
   };
-  return {.encode = encode, .bos = 256, .eos = 257, .cuts_after_words = true};
+  return {.encode = encode, .bos = 256, .eos = 257, .may_cut = true};
 }
 
 // byte_encoder(), until the texts that may be encoded are used up.

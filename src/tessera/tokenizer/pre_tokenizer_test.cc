@@ -1,7 +1,9 @@
 #include "tessera/tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/data/text_cut.h"
 
 namespace tessera {
 namespace {
@@ -230,6 +233,42 @@ TEST(Regex, GivesUp) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
     EXPECT_THAT(error.message(), HasSubstr("cannot be matched at byte 0: match limit exceeded"));
+  }
+}
+
+// What lets a long text be encoded in parts (data/text_cut.h).
+TEST(PreTokenizerCuts, ArePlacesWhereAPieceEndsAnyway) {
+  constexpr std::array<std::string_view, 24> kAtoms = {
+      "a",      "Zq",     "7",      "42",     " ",       "  ",     "\n",       "\n",
+      "\n\n",   "\r\n",   "\t",     ".",      ",\"",     "'s",     "'",        "\u4f60",
+      "\u597d", "\u3002", "\uff0c", "\u3000", "e\u0301", "\u00a0", "\xe4\xbd", "\xff"};
+  for (const std::string_view pattern : {kGpt2Pattern, kLlama3Pattern, kQwenPattern}) {
+    const PreTokenizer tokenizer(pattern);
+    const auto split = [&](std::string_view text) {
+      std::vector<std::string> out;
+      tokenizer.split(text, [&](std::string_view piece) { out.emplace_back(piece); });
+      return out;
+    };
+    const std::uint64_t key = random_key(7, "cuts");
+    int num_cuts = 0;
+    for (std::uint64_t draw = 0; draw < 20'000; ++draw) {
+      std::string text;
+      for (std::uint64_t i = 0; i < 12; ++i) {
+        text += kAtoms[static_cast<std::size_t>(uniform(key, 12 * draw + i) *
+                                                static_cast<double>(kAtoms.size()))];
+      }
+      const std::vector<std::string> whole = split(text);
+      for (std::size_t at = 1; at < text.size(); ++at) {
+        if (!is_text_cut(text, at)) {
+          continue;
+        }
+        ++num_cuts;
+        std::vector<std::string> parts = split(text.substr(0, at));
+        std::ranges::move(split(text.substr(at)), std::back_inserter(parts));
+        ASSERT_EQ(parts, whole) << pattern << ": " << testing::PrintToString(text) << " at " << at;
+      }
+    }
+    EXPECT_GT(num_cuts, 10'000);
   }
 }
 

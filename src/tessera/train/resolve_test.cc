@@ -19,6 +19,8 @@ threads = 3
 name = "llama3"
 flavor = "debug"
 vocab = 300
+[tokenizer]
+path = "tokenizer.json"
 [data]
 files = ["corpus.txt"]
 [train]

@@ -3,30 +3,37 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <string>
 #include <string_view>
 
+#include "tessera/data/text_cut.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/train/chat_template.h"
 
 namespace tessera {
 namespace {
 
-// Whether `text` has a place at which a document may be cut inside.
-bool spans_a_cut(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\n\r";
-  for (std::size_t i = 1; i < text.size(); ++i) {
-    const char c = text[i - 1];
-    const bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (is_word && kSpaces.find(text[i]) != std::string_view::npos) {
-      return true;
+// Whether `text` has a place at which a document may be cut inside, or could with text around it.
+bool spans_a_cut(const std::string& text) {
+  for (const char* const before : {"", "a"}) {
+    for (const char* const after : {"", "a", "\n", "\na"}) {
+      const std::string whole = before + text + after;
+      for (std::size_t at = std::string_view(before).size() + 1;
+           at < std::string_view(before).size() + text.size();
+           ++at) {
+        if (is_text_cut(whole, at)) {
+          return true;
+        }
+      }
     }
   }
   return false;
 }
 
-// Of these patterns: no alternative goes on from a letter or digit to white space, none looks back,
-// and those that end there look no further than the next character. NFC joins neither to the other.
-bool cuts_after_words(const TokenizerSpec& spec) {
+// Of these patterns no alternative goes on from a letter or digit to white space, none looks back,
+// and those that end there look no further than the next character. A single line feed behind
+// something visible ends a match whether a letter or nothing follows. NFC joins none of these.
+bool may_cut(const TokenizerSpec& spec) {
   constexpr std::array kPatterns = {kGpt2Pattern, kLlama3Pattern, kQwenPattern};
   const bool known = spec.alphabet == Alphabet::kBytes && spec.patterns.size() == 1 &&
                      std::ranges::find(kPatterns, spec.patterns.front()) != kPatterns.end() &&
@@ -45,7 +52,7 @@ TextEncoder text_encoder(const Tokenizer& tokenizer) {
       .encode = [&](std::string_view text, const TokenSink& sink) { tokenizer.encode(text, sink); },
       .bos = tokenizer.bos(),
       .eos = tokenizer.eos(),
-      .cuts_after_words = tokenizer.has_spec() && cuts_after_words(tokenizer.spec())};
+      .may_cut = tokenizer.has_spec() && may_cut(tokenizer.spec())};
 }
 
 TextEncoder chat_encoder(const Tokenizer& tokenizer, ChatTemplateName name) {

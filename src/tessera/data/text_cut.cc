@@ -1,0 +1,66 @@
+#include "tessera/data/text_cut.h"
+
+namespace tessera {
+namespace {
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+// The code point of the character of three bytes that `bytes` begins with; 0: it is none.
+unsigned three_bytes(std::string_view bytes) {
+  if (bytes.size() < 3) {
+    return 0;
+  }
+  const auto byte = [&](std::size_t i) {
+    return static_cast<unsigned>(static_cast<unsigned char>(bytes[i]));
+  };
+  constexpr unsigned kPayload = 0x3F;
+  if ((byte(0) & 0xF0U) != 0xE0 || (byte(1) & 0xC0U) != 0x80 || (byte(2) & 0xC0U) != 0x80) {
+    return 0;
+  }
+  return (byte(0) & 0xFU) << 12U | (byte(1) & kPayload) << 6U | (byte(2) & kPayload);
+}
+
+bool is_chinese(unsigned code_point) {
+  return code_point >= 0x4E00 && code_point <= 0x9FA5;
+}
+
+std::string_view last_three(std::string_view text) {
+  return text.size() < 3 ? std::string_view() : text.substr(text.size() - 3);
+}
+
+bool ends_with_letter(std::string_view text) {
+  return !text.empty() && (is_word(text.back()) || is_chinese(three_bytes(last_three(text))));
+}
+
+bool begins_with_letter(std::string_view text) {
+  return !text.empty() && (is_word(text.front()) || is_chinese(three_bytes(text)));
+}
+
+// Nothing of these is white space: printable ASCII, Chinese characters with their full stop and
+// comma, and the wide forms of ASCII.
+bool ends_with_visible(std::string_view text) {
+  if (text.empty()) {
+    return false;
+  }
+  const unsigned last = three_bytes(last_three(text));
+  return (text.back() > ' ' && text.back() <= '~') || is_chinese(last) || last == 0x3001 ||
+         last == 0x3002 || (last >= 0xFF01 && last <= 0xFF5E);
+}
+
+}  // namespace
+
+bool is_text_cut(std::string_view text, std::size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const std::string_view after = text.substr(at);
+  return (ends_with_letter(before) && is_space(after.front())) ||
+         (before.back() == '\n' && ends_with_visible(before.substr(0, at - 1)) &&
+          begins_with_letter(after));
+}
+
+}  // namespace tessera
