@@ -93,6 +93,20 @@ bool keeps_words_apart(const NormalizerStep& step) {
          (step.from == " " && step.to == kSpaceSymbol);
 }
 
+std::size_t byte_pair(char left, char right) {
+  return std::size_t{static_cast<unsigned char>(left)} << 8U | static_cast<unsigned char>(right);
+}
+
+std::vector<bool> joined_bytes(const TokenizerSpec& spec) {
+  std::vector<bool> joined(std::size_t{1} << 16U);
+  for (const std::string& token : spec.tokens) {
+    for (std::size_t i = 1; i < token.size(); ++i) {
+      joined[byte_pair(token[i - 1], token[i])] = true;
+    }
+  }
+  return joined;
+}
+
 // Calls stretch(text, begin) with what lies between added tokens, and token(id) with those.
 template <class Stretch, class Token>
 void cut_at_added(const AddedTokenFinder& finder,
@@ -127,19 +141,22 @@ class BpeTokenizer::Pass {
         added.raw,
         text,
         [&](std::string_view stretch, std::size_t begin) {
-          for_each_part(
-              stretch, tokenizer_.may_cut_, [&](std::string_view part, bool opens_stretch) {
-                add_part(part, opens_stretch, begin == 0 && opens_stretch, added.normalized);
-              });
+          for_each_part(stretch,
+                        tokenizer_.may_cut_,
+                        tokenizer_.joints_,
+                        [&](std::string_view part, PartBegin at) {
+                          const bool is_first = begin == 0 && at == PartBegin::kText;
+                          add_part(part, at, is_first, added.normalized);
+                        });
         },
         push);
   }
 
  private:
-  // Text without added tokens that are looked for in it as it is; `opens_stretch` unless it was cut
-  // off the one before, `is_first` if the whole text begins with it.
+  // Text without added tokens that are looked for in it as it is; `is_first` if the whole text
+  // begins with it.
   void add_part(std::string_view text,
-                bool opens_stretch,
+                PartBegin part,
                 bool is_first,
                 const AddedTokenFinder& added) {
     std::string valid_memory;
@@ -148,18 +165,19 @@ class BpeTokenizer::Pass {
       text = valid_utf8(text, valid_memory);
     }
     const Normalizer& normalizer =
-        opens_stretch ? tokenizer_.normalizer_ : tokenizer_.rest_normalizer_;
+        part == PartBegin::kText ? tokenizer_.normalizer_ : tokenizer_.rest_normalizer_;
     cut_at_added(
         added,
         normalizer.run(text, normalized_memory),
         [&](std::string_view words, std::size_t begin) {
-          add_words(words, is_first && begin == 0);
+          add_words(words, is_first && begin == 0, part == PartBegin::kWord && begin == 0);
         },
         [this](std::int32_t id) { out_.push_back(id); });
   }
 
-  // Text without added tokens; `is_first` if the whole text begins with it.
-  void add_words(std::string_view text, bool is_first) {
+  // Text without added tokens; `is_first` if the whole text begins with it, `goes_on` if it does in
+  // a word.
+  void add_words(std::string_view text, bool is_first, bool goes_on) {
     if (tokenizer_.spec_.alphabet == Alphabet::kBytes) {
       const char* end = text.data() + text.size();
       tokenizer_.pre_tokenizer_.split(text, [&](std::string_view word) { add_word(word, end); });
@@ -167,7 +185,7 @@ class BpeTokenizer::Pass {
     }
     std::string memory;
     if (!text.empty() && tokenizer_.spec_.metaspace) {
-      memory = with_metaspace(*tokenizer_.spec_.metaspace, text, is_first);
+      memory = with_metaspace(*tokenizer_.spec_.metaspace, text, is_first, goes_on);
       text = memory;
     }
     cut_at_marks(text);
@@ -175,10 +193,12 @@ class BpeTokenizer::Pass {
 
   static std::string with_metaspace(const Metaspace& metaspace,
                                     std::string_view text,
-                                    bool is_first) {
+                                    bool is_first,
+                                    bool goes_on) {
     std::string result = replace_all(text, " ", metaspace.replacement);
-    const bool prepends = metaspace.prepend == Metaspace::Prepend::kAlways ||
-                          (metaspace.prepend == Metaspace::Prepend::kFirst && is_first);
+    const bool prepends =
+        !goes_on && (metaspace.prepend == Metaspace::Prepend::kAlways ||
+                     (metaspace.prepend == Metaspace::Prepend::kFirst && is_first));
     return prepends && !result.starts_with(metaspace.replacement) ? metaspace.replacement + result
                                                                   : result;
   }
@@ -208,7 +228,7 @@ class BpeTokenizer::Pass {
     }
     const BpeModel& model = tokenizer_.model_;
     if (word.size() > WordCache::kMaxWordBytes) {
-      model.encode_word(word, scratch_, out_);
+      add_long_word(word);
       return;
     }
     const WordCache::Key key = WordCache::key_of(word, text_end);
@@ -220,6 +240,26 @@ class BpeTokenizer::Pass {
     const std::size_t before = out_.size();
     model.encode_word(word, scratch_, out_);
     WordCache::store(place, key, std::span(out_).subspan(before));
+  }
+
+  // Of bytes, in parts where no token reaches over.
+  void add_long_word(std::string_view word) {
+    constexpr std::size_t kPartBytes = std::size_t{16} << 10U;
+    const std::vector<bool>& joined = tokenizer_.joined_bytes_;
+    std::size_t at = kPartBytes;
+    while (!joined.empty() && at < word.size()) {
+      if (joined[byte_pair(word[at - 1], word[at])]) {
+        ++at;
+        continue;
+      }
+      tokenizer_.model_.encode_word(word.substr(0, at), scratch_, out_);
+      if (flush_ != nullptr && out_.size() >= kPartTokens) {
+        (*flush_)(out_);
+      }
+      word.remove_prefix(at);
+      at = kPartBytes;
+    }
+    tokenizer_.model_.encode_word(word, scratch_, out_);
   }
 
   const BpeTokenizer& tokenizer_;
@@ -256,7 +296,8 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       special_(spec_.tokens.size()),
       bos_(find_special(spec_, kBosNames)),
       eos_(find_special(spec_, kEosNames)),
-      may_cut_(may_cut()) {
+      may_cut_(may_cut()),
+      joints_(may_cut_ ? joints() : Joints()) {
   for (const AddedToken& token : spec_.added) {
     special_[static_cast<std::size_t>(token.id)] = token.special;
   }
@@ -266,7 +307,9 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
   if (!spec_.after.empty()) {
     eos_ = spec_.after.back();
   }
-  if (spec_.alphabet == Alphabet::kCharacters) {
+  if (spec_.alphabet == Alphabet::kBytes) {
+    joined_bytes_ = joined_bytes(spec_);
+  } else {
     for (const std::string& token : spec_.tokens) {
       texts_.push_back(decode_alone(spec_.decoder, token));
     }
@@ -281,6 +324,21 @@ bool BpeTokenizer::may_cut() const {
            std::string memory;
            return token.normalized && spans_words(normalizer_.run(token.content, memory));
          });
+}
+
+Joints BpeTokenizer::joints() const {
+  Joints joints;
+  for (const std::string& token : spec_.tokens) {
+    joints.add(token);
+  }
+  if (spec_.byte_fallback) {
+    joints.fall_back_to_bytes();
+  }
+  std::string memory;
+  for (const AddedToken& token : spec_.added) {
+    joints.add(token.normalized ? normalizer_.run(token.content, memory) : token.content);
+  }
+  return joints;
 }
 
 std::int32_t BpeTokenizer::vocab_size() const {

@@ -10,6 +10,7 @@
 #include "tessera/tokenizer/bpe_model.h"
 #include "tessera/tokenizer/normalizer.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
+#include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/tokenizer_impl.h"
 #include "tessera/tokenizer/word_cache.h"
 
@@ -62,6 +63,7 @@ class BpeTokenizer : public TokenizerImpl {
   };
 
   static WordMark word_mark(const TokenizerSpec& spec);
+  Joints joints() const;
 
   TokenizerSpec spec_;
   Normalizer normalizer_;
@@ -76,6 +78,8 @@ class BpeTokenizer : public TokenizerImpl {
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
   bool may_cut_;
+  Joints joints_;
+  std::vector<bool> joined_bytes_;  // kBytes: by pair, those that a token has side by side
   mutable WordCaches caches_;
 };
 

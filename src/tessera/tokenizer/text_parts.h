@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
+#include <unordered_set>
 
 namespace tessera {
 
@@ -23,35 +25,66 @@ inline bool spans_words(std::string_view token) {
   return false;
 }
 
-// Where tokenizers whose words begin with a visible space (SentencePiece's U+2581) may cut a text:
-// in front of a space between two ASCII letters or digits. No normalization reaches over it.
-inline std::size_t find_cut_between_words(std::string_view text, std::size_t from) {
-  const auto is_word = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-  };
-  for (std::size_t at = text.find(' ', from); at != std::string_view::npos;
-       at = text.find(' ', at + 1)) {
-    if (at > 0 && at + 1 < text.size() && is_word(text[at - 1]) && is_word(text[at + 1])) {
-      return at;
-    }
-  }
-  return text.size();
-}
+// Places inside words where no token of a vocabulary reaches over: between two characters that no
+// token has side by side.
+class Joints {
+ public:
+  // Notes a token, or what is looked for like one.
+  void add(std::string_view token);
 
-// Calls part(text, is_first) with the text in parts that begin there, or whole unless `may_cut`:
-// what a tokenizer makes on the way is many times the text, and must not grow with a long document.
+  // From now on capitals count as what a normalization changes.
+  void fold_case() { folds_case_ = true; }
+
+  // From now on a character that is no token becomes tokens for its bytes, whatever is beside it.
+  void fall_back_to_bytes() { has_bytes_ = true; }
+
+  // Whether a text may be cut before byte `at`, 0 < at < text.size(). Both characters, of printable
+  // ASCII or Chinese ones, have tokens of their own, no normalization changes them or joins them to
+  // what is beside them, and what follows joins neither.
+  bool may_part(std::string_view text, std::size_t at) const;
+
+ private:
+  bool is_plain(char32_t c) const;
+
+  bool is_alone(char32_t c) const { return has_bytes_ || alone_.contains(c); }
+
+  std::unordered_set<char32_t> alone_;        // characters that are tokens
+  std::unordered_set<std::uint64_t> joined_;  // pairs that stand side by side in one
+  bool folds_case_ = false;
+  bool has_bytes_ = false;
+};
+
+// What the text behind a cut does.
+enum class PartBegin {
+  kText,   // begins: there is no cut
+  kSpace,  // begins with a space
+  kWord,   // goes on in a word
+};
+
+struct PartCut {
+  std::size_t at = 0;
+  PartBegin begin = PartBegin::kText;
+};
+
+// Where tokenizers whose words begin with a visible space (SentencePiece's U+2581) may cut a text:
+// in front of a space between two ASCII letters or digits, over which no normalization reaches, and
+// at joints. At the text's end where there is no such place behind `from`.
+PartCut find_part_cut(std::string_view text, std::size_t from, const Joints& joints);
+
+// Calls part(text, begin) with the text in parts that begin there, or whole unless `may_cut`: what
+// a tokenizer makes on the way is many times the text, and must not grow with a long document.
 template <class Part>
-void for_each_part(std::string_view text, bool may_cut, const Part& part) {
+void for_each_part(std::string_view text, bool may_cut, const Joints& joints, const Part& part) {
   constexpr std::size_t kPartBytes = std::size_t{16} << 10U;
-  bool is_first = true;
+  PartBegin begin = PartBegin::kText;
   while (may_cut && text.size() > kPartBytes) {
-    const std::size_t cut = find_cut_between_words(text, kPartBytes);
-    part(text.substr(0, cut), is_first);
-    text.remove_prefix(cut);
-    is_first = false;
+    const PartCut cut = find_part_cut(text, kPartBytes, joints);
+    part(text.substr(0, cut.at), begin);
+    text.remove_prefix(cut.at);
+    begin = cut.begin;
   }
-  if (is_first || !text.empty()) {
-    part(text, is_first);
+  if (begin == PartBegin::kText || !text.empty()) {
+    part(text, begin);
   }
 }
 

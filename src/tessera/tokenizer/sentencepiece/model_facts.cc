@@ -124,4 +124,18 @@ ModelFacts read_model_facts(std::string_view model) {
   return facts;
 }
 
+// Of a field that is there twice the later one counts, and messages are merged field by field.
+std::string without_prefix(std::string_view model) {
+  constexpr unsigned kVarint = 0;
+  constexpr unsigned kBytes = 2;
+  std::string result(model);
+  for (const std::uint64_t byte : {kNormalizerSpec << 3U | kBytes,
+                                   std::uint64_t{2},
+                                   kAddDummyPrefix << 3U | kVarint,
+                                   std::uint64_t{0}}) {
+    result += static_cast<char>(byte);
+  }
+  return result;
+}
+
 }  // namespace tessera

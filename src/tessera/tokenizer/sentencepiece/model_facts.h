@@ -20,4 +20,7 @@ struct ModelFacts {
 // Reads them in the bytes of a model that the library has read.
 ModelFacts read_model_facts(std::string_view model);
 
+// The same model, which puts no space in front of a text.
+std::string without_prefix(std::string_view model);
+
 }  // namespace tessera

@@ -77,12 +77,29 @@ bool may_cut(const Processor& processor, const ModelFacts& facts) {
   return true;
 }
 
+Joints joints(const Processor& processor, const ModelFacts& facts) {
+  Joints joints;
+  for (std::int32_t id = 0; id < processor.GetPieceSize(); ++id) {
+    if (processor.IsByte(id)) {
+      joints.fall_back_to_bytes();
+    } else if (!processor.IsControl(id) && !processor.IsUnknown(id)) {
+      joints.add(processor.IdToPiece(id));
+    }
+  }
+  if (facts.has_rules) {
+    joints.fold_case();
+  }
+  return joints;
+}
+
 class SentencePieceTokenizer : public TokenizerImpl {
  public:
   explicit SentencePieceTokenizer(std::string_view model)
       : processor_(load(model)),
         facts_(read_model_facts(model)),
         may_cut_(may_cut(*processor_, facts_)),
+        rest_processor_(may_cut_ && facts_.adds_prefix ? load(without_prefix(model)) : nullptr),
+        joints_(may_cut_ ? joints(*processor_, facts_) : Joints()),
         control_(control_symbols(*processor_)) {
     for (std::int32_t id = 0; id < processor_->GetPieceSize(); ++id) {
       texts_.push_back(text_of(id));
@@ -159,12 +176,14 @@ class SentencePieceTokenizer : public TokenizerImpl {
     if (text.empty()) {
       return;
     }
-    for_each_part(text, may_cut_, [&](std::string_view part, bool is_first) {
-      if (!is_first && facts_.adds_prefix) {
+    for_each_part(text, may_cut_, joints_, [&](std::string_view part, PartBegin begin) {
+      // Its first space is the one that the library puts in front of a text.
+      if (begin == PartBegin::kSpace && facts_.adds_prefix) {
         part.remove_prefix(1);
       }
+      const bool goes_on = begin == PartBegin::kWord && rest_processor_ != nullptr;
       std::vector<int> ids;
-      require_ok(processor_->Encode(part, &ids), "encode the text");
+      require_ok((goes_on ? *rest_processor_ : *processor_).Encode(part, &ids), "encode the text");
       out.insert(out.end(), ids.begin(), ids.end());
       if (flush != nullptr && out.size() >= kPartTokens) {
         (*flush)(out);
@@ -175,6 +194,8 @@ class SentencePieceTokenizer : public TokenizerImpl {
   std::unique_ptr<const Processor> processor_;
   ModelFacts facts_;
   bool may_cut_;
+  std::unique_ptr<const Processor> rest_processor_;  // of text that goes on in a word
+  Joints joints_;
   AddedTokenFinder control_;
   std::vector<std::string> texts_;
 };
