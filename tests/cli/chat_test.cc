@@ -263,5 +263,38 @@ TEST_F(ChatTest, EvaluationScoresTheAnswers) {
       2);
 }
 
+// What was learned from a conversation is what a user gets who asks the same.
+TEST_F(ChatTest, AnswersAsItWasTrained) {
+  const auto message = [](const char* role, const char* content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  const std::string line = Json{{"messages",
+                                 {message("system", "Be brief."),
+                                  message("user", "Which line?"),
+                                  message("assistant", "Line 7.")}}}
+                               .dump();
+  write_test_file(path("chat.jsonl"), line + "\n");
+  const Outcome trained = train_chat("asked",
+                                     {"--train.global_batch=1",
+                                      "--train.microbatch=1",
+                                      "--train.steps=60",
+                                      "--optimizer.lr=1e-2",
+                                      "--data.sequence_length=64"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::vector<std::string> ask = {"generate",
+                                        "asked",
+                                        "--chat",
+                                        "--system=Be brief.",
+                                        "--prompt=Which line?",
+                                        "--temperature=0"};
+  const Outcome answer = tessera(ask);
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(answer.out, "Line 7.\n");
+
+  const Outcome refused = tessera({"generate", "first", "--chat", "--prompt=Which line?"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("data.chat_template"));
+}
+
 }  // namespace
 }  // namespace tessera

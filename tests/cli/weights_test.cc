@@ -256,10 +256,27 @@ TEST_P(WeightsTest, MustFitTheirTokenizer) {
     EXPECT_THAT(refused.err, HasSubstr(message));
     EXPECT_FALSE(std::filesystem::exists(path("in")));
   };
-  auto tokenizer = nlohmann::json::parse(read_file(path("out/tokenizer.json")));
+  const std::string whole = read_file(path("out/tokenizer.json"));
+  auto tokenizer = nlohmann::json::parse(whole);
   tokenizer["model"]["vocab"]["!"] = 5000;
   write_test_file(path("out/tokenizer.json"), tokenizer.dump());
   expect_refused("/model/vocab/! is 5000, ");
+
+  auto config = nlohmann::json::parse(read_file(path("out/config.json")));
+  write_test_file(path("out/tokenizer.json"), whole);
+  const auto eos = config.at("eos_token_id").get<int>();
+  config["eos_token_id"] = 300;
+  write_test_file(path("out/config.json"), config.dump());
+  expect_refused("out/config.json: eos_token_id is 300, and the model has 300 ids");
+  config["eos_token_id"] = 5;
+  write_test_file(path("out/config.json"), config.dump());
+  const Outcome warned = tessera({"checkpoint", "import", "out", "-o", "in"});
+  EXPECT_EQ(warned.code, 0) << warned.err;
+  EXPECT_THAT(warned.err,
+              HasSubstr(format("out/config.json: eos_token_id is 5, and the tokenizer's names say "
+                               "{}, which is taken",
+                               eos)));
+  std::filesystem::remove_all(path("in"));
 
   std::filesystem::create_directory(path("larger"));
   std::filesystem::copy(
@@ -347,7 +364,7 @@ TEST_P(WeightsTest, RefusesWeightsThatF16CannotHold) {
               HasSubstr(format("tensor '{}': found -70000, and f16 holds up to 65504: choose bf16 "
                                "or f32",
                                tensors.front().name)));
-  EXPECT_TRUE(std::filesystem::is_empty(path("half")));
+  EXPECT_FALSE(std::filesystem::exists(path("half")));
   EXPECT_EQ(tessera({"checkpoint", "export", "in", "half", "--dtype=bf16"}).code, 0);
   EXPECT_EQ(tessera({"checkpoint", "export", "in", "other", "--dtype=f64"}).code, 2);
 }

@@ -469,7 +469,11 @@ void add_tokenize(CLI::App& data) {
                    {"text", "jsonl"},
                    "Text and jsonl may be compressed (.gz, .zst). A run that was stopped goes on "
                    "where it was\nwhen it is started again with the same arguments.");
-  command.add_option("--tokenizer", options->data.tokenizer, "The tokenizer.json")->required();
+  command
+      .add_option("--tokenizer",
+                  options->data.tokenizer,
+                  "A tokenizer.json, or any other form of a tokenizer")
+      ->required();
   command.add_option("-o,--output", options->output, "Path of the .bin and .idx, without these")
       ->required();
   command.add_flag("--no-bos", options->no_bos, "Begin no document with BOS");

@@ -72,6 +72,17 @@ void add_prompts(CLI::App& command, const std::shared_ptr<GenerateOptions>& opti
       ->needs(prompts_file);
 }
 
+// What prompts are.
+void add_chat(CLI::App& command, const std::shared_ptr<GenerateOptions>& options) {
+  CLI::Option* const chat = command.add_flag(
+      "--chat",
+      options->chat,
+      "Answer: a prompt is what a user says, in the chat template of the run's data; "
+      "prints the answer alone");
+  command.add_option("--system", options->system, "What the system says before the user")
+      ->needs(chat);
+}
+
 // How tokens are chosen, and where a continuation ends.
 void add_choice(CLI::App& command, const std::shared_ptr<GenerateOptions>& options) {
   command.add_option("--tokens", options->max_tokens, "Length of the continuation in tokens")
@@ -112,7 +123,7 @@ void add_choice(CLI::App& command, const std::shared_ptr<GenerateOptions>& optio
       ->check(text_to_find())
       ->allow_extra_args(false);
   command.add_option("--seed", options->seed, "Same seed, same continuation")
-      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
+      ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
 }
 
@@ -128,6 +139,7 @@ void add_generate(CLI::App& app) {
                   "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
   add_prompts(command, options);
+  add_chat(command, options);
   add_choice(command, options);
   command
       .add_option_function<std::string>(

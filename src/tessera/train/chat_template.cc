@@ -129,30 +129,52 @@ void ChatTemplate::encode(std::span<const Message> messages, std::vector<std::in
   }
 }
 
-void ChatTemplate::put_llama3(const Message& message, std::vector<std::int32_t>& out) const {
-  const std::string_view content = trim(message.content);
-  out.push_back(control_[kStartHeader]);
-  put_text(to_string(message.role), false, out);
-  out.push_back(control_[kEndHeader]);
-  if (message.role == Role::kAssistant) {
+void ChatTemplate::encode_prompt(std::span<const Message> messages,
+                                 std::vector<std::int32_t>& out) const {
+  encode(messages, out);
+  begin_answer(out);
+}
+
+std::int32_t ChatTemplate::end_of_turn() const {
+  return name_ == ChatTemplateName::kLlama3 ? control_[kEndOfTurn] : control_[kEnd];
+}
+
+void ChatTemplate::begin_answer(std::vector<std::int32_t>& out) const {
+  const auto role = std::string(to_string(Role::kAssistant));
+  if (name_ == ChatTemplateName::kLlama3) {
+    out.push_back(control_[kStartHeader]);
+    put_text(role, false, out);
+    out.push_back(control_[kEndHeader]);
     put_text("\n\n", false, out);
-    put_text(content, true, out);
-    out.push_back(as_trained(control_[kEndOfTurn]));
   } else {
-    put_text("\n\n" + std::string(content), false, out);
-    out.push_back(control_[kEndOfTurn]);
+    out.push_back(control_[kStart]);
+    put_text(role + "\n", false, out);
   }
 }
 
-void ChatTemplate::put_chatml(const Message& message, std::vector<std::int32_t>& out) const {
-  const std::string header = std::string(to_string(message.role)) + "\n";
-  out.push_back(control_[kStart]);
+void ChatTemplate::put_llama3(const Message& message, std::vector<std::int32_t>& out) const {
+  const std::string_view content = trim(message.content);
   if (message.role == Role::kAssistant) {
-    put_text(header, false, out);
+    begin_answer(out);
+    put_text(content, true, out);
+    out.push_back(as_trained(control_[kEndOfTurn]));
+    return;
+  }
+  out.push_back(control_[kStartHeader]);
+  put_text(to_string(message.role), false, out);
+  out.push_back(control_[kEndHeader]);
+  put_text("\n\n" + std::string(content), false, out);
+  out.push_back(control_[kEndOfTurn]);
+}
+
+void ChatTemplate::put_chatml(const Message& message, std::vector<std::int32_t>& out) const {
+  if (message.role == Role::kAssistant) {
+    begin_answer(out);
     put_text(message.content, true, out);
     out.push_back(as_trained(control_[kEnd]));
   } else {
-    put_text(header + message.content, false, out);
+    out.push_back(control_[kStart]);
+    put_text(std::string(to_string(message.role)) + "\n" + message.content, false, out);
     out.push_back(control_[kEnd]);
   }
   put_text("\n", false, out);

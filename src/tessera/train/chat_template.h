@@ -35,7 +35,15 @@ class ChatTemplate {
   // kUnsupported where the tokenizer makes a control token of a text.
   void encode(std::span<const Message> messages, std::vector<std::int32_t>& out) const;
 
+  // Appends the tokens before the assistant's answer to a conversation: those that encode() has
+  // before what is trained of an answer. Errors: as encode().
+  void encode_prompt(std::span<const Message> messages, std::vector<std::int32_t>& out) const;
+
+  // The control token that ends an answer.
+  std::int32_t end_of_turn() const;
+
  private:
+  void begin_answer(std::vector<std::int32_t>& out) const;
   void put_text(std::string_view text, bool trained, std::vector<std::int32_t>& out) const;
   void put_llama3(const Message& message, std::vector<std::int32_t>& out) const;
   void put_chatml(const Message& message, std::vector<std::int32_t>& out) const;

@@ -92,6 +92,26 @@ TEST(ChatTemplate, GivesThePublishedTokens) {
 }
 
 // An answer's tokens are those that a model gives after the prompt, whatever they begin with.
+// A prompt for an answer is what stands before the trained tokens of one.
+TEST(ChatTemplate, APromptIsWhatStandsBeforeAnAnswer) {
+  const std::vector<Message> asked = {{.role = Role::kSystem, .content = " Be brief.\n"},
+                                      {.role = Role::kUser, .content = "Which way is north?"}};
+  std::vector<Message> answered = asked;
+  answered.push_back({.role = Role::kAssistant, .content = "Up the hill."});
+  for (const std::vector<std::string>& special : {kLlama3, kChatml}) {
+    const Tokenizer tokenizer = tokenizer_with(special);
+    const ChatTemplate chat(tokenizer, ChatTemplateName::kAuto);
+    std::vector<std::int32_t> prompt;
+    chat.encode_prompt(asked, prompt);
+    std::vector<std::int32_t> whole;
+    chat.encode(answered, whole);
+    const auto first_trained = std::ranges::find_if(whole, is_trained);
+    EXPECT_EQ(prompt, std::vector<std::int32_t>(whole.begin(), first_trained));
+    EXPECT_EQ(tokenizer.spelling(chat.end_of_turn()), special.back());
+    EXPECT_NE(std::ranges::find(whole, as_trained(chat.end_of_turn())), whole.end());
+  }
+}
+
 TEST(ChatTemplate, AnswersAreEncodedByThemselves) {
   const Tokenizer tokenizer = tokenizer_with(kChatml);
   std::vector<std::int32_t> wanted = {698};

@@ -22,6 +22,8 @@ struct GenerateOptions {
   std::filesystem::path prompt_file = {};   // of one prompt; "-": stdin; empty: none
   std::filesystem::path prompts_file = {};  // of many prompts; "-": stdin; empty: none
   std::filesystem::path output = {};        // gets their continuations; empty: stdout does
+  bool chat = false;                        // prompts are what a user says, to be answered
+  std::string system = {};                  // and this, what the system says before; empty: nothing
   std::int64_t batch = 8;                   // prompts at a time
   std::int64_t max_tokens = 64;
   double temperature = 0.8;             // 0 = always the likeliest token
@@ -35,8 +37,8 @@ struct GenerateOptions {
   bool verbose = false;  // says how fast it was, on a terminal or not
 };
 
-// `tessera generate`: prints the prompt and its continuation on stdout; of a file of prompts one
-// JSON object each: "prompt", "text", "tokens", "finish".
+// `tessera generate`: prints the prompt and its continuation, or an answer alone, on stdout; of a
+// file of prompts one JSON object each: "prompt", "text", "tokens", "finish".
 void generate_command(const GenerateOptions& options);
 
 }  // namespace tessera

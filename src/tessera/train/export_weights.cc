@@ -42,9 +42,10 @@ namespace fs = std::filesystem;
 // Of the rows that are made at once. Few, since fresh memory can cost as much as the disk.
 constexpr std::int64_t kWindowBytes = std::int64_t{4} << 20U;
 
-void make_output(const fs::path& output) {
+// Whether it was not there.
+bool make_output(const fs::path& output) {
   std::error_code error;
-  fs::create_directories(output, error);
+  const bool is_new = fs::create_directories(output, error);
   TESSERA_REQUIRE(!error,
                   ErrorCode::kDeviceError,
                   "cannot create directory {}: {}",
@@ -54,6 +55,7 @@ void make_output(const fs::path& output) {
                   ErrorCode::kInvalidConfig,
                   "{} is not empty: choose another directory for the weights",
                   output.string());
+  return is_new;
 }
 
 // Rows of a weight that are made at once (of a transposed weight all), and what they are made of.
@@ -432,8 +434,15 @@ void export_weights(const ExportOptions& options) {
   } else {
     log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }
-  make_output(options.output);
-  WeightExport(checkpoint, model, family.hugging_face_weights(config.model), options).write();
+  const bool is_new = make_output(options.output);
+  try {
+    WeightExport(checkpoint, model, family.hugging_face_weights(config.model), options).write();
+  } catch (...) {
+    if (std::error_code error; is_new && fs::is_empty(options.output, error)) {
+      fs::remove(options.output, error);
+    }
+    throw;
+  }
   if (loaded) {
     export_tokenizer(tokenizer, options.output);
     write_file_atomic(options.output / "tokenizer_config.json",

@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/tokenizer/utf8.h"
 #include "tessera/train/cached_model.h"
+#include "tessera/train/chat_template.h"
 #include "tessera/train/sampler.h"
 #include "tessera/train/stop_filter.h"
 #include "tessera/train/trained_model.h"
@@ -33,9 +34,14 @@ double seconds_since(Clock::time_point start) {
 // One sequence on its way: chooses tokens, and makes text of them.
 class Sequence {
  public:
-  Sequence(const GenerateOptions& options, const Tokenizer& tokenizer, Tokens prompt)
+  // Ends behind one of `ends`.
+  Sequence(const GenerateOptions& options,
+           const Tokenizer& tokenizer,
+           const Tokens& ends,
+           Tokens prompt)
       : options_(options),
         tokenizer_(tokenizer),
+        ends_(ends),
         key_(random_key(options.seed, "generate")),
         tokens_(std::move(prompt)),
         next_(tokens_.size()),
@@ -54,7 +60,7 @@ class Sequence {
     const std::int32_t token =
         choose(logits.first(static_cast<std::size_t>(tokenizer_.vocab_size())));
     ++result_.num_tokens;
-    if (token == tokenizer_.eos()) {
+    if (std::ranges::count(ends_, token) > 0) {
       return end(Finish::kEndOfText);
     }
     tokens_.push_back(token);
@@ -99,6 +105,7 @@ class Sequence {
 
   const GenerateOptions& options_;
   const Tokenizer& tokenizer_;
+  const Tokens& ends_;
   std::uint64_t key_;
   Tokens tokens_;
   std::size_t next_;  // of tokens_, how many at its end the model has not seen
@@ -159,17 +166,42 @@ class Group {
   const ContinuationSink& sink_;
 };
 
-std::vector<Tokens> tokens_of(std::span<const Prompt> prompts,
-                              const Tokenizer& tokenizer,
-                              std::int64_t sequence_length) {
+// What a model reads of a prompt.
+using Encode = std::function<Tokens(const std::string& prompt)>;
+
+std::vector<Tokens> tokens_of(std::span<const Prompt> prompts, const Encode& encode) {
   std::vector<Tokens> tokens;
   for (const Prompt& prompt : prompts) {
     try {
-      tokens.push_back(prompt_tokens(tokenizer, prompt.text, sequence_length));
+      tokens.push_back(encode(prompt.text));
     } catch (const Error& error) {
       fail(error.code(), "{}{}", prompt.place.empty() ? "" : prompt.place + ": ", error.message());
     }
   }
+  return tokens;
+}
+
+void require_room(const Tokens& prompt, std::int64_t sequence_length) {
+  TESSERA_REQUIRE(static_cast<std::int64_t>(prompt.size()) < sequence_length,
+                  ErrorCode::kInvalidConfig,
+                  "the prompt has {} tokens, expected less than the {} of the model's sequences "
+                  "(data.sequence_length)",
+                  prompt.size(),
+                  sequence_length);
+}
+
+Tokens chat_tokens(const ChatTemplate& chat,
+                   const std::string& system,
+                   const std::string& prompt,
+                   std::int64_t sequence_length) {
+  std::vector<Message> messages;
+  if (!system.empty()) {
+    messages.push_back({.role = Role::kSystem, .content = system});
+  }
+  messages.push_back({.role = Role::kUser, .content = prompt});
+  Tokens tokens;
+  chat.encode_prompt(messages, tokens);
+  require_room(tokens, sequence_length);
   return tokens;
 }
 
@@ -209,12 +241,7 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
   TESSERA_REQUIRE(!tokens.empty(),
                   ErrorCode::kInvalidConfig,
                   "the prompt is empty and the tokenizer has no begin-of-text token");
-  TESSERA_REQUIRE(static_cast<std::int64_t>(tokens.size()) < sequence_length,
-                  ErrorCode::kInvalidConfig,
-                  "the prompt has {} tokens, expected less than the {} of the model's sequences "
-                  "(data.sequence_length)",
-                  tokens.size(),
-                  sequence_length);
+  require_room(tokens, sequence_length);
   return tokens;
 }
 
@@ -225,7 +252,21 @@ GenerationSpeed generate(const GenerateOptions& options,
   const RunConfig& config = trained.config;
   const DType dtype = options.dtype.value_or(config.train.dtype);
   GenerationSpeed speed{.sequence_length = config.data.sequence_length};
-  std::vector<Tokens> tokens = tokens_of(prompts, trained.tokenizer, speed.sequence_length);
+  std::optional<ChatTemplate> chat;
+  if (options.chat) {
+    chat.emplace(trained.tokenizer, config.data.chat_template);
+  }
+  std::vector<Tokens> tokens = tokens_of(prompts, [&](const std::string& prompt) {
+    return chat ? chat_tokens(*chat, options.system, prompt, speed.sequence_length)
+                : prompt_tokens(trained.tokenizer, prompt, speed.sequence_length);
+  });
+  Tokens ends;
+  if (const auto eos = trained.tokenizer.eos()) {
+    ends.push_back(*eos);
+  }
+  if (chat) {
+    ends.push_back(chat->end_of_turn());
+  }
   const auto longest = std::ranges::max(tokens, {}, &Tokens::size).size();
   CachedModel model(
       trained.model,
@@ -239,10 +280,10 @@ GenerationSpeed generate(const GenerateOptions& options,
   for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
     std::vector<Sequence> sequences;
     for (std::size_t i = first; i < std::min(first + model.batch(), prompts.size()); ++i) {
-      if (sink.text) {
+      if (sink.text && !chat) {
         sink.text(i, prompts[i].text);
       }
-      sequences.emplace_back(options, trained.tokenizer, std::move(tokens[i]));
+      sequences.emplace_back(options, trained.tokenizer, ends, std::move(tokens[i]));
     }
     Group(model, speed.sequence_length, sink).run(sequences, first, speed);
   }

@@ -16,7 +16,7 @@ namespace tessera {
 
 // Why a continuation ended.
 enum class Finish {
-  kEndOfText,  // the model said so
+  kEndOfText,  // the model said so, or ended its turn
   kStop,       // a stop string came
   kLength,     // it has as many tokens as were asked for
   kContext,    // the model's sequences have no more room
@@ -33,7 +33,7 @@ struct Continuation {
 
 // What hears of continuations. `prompt` is an index.
 struct ContinuationSink {
-  // Whole UTF-8 characters as they become certain; the first call has the prompt.
+  // Whole UTF-8 characters as they become certain; the first call has the prompt, in a chat not.
   std::function<void(std::size_t prompt, std::string_view text)> text = {};
   // In the order of the prompts.
   std::function<void(std::size_t prompt, const Continuation& continuation)> finished = {};
@@ -53,7 +53,8 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
                                         const std::string& prompt,
                                         std::int64_t sequence_length);
 
-// Continues each prompt with the model of a checkpoint, options.batch at a time. What a prompt
+// Continues each prompt with the model of a checkpoint, options.batch at a time; in a chat, answers
+// it, by the template of the run's data (data.chat_template). What a prompt
 // gives does not depend on the others: all draw with the same random numbers. Errors, before
 // anything is said: kInvalidConfig where there is no checkpoint, or a prompt has no tokens or too
 // many, with its place; kInvalidData where the checkpoint is damaged, or the tokenizer is not its

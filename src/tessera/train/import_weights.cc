@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -68,6 +69,25 @@ PageBuffer make_missing(const HuggingFaceWeights& weights,
   return memory;
 }
 
+// Says where config.json has another token than the tokenizer, whose own is the one that is used.
+void compare(const std::string& what,
+             std::optional<std::int32_t> configured,
+             std::optional<std::int32_t> named,
+             std::int64_t vocab) {
+  TESSERA_REQUIRE(!configured || *configured < vocab,
+                  ErrorCode::kInvalidData,
+                  "{} is {}, and the model has {} ids",
+                  what,
+                  *configured,
+                  vocab);
+  if (configured && configured != named) {
+    log_warning(format("{} is {}, and the tokenizer's names say {}, which is taken",
+                       what,
+                       *configured,
+                       named ? std::to_string(*named) : "none"));
+  }
+}
+
 }  // namespace
 
 void import_weights(const ImportOptions& options) {
@@ -83,7 +103,10 @@ void import_weights(const ImportOptions& options) {
   const std::optional<fs::path> tokenizer = find_tokenizer(options.source);
   if (tokenizer) {
     // What could not be used with the weights is refused before they are written.
-    load_tokenizer(*tokenizer, description.vocab, ErrorCode::kInvalidData);
+    const Tokenizer loaded = load_tokenizer(*tokenizer, description.vocab, ErrorCode::kInvalidData);
+    const std::string place = (options.source / "config.json").string();
+    compare(place + ": bos_token_id", model.facts.bos, loaded.bos(), description.vocab);
+    compare(place + ": eos_token_id", model.facts.eos, loaded.eos(), description.vocab);
   }
   const std::vector<ParameterInit> parameters = parameter_inits(
       training_graph(description, 1, config.data.sequence_length, config.train.dtype));
