@@ -118,7 +118,8 @@ void add_export(CLI::App& checkpoint) {
   command.callback([options, dtype] {
     options->dtype = parse_dtype(*dtype);
     export_weights(*options);
-    print(format("{}: config.json, weights and the tokenizer\n", options->output.string()));
+    print(format("{}: config.json, weights, and its tokenizer where it has one\n",
+                 options->output.string()));
   });
 }
 

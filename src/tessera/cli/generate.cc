@@ -123,7 +123,7 @@ void add_choice(CLI::App& command, const std::shared_ptr<GenerateOptions>& optio
       ->check(text_to_find())
       ->allow_extra_args(false);
   command.add_option("--seed", options->seed, "Same seed, same continuation")
-      ->check(CLI::Range(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
 }
 
