@@ -438,6 +438,29 @@ TEST(LoadConfig, FileOverridesAndValidation) {
             "run file: cannot open " + path + ": No such file or directory");
 }
 
+DataSection unusual_data() {
+  return {.files = {"a", "b # c", ""},
+          .sources = {{.files = {"b", "c \"d\""}, .weight = 0.25, .format = DataFormat::kMegatron},
+                      {.files = {"e"},
+                       .weight = 3,
+                       .field = "body",
+                       .token_type = RawTokens::kU32,
+                       .document_separator = "\n"}},
+          .format = DataFormat::kJsonl,
+          .field = "content",
+          .token_type = RawTokens::kU32,
+          .chat_template = ChatTemplateName::kChatml,
+          .skip_broken = true,
+          .unpacked_limit = 1000,
+          .validation_share = 0.25,
+          .validation_files = {"v"},
+          .sequence_length = 33,
+          .shuffle = false,
+          .document_mask = false,
+          .mask_boundary = true,
+          .document_separator = "\r\n\f"};
+}
+
 // A config in which every key differs from its default.
 RunConfig unusual_config() {
   RunConfig c;
@@ -463,27 +486,7 @@ RunConfig unusual_config() {
              .rotary_fraction = 0.5,
              .norm_eps = 1.0 / 3};
   c.tokenizer = {.path = "t.json", .train_vocab = 300};
-  c.data = {
-      .files = {"a", "b # c", ""},
-      .sources = {{.files = {"b", "c \"d\""}, .weight = 0.25, .format = DataFormat::kMegatron},
-                  {.files = {"e"},
-                   .weight = 3,
-                   .field = "body",
-                   .token_type = RawTokens::kU32,
-                   .document_separator = "\n"}},
-      .format = DataFormat::kJsonl,
-      .field = "content",
-      .token_type = RawTokens::kU32,
-      .chat_template = ChatTemplateName::kChatml,
-      .skip_broken = true,
-      .unpacked_limit = 1000,
-      .validation_share = 0.25,
-      .validation_files = {"v"},
-      .sequence_length = 33,
-      .shuffle = false,
-      .document_mask = false,
-      .mask_boundary = true,
-      .document_separator = "\r\n\f"};
+  c.data = unusual_data();
   c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16};
   c.validation = {.every = 3, .sequences = 7};
   c.lora = {.rank = 4, .alpha = 0.5, .targets = {"wq", "q_proj"}};
