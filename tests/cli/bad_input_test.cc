@@ -89,6 +89,14 @@ INSTANTIATE_TEST_SUITE_P(
                  2,
                  "--float8.gradients=f8e4m3: float8.gradients: found a value, but float8.recipe = "
                  "\"off\": expected tensorwise or rowwise, or none of [float8]"},
+        BadInput{"SecondaryUseWithoutACopy",
+                 {"--state.secondary_use=backward", "--parallel.ranks=2"},
+                 2,
+                 "--state.secondary_use=backward: state.secondary_use: found \"backward\", and "
+                 "there is no secondary "
+                 "copy to use: set state.secondary below param = 2, or a preset that has one "
+                 "(zeropp, topo, "
+                 "shard-grad-op)"},
         BadInput{"NativeReductionOnTheCpu",
                  {"--comm.reduction=native", "--parallel.ranks=2"},
                  2,

@@ -158,6 +158,26 @@ TEST(DataParallel, Bf16WithMasterSlices) {
   }
 }
 
+TEST(DataParallel, ASecondaryCopyForBackwardAloneChangesNothing) {
+  for (const std::int64_t microbatches : {1, 3}) {
+    RankRun run = make_run(8, microbatches);
+    const std::vector<std::int64_t> degrees = data_degrees(run.mesh);
+    for (const std::int64_t secondary : degrees) {
+      if (secondary == degrees.back()) {
+        continue;
+      }
+      const std::int64_t all = degrees.back();
+      run.placement = {.param = all, .secondary = secondary, .grad = all, .optimizer = all};
+      run.secondary_use = SecondaryUse::kAll;
+      const RankResult expected = run_ranks(run);
+      run.secondary_use = SecondaryUse::kBackward;
+      const RankResult found = run_ranks(run);
+      expect_equal(found, expected, text(run.placement));
+      EXPECT_NE(found.sent, expected.sent);
+    }
+  }
+}
+
 TEST(DataParallel, Bf16MomentsAreBitwiseUnderEveryPlacement) {
   RankRun run = make_run(4, 1);
   const RankResult exact = run_ranks(run);

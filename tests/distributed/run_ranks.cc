@@ -40,6 +40,7 @@ bool counts(std::int64_t sequence, std::int64_t t) {
 RunLayout layout_of(const RankRun& run) {
   return {.mesh = run.mesh,
           .placement = run.placement,
+          .secondary_use = run.secondary_use,
           .wires = run.wires,
           .notes = {},
           .sequence_parallel = run.sequence_parallel};

@@ -36,6 +36,7 @@ struct RankRun {
   ModelDescription other = {};  // where it has a model: in place of the Llama
   Mesh mesh;
   Placement placement = {};
+  SecondaryUse secondary_use = SecondaryUse::kAll;
   std::int64_t microbatches = 1;  // of global_batch / microbatches sequences over all ranks
   std::int64_t global_batch = 12;
   std::int64_t sequence_length = 16;

@@ -106,6 +106,7 @@ RankRun random_run(Draw& draw, const Mesh& mesh) {
               .wires = draw.wires(mesh)};
   run.global_batch = data * run.microbatches;
   run.moments = draw.of<DType>({DType::kF32, DType::kBF16});
+  run.secondary_use = draw.of<SecondaryUse>({SecondaryUse::kAll, SecondaryUse::kBackward});
   return run;
 }
 
@@ -164,16 +165,26 @@ void add(std::vector<std::int64_t>& total,
   }
 }
 
+// The gathers of a parameter in all microbatches: forward's, and backward's where there are two.
+void add_gathers(std::vector<std::int64_t>& total,
+                 const RankRun& run,
+                 const StateTraffic& traffic,
+                 std::int64_t gathers) {
+  const bool has_secondary = run.placement.secondary < run.placement.param;
+  const bool forward_reads_it = has_secondary && run.secondary_use == SecondaryUse::kAll;
+  add(total, forward_reads_it ? traffic.secondary_gather : traffic.param_gather, run.microbatches);
+  add(total,
+      has_secondary ? traffic.secondary_gather : traffic.param_gather,
+      run.microbatches * (gathers - 1));
+}
+
 // What state_traffic() says that a step sends on each of data_levels().
 std::vector<std::int64_t> expected_state(const RankRun& run) {
   std::vector<std::int64_t> total;
   for (const Parameter& parameter : parameters(run)) {
     const StateTraffic traffic = state_traffic(
         run.placement, wire_bytes(run.wires, parameter.elements, run.dtype, run.mesh), run.mesh);
-    const bool has_secondary = run.placement.secondary < run.placement.param;
-    add(total,
-        has_secondary ? traffic.secondary_gather : traffic.param_gather,
-        run.microbatches * parameter.gathers);
+    add_gathers(total, run, traffic, parameter.gathers);
     add(total, traffic.secondary_write, 1);
     add(total, traffic.grad_reduce, run.microbatches);
     add(total, traffic.step_reduce, 1);
@@ -286,10 +297,7 @@ TEST(Wires, ProgramsWithAdaptersHoldAndSendWhatTheFormulasSay) {
           state_traffic(run.placement,
                         wire_bytes(run.wires, parameter.type.num_elements(), run.dtype, run.mesh),
                         run.mesh);
-      const bool has_secondary = run.placement.secondary < run.placement.param;
-      add(sent,
-          has_secondary ? traffic.secondary_gather : traffic.param_gather,
-          run.microbatches * (used_once.contains(parameter.name) ? 1 : 2));
+      add_gathers(sent, run, traffic, used_once.contains(parameter.name) ? 1 : 2);
       const std::int64_t updates = parameter.frozen ? 0 : 1;
       add(sent, traffic.secondary_write, updates);
       add(sent, traffic.grad_reduce, updates * run.microbatches);

@@ -506,6 +506,7 @@ RunConfig unusual_config() {
   c.state = {.preset = "ddp",
              .param = "2",
              .secondary = "1",
+             .secondary_use = SecondaryUse::kBackward,
              .grad = "node",
              .optimizer = "cluster",
              .wire_param = "int8",

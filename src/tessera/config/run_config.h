@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/ir/dtype.h"
+#include "tessera/mesh/placement.h"
 #include "tessera/models/model_section.h"
 #include "tessera/optim/schedule.h"
 
@@ -127,6 +128,7 @@ struct StateSection {
   std::string preset = "fsdp";
   std::optional<std::string> param;
   std::optional<std::string> secondary;
+  SecondaryUse secondary_use = SecondaryUse::kAll;
   std::optional<std::string> grad;
   std::optional<std::string> optimizer;
   std::optional<std::string> wire_param;

@@ -559,6 +559,11 @@ ConfigSection state() {
            codec::degree(),
            "A second copy of the parameters, cut less than they are, from which most gathers "
            "read. As param: none. Left out: the preset's; with param alone: as param."),
+       row("secondary_use",
+           &S::secondary_use,
+           codec::choice({SecondaryUse::kAll, SecondaryUse::kBackward}),
+           "The gathers that the second copy serves: all, or those of backward alone, as ZeRO++ "
+           "does."),
        row("grad",
            &S::grad,
            codec::degree(),

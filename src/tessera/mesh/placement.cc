@@ -339,4 +339,14 @@ StateBytes state_bytes(const Placement& placement, const StateTensor& tensor) {
           .optimizer = held(optimizer) * (moments + (has_master ? kF32Bytes : 0))};
 }
 
+std::string_view to_string(SecondaryUse use) {
+  switch (use) {
+    case SecondaryUse::kAll:
+      return "all";
+    case SecondaryUse::kBackward:
+      return "backward";
+  }
+  return "?";
+}
+
 }  // namespace tessera

@@ -30,6 +30,12 @@ std::vector<DataLevel> data_levels(const Mesh& mesh);
 // The degrees that a state can have: 1, D_0, D_1, ..., N, ascending.
 std::vector<std::int64_t> data_degrees(const Mesh& mesh);
 
+// Which gathers the secondary copy serves: those of forward and backward, or as ZeRO++ publishes it
+// (arXiv:2306.10209) those of backward alone, while forward's read the parameters.
+enum class SecondaryUse { kAll, kBackward };
+
+std::string_view to_string(SecondaryUse use);
+
 // Over how many ranks each training state is sharded, each one of data_degrees(), with
 // param | grad | optimizer and secondary | param (a | b: a divides b). The secondary parameters
 // exist where secondary < param: a copy that serves the gathers after the first of a step.

@@ -25,13 +25,14 @@ struct StateAxes {
   std::size_t grad = 0;
   std::size_t optimizer = 0;
   StateWires wires = {};
+  SecondaryUse secondary_use = SecondaryUse::kAll;
 };
 
 // Parameters at rest as slices over state.param axes, under their old names. Each layer's forward
 // and each layer's backward gathers what it reads, and keeps nothing of it for later. Where
-// secondary is less than param, they gather it from a state "secondary.NAME", a copy over that many
-// axes (over none: the whole, which needs no gather), which append_update() writes anew whenever
-// the weights change.
+// secondary is less than param, they (or backward alone: secondary_use) gather it from a state
+// "secondary.NAME", a copy over that many axes (over none: the whole, which needs no gather), which
+// append_update() writes anew whenever the weights change.
 Graph shard_parameters(const Graph& graph, const StateAxes& state);
 
 // Replaces each gradient output (autodiff) by the end of the step. Gradients and loss are sums over

@@ -37,13 +37,22 @@ std::string scales_text(const StateWires& wires) {
   return has_scales ? format("; {} elements share a scale", wires.param.block) : "";
 }
 
+std::string secondary_text(const RunLayout& layout) {
+  if (layout.placement.secondary == layout.placement.param) {
+    return "none";
+  }
+  return format("{}{}",
+                layout.placement.secondary,
+                layout.secondary_use == SecondaryUse::kBackward ? " for backward" : "");
+}
+
 std::string placement_text(const RunLayout& layout) {
   const Placement& placement = layout.placement;
   std::string text = format(
       "\nstate over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
       data_degrees(layout.mesh).back(),
       placement.param,
-      placement.secondary < placement.param ? format("{}", placement.secondary) : "none",
+      secondary_text(layout),
       placement.grad,
       placement.optimizer);
   const StateWires& wires = layout.wires;

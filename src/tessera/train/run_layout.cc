@@ -148,6 +148,15 @@ RunLayout run_layout(const RunConfig& config) {
   layout.sequence_parallel = parallel.sequence_parallel;
   const PlacementPreset plan = StatePlan(config, layout.mesh).read();
   layout.placement = plan.placement;
+  layout.secondary_use = config.state.secondary_use;
+  TESSERA_REQUIRE(
+      layout.secondary_use == SecondaryUse::kAll || plan.placement.secondary < plan.placement.param,
+      ErrorCode::kInvalidConfig,
+      "{}: found \"backward\", and there is no secondary copy to use: set "
+      "state.secondary below param = {}, or a preset that has one (zeropp, topo, "
+      "shard-grad-op)",
+      placed(config, "state.secondary_use"),
+      plan.placement.param);
   layout.wires = plan.wires;
   layout.notes = plan.notes;
   return layout;
@@ -163,7 +172,8 @@ StateAxes state_axes(const RunLayout& layout) {
                   .wires = {.param = wire_of_axes(layout.wires.param, mesh),
                             .secondary = wire_of_axes(layout.wires.secondary, mesh),
                             .grad = wire_of_axes(layout.wires.grad, mesh),
-                            .update = wire_of_axes(layout.wires.update, mesh)}};
+                            .update = wire_of_axes(layout.wires.update, mesh)},
+                  .secondary_use = layout.secondary_use};
   for (const DataLevel& level : data_levels(mesh)) {
     for (const std::size_t axis : level.axes) {
       state.axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});

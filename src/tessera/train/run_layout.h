@@ -16,6 +16,7 @@ namespace tessera {
 struct RunLayout {
   Mesh mesh;
   Placement placement;
+  SecondaryUse secondary_use = SecondaryUse::kAll;
   StateWires wires;                // by level
   std::vector<std::string> notes;  // about the placement, for people
   bool sequence_parallel = false;
