@@ -31,66 +31,78 @@ struct Kept {
   ValueId copy;
 };
 
+bool has_secondary(const StateAxes& state) {
+  return state.secondary < state.param;
+}
+
+// Cuts the parameters of `graph`, and adds their copies.
+std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& state) {
+  std::map<ValueId, Kept> kept;
+  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+    const TensorType whole = graph[parameter].type;
+    graph[parameter].type = slice_type(state, whole, state.param);
+    ValueId copy = parameter;
+    if (has_secondary(state)) {
+      copy = graph.add_source(ValueKind::kSecondary,
+                              secondary_name(graph[parameter].name),
+                              slice_type(state, whole, state.secondary));
+    }
+    kept[parameter] = {.whole = whole, .slices = parameter, .copy = copy};
+  }
+  return kept;
+}
+
+// The gather of `whole` from slices over `count` axes.
+OpRef gather_of(const StateAxes& state,
+                const TensorType& whole,
+                std::size_t count,
+                const Wire& wire) {
+  return make_op(GatherSlicesAttrs{.axes = axes_text(state, 0, count),
+                                   .type = to_string(whole),
+                                   .wire = wire_text(state, wire, 0, count),
+                                   .block = wire.block});
+}
+
 }  // namespace
 
 Graph shard_parameters(const Graph& graph, const StateAxes& state) {
   if (state.param == 0) {
     return graph;
   }
-  const bool has_secondary = state.secondary < state.param;
   Graph sliced = graph;
-  std::map<ValueId, Kept> kept;
-  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
-    const TensorType whole = graph[parameter].type;
-    sliced[parameter].type = slice_type(state, whole, state.param);
-    Kept& sources = kept[parameter];
-    sources = {.whole = whole, .slices = parameter, .copy = parameter};
-    if (has_secondary) {
-      sources.copy = sliced.add_source(ValueKind::kSecondary,
-                                       secondary_name(graph[parameter].name),
-                                       slice_type(state, whole, state.secondary));
-    }
-  }
-  const auto gather_over = [&](std::size_t count, const Wire& wire) {
-    return GatherSlicesAttrs{.axes = axes_text(state, 0, count),
-                             .type = {},
-                             .wire = wire_text(state, wire, 0, count),
-                             .block = wire.block};
-  };
-  const GatherSlicesAttrs of_slices = gather_over(state.param, state.wires.param);
-  const GatherSlicesAttrs of_copy =
-      has_secondary ? gather_over(state.secondary, state.wires.secondary) : of_slices;
+  const std::map<ValueId, Kept> kept = cut_parameters(sliced, state);
   GraphEdit edit(sliced);
   std::map<std::pair<ValueId, Use>, ValueId> gathered;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
+  // What `node`, number `i`, reads of a parameter.
+  const auto read = [&](std::size_t i, const Node& node, const Kept& sources) {
     const Use use = use_of(node);
     const bool reads_copy =
-        has_secondary && !(use.forward && state.secondary_use == SecondaryUse::kBackward);
+        has_secondary(state) && !(use.forward && state.secondary_use == SecondaryUse::kBackward);
+    if (reads_copy && state.secondary == 0) {
+      return sources.copy;
+    }
+    const auto [found, is_new] = gathered.try_emplace({sources.slices, use});
+    if (is_new) {
+      found->second = edit.fresh();
+      edit.insert(
+          NodeId::of(i),
+          {.op = reads_copy
+                     ? gather_of(state, sources.whole, state.secondary, state.wires.secondary)
+                     : gather_of(state, sources.whole, state.param, state.wires.param),
+           .operands = {reads_copy ? sources.copy : sources.slices},
+           .results = {found->second},
+           .phase = node.phase,
+           .layer = node.layer});
+    }
+    return found->second;
+  };
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
     for (std::size_t operand = 0; operand < node.operands.size(); ++operand) {
       const auto parameter = kept.find(node.operands[operand]);
-      if (parameter == kept.end()) {
-        continue;
+      if (parameter != kept.end()) {
+        edit.set_operand(NodeId::of(i), operand, read(i, node, parameter->second));
       }
-      const Kept& sources = parameter->second;
-      const ValueId source = reads_copy ? sources.copy : sources.slices;
-      if (reads_copy && state.secondary == 0) {
-        edit.set_operand(NodeId::of(i), operand, source);
-        continue;
-      }
-      const auto [found, is_new] = gathered.try_emplace({parameter->first, use});
-      if (is_new) {
-        found->second = edit.fresh();
-        GatherSlicesAttrs attrs = reads_copy ? of_copy : of_slices;
-        attrs.type = to_string(sources.whole);
-        edit.insert(NodeId::of(i),
-                    {.op = make_op(std::move(attrs)),
-                     .operands = {source},
-                     .results = {found->second},
-                     .phase = node.phase,
-                     .layer = node.layer});
-      }
-      edit.set_operand(NodeId::of(i), operand, found->second);
     }
   }
   return edit.apply();
