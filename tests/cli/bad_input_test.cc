@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "--state.secondary_use=backward: state.secondary_use: found \"backward\", and "
                  "there is no secondary "
                  "copy to use: set state.secondary below param = 2, or a preset that has one "
-                 "(zeropp, topo, "
+                 "(zeropp or "
                  "shard-grad-op)"},
         BadInput{"NativeReductionOnTheCpu",
                  {"--comm.reduction=native", "--parallel.ranks=2"},

@@ -153,7 +153,7 @@ RunLayout run_layout(const RunConfig& config) {
       layout.secondary_use == SecondaryUse::kAll || plan.placement.secondary < plan.placement.param,
       ErrorCode::kInvalidConfig,
       "{}: found \"backward\", and there is no secondary copy to use: set "
-      "state.secondary below param = {}, or a preset that has one (zeropp, topo, "
+      "state.secondary below param = {}, or a preset that has one (zeropp or "
       "shard-grad-op)",
       placed(config, "state.secondary_use"),
       plan.placement.param);
