@@ -535,7 +535,8 @@ ConfigSection parallel() {
            &S::sequence_parallel,
            codec::boolean(),
            "The ranks that share a layer's weights also divide the sequence where no weight is "
-           "cut: less memory, and about a quarter more bytes between them, since backward gathers "
+           "cut: less memory, and a fifth to a quarter more bytes between them, since backward "
+           "gathers "
            "again what forward did not keep.")});
 }
 

@@ -3,16 +3,12 @@
 namespace tessera {
 namespace {
 
-bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
 bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
 // The code point of the character of three bytes that `bytes` begins with; 0: it is none.
-unsigned three_bytes(std::string_view bytes) {
+char32_t three_bytes(std::string_view bytes) {
   if (bytes.size() < 3) {
     return 0;
   }
@@ -26,20 +22,16 @@ unsigned three_bytes(std::string_view bytes) {
   return (byte(0) & 0xFU) << 12U | (byte(1) & kPayload) << 6U | (byte(2) & kPayload);
 }
 
-bool is_chinese(unsigned code_point) {
-  return code_point >= 0x4E00 && code_point <= 0x9FA5;
-}
-
 std::string_view last_three(std::string_view text) {
   return text.size() < 3 ? std::string_view() : text.substr(text.size() - 3);
 }
 
 bool ends_with_letter(std::string_view text) {
-  return !text.empty() && (is_word(text.back()) || is_chinese(three_bytes(last_three(text))));
+  return !text.empty() && (is_ascii_word(text.back()) || is_chinese(three_bytes(last_three(text))));
 }
 
 bool begins_with_letter(std::string_view text) {
-  return !text.empty() && (is_word(text.front()) || is_chinese(three_bytes(text)));
+  return !text.empty() && (is_ascii_word(text.front()) || is_chinese(three_bytes(text)));
 }
 
 // Nothing of these is white space: printable ASCII, Chinese characters with their full stop and
@@ -48,7 +40,7 @@ bool ends_with_visible(std::string_view text) {
   if (text.empty()) {
     return false;
   }
-  const unsigned last = three_bytes(last_three(text));
+  const char32_t last = three_bytes(last_three(text));
   return (text.back() > ' ' && text.back() <= '~') || is_chinese(last) || last == 0x3001 ||
          last == 0x3002 || (last >= 0xFF01 && last <= 0xFF5E);
 }

@@ -2,21 +2,13 @@
 
 #include <algorithm>
 
+#include "tessera/data/text_cut.h"
 #include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 namespace {
 
 constexpr char32_t kNone = 0;
-
-bool is_word(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-// Of those of the basic plane; compatibility ideographs, which NFKC replaces, lie elsewhere.
-bool is_chinese(char32_t c) {
-  return c >= 0x4E00 && c <= 0x9FA5;
-}
 
 // The valid character that the text begins with.
 char32_t first_character(std::string_view text) {
@@ -87,7 +79,7 @@ bool Joints::may_part(std::string_view text, std::size_t at) const {
 PartCut find_part_cut(std::string_view text, std::size_t from, const Joints& joints) {
   for (std::size_t at = std::max<std::size_t>(from, 1); at < text.size(); ++at) {
     if (text[at] == ' ') {
-      if (at + 1 < text.size() && is_word(text[at - 1]) && is_word(text[at + 1])) {
+      if (at + 1 < text.size() && is_ascii_word(text[at - 1]) && is_ascii_word(text[at + 1])) {
         return {.at = at, .begin = PartBegin::kSpace};
       }
     } else if (joints.may_part(text, at)) {

@@ -38,14 +38,13 @@ std::unique_ptr<World> join_in_time(const RunConfig& config,
   constexpr double kStart = 60;
   const double limit = std::max(kStart, config.comm.deadline_seconds);
   const auto give_up = [&] {
-    const Error error(
-        ErrorCode::kTimeout,
-        format(
-            "rank {} has waited {} s for the other {} processes of the launch to come: see which "
-            "of them did not start, or set comm.deadline_seconds",
-            launch.rank,
-            limit,
-            launch.size - 1));
+    const Error error(ErrorCode::kTimeout,
+                      format("rank {} has waited {} s for the {} processes of the launch to come "
+                             "together: see which of them did not start, or set "
+                             "comm.deadline_seconds",
+                             launch.rank,
+                             limit,
+                             launch.size));
     if (on_late) {
       on_late(error);
     }

@@ -168,13 +168,12 @@ namespace {
 
 // What the ranks deal to each other: equal parts, one for each rank, in memory side by side.
 struct Dealt {
-  AxisSizes axes;
   std::int64_t ranks = 1;
   std::vector<std::int64_t> sizes;  // of a part
   std::int64_t part_bytes = 0;
 
   Dealt(const AllToAllAttrs& attrs, std::vector<std::int64_t> shard, DType dtype)
-      : axes(parse_axes(attrs.axes)), ranks(num_ranks(axes)), sizes(std::move(shard)) {
+      : ranks(num_ranks(parse_axes(attrs.axes))), sizes(std::move(shard)) {
     std::int64_t& cut = sizes[static_cast<std::size_t>(attrs.to)];
     cut = (cut + ranks - 1) / ranks;
     part_bytes = static_cast<std::int64_t>(size_bytes(dtype));
@@ -222,7 +221,9 @@ void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& vi
     mover.copy(source, {target, static_cast<std::size_t>(count * element)});
   };
 
-  mover.zero(parts);  // where the bound does not divide
+  if (x.sizes[static_cast<std::size_t>(attrs.to)] % dealt.ranks != 0) {
+    mover.zero(parts);  // the end of the last ones is padding
+  }
   for (std::int64_t rank = 0; rank < dealt.ranks; ++rank) {
     const TensorBox box = part_box(x, dealt.sizes, attrs.to, rank);
     std::byte* const part = parts.data() + rank * dealt.part_bytes;
