@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.skip_broken = data[0] / 3 % 2 == 0;
   options.unpacked_limit = kLimit;
   options.line_limit = 1 << 20;
-  const auto encode = [](std::string_view text, const tessera::TokenSink& sink) {
+  const auto encode = [](std::string_view text, bool, const tessera::TokenSink& sink) {
     const std::vector<std::int32_t> tokens(text.begin(), text.end());
     sink(tokens);
   };

@@ -332,7 +332,7 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
   in_order.threads = 1;
   const ReadState end = encode_files(input.files,
                                      {.encode =
-                                          [&](std::string_view text, const TokenSink& sink) {
+                                          [&](std::string_view text, bool, const TokenSink& sink) {
                                             samples.add(text);
                                             for (std::size_t left = text.size(); left > 0;) {
                                               const std::size_t count =

@@ -93,7 +93,7 @@ class Pipeline {
         encoder_(encoder),
         options_(options),
         sink_(sink),
-        reader_(files, options, encoder.may_cut, start),
+        reader_(files, options, encoder, start),
         state_(start) {}
 
   ReadState run() {
@@ -210,7 +210,7 @@ class Pipeline {
       tokens.push_back(*encoder_.bos);
     }
     if (!piece.text.empty()) {
-      encoder_.encode(piece.text, [&](std::span<const std::int32_t> part) {
+      encoder_.encode(piece.text, !piece.opens, [&](std::span<const std::int32_t> part) {
         tokens.insert(tokens.end(), part.begin(), part.end());
       });
     }
@@ -282,7 +282,7 @@ class Pipeline {
       append({&*encoder_.bos, 1});
     }
     std::size_t held = 0;
-    encoder_.encode(stretch.text(), [&](std::span<const std::int32_t> tokens) {
+    encoder_.encode(stretch.text(), !stretch.opens, [&](std::span<const std::int32_t> tokens) {
       append(tokens);
       held += tokens.size();
       if (held >= kReleaseTokens) {

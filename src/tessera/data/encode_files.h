@@ -16,16 +16,18 @@ namespace tessera {
 
 using TokenSink = std::function<void(std::span<const std::int32_t> tokens)>;
 
-// What the data needs of a tokenizer. `encode` gives the tokens of `text` to `sink` part by part.
-// It is called from several threads at once, and takes any bytes: what is not valid UTF-8 is its to
-// encode as bytes.
+// What the data needs of a tokenizer. `encode` gives the tokens of `text`, which begins a document
+// unless it `continues` one, to `sink` part by part. It is called from several threads at once, and
+// takes any bytes: what is not valid UTF-8 is its to encode as bytes.
 struct TextEncoder {
-  std::function<void(std::string_view text, const TokenSink& sink)> encode;
+  std::function<void(std::string_view text, bool continues, const TokenSink& sink)> encode;
+  // A place, not behind byte `most` and in front of the text's end, at which a document may be cut:
+  // the tokens of its two parts, those of the second encoded with `continues`, are those of the
+  // whole. 0: there is none; null: there never is. Then a long document is encoded by one thread.
+  // At most 8 bytes around a place decide about it.
+  std::function<std::size_t(std::string_view text, std::size_t most)> find_cut = nullptr;
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
-  // Whether the tokens of a text are those of its two parts, joined, wherever is_text_cut()
-  // (data/text_cut.h) says so. Then a long document is encoded in parts, by all threads.
-  bool may_cut = false;
   // Appends the tokens of a conversation as a chat template has them, those that are trained marked
   // (as_trained()). Called like `encode`. Only for TextFormat::kChat.
   std::function<void(std::span<const Message> messages, std::vector<std::int32_t>& tokens)>

@@ -1,5 +1,6 @@
 #include "tessera/data/encode_files.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -57,13 +58,23 @@ class StoppingSink : public TextSink {
   std::size_t last_;
 };
 
+// In front of a space that something visible is in front of.
+std::size_t find_cut(std::string_view text, std::size_t most) {
+  std::size_t at = std::min(most, text.size() - 1);
+  while (at > 0 && (text[at] != ' ' || text[at - 1] <= ' ')) {
+    --at;
+  }
+  return at;
+}
+
 TextEncoder byte_encoder(bool may_cut = false) {
-  const auto encode = [](std::string_view text, const TokenSink& sink) {
+  const auto encode = [](std::string_view text, bool continues, const TokenSink& sink) {
+    EXPECT_TRUE(!continues || text.front() == ' ') << "a part that begins where none may";
     const std::vector<std::int32_t> tokens(text.begin(), text.end());
     sink(std::span(tokens).first(tokens.size() / 2));
     sink(std::span(tokens).subspan(tokens.size() / 2));
   };
-  return {.encode = encode, .bos = '<', .eos = '>', .may_cut = may_cut};
+  return {.encode = encode, .find_cut = may_cut ? find_cut : nullptr, .bos = '<', .eos = '>'};
 }
 
 class EncodeFilesTest : public ::testing::Test {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/data/text_cut.h"
 
 namespace tessera {
 namespace {
@@ -15,6 +14,9 @@ constexpr std::size_t kStretchBytes = std::size_t{256} << 10U;
 
 // Text without a place to cut goes to a spool file from this size on.
 constexpr std::size_t kSpoolBytes = std::size_t{8} << 20U;
+
+// Bytes around a cut that may decide about it.
+constexpr std::size_t kCutContext = 8;
 
 // The end of the last separator of `text`, as they are found from its front; 0: there is none.
 std::size_t last_separator_end(std::string_view text, std::string_view separator) {
@@ -37,11 +39,11 @@ std::string_view Stretch::text() const {
 
 StretchReader::StretchReader(std::span<const std::filesystem::path> files,
                              const TextOptions& options,
-                             bool may_cut,
+                             const TextEncoder& encoder,
                              const ReadState& start)
     : files_(files),
       options_(options),
-      may_cut_(may_cut),
+      encoder_(encoder),
       file_(static_cast<std::size_t>(start.file)),
       offset_(start.offset),
       document_open_(start.document_open) {
@@ -154,17 +156,13 @@ std::optional<StretchReader::Cut> StretchReader::find_text_cut() const {
       return Cut{.size = end, .closes = true};
     }
   }
-  if (!may_cut_) {
-    return std::nullopt;
-  }
   // No separator is whole in the buffer, so none that begins at or before the cut is cut.
   const std::size_t tail = std::max<std::size_t>(separator, 1);
-  for (std::size_t i = buffer_.size() > tail ? buffer_.size() - tail : 0; i > 0; --i) {
-    if (is_text_cut(buffer_, i)) {
-      return Cut{.size = i, .closes = false};
-    }
+  if (!encoder_.find_cut || buffer_.size() <= tail) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  const std::size_t at = encoder_.find_cut(buffer_, buffer_.size() - tail);
+  return at == 0 ? std::nullopt : std::optional(Cut{.size = at, .closes = false});
 }
 
 void StretchReader::spool_until_cut(Stretch& stretch) {
@@ -172,7 +170,7 @@ void StretchReader::spool_until_cut(Stretch& stretch) {
   std::optional<Cut> cut;
   while (!cut) {
     // What may be the front of a separator, or decides about a cut, waits for what follows.
-    const std::size_t kept = std::max(options_.document_separator.size(), 2 * kCutContext);
+    const std::size_t kept = std::max(options_.document_separator.size(), kCutContext);
     const std::size_t size = buffer_.size() - std::min(kept, buffer_.size());
     spool->append(std::string_view(buffer_).substr(0, size));
     buffer_.erase(0, size);

@@ -37,7 +37,7 @@ class StretchReader {
  public:
   StretchReader(std::span<const std::filesystem::path> files,
                 const TextOptions& options,
-                bool may_cut,
+                const TextEncoder& encoder,
                 const ReadState& start);
 
   // Nothing after the last. Errors: kInvalidData; kDeviceError where a spool finds no room.
@@ -59,7 +59,7 @@ class StretchReader {
 
   std::span<const std::filesystem::path> files_;
   const TextOptions& options_;
-  bool may_cut_;
+  const TextEncoder& encoder_;
   std::size_t file_;
   std::int64_t offset_;  // of the buffer's first byte
   bool document_open_;

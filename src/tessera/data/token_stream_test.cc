@@ -34,7 +34,7 @@ std::vector<std::int32_t> tokens_of(std::string_view text) {
 
 // One token per byte, in two parts; BOS 256, EOS 257.
 TextEncoder byte_encoder() {
-  const auto encode = [](std::string_view text, const TokenSink& sink) {
+  const auto encode = [](std::string_view text, bool, const TokenSink& sink) {
     sink(tokens_of(text.substr(0, text.size() / 3)));
     sink(tokens_of(text.substr(text.size() / 3)));
   };
@@ -79,7 +79,7 @@ TEST_F(TokenStreamTest, MarksOnlyWhatTheTokenizerHasAndTheOptionsAsk) {
 TEST_F(TokenStreamTest, ADocumentWithoutTokensIsNone) {
   const std::vector<std::filesystem::path> files = {write("a", "x|y|z")};
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [](std::string_view text, const TokenSink& sink) {
+  encoder.encode = [](std::string_view text, bool, const TokenSink& sink) {
     sink(text == "y" ? std::vector<std::int32_t>{} : tokens_of(text));
   };
   const TokenStream stream = tokenize_text_files(
@@ -128,7 +128,7 @@ TEST_F(TokenStreamTest, LongDocumentsStandWhereShortOnesDo) {
 TEST_F(TokenStreamTest, AnErrorOfTheTokenizerComesThrough) {
   const std::vector<std::filesystem::path> files = {write("a", "x|x|x|bad|x|x")};
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [](std::string_view text, const TokenSink& sink) {
+  encoder.encode = [](std::string_view text, bool, const TokenSink& sink) {
     if (text == "bad") {
       throw std::runtime_error("cannot encode");
     }
@@ -152,7 +152,7 @@ TEST_F(TokenStreamTest, RefusesBadFilesByName) {
   const std::filesystem::path good = write("good", "text");
   int num_encoded = 0;
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [&](std::string_view text, const TokenSink& sink) {
+  encoder.encode = [&](std::string_view text, bool, const TokenSink& sink) {
     ++num_encoded;
     sink(tokens_of(text));
   };

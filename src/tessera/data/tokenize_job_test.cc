@@ -23,20 +23,25 @@ using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 TextEncoder byte_encoder() {
-  const auto encode = [](std::string_view text, const TokenSink& sink) {
+  const auto encode = [](std::string_view text, bool, const TokenSink& sink) {
     sink(std::vector<std::int32_t>(text.begin(), text.end()));
   };
-  return {.encode = encode, .bos = 256, .eos = 257, .may_cut = true};
+  const auto find_cut = [](std::string_view text, std::size_t most) {
+    const std::size_t at = text.rfind(' ', most);
+    return at == std::string_view::npos ? 0 : at;
+  };
+  return {.encode = encode, .find_cut = find_cut, .bos = 256, .eos = 257};
 }
 
 // byte_encoder(), until the texts that may be encoded are used up.
 TextEncoder failing_encoder(int& texts) {
   TextEncoder encoder = byte_encoder();
-  encoder.encode = [&texts, whole = encoder.encode](std::string_view text, const TokenSink& sink) {
+  encoder.encode = [&texts, whole = encoder.encode](
+                       std::string_view text, bool continues, const TokenSink& sink) {
     if (--texts < 0) {
       throw std::runtime_error("the power is off");
     }
-    whole(text, sink);
+    whole(text, continues, sink);
   };
   return encoder;
 }

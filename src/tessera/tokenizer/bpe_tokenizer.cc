@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tokenizer/byte_level.h"
+#include "tessera/tokenizer/text_cut.h"
 #include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/token_decoder.h"
 #include "tessera/tokenizer/utf8.h"
@@ -135,15 +136,15 @@ class BpeTokenizer::Pass {
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  void run(std::string_view text, const Finders& added) {
+  void run(std::string_view text, const Finders& added, bool continues) {
     const auto push = [this](std::int32_t id) { out_.push_back(id); };
     cut_at_added(
         added.raw,
         text,
         [&](std::string_view stretch, std::size_t begin) {
           for_each_part(stretch,
-                        tokenizer_.may_cut_,
-                        tokenizer_.joints_,
+                        begin_of(stretch, continues && begin == 0),
+                        tokenizer_.part_rule_,
                         [&](std::string_view part, PartBegin at) {
                           const bool is_first = begin == 0 && at == PartBegin::kText;
                           add_part(part, at, is_first, added.normalized);
@@ -244,7 +245,6 @@ class BpeTokenizer::Pass {
 
   // Of bytes, in parts where no token reaches over.
   void add_long_word(std::string_view word) {
-    constexpr std::size_t kPartBytes = std::size_t{16} << 10U;
     const std::vector<bool>& joined = tokenizer_.joined_bytes_;
     std::size_t at = kPartBytes;
     while (!joined.empty() && at < word.size()) {
@@ -296,8 +296,11 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       special_(spec_.tokens.size()),
       bos_(find_special(spec_, kBosNames)),
       eos_(find_special(spec_, kEosNames)),
-      may_cut_(may_cut()),
-      joints_(may_cut_ ? joints() : Joints()) {
+      cuts_lines_(may_cut_text(spec_)),
+      part_rule_(make_part_rule()),
+      finds_cuts_(cuts_lines_ || std::ranges::none_of(spec_.added, [](const AddedToken& token) {
+                    return !token.normalized && !token.special && spans_words(token.content);
+                  })) {
   for (const AddedToken& token : spec_.added) {
     special_[static_cast<std::size_t>(token.id)] = token.special;
   }
@@ -316,7 +319,7 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
   }
 }
 
-bool BpeTokenizer::may_cut() const {
+bool BpeTokenizer::may_part() const {
   // Where words begin with the mark no merge reaches over a cut; an added token must not either.
   return spec_.alphabet == Alphabet::kCharacters && mark_.text == kSpaceSymbol &&
          std::ranges::all_of(spec_.normalizer, keeps_words_apart) &&
@@ -326,8 +329,12 @@ bool BpeTokenizer::may_cut() const {
          });
 }
 
-Joints BpeTokenizer::joints() const {
-  Joints joints;
+PartRule BpeTokenizer::make_part_rule() const {
+  if (!may_part()) {
+    return {};
+  }
+  PartRule rule{.bytes = kPartBytes};
+  Joints& joints = rule.joints;
   for (const std::string& token : spec_.tokens) {
     joints.add(token);
   }
@@ -337,8 +344,9 @@ Joints BpeTokenizer::joints() const {
   std::string memory;
   for (const AddedToken& token : spec_.added) {
     joints.add(token.normalized ? normalizer_.run(token.content, memory) : token.content);
+    joints.add_end(token.content);
   }
-  return joints;
+  return rule;
 }
 
 std::int32_t BpeTokenizer::vocab_size() const {
@@ -352,10 +360,17 @@ void BpeTokenizer::encode(std::string_view text,
   if (options.add_special) {
     out.insert(out.end(), spec_.before.begin(), spec_.before.end());
   }
-  Pass(*this, out, flush).run(text, options.parse_special ? all_added_ : plain_added_);
+  Pass(*this, out, flush)
+      .run(text, options.parse_special ? all_added_ : plain_added_, options.continues);
   if (options.add_special) {
     out.insert(out.end(), spec_.after.begin(), spec_.after.end());
   }
+}
+
+std::size_t BpeTokenizer::find_cut(std::string_view text, std::size_t most) const {
+  return !finds_cuts_  ? 0
+         : cuts_lines_ ? last_text_cut(text, most)
+                       : part_rule_.find_cut(text, most);
 }
 
 std::string BpeTokenizer::decode(std::span<const std::int32_t> ids) const {

@@ -27,6 +27,7 @@ class BpeTokenizer : public TokenizerImpl {
               EncodeOptions options,
               std::vector<std::int32_t>& out,
               const Flush* flush) const override;
+  std::size_t find_cut(std::string_view text, std::size_t most) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string_view token_bytes(std::int32_t id) const override;
   std::string spelling(std::int32_t id) const override;
@@ -41,8 +42,8 @@ class BpeTokenizer : public TokenizerImpl {
 
   const TokenizerSpec* spec() const override { return &spec_; }
 
-  // Whether the tokens of a text are those of the parts that for_each_part() cuts it into, joined.
-  bool may_cut() const;
+  // How texts made of characters are cut.
+  const PartRule& part_rule() const { return part_rule_; }
 
  private:
   class Pass;
@@ -63,7 +64,8 @@ class BpeTokenizer : public TokenizerImpl {
   };
 
   static WordMark word_mark(const TokenizerSpec& spec);
-  Joints joints() const;
+  bool may_part() const;
+  PartRule make_part_rule() const;
 
   TokenizerSpec spec_;
   Normalizer normalizer_;
@@ -77,8 +79,9 @@ class BpeTokenizer : public TokenizerImpl {
   std::vector<bool> special_;
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
-  bool may_cut_;
-  Joints joints_;
+  bool cuts_lines_;  // at is_text_cut()
+  PartRule part_rule_;
+  bool finds_cuts_;  // no added token that is looked for in the text as it is reaches over one
   std::vector<bool> joined_bytes_;  // kBytes: by pair, those that a token has side by side
   mutable WordCaches caches_;
 };

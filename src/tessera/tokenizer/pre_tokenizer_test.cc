@@ -15,7 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
-#include "tessera/data/text_cut.h"
+#include "tessera/tokenizer/text_cut.h"
 
 namespace tessera {
 namespace {
@@ -236,7 +236,7 @@ TEST(Regex, GivesUp) {
   }
 }
 
-// What lets a long text be encoded in parts (data/text_cut.h).
+// What lets a long text be encoded in parts (text_cut.h).
 TEST(PreTokenizerCuts, ArePlacesWhereAPieceEndsAnyway) {
   constexpr std::array<std::string_view, 24> kAtoms = {
       "a",      "Zq",     "7",      "42",     " ",       "  ",     "\n",       "\n",

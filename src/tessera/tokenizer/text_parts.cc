@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/data/text_cut.h"
+#include "tessera/tokenizer/text_cut.h"
 #include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
@@ -56,6 +56,19 @@ void Joints::add(std::string_view token) {
   }
 }
 
+void Joints::add_end(std::string_view token) {
+  const char32_t last = last_character(token);
+  if (last != kNone) {
+    ends_.insert(last);
+  }
+}
+
+bool Joints::are_apart(char32_t left, char32_t right) const {
+  const bool may_always = parts_chinese_ && is_chinese(left) && is_chinese(right);
+  return may_always ||
+         (is_alone(left) && is_alone(right) && !joined_.contains(pair_of(left, right)));
+}
+
 bool Joints::is_plain(char32_t c) const {
   const bool is_capital = c >= 'A' && c <= 'Z';
   return (c > ' ' && c <= '~' && !(is_capital && folds_case_)) || is_chinese(c);
@@ -63,7 +76,7 @@ bool Joints::is_plain(char32_t c) const {
 
 bool Joints::may_part(std::string_view text, std::size_t at) const {
   const char32_t left = last_character(text.substr(0, at));
-  if (!is_plain(left)) {
+  if (!is_plain(left) || !may_end(left)) {
     return false;
   }
   const std::string_view rest = text.substr(at);
@@ -72,21 +85,39 @@ bool Joints::may_part(std::string_view text, std::size_t at) const {
     return false;
   }
   const char32_t next = first_character(rest.substr(front_utf8(rest).size));
-  return (is_plain(next) || next == ' ' || next == '\n') && is_alone(left) && is_alone(right) &&
-         !joined_.contains(pair_of(left, right));
+  return (is_plain(next) || next == ' ' || next == '\n') && are_apart(left, right);
 }
 
-PartCut find_part_cut(std::string_view text, std::size_t from, const Joints& joints) {
-  for (std::size_t at = std::max<std::size_t>(from, 1); at < text.size(); ++at) {
-    if (text[at] == ' ') {
-      if (at + 1 < text.size() && is_ascii_word(text[at - 1]) && is_ascii_word(text[at + 1])) {
-        return {.at = at, .begin = PartBegin::kSpace};
-      }
-    } else if (joints.may_part(text, at)) {
-      return {.at = at, .begin = PartBegin::kWord};
-    }
+bool is_part_cut(std::string_view text, std::size_t at, const Joints& joints) {
+  if (text[at] != ' ') {
+    return joints.may_part(text, at);
   }
-  return {.at = text.size(), .begin = PartBegin::kSpace};
+  const char last = text[at - 1];
+  return at + 1 < text.size() && is_ascii_word(last) && is_ascii_word(text[at + 1]) &&
+         joints.may_end(static_cast<unsigned char>(last));
+}
+
+std::size_t first_part_cut(std::string_view text, std::size_t from, const Joints& joints) {
+  std::size_t at = std::max<std::size_t>(from, 1);
+  while (at < text.size() && !is_part_cut(text, at, joints)) {
+    ++at;
+  }
+  return std::min(at, text.size());
+}
+
+std::size_t PartRule::find_cut(std::string_view text, std::size_t most) const {
+  if (bytes == 0) {
+    return 0;
+  }
+  if (!is_exact) {
+    const std::size_t at = first_part_cut(text, bytes, joints);
+    return at <= most && at < text.size() ? at : 0;
+  }
+  std::size_t at = std::min(most, text.size() - std::min<std::size_t>(text.size(), 1));
+  while (at > 0 && !is_part_cut(text, at, joints)) {
+    --at;
+  }
+  return at;
 }
 
 }  // namespace tessera

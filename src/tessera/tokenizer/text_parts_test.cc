@@ -121,7 +121,8 @@ TEST(TextParts, BeginAtASpaceBetweenWords) {
   std::string text(std::size_t{16} << 10U, 'x');
   text += ". a  b \u00E9 c\td " + words + text + " y. z";
   std::vector<std::string> parts;
-  for_each_part(text, true, {}, [&](std::string_view part, PartBegin begin) {
+  const PartRule rule{.bytes = kPartBytes};
+  for_each_part(text, PartBegin::kText, rule, [&](std::string_view part, PartBegin begin) {
     EXPECT_EQ(begin, parts.empty() ? PartBegin::kText : PartBegin::kSpace);
     parts.emplace_back(part);
   });
@@ -133,9 +134,10 @@ TEST(TextParts, BeginAtASpaceBetweenWords) {
 
   std::vector<std::size_t> sizes;
   const auto note = [&](std::string_view part, PartBegin) { sizes.push_back(part.size()); };
-  for_each_part(text, false, {}, note);
-  for_each_part(std::string(40000, ' '), true, {}, note);
-  for_each_part("", true, {}, note);
+  for_each_part(text, PartBegin::kText, {}, note);
+  for_each_part(std::string(40000, ' '), PartBegin::kText, rule, note);
+  for_each_part("", PartBegin::kText, rule, note);
+  for_each_part("", PartBegin::kWord, rule, note);
   EXPECT_THAT(sizes, ElementsAre(text.size(), 40000U, 0U));
 }
 
@@ -173,6 +175,48 @@ TEST(TextParts, TokensThatReachOverASpace) {
   }
 }
 
+// The ids of a text that is cut at places which the tokenizer gives, some thousand bytes apart where
+// that can be; `num_parts` counts.
+Ids in_parts(const Tokenizer& tokenizer,
+             std::string_view text,
+             std::uint64_t seed,
+             int& num_parts) {
+  const std::uint64_t key = random_key(seed, "cuts");
+  Ids ids;
+  bool continues = false;
+  for (std::uint64_t i = 0; !text.empty(); ++i) {
+    auto most = static_cast<std::size_t>(1 + 4000 * uniform(key, i));
+    std::size_t cut = tokenizer.find_cut(text, most);
+    for (; cut == 0 && most < text.size(); most *= 2) {
+      cut = tokenizer.find_cut(text, 2 * most);
+    }
+    cut = cut > 0 ? cut : text.size();
+    tokenizer.encode(text.substr(0, cut), ids, {.continues = continues});
+    text.remove_prefix(cut);
+    continues = true;
+    ++num_parts;
+  }
+  return ids;
+}
+
+// characters.json with a patch, but without its added token "sea lantern", which reaches over cuts
+// of a text.
+TokenizerSpec without_sea_lantern(const Json& patch) {
+  Json file = Json::parse(read_file(golden_path("characters.json")));
+  file.merge_patch(patch);
+  Json& added = file["added_tokens"];
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    if (added[i]["content"] == "sea lantern") {
+      added[i]["content"] = "sea-lantern";
+    }
+  }
+  return parse_tokenizer_json(file.dump());
+}
+
+bool cuts(const TokenizerSpec& spec) {
+  return BpeTokenizer(spec).part_rule().bytes > 0;
+}
+
 // A tokenizer that differs in an added token alone, which no text here has, must take texts whole.
 TEST(TextParts, OfATokenizerJson) {
   const RandomTexts texts;
@@ -188,11 +232,13 @@ TEST(TextParts, OfATokenizerJson) {
                            .special = false,
                            .normalized = true});
     // "sea lantern" is looked for in normalized text by that one alone.
-    EXPECT_EQ(BpeTokenizer(spec).may_cut(), pipeline["name"] != "nfkc, unknown one by one");
-    ASSERT_FALSE(BpeTokenizer(uncut).may_cut());
+    EXPECT_EQ(cuts(spec), pipeline["name"] != "nfkc, unknown one by one");
+    ASSERT_FALSE(cuts(uncut));
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       const std::string text = seed < 2 ? texts.text(seed, 300'000) : texts.dense(seed, 300'000);
-      EXPECT_TRUE(Tokenizer(spec).encode(text) == Tokenizer(uncut).encode(text)) << seed;
+      const Ids whole = Tokenizer(uncut).encode(text);
+      EXPECT_TRUE(Tokenizer(spec).encode(text) == whole) << seed;
+      EXPECT_EQ(Tokenizer(spec).find_cut(text, text.size()), 0U);
     }
   }
 }
@@ -222,11 +268,51 @@ TEST(TextParts, OfALongWordOfBytes) {
   }
 }
 
+// Behind an added token a text begins anew, and gets what a tokenizer puts in front of one.
+TEST(TextParts, OfATokenizerWithAddedTokens) {
+  const RandomTexts texts;
+  for (const Json& pipeline : Json::parse(read_file(golden_path("pipelines.json")))) {
+    SCOPED_TRACE(pipeline["name"]);
+    TokenizerSpec spec = without_sea_lantern(pipeline["patch"]);
+    for (const char* content : {"the", "\u4f60\u597d", "x!", "\n", "  "}) {
+      spec.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()),
+                            .content = content,
+                            .special = false,
+                            .normalized = false});
+      spec.tokens.emplace_back(content);
+    }
+    const Tokenizer tokenizer(spec);
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      const std::string text = seed < 2 ? texts.text(seed, 100'000) : texts.dense(seed, 100'000);
+      int num_parts = 0;
+      EXPECT_TRUE(in_parts(tokenizer, text, seed, num_parts) == tokenizer.encode(text)) << seed;
+      EXPECT_EQ(num_parts > 20, cuts(spec));
+    }
+  }
+}
+
+TEST(TextParts, OfATokenizerOfBytes) {
+  const RandomTexts texts;
+  TokenizerSpec spec = Tokenizer::load(golden_path("ranks.tiktoken")).spec();
+  spec.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()),
+                        .content = "keeper",
+                        .special = false,
+                        .normalized = false});
+  spec.tokens.emplace_back("keeper");
+  const Tokenizer tokenizer(spec);
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    const std::string text = seed < 2 ? texts.text(seed, 100'000) : texts.dense(seed, 100'000);
+    int num_parts = 0;
+    EXPECT_TRUE(in_parts(tokenizer, text, seed, num_parts) == tokenizer.encode(text)) << seed;
+    EXPECT_GT(num_parts, 10);
+  }
+}
+
 TEST(TextParts, OfATokenizerJsonThatMayNotCut) {
   const auto may_cut = [](const char* patch) {
     Json file = Json::parse(read_file(golden_path("characters.json")));
     file.merge_patch(Json::parse(patch));
-    return BpeTokenizer(parse_tokenizer_json(file.dump())).may_cut();
+    return cuts(parse_tokenizer_json(file.dump()));
   };
   EXPECT_TRUE(may_cut("{}"));
   // Then a text is a word, which may be a token as a whole.
@@ -261,6 +347,9 @@ void expect_ids_of_the_library(const std::string& model, bool is_cut) {
       largest = std::max(largest, part.size());
     });
     EXPECT_TRUE(ids == library.EncodeAsIds(text)) << seed;
+    int num_parts = 0;
+    EXPECT_TRUE(in_parts(tokenizer, text, seed, num_parts) == ids) << seed;
+    EXPECT_EQ(num_parts > 1, is_cut) << seed;
     ASSERT_GT(ids.size(), 80'000U);
     EXPECT_EQ(largest < ids.size(), is_cut);
   }
@@ -308,7 +397,8 @@ INSTANTIATE_TEST_SUITE_P(
         Model{"UserSymbolOfTwoWords", {{"user_defined_symbols", "a\u2581b"}}, false},
         Model{"PiecesOfWords", {{"split_by_whitespace", "false"}}, false},
         Model{"Suffix", {{"treat_whitespace_as_suffix", "true"}}, false},
-        Model{"Unigram", {{"model_type", "unigram"}, {"vocab_size", "420"}}, false}),
+        // Rounded otherwise, but not so that a word of these texts changes.
+        Model{"Unigram", {{"model_type", "unigram"}, {"vocab_size", "420"}}, true}),
     [](const auto& model) { return model.param.name; });
 
 }  // namespace

@@ -63,6 +63,10 @@ void Tokenizer::encode(std::string_view text,
   flush(part);
 }
 
+std::size_t Tokenizer::find_cut(std::string_view text, std::size_t most) const {
+  return impl_->find_cut(text, most);
+}
+
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, DecodeOptions options) const {
   std::vector<std::int32_t> wanted;
   wanted.reserve(ids.size());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -20,6 +21,9 @@ struct EncodeOptions {
   bool parse_special = false;
   // Whether the tokens that the file's post-processor puts around a text (BOS, mostly) are added.
   bool add_special = false;
+  // Whether the text goes on behind a place that find_cut() gave: then it is not the beginning of
+  // one, which many tokenizers put a space in front of.
+  bool continues = false;
 };
 
 struct DecodeOptions {
@@ -68,6 +72,14 @@ class Tokenizer {
   void encode(std::string_view text,
               const std::function<void(std::span<const std::int32_t>)>& sink,
               EncodeOptions options = {}) const;
+
+  // A place, not behind byte `most`, at which a long text may be cut: encode(front) and
+  // encode(rest) with `continues`, joined, are encode(text). 0 where there is none, and for
+  // tokenizers that do not know. It is the last place of all, or, for a unigram model, whose sums
+  // over a long text are rounded as no part's are, the first one behind 256 KiB, where encode()
+  // cuts as well: there the front must be what such a place gave before. Neither part is parsed for
+  // special tokens.
+  std::size_t find_cut(std::string_view text, std::size_t most) const;
 
   // The text of the tokens. That of a byte-level tokenizer is their bytes, joined, which need not
   // be valid UTF-8 (see Utf8Stream).

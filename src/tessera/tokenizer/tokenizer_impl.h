@@ -37,6 +37,9 @@ class TokenizerImpl {
                       std::vector<std::int32_t>& out,
                       const Flush* flush) const = 0;
 
+  // As Tokenizer::find_cut().
+  virtual std::size_t find_cut(std::string_view text, std::size_t most) const = 0;
+
   // The text of ids that are in range and wanted.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 

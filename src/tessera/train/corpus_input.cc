@@ -28,10 +28,10 @@ std::shared_ptr<const Corpus> open_corpus(const CorpusInput& input,
                             ? chat_encoder(tokenizer, input.chat_template)
                             : text_encoder(tokenizer);
   if (bytes != nullptr) {
-    encoder.encode = [bytes, encode = std::move(encoder.encode)](std::string_view text,
-                                                                 const TokenSink& sink) {
+    encoder.encode = [bytes, encode = std::move(encoder.encode)](
+                         std::string_view text, bool continues, const TokenSink& sink) {
       *bytes += static_cast<std::int64_t>(text.size());
-      encode(text, sink);
+      encode(text, continues, sink);
     };
   }
   TextOptions options = input.text;

@@ -6,8 +6,7 @@
 
 namespace tessera {
 
-// The tokenizer as the data needs it. Borrows `tokenizer`. Long documents are cut after words where
-// its pattern begins a pre-token there anyway and no added token reaches over such a place.
+// The tokenizer as the data needs it. Borrows `tokenizer`.
 TextEncoder text_encoder(const Tokenizer& tokenizer);
 
 // The same for conversations. Errors: as ChatTemplate.

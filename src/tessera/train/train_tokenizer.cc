@@ -54,13 +54,15 @@ void add_training_text(const std::filesystem::path& file,
   TextOptions in_order = options;
   in_order.threads = 1;
   NoSink sink;
-  encode_files({&file, 1},
-               {.encode = [&](std::string_view text, const TokenSink& /*sink*/) { add(text); },
-                .bos = std::nullopt,
-                .eos = std::nullopt},
-               in_order,
-               {},
-               sink);
+  encode_files(
+      {&file, 1},
+      {.encode =
+           [&](std::string_view text, bool /*continues*/, const TokenSink& /*sink*/) { add(text); },
+       .bos = std::nullopt,
+       .eos = std::nullopt},
+      in_order,
+      {},
+      sink);
 }
 
 Tokenizer train_tokenizer(const std::string& text,

@@ -26,6 +26,10 @@ void require_ok(const sentencepiece::util::Status& status, std::string_view what
       status.ok(), ErrorCode::kInvalidData, "SentencePiece cannot {}: {}", what, status.ToString());
 }
 
+// Long beside what a word's place in a sum of scores changes, short beside the 190 bytes of memory
+// that the library takes a byte.
+constexpr std::size_t kUnigramPartBytes = std::size_t{256} << 10U;
+
 using Processor = sentencepiece::SentencePieceProcessor;
 
 std::unique_ptr<const Processor> load(std::string_view model) {
@@ -58,12 +62,10 @@ bool keeps_first_space(const ModelFacts& facts) {
   return facts.adds_prefix || !facts.removes_extra_spaces;
 }
 
-// Whether the ids of a text are those of the parts that for_each_part() cuts it into, joined.
-bool may_cut(const Processor& processor, const ModelFacts& facts) {
-  // A sum of scores over a whole text is rounded as no part of it is, so none but BPE will do.
-  if (!facts.is_bpe || facts.whitespace_is_suffix || !facts.escapes_spaces ||
-      !has_known_rules(facts) || !keeps_first_space(facts) ||
-      processor.IsUnknown(processor.PieceToId(kSpaceSymbol))) {
+// Whether a text may be cut at is_part_cut().
+bool may_part(const Processor& processor, const ModelFacts& facts) {
+  if (facts.whitespace_is_suffix || !facts.escapes_spaces || !has_known_rules(facts) ||
+      !keeps_first_space(facts) || processor.IsUnknown(processor.PieceToId(kSpaceSymbol))) {
     return false;
   }
   for (std::int32_t id = 0; id < processor.GetPieceSize(); ++id) {
@@ -77,8 +79,17 @@ bool may_cut(const Processor& processor, const ModelFacts& facts) {
   return true;
 }
 
-Joints joints(const Processor& processor, const ModelFacts& facts) {
-  Joints joints;
+PartRule part_rule(const Processor& processor, const ModelFacts& facts) {
+  if (!may_part(processor, facts)) {
+    return {};
+  }
+  // A sum of scores over a whole text is rounded as no part of it is.
+  PartRule rule{.bytes = facts.is_bpe ? kPartBytes : kUnigramPartBytes, .is_exact = facts.is_bpe};
+  Joints& joints = rule.joints;
+  if (!facts.is_bpe) {
+    joints.part_chinese();
+    return rule;
+  }
   for (std::int32_t id = 0; id < processor.GetPieceSize(); ++id) {
     if (processor.IsByte(id)) {
       joints.fall_back_to_bytes();
@@ -89,7 +100,7 @@ Joints joints(const Processor& processor, const ModelFacts& facts) {
   if (facts.has_rules) {
     joints.fold_case();
   }
-  return joints;
+  return rule;
 }
 
 class SentencePieceTokenizer : public TokenizerImpl {
@@ -97,9 +108,9 @@ class SentencePieceTokenizer : public TokenizerImpl {
   explicit SentencePieceTokenizer(std::string_view model)
       : processor_(load(model)),
         facts_(read_model_facts(model)),
-        may_cut_(may_cut(*processor_, facts_)),
-        rest_processor_(may_cut_ && facts_.adds_prefix ? load(without_prefix(model)) : nullptr),
-        joints_(may_cut_ ? joints(*processor_, facts_) : Joints()),
+        part_rule_(part_rule(*processor_, facts_)),
+        rest_processor_(part_rule_.bytes > 0 && facts_.adds_prefix ? load(without_prefix(model))
+                                                                   : nullptr),
         control_(control_symbols(*processor_)) {
     for (std::int32_t id = 0; id < processor_->GetPieceSize(); ++id) {
       texts_.push_back(text_of(id));
@@ -121,11 +132,15 @@ class SentencePieceTokenizer : public TokenizerImpl {
       if (!match) {
         break;
       }
-      append(text.substr(at, match->begin - at), out, flush);
+      append(text.substr(at, match->begin - at), options.continues && at == 0, out, flush);
       out.push_back(match->id);
       at = match->end;
     }
-    append(text.substr(at), out, flush);
+    append(text.substr(at), options.continues && at == 0, out, flush);
+  }
+
+  std::size_t find_cut(std::string_view text, std::size_t most) const override {
+    return part_rule_.find_cut(text, most);
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -172,11 +187,14 @@ class SentencePieceTokenizer : public TokenizerImpl {
     return replace_all(piece, kSpaceSymbol, " ");
   }
 
-  void append(std::string_view text, std::vector<std::int32_t>& out, const Flush* flush) const {
+  void append(std::string_view text,
+              bool continues,
+              std::vector<std::int32_t>& out,
+              const Flush* flush) const {
     if (text.empty()) {
       return;
     }
-    for_each_part(text, may_cut_, joints_, [&](std::string_view part, PartBegin begin) {
+    const auto add = [&](std::string_view part, PartBegin begin) {
       // Its first space is the one that the library puts in front of a text.
       if (begin == PartBegin::kSpace && facts_.adds_prefix) {
         part.remove_prefix(1);
@@ -188,14 +206,14 @@ class SentencePieceTokenizer : public TokenizerImpl {
       if (flush != nullptr && out.size() >= kPartTokens) {
         (*flush)(out);
       }
-    });
+    };
+    for_each_part(text, begin_of(text, continues), part_rule_, add);
   }
 
   std::unique_ptr<const Processor> processor_;
   ModelFacts facts_;
-  bool may_cut_;
+  PartRule part_rule_;
   std::unique_ptr<const Processor> rest_processor_;  // of text that goes on in a word
-  Joints joints_;
   AddedTokenFinder control_;
   std::vector<std::string> texts_;
 };

@@ -1,4 +1,11 @@
-#include "tessera/data/text_cut.h"
+#include "tessera/tokenizer/text_cut.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "tessera/tokenizer/scanner.h"
+#include "tessera/tokenizer/tokenizer_spec.h"
 
 namespace tessera {
 namespace {
@@ -45,6 +52,23 @@ bool ends_with_visible(std::string_view text) {
          last == 0x3002 || (last >= 0xFF01 && last <= 0xFF5E);
 }
 
+// Whether `token` has a place to cut inside, or could with text around it.
+bool spans_a_cut(const std::string& token) {
+  for (const char* const before : {"", "a"}) {
+    for (const char* const after : {"", "a", "\n", "\na"}) {
+      const std::string whole = before + token + after;
+      for (std::size_t at = std::string_view(before).size() + 1;
+           at < std::string_view(before).size() + token.size();
+           ++at) {
+        if (is_text_cut(whole, at)) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_text_cut(std::string_view text, std::size_t at) {
@@ -53,6 +77,29 @@ bool is_text_cut(std::string_view text, std::size_t at) {
   return (ends_with_letter(before) && is_space(after.front())) ||
          (before.back() == '\n' && ends_with_visible(before.substr(0, at - 1)) &&
           begins_with_letter(after));
+}
+
+std::size_t last_text_cut(std::string_view text, std::size_t most) {
+  std::size_t at = text.empty() ? 0 : std::min(most, text.size() - 1);
+  while (at > 0 && !is_text_cut(text, at)) {
+    --at;
+  }
+  return at;
+}
+
+// Of these patterns no alternative goes on from a letter or digit to white space, none looks back,
+// and those that end there look no further than the next character. A single line feed behind
+// something visible ends a match whether a letter or nothing follows. NFC joins none of these.
+bool may_cut_text(const TokenizerSpec& spec) {
+  constexpr std::array kPatterns = {kGpt2Pattern, kLlama3Pattern, kQwenPattern};
+  const bool known = spec.alphabet == Alphabet::kBytes && spec.patterns.size() == 1 &&
+                     std::ranges::find(kPatterns, spec.patterns.front()) != kPatterns.end() &&
+                     std::ranges::all_of(spec.normalizer, [](const NormalizerStep& step) {
+                       return step.kind == NormalizerStep::Kind::kNfc;
+                     });
+  return known && std::ranges::none_of(spec.added, [](const AddedToken& token) {
+           return spans_a_cut(token.content);
+         });
 }
 
 }  // namespace tessera
