@@ -90,6 +90,12 @@ void BpeModel::encode_word(std::string_view word,
       return;
     }
   }
+  merge_word(word, scratch, out);
+}
+
+void BpeModel::merge_word(std::string_view word,
+                          Scratch& scratch,
+                          std::vector<std::int32_t>& out) const {
   scratch.symbols.clear();
   if (alphabet_ == Alphabet::kBytes) {
     split_bytes(word, scratch.symbols);

@@ -95,6 +95,9 @@ class BpeModel {
   // Appends the tokens of `word`, which is not empty, and valid UTF-8 if it is made of characters.
   void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const;
 
+  // The same of a part of a word, which is merged even if a token has its bytes and ignore_merges.
+  void merge_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const;
+
  private:
   void add_token(const std::string& token, std::int32_t id, bool as_whole_word);
   void split_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const;

@@ -94,20 +94,6 @@ bool keeps_words_apart(const NormalizerStep& step) {
          (step.from == " " && step.to == kSpaceSymbol);
 }
 
-std::size_t byte_pair(char left, char right) {
-  return std::size_t{static_cast<unsigned char>(left)} << 8U | static_cast<unsigned char>(right);
-}
-
-std::vector<bool> joined_bytes(const TokenizerSpec& spec) {
-  std::vector<bool> joined(std::size_t{1} << 16U);
-  for (const std::string& token : spec.tokens) {
-    for (std::size_t i = 1; i < token.size(); ++i) {
-      joined[byte_pair(token[i - 1], token[i])] = true;
-    }
-  }
-  return joined;
-}
-
 // Calls stretch(text, begin) with what lies between added tokens, and token(id) with those.
 template <class Stretch, class Token>
 void cut_at_added(const AddedTokenFinder& finder,
@@ -243,29 +229,75 @@ class BpeTokenizer::Pass {
     WordCache::store(place, key, std::span(out_).subspan(before));
   }
 
-  // Of bytes, in parts where no token reaches over.
+  // Of bytes, in blocks: what the merges take is many times the word.
   void add_long_word(std::string_view word) {
-    const std::vector<bool>& joined = tokenizer_.joined_bytes_;
-    std::size_t at = kPartBytes;
-    while (!joined.empty() && at < word.size()) {
-      if (joined[byte_pair(word[at - 1], word[at])]) {
-        ++at;
+    const bool is_bytes = tokenizer_.spec_.alphabet == Alphabet::kBytes;
+    std::size_t size = is_bytes ? std::min(kPartBytes, word.size()) : word.size();
+    if (size == word.size()) {
+      tokenizer_.model_.encode_word(word, scratch_, out_);
+      return;
+    }
+    merge_block(word.substr(0, size), block_);
+    while (size < word.size()) {
+      const std::size_t kept = find_block_end(word, size);
+      if (kept == 0) {
+        size = std::min(2 * size, word.size());
+        merge_block(word.substr(0, size), block_);
         continue;
       }
-      tokenizer_.model_.encode_word(word.substr(0, at), scratch_, out_);
+      for (const std::int32_t id : std::span(block_).first(kept)) {
+        out_.push_back(id);
+        word.remove_prefix(bytes_of(id));
+      }
       if (flush_ != nullptr && out_.size() >= kPartTokens) {
         (*flush_)(out_);
       }
-      word.remove_prefix(at);
-      at = kPartBytes;
+      size = std::min(kPartBytes, word.size());
+      block_.swap(next_block_);
     }
-    tokenizer_.model_.encode_word(word, scratch_, out_);
+    out_.insert(out_.end(), block_.begin(), block_.end());
+  }
+
+  // How many tokens of block_, which are those of the first `size` bytes, stay when the word goes
+  // on, with next_block_ behind them; 0 where none is known to. Each token is what its own bytes
+  // become whatever is beside them, and every pair of neighbours what the bytes of both do, as in
+  // the tokens of the whole: were two of them merged there at any step, so they would be at the
+  // same step of the merges of their bytes alone, since other tokens' merges do not touch them.
+  std::size_t find_block_end(std::string_view word, std::size_t size) {
+    constexpr std::size_t kUnsure = 4;  // the last tokens, which would often become others
+    constexpr std::size_t kMaxTries = 64;
+    const std::size_t fewest = block_.size() - std::min(block_.size(), kUnsure + kMaxTries);
+    std::size_t end = size;
+    for (std::size_t kept = block_.size(); kept-- > std::max<std::size_t>(fewest, 1);) {
+      end -= bytes_of(block_[kept]);
+      if (kept + kUnsure > block_.size()) {
+        continue;
+      }
+      merge_block(word.substr(end, kPartBytes), next_block_);
+      const std::size_t both = bytes_of(block_[kept - 1]) + bytes_of(next_block_.front());
+      merge_block(word.substr(end - bytes_of(block_[kept - 1]), both), pair_);
+      if (pair_.size() == 2 && pair_.front() == block_[kept - 1] &&
+          pair_.back() == next_block_.front()) {
+        return kept;
+      }
+    }
+    return 0;
+  }
+
+  void merge_block(std::string_view bytes, std::vector<std::int32_t>& ids) {
+    ids.clear();
+    tokenizer_.model_.merge_word(bytes, scratch_, ids);
+  }
+
+  std::size_t bytes_of(std::int32_t id) const {
+    return tokenizer_.spec_.tokens[static_cast<std::size_t>(id)].size();
   }
 
   const BpeTokenizer& tokenizer_;
   WordCaches::Loan loan_;
   WordCache& cache_ = loan_.front();
   BpeModel::Scratch scratch_;
+  std::vector<std::int32_t> block_, next_block_, pair_;  // of a long word
   std::vector<std::int32_t>& out_;
   const Flush* flush_;
 };
@@ -311,11 +343,10 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
     eos_ = spec_.after.back();
   }
   if (spec_.alphabet == Alphabet::kBytes) {
-    joined_bytes_ = joined_bytes(spec_);
-  } else {
-    for (const std::string& token : spec_.tokens) {
-      texts_.push_back(decode_alone(spec_.decoder, token));
-    }
+    return;
+  }
+  for (const std::string& token : spec_.tokens) {
+    texts_.push_back(decode_alone(spec_.decoder, token));
   }
 }
 

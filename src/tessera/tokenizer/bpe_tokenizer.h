@@ -82,7 +82,6 @@ class BpeTokenizer : public TokenizerImpl {
   bool cuts_lines_;  // at is_text_cut()
   PartRule part_rule_;
   bool finds_cuts_;  // no added token that is looked for in the text as it is reaches over one
-  std::vector<bool> joined_bytes_;  // kBytes: by pair, those that a token has side by side
   mutable WordCaches caches_;
 };
 

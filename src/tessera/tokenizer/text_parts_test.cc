@@ -175,8 +175,8 @@ TEST(TextParts, TokensThatReachOverASpace) {
   }
 }
 
-// The ids of a text that is cut at places which the tokenizer gives, some thousand bytes apart where
-// that can be; `num_parts` counts.
+// The ids of a text that is cut at places which the tokenizer gives, some thousand bytes apart
+// where that can be; `num_parts` counts.
 Ids in_parts(const Tokenizer& tokenizer,
              std::string_view text,
              std::uint64_t seed,
@@ -243,17 +243,25 @@ TEST(TextParts, OfATokenizerJson) {
   }
 }
 
-// One word by the pattern, as long as the text: merged in parts, or as the model has it.
+// Of `letters` letters that are drawn one by one, now and then a run of one.
+std::string random_word(std::uint64_t seed, unsigned letters) {
+  const std::uint64_t key = random_key(seed, "word");
+  std::string word;
+  for (std::uint32_t i = 0; word.size() < 200'000; ++i) {
+    const auto [letter, run, length, unused] = philox(key, {i, 0, 0, 0});
+    const auto repeats = run % 64 == 0 ? length % 3'000 : 1;
+    word += run % 8 == 1 ? "the" : std::string(repeats, static_cast<char>('a' + letter % letters));
+  }
+  return word;
+}
+
+// One word by the pattern, as long as the text: merged in blocks, or as the model has it.
 TEST(TextParts, OfALongWordOfBytes) {
   const Tokenizer tokenizer = Tokenizer::load(golden_path("ranks.tiktoken"));
   const BpeModel model(tokenizer.spec());
-  for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    const std::uint64_t key = random_key(seed, "word");
-    std::string word;
-    for (std::uint32_t i = 0; word.size() < 200'000; ++i) {
-      const auto [letter, run, unused, also_unused] = philox(key, {i, 0, 0, 0});
-      word += run % 8 == 0 ? "the" : std::string(1, static_cast<char>('a' + letter % 26));
-    }
+  for (const unsigned letters : {1U, 2U, 3U, 5U, 8U, 13U, 20U, 26U}) {
+    SCOPED_TRACE(letters);
+    const std::string word = random_word(1, letters);
     BpeModel::Scratch scratch;
     Ids whole;
     model.encode_word(word, scratch, whole);
@@ -263,8 +271,51 @@ TEST(TextParts, OfALongWordOfBytes) {
       ids.insert(ids.end(), part.begin(), part.end());
       largest = std::max(largest, part.size());
     });
-    EXPECT_TRUE(ids == whole) << seed;
+    EXPECT_TRUE(ids == whole);
     EXPECT_LT(largest, ids.size());
+  }
+}
+
+// A merge that a later one makes possible, and whole words that no merges make.
+TEST(TextParts, OfALongWordWithMergesOutOfOrder) {
+  TokenizerSpec spec;
+  spec.alphabet = Alphabet::kBytes;
+  for (int byte = 0; byte < 256; ++byte) {
+    spec.tokens.emplace_back(1, static_cast<char>(byte));
+  }
+  const auto merge = [&](const std::string& left, const std::string& right) {
+    const auto id = [&](const std::string& token) {
+      const auto at = std::ranges::find(spec.tokens, token);
+      const auto found = static_cast<std::int32_t>(at - spec.tokens.begin());
+      if (at == spec.tokens.end()) {
+        spec.tokens.push_back(token);
+      }
+      return found;
+    };
+    const std::int32_t result = id(left + right);
+    spec.merges.push_back({.left = id(left), .right = id(right), .result = result});
+  };
+  merge("ab", "c");
+  merge("b", "a");
+  merge("a", "bca");
+  merge("a", "b");
+  merge("c", "a");
+  merge("b", "ca");
+  merge("aa", "aa");
+  merge("a", "a");
+  merge("abc", "abc");
+  spec.ignore_merges = true;
+  for (int i = 2; i < 30; ++i) {
+    spec.tokens.push_back(random_word(static_cast<std::uint64_t>(i), 3).substr(0, 40));
+  }
+  const Tokenizer tokenizer(spec);
+  const BpeModel model(spec);
+  for (const unsigned letters : {1U, 2U, 3U, 4U}) {
+    const std::string word = random_word(7, letters);
+    BpeModel::Scratch scratch;
+    Ids whole;
+    model.encode_word(word, scratch, whole);
+    EXPECT_TRUE(tokenizer.encode(word) == whole) << letters;
   }
 }
 
