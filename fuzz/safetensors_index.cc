@@ -28,7 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     for (const auto& [name, problem] : index.problems) {
       require(tensors.insert(name).second);
-      require(problem.starts_with("i.json: \"weight_map\": \"" + name + "\": found "));
+      const std::string place = "i.json: \"weight_map\": \"" + name + "\" at byte ";
+      require(problem.starts_with(place) && tessera::has_number_behind(problem, place));
     }
     require(!tensors.empty());
   } catch (const tessera::Error& error) {
@@ -36,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(error.code() == tessera::ErrorCode::kInvalidData);
     require(tessera::has_number_behind(what, "i.json: not JSON at byte ") ||
             tessera::has_number_behind(what, "i.json: byte ") ||
-            what.starts_with("i.json: \"weight_map\": found "));
+            tessera::has_number_behind(what, "i.json: \"weight_map\" at byte ") ||
+            what.starts_with("i.json: \"weight_map\": found none"));
   }
   return 0;
 }

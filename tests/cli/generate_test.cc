@@ -12,7 +12,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/utf8.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 

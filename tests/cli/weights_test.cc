@@ -260,7 +260,7 @@ TEST_P(WeightsTest, MustFitTheirTokenizer) {
   auto tokenizer = nlohmann::json::parse(whole);
   tokenizer["model"]["vocab"]["!"] = 5000;
   write_test_file(path("out/tokenizer.json"), tokenizer.dump());
-  expect_refused("/model/vocab/! is 5000, ");
+  expect_refused("/model/vocab/! at byte ");
 
   auto config = nlohmann::json::parse(read_file(path("out/config.json")));
   write_test_file(path("out/tokenizer.json"), whole);
@@ -330,6 +330,10 @@ TEST_P(WeightsTest, MustBeOfTheModel) {
       tessera({"train", "family.toml", "--run.dir=b", "--model.weights=out", "--model.layers=3"});
   EXPECT_EQ(other.code, 2);
   EXPECT_THAT(other.err, HasSubstr("model.weights = \"out\" is another model: found {\"family\""));
+  write_run("one.toml", name + "weights = \"out\"\ndim = 96\n");
+  const Outcome one = tessera({"train", "one.toml", "--run.dir=b"});
+  EXPECT_EQ(one.code, 2);
+  EXPECT_THAT(one.err, HasSubstr("is another model")) << "the sizes that are not set are theirs";
   const std::string wrong = GetParam().name == "gpt2" ? "neox" : "gpt2";
   write_run("wrong.toml", format("name = \"{}\"\nweights = \"out\"", wrong));
   const Outcome family = tessera({"train", "wrong.toml", "--run.dir=c"});

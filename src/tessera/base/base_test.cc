@@ -17,6 +17,7 @@
 #include "tessera/base/half.h"
 #include "tessera/base/random.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/text.h"
 #include "tessera/base/toml.h"
 #include "tessera/base/units.h"
 
@@ -26,6 +27,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+TEST(Text, IsPrintedWithoutWhatATerminalActsOn) {
+  EXPECT_EQ(printable("a\tb\nc \u4f60"), "a\tb\nc \u4f60");
+  EXPECT_EQ(printable("\x1b[2J\r\x7f"), "\\x1b[2J\\x0d\\x7f");
+  EXPECT_EQ(printable(std::string_view("a\0b\xff\xe4\xbd", 6)), "a\\x00b\uFFFD\uFFFD");
+}
 
 // Known answers of the Random123 distribution (kat_vectors).
 TEST(Philox, KnownAnswers) {

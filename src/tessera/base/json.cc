@@ -1,7 +1,9 @@
 #include "tessera/base/json.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -9,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/text.h"
 
 namespace tessera {
 namespace {
@@ -56,9 +59,9 @@ class Parser {
     require_shallow();
     // A callback makes the library slower: only where it is asked for.
     Json::parser_callback_t watch;
-    if (options_.unique_keys || options_.key_offsets != nullptr) {
-      watch = [this](int depth, Json::parse_event_t event, const Json& parsed) {
-        watch_keys(depth, event, parsed);
+    if (options_.unique_keys) {
+      watch = [this](int /*depth*/, Json::parse_event_t event, const Json& parsed) {
+        watch_keys(event, parsed);
         return true;
       };
     }
@@ -104,22 +107,19 @@ class Parser {
     }
   }
 
-  void watch_keys(int depth, Json::parse_event_t event, const Json& parsed) {
+  void watch_keys(Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) {
       keys_.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
       keys_.pop_back();
     } else if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      TESSERA_REQUIRE(!options_.unique_keys || keys_.back().insert(key).second,
+      TESSERA_REQUIRE(keys_.back().insert(key).second,
                       ErrorCode::kInvalidData,
                       "{}byte {}: key '{}' appears twice",
                       prefix(),
                       key_offset(),
                       key);
-      if (options_.key_offsets != nullptr && depth == 1) {
-        options_.key_offsets->insert_or_assign(key, key_offset());
-      }
     }
   }
 
@@ -153,10 +153,129 @@ class Parser {
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
 };
 
+// Walks over a text that is known to be JSON.
+class Walker {
+ public:
+  explicit Walker(std::string_view text) : text_(text) { skip_space(); }
+
+  std::size_t at() const { return at_; }
+
+  bool at_object() const { return next() == '{'; }
+
+  bool at_array() const { return next() == '['; }
+
+  // Calls member(key, place) with each member of the object that is next, at its value, which it
+  // must skip or walk through.
+  template <class Member>
+  void for_each_member(const Member& member) {
+    for_each_item('}', [&] {
+      const std::size_t place = at_;
+      skip_string();
+      const std::string key =
+          Json::parse(text_.substr(place, at_ - place)).template get<std::string>();
+      skip_space();
+      ++at_;  // the colon
+      skip_space();
+      member(key, place);
+    });
+  }
+
+  // Calls item() at each item of the object or array that is next.
+  template <class Item>
+  void for_each_item(char end, const Item& item) {
+    ++at_;
+    skip_space();
+    while (at_ < text_.size() && next() != end) {
+      item();
+      skip_space();
+      at_ += next() == ',' ? 1 : 0;
+      skip_space();
+    }
+    ++at_;
+  }
+
+  void skip_value() {
+    std::size_t depth = 0;
+    do {
+      const char c = next();
+      if (c == '"') {
+        skip_string();
+        continue;
+      }
+      const bool is_scalar = depth == 0 && c != '{' && c != '[';
+      if (is_scalar) {
+        at_ = std::min(text_.find_first_of(",]} \t\r\n", at_), text_.size());
+        return;
+      }
+      depth += c == '{' || c == '[' ? 1 : 0;
+      depth -= c == '}' || c == ']' ? 1 : 0;
+      ++at_;
+    } while (depth > 0 && at_ < text_.size());
+  }
+
+  void go_to(std::size_t at) { at_ = at; }
+
+ private:
+  char next() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+
+  void skip_space() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+
+  void skip_string() {
+    for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+      at_ += text_[at_] == '\\' ? 1 : 0;
+    }
+    ++at_;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+// Goes to the value of a member or element of the value that is next; its place.
+std::optional<std::size_t> go_to_part(Walker& walker, const std::string& part) {
+  std::optional<std::size_t> place;
+  std::size_t value = 0;
+  if (walker.at_object()) {
+    walker.for_each_member([&](const std::string& key, std::size_t at) {
+      if (key == part) {  // the last one counts
+        place = at;
+        value = walker.at();
+      }
+      walker.skip_value();
+    });
+  } else if (walker.at_array()) {
+    std::size_t index = 0;
+    walker.for_each_item(']', [&] {
+      if (part == format("{}", index++)) {
+        place = value = walker.at();
+      }
+      walker.skip_value();
+    });
+  }
+  walker.go_to(value);
+  return place;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, const JsonOptions& options) {
   return Parser(text, options).parse();
+}
+
+std::optional<std::size_t> find_json(std::string_view text, std::string_view pointer) {
+  Walker walker(text);
+  std::optional<std::size_t> place = walker.at();
+  while (place && pointer.starts_with('/')) {
+    const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
+    const std::string part(pointer.substr(1, end - 1));
+    place = go_to_part(walker, replace_all(replace_all(part, "~1", "/"), "~0", "~"));
+    pointer.remove_prefix(end);
+  }
+  return place;
+}
+
+std::string json_pointer_part(std::string_view key) {
+  return replace_all(replace_all(key, "~", "~0"), "/", "~1");
 }
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,13 +14,19 @@ struct JsonOptions {
   std::string name = {};    // of the file; messages begin with it where it is not empty
   std::size_t offset = 0;   // of the text in its file, for messages
   bool unique_keys = true;  // refuse an object that has a key twice; else the last one counts
-  // Where it is set: gets the offset in the file of each key of the outermost object.
-  std::map<std::string, std::size_t>* key_offsets = nullptr;
 };
 
 // Errors: kInvalidData naming the byte of the file, from 0, where the text is no JSON, holds a zero
 // byte or a number that no type holds, is nested deeper than 64 levels (what destroys and writes
 // such values recurses), or has a key again.
 nlohmann::json parse_json(std::string_view text, const JsonOptions& options);
+
+// Where a text that parse_json() takes has what a JSON pointer (RFC 6901: "/model/vocab/a") names:
+// the offset of a member's key or of an element's first byte. Nothing where it has none. For
+// messages: it reads the text from its front.
+std::optional<std::size_t> find_json(std::string_view text, std::string_view pointer);
+
+// A key as a part of a JSON pointer, without the '/' in front.
+std::string json_pointer_part(std::string_view key);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #include "tessera/base/json.h"
 
 #include <cstddef>
-#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,9 +14,7 @@
 namespace tessera {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Pair;
 using ::testing::StartsWith;
 
 std::string refusal(std::string_view text, const JsonOptions& options = {}) {
@@ -57,10 +55,33 @@ TEST(Json, AKeyIsThereOnce) {
   EXPECT_EQ(parse_json(R"({"a": 1, "a": 3})", {.unique_keys = false}).at("a"), 3);
 }
 
-TEST(Json, SaysWhereTheOutermostKeysAre) {
-  std::map<std::string, std::size_t> offsets;
-  parse_json(R"({"a": {"b": 1}, "\"c\\": [{"d": 2}]})", {.offset = 8, .key_offsets = &offsets});
-  EXPECT_THAT(offsets, ElementsAre(Pair("\"c\\", 24), Pair("a", 9)));
+TEST(Json, SaysWhereAValueIs) {
+  const std::string text =
+      R"( {"a" : {"b":1, "c/d~": [ 1.5e3,"]\"x",[ ], {"e":null}]}, "": true, "\"": {}, "a":{"b" :2},)"
+      "\n \"\\u00e9\" :\t3}";
+  const nlohmann::json json = parse_json(text, {.unique_keys = false});
+  const auto at = [&](std::string_view part) { return text.find(part); };
+  const auto last_at = [&](std::string_view part) { return text.rfind(part); };
+  EXPECT_EQ(find_json(text, ""), 1U);
+  EXPECT_EQ(find_json(text, "/"), at(R"("": true)"));
+  EXPECT_EQ(find_json(text, "/\""), at(R"("\"": {})"));
+  EXPECT_EQ(find_json(text, "/a"), last_at(R"("a":)")) << "as the library has it, the last";
+  EXPECT_EQ(find_json(text, "/a/b"), last_at(R"("b" :2)"));
+  EXPECT_EQ(find_json(text, "/\u00e9"), at(R"("\u00e9")"));
+  EXPECT_EQ(find_json(text, "/a/c"), std::nullopt);
+  EXPECT_EQ(find_json(text, "/a/b/c"), std::nullopt);
+
+  const std::string inner = R"({"c/d~": [ 1.5e3,"]\"x",[ ], {"e":null}], "~1": [[-1, false], 2]})";
+  EXPECT_EQ(find_json(inner, "/c~1d~0"), 1U);
+  EXPECT_EQ(find_json(inner, "/" + json_pointer_part("c/d~") + "/0"), inner.find("1.5e3"));
+  EXPECT_EQ(find_json(inner, "/c~1d~0/1"), inner.find(R"("]\"x")"));
+  EXPECT_EQ(find_json(inner, "/c~1d~0/2"), inner.find("[ ]"));
+  EXPECT_EQ(find_json(inner, "/c~1d~0/3/e"), inner.find(R"("e")"));
+  EXPECT_EQ(find_json(inner, "/c~1d~0/4"), std::nullopt);
+  EXPECT_EQ(find_json(inner, "/" + json_pointer_part("~1") + "/0/1"), inner.find("false"));
+  EXPECT_EQ(find_json(inner, "/~01/1"), inner.find("2]"));
+  EXPECT_EQ(find_json("3", "/a"), std::nullopt);
+  EXPECT_EQ(find_json("", "/a"), std::nullopt);
 }
 
 }  // namespace

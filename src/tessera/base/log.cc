@@ -6,6 +6,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "tessera/base/text.h"
+
 namespace tessera {
 namespace {
 
@@ -23,15 +25,15 @@ spdlog::logger& logger() {
 }  // namespace
 
 void log_info(std::string_view message) {
-  logger().info("{}", message);
+  logger().info("{}", printable(message));
 }
 
 void log_warning(std::string_view message) {
-  logger().warn("{}", message);
+  logger().warn("{}", printable(message));
 }
 
 void log_error(std::string_view message) {
-  logger().error("{}", message);
+  logger().error("{}", printable(message));
 }
 
 void silence_info() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <regex>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -19,6 +20,13 @@ std::string error_of(ErrorCode code, const Body& body) {
   }
   ADD_FAILURE() << "was accepted";
   return "";
+}
+
+// A message without " at byte 12", of which it must have at least one.
+inline std::string without_bytes(const std::string& message) {
+  const std::string result = std::regex_replace(message, std::regex(" at byte [0-9]+"), "");
+  EXPECT_NE(result, message);
+  return result;
 }
 
 }  // namespace tessera

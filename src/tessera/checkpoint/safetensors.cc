@@ -94,19 +94,33 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& p
   return header;
 }
 
-// `where` names file and offset.
-std::map<std::string, std::string> parse_metadata(const Json& metadata, const std::string& where) {
+// What the header says of a tensor, for messages: it names file and offset.
+struct Where {
+  const std::string& path;
+  std::string_view header;
+  const std::string& name;
+
+  std::string text() const {
+    const auto at = find_json(header, "/" + json_pointer_part(name));
+    return format("{}: {} at offset {}",
+                  path,
+                  name == kMetadataKey ? name : format("tensor '{}'", name),
+                  kLengthBytes + at.value_or(0));
+  }
+};
+
+std::map<std::string, std::string> parse_metadata(const Json& metadata, const Where& where) {
   TESSERA_REQUIRE(metadata.is_object(),
                   ErrorCode::kInvalidData,
                   "{} is a JSON {}: expected an object of strings",
-                  where,
+                  where.text(),
                   metadata.type_name());
   std::map<std::string, std::string> strings;
   for (const auto& [key, value] : metadata.items()) {
     TESSERA_REQUIRE(value.is_string(),
                     ErrorCode::kInvalidData,
                     "{}: '{}' is a JSON {}: expected a string",
-                    where,
+                    where.text(),
                     key,
                     value.type_name());
     strings.emplace(key, value.get<std::string>());
@@ -115,12 +129,12 @@ std::map<std::string, std::string> parse_metadata(const Json& metadata, const st
 }
 
 // The dtype of `tensor`; of one that is none of ours, which is then named, one as large.
-void parse_dtype_name(const Json& json, const std::string& where, Entry& entry) {
+void parse_dtype_name(const Json& json, const Where& where, Entry& entry) {
   const auto found = json.find("dtype");
   TESSERA_REQUIRE(found != json.end() && found->is_string(),
                   ErrorCode::kInvalidData,
                   "{}: expected a string 'dtype'",
-                  where);
+                  where.text());
   const auto& text = found->get_ref<const std::string&>();
   for (const auto& [dtype, name] : kDTypeNames) {
     if (name == text) {
@@ -135,18 +149,16 @@ void parse_dtype_name(const Json& json, const std::string& where, Entry& entry) 
       return;
     }
   }
-  fail(ErrorCode::kInvalidData, "{}: dtype '{}' is not known", where, text);
+  fail(ErrorCode::kInvalidData, "{}: dtype '{}' is not known", where.text(), text);
 }
 
 // An array of integers in [0, 2^63).
-std::vector<std::int64_t> parse_integers(const Json& entry,
-                                         const char* key,
-                                         const std::string& where) {
+std::vector<std::int64_t> parse_integers(const Json& entry, const char* key, const Where& where) {
   const auto found = entry.find(key);
   TESSERA_REQUIRE(found != entry.end() && found->is_array(),
                   ErrorCode::kInvalidData,
                   "{}: expected an array '{}'",
-                  where,
+                  where.text(),
                   key);
   std::vector<std::int64_t> integers;
   for (const Json& element : *found) {
@@ -155,7 +167,7 @@ std::vector<std::int64_t> parse_integers(const Json& entry,
                             static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()),
                     ErrorCode::kInvalidData,
                     "{}: '{}' holds {}: expected integers from 0 to 2^63 - 1",
-                    where,
+                    where.text(),
                     key,
                     element.dump(-1, ' ', false, Json::error_handler_t::replace));
     integers.push_back(element.get<std::int64_t>());
@@ -163,17 +175,17 @@ std::vector<std::int64_t> parse_integers(const Json& entry,
   return integers;
 }
 
-Entry parse_entry(const std::string& name, const Json& json, const std::string& where) {
+Entry parse_entry(const std::string& name, const Json& json, const Where& where) {
   TESSERA_REQUIRE(json.is_object(),
                   ErrorCode::kInvalidData,
                   "{} is a JSON {}: expected an object",
-                  where,
+                  where.text(),
                   json.type_name());
   const std::vector<std::int64_t> offsets = parse_integers(json, "data_offsets", where);
   TESSERA_REQUIRE(offsets.size() == 2 && offsets[0] <= offsets[1],
                   ErrorCode::kInvalidData,
                   "{}: expected data_offsets of [begin, end] with begin <= end",
-                  where);
+                  where.text());
   Entry entry{.tensor = {.name = name, .shape = parse_integers(json, "shape", where), .data = {}},
               .other_dtype = {},
               .begin = static_cast<std::uint64_t>(offsets[0]),
@@ -184,13 +196,13 @@ Entry parse_entry(const std::string& name, const Json& json, const std::string& 
   TESSERA_REQUIRE(expected,
                   ErrorCode::kInvalidData,
                   "{}: shape {} has more than 2^63 bytes",
-                  where,
+                  where.text(),
                   format_shape(entry.tensor.shape));
   TESSERA_REQUIRE(
       entry.end - entry.begin == static_cast<std::uint64_t>(*expected),
       ErrorCode::kInvalidData,
       "{}: data_offsets span {} bytes, expected {} for {} {}",
-      where,
+      where.text(),
       entry.end - entry.begin,
       *expected,
       entry.other_dtype.empty() ? safetensors_name(entry.tensor.dtype) : entry.other_dtype,
@@ -252,19 +264,16 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
 SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& path)
     : file_(std::move(file)) {
   const std::string_view header = header_of(file_.bytes(), path.string());
-  std::map<std::string, std::size_t> offsets;
   // The format forbids repeated keys.
-  const Json tensors = parse_json(
-      header,
-      {.name = path.string() + ": header", .offset = kLengthBytes, .key_offsets = &offsets});
+  const std::string file_name = path.string();
+  const Json tensors = parse_json(header, {.name = file_name + ": header", .offset = kLengthBytes});
   std::vector<Entry> entries;
   for (const auto& [name, json] : tensors.items()) {
-    const std::size_t offset = offsets.at(name);
+    const Where where{.path = file_name, .header = header, .name = name};
     if (name == kMetadataKey) {
-      metadata_ = parse_metadata(json, format("{}: {} at offset {}", path.string(), name, offset));
+      metadata_ = parse_metadata(json, where);
     } else {
-      entries.push_back(parse_entry(
-          name, json, format("{}: tensor '{}' at offset {}", path.string(), name, offset)));
+      entries.push_back(parse_entry(name, json, where));
     }
   }
   place_entries(entries, file_.bytes().subspan(kLengthBytes + header.size()), path.string());

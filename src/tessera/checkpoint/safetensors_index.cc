@@ -25,27 +25,29 @@ SafetensorsIndex parse_safetensors_index(std::string_view text, const std::strin
   TESSERA_REQUIRE(
       map != json.end() && map->is_object() && !map->empty(),
       ErrorCode::kInvalidData,
-      "{}: \"weight_map\": found {}, expected an object of tensors and the files that they are in",
+      "{}: \"weight_map\"{}: found {}, expected an object of tensors and the files that they are "
+      "in",
       path,
+      map == json.end() ? "" : format(" at byte {}", find_json(text, "/weight_map").value_or(0)),
       map == json.end() ? "none"
       : map->empty()    ? "nothing in it"
                         : format("a JSON {}", map->type_name()));
+  // Of a tensor in the map, for messages.
+  const auto place = [&](const std::string& tensor) {
+    const auto at = find_json(text, "/weight_map/" + json_pointer_part(tensor));
+    return format("{}: \"weight_map\": \"{}\" at byte {}", path, tensor, at.value_or(0));
+  };
   SafetensorsIndex index;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string()) {
       index.problems.emplace(
           tensor,
-          format("{}: \"weight_map\": \"{}\": found a JSON {}, expected a file's name",
-                 path,
-                 tensor,
-                 file.type_name()));
+          format("{}: found a JSON {}, expected a file's name", place(tensor), file.type_name()));
     } else if (const auto& name = file.get_ref<const std::string&>(); !is_file_name(name)) {
       index.problems.emplace(
           tensor,
-          format("{}: \"weight_map\": \"{}\": found \"{}\", expected the name of a file beside the "
-                 "index",
-                 path,
-                 tensor,
+          format("{}: found \"{}\", expected the name of a file beside the index",
+                 place(tensor),
                  name));
     } else {
       index.files[name].push_back(tensor);

@@ -36,12 +36,13 @@ TEST(SafetensorsIndex, ListsAllEntriesThatNameNoFile) {
   const std::string name = "expected the name of a file beside the index";
   EXPECT_THAT(
       index.problems,
-      ElementsAre(
-          Pair("a", "i.json: \"weight_map\": \"a\": found \"../1.st\", " + name),
-          Pair("b", "i.json: \"weight_map\": \"b\": found a JSON number, expected a file's name"),
-          Pair("c", "i.json: \"weight_map\": \"c\": found \"\", " + name),
-          Pair("d", "i.json: \"weight_map\": \"d\": found \"..\", " + name),
-          Pair("e", "i.json: \"weight_map\": \"e\": found \"/x\", " + name)));
+      ElementsAre(Pair("a", "i.json: \"weight_map\": \"a\" at byte 16: found \"../1.st\", " + name),
+                  Pair("b",
+                       "i.json: \"weight_map\": \"b\" at byte 32: found a JSON number, expected a "
+                       "file's name"),
+                  Pair("c", "i.json: \"weight_map\": \"c\" at byte 40: found \"\", " + name),
+                  Pair("d", "i.json: \"weight_map\": \"d\" at byte 49: found \"..\", " + name),
+                  Pair("e", "i.json: \"weight_map\": \"e\" at byte 60: found \"/x\", " + name)));
 }
 
 TEST(SafetensorsIndex, RefusesWhatIsNoIndex) {
@@ -53,9 +54,9 @@ TEST(SafetensorsIndex, RefusesWhatIsNoIndex) {
   EXPECT_EQ(refusal("[]"), "i.json: \"weight_map\": found none" + expected);
   EXPECT_EQ(refusal("{}"), "i.json: \"weight_map\": found none" + expected);
   EXPECT_EQ(refusal(R"({"weight_map": 3})"),
-            "i.json: \"weight_map\": found a JSON number" + expected);
+            "i.json: \"weight_map\" at byte 1: found a JSON number" + expected);
   EXPECT_EQ(refusal(R"({"weight_map": {}})"),
-            "i.json: \"weight_map\": found nothing in it" + expected);
+            "i.json: \"weight_map\" at byte 1: found nothing in it" + expected);
   EXPECT_EQ(refusal(R"({"weight_map": {"a": "1.st", "b": "1.st", "a": "2.st"}})"),
             "i.json: byte 42: key 'a' appears twice");
 }

@@ -7,9 +7,9 @@
 #include <CLI/CLI.hpp>
 
 #include "tessera/base/format.h"
+#include "tessera/base/utf8.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
-#include "tessera/tokenizer/utf8.h"
 #include "tessera/train/commands.h"
 
 namespace tessera {

@@ -148,7 +148,15 @@ class Pipeline {
 
   void encode(EncodedStretch& encoded) const {
     const Stretch& stretch = encoded.source;
-    if (encoded.error || stretch.spool || stretch.is_too_long) {
+    if (encoded.error || stretch.spool) {
+      return;
+    }
+    if (stretch.is_too_long) {
+      encoded.num_lines = 1;
+      encoded.broken.push_back(
+          {.line = 0,
+           .problem = format("a line of more than {}, expected a document a line",
+                             format_bytes(options_.line_limit))});
       return;
     }
     try {
@@ -319,11 +327,6 @@ class Pipeline {
   }
 
   void report_broken(const EncodedStretch& encoded) {
-    TESSERA_REQUIRE(!encoded.source.is_too_long,
-                    ErrorCode::kInvalidData,
-                    "{}: a line of more than {}: expected a document a line",
-                    place(0),
-                    format_bytes(options_.line_limit));
     for (const BrokenLine& broken : encoded.broken) {
       TESSERA_REQUIRE(options_.skip_broken,
                       ErrorCode::kInvalidData,

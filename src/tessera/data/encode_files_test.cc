@@ -18,6 +18,7 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::StartsWith;
 
 // The documents as strings: a token is a byte, '<' before and '>' behind.
 class TextSink : public DocumentSink {
@@ -146,11 +147,35 @@ TEST_F(EncodeFilesTest, ALineAboveTheLimitIsNamed) {
   options.line_limit = 1 << 20;
   const std::filesystem::path path =
       write("a", "{\"text\": \"a\"}\n{\"text\": \"" + std::string(3 << 20, 'x') + "\"}\n");
-  EXPECT_EQ(
-      refusal({path}, options),
-      format("{}:2: a line of more than 1.00 MiB: expected a document a line", path.string()));
+  EXPECT_EQ(refusal({path}, options),
+            format("{}:2: a line of more than 1.00 MiB, expected a document a line (with "
+                   "data.skip_broken such lines are left out and counted)",
+                   path.string()));
   options.line_limit = 4 << 20;
   EXPECT_EQ(documents({path}, options).size(), 2U);
+}
+
+// Lines end in every way, at every place near those where the reader stops.
+TEST_F(EncodeFilesTest, ALineAboveTheLimitIsPassedOver) {
+  constexpr std::size_t kLimit = std::size_t{1} << 20U;
+  for (const char* const end : {"\n", "\r", "\r\n"}) {
+    for (const std::size_t size :
+         {kLimit - 1, kLimit, kLimit + 1, 5 * kLimit / 4 - 1, 5 * kLimit / 4, 3 * kLimit}) {
+      for (const char* const last : {"", "{\"text\": 3}", "{\"text\": \"b\"}"}) {
+        TextOptions options = jsonl(true);
+        options.line_limit = kLimit;
+        const std::string text =
+            format("{{\"text\": \"a\"}}{}{}{}{}", end, std::string(size, 'x'), end, last);
+        const std::filesystem::path path = write("a", text);
+        TextSink sink;
+        const ReadState state = encode_files({&path, 1}, byte_encoder(), options, {}, sink);
+        EXPECT_THAT(sink.documents.front(), "<a>");
+        EXPECT_EQ(sink.documents.size(), std::string_view(last).ends_with("\"}") ? 2U : 1U);
+        EXPECT_EQ(state.num_skipped, std::string_view(last).ends_with("3}") ? 2 : 1);
+        EXPECT_THAT(state.first_skipped, StartsWith(path.string() + ":2: "));
+      }
+    }
+  }
 }
 
 TEST_F(EncodeFilesTest, RefusesFilesWithoutText) {

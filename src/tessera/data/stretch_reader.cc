@@ -105,8 +105,7 @@ std::optional<Stretch> StretchReader::next() {
   } else if (is_text) {
     spool_until_cut(stretch);
   } else {
-    stretch.is_too_long = true;
-    stretch.bytes.swap(buffer_);
+    pass_line(stretch);
   }
   stretch.ends_file = at_end_ && buffer_.empty();
   stretch.end_offset = offset_;
@@ -163,6 +162,27 @@ std::optional<StretchReader::Cut> StretchReader::find_text_cut() const {
   }
   const std::size_t at = encoder_.find_cut(buffer_, buffer_.size() - tail);
   return at == 0 ? std::nullopt : std::optional(Cut{.size = at, .closes = false});
+}
+
+// To the end of the line that fills the buffer, in which is no line feed; where no line may be left
+// out it need not be found.
+void StretchReader::pass_line(Stretch& stretch) {
+  stretch.is_too_long = true;
+  std::size_t end = buffer_.find('\r');
+  while (end == std::string::npos && !at_end_ && options_.skip_broken) {
+    offset_ += static_cast<std::int64_t>(buffer_.size());
+    buffer_.clear();
+    fill(kStretchBytes);
+    end = buffer_.find_first_of("\r\n");
+  }
+  if (end == std::string::npos) {
+    end = buffer_.size();
+  } else {
+    fill(end + 2);
+    end += buffer_.compare(end, 2, "\r\n") == 0 ? 2 : 1;
+  }
+  offset_ += static_cast<std::int64_t>(end);
+  buffer_.erase(0, end);
 }
 
 void StretchReader::spool_until_cut(Stretch& stretch) {

@@ -25,7 +25,7 @@ struct Stretch {
   bool opens = true;             // its first byte begins a document
   bool closes = true;            // its last byte ends one (before a separator, if there is one)
   bool ends_file = false;        // nothing follows in the file
-  bool is_too_long = false;      // a line above the limit begins with `bytes`
+  bool is_too_long = false;      // in place of `bytes`: a line above the limit, passed over
   std::int64_t end_offset = 0;   // behind it, in the unpacked bytes of the file
   std::int64_t input_bytes = 0;  // read of all files so far, as they lie on disk
 
@@ -56,6 +56,7 @@ class StretchReader {
   std::optional<Cut> find_line_end() const;
   std::optional<Cut> find_text_cut() const;
   void spool_until_cut(Stretch& stretch);
+  void pass_line(Stretch& stretch);
 
   std::span<const std::filesystem::path> files_;
   const TextOptions& options_;

@@ -51,6 +51,8 @@ const ModelFamily& hugging_face_family(const HuggingFaceConfig& config) {
 
 HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config) {
   const ModelFamily& family = hugging_face_family(config);
+  constexpr const char* kQuantized = "quantization_config.quant_method";
+  config.require(!config.has(kQuantized), kQuantized, "weights that are not quantized");
   const std::string dtype = config.text("torch_dtype", config.text("dtype", "float32"));
   const char* length_key = config.has("n_positions") ? "n_positions" : "max_position_embeddings";
   return {.section = family.from_hugging_face(config),
@@ -58,8 +60,8 @@ HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config) {
                              : dtype == "float16" ? DType::kF16
                                                   : DType::kF32,
                     .sequence_length = config.size(length_key, 2048),
-                    .bos = config.token("bos_token_id"),
-                    .eos = config.token("eos_token_id")}};
+                    .bos = config.tokens("bos_token_id"),
+                    .eos = config.tokens("eos_token_id")}};
 }
 
 ModelSection completed(ModelSection section, const ModelSection& defaults) {

@@ -147,9 +147,11 @@ TEST(ModelFamilies, NeoxReadsRotaryParametersInOneObject) {
       read(R"({"rope_theta": 20000, "partial_rotary_factor": 0.5, "rope_type": "default"})");
   EXPECT_EQ(section.rope_theta, 20000.0);
   EXPECT_EQ(section.rotary_fraction, 0.5);
-  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
-                       [&] { read(R"({"rope_theta": 20000, "rope_type": "linear"})"); }),
-              HasSubstr("\"rope_parameters.rope_type\": found \"linear\", expected \"default\""));
+  EXPECT_THAT(
+      error_of(ErrorCode::kInvalidData,
+               [&] { read(R"({"rope_theta": 20000, "rope_type": "linear"})"); }),
+      HasSubstr(
+          "\"rope_parameters.rope_type\" at byte 206: found \"linear\", expected \"default\""));
 }
 
 }  // namespace

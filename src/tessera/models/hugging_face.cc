@@ -1,5 +1,6 @@
 #include "tessera/models/hugging_face.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -13,6 +14,16 @@ namespace tessera {
 namespace {
 
 using Json = nlohmann::json;
+
+// "[1, 2]".
+template <class Number>
+std::string listed(const std::vector<Number>& numbers) {
+  std::string text;
+  for (const Number number : numbers) {
+    text += format("{}{}", text.empty() ? "" : ", ", number);
+  }
+  return format("[{}]", text);
+}
 
 std::int64_t head_rows_of(const HuggingFaceWeight& weight) {
   return weight.head_rows > 0 ? weight.head_rows : weight.part_rows();
@@ -65,8 +76,8 @@ void HuggingFaceConfigText::flag(std::string_view key, bool value) {
   add(key, value ? "true" : "false");
 }
 
-void HuggingFaceConfigText::token(std::string_view key, const std::optional<std::int32_t>& id) {
-  add(key, id ? format("{}", *id) : "null");
+void HuggingFaceConfigText::tokens(std::string_view key, const std::vector<std::int32_t>& ids) {
+  add(key, ids.size() > 1 ? listed(ids) : ids.empty() ? "null" : format("{}", ids.front()));
 }
 
 void HuggingFaceConfigText::dtype(DType dtype) {
@@ -77,26 +88,31 @@ void HuggingFaceConfigText::dtype(DType dtype) {
 }
 
 HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
-    : path_(std::move(path)) {
+    : text_(json), path_(std::move(path)) {
   const Json object = parse_json(json, {.name = path_});
   TESSERA_REQUIRE(object.is_object(),
                   ErrorCode::kInvalidData,
                   "{}: byte 0: found a JSON {}, expected an object",
                   path_,
                   object.type_name());
+  // Larger than 63 bits: no size or id, and refused as one.
+  const auto is_whole = [](const Json& value) {
+    return value.is_number_integer() &&
+           (!value.is_number_unsigned() ||
+            value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()});
+  };
   const auto keep = [&](const std::string& key, const Json& value) {
     if (value.is_boolean()) {
       values_.emplace(key, value.get<bool>());
     } else if (value.is_number_integer()) {
-      // Larger than 63 bits: no size, and refused as one.
-      const bool fits =
-          !value.is_number_unsigned() ||
-          value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()};
-      values_.emplace(key, fits ? Field(value.get<std::int64_t>()) : Field(value.get<double>()));
+      values_.emplace(
+          key, is_whole(value) ? Field(value.get<std::int64_t>()) : Field(value.get<double>()));
     } else if (value.is_number_float()) {
       values_.emplace(key, value.get<double>());
     } else if (value.is_string()) {
       values_.emplace(key, value.get<std::string>());
+    } else if (value.is_array() && std::ranges::all_of(value, is_whole)) {
+      values_.emplace(key, value.get<std::vector<std::int64_t>>());
     }
   };
   for (const auto& [key, value] : object.items()) {
@@ -124,6 +140,9 @@ std::string HuggingFaceConfig::found(std::string_view key) const {
       [](const auto& value) {
         if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>) {
           return format("\"{}\"", value);
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(value)>,
+                                            std::vector<std::int64_t>>) {
+          return listed(value);
         } else {
           return format("{}", value);
         }
@@ -131,13 +150,17 @@ std::string HuggingFaceConfig::found(std::string_view key) const {
       *field);
 }
 
+std::string HuggingFaceConfig::place(std::string_view key) const {
+  // "rope_scaling.factor" is a member of a member.
+  const std::string outer = "/" + json_pointer_part(key);
+  std::string inner = outer;
+  inner[std::min(inner.find('.'), inner.size() - 1)] = '/';
+  const auto at = find_json(text_, find_json(text_, outer) ? outer : inner);
+  return at ? format("{}: \"{}\" at byte {}", path_, key, *at) : format("{}: \"{}\"", path_, key);
+}
+
 void HuggingFaceConfig::refuse(std::string_view key, std::string_view expected) const {
-  fail(ErrorCode::kInvalidData,
-       "{}: \"{}\": found {}, expected {}",
-       path_,
-       key,
-       found(key),
-       expected);
+  fail(ErrorCode::kInvalidData, "{}: found {}, expected {}", place(key), found(key), expected);
 }
 
 void HuggingFaceConfig::require(bool known, std::string_view key, std::string_view expected) const {
@@ -205,12 +228,24 @@ std::string HuggingFaceConfig::text(std::string_view key, std::string_view fallb
   return *value;
 }
 
-std::optional<std::int32_t> HuggingFaceConfig::token(std::string_view key) const {
+std::vector<std::int32_t> HuggingFaceConfig::tokens(std::string_view key) const {
   const Field* field = find(key);
-  const auto* value = field == nullptr ? nullptr : std::get_if<std::int64_t>(field);
-  return value != nullptr && *value >= 0 && *value <= std::numeric_limits<std::int32_t>::max()
-             ? std::optional(static_cast<std::int32_t>(*value))
-             : std::nullopt;
+  std::vector<std::int64_t> values;
+  bool are_ids = true;
+  if (field != nullptr) {
+    if (const auto* one = std::get_if<std::int64_t>(field)) {
+      values = {*one};
+    } else if (const auto* several = std::get_if<std::vector<std::int64_t>>(field)) {
+      values = *several;
+    } else {
+      are_ids = false;
+    }
+  }
+  for (const std::int64_t value : values) {
+    are_ids = are_ids && value >= 0 && value <= std::numeric_limits<std::int32_t>::max();
+  }
+  require(are_ids, key, "a token's id, a list of them, or null");
+  return {values.begin(), values.end()};
 }
 
 }  // namespace tessera

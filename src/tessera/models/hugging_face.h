@@ -56,9 +56,9 @@ std::int64_t their_row(const HuggingFaceWeight& weight, const PartRow& ours);
 // What config.json says beside the model's own sizes.
 struct HuggingFaceFacts {
   DType dtype = DType::kF32;
-  std::int64_t sequence_length = 0;  // the longest that the model was trained on
-  std::optional<std::int32_t> bos = {};
-  std::optional<std::int32_t> eos = {};
+  std::int64_t sequence_length = 0;    // the longest that the model was trained on
+  std::vector<std::int32_t> bos = {};  // ids that begin a document: none or one, mostly
+  std::vector<std::int32_t> eos = {};  // that end one
 };
 
 // The keys of a config.json, one behind the other.
@@ -69,8 +69,8 @@ class HuggingFaceConfigText {
   void number(std::string_view key, std::int64_t value);
   void real(std::string_view key, double value);  // with a point, as Python writes floats
   void flag(std::string_view key, bool value);
-  void token(std::string_view key, const std::optional<std::int32_t>& id);
-  void dtype(DType dtype);  // "torch_dtype"
+  void tokens(std::string_view key, const std::vector<std::int32_t>& ids);  // null, one, or a list
+  void dtype(DType dtype);                                                  // "torch_dtype"
 
   std::string finish() const { return text_ + "\n}\n"; }
 
@@ -82,7 +82,7 @@ class HuggingFaceConfigText {
 std::string python_float(double value);
 
 // A config.json that was read: numbers, flags and texts by key, those of an object as
-// "rope_scaling.factor". Keys that are null, and lists, are not there.
+// "rope_scaling.factor". Keys that are null, and lists of other than whole numbers, are not there.
 class HuggingFaceConfig {
  public:
   // `path` is for messages. Errors: kInvalidData naming file and byte for what is not a JSON object
@@ -102,7 +102,8 @@ class HuggingFaceConfig {
   double real(std::string_view key, std::optional<double> fallback = std::nullopt) const;
   bool flag(std::string_view key, bool fallback) const;
   std::string text(std::string_view key, std::string_view fallback) const;
-  std::optional<std::int32_t> token(std::string_view key) const;
+  // Of one id, or a list of them. None where the key is absent.
+  std::vector<std::int32_t> tokens(std::string_view key) const;
 
   // Refuses the value of a key that this program has no model for.
   void require(bool known, std::string_view key, std::string_view expected) const;
@@ -110,14 +111,16 @@ class HuggingFaceConfig {
   const std::string& path() const { return path_; }
 
  private:
-  using Field = std::variant<bool, std::int64_t, double, std::string>;
+  using Field = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
 
   std::int64_t whole(std::string_view key, std::int64_t max) const;
 
   const Field* find(std::string_view key) const;
   std::string found(std::string_view key) const;
+  std::string place(std::string_view key) const;
   [[noreturn]] void refuse(std::string_view key, std::string_view expected) const;
 
+  std::string text_;  // of the file
   std::string path_;
   std::map<std::string, Field, std::less<>> values_;
   bool has_rope_parameters_ = false;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera {
 namespace {

@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/byte_level.h"
 #include "tessera/tokenizer/text_cut.h"
 #include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/token_decoder.h"
-#include "tessera/tokenizer/utf8.h"
 #include "tessera/tokenizer/word_cache.h"
 
 namespace tessera {

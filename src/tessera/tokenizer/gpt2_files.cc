@@ -16,7 +16,7 @@ TokenizerSpec parse_gpt2_files(std::string_view encoder, std::string_view merges
   constexpr const char* kEndOfText = "<|endoftext|>";
   const nlohmann::json ids = parse_json(encoder, {.unique_keys = false});
   nlohmann::json added = nlohmann::json::array();
-  const JsonNode vocab(ids, "");
+  const JsonNode vocab(ids, "", encoder);
   if (const auto end_of_text = vocab.find(kEndOfText)) {
     added.push_back({{"id", end_of_text->json()},
                      {"content", kEndOfText},
@@ -33,7 +33,7 @@ TokenizerSpec parse_gpt2_files(std::string_view encoder, std::string_view merges
     }
     const bool is_version = number == 1 && line.starts_with("#version");
     if (!line.empty() && !is_version) {
-      vocabulary.add_merge(line, format("line {} of the merges", number));
+      vocabulary.add_merge(line, [&] { return format("line {} of the merges", number); });
     }
   }
   TokenizerSpec spec;

@@ -2,10 +2,18 @@
 
 #include <algorithm>
 
+#include "tessera/base/json.h"
+
 namespace tessera {
 
 std::string JsonNode::place() const {
-  return path_.empty() ? "the value at byte 0" : path_;
+  const std::string name = path_.empty() ? "the value" : path_;
+  const auto byte = text_.empty() ? std::nullopt : find_json(text_, path_);
+  return byte ? format("{} at byte {}", name, *byte) : name;
+}
+
+std::string JsonNode::place_of(std::string_view key) const {
+  return JsonNode(*value_, format("{}/{}", path_, json_pointer_part(key)), text_).place();
 }
 
 std::string JsonNode::found() const {
@@ -20,12 +28,12 @@ std::optional<JsonNode> JsonNode::find(const std::string& key) const {
   if (member == value_->end()) {
     return std::nullopt;
   }
-  return JsonNode(*member, format("{}/{}", path_, key));
+  return JsonNode(*member, format("{}/{}", path_, json_pointer_part(key)), text_);
 }
 
 JsonNode JsonNode::at(const std::string& key) const {
   const auto member = find(key);
-  TESSERA_REQUIRE(member.has_value(), ErrorCode::kInvalidData, "{}/{} is missing", path_, key);
+  TESSERA_REQUIRE(member.has_value(), ErrorCode::kInvalidData, "{} has no \"{}\"", place(), key);
   return *member;
 }
 
@@ -35,7 +43,7 @@ std::size_t JsonNode::size() const {
 }
 
 JsonNode JsonNode::element(std::size_t index) const {
-  return {(*value_)[index], format("{}/{}", path_, index)};
+  return {(*value_)[index], format("{}/{}", path_, index), text_};
 }
 
 void JsonNode::expect_object(std::initializer_list<std::string_view> known) const {
@@ -43,9 +51,8 @@ void JsonNode::expect_object(std::initializer_list<std::string_view> known) cons
   for (const auto& member : value_->items()) {
     TESSERA_REQUIRE(std::ranges::find(known, member.key()) != known.end(),
                     ErrorCode::kUnsupported,
-                    "{}/{} is not a key that is known here",
-                    path_,
-                    member.key());
+                    "{} is not a key that is known here",
+                    place_of(member.key()));
   }
 }
 

@@ -13,18 +13,19 @@
 
 namespace tessera {
 
-// A value with its place in the file, for errors. Borrows the value.
+// A value with its place in the file, for errors. Borrows the value and the file's text, if any.
 class JsonNode {
  public:
-  JsonNode(const nlohmann::json& value, std::string path)
-      : value_(&value), path_(std::move(path)) {}
+  JsonNode(const nlohmann::json& value, std::string path, std::string_view text = {})
+      : value_(&value), path_(std::move(path)), text_(text) {}
 
   const nlohmann::json& json() const { return *value_; }
 
-  const std::string& path() const { return path_; }
-
-  // The path, for an error: that of the whole is empty.
+  // The path, a JSON pointer, and the byte that it leads to. It takes time: for errors.
   std::string place() const;
+
+  // The same of a member.
+  std::string place_of(std::string_view key) const;
 
   // What stands here, for an error: short values as they are.
   std::string found() const;
@@ -79,6 +80,7 @@ class JsonNode {
  private:
   const nlohmann::json* value_;
   std::string path_;
+  std::string_view text_;
 };
 
 }  // namespace tessera

@@ -9,7 +9,8 @@
 #include <utf8proc.h>
 
 #include "tessera/base/error.h"
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera {
 namespace {
@@ -186,22 +187,6 @@ std::string_view Normalizer::run(std::string_view text, std::string& memory) con
     }
   }
   return text;
-}
-
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string result;
-  result.reserve(text.size() + text.size() / 2);
-  while (true) {
-    const std::size_t found = text.find(from);
-    if (found == std::string_view::npos) {
-      break;
-    }
-    result += text.substr(0, found);
-    result += to;
-    text.remove_prefix(found + from.size());
-  }
-  result += text;
-  return result;
 }
 
 }  // namespace tessera

@@ -25,7 +25,4 @@ class Normalizer {
   std::vector<NormalizerStep> steps_;
 };
 
-// `text` with each occurrence of `from`, which is not empty, replaced, from left to right.
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
-
 }  // namespace tessera

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/regex.h"
 #include "tessera/tokenizer/scanner.h"
-#include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 

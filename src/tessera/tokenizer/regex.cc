@@ -8,7 +8,7 @@
 #include <pcre2.h>
 
 #include "tessera/base/error.h"
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/text_cut.h"
-#include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,9 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/base/text.h"
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/normalizer.h"
-#include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 namespace {

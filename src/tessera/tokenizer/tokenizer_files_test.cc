@@ -15,13 +15,13 @@
 #include "tessera/base/file.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/normalizer.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/tokenizer/tiktoken.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/tokenizer_json.h"
 #include "tessera/tokenizer/train_bpe.h"
-#include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 namespace {
@@ -50,7 +50,11 @@ std::string from_hex(const std::string& hex) {
 
 template <class Body>
 void expect_error(const Body& body, ErrorCode code, const std::string& message) {
-  EXPECT_THAT(error_of(code, body), HasSubstr(message));
+  const std::string what = error_of(code, body);
+  EXPECT_THAT(what.starts_with(message.substr(0, message.find(' ')) + " at byte")
+                  ? without_bytes(what)
+                  : what,
+              HasSubstr(message));
 }
 
 TEST(TokenizerGolden, Pipelines) {

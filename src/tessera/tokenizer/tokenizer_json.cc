@@ -48,7 +48,7 @@ std::string type_of(const JsonNode& node) {
 
 [[noreturn]] void refuse_type(const JsonNode& node, std::string_view supported) {
   node.at("type").support(false, supported);
-  fail(ErrorCode::kInternal, "support() let {} pass", node.path());
+  fail(ErrorCode::kInternal, "support() let {} pass", node.place());
 }
 
 std::string read_text(const JsonNode& node) {
@@ -115,7 +115,7 @@ std::string read_split_pattern(const JsonNode& node) {
     return quote_for_regex(read_text(*text));
   }
   const JsonNode regex = pattern.at("Regex");
-  with_context([&] { return "the pattern at " + regex.path(); },
+  with_context([&] { return "the pattern of " + regex.place(); },
                [&] { PreTokenizer(regex.string()); });
   return regex.string();
 }
@@ -294,11 +294,12 @@ void check_model(const JsonNode& model) {
 // "a b" or ["a", "b"].
 void add_merge(const JsonNode& merge, Vocabulary& vocabulary) {
   if (merge.json().is_string()) {
-    vocabulary.add_merge(merge.string(), merge.path());
+    vocabulary.add_merge(merge.string(), [&] { return merge.place(); });
     return;
   }
   merge.expect(merge.json().is_array() && merge.json().size() == 2, "two tokens");
-  vocabulary.add_merge(merge.element(0).string(), merge.element(1).string(), merge.path());
+  vocabulary.add_merge(
+      merge.element(0).string(), merge.element(1).string(), [&] { return merge.place(); });
 }
 
 // What becomes of characters that are no token. Bytes always are one.
@@ -312,7 +313,7 @@ void read_unknown(const JsonNode& model, const Vocabulary& vocabulary, Tokenizer
   const auto token = model.find("unk_token");
   if (token && !token->is_null()) {
     spec.unk = vocabulary.find(token->string());
-    token->expect(spec.unk.has_value(), "a token of " + model.path() + "/vocab");
+    token->expect(spec.unk.has_value(), "a token of /model/vocab");
   }
 }
 
@@ -320,7 +321,7 @@ void read_unknown(const JsonNode& model, const Vocabulary& vocabulary, Tokenizer
 
 TokenizerSpec parse_tokenizer_json(std::string_view text) {
   const Json json = parse_json(text, {.unique_keys = false});
-  const JsonNode root(json, "");
+  const JsonNode root(json, "", text);
   root.expect_object({"version",
                       "truncation",
                       "padding",
@@ -355,7 +356,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view text) {
     read_post_processor(*post_processor, vocabulary.size(), spec);
   }
   vocabulary.give(spec);
-  with_context([] { return "what /model and /added_tokens say together"; },
+  with_context([&] { return format("what {} and /added_tokens say together", model.place()); },
                [&] { check_spec(spec, ErrorCode::kInvalidData); });
   return spec;
 }

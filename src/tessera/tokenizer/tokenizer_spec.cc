@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera {
 namespace {

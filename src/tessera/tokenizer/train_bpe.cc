@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/byte_level.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/tokenizer/tokenizer_json.h"
-#include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 namespace {

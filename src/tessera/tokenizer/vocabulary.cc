@@ -24,7 +24,7 @@ AddedToken read_added_token(const JsonNode& node, std::size_t num_tokens) {
 }  // namespace
 
 Vocabulary::Vocabulary(const JsonNode& vocab, const JsonNode& added, Alphabet alphabet)
-    : vocab_(vocab), added_path_(added.path()), alphabet_(alphabet) {
+    : vocab_(vocab), added_nodes_(added), alphabet_(alphabet) {
   vocab.expect(vocab.json().is_object(), "an object");
   resize(added);
   for (std::size_t i = 0; i < added.size(); ++i) {
@@ -45,7 +45,7 @@ void Vocabulary::resize(const JsonNode& added) {
     TESSERA_REQUIRE(added_contents_.insert(content.string()).second,
                     ErrorCode::kInvalidData,
                     "{} is \"{}\", as that of an added token before it",
-                    content.path(),
+                    content.place(),
                     content.string());
     size += vocab_.find(content.string()) ? 0U : 1U;
   }
@@ -57,7 +57,7 @@ void Vocabulary::add_token(const JsonNode& node) {
   AddedToken token = read_added_token(node, tokens_.size());
   if (const auto entry = vocab_.find(token.content)) {
     const std::int32_t id = entry->id(tokens_.size());
-    node.at("id").expect(id == token.id, format("{} as at {}", id, entry->path()));
+    node.at("id").expect(id == token.id, format("{} as {}", id, entry->place()));
   }
   // The sets of strings and the JSON outlive this object's users.
   const std::string& name = *added_contents_.find(token.content);
@@ -71,8 +71,7 @@ void Vocabulary::add_token(const JsonNode& node) {
 void Vocabulary::add_entry(const std::string& spelling, const nlohmann::json& value) {
   const bool plain = value.is_number_unsigned() && value.get<std::uint64_t>() < tokens_.size();
   const std::int32_t id =
-      plain ? value.get<std::int32_t>()
-            : JsonNode(value, format("{}/{}", vocab_.path(), spelling)).id(tokens_.size());
+      plain ? value.get<std::int32_t>() : vocab_.at(spelling).id(tokens_.size());
   ids_.emplace(spelling, id);
   if (alphabet_ == Alphabet::kCharacters) {
     set(id, spelling, spelling, false);
@@ -81,10 +80,9 @@ void Vocabulary::add_entry(const std::string& spelling, const nlohmann::json& va
   auto bytes = from_byte_level(spelling);
   TESSERA_REQUIRE(bytes.has_value(),
                   ErrorCode::kUnsupported,
-                  "{}/{} is not written in the byte-level alphabet, which goes with a ByteLevel "
+                  "{} is not written in the byte-level alphabet, which goes with a ByteLevel "
                   "pre-tokenizer",
-                  vocab_.path(),
-                  spelling);
+                  vocab_.place_of(spelling));
   set(id, std::move(*bytes), spelling, false);
 }
 
@@ -103,8 +101,8 @@ void Vocabulary::set(std::int32_t id, std::string bytes, std::string_view user, 
 }
 
 std::string Vocabulary::place_of(const User& user) const {
-  return user.is_added ? format("the added token \"{}\" of {}", user.name, added_path_)
-                       : format("{}/{}", vocab_.path(), user.name);
+  return user.is_added ? format("the added token \"{}\" of {}", user.name, added_nodes_.place())
+                       : vocab_.place_of(user.name);
 }
 
 std::optional<std::int32_t> Vocabulary::find(const std::string& spelling) const {
@@ -115,20 +113,18 @@ std::optional<std::int32_t> Vocabulary::find(const std::string& spelling) const 
   return added == added_.end() ? std::nullopt : std::optional(added->id);
 }
 
-std::int32_t Vocabulary::id_of(const std::string& spelling, const std::string& user) const {
+std::int32_t Vocabulary::id_of(const std::string& spelling, const Place& user) const {
   const auto found = ids_.find(spelling);
   TESSERA_REQUIRE(found != ids_.end(),
                   ErrorCode::kInvalidData,
                   "{} needs the token \"{}\", which is not in {}",
-                  user,
+                  user(),
                   spelling,
-                  vocab_.path());
+                  vocab_.place());
   return found->second;
 }
 
-void Vocabulary::add_merge(const std::string& left,
-                           const std::string& right,
-                           const std::string& place) {
+void Vocabulary::add_merge(const std::string& left, const std::string& right, const Place& place) {
   const MergeRule rule{.left = id_of(left, place),
                        .right = id_of(right, place),
                        .result = id_of(left + right, place)};
@@ -137,18 +133,18 @@ void Vocabulary::add_merge(const std::string& left,
   TESSERA_REQUIRE(pairs_.insert(pair).second,
                   ErrorCode::kInvalidData,
                   "{} merges \"{}\" and \"{}\", as one before it does",
-                  place,
+                  place(),
                   left,
                   right);
   merges_.push_back(rule);
 }
 
-void Vocabulary::add_merge(const std::string& line, const std::string& place) {
+void Vocabulary::add_merge(const std::string& line, const Place& place) {
   const std::size_t space = line.find(' ');
   TESSERA_REQUIRE(space != std::string::npos && line.find(' ', space + 1) == std::string::npos,
                   ErrorCode::kInvalidData,
                   "{} is \"{}\", expected two tokens with one space between them",
-                  place,
+                  place(),
                   line);
   add_merge(line.substr(0, space), line.substr(space + 1), place);
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,11 +29,14 @@ class Vocabulary {
   // The token that is written so, added or not.
   std::optional<std::int32_t> find(const std::string& spelling) const;
 
-  // Two tokens that become one; `place` is where the file says so.
-  void add_merge(const std::string& left, const std::string& right, const std::string& place);
+  // Says where the file has a merge, for an error.
+  using Place = std::function<std::string()>;
+
+  // Two tokens that become one.
+  void add_merge(const std::string& left, const std::string& right, const Place& place);
 
   // The merge of "a b". Errors: kInvalidData if that is not its form.
-  void add_merge(const std::string& line, const std::string& place);
+  void add_merge(const std::string& line, const Place& place);
 
   // Moves the result to `spec`.
   void give(TokenizerSpec& spec);
@@ -42,7 +46,7 @@ class Vocabulary {
   void add_token(const JsonNode& node);
   void add_entry(const std::string& spelling, const nlohmann::json& value);
   void set(std::int32_t id, std::string bytes, std::string_view user, bool is_added);
-  std::int32_t id_of(const std::string& spelling, const std::string& user) const;
+  std::int32_t id_of(const std::string& spelling, const Place& user) const;
 
   // Who has an id, for errors: an added token's place or a key of the vocabulary.
   struct User {
@@ -53,7 +57,7 @@ class Vocabulary {
   std::string place_of(const User& user) const;
 
   JsonNode vocab_;
-  std::string added_path_;
+  JsonNode added_nodes_;
   Alphabet alphabet_;
   std::vector<std::string> tokens_;
   std::vector<User> users_;

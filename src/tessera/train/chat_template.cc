@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera {
 namespace {

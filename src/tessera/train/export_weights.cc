@@ -429,8 +429,12 @@ void export_weights(const ExportOptions& options) {
   if (std::error_code error; fs::exists(tokenizer, error)) {
     require_tokenizer(tokenizer, path, checkpoint.meta());
     loaded = load_tokenizer(tokenizer, model.vocab);
-    facts.bos = loaded->bos();
-    facts.eos = loaded->eos();
+    if (const auto bos = loaded->bos()) {
+      facts.bos = {*bos};
+    }
+    if (const auto eos = loaded->eos()) {
+      facts.eos = {*eos};
+    }
   } else {
     log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }

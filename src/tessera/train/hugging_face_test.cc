@@ -130,8 +130,8 @@ TEST_F(HuggingFaceFilesTest, AllThatIsWrongIsListedAtOnce) {
       problems(),
       testing::ElementsAre(
           "the weights of " + directory + " do not fit its index or the model of its config.json:",
-          "model.safetensors.index.json: \"weight_map\": \"model.layers.0.mlp.up_proj.weight\": "
-          "found \"../up.safetensors\", expected the name of a file beside the index",
+          "model.safetensors.index.json: \"weight_map\": \"model.layers.0.mlp.up_proj.weight\" at "
+          "byte 333: found \"../up.safetensors\", expected the name of a file beside the index",
           "damaged.safetensors: offset 0: found 5 bytes, expected at least the 8 of a safetensors "
           "header length",
           "gone.safetensors is not there, which should hold 2 tensors, such as "

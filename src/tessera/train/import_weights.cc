@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -71,19 +72,18 @@ PageBuffer make_missing(const HuggingFaceWeights& weights,
 
 // Says where config.json has another token than the tokenizer, whose own is the one that is used.
 void compare(const std::string& what,
-             std::optional<std::int32_t> configured,
+             const std::vector<std::int32_t>& configured,
              std::optional<std::int32_t> named,
              std::int64_t vocab) {
-  TESSERA_REQUIRE(!configured || *configured < vocab,
-                  ErrorCode::kInvalidData,
-                  "{} is {}, and the model has {} ids",
-                  what,
-                  *configured,
-                  vocab);
-  if (configured && configured != named) {
+  for (const std::int32_t id : configured) {
+    TESSERA_REQUIRE(
+        id < vocab, ErrorCode::kInvalidData, "{} is {}, and the model has {} ids", what, id, vocab);
+  }
+  // Of several, chat models' mostly, the tokenizer's may be any.
+  if (!configured.empty() && (!named || std::ranges::count(configured, *named) == 0)) {
     log_warning(format("{} is {}, and the tokenizer's names say {}, which is taken",
                        what,
-                       *configured,
+                       configured.front(),
                        named ? std::to_string(*named) : "none"));
   }
 }

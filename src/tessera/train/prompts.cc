@@ -10,8 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/utf8.h"
 #include "tessera/data/jsonl.h"
-#include "tessera/tokenizer/utf8.h"
 
 namespace tessera {
 namespace {

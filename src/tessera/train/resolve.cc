@@ -41,7 +41,9 @@ void require_flavor(const RunConfig& run, const ModelFamily& family) {
 ModelSection resolved_section(const RunConfig& run) {
   const ModelFamily& family = model_family(run.model.name);
   require_flavor(run, family);
-  const bool is_sized = !run.model.flavor.empty() || run.model.dim.has_value();
+  const ModelSection& given = run.model;
+  const bool is_sized = !given.flavor.empty() ||
+                        (given.dim && given.layers && given.heads && given.ffn && given.vocab);
   if (run.model.weights.empty() || is_sized) {
     return family.resolve(run.model);
   }

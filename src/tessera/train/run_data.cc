@@ -145,12 +145,14 @@ Tokenizer load_tokenizer(const std::filesystem::path& path,
   Tokenizer tokenizer = Tokenizer::load(path);
   TESSERA_REQUIRE(tokenizer.vocab_size() <= vocab,
                   too_many,
-                  "the tokenizer {} has {} entries, the model only {}: set model.vocab = {}, or "
-                  "name the model's own tokenizer",
+                  "the tokenizer {} has {} entries, the model only {}: {}",
                   path.string(),
                   tokenizer.vocab_size(),
                   vocab,
-                  tokenizer.vocab_size());
+                  too_many == ErrorCode::kInvalidConfig
+                      ? format("set model.vocab = {}, or name the model's own tokenizer",
+                               tokenizer.vocab_size())
+                      : "expected the model's own tokenizer");
   return tokenizer;
 }
 

@@ -175,8 +175,8 @@ std::string hugging_face_config(const Gpt2Config& config, const HuggingFaceFacts
   HuggingFaceConfigText text;
   text.text("activation_function", "gelu_new");
   text.add("architectures", "[\"GPT2LMHeadModel\"]");
-  text.token("bos_token_id", facts.bos);
-  text.token("eos_token_id", facts.eos);
+  text.tokens("bos_token_id", facts.bos);
+  text.tokens("eos_token_id", facts.eos);
   text.real("layer_norm_epsilon", config.norm_eps);
   text.text("model_type", "gpt2");
   text.number("n_embd", config.dim);

@@ -46,8 +46,8 @@ std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFact
   text.add("architectures", "[\"LlamaForCausalLM\"]");
   text.flag("attention_bias", false);
   text.real("attention_dropout", 0.0);
-  text.token("bos_token_id", facts.bos);
-  text.token("eos_token_id", facts.eos);
+  text.tokens("bos_token_id", facts.bos);
+  text.tokens("eos_token_id", facts.eos);
   text.number("head_dim", config.dim / config.heads);
   text.text("hidden_act", "silu");
   text.number("hidden_size", config.dim);
@@ -87,6 +87,11 @@ void read_rope(const HuggingFaceConfig& config, LlamaConfig& result) {
                                             ? "rope_parameters.rope_theta"
                                             : "rope_theta",
                                         10000.0);
+  constexpr const char* kInObject = "rope_parameters.rope_theta";
+  config.require(!config.has(kInObject) || !config.has("rope_theta") ||
+                     config.real(kInObject) == config.real("rope_theta"),
+                 kInObject,
+                 "the same as \"rope_theta\"");
   for (const char* const key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"}) {
     config.require(config.real(key, 1.0) == 1.0, key, "1.0: all of each head");
   }
@@ -143,6 +148,9 @@ LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
   config.require(config.text("hidden_act", "silu") == "silu", "hidden_act", "\"silu\"");
   config.require(!config.flag("attention_bias", false), "attention_bias", "false");
   config.require(!config.flag("mlp_bias", false), "mlp_bias", "false");
+  config.require(!config.has("sliding_window") || !config.flag("use_sliding_window", true),
+                 "sliding_window",
+                 "null: attention that sees all that is before");
   read_rope(config, result);
   return result;
 }

@@ -11,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
+#include "tessera/models/family.h"
 
 namespace tessera {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::StartsWith;
 
 constexpr LlamaConfig kSmall = {
@@ -126,12 +129,14 @@ TEST(HuggingFace, RotaryParametersMayStandInOneObject) {
   const auto message = [&](const std::string& rope) {
     return error_of(ErrorCode::kInvalidData, [&] { read(rope); });
   };
-  EXPECT_THAT(message(R"({"rope_type": "yarn", "rope_theta": 1.0})"),
-              HasSubstr("\"rope_parameters.rope_type\": found \"yarn\", expected \"llama3\""));
+  EXPECT_THAT(
+      message(R"({"rope_type": "yarn", "rope_theta": 1.0})"),
+      HasSubstr("\"rope_parameters.rope_type\" at byte 146: found \"yarn\", expected \"llama3\""));
   EXPECT_THAT(message(R"({"full_attention": {"rope_theta": 1.0}})"),
               HasSubstr("\"rope_parameters.rope_theta\": found nothing"));
-  EXPECT_THAT(message(R"({"rope_theta": 1.0, "partial_rotary_factor": 0.5})"),
-              HasSubstr("\"rope_parameters.partial_rotary_factor\": found 0.5, expected 1.0"));
+  EXPECT_THAT(
+      message(R"({"rope_theta": 1.0, "partial_rotary_factor": 0.5})"),
+      HasSubstr("\"rope_parameters.partial_rotary_factor\" at byte 165: found 0.5, expected 1.0"));
 }
 
 TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
@@ -149,21 +154,63 @@ TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
     return std::string("no error");
   };
   EXPECT_EQ(message(R"(, "hidden_act": "gelu")"),
-            "dir/config.json: \"hidden_act\": found \"gelu\", expected \"silu\"");
+            "dir/config.json: \"hidden_act\" at byte 128: found \"gelu\", expected \"silu\"");
   EXPECT_EQ(message(R"(, "head_dim": 32)"),
-            "dir/config.json: \"head_dim\": found 32, expected 16: \"hidden_size\" / "
+            "dir/config.json: \"head_dim\" at byte 128: found 32, expected 16: \"hidden_size\" / "
             "\"num_attention_heads\"");
   EXPECT_EQ(message(R"(, "attention_bias": true)"),
-            "dir/config.json: \"attention_bias\": found true, expected false");
+            "dir/config.json: \"attention_bias\" at byte 128: found true, expected false");
   EXPECT_EQ(message(R"(, "rope_scaling": {"type": "linear", "factor": 2.0})"),
-            "dir/config.json: \"rope_scaling.type\": found \"linear\", expected \"llama3\" or "
+            "dir/config.json: \"rope_scaling.type\" at byte 145: found \"linear\", expected "
+            "\"llama3\" or "
             "nothing");
   EXPECT_EQ(message(R"(, "num_key_value_heads": 3)"),
-            "dir/config.json: \"num_key_value_heads\": found 3, expected a divisor of "
+            "dir/config.json: \"num_key_value_heads\" at byte 128: found 3, expected a divisor of "
             "\"num_attention_heads\" = 4");
   EXPECT_EQ(message(R"(, "num_key_value_heads": 0)"),
-            "dir/config.json: \"num_key_value_heads\": found 0, expected a whole number from 1 to "
+            "dir/config.json: \"num_key_value_heads\" at byte 128: found 0, expected a whole "
+            "number from 1 to "
             "2147483648");
+}
+
+TEST(HuggingFace, RefusesWhatWouldNotRunAsItWasTrained) {
+  const auto message = [](const std::string& keys) {
+    return without_bytes(error_of(ErrorCode::kInvalidData, [&] {
+      hugging_face_model(HuggingFaceConfig(
+          R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100)" +
+              keys + "}",
+          "config.json"));
+    }));
+  };
+  EXPECT_EQ(message(R"(, "quantization_config": {"quant_method": "gptq"})"),
+            "config.json: \"quantization_config.quant_method\": found \"gptq\", expected weights "
+            "that are not quantized");
+  EXPECT_EQ(message(R"(, "sliding_window": 4096)"),
+            "config.json: \"sliding_window\": found 4096, expected null: attention that sees all "
+            "that is before");
+  EXPECT_EQ(message(R"(, "rope_theta": 10000, "rope_parameters": {"rope_theta": 20000.0})"),
+            "config.json: \"rope_parameters.rope_theta\": found 20000, expected the same as "
+            "\"rope_theta\"");
+  for (const char* const ids : {"-1", "\"</s>\"", "[1, -2]", "4294967296", "1.5"}) {
+    EXPECT_THAT(message(format(R"(, "eos_token_id": {})", ids)),
+                HasSubstr("\"eos_token_id\": found "));
+  }
+}
+
+TEST(HuggingFace, HaveOneOrSeveralTokensThatEndATextOrNone) {
+  const auto eos = [](const std::string& ids) {
+    const HuggingFaceConfig config(R"({"eos_token_id": )" + ids + "}", "config.json");
+    return config.tokens("eos_token_id");
+  };
+  EXPECT_THAT(eos("null"), IsEmpty());
+  EXPECT_THAT(eos("2"), ElementsAre(2));
+  EXPECT_THAT(eos("[128001, 128008, 128009]"), ElementsAre(128001, 128008, 128009));
+  HuggingFaceConfigText text;
+  text.tokens("a", {});
+  text.tokens("b", {2});
+  text.tokens("c", {2, 3});
+  EXPECT_EQ(text.finish(), "{\n  \"a\": null,\n  \"b\": 2,\n  \"c\": [2, 3]\n}\n");
 }
 
 TEST(HuggingFace, BrokenConfigsAreRefusedWithTheirPlace) {
@@ -182,7 +229,8 @@ TEST(HuggingFace, BrokenConfigsAreRefusedWithTheirPlace) {
                                "num_attention_heads": 4, "intermediate_size": 96})",
                            "config.json"));
                      }),
-            "config.json: \"num_attention_heads\": found 4, expected heads of an even size (rotary "
+            "config.json: \"num_attention_heads\" at byte 94: found 4, expected heads of an even "
+            "size (rotary "
             "positions turn pairs), not of 5");
 }
 
@@ -203,7 +251,7 @@ TEST(HuggingFace, AScaleOfOneIsNone) {
 TEST(HuggingFace, ConfigSaysWhatTransformersAsk) {
   using nlohmann::json;
   const json small = json::parse(hugging_face_config(
-      kSmall, {.dtype = DType::kF32, .sequence_length = 512, .bos = 3, .eos = std::nullopt}));
+      kSmall, {.dtype = DType::kF32, .sequence_length = 512, .bos = {3}, .eos = {}}));
   EXPECT_EQ(small.at("architectures"), json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(small.at("model_type"), "llama");
   EXPECT_EQ(small.at("hidden_size"), 16);

@@ -169,8 +169,8 @@ std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts
   HuggingFaceConfigText text;
   text.add("architectures", "[\"GPTNeoXForCausalLM\"]");
   text.flag("attention_bias", true);
-  text.token("bos_token_id", facts.bos);
-  text.token("eos_token_id", facts.eos);
+  text.tokens("bos_token_id", facts.bos);
+  text.tokens("eos_token_id", facts.eos);
   text.text("hidden_act", "gelu_fast");
   text.number("hidden_size", config.dim);
   text.number("intermediate_size", config.ffn);

@@ -12,6 +12,7 @@
 #include <sentencepiece_processor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/tokenizer/added_tokens.h"
 #include "tessera/tokenizer/normalizer.h"
 #include "tessera/tokenizer/sentencepiece/model_facts.h"

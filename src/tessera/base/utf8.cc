@@ -1,4 +1,4 @@
-#include "tessera/tokenizer/utf8.h"
+#include "tessera/base/utf8.h"
 
 #include <cstdint>
 #include <cstring>
