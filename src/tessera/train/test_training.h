@@ -50,7 +50,7 @@ class TestTraining {
   void initialize() { initialize_state(executor_, parameters_, 42); }
 
   // The mean loss of step `number`, from 1, on tokens that depend on it.
-  float step(int number) {
+  float step(int number, float learning_rate = 1e-2F) {
     for (std::int64_t m = 0; m < program_.num_microbatches; ++m) {
       for (const Binding& input : program_.inputs) {
         const auto bytes = executor_.bytes(input, m);
@@ -66,7 +66,7 @@ class TestTraining {
     }
     constexpr float kSeed = 1.0F / static_cast<float>(kBatch * kSequence);
     executor_.set_scalar("seed", kSeed);
-    executor_.set_scalar("learning_rate", 1e-2F);
+    executor_.set_scalar("learning_rate", learning_rate);
     executor_.set_scalar("update_number", static_cast<float>(number));
     executor_.set_scalar("apply", 1.0F);
     executor_.run_step();

@@ -17,7 +17,7 @@
 
 namespace tessera::cuda {
 
-// Threads of a block in all our kernels: a power of two, for trees of sums.
+// Threads of a block in most of our kernels: a power of two, for trees of sums.
 inline constexpr int kThreads = 256;
 
 // Blocks that keep the device busy with `items`, one a thread; kernels loop over what is left.
@@ -31,9 +31,9 @@ inline std::int64_t blocks_of_rows(const Context& context, std::int64_t rows) {
   return std::min<std::int64_t>(rows, std::int64_t{32} * context.multiprocessors());
 }
 
-// Starts kernel(arguments...) with `blocks` blocks of kThreads as the next of the stream; nothing
-// for no blocks. `name` is for errors.
-template <class... Parameters, class... Arguments>
+// Starts kernel(arguments...) with `blocks` blocks of kBlock threads as the next of the stream;
+// nothing for no blocks. `name` is for errors.
+template <int kBlock = kThreads, class... Parameters, class... Arguments>
 void launch([[maybe_unused]] const Context& context,
             const char* name,
             std::int64_t blocks,
@@ -43,11 +43,11 @@ void launch([[maybe_unused]] const Context& context,
     return;
   }
 #ifdef __CUDACC__
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, context.stream()>>>(
+  kernel<<<static_cast<unsigned>(blocks), kBlock, 0, context.stream()>>>(
       static_cast<Parameters>(arguments)...);
   check_launch(name);
 #else
-  emulate(name, blocks, kThreads, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  emulate(name, blocks, kBlock, [&] { kernel(static_cast<Parameters>(arguments)...); });
 #endif
 }
 

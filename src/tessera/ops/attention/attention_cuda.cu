@@ -1,10 +1,12 @@
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/ops/attention/attention.h"
+#include <type_traits>
 
-// The plain form: a block of threads takes a query, or in the last kernel a key, and walks over
-// what it pairs with in tiles of kThreads, a thread a pair; then a thread sums one channel over the
-// tile. Sums have one order, and nothing of size queries x keys exists. It reads keys and values
-// once a query, from the caches where they fit.
+#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_cuda.h"
+
+// The plain form, of any dtype and width: a block of threads takes a query, or in the last kernel a
+// key, and walks over what it pairs with in tiles of kThreads, a thread a pair; then a thread sums
+// one channel over the tile. Sums have one order, and nothing of size queries x keys exists. It
+// reads keys and values once a query, from the caches where they fit.
 
 namespace tessera {
 namespace cuda {
@@ -12,41 +14,6 @@ namespace {
 
 // Channels of a head: each is one thread's.
 constexpr std::int64_t kMaxChannels = kThreads;
-
-// A (b, t, heads, d) tensor with contiguous d.
-template <class T>
-struct Heads {
-  T* data;
-  std::int64_t strides[3];
-
-  explicit Heads(const View& view)
-      : data(view.as<T>()), strides{view.strides[0], view.strides[1], view.strides[2]} {
-    TESSERA_CHECK(view.sizes[3] == 1 || view.strides[3] == 1, "a head's channels lie apart");
-  }
-
-  constexpr T* at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
-    return data + batch * strides[0] + token * strides[1] + head * strides[2];
-  }
-};
-
-struct Shape {
-  std::int64_t batch;
-  std::int64_t queries;
-  std::int64_t keys;
-  std::int64_t heads;
-  std::int64_t kv_heads;
-  std::int64_t channels;
-
-  constexpr std::int64_t group() const { return heads / kv_heads; }
-};
-
-struct Mask {
-  const std::int32_t* query_positions;
-  const std::int32_t* key_positions;
-  const std::int32_t* query_documents;
-  const std::int32_t* key_documents;
-  bool causal;
-};
 
 Shape shape_of(const View& q, const View& k) {
   TESSERA_REQUIRE(q.sizes[3] <= kMaxChannels,
@@ -99,18 +66,6 @@ struct Query {
             .head = number / shape.queries % shape.heads,
             .token = number % shape.queries};
   }
-};
-
-template <class T>
-struct Forward {
-  Shape shape;
-  Mask mask;
-  Heads<const T> q;
-  Heads<const T> k;
-  Heads<const T> v;
-  Heads<T> o;
-  float* lse;  // (b, heads, t)
-  float scale;
 };
 
 // A softmax that is built up over blocks of keys, and one channel of what it weighs.
@@ -173,23 +128,6 @@ __global__ void attend(Forward<T> task) {
     }
   }
 }
-
-template <class T>
-struct Backward {
-  Shape shape;
-  Mask mask;
-  Heads<const T> dout;
-  Heads<const T> q;
-  Heads<const T> k;
-  Heads<const T> v;
-  Heads<const T> o;
-  const float* lse;  // (b, heads, t)
-  Heads<T> dq;
-  Heads<T> dk;
-  Heads<T> dv;
-  float* delta;  // (b, heads, t): the workspace
-  float scale;
-};
 
 // The softmax weight of a pair and the gradient of its score.
 struct Pair {
@@ -307,6 +245,13 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
                                    .o = cuda::Heads<T>(views.out[0]),
                                    .lse = cpu::flat<float>(views.out[1]).data(),
                                    .scale = static_cast<float>(attrs.scale)};
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const View heads[] = {views.in[0], views.in[1], views.in[2], views.out[0]};
+      if (cuda::takes_flash(heads)) {
+        cuda::run_flash(context, task);
+        return;
+      }
+    }
     const std::int64_t queries = shape.batch * shape.heads * shape.queries;
     cuda::launch(
         context, "attention", cuda::blocks_of_rows(context, queries), cuda::attend<T>, task);
@@ -336,6 +281,20 @@ void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const View
                                     .dv = cuda::Heads<T>(views.out[2]),
                                     .delta = reinterpret_cast<float*>(views.workspace.data()),
                                     .scale = static_cast<float>(attrs.scale)};
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const View heads[] = {views.in[0],
+                            views.in[1],
+                            views.in[2],
+                            views.in[3],
+                            views.in[4],
+                            views.out[0],
+                            views.out[1],
+                            views.out[2]};
+      if (cuda::takes_flash(heads)) {
+        cuda::run_flash(context, task);
+        return;
+      }
+    }
     const char* const name = "attention_backward";
     const std::int64_t queries = shape.batch * shape.heads * shape.queries;
     const std::int64_t keys = shape.batch * shape.kv_heads * shape.keys;

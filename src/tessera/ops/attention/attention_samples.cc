@@ -55,6 +55,9 @@ constexpr Case kCases[] = {
     {"blocks_documents", 2, 138, 138, 2, 2, 24, 50},
     {"blocks_not_causal", 1, 97, 161, 2, 1, 17, 0, false},
     {"blind_query", 2, 10, 10, 4, 2, 8, 4, true, true},
+    {"wide_heads", 1, 70, 70, 2, 1, 128, 0},
+    {"wide_heads_documents", 1, 65, 129, 2, 1, 96, 50, true, true},
+    {"wide_heads_not_causal", 1, 33, 129, 4, 2, 64, 50, false},
 };
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
@@ -169,6 +172,12 @@ QueryRow Problem::row(std::size_t i, std::size_t h) const {
   return result;
 }
 
+// Tensor cores take weights and slopes in bf16. The scores, and with them lse, are of f32.
+std::vector<OpClass> device_classes(DType dtype) {
+  return dtype == DType::kBF16 ? std::vector{OpClass::kRounded, OpClass::kReduction}
+                               : std::vector<OpClass>();
+}
+
 double log_sum_exp(std::span<const double> scores) {
   if (scores.empty()) {
     return -std::numeric_limits<double>::infinity();
@@ -194,6 +203,7 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
            .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
            .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
            .op_class = OpClass::kReduction,
+           .device_classes = device_classes(dtype),
            .grouped_factors = {"h"},
            .sliced_dim = 2});
     }
@@ -228,6 +238,9 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
                     .operands = operands,
                     .prepare = prepare,
                     .op_class = OpClass::kReduction,
+                    .device_classes = dtype == DType::kBF16
+                                          ? std::vector<OpClass>(3, OpClass::kRoundedTerms)
+                                          : std::vector<OpClass>(),
                     .differentiable = false,
                     .grouped_factors = {"h"},
                     .sliced_dim = 2};

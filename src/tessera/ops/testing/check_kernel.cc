@@ -57,12 +57,12 @@ void require_same_bits(const Outcome& found,
 }
 
 void compare_with_reference(const Sample& sample,
+                            std::span<const OpClass> classes,
                             const Outcome& outcome,
                             std::span<const HostTensor> expected,
                             Failures& failures) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const OpClass op_class =
-        i < sample.result_classes.size() ? sample.result_classes[i] : sample.op_class;
+    const OpClass op_class = i < classes.size() ? classes[i] : sample.op_class;
     const bool is_encoded = sample.decode && !is_floating(expected[i].type().dtype);
     const auto wrong = is_encoded
                            ? difference(sample.decode(outcome.results[i]),
@@ -98,7 +98,9 @@ Failures check_executions(const Sample& sample, std::span<const Execution> bases
   for (const Execution& base : bases) {
     const Outcome plain = execute(op, operands, base);
     failures.insert(failures.end(), plain.failures.begin(), plain.failures.end());
-    compare_with_reference(sample, plain, expected, failures);
+    const bool on_device = base.backend != nullptr && !sample.device_classes.empty();
+    const std::vector<OpClass>& classes = on_device ? sample.device_classes : sample.result_classes;
+    compare_with_reference(sample, classes, plain, expected, failures);
     const auto require_same = [&](const auto& change, const std::string& when) {
       Execution other = base;
       change(other);

@@ -63,6 +63,7 @@ struct Sample {
 
   OpClass op_class = OpClass::kElementwise;
   std::vector<OpClass> result_classes = {};  // of each result where they differ from op_class
+  std::vector<OpClass> device_classes = {};  // the same of kernels of a device, where those differ
 
   // Maps an integer result to what is compared with the reference (an encoded sum, say).
   std::function<HostTensor(const HostTensor&)> decode = nullptr;

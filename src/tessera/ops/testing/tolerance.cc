@@ -79,6 +79,8 @@ Tolerance tolerance(OpClass op_class, DType dtype) {
                      : Tolerance{.relative = 5e-6, .of_rms = 5e-6};
     case OpClass::kRounded:
       return {.relative = 0.008, .of_rms = 0.008};
+    case OpClass::kRoundedTerms:
+      return {.relative = 0.008, .of_rms = 0.02};
   }
   fail(ErrorCode::kInternal, "an op class outside the table");
 }

@@ -10,10 +10,11 @@ namespace tessera::conformance {
 
 // How a kernel's rounding errors arise, and with the result's dtype how large they may be.
 enum class OpClass : std::uint8_t {
-  kExact,        // moves or copies: bitwise
-  kElementwise,  // some twenty f32 operations an element, then one rounding to the result's dtype
-  kReduction,    // f32 sums over up to some thousand terms, then one rounding
-  kRounded,      // bf16 in between (bf16 samples of fused ops), whatever the result's dtype
+  kExact,         // moves or copies: bitwise
+  kElementwise,   // some twenty f32 operations an element, then one rounding to the result's dtype
+  kReduction,     // f32 sums over up to some thousand terms, then one rounding
+  kRounded,       // bf16 in between (bf16 samples of fused ops), whatever the result's dtype
+  kRoundedTerms,  // the same where terms that are rounded are far larger for some elements
 };
 
 // |found - expected| <= relative * |expected| + of_rms * rms(expected tensor)
@@ -25,7 +26,8 @@ struct Tolerance {
 // The one table of tolerances. One rounding to bf16 is at most 2^-8 relative, to f8e4m3 2^-4 and to
 // f8e5m2 2^-3 (below their smallest normal numbers, a small part of a scaled tensor's rms);
 // kRounded allows two, and sums over rounded terms: about 0.0013 of the sum's rms, six times that
-// for the worst of thousands.
+// for the worst of thousands. kRoundedTerms is for attention's gradients, in which queries that see
+// few keys have several times the rms.
 Tolerance tolerance(OpClass op_class, DType dtype);
 
 // Finite differences in f64 against f64 gradients.

@@ -1,9 +1,13 @@
 #include "tessera/backend/cuda/emulate/emulate.h"
 
+#include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include <ucontext.h>
@@ -15,17 +19,28 @@ namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{64} << 10U;
 
+constexpr std::size_t kLanes = 32;
+constexpr std::size_t kMaxExchanged = 32;  // bytes of a lane
+
+// Where a fiber stands in its block.
+enum class Place { kRunning, kWarpBarrier, kBlockBarrier, kEnd };
+
 // One CUDA thread. It takes part in one block after the other, on the same stack.
 struct Fiber {
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
-  std::jmp_buf place = {};  // where it stands while another one runs
+  std::jmp_buf place = {};  // where it goes on
   bool entered = false;     // its stack is in use
-  bool ended = false;       // in this block
+  Place at = Place::kRunning;
+  std::size_t num_exchanges = 0;
 };
+
+// What lanes gave, by turns in one and the other: who writes one again has read it.
+using Exchanged = std::array<std::array<std::byte, kLanes * kMaxExchanged>, 2>;
 
 // A block of threads.
 struct Block {
   std::vector<Fiber> fibers;
+  std::vector<Exchanged> exchanged;  // by warp
   std::jmp_buf scheduler = {};
   Fiber* running = nullptr;
   const std::function<void()>* body = nullptr;
@@ -66,16 +81,16 @@ void enter(std::jmp_buf& here, Fiber& fiber, void (*run_fiber)()) {
 }
 
 // Lets the others run.
-void leave() {
+void leave(Place at) {
   Block& block = running_block();
+  block.running->at = at;
   change(block.running->place, block.scheduler);
 }
 
 [[noreturn]] void run_fiber() {
   while (true) {
     (*running_block().body)();
-    running_block().running->ended = true;
-    leave();
+    leave(Place::kEnd);
   }
 }
 
@@ -85,6 +100,7 @@ void resume(std::size_t index) {
   Fiber& fiber = block.fibers[index];
   threadIdx.x = static_cast<unsigned>(index);
   block.running = &fiber;
+  fiber.at = Place::kRunning;
   if (fiber.entered) {
     change(block.scheduler, fiber.place);
   } else {
@@ -92,22 +108,56 @@ void resume(std::size_t index) {
   }
 }
 
-// Runs all threads from one barrier to the next; returns how many have ended.
-std::size_t run_to_barrier(std::size_t threads) {
-  const Block& block = running_block();
-  std::size_t ended = 0;
-  for (std::size_t i = 0; i < threads; ++i) {
-    const std::size_t index = block.order == ThreadOrder::kForward ? i : threads - 1 - i;
-    resume(index);
-    ended += block.fibers[index].ended ? 1 : 0;
+// Calls visit(index) with [0, count), or from back to front.
+template <class Visit>
+void in_order(std::size_t count, const Visit& visit) {
+  const bool forward = running_block().order == ThreadOrder::kForward;
+  for (std::size_t i = 0; i < count; ++i) {
+    visit(forward ? i : count - 1 - i);
   }
-  return ended;
+}
+
+// Runs the lanes of a warp until none of them waits for its warp alone.
+void run_warp(const char* name, std::size_t warp, std::size_t threads) {
+  const Block& block = running_block();
+  const std::size_t first = warp * kLanes;
+  const std::size_t lanes = std::min(threads - first, kLanes);
+  std::size_t waiting = 0;
+  do {
+    in_order(lanes, [&](std::size_t lane) { resume(first + lane); });
+    const auto fibers = std::span(block.fibers).subspan(first, lanes);
+    waiting = static_cast<std::size_t>(std::ranges::count(fibers, Place::kWarpBarrier, &Fiber::at));
+    TESSERA_CHECK(waiting == 0 || waiting == lanes,
+                  "kernel {}: {} of {} lanes do not come to an exchange of their warp",
+                  name,
+                  lanes - waiting,
+                  lanes);
+  } while (waiting > 0);
+}
+
+// Runs all threads from one barrier of the block to the next; returns how many have ended.
+std::size_t run_to_barrier(const char* name, std::size_t threads) {
+  Block& block = running_block();
+  in_order(block.exchanged.size(), [&](std::size_t warp) { run_warp(name, warp, threads); });
+  return static_cast<std::size_t>(
+      std::ranges::count(std::span(block.fibers).first(threads), Place::kEnd, &Fiber::at));
 }
 
 }  // namespace
 
 void __syncthreads() {
-  leave();
+  leave(Place::kBlockBarrier);
+}
+
+void exchange_bytes(const void* own, std::size_t bytes, void* all) {
+  TESSERA_CHECK(bytes <= kMaxExchanged, "{} bytes of a lane", bytes);
+  Block& block = running_block();
+  const std::size_t warp = threadIdx.x / kLanes;
+  auto& place = block.exchanged[warp][block.running->num_exchanges++ % 2];
+  std::memcpy(&place[threadIdx.x % kLanes * bytes], own, bytes);
+  leave(Place::kWarpBarrier);
+  const std::size_t lanes = std::min(blockDim.x - warp * kLanes, kLanes);
+  std::memcpy(all, place.data(), lanes * bytes);
 }
 
 void set_thread_order(ThreadOrder order) {
@@ -121,20 +171,26 @@ void emulate(const char* name,
   const std::scoped_lock lock(turn());
   const auto num_threads = static_cast<std::size_t>(threads);
   Block& block = running_block();
-  block.fibers.resize(num_threads);
+  block.fibers.resize(std::max(block.fibers.size(), num_threads));
+  block.exchanged.resize((num_threads + kLanes - 1) / kLanes);
   block.body = &body;
   blockDim.x = static_cast<unsigned>(threads);
   gridDim.x = static_cast<unsigned>(blocks);
   for (std::int64_t i = 0; i < blocks; ++i) {
     blockIdx.x = static_cast<unsigned>(i);
     for (Fiber& fiber : block.fibers) {
-      fiber.ended = false;
+      fiber.num_exchanges = 0;
     }
     std::size_t ended = 0;
     while (ended < num_threads) {
-      ended = run_to_barrier(num_threads);
-      if (ended > 0 && ended < num_threads) {
+      try {
+        ended = run_to_barrier(name, num_threads);
+      } catch (...) {
         block.fibers.clear();  // some stand in the middle of `body`
+        throw;
+      }
+      if (ended > 0 && ended < num_threads) {
+        block.fibers.clear();
         fail(ErrorCode::kInternal,
              "kernel {}: {} of {} threads end before a barrier that others wait at",
              name,

@@ -1,11 +1,14 @@
 #pragma once
 
 // The words of CUDA C++ that our kernels use, for a plain C++ compiler: tests run the kernels' own
-// text on the CPU. A block's threads are fibers of one thread, which change at barriers; blocks run
-// one after the other, and so do kernels that several threads launch.
+// text on the CPU. A block's threads are fibers of one thread, which change at barriers, those of
+// a warp where its lanes exchange values; blocks run one after the other, and so do kernels that
+// several threads launch.
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -17,6 +20,7 @@
 #define __host__
 #define __shared__ static
 #define __restrict__ __restrict
+#define __launch_bounds__(...)
 
 namespace tessera::cuda {
 
@@ -33,6 +37,22 @@ using std::isnan;
 
 // Waits until all threads of the block have come here.
 void __syncthreads();
+
+// Gives `bytes` of this thread's to its warp, and gets those of all 32 lanes, one behind the other;
+// zeros of lanes that a small block does not have. All threads of the warp come here.
+void exchange_bytes(const void* own, std::size_t bytes, void* all);
+
+template <class T>
+std::array<T, 32> exchange(const T& own) {
+  std::array<T, 32> all = {};
+  exchange_bytes(&own, sizeof own, all.data());
+  return all;
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned /*mask*/, T value, int lanes) {
+  return exchange(value)[(threadIdx.x % 32) ^ static_cast<unsigned>(lanes)];
+}
 
 template <class T>
 T atomicCAS(T* place, T expected, T wanted) {

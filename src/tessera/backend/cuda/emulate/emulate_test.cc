@@ -55,5 +55,42 @@ TEST(Emulate, FindsABarrierThatSomeNeverReach) {
               HasSubstr("kernel split: 5 of 8 threads end before a barrier that others wait at"));
 }
 
+// Each warp goes its own way between barriers of the block.
+TEST(Emulate, LanesExchangeValues) {
+  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
+    set_thread_order(order);
+    std::array<unsigned, 64> sums = {};
+    emulate("sums", 2, 64, [&] {
+      const unsigned warp = threadIdx.x / 32;
+      unsigned sum = threadIdx.x % 32 + 100 * warp;
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        sum += __shfl_xor_sync(0xFFFFFFFFU, sum, lanes);
+      }
+      for (unsigned i = 0; i < warp; ++i) {
+        sum += exchange(threadIdx.x)[7];
+      }
+      __syncthreads();
+      sums.at(threadIdx.x) = sum;
+    });
+    EXPECT_EQ(sums[0], 496U);
+    EXPECT_EQ(sums[31], 496U);
+    EXPECT_EQ(sums[32], 496U + 3200U + 39U);
+    EXPECT_EQ(sums[63], 496U + 3200U + 39U);
+  }
+  set_thread_order(ThreadOrder::kForward);
+}
+
+TEST(Emulate, FindsAnExchangeThatSomeLanesDoNotComeTo) {
+  const auto diverge = [] {
+    if (threadIdx.x % 2 == 0) {
+      exchange(threadIdx.x);
+    } else {
+      __syncthreads();
+    }
+  };
+  EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { emulate("odd", 1, 64, diverge); }),
+              HasSubstr("kernel odd: 16 of 32 lanes do not come to an exchange of their warp"));
+}
+
 }  // namespace
 }  // namespace tessera::cuda

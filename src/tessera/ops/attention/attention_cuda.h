@@ -1,0 +1,83 @@
+#pragma once
+
+// What the two forms of attention on a CUDA device share.
+
+#include <cstdint>
+
+#include "tessera/backend/cuda/elements.h"
+#include "tessera/ir/view.h"
+
+namespace tessera::cuda {
+
+// A (b, t, heads, d) tensor with contiguous d.
+template <class T>
+struct Heads {
+  T* data;
+  std::int64_t strides[3];
+
+  explicit Heads(const View& view)
+      : data(view.as<T>()), strides{view.strides[0], view.strides[1], view.strides[2]} {
+    TESSERA_CHECK(view.sizes[3] == 1 || view.strides[3] == 1, "a head's channels lie apart");
+  }
+
+  constexpr T* at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
+    return data + batch * strides[0] + token * strides[1] + head * strides[2];
+  }
+};
+
+struct Shape {
+  std::int64_t batch;
+  std::int64_t queries;
+  std::int64_t keys;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t channels;
+
+  constexpr std::int64_t group() const { return heads / kv_heads; }
+};
+
+struct Mask {
+  const std::int32_t* query_positions;
+  const std::int32_t* key_positions;
+  const std::int32_t* query_documents;
+  const std::int32_t* key_documents;
+  bool causal;
+};
+
+template <class T>
+struct Forward {
+  Shape shape;
+  Mask mask;
+  Heads<const T> q;
+  Heads<const T> k;
+  Heads<const T> v;
+  Heads<T> o;
+  float* lse;  // (b, heads, t)
+  float scale;
+};
+
+template <class T>
+struct Backward {
+  Shape shape;
+  Mask mask;
+  Heads<const T> dout;
+  Heads<const T> q;
+  Heads<const T> k;
+  Heads<const T> v;
+  Heads<const T> o;
+  const float* lse;  // (b, heads, t)
+  Heads<T> dq;
+  Heads<T> dk;
+  Heads<T> dv;
+  float* delta;  // (b, heads, t): the workspace
+  float scale;
+};
+
+// attention_flash_cuda.cu: by tensor cores, a tile of queries x keys at a time. Whether it takes
+// such tensors: of bf16, heads of at most 128 channels in whole packs that are aligned.
+bool takes_flash(std::span<const View> heads);
+
+void run_flash(const Context& context, const Forward<BFloat16>& task);
+void run_flash(const Context& context, const Backward<BFloat16>& task);
+
+}  // namespace tessera::cuda
