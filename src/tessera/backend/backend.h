@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -45,6 +46,18 @@ class HostArena : public Arena {
   void to_host(std::int64_t /*offset*/, std::int64_t /*bytes*/) final {}
 };
 
+// Work of a device that was recorded.
+class Recording {
+ public:
+  Recording() = default;
+  virtual ~Recording() = default;
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // Begins all of it, as the run()s that were recorded would.
+  virtual void replay() = 0;
+};
+
 // What executes instructions on one rank's device. Used from the rank's own thread, but for run()
 // on streams other than the first and abort().
 class Backend {
@@ -73,6 +86,18 @@ class Backend {
   // several streams may run at once. It may return before the op is done; then what follows on the
   // stream waits for it, and synchronize() reports what it failed with.
   virtual void run(const Op& op, const Views& views, StreamId stream) = 0;
+
+  // Whether run() of this op with such operands on stream 0 may be recorded: it begins the same
+  // work whenever it gets the same arguments, and waits for nothing.
+  virtual bool records(const Op& /*op*/, std::span<const TensorType> /*operands*/) const {
+    return false;
+  }
+
+  // Records what `runs` gives to run() for stream 0, ops that records() says so of, instead of
+  // running it. Each of them must have run before. Errors: kDeviceError.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& /*runs*/) {
+    return nullptr;
+  }
 
   // Returns when all that run() began is done. Errors: what kernels fail with; kDeviceError.
   virtual void synchronize() = 0;

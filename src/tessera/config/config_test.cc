@@ -467,7 +467,8 @@ RunConfig unusual_config() {
   c.run = {.dir = "dir \"quoted\" \\ \x01\x7f\t\n\xc3\xa4",
            .seed = 9007199254740993,
            .threads = 3,
-           .device = "auto"};
+           .device = "auto",
+           .cuda_graphs = false};
   c.model = {.name = "gpt2",
              .flavor = "8B",
              .weights = "weights",

@@ -33,6 +33,7 @@ struct RunSection {
   std::int64_t seed = 42;
   std::int64_t threads = 0;  // per rank; 0 = the cores of this machine divided among its ranks
   std::string device = "cpu";
+  bool cuda_graphs = true;
   bool operator==(const RunSection&) const = default;
 };
 

@@ -196,7 +196,13 @@ ConfigSection run() {
            codec::word({"cpu", "cuda", "auto"}),
            "What computes the training: cuda is NVIDIA GPUs (tessera doctor shows them), of which "
            "each rank takes one; where there are fewer, ranks share them. auto is cuda where there "
-           "is a GPU, else the CPU.")});
+           "is a GPU, else the CPU."),
+       row("cuda_graphs",
+           &S::cuda_graphs,
+           codec::boolean(),
+           "On GPUs, whether what a step does between collectives is recorded in the second step "
+           "and begun as one from then on. Off, each kernel is begun by itself: the bits are the "
+           "same.")});
 }
 
 ConfigSection model() {

@@ -45,6 +45,7 @@ Executor::Executor(const Program& program,
     brought_ = stretches_of(program.outputs);
   }
   start_stream();
+  plan_batches();
 }
 
 std::int64_t Executor::place_of(const TensorRef& tensor, std::int64_t instance) const {
@@ -137,6 +138,32 @@ void Executor::start_stream() {
   }
 }
 
+void Executor::plan_batches() {
+  constexpr std::size_t kFewest = 2;  // a single op is begun as fast by itself
+  for (const Call& call : program_.calls) {
+    const std::vector<Bound>& segment = segments_[call.segment.at()];
+    for (std::size_t i = 0; i < segment.size(); ++i) {
+      const Instruction& instruction = *segment[i].instruction;
+      TensorTypes operands;
+      for (const TensorRef& operand : instruction.operands) {
+        operands.push_back(operand.type);
+      }
+      const bool is_recorded = instruction.stream == StreamId{0} && instruction.waits.empty() &&
+                               backend_.records(*instruction.op, operands);
+      if (batches_.empty() || !is_recorded || !batches_.back().is_recorded) {
+        batches_.push_back({.items = {}, .is_recorded = is_recorded});
+      }
+      batches_.back().items.push_back({.call = &call, .index = i});
+    }
+  }
+  for (Batch& batch : batches_) {
+    batch.is_recorded = batch.is_recorded && batch.items.size() >= kFewest;
+  }
+  if (std::ranges::none_of(batches_, &Batch::is_recorded)) {
+    batches_.clear();
+  }
+}
+
 void Executor::run_step() {
   TESSERA_CHECK(!failed_, "the streams of this program ended with an error in an earlier step");
   for (const Stretch& stretch : taken_) {
@@ -168,17 +195,46 @@ void Executor::run_all() {
 }
 
 void Executor::run_calls() {
+  if (!batches_.empty()) {
+    run_batches();
+    return;
+  }
   for (const Call& call : program_.calls) {
     const std::vector<Bound>& segment = segments_[call.segment.at()];
     for (std::size_t i = 0; i < segment.size(); ++i) {
-      const Bound& bound = segment[i];
-      if (bound.instruction->stream == StreamId{0}) {
-        wait_for_events(bound);
-        run_instruction({.call = &call, .index = i});
-      } else {
-        issue(bound);
-      }
+      run_item({.call = &call, .index = i});
     }
+  }
+}
+
+void Executor::run_batches() {
+  num_replayed_ = 0;
+  for (Batch& batch : batches_) {
+    const auto run = [&] {
+      for (const Item& item : batch.items) {
+        run_item(item);
+      }
+    };
+    if (!batch.is_recorded || !has_run_) {
+      run();
+      continue;
+    }
+    if (!batch.recording) {
+      batch.recording = backend_.record(run);
+    }
+    batch.recording->replay();
+    ++num_replayed_;
+  }
+  has_run_ = true;
+}
+
+void Executor::run_item(const Item& item) {
+  const Bound& bound = segments_[item.call->segment.at()][item.index];
+  if (bound.instruction->stream == StreamId{0}) {
+    wait_for_events(bound);
+    run_instruction(item);
+  } else {
+    issue(bound);
   }
 }
 

@@ -16,9 +16,10 @@
 namespace tessera {
 
 // Runs a program's step on a backend. The arena is allocated once, and the views of every segment
-// are bound once, however many calls there are; a step allocates nothing. Stream 0 is the calling
-// thread; a second stream is a thread of the executor, which runs an instruction once the calling
-// thread has come to its place in the program.
+// are bound once, however many calls there are; a step allocates nothing. What a backend can record
+// it records in the second step, whose arguments are those of all that follow. Stream 0 is the
+// calling thread; a second stream is a thread of the executor, which runs an instruction once the
+// calling thread has come to its place in the program.
 class Executor {
  public:
   // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams.
@@ -63,6 +64,9 @@ class Executor {
   void set_scalar(std::string_view scalar, float value);
   float output_scalar(std::string_view output);
 
+  // How many recordings the last step replayed: 0 where the backend records nothing.
+  std::size_t num_replayed() const { return num_replayed_; }
+
   const Program& program() const { return program_; }
 
   std::int64_t memory_bytes() const { return program_.arena_bytes; }
@@ -92,6 +96,14 @@ class Executor {
     std::size_t index;  // of the instruction in its segment
   };
 
+  // Instructions of stream 0, one behind the other, that the backend records as one, or a single
+  // instruction that it does not.
+  struct Batch {
+    std::vector<Item> items;
+    bool is_recorded = false;
+    std::unique_ptr<Recording> recording = nullptr;  // from the second step on
+  };
+
   // A stretch of the arena that is copied between host and device.
   struct Stretch {
     std::int64_t offset;
@@ -105,7 +117,10 @@ class Executor {
   void run_all();
   std::vector<Bound> bind_segment(const Segment& segment);
   void start_stream();
+  void plan_batches();
   void run_calls();
+  void run_batches();
+  void run_item(const Item& item);
   void issue(const Bound& bound);
   void wait_for_events(const Bound& bound);
   void wait_for(StreamThread::Ticket ticket);
@@ -121,6 +136,9 @@ class Executor {
   // Where the device has memory of its own: what each step takes there, and brings back.
   std::vector<Stretch> taken_;
   std::vector<Stretch> brought_;
+  std::vector<Batch> batches_;  // none where the backend records nothing
+  bool has_run_ = false;
+  std::size_t num_replayed_ = 0;
   double waited_seconds_ = 0;
   bool failed_ = false;
   // By event, its last signal from the other stream.

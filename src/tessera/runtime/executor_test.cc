@@ -4,11 +4,15 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -28,6 +32,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A backend that notes what it is asked for. Its kernels do nothing, or fail.
 class RecordingBackend final : public Backend {
@@ -53,6 +58,32 @@ class RecordingBackend final : public Backend {
     return 100;
   }
 
+  bool records(const Op& op, std::span<const TensorType> /*operands*/) const override {
+    return to_string(op) != not_recorded;
+  }
+
+  std::unique_ptr<Recording> record(const std::function<void()>& enqueue) override {
+    class Replayed final : public Recording {
+     public:
+      Replayed(std::vector<Run> recorded, std::vector<Run>& runs)
+          : recorded_(std::move(recorded)), runs_(runs) {}
+
+      void replay() override { std::ranges::copy(recorded_, std::back_inserter(runs_)); }
+
+     private:
+      std::vector<Run> recorded_;
+      std::vector<Run>& runs_;
+    };
+
+    const std::vector<Run> before = runs;
+    enqueue();
+    const auto first = runs.begin() + static_cast<std::ptrdiff_t>(before.size());
+    std::vector<Run> recorded(first, runs.end());
+    runs = before;
+    num_recorded.push_back(recorded.size());
+    return std::make_unique<Replayed>(std::move(recorded), runs);
+  }
+
   void run(const Op& op, const Views& views, StreamId stream) override {
     runs.push_back({.op = to_string(op),
                     .in = {views.in.begin(), views.in.end()},
@@ -67,6 +98,8 @@ class RecordingBackend final : public Backend {
   void abort(std::string_view reason) override { aborted_with = reason; }
 
   std::vector<std::int64_t> allocated;
+  std::string not_recorded;
+  std::vector<std::size_t> num_recorded;  // runs of each recording
   std::vector<Run> runs;
   std::size_t fail_at = 0;  // the run that fails, from 1; 0: none
   std::string aborted_with;
@@ -98,6 +131,7 @@ constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 512 {
 }
 )";
 
+// The second step replays what it recorded, each call with its own instance of x.
 TEST(Executor, RunsTheCallListOnTheArena) {
   const Program program = parse_program(kStep);
   verify(program);
@@ -107,9 +141,14 @@ TEST(Executor, RunsTheCallListOnTheArena) {
   EXPECT_EQ(executor.memory_bytes(), 512);
   EXPECT_TRUE(backend.runs.empty());
   executor.run_step();
+  EXPECT_EQ(executor.num_replayed(), 0U);
+  EXPECT_THAT(backend.num_recorded, IsEmpty());
   executor.run_step();
+  executor.run_step();
+  EXPECT_EQ(executor.num_replayed(), 1U);
+  EXPECT_THAT(backend.num_recorded, ElementsAre(4U)) << "once";
   EXPECT_EQ(backend.allocated.size(), 1U);
-  ASSERT_EQ(backend.runs.size(), 8U);
+  ASSERT_EQ(backend.runs.size(), 12U);
 
   const std::byte* arena = executor.bytes(program.inputs[0]).data();
   const auto at = [&](const View& view) { return view.as<std::byte>() - arena; };
@@ -127,6 +166,20 @@ TEST(Executor, RunsTheCallListOnTheArena) {
     EXPECT_EQ(run.workspace.size(), first ? 0U : 96U);
     EXPECT_TRUE(first || run.workspace.data() - arena == 384);
   }
+}
+
+// What waits for others is run in between; a single op is not worth a recording.
+TEST(Executor, RecordsWhatLiesBetween) {
+  const Program program = parse_program(kStep);
+  RecordingBackend backend;
+  backend.not_recorded = "scale";
+  Executor executor(program, backend);
+  for (int step = 0; step < 3; ++step) {
+    executor.run_step();
+    EXPECT_EQ(executor.num_replayed(), 0U);
+  }
+  EXPECT_THAT(backend.num_recorded, IsEmpty());
+  EXPECT_EQ(backend.runs.size(), 12U);
 }
 
 TEST(Executor, BindingsAreMemory) {

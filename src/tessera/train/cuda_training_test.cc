@@ -71,6 +71,24 @@ TEST_P(CudaTraining, FollowsTheCpu) {
   EXPECT_GT(std::abs(expect_alike(1) - first), 0.05F);
 }
 
+// With one rank there is nothing to wait for: the whole step is recorded.
+TEST_P(CudaTraining, IsTheSameRecorded) {
+  std::string reason;
+  std::unique_ptr<DeviceBackend> backend = cuda::kernels_under_test(reason);
+  backend->set_recording(false);
+  TestTraining plain(GetParam().describe(), std::move(backend), GetParam().dtype);
+  TestTraining recorded = on_cuda();
+  plain.initialize();
+  recorded.initialize();
+  for (int number = 1; number <= 4; ++number) {
+    const float rate = 1e-2F / static_cast<float>(number);
+    EXPECT_EQ(recorded.step(number, rate), plain.step(number, rate)) << "step " << number;
+    EXPECT_EQ(recorded.num_replayed(), number == 1 ? 0U : 1U);
+    EXPECT_EQ(plain.num_replayed(), 0U);
+  }
+  EXPECT_EQ(recorded.state(), plain.state());
+}
+
 TEST_P(CudaTraining, RepeatsBitForBit) {
   TestTraining first = on_cuda();
   TestTraining second = on_cuda();

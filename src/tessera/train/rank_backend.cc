@@ -35,13 +35,17 @@ std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& 
   if (config.run.device != "cuda") {
     return nullptr;
   }
-  if (!is_native(config)) {
-    return make_device_backend(world.rank(), world.size());
+  std::unique_ptr<DeviceBackend> device;
+  if (is_native(config)) {
+    const std::optional<MpiLaunch> launch = find_mpi_launch();
+    device = make_device_backend(launch ? launch->local_rank : world.rank(),
+                                 launch ? launch->local_size : world.size(),
+                                 Shared::kNothing);
+  } else {
+    device = make_device_backend(world.rank(), world.size());
   }
-  const std::optional<MpiLaunch> launch = find_mpi_launch();
-  return make_device_backend(launch ? launch->local_rank : world.rank(),
-                             launch ? launch->local_size : world.size(),
-                             Shared::kNothing);
+  device->set_recording(config.run.cuda_graphs);
+  return device;
 }
 
 NcclOptions native_options(const DeviceBackend& device, const WorldOptions& options) {

@@ -74,6 +74,8 @@ class TestTraining {
     return executor_.output_scalar("loss") * kSeed;
   }
 
+  std::size_t num_replayed() const { return executor_.num_replayed(); }
+
   // The norm of the last step's gradients, before they were clipped.
   float grad_norm() { return executor_.output_scalar("grad_norm"); }
 

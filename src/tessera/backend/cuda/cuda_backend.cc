@@ -27,6 +27,8 @@ namespace tessera::cuda {
 namespace {
 
 using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
+using Graph = Handle<cudaGraph_t, cudaGraphDestroy>;
+using GraphExec = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 // Zeroed memory of the device.
 class DeviceMemory {
@@ -89,6 +91,43 @@ class CudaArena final : public Arena {
   // Its pages take memory from their first touch, so that it costs what the host reads and writes.
   Mapping host_;
 };
+
+cudaGraphExec_t instantiate(const Graph& graph) {
+  cudaGraphExec_t exec = nullptr;
+  check(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate()");
+  return exec;
+}
+
+class CudaRecording final : public Recording {
+ public:
+  CudaRecording(const Graph& graph, cudaStream_t stream)
+      : exec_(instantiate(graph)), stream_(stream) {}
+
+  void replay() override { check(cudaGraphLaunch(exec_.get(), stream_), "cudaGraphLaunch()"); }
+
+ private:
+  GraphExec exec_;
+  cudaStream_t stream_;
+};
+
+// What `runs` enqueues on the stream.
+cudaGraph_t capture(cudaStream_t stream, const std::function<void()>& runs) {
+  // Other threads, which may wait for their devices meanwhile, do not disturb it.
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture()");
+  cudaGraph_t graph = nullptr;
+  try {
+    runs();
+  } catch (...) {
+    static_cast<void>(cudaStreamEndCapture(stream, &graph));
+    const Graph unfinished(graph);
+    static_cast<void>(cudaGetLastError());
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &graph),
+        "cudaStreamEndCapture() (run.cuda_graphs = false runs without)");
+  return graph;
+}
 
 cudaStream_t create_stream() {
   cudaStream_t stream = nullptr;
@@ -179,7 +218,9 @@ class CudaBackend final : public DeviceBackend {
   void run(const Op& op, const Views& views, StreamId stream) override {
     if (stream == StreamId{0}) {
       run_op(context_, op, views);
-      wait_for_collectives(stream);
+      if (!is_recording_) {
+        wait_for_collectives(stream);
+      }
       return;
     }
     check(cudaSetDevice(ordinal_), "cudaSetDevice()");
@@ -188,6 +229,26 @@ class CudaBackend final : public DeviceBackend {
     wait_for_collectives(stream);
     cuda::synchronize(comm_stream_.get());
   }
+
+  bool records(const Op& op, std::span<const TensorType> operands) const override {
+    return may_record_ && !waits_for_ranks(op, operands);
+  }
+
+  std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
+    is_recording_ = true;
+    cudaGraph_t captured = nullptr;
+    try {
+      captured = capture(stream_.get(), runs);
+    } catch (...) {
+      is_recording_ = false;
+      throw;
+    }
+    is_recording_ = false;
+    const Graph graph(captured);
+    return std::make_unique<CudaRecording>(graph, stream_.get());
+  }
+
+  void set_recording(bool may_record) override { may_record_ = may_record; }
 
   void synchronize() override {
     cuda::synchronize(stream_.get());
@@ -240,6 +301,8 @@ class CudaBackend final : public DeviceBackend {
   }
 
   int ordinal_;
+  bool may_record_ = true;
+  bool is_recording_ = false;
   Stream stream_;
   Stream comm_stream_;
   DeviceMemory fault_;

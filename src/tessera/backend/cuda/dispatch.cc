@@ -21,6 +21,11 @@ concept HasWorkspace = requires(const A& attrs, std::span<const View> views) {
   { cuda_workspace_bytes(attrs, views, views) } -> std::same_as<std::int64_t>;
 };
 
+template <class A>
+concept IsCollective = requires(const A& attrs, CollectiveContext& context, const Views& views) {
+  { run(attrs, context, views) } -> std::same_as<void>;
+};
+
 }  // namespace
 
 std::int64_t op_workspace_bytes(const Op& op,
@@ -52,6 +57,12 @@ void run_op(Context& context, const Op& op, const Views& views) {
         }
       },
       op.attrs());
+}
+
+bool waits_for_ranks(const Op& op, std::span<const TensorType> operands) {
+  const bool is_collective = std::visit(
+      [](const auto& attrs) { return IsCollective<std::decay_t<decltype(attrs)>>; }, op.attrs());
+  return is_collective || !collectives(op, operands).empty();
 }
 
 }  // namespace tessera::cuda

@@ -47,7 +47,7 @@ void launch([[maybe_unused]] const Context& context,
       static_cast<Parameters>(arguments)...);
   check_launch(name);
 #else
-  emulate(name, blocks, kBlock, [&] { kernel(static_cast<Parameters>(arguments)...); });
+  emulate(name, blocks, kBlock, [=] { kernel(static_cast<Parameters>(arguments)...); });
 #endif
 }
 

@@ -53,6 +53,12 @@ Block& running_block() {
   return block;
 }
 
+// Where this thread's kernels go, if they do not run.
+std::vector<std::function<void()>>*& recorded() {
+  static thread_local std::vector<std::function<void()>>* calls = nullptr;
+  return calls;
+}
+
 // Held by the thread whose kernel runs: what kernels share has one place in the process.
 std::mutex& turn() {
   static std::mutex mutex;
@@ -164,10 +170,24 @@ void set_thread_order(ThreadOrder order) {
   running_block().order = order;
 }
 
+void record_into(std::vector<std::function<void()>>* calls) {
+  recorded() = calls;
+}
+
+bool was_recorded(const std::function<void()>& call) {
+  if (recorded() != nullptr) {
+    recorded()->push_back(call);
+  }
+  return recorded() != nullptr;
+}
+
 void emulate(const char* name,
              std::int64_t blocks,
              int threads,
              const std::function<void()>& body) {
+  if (was_recorded([=] { emulate(name, blocks, threads, body); })) {
+    return;
+  }
   const std::scoped_lock lock(turn());
   const auto num_threads = static_cast<std::size_t>(threads);
   Block& block = running_block();

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 // The names are CUDA's, and so is that they are global.
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
@@ -84,8 +85,14 @@ enum class ThreadOrder { kForward, kBackward };
 
 void set_thread_order(ThreadOrder order);
 
-// Runs `body` as every thread of every block. Errors: kInternal where some threads of a block wait
-// at a barrier that others never reach.
+// From now on kernels of this thread are put there instead of being run; null: they run again.
+void record_into(std::vector<std::function<void()>>* calls);
+
+// Puts the call there, if kernels are.
+bool was_recorded(const std::function<void()>& call);
+
+// Runs `body`, which owns what it needs, as every thread of every block. Errors: kInternal where
+// some threads of a block wait at a barrier that others never reach.
 void emulate(const char* name, std::int64_t blocks, int threads, const std::function<void()>& body);
 
 }  // namespace tessera::cuda

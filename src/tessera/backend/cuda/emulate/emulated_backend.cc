@@ -34,6 +34,9 @@ class CpuGemms final : public Gemms {
            const Gemm& gemm,
            const GemmOperands& operands,
            std::span<std::byte> /*workspace*/) override {
+    if (was_recorded([=, this] { run(nullptr, gemm, operands, {}); })) {
+      return;
+    }
     // The workspace that a device gets is of another size.
     workspace_.resize(static_cast<std::size_t>(cpu::gemm_workspace_bytes(context_, gemm)));
     cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
@@ -43,6 +46,9 @@ class CpuGemms final : public Gemms {
                   const Float8Gemm& product,
                   const Float8Operands& operands,
                   std::span<std::byte> /*workspace*/) override {
+    if (was_recorded([=, this] { run_float8(nullptr, product, operands, {}); })) {
+      return;
+    }
     Gemm gemm = product.gemm;
     TESSERA_CHECK(!gemm.transpose_a && gemm.transpose_b && gemm.k % 16 == 0 && gemm.n % 16 == 0 &&
                       gemm.pitch_a % 16 == 0 && gemm.pitch_b % 16 == 0,
@@ -64,6 +70,20 @@ class CpuGemms final : public Gemms {
  private:
   cpu::Context context_ = cpu::Context(1);
   std::vector<std::byte> workspace_;
+};
+
+class EmulatedRecording final : public Recording {
+ public:
+  explicit EmulatedRecording(std::vector<std::function<void()>> calls) : calls_(std::move(calls)) {}
+
+  void replay() override {
+    for (const std::function<void()>& call : calls_) {
+      call();
+    }
+  }
+
+ private:
+  std::vector<std::function<void()>> calls_;
 };
 
 // In which order the threads of a backend's streams begin: each backend begins in the other one.
@@ -98,6 +118,25 @@ class EmulatedBackend final : public DeviceBackend {
       own.wait();
     }
   }
+
+  bool records(const Op& op, std::span<const TensorType> operands) const override {
+    return may_record_ && !waits_for_ranks(op, operands);
+  }
+
+  std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
+    std::vector<std::function<void()>> calls;
+    record_into(&calls);
+    try {
+      runs();
+    } catch (...) {
+      record_into(nullptr);
+      throw;
+    }
+    record_into(nullptr);
+    return std::make_unique<EmulatedRecording>(std::move(calls));
+  }
+
+  void set_recording(bool may_record) override { may_record_ = may_record; }
 
   void synchronize() override {
     for (Stream& stream : streams_) {
@@ -141,6 +180,7 @@ class EmulatedBackend final : public DeviceBackend {
     std::function<void()> wait;
   };
 
+  bool may_record_ = true;
   std::unique_ptr<Backend> memory_ = make_null_backend();
   std::array<Stream, 2> streams_;
   std::function<void(std::string_view)> abort_;
