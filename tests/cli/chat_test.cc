@@ -291,6 +291,24 @@ TEST_F(ChatTest, AnswersAsItWasTrained) {
   EXPECT_EQ(answer.code, 0) << answer.err;
   EXPECT_EQ(answer.out, "Line 7.\n");
 
+  // Where it goes, others know how to ask it and where its answers end.
+  ASSERT_EQ(tessera({"checkpoint", "export", "asked", "out"}).code, 0);
+  const Json config = Json::parse(read_file(path("out/config.json")));
+  const Json tokenizer = Json::parse(read_file(path("out/tokenizer.json")));
+  const Json ends = config.at("eos_token_id");
+  ASSERT_TRUE(ends.is_array() || ends.is_number());
+  const int end = ends.is_array() ? ends.back().get<int>() : ends.get<int>();
+  bool is_end_of_turn = false;
+  for (const Json& token : tokenizer.at("added_tokens")) {
+    is_end_of_turn =
+        is_end_of_turn || (token.at("id") == end && token.at("content") == "<|im_end|>");
+  }
+  EXPECT_TRUE(is_end_of_turn) << ends;
+  EXPECT_THAT(Json::parse(read_file(path("out/tokenizer_config.json")))
+                  .at("chat_template")
+                  .get<std::string>(),
+              HasSubstr("<|im_start|>assistant"));
+
   const Outcome refused = tessera({"generate", "first", "--chat", "--prompt=Which line?"});
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("data.chat_template"));

@@ -245,6 +245,48 @@ TEST_P(WeightsTest, BringTheirTokenizerInAnyForm) {
   }
 }
 
+// What a directory says beside weights and tokenizer stays with them: into a checkpoint, and into a
+// run that begins with them.
+TEST_P(WeightsTest, KeepWhatTheirUsersGoBy) {
+  write_run("family.toml", format("name = \"{}\"\n", GetParam().name) + GetParam().keys);
+  train_file("family.toml", "a", {"--train.steps=1"});
+  ASSERT_EQ(tessera({"checkpoint", "export", "a", "out"}).code, 0);
+  auto config = nlohmann::ordered_json::parse(read_file(path("out/config.json")));
+  config["eos_token_id"] = {config.at("eos_token_id").get<int>(), 7, 9};
+  write_test_file(path("out/config.json"), config.dump(2) + "\n");
+  write_test_file(path("out/generation_config.json"), R"({"eos_token_id": [1, 7, 9]})");
+  write_test_file(path("out/tokenizer_config.json"), R"({"chat_template": "{{ x }}", "y": 1})");
+  write_test_file(path("out/special_tokens_map.json"), "{}");
+  write_test_file(path("out/chat_template.jinja"), "{{ z }}");
+  const auto given = files("out");
+
+  ASSERT_EQ(tessera({"checkpoint", "import", "out", "-o", "in"}).code, 0);
+  ASSERT_EQ(tessera({"checkpoint", "export", "in", "again"}).code, 0);
+  auto found = files("again");
+  EXPECT_EQ(nlohmann::json::parse(found.at("config.json")), nlohmann::json(config));
+  for (const auto& [name, text] : given) {
+    if (name != "config.json") {
+      EXPECT_EQ(found[name], text) << name;
+    }
+  }
+  EXPECT_EQ(tessera({"checkpoint", "verify", "in"}).code, 0);
+
+  // Of shorter sequences, and with the directory gone.
+  const bool is_bounded = GetParam().name == "gpt2";  // by its positions
+  train_file("family.toml",
+             "b",
+             {"--train.steps=1",
+              "--model.weights=out",
+              "--tokenizer.path=out/tokenizer.json",
+              is_bounded ? "--data.sequence_length=32" : "--data.sequence_length=16"});
+  std::filesystem::remove_all(path("out"));
+  ASSERT_EQ(tessera({"checkpoint", "export", "b", "tuned"}).code, 0);
+  found = files("tuned");
+  EXPECT_EQ(nlohmann::json::parse(found.at("config.json")), nlohmann::json(config));
+  EXPECT_EQ(found.at("tokenizer_config.json"), given.at("tokenizer_config.json"));
+  EXPECT_EQ(found.at("chat_template.jinja"), given.at("chat_template.jinja"));
+}
+
 // A tokenizer that no run could use with the weights is refused when they come in, not later.
 TEST_P(WeightsTest, MustFitTheirTokenizer) {
   write_run("family.toml", format("name = \"{}\"\n", GetParam().name) + GetParam().keys);

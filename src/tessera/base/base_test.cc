@@ -17,6 +17,7 @@
 #include "tessera/base/half.h"
 #include "tessera/base/random.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/toml.h"
 #include "tessera/base/units.h"
@@ -183,6 +184,29 @@ TEST(Error, CodesAndContext) {
     EXPECT_THAT(error.what(), StartsWith("src/tessera/base/base_test.cc:"));
     EXPECT_THAT(error.what(), HasSubstr("1 == 2: one is 1 (rank 3)"));
   }
+}
+
+// The link stays, and so does what is no file.
+TEST(File, AtomicWritesGoThroughLinksAndToDevices) {
+  const TestDirectory made;
+  const std::filesystem::path& directory = made.path();
+  std::filesystem::create_directory(directory / "far");
+  std::filesystem::create_symlink("far/target", directory / "link");
+  for (const char* const text : {"one", "two"}) {
+    write_file_atomic(directory / "link", text);
+    EXPECT_TRUE(std::filesystem::is_symlink(directory / "link"));
+    EXPECT_FALSE(std::filesystem::is_symlink(directory / "far/target"));
+    EXPECT_EQ(read_file(directory / "far/target"), text);
+  }
+  std::filesystem::create_symlink("/dev/full", directory / "full");
+  for (const std::filesystem::path& full :
+       {directory / "full", std::filesystem::path("/dev/full")}) {
+    EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { write_file_atomic(full, "lost"); }),
+                HasSubstr("No space left on device"));
+    EXPECT_TRUE(std::filesystem::is_character_file(full));
+  }
+  write_file_atomic("/dev/null", "taken");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
 TEST(File, AtomicWriteReadMapAndLock) {

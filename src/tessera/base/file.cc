@@ -151,6 +151,31 @@ std::string_view MappedFile::text() const {
   return {reinterpret_cast<const char*>(data_), size_};
 }
 
+namespace {
+
+// Whether there is something else than a file or directory: what holds no bytes to be replaced.
+bool is_special(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status found = std::filesystem::status(path, error);
+  return std::filesystem::exists(found) && !std::filesystem::is_regular_file(found) &&
+         !std::filesystem::is_directory(found);
+}
+
+// The path that a chain of links ends at, which need not exist.
+std::filesystem::path behind_links(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) {
+    return path;
+  }
+  std::filesystem::path end = std::filesystem::weakly_canonical(path, error);
+  if (std::filesystem::is_symlink(end, error)) {  // it leads to nothing so far
+    end = end.parent_path() / std::filesystem::read_symlink(end, error);
+  }
+  return error ? path : end;
+}
+
+}  // namespace
+
 void write_all(const FileDescriptor& file,
                std::string_view bytes,
                const std::filesystem::path& path) {
@@ -166,13 +191,20 @@ void write_all(const FileDescriptor& file,
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path)
-    : path_(std::move(path)),
-      temporary_(path_.string() + format(".tmp.{}", static_cast<int>(::getpid()))),
-      file_(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)), in_place_(is_special(path_)), file_(-1) {
+  if (in_place_) {
+    file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+  } else {
+    path_ = behind_links(path_);
+    temporary_ = path_.string() + format(".tmp.{}", static_cast<int>(::getpid()));
+    file_ =
+        FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  }
   TESSERA_REQUIRE(file_.get() >= 0,
                   ErrorCode::kDeviceError,
-                  "cannot create {}: {}",
-                  temporary_.string(),
+                  "cannot {} {}: {}",
+                  in_place_ ? "write to" : "create",
+                  temporary().string(),
                   reason(errno));
 }
 
@@ -183,6 +215,9 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::commit() {
+  if (in_place_) {
+    return;
+  }
   TESSERA_REQUIRE(::fsync(file_.get()) == 0,
                   ErrorCode::kDeviceError,
                   "cannot flush {}: {}",

@@ -64,8 +64,9 @@ void write_all(const FileDescriptor& file,
                const std::filesystem::path& path);
 
 // A file that appears at its path whole or not at all: written under a temporary name in the same
-// directory, which is removed if commit() is not reached; an old file at `path` stays until then.
-// Errors: kDeviceError naming the path and the system's reason.
+// directory, which is removed if commit() is not reached; an old file at `path` stays until then. A
+// link is followed: what it leads to is replaced. What is no regular file (a device, a pipe) is
+// written as it is. Errors: kDeviceError naming the path and the system's reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -73,19 +74,21 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(std::string_view bytes) { write_all(file_, bytes, temporary_); }
+  void write(std::string_view bytes) { write_all(file_, bytes, temporary()); }
 
   // For a DirectWriter (direct_file.h) of all of a large file, and its errors.
   const FileDescriptor& descriptor() const { return file_; }
 
-  const std::filesystem::path& temporary() const { return temporary_; }
+  // Where the bytes go until commit().
+  const std::filesystem::path& temporary() const { return in_place_ ? path_ : temporary_; }
 
   // fsync, rename, fsync of the directory.
   void commit();
 
  private:
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  bool in_place_;
+  std::filesystem::path temporary_;  // empty: nothing is to be removed
   FileDescriptor file_;
 };
 

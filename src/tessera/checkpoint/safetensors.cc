@@ -94,6 +94,10 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& p
   return header;
 }
 
+std::size_t offset_in(std::string_view header, std::string_view name) {
+  return kLengthBytes + find_json(header, "/" + json_pointer_part(name)).value_or(0);
+}
+
 // What the header says of a tensor, for messages: it names file and offset.
 struct Where {
   const std::string& path;
@@ -101,11 +105,10 @@ struct Where {
   const std::string& name;
 
   std::string text() const {
-    const auto at = find_json(header, "/" + json_pointer_part(name));
     return format("{}: {} at offset {}",
                   path,
                   name == kMetadataKey ? name : format("tensor '{}'", name),
-                  kLengthBytes + at.value_or(0));
+                  offset_in(header, name));
   }
 };
 
@@ -292,6 +295,10 @@ SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& p
 const SafetensorsTensor* SafetensorsFile::find(std::string_view name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::size_t SafetensorsFile::header_offset(std::string_view name) const {
+  return offset_in(header_of(file_.bytes(), ""), name);
 }
 
 bool SafetensorsFile::has(std::string_view name) const {

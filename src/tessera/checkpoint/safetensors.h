@@ -63,6 +63,9 @@ class SafetensorsFile {
   // Those that are in none of tensors(), likewise.
   std::span<const OtherTensor> others() const { return others_; }
 
+  // Where the file's header names a tensor: for messages.
+  std::size_t header_offset(std::string_view name) const;
+
   // Null where tensors() has no such tensor.
   const SafetensorsTensor* find(std::string_view name) const;
 

@@ -42,11 +42,8 @@ const ModelFamily& hugging_face_family(const HuggingFaceConfig& config) {
       known += format("{}\"{}\"", known.empty() ? "" : ", ", own);
     }
   }
-  fail(ErrorCode::kInvalidData,
-       "{}: \"model_type\": found \"{}\", expected one of {}",
-       config.path(),
-       type,
-       known);
+  config.require(false, "model_type", format("one of {}", known));
+  fail(ErrorCode::kInternal, "require(false) let it pass");
 }
 
 HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config) {

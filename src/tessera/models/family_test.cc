@@ -128,7 +128,7 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "x/config.json: \"model_type\": found \"bert\", expected one of \"llama\", "
+              "x/config.json: \"model_type\" at byte 1: found \"bert\", expected one of \"llama\", "
               "\"gpt2\", \"gpt_neox\"");
   }
 }

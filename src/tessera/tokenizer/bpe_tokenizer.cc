@@ -95,6 +95,19 @@ bool keeps_words_apart(const NormalizerStep& step) {
          (step.from == " " && step.to == kSpaceSymbol);
 }
 
+// Whether it stands for one byte of a character that is no token.
+bool is_byte_token(const TokenizerSpec& spec, const std::string& token) {
+  return spec.alphabet == Alphabet::kCharacters && byte_of_token(token) >= 0;
+}
+
+// Whether each token of a word says which bytes of it it stands for.
+bool merges_blocks(const TokenizerSpec& spec) {
+  const bool are_bytes_alone = std::ranges::none_of(spec.merges, [&](const MergeRule& rule) {
+    return is_byte_token(spec, spec.tokens[static_cast<std::size_t>(rule.result)]);
+  });
+  return spec.alphabet == Alphabet::kBytes || (spec.byte_fallback && are_bytes_alone);
+}
+
 // Calls stretch(text, begin) with what lies between added tokens, and token(id) with those.
 template <class Stretch, class Token>
 void cut_at_added(const AddedTokenFinder& finder,
@@ -230,10 +243,9 @@ class BpeTokenizer::Pass {
     WordCache::store(place, key, std::span(out_).subspan(before));
   }
 
-  // Of bytes, in blocks: what the merges take is many times the word.
+  // In blocks: what the merges take is many times the word.
   void add_long_word(std::string_view word) {
-    const bool is_bytes = tokenizer_.spec_.alphabet == Alphabet::kBytes;
-    std::size_t size = is_bytes ? std::min(kPartBytes, word.size()) : word.size();
+    std::size_t size = tokenizer_.merges_blocks_ ? block_of(word).size() : word.size();
     if (size == word.size()) {
       tokenizer_.model_.encode_word(word, scratch_, out_);
       return;
@@ -242,7 +254,7 @@ class BpeTokenizer::Pass {
     while (size < word.size()) {
       const std::size_t kept = find_block_end(word, size);
       if (kept == 0) {
-        size = std::min(2 * size, word.size());
+        size = block_of(word, 2 * size).size();
         merge_block(word.substr(0, size), block_);
         continue;
       }
@@ -253,7 +265,7 @@ class BpeTokenizer::Pass {
       if (flush_ != nullptr && out_.size() >= kPartTokens) {
         (*flush_)(out_);
       }
-      size = std::min(kPartBytes, word.size());
+      size = block_of(word).size();
       block_.swap(next_block_);
     }
     out_.insert(out_.end(), block_.begin(), block_.end());
@@ -271,12 +283,17 @@ class BpeTokenizer::Pass {
     std::size_t end = size;
     for (std::size_t kept = block_.size(); kept-- > std::max<std::size_t>(fewest, 1);) {
       end -= bytes_of(block_[kept]);
-      if (kept + kUnsure > block_.size()) {
+      const std::size_t begin = end - bytes_of(block_[kept - 1]);
+      if (kept + kUnsure > block_.size() || !ends_character(word, end) ||
+          !ends_character(word, begin)) {
         continue;
       }
-      merge_block(word.substr(end, kPartBytes), next_block_);
-      const std::size_t both = bytes_of(block_[kept - 1]) + bytes_of(next_block_.front());
-      merge_block(word.substr(end - bytes_of(block_[kept - 1]), both), pair_);
+      merge_block(block_of(word.substr(end)), next_block_);
+      const std::size_t behind = end + bytes_of(next_block_.front());
+      if (!ends_character(word, behind)) {
+        continue;
+      }
+      merge_block(word.substr(begin, behind - begin), pair_);
       if (pair_.size() == 2 && pair_.front() == block_[kept - 1] &&
           pair_.back() == next_block_.front()) {
         return kept;
@@ -285,13 +302,31 @@ class BpeTokenizer::Pass {
     return 0;
   }
 
+  // Whether no character of a word of characters is cut before byte `at`.
+  bool ends_character(std::string_view word, std::size_t at) const {
+    constexpr unsigned kKind = 0xC0;
+    constexpr unsigned kContinuation = 0x80;
+    return tokenizer_.spec_.alphabet == Alphabet::kBytes || at >= word.size() ||
+           (static_cast<unsigned char>(word[at]) & kKind) != kContinuation;
+  }
+
+  std::string_view block_of(std::string_view word, std::size_t bytes = kPartBytes) const {
+    std::size_t end = std::min(bytes, word.size());
+    while (!ends_character(word, end)) {
+      --end;
+    }
+    return word.substr(0, end);
+  }
+
   void merge_block(std::string_view bytes, std::vector<std::int32_t>& ids) {
     ids.clear();
     tokenizer_.model_.merge_word(bytes, scratch_, ids);
   }
 
+  // Of what a token stands for in a word.
   std::size_t bytes_of(std::int32_t id) const {
-    return tokenizer_.spec_.tokens[static_cast<std::size_t>(id)].size();
+    const std::string& token = tokenizer_.spec_.tokens[static_cast<std::size_t>(id)];
+    return is_byte_token(tokenizer_.spec_, token) ? 1 : token.size();
   }
 
   const BpeTokenizer& tokenizer_;
@@ -330,6 +365,7 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       bos_(find_special(spec_, kBosNames)),
       eos_(find_special(spec_, kEosNames)),
       cuts_lines_(may_cut_text(spec_)),
+      merges_blocks_(merges_blocks(spec_)),
       part_rule_(make_part_rule()),
       finds_cuts_(cuts_lines_ || std::ranges::none_of(spec_.added, [](const AddedToken& token) {
                     return !token.normalized && !token.special && spans_words(token.content);

@@ -80,6 +80,7 @@ class BpeTokenizer : public TokenizerImpl {
   std::optional<std::int32_t> bos_;
   std::optional<std::int32_t> eos_;
   bool cuts_lines_;  // at is_text_cut()
+  bool merges_blocks_;
   PartRule part_rule_;
   bool finds_cuts_;  // no added token that is looked for in the text as it is reaches over one
   mutable WordCaches caches_;

@@ -276,6 +276,37 @@ TEST(TextParts, OfALongWordOfBytes) {
   }
 }
 
+// The same of characters, some of which are bytes to the tokenizer.
+TEST(TextParts, OfALongWordOfCharacters) {
+  TokenizerSpec spec = without_sea_lantern(Json::object());
+  spec.tokens.emplace_back("q q q");  // reaches over spaces: then nothing else is cut
+  spec.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()) - 1,
+                        .content = "q q q",
+                        .special = false,
+                        .normalized = true});
+  const Tokenizer tokenizer(spec);
+  ASSERT_FALSE(cuts(spec));
+  const BpeModel model(spec);
+  for (const unsigned letters : {1U, 2U, 5U, 26U}) {
+    SCOPED_TRACE(letters);
+    std::string word = random_word(3, letters);
+    for (std::size_t at = 500; at < word.size(); at += 700) {
+      word.insert(at, at % 3 == 0 ? "\u4f60\u597d\u706f" : at % 3 == 1 ? "\U0001F41A" : "\u00e9");
+    }
+    BpeModel::Scratch scratch;
+    Ids whole;
+    model.encode_word(std::string(kSpaceSymbol) + word, scratch, whole);
+    std::size_t largest = 0;
+    Ids ids;
+    tokenizer.encode(word, [&](std::span<const std::int32_t> part) {
+      ids.insert(ids.end(), part.begin(), part.end());
+      largest = std::max(largest, part.size());
+    });
+    EXPECT_TRUE(ids == whole);
+    EXPECT_TRUE(letters == 1 || largest < ids.size());
+  }
+}
+
 // A merge that a later one makes possible, and whole words that no merges make.
 TEST(TextParts, OfALongWordWithMergesOutOfOrder) {
   TokenizerSpec spec;

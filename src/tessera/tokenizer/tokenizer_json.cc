@@ -331,8 +331,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view text) {
                       "post_processor",
                       "decoder",
                       "model"});
-  root.require_null("truncation");
-  root.require_null("padding");
+  // "truncation" and "padding" are of batches: what becomes of a text does not depend on them.
   const JsonNode model = root.at("model");
   check_model(model);
 

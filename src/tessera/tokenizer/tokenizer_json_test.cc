@@ -281,8 +281,6 @@ TEST(TokenizerJsonErrors, Unsupported) {
   expect_all_refused(
       gpt2_like(),
       {{"/normalizer", lowercase, kNo, "/normalizer/type is \"Lowercase\", supported is NFC, NFD"},
-       {"/truncation", lowercase, kNo, "/truncation is object, supported is null"},
-       {"/padding", lowercase, kNo, "/padding is object, supported is null"},
        {"/extra", 1, kNo, "/extra is not a key that is known here"},
        {"/model/extra", 1, kNo, "/model/extra is not a key that is known here"},
        {"/model/type", "Unigram", kNo, "/model/type is \"Unigram\", supported is \"BPE\""},

@@ -93,6 +93,17 @@ bool is_space(char32_t c) {
 
 }  // namespace
 
+std::string_view jinja_of(ChatTemplateName name) {
+  return name == ChatTemplateName::kLlama3
+             ? "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + "
+               "message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + "
+               "'<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ "
+               "'<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+             : "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+               "message['content'] + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt "
+               "%}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+}
+
 std::string_view trim(std::string_view text) {
   std::size_t begin = text.size();
   std::size_t end = 0;

@@ -53,6 +53,9 @@ class ChatTemplate {
   std::vector<std::int32_t> control_;  // ids, in the order of control_tokens()
 };
 
+// The template in Jinja, as a tokenizer_config.json has it.
+std::string_view jinja_of(ChatTemplateName name);
+
 // `text` without white space at its ends, as Python's str.strip() and so Jinja's trim have it.
 std::string_view trim(std::string_view text);
 

@@ -26,6 +26,7 @@
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/train/companions.h"
 #include "tessera/train/convert_elements.h"
 #include "tessera/train/merge_adapters.h"
 #include "tessera/train/resolve.h"
@@ -438,6 +439,7 @@ void export_weights(const ExportOptions& options) {
   } else {
     log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }
+  const ExportCompanions companions(path, config, loaded, facts);
   const bool is_new = make_output(options.output);
   try {
     WeightExport(checkpoint, model, family.hugging_face_weights(config.model), options).write();
@@ -449,9 +451,8 @@ void export_weights(const ExportOptions& options) {
   }
   if (loaded) {
     export_tokenizer(tokenizer, options.output);
-    write_file_atomic(options.output / "tokenizer_config.json",
-                      hugging_face_tokenizer_config(*loaded));
   }
+  companions.write(options.output);
   // Last, since nothing loads a directory without it.
   write_file_atomic(options.output / "config.json",
                     family.hugging_face_config(config.model, facts));

@@ -36,10 +36,7 @@ void add_extras(const HuggingFaceFiles& files,
   const ModelFamily& family = model_family(section.name);
   for (const auto& [plain, tensor] : files.tensors()) {
     if (!wanted.contains(plain) && !family.is_extra(section, tensor.name)) {
-      problems.push_back(format("{}: tensor '{}' {} is none of the model's",
-                                files.files()[tensor.file].path.string(),
-                                tensor.name,
-                                tensor.type));
+      problems.push_back(format("{}: {} is none of the model's", files.place(tensor), tensor.type));
     }
   }
   for (const auto& [plain, name] : files.absent()) {
@@ -47,6 +44,28 @@ void add_extras(const HuggingFaceFiles& files,
       problems.push_back(
           format("{}: tensor '{}' is none of the model's", files.index().string(), name));
     }
+  }
+}
+
+// A head that config.json ties to the embedding, and that is in the files all the same, must be its
+// copy: another one would be lost without a word.
+void check_tied_head(const HuggingFaceFiles& files,
+                     const HuggingFaceWeight& embedding,
+                     std::vector<std::string>& problems) {
+  const auto head = files.tensors().find("lm_head.weight");
+  const auto first = files.tensors().find(files.plain_name(embedding.name));
+  if (head == files.tensors().end() || first == files.tensors().end() ||
+      !is_weight(first->second)) {
+    return;
+  }
+  const HuggingFaceFiles::Tensor& tied = first->second;
+  const HuggingFaceFiles::Tensor& found = head->second;
+  if (found.type != tied.type || !std::ranges::equal(found.data->data, tied.data->data)) {
+    problems.push_back(format("{}: {} is not that of '{}' ({}), to which config.json ties it",
+                              files.place(found),
+                              found.type,
+                              tied.name,
+                              tied.type));
   }
 }
 
@@ -257,9 +276,8 @@ void HuggingFaceWeights::place(const fs::path& directory, const ModelSection& se
     }
     const HuggingFaceFiles::Tensor& tensor = at->second;
     if (!std::ranges::equal(tensor.shape, weight.shape) || !is_weight(tensor)) {
-      problems.push_back(format("{}: tensor '{}': found {}, expected F32, BF16 or F16 {}",
-                                files_.files()[tensor.file].path.string(),
-                                tensor.name,
+      problems.push_back(format("{}: found {}, expected F32, BF16 or F16 {}",
+                                files_.place(tensor),
                                 tensor.type,
                                 format_shape(weight.shape)));
       continue;
@@ -271,6 +289,9 @@ void HuggingFaceWeights::place(const fs::path& directory, const ModelSection& se
     }
   }
   add_extras(files_, wanted, section, problems);
+  if (!wanted.contains("lm_head.weight")) {
+    check_tied_head(files_, weights_.front(), problems);
+  }
   require_no_problems(problems,
                       format("the weights of {} do not fit {}the model of its config.json",
                              directory.string(),

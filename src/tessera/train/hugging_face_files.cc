@@ -125,6 +125,14 @@ void HuggingFaceFiles::add_absent(const fs::path& path, std::span<const std::str
   }
 }
 
+std::string HuggingFaceFiles::place(const Tensor& tensor) const {
+  const File& file = files_[tensor.file];
+  return format("{}: tensor '{}' at offset {}",
+                file.path.string(),
+                tensor.name,
+                file.content.header_offset(tensor.name));
+}
+
 std::string HuggingFaceFiles::plain_name(std::string_view name) const {
   return std::string(name.starts_with(prefix_) ? name.substr(prefix_.size()) : name);
 }

@@ -53,6 +53,9 @@ class HuggingFaceFiles {
   // unreadable, tensors that are not where the index says, or in two files.
   const std::vector<std::string>& problems() const { return problems_; }
 
+  // "FILE: tensor 'NAME' at offset 9", for messages.
+  std::string place(const Tensor& tensor) const;
+
   std::string plain_name(std::string_view name) const;
 
  private:

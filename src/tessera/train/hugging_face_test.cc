@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <regex>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,6 +81,14 @@ class HuggingFaceFilesTest : public testing::Test {
   // The lines of the error, each behind the directory's path where it begins with that.
   std::vector<std::string> problems() const {
     std::string text = error_of(ErrorCode::kInvalidData, [&] { read(); });
+    // Each key of a tensor is where the message says.
+    const std::regex offset("/([^/]*): tensor '([^']*)' at offset ([0-9]+)");
+    for (std::sregex_iterator at(text.begin(), text.end(), offset); at != std::sregex_iterator();
+         ++at) {
+      const std::string file = read_file(path((*at)[1]));
+      EXPECT_TRUE(file.substr(std::stoul((*at)[3])).starts_with('"' + (*at)[2].str() + '"'));
+    }
+    text = std::regex_replace(text, std::regex(" at offset [0-9]+"), "");
     std::vector<std::string> lines;
     for (std::size_t end = 0; end != std::string::npos; text.erase(0, end + 3)) {
       end = text.find("\n  ");
@@ -147,7 +156,7 @@ TEST_F(HuggingFaceFilesTest, AllThatIsWrongIsListedAtOnce) {
           format("{}: tensor 'model.layers.0.self_attn.q_proj.weight': found i32 (8, 8), expected "
                  "F32, BF16 or F16 (8, 8)",
                  kFirst),
-          format("{}: tensor 'other.weight' f32 (0) is none of the model's", kFirst),
+          format("{}: tensor 'other.weight': f32 (0) is none of the model's", kFirst),
           "model.safetensors.index.json: tensor 'more.weight' is none of the model's"));
 }
 
@@ -171,7 +180,7 @@ TEST_F(HuggingFaceFilesTest, ADtypeThatNoOpHasIsListedOnce) {
                   directory + ": tensor 'model.norm.weight' is missing, expected (8)",
                   "model.safetensors: tensor 'lm_head.weight': found U32 (10, 8), expected F32, "
                   "BF16 or F16 (10, 8)",
-                  "model.safetensors: tensor 'mask' U32 (2) is none of the model's"));
+                  "model.safetensors: tensor 'mask': U32 (2) is none of the model's"));
 }
 
 TEST_F(HuggingFaceFilesTest, TheListEnds) {

@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/config.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/train/companions.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
@@ -133,6 +134,7 @@ void import_weights(const ImportOptions& options) {
   if (tokenizer) {
     write_file_atomic(tokenizer_copy(options.checkpoint), read_tokenizer_file(*tokenizer));
   }
+  keep_companions(options.source, options.checkpoint);
 }
 
 }  // namespace tessera

@@ -30,6 +30,7 @@
 #include "tessera/report/metrics_table.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/adapters.h"
+#include "tessera/train/companions.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
@@ -108,6 +109,7 @@ class RankTrainer {
     if (leads()) {
       write_file_atomic(directory_ / "config.toml", to_toml(config_));
       keep_tokenizer(directory_, config_.tokenizer.path, meta_.tokenizer);
+      keep_companions(config_, directory_, meta_.tokenizer);
     }
     return loop();
   }

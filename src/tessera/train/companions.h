@@ -1,0 +1,52 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "tessera/config/run_config.h"
+#include "tessera/models/hugging_face.h"
+#include "tessera/tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// What a Hugging Face directory says beside its weights and its tokenizer, and a model's users go
+// by: how long texts may be, what ends them, how a conversation is written. A checkpoint that comes
+// of such a directory keeps these files, and what is exported from it has them again.
+
+// Copies config.json, generation_config.json, tokenizer_config.json, special_tokens_map.json and
+// chat_template.jinja of `source`, those that there are, to a folder in `directory`, a checkpoint's
+// or a run's. Errors: kDeviceError.
+void keep_companions(const std::filesystem::path& source, const std::filesystem::path& directory);
+
+// The same for a run whose model.weights are such a directory, if its tokenizer is the run's, and
+// once: the directory may be gone when the run goes on.
+void keep_companions(const RunConfig& config,
+                     const std::filesystem::path& run_dir,
+                     const std::string& tokenizer_checksum);
+
+// The files of an export beside weights and tokenizer.
+class ExportCompanions {
+ public:
+  // `facts` become those of the directory that the weights came from: its tokens that begin and end
+  // a text, and its length where that is more. A run of conversations adds the token that ends an
+  // answer. Errors: kInvalidData.
+  ExportCompanions(const std::filesystem::path& checkpoint,
+                   const RunConfig& config,
+                   const std::optional<Tokenizer>& tokenizer,
+                   HuggingFaceFacts& facts);
+
+  // All but config.json. Errors: kDeviceError.
+  void write(const std::filesystem::path& directory) const;
+
+ private:
+  std::string tokenizer_config() const;
+  std::string generation_config(const std::string& text) const;
+
+  std::optional<std::filesystem::path> kept_;
+  const std::optional<Tokenizer>& tokenizer_;
+  const HuggingFaceFacts& facts_;
+  std::string chat_template_;  // of a run of conversations; else empty
+};
+
+}  // namespace tessera
