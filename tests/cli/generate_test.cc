@@ -137,7 +137,12 @@ TEST_F(GenerateTest, SaysWhyItEnded) {
   EXPECT_EQ(full.code, 0);
   EXPECT_EQ(full.err,
             "info: the text has the 64 tokens that the model's sequences may have "
-            "(data.sequence_length)\n");
+            "(data.sequence_length; --context allows more)\n");
+  EXPECT_EQ(ends("--context=90").second, 64);
+  const Outcome longer = generate({"--prompt=Line 7", "--tokens=1000", "--context=90"});
+  EXPECT_EQ(longer.code, 0);
+  EXPECT_THAT(longer.err, HasSubstr("the text has the 90 tokens"));
+  EXPECT_TRUE(longer.out.starts_with(full.out.substr(0, full.out.size() - 1)));
 }
 
 // Nearly random tokens are bytes that seldom make a character.

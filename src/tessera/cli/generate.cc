@@ -89,6 +89,12 @@ void add_choice(CLI::App& command, const std::shared_ptr<GenerateOptions>& optio
       ->check(CLI::Range(std::int64_t{1}, kMaxCount))
       ->capture_default_str();
   command
+      .add_option("--context",
+                  options->context,
+                  "Tokens of a text with its prompt; 0: as in training (data.sequence_length)")
+      ->check(CLI::Range(std::int64_t{0}, kMaxCount))
+      ->capture_default_str();
+  command
       .add_option("--temperature",
                   options->temperature,
                   "Randomness of the choice; 0: always the likeliest token")

@@ -54,7 +54,7 @@ GenerationSpeed generate_one(const GenerateOptions& options, const Prompt& promp
   if (finish == Finish::kContext) {
     log_info(
         format("the text has the {} tokens that the model's sequences may have "
-               "(data.sequence_length)",
+               "(data.sequence_length; --context allows more)",
                speed.sequence_length));
   }
   return speed;

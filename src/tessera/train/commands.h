@@ -26,6 +26,7 @@ struct GenerateOptions {
   std::string system = {};                  // and this, what the system says before; empty: nothing
   std::int64_t batch = 8;                   // prompts at a time
   std::int64_t max_tokens = 64;
+  std::int64_t context = 0;             // tokens of a whole text; 0: as in training
   double temperature = 0.8;             // 0 = always the likeliest token
   std::int64_t top_k = 0;               // 0 = every token
   double top_p = 1.0;                   // 1 = every token

@@ -251,7 +251,8 @@ GenerationSpeed generate(const GenerateOptions& options,
   const TrainedModel trained = open_trained_model(options.checkpoint);
   const RunConfig& config = trained.config;
   const DType dtype = options.dtype.value_or(config.train.dtype);
-  GenerationSpeed speed{.sequence_length = config.data.sequence_length};
+  GenerationSpeed speed{.sequence_length =
+                            options.context > 0 ? options.context : config.data.sequence_length};
   std::optional<ChatTemplate> chat;
   if (options.chat) {
     chat.emplace(trained.tokenizer, config.data.chat_template);
