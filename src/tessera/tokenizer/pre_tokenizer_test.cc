@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/base/test_error.h"
 #include "tessera/tokenizer/text_cut.h"
 
 namespace tessera {
@@ -220,6 +221,23 @@ TEST(Regex, Refuses) {
   expect_refused(R"(\w+)", ErrorCode::kUnsupported, "the escape \\w at offset 0");
   expect_refused("[a[bc]]", ErrorCode::kUnsupported, "the set operation '[' at offset 2");
   expect_refused("[a-z&&b]", ErrorCode::kUnsupported, "the set operation '&' at offset 4");
+}
+
+// As Oniguruma has them (libonig 6.9): of every line, whatever the text ends with.
+TEST(Regex, LinesBeginAndEndAsTheirWritersMeant) {
+  const auto split = [](std::string_view pattern, std::string_view text) {
+    std::vector<std::string> pieces;
+    PreTokenizer(pattern).split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
+    return pieces;
+  };
+  EXPECT_THAT(split("^t", "\nthe the"), ElementsAre("\n", "t", "he the"));
+  EXPECT_THAT(split("e$", "the\nthe"), ElementsAre("th", "e", "\nth", "e"));
+  EXPECT_THAT(split("a^", "a\n"), ElementsAre("a\n"));
+  EXPECT_THAT(split("\\s+$", "a \n b  "), ElementsAre("a", " ", "\n b", "  "));
+  EXPECT_THAT(split("[$^]", "a^b$"), ElementsAre("a", "^", "b", "$"));
+  EXPECT_THAT(error_of(ErrorCode::kUnsupported, [] { Regex("a(?m:.)"); }),
+              HasSubstr("the option \"(?m\" at offset 1 of the pattern is not supported"));
+  EXPECT_NO_THROW(Regex("(?i:'s)|(?:a)|(?=b)|(?!c)"));
 }
 
 // A pattern that backtracks without end is given up with an error.

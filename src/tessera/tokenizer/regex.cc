@@ -1,5 +1,6 @@
 #include "tessera/tokenizer/regex.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
@@ -75,9 +76,30 @@ class Translation {
                       c,
                       at_);
     }
+    if (!in_class_ && (c == '^' || c == '$')) {
+      // Of any line, but no line begins at the text's end.
+      result_ += c == '^' ? "(?:\\A|(?<=\\n)(?!\\z))" : "(?=\\n|\\z)";
+    } else {
+      result_ += c;
+    }
+    require_known_options();
     in_class_ = in_class_ ? c != ']' : c == '[';
-    result_ += c;
     ++at_;
+  }
+
+  // "(?m:" lets a dot match a line feed there, and lines begin anywhere in PCRE2.
+  void require_known_options() const {
+    const std::string_view rest = pattern_.substr(at_);
+    if (in_class_ || !rest.starts_with("(?")) {
+      return;
+    }
+    const std::size_t end = std::min(rest.find_first_not_of("imsx-", 2), rest.size());
+    const bool is_option = end > 2 && end < rest.size() && (rest[end] == ':' || rest[end] == ')');
+    TESSERA_REQUIRE(!is_option || rest.substr(0, end).find_first_of("ms") == std::string_view::npos,
+                    ErrorCode::kUnsupported,
+                    "the option \"{}\" at offset {} of the pattern is not supported",
+                    rest.substr(0, end),
+                    at_);
   }
 
   std::string_view pattern_;
