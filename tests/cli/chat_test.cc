@@ -295,7 +295,7 @@ TEST_F(ChatTest, AnswersAsItWasTrained) {
   ASSERT_EQ(tessera({"checkpoint", "export", "asked", "out"}).code, 0);
   const Json config = Json::parse(read_file(path("out/config.json")));
   const Json tokenizer = Json::parse(read_file(path("out/tokenizer.json")));
-  const Json ends = config.at("eos_token_id");
+  const Json& ends = config.at("eos_token_id");
   ASSERT_TRUE(ends.is_array() || ends.is_number());
   const int end = ends.is_array() ? ends.back().get<int>() : ends.get<int>();
   bool is_end_of_turn = false;

@@ -1,7 +1,7 @@
 #include <type_traits>
 
+#include "tessera/backend/cuda/attention.h"
 #include "tessera/ops/attention/attention.h"
-#include "tessera/ops/attention/attention_cuda.h"
 
 // The plain form, of any dtype and width: a block of threads takes a query, or in the last kernel a
 // key, and walks over what it pairs with in tiles of kThreads, a thread a pair; then a thread sums

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/backend/cuda/attention.h"
 #include "tessera/backend/cuda/tensor_cores.h"
-#include "tessera/ops/attention/attention_cuda.h"
 
 namespace tessera::cuda {
 namespace {
@@ -120,50 +120,56 @@ __device__ bool sees(const Ids& queries, const Ids& keys, int query, int key, bo
          (!causal || keys.position[key] <= queries.position[query]);
 }
 
-// Copies rows [first, first + kTile) of a head to shared memory, with zeros behind the end of the
-// sequence and of the channels. All threads call it.
+// Rows of one head from `first` on.
+template <class T>
+struct HeadRows {
+  Heads<T> heads;
+  std::int64_t batch;
+  std::int64_t head;
+  std::int64_t first;
+  std::int64_t length;  // of the sequence
+  std::int64_t channels;
+
+  __device__ T* at(std::int64_t row) const { return heads.at(batch, first + row, head); }
+
+  __device__ bool has(std::int64_t row) const { return first + row < length; }
+};
+
+// Copies kTile rows to shared memory, with zeros behind the end of the sequence and of the
+// channels. All threads call it.
 template <int D>
-__device__ void load_tile(const Heads<const BFloat16>& from,
-                          std::int64_t batch,
-                          std::int64_t head,
-                          std::int64_t first,
-                          std::int64_t length,
-                          std::int64_t channels,
-                          std::uint16_t* to) {
+__device__ void load_tile(const HeadRows<const BFloat16>& from, std::uint16_t* to) {
   using Words = Pack<std::uint32_t, 4>;
-  constexpr int kPacks = D / kPack;
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * kPacks; i += kFlashThreads) {
-    const int row = i / kPacks;
-    const int channel = i % kPacks * kPack;
+  constexpr std::int64_t kPacks = D / kPack;
+  for (std::int64_t i = threadIdx.x; i < kTile * kPacks; i += kFlashThreads) {
+    const std::int64_t row = i / kPacks;
+    const std::int64_t channel = i % kPacks * kPack;
     Words words = {};
-    if (first + row < length && channel < channels) {
-      words = *reinterpret_cast<const Words*>(from.at(batch, first + row, head) + channel);
+    if (from.has(row) && channel < from.channels) {
+      words = *reinterpret_cast<const Words*>(from.at(row) + channel);
     }
     *reinterpret_cast<Words*>(to + row * kPitch<D> + channel) = words;
   }
 }
 
-// Writes the warp's rows of C fragments, times a factor for each of a lane's two rows.
+// Writes the warp's 16 rows of C fragments, times a factor for each of a lane's two rows.
 template <int D>
 __device__ void store_rows(const FragmentC* sums,
                            const float* factors,
-                           const Heads<BFloat16>& to,
-                           std::int64_t batch,
-                           std::int64_t head,
-                           std::int64_t first,
-                           std::int64_t length,
-                           std::int64_t channels) {
+                           const HeadRows<BFloat16>& to) {
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t row = first + fragment_row() + 8 * half;
-    if (row >= length) {
+    const std::int64_t row = fragment_row() + (half == 0 ? 0 : 8);
+    if (!to.has(row)) {
       continue;
     }
-    BFloat16* const out = to.at(batch, row, head);
-    for (int n = 0; n < D / 8; ++n) {
-      const int channel = 8 * n + fragment_column();
-      if (channel < channels) {
-        *reinterpret_cast<std::uint32_t*>(out + channel) = pack_two(
-            sums[n].at[2 * half] * factors[half], sums[n].at[2 * half + 1] * factors[half]);
+    BFloat16* const out = to.at(row);
+    for (std::int64_t n = 0; n < D / 8; ++n) {
+      const std::int64_t channel = 8 * n + fragment_column();
+      if (channel < to.channels) {
+        const float first = half == 0 ? sums[n].at[0] : sums[n].at[2];
+        const float second = half == 0 ? sums[n].at[1] : sums[n].at[3];
+        *reinterpret_cast<std::uint32_t*>(out + channel) =
+            pack_two(first * factors[half], second * factors[half]);
       }
     }
   }
@@ -199,8 +205,8 @@ __device__ void add_rows(const FragmentC* weights,
                         pack_two(weights[0].at[2], weights[0].at[3]),
                         pack_two(weights[1].at[0], weights[1].at[1]),
                         pack_two(weights[1].at[2], weights[1].at[3])}};
-  for (int c = 0; c < D / 16; ++c) {
-    const TwoFragmentsB b = tile.b(first, 16 * c);
+  for (std::int64_t c = 0; c < D / 16; ++c) {
+    const TwoFragmentsB b = tile.b(first, static_cast<int>(16 * c));
     multiply_add(sums[2 * c], a, b.at[0]);
     multiply_add(sums[2 * c + 1], a, b.at[1]);
   }
@@ -223,7 +229,7 @@ struct Place {
   }
 };
 
-std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
+constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
   return batches * heads * ((length + kTile - 1) / kTile);
 }
 
@@ -239,7 +245,9 @@ __device__ void take_scores(FragmentC* scores, Softmax& softmax, float* kept) {
   for (int half = 0; half < 2; ++half) {
     float largest = softmax.shift[half];
     for (int n = 0; n < kTile / 8; ++n) {
-      largest = fmaxf(largest, fmaxf(scores[n].at[2 * half], scores[n].at[2 * half + 1]));
+      for (int i = 0; i < 2; ++i) {
+        largest = fmaxf(largest, scores[n].at[half + half + i]);
+      }
     }
     largest = row_max(largest);
     const float shift = largest == -INFINITY ? 0.0F : largest;  // nothing is seen yet
@@ -256,33 +264,50 @@ __device__ void take_scores(FragmentC* scores, Softmax& softmax, float* kept) {
   }
 }
 
+// The keys and values that a block looks at, in shared memory.
+struct KeyTile {
+  Ids& ids;
+  std::uint16_t* k;
+  std::uint16_t* v;
+};
+
+// The rows of a head from a place on, of queries or what is like them.
+template <class T, class Task>
+__device__ HeadRows<T> query_rows(const Heads<T>& heads, const Task& task, const Place& place) {
+  return {heads, place.batch, place.head, place.first, task.shape.queries, task.shape.channels};
+}
+
+// The same of keys.
+template <class T, class Task>
+__device__ HeadRows<T> key_rows(const Heads<T>& heads, const Task& task, const Place& place) {
+  return {heads, place.batch, place.head, place.first, task.shape.keys, task.shape.channels};
+}
+
 // What the forward kernel and that of dq share: a walk over the keys of a block's queries. Calls
-// tile(keys) for each tile that some query may see, with K and V in shared memory.
-template <int D, class Task, class Tile>
+// body() for each tile that some query may see.
+template <int D, class Task, class Body>
 __device__ void walk_keys(const Task& task,
                           const Place& place,
                           const Range& queries,
-                          Ids& keys,
-                          std::uint16_t* k,
-                          std::uint16_t* v,
-                          const Tile& tile) {
+                          const KeyTile& tile,
+                          const Body& body) {
   const std::int64_t length = task.shape.keys;
-  const std::int64_t group = place.head / task.shape.group();
-  for (std::int64_t first = 0; first < length; first += kTile) {
+  Place keys = {.batch = place.batch, .head = place.head / task.shape.group(), .first = 0};
+  for (; keys.first < length; keys.first += kTile) {
     __syncthreads();  // the tile before is done with
     load_ids(task.mask.key_positions + place.batch * length,
              task.mask.key_documents + place.batch * length,
-             first,
+             keys.first,
              length,
-             keys);
+             tile.ids);
     __syncthreads();
-    if (!may_see(queries, range_of(keys), task.mask.causal)) {
+    if (!may_see(queries, range_of(tile.ids), task.mask.causal)) {
       continue;
     }
-    load_tile<D>(task.k, place.batch, group, first, length, task.shape.channels, k);
-    load_tile<D>(task.v, place.batch, group, first, length, task.shape.channels, v);
+    load_tile<D>(key_rows(task.k, task, keys), tile.k);
+    load_tile<D>(key_rows(task.v, task, keys), tile.v);
     __syncthreads();
-    tile();
+    body();
   }
 }
 
@@ -299,6 +324,64 @@ load_query_ids(const Task& task, std::int64_t batch, std::int64_t first, Ids& id
   return range_of(ids);
 }
 
+__device__ int warp_number() {
+  return static_cast<int>(threadIdx.x) / kLanes;
+}
+
+// The number in its block of the row, and in its tile of the column, that element i of C has.
+__device__ int row_of(int i) {
+  return kWarpRows * warp_number() + fragment_row() + 8 * (i / 2);
+}
+
+__device__ int column_of(int n, int i) {
+  return 8 * n + fragment_column() + i % 2;
+}
+
+// Scales the products of queries and keys, in units of ln 2, and leaves those that are seen.
+__device__ void mask_scores(const Forward<BFloat16>& task,
+                            const Ids& queries,
+                            const Ids& keys,
+                            FragmentC* scores) {
+  for (int n = 0; n < kTile / 8; ++n) {
+    for (int i = 0; i < 4; ++i) {
+      const bool seen = sees(queries, keys, row_of(i), column_of(n, i), task.mask.causal);
+      scores[n].at[i] = seen ? scores[n].at[i] * (task.scale * kLog2E) : -INFINITY;
+    }
+  }
+}
+
+// Writes lse, and gives what the sums of a lane's two rows are multiplied by.
+__device__ void end_softmax(const Forward<BFloat16>& task,
+                            const Place& place,
+                            const Softmax& softmax,
+                            float* factors) {
+  const Shape& shape = task.shape;
+  for (int half = 0; half < 2; ++half) {
+    const float total = row_sum(softmax.total[half]);
+    factors[half] = total > 0.0F ? 1.0F / total : 0.0F;
+    const std::int64_t query = place.first + row_of(half == 0 ? 0 : 2);
+    if (fragment_column() == 0 && query < shape.queries) {
+      task.lse[(place.batch * shape.heads + place.head) * shape.queries + query] =
+          total > 0.0F ? (softmax.shift[half] + log2f(total)) * kLn2 : -INFINITY;
+    }
+  }
+}
+
+template <int D>
+__device__ void scale_rows(FragmentC* sums, const float* factors) {
+  for (int n = 0; n < D / 8; ++n) {
+    for (int i = 0; i < 4; ++i) {
+      sums[n].at[i] *= factors[i / 2];
+    }
+  }
+}
+
+// The warp's rows of what a block has.
+__device__ Place warp_place(Place place) {
+  place.first += row_of(0) - fragment_row();
+  return place;
+}
+
 template <int D>
 __global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> task) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
@@ -306,59 +389,32 @@ __global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> 
   __shared__ Ids query_ids;
   __shared__ Ids key_ids;
   const Shape& shape = task.shape;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const std::int64_t count = shape.batch * shape.heads * ((shape.queries + kTile - 1) / kTile);
+  const std::int64_t count = tiles_of(shape.batch, shape.heads, shape.queries);
   for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
     const Place place = Place::of(number, shape.batch, shape.heads, shape.queries);
     __syncthreads();
-    load_tile<D>(task.q, place.batch, place.head, place.first, shape.queries, shape.channels, k);
+    load_tile<D>(query_rows(task.q, task, place), k);
     const Range range = load_query_ids(task, place.batch, place.first, query_ids);
     FragmentA q[D / 16];
-    load_fragments<D>({k}, warp, q);
+    load_fragments<D>({k}, warp_number(), q);
     FragmentC o[D / 8] = {};
     Softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
-    walk_keys<D>(task, place, range, key_ids, k, v, [&] {
+    walk_keys<D>(task, place, range, {key_ids, k, v}, [&] {
       FragmentC scores[kTile / 8];
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        dot_rows<D>(q, {k}, 16 * chunk, scores + 2 * chunk);
+      for (std::int64_t chunk = 0; chunk < kChunks; ++chunk) {
+        dot_rows<D>(q, {k}, static_cast<int>(16 * chunk), scores + 2 * chunk);
       }
-      for (int n = 0; n < kTile / 8; ++n) {
-        for (int i = 0; i < 4; ++i) {
-          const int query = kWarpRows * warp + fragment_row() + 8 * (i / 2);
-          const int key = 8 * n + fragment_column() + i % 2;
-          const bool seen = sees(query_ids, key_ids, query, key, task.mask.causal);
-          scores[n].at[i] = seen ? scores[n].at[i] * (task.scale * kLog2E) : -INFINITY;
-        }
-      }
+      mask_scores(task, query_ids, key_ids, scores);
       float kept[2];
       take_scores(scores, softmax, kept);
-      for (FragmentC& sum : o) {
-        for (int i = 0; i < 4; ++i) {
-          sum.at[i] *= kept[i / 2];
-        }
-      }
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        add_rows<D>(scores + 2 * chunk, {v}, 16 * chunk, o);
+      scale_rows<D>(o, kept);
+      for (std::int64_t chunk = 0; chunk < kChunks; ++chunk) {
+        add_rows<D>(scores + 2 * chunk, {v}, static_cast<int>(16 * chunk), o);
       }
     });
     float factors[2];
-    for (int half = 0; half < 2; ++half) {
-      const float total = row_sum(softmax.total[half]);
-      factors[half] = total > 0.0F ? 1.0F / total : 0.0F;
-      const std::int64_t query = place.first + kWarpRows * warp + fragment_row() + 8 * half;
-      if (fragment_column() == 0 && query < shape.queries) {
-        task.lse[(place.batch * shape.heads + place.head) * shape.queries + query] =
-            total > 0.0F ? (softmax.shift[half] + log2f(total)) * kLn2 : -INFINITY;
-      }
-    }
-    store_rows<D>(o,
-                  factors,
-                  task.o,
-                  place.batch,
-                  place.head,
-                  place.first + kWarpRows * warp,
-                  shape.queries,
-                  shape.channels);
+    end_softmax(task, place, softmax, factors);
+    store_rows<D>(o, factors, query_rows(task.o, task, warp_place(place)));
   }
 }
 
@@ -386,7 +442,8 @@ __device__ void make_delta(const Backward<BFloat16>& task, const Place& place, Q
   if (query < shape.queries) {
     const BFloat16* const dout = task.dout.at(place.batch, query, place.head);
     const BFloat16* const o = task.o.at(place.batch, query, place.head);
-    for (std::int64_t c = threadIdx.x % 2 * kPack; c < shape.channels; c += 2 * kPack) {
+    constexpr std::int64_t kBoth = std::int64_t{2} * kPack;
+    for (std::int64_t c = threadIdx.x % 2 == 0 ? 0 : kPack; c < shape.channels; c += kBoth) {
       const Floats<kPack> a = load<kPack>(dout + c);
       const Floats<kPack> b = load<kPack>(o + c);
       for (int i = 0; i < kPack; ++i) {
@@ -402,6 +459,31 @@ __device__ void make_delta(const Backward<BFloat16>& task, const Place& place, Q
   }
 }
 
+// The weights and slopes of pairs of the warp's rows with 16 of a tile, in place of their products.
+// kRowsAreQueries: else they are keys, and the tile's rows queries.
+template <bool kRowsAreQueries>
+__device__ void weigh_pairs(const Backward<BFloat16>& task,
+                            const Ids& queries,
+                            const Ids& keys,
+                            const QueryFacts& facts,
+                            int first,
+                            FragmentC (*pairs)[2]) {
+  for (int n = 0; n < 2; ++n) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = row_of(i);
+      const int column = first + column_of(n, i);
+      const int query = kRowsAreQueries ? row : column;
+      const int key = kRowsAreQueries ? column : row;
+      weigh_pair(sees(queries, keys, query, key, task.mask.causal),
+                 task.scale,
+                 facts.lse[query],
+                 facts.delta[query],
+                 pairs[0][n].at[i],
+                 pairs[1][n].at[i]);
+    }
+  }
+}
+
 template <int D>
 __global__ void __launch_bounds__(kFlashThreads) flash_query_gradients(Backward<BFloat16> task) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
@@ -410,87 +492,59 @@ __global__ void __launch_bounds__(kFlashThreads) flash_query_gradients(Backward<
   __shared__ Ids key_ids;
   __shared__ QueryFacts facts;
   const Shape& shape = task.shape;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const std::int64_t count = shape.batch * shape.heads * ((shape.queries + kTile - 1) / kTile);
+  const std::int64_t count = tiles_of(shape.batch, shape.heads, shape.queries);
   for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
     const Place place = Place::of(number, shape.batch, shape.heads, shape.queries);
     __syncthreads();
-    load_tile<D>(task.q, place.batch, place.head, place.first, shape.queries, shape.channels, k);
-    load_tile<D>(task.dout, place.batch, place.head, place.first, shape.queries, shape.channels, v);
+    load_tile<D>(query_rows(task.q, task, place), k);
+    load_tile<D>(query_rows(task.dout, task, place), v);
     make_delta(task, place, facts);
     const Range range = load_query_ids(task, place.batch, place.first, query_ids);
     FragmentA q[D / 16];
     FragmentA dout[D / 16];
-    load_fragments<D>({k}, warp, q);
-    load_fragments<D>({v}, warp, dout);
+    load_fragments<D>({k}, warp_number(), q);
+    load_fragments<D>({v}, warp_number(), dout);
     FragmentC dq[D / 8] = {};
-    walk_keys<D>(task, place, range, key_ids, k, v, [&] {
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        FragmentC scores[2];
-        FragmentC slopes[2];
-        dot_rows<D>(q, {k}, 16 * chunk, scores);
-        dot_rows<D>(dout, {v}, 16 * chunk, slopes);
-        for (int n = 0; n < 2; ++n) {
-          for (int i = 0; i < 4; ++i) {
-            const int query = kWarpRows * warp + fragment_row() + 8 * (i / 2);
-            const int key = 16 * chunk + 8 * n + fragment_column() + i % 2;
-            weigh_pair(sees(query_ids, key_ids, query, key, task.mask.causal),
-                       task.scale,
-                       facts.lse[query],
-                       facts.delta[query],
-                       scores[n].at[i],
-                       slopes[n].at[i]);
-          }
-        }
-        add_rows<D>(slopes, {k}, 16 * chunk, dq);
+    walk_keys<D>(task, place, range, {key_ids, k, v}, [&] {
+      for (int first = 0; first < kTile; first += 16) {
+        FragmentC pairs[2][2];  // weights and slopes
+        dot_rows<D>(q, {k}, first, pairs[0]);
+        dot_rows<D>(dout, {v}, first, pairs[1]);
+        weigh_pairs<true>(task, query_ids, key_ids, facts, first, pairs);
+        add_rows<D>(pairs[1], {k}, first, dq);
       }
     });
     const float factors[2] = {task.scale, task.scale};
-    store_rows<D>(dq,
-                  factors,
-                  task.dq,
-                  place.batch,
-                  place.head,
-                  place.first + kWarpRows * warp,
-                  shape.queries,
-                  shape.channels);
+    store_rows<D>(dq, factors, query_rows(task.dq, task, warp_place(place)));
   }
 }
 
-// Adds what the queries of a tile give to the gradients of the warp's keys.
+// Takes a head's queries of a tile, and what they bring, to shared memory. With barriers around.
 template <int D>
-__device__ void add_queries(const Backward<BFloat16>& task,
-                            const Ids& query_ids,
-                            const Ids& key_ids,
-                            const QueryFacts& facts,
-                            const FragmentA* k,
-                            const FragmentA* v,
-                            const Rows<D>& q,
-                            const Rows<D>& dout,
-                            FragmentC* dk,
-                            FragmentC* dv) {
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    FragmentC scores[2];
-    FragmentC slopes[2];
-    dot_rows<D>(k, q, 16 * chunk, scores);
-    dot_rows<D>(v, dout, 16 * chunk, slopes);
-    for (int n = 0; n < 2; ++n) {
-      for (int i = 0; i < 4; ++i) {
-        const int key = kWarpRows * warp + fragment_row() + 8 * (i / 2);
-        const int query = 16 * chunk + 8 * n + fragment_column() + i % 2;
-        weigh_pair(sees(query_ids, key_ids, query, key, task.mask.causal),
-                   task.scale,
-                   facts.lse[query],
-                   facts.delta[query],
-                   scores[n].at[i],
-                   slopes[n].at[i]);
-      }
-    }
-    add_rows<D>(scores, dout, 16 * chunk, dv);
-    add_rows<D>(slopes, q, 16 * chunk, dk);
+__device__ void load_queries(const Backward<BFloat16>& task,
+                             const Place& place,
+                             std::uint16_t* q,
+                             std::uint16_t* dout,
+                             QueryFacts& facts) {
+  const Shape& shape = task.shape;
+  __syncthreads();
+  load_tile<D>(query_rows(task.q, task, place), q);
+  load_tile<D>(query_rows(task.dout, task, place), dout);
+  const std::int64_t query = place.first + threadIdx.x;
+  if (threadIdx.x < kTile && query < shape.queries) {
+    const std::int64_t number = (place.batch * shape.heads + place.head) * shape.queries + query;
+    facts.lse[threadIdx.x] = task.lse[number] * kLog2E;
+    facts.delta[threadIdx.x] = task.delta[number];
   }
+  __syncthreads();
 }
+
+// The gradients of a warp's keys.
+template <int D>
+struct KeyGradients {
+  FragmentC dk[D / 8];
+  FragmentC dv[D / 8];
+};
 
 // Behind flash_query_gradients(), whose delta it reads.
 template <int D>
@@ -501,15 +555,14 @@ __global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BF
   __shared__ Ids key_ids;
   __shared__ QueryFacts facts;
   const Shape& shape = task.shape;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const std::int64_t count = shape.batch * shape.kv_heads * ((shape.keys + kTile - 1) / kTile);
+  const std::int64_t tiles = tiles_of(1, 1, shape.keys);
+  const std::int64_t count = tiles_of(shape.batch, shape.kv_heads, shape.keys);
   for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
     Place place = Place::of(number, shape.batch, shape.kv_heads, shape.keys);
-    // Early keys are seen by most queries.
-    place.first = (shape.keys + kTile - 1) / kTile * kTile - kTile - place.first;
+    place.first = (tiles - 1) * kTile - place.first;  // early keys are seen by most queries
     __syncthreads();
-    load_tile<D>(task.k, place.batch, place.head, place.first, shape.keys, shape.channels, q);
-    load_tile<D>(task.v, place.batch, place.head, place.first, shape.keys, shape.channels, dout);
+    load_tile<D>(key_rows(task.k, task, place), q);
+    load_tile<D>(key_rows(task.v, task, place), dout);
     load_ids(task.mask.key_positions + place.batch * shape.keys,
              task.mask.key_documents + place.batch * shape.keys,
              place.first,
@@ -519,36 +572,34 @@ __global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BF
     const Range keys = range_of(key_ids);
     FragmentA k[D / 16];
     FragmentA v[D / 16];
-    load_fragments<D>({q}, warp, k);
-    load_fragments<D>({dout}, warp, v);
-    FragmentC dk[D / 8] = {};
-    FragmentC dv[D / 8] = {};
-    const std::int64_t first_head = place.head * shape.group();
-    for (std::int64_t first = 0; first < shape.queries; first += kTile) {
+    load_fragments<D>({q}, warp_number(), k);
+    load_fragments<D>({dout}, warp_number(), v);
+    KeyGradients<D> sums = {};
+    Place queries = {.batch = place.batch, .head = 0, .first = 0};
+    for (; queries.first < shape.queries; queries.first += kTile) {
       __syncthreads();
-      const Range queries = load_query_ids(task, place.batch, first, query_ids);
-      if (!may_see(queries, keys, task.mask.causal)) {
+      if (!may_see(load_query_ids(task, place.batch, queries.first, query_ids),
+                   keys,
+                   task.mask.causal)) {
         continue;
       }
-      for (std::int64_t head = first_head; head < first_head + shape.group(); ++head) {
-        __syncthreads();
-        load_tile<D>(task.q, place.batch, head, first, shape.queries, shape.channels, q);
-        load_tile<D>(task.dout, place.batch, head, first, shape.queries, shape.channels, dout);
-        if (threadIdx.x < query_ids.count) {
-          const std::int64_t query =
-              (place.batch * shape.heads + head) * shape.queries + first + threadIdx.x;
-          facts.lse[threadIdx.x] = task.lse[query] * kLog2E;
-          facts.delta[threadIdx.x] = task.delta[query];
+      for (std::int64_t h = 0; h < shape.group(); ++h) {
+        queries.head = place.head * shape.group() + h;
+        load_queries<D>(task, queries, q, dout, facts);
+        for (int first = 0; first < kTile; first += 16) {
+          FragmentC pairs[2][2];  // weights and slopes
+          dot_rows<D>(k, {q}, first, pairs[0]);
+          dot_rows<D>(v, {dout}, first, pairs[1]);
+          weigh_pairs<false>(task, query_ids, key_ids, facts, first, pairs);
+          add_rows<D>(pairs[0], {dout}, first, sums.dv);
+          add_rows<D>(pairs[1], {q}, first, sums.dk);
         }
-        __syncthreads();
-        add_queries<D>(task, query_ids, key_ids, facts, k, v, {q}, {dout}, dk, dv);
       }
     }
     const float factors[2] = {task.scale, task.scale};
     const float ones[2] = {1.0F, 1.0F};
-    const std::int64_t rows = place.first + kWarpRows * warp;
-    store_rows<D>(dk, factors, task.dk, place.batch, place.head, rows, shape.keys, shape.channels);
-    store_rows<D>(dv, ones, task.dv, place.batch, place.head, rows, shape.keys, shape.channels);
+    store_rows<D>(sums.dk, factors, key_rows(task.dk, task, warp_place(place)));
+    store_rows<D>(sums.dv, ones, key_rows(task.dv, task, warp_place(place)));
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the two forms of attention on a CUDA device share.
+// What the two forms of attention share (ops/attention/attention_cuda.cu and
+// attention_flash_cuda.cu).
 
 #include <cstdint>
 
@@ -73,7 +74,7 @@ struct Backward {
   float scale;
 };
 
-// attention_flash_cuda.cu: by tensor cores, a tile of queries x keys at a time. Whether it takes
+// By tensor cores, a tile of queries x keys at a time. Whether it takes
 // such tensors: of bf16, heads of at most 128 channels in whole packs that are aligned.
 bool takes_flash(std::span<const View> heads);
 
