@@ -422,7 +422,7 @@ TEST_P(HuggingFaceDirectory, AllThatDoesNotFitIsToldAtOnce) {
   });
   const std::string message = refusal();
   EXPECT_THAT(message, HasSubstr(format("tensor '{}' is missing, expected (", missing)));
-  EXPECT_THAT(message, HasSubstr(format("model.safetensors: tensor '{}': found", misshapen)));
+  EXPECT_THAT(message, HasSubstr(format("model.safetensors: tensor '{}' at offset ", misshapen)));
   EXPECT_THAT(message, HasSubstr("model.safetensors: tensor 'extra.weight'"));
   EXPECT_FALSE(fs::exists(directory_.path() / "refused"));
 }

@@ -1,6 +1,7 @@
 #include "tessera/train/text_encoder.h"
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "tessera/train/chat_template.h"
@@ -8,13 +9,14 @@
 namespace tessera {
 
 TextEncoder text_encoder(const Tokenizer& tokenizer) {
+  const bool is_one = tokenizer.bos() == tokenizer.eos();
   return {.encode =
               [&](std::string_view text, bool continues, const TokenSink& sink) {
                 tokenizer.encode(text, sink, {.continues = continues});
               },
           .find_cut = [&](std::string_view text,
                           std::size_t most) { return tokenizer.find_cut(text, most); },
-          .bos = tokenizer.bos(),
+          .bos = is_one ? std::nullopt : tokenizer.bos(),
           .eos = tokenizer.eos()};
 }
 

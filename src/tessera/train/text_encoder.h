@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-// The tokenizer as the data needs it. Borrows `tokenizer`.
+// The tokenizer as the data needs it. Borrows `tokenizer`. One token for both ends (GPT-2's
+// "<|endoftext|>") is behind each document alone, as others lay such data out.
 TextEncoder text_encoder(const Tokenizer& tokenizer);
 
 // The same for conversations. Errors: as ChatTemplate.
