@@ -401,7 +401,7 @@ PartRule BpeTokenizer::make_part_rule() const {
   if (!may_part()) {
     return {};
   }
-  PartRule rule{.bytes = kPartBytes};
+  PartRule rule{.bytes = kPartBytes, .most = std::size_t{16} << 20U};
   Joints& joints = rule.joints;
   for (const std::string& token : spec_.tokens) {
     joints.add(token);

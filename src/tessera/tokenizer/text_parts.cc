@@ -97,23 +97,34 @@ bool is_part_cut(std::string_view text, std::size_t at, const Joints& joints) {
          joints.may_end(static_cast<unsigned char>(last));
 }
 
-std::size_t first_part_cut(std::string_view text, std::size_t from, const Joints& joints) {
+std::size_t first_part_cut(std::string_view text,
+                           std::size_t from,
+                           std::size_t most,
+                           const Joints& joints) {
+  const std::size_t end = std::min(text.size(), most);
   std::size_t at = std::max<std::size_t>(from, 1);
-  while (at < text.size() && !is_part_cut(text, at, joints)) {
+  while (at < end && !is_part_cut(text, at, joints)) {
     ++at;
   }
-  return std::min(at, text.size());
+  if (at < end || end == text.size()) {
+    return std::min(at, text.size());
+  }
+  const auto is_inside = [&] { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
+  while (at > from && is_inside()) {
+    --at;
+  }
+  return at;
 }
 
-std::size_t PartRule::find_cut(std::string_view text, std::size_t most) const {
+std::size_t PartRule::find_cut(std::string_view text, std::size_t limit) const {
   if (bytes == 0) {
     return 0;
   }
   if (!is_exact) {
-    const std::size_t at = first_part_cut(text, bytes, joints);
-    return at <= most && at < text.size() ? at : 0;
+    const std::size_t at = first_part_cut(text, bytes, most, joints);
+    return at <= limit && at < text.size() ? at : 0;
   }
-  std::size_t at = std::min(most, text.size() - std::min<std::size_t>(text.size(), 1));
+  std::size_t at = std::min(limit, text.size() - std::min<std::size_t>(text.size(), 1));
   while (at > 0 && !is_part_cut(text, at, joints)) {
     --at;
   }

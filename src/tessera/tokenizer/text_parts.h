@@ -88,26 +88,33 @@ inline PartBegin begin_of(std::string_view text, bool continues) {
 // at joints.
 bool is_part_cut(std::string_view text, std::size_t at, const Joints& joints);
 
-// The first such place at or behind `from`: the text's end where there is none.
-std::size_t first_part_cut(std::string_view text, std::size_t from, const Joints& joints);
+// The first such place from `from` on; where there is none before `most`, that, or the beginning of
+// the character that is there. At most the text's end.
+std::size_t first_part_cut(std::string_view text,
+                           std::size_t from,
+                           std::size_t most,
+                           const Joints& joints);
 
 // How a tokenizer cuts long texts: what it makes on the way is many times the text, and must not
 // grow with a document.
 struct PartRule {
   std::size_t bytes = 0;  // after which a part ends at the next place; 0: texts are whole
+  // After which it ends between any two characters, so that a text without places does not take all
+  // memory: there tokens may be others than those of the whole.
+  std::size_t most = std::string_view::npos;
   // Whether tokens are the same wherever it is cut. Otherwise the parts are as this rule says.
   bool is_exact = true;
   Joints joints = {};
 
   // The place of TextEncoder::find_cut.
-  std::size_t find_cut(std::string_view text, std::size_t most) const;
+  std::size_t find_cut(std::string_view text, std::size_t limit) const;
 };
 
 // Calls part(text, begin) with the text in parts.
 template <class Part>
 void for_each_part(std::string_view text, PartBegin begin, const PartRule& rule, const Part& part) {
   while (rule.bytes > 0 && text.size() > rule.bytes) {
-    const std::size_t cut = first_part_cut(text, rule.bytes, rule.joints);
+    const std::size_t cut = first_part_cut(text, rule.bytes, rule.most, rule.joints);
     part(text.substr(0, cut), begin);
     text.remove_prefix(cut);
     begin = begin_of(text, true);

@@ -141,6 +141,26 @@ TEST(TextParts, BeginAtASpaceBetweenWords) {
   EXPECT_THAT(sizes, ElementsAre(text.size(), 40000U, 0U));
 }
 
+TEST(TextParts, BeginAnywhereWhereThereIsNoPlace) {
+  const std::string text = "\u00e9\u4f60" + std::string(30, 'x') + " a b";
+  std::vector<std::string> parts;
+  for_each_part(text,
+                PartBegin::kText,
+                {.bytes = 2, .most = 10},
+                [&](std::string_view part, PartBegin begin) {
+                  EXPECT_EQ(begin, begin_of(part, !parts.empty()));
+                  parts.emplace_back(part);
+                });
+  EXPECT_THAT(parts,
+              ElementsAre("\u00e9\u4f60xxxxx", "xxxxxxxxxx", "xxxxxxxxxx", "xxxxx", " a", " b"));
+  parts.clear();
+  for_each_part("\u4f60\u4f60\u4f60",
+                PartBegin::kText,
+                {.bytes = 2, .most = 5},
+                [&](std::string_view part, PartBegin) { parts.emplace_back(part); });
+  EXPECT_THAT(parts, ElementsAre("\u4f60", "\u4f60", "\u4f60"));
+}
+
 TEST(TextParts, BeginWhereNoTokenReachesOver) {
   Joints joints;
   for (const char* token :

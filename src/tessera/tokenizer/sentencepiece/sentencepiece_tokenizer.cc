@@ -85,7 +85,9 @@ PartRule part_rule(const Processor& processor, const ModelFacts& facts) {
     return {};
   }
   // A sum of scores over a whole text is rounded as no part of it is.
-  PartRule rule{.bytes = facts.is_bpe ? kPartBytes : kUnigramPartBytes, .is_exact = facts.is_bpe};
+  PartRule rule{.bytes = facts.is_bpe ? kPartBytes : kUnigramPartBytes,
+                .most = std::size_t{1} << 20U,
+                .is_exact = facts.is_bpe};
   Joints& joints = rule.joints;
   if (!facts.is_bpe) {
     joints.part_chinese();
