@@ -154,7 +154,9 @@ std::string HuggingFaceConfig::place(std::string_view key) const {
   // "rope_scaling.factor" is a member of a member.
   const std::string outer = "/" + json_pointer_part(key);
   std::string inner = outer;
-  inner[std::min(inner.find('.'), inner.size() - 1)] = '/';
+  if (const std::size_t dot = inner.find('.'); dot != std::string::npos) {
+    inner[dot] = '/';
+  }
   const auto at = find_json(text_, find_json(text_, outer) ? outer : inner);
   return at ? format("{}: \"{}\" at byte {}", path_, key, *at) : format("{}: \"{}\"", path_, key);
 }

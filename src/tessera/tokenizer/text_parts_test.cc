@@ -461,6 +461,20 @@ TEST(TextParts, OfASentencePieceModel) {
   expect_ids_of_the_library(read_file(golden_path("sentencepiece.model")), true);
 }
 
+// Nothing is lost where a text is cut because it has become too long.
+TEST(TextParts, OfATextWithoutAnyPlace) {
+  const Tokenizer tokenizer = Tokenizer::load(golden_path("sentencepiece.model"));
+  const std::string text(std::size_t{3} << 20U, 'e');
+  Ids ids;
+  std::size_t num_parts = 0;
+  tokenizer.encode(text, [&](std::span<const std::int32_t> part) {
+    ids.insert(ids.end(), part.begin(), part.end());
+    num_parts += part.empty() ? 0 : 1;
+  });
+  EXPECT_EQ(num_parts, 3U);
+  EXPECT_TRUE(tokenizer.decode(ids) == text);
+}
+
 class SentencePieceParts : public testing::TestWithParam<Model> {};
 
 TEST_P(SentencePieceParts, AreTheWhole) {

@@ -59,7 +59,9 @@ class Tokenizer {
   // The tokens of `text`, any bytes; no BOS or EOS is added unless `options` say so. Added tokens
   // that are not special are found in the text always. decode() of the result is `text` if
   // is_lossless(); otherwise what the tokenizer's reference implementation gives, for which bytes
-  // that are not UTF-8 are U+FFFD.
+  // that are not UTF-8 are U+FFFD. SentencePiece's tokenizers take at most 16 MiB of a text that
+  // has no place to cut (a .model 1 MiB): a run of one letter, say. Beyond, tokens may be others
+  // than the reference's where it is cut all the same.
   std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // The same, appended to `out`.

@@ -113,6 +113,25 @@ TEST_F(HuggingFaceFilesTest, AreReadAsTheIndexSays) {
   EXPECT_NO_THROW(read());
 }
 
+TEST_F(HuggingFaceFilesTest, ATiedHeadIsACopyOfTheEmbedding) {
+  std::string config = kConfig;
+  config.insert(1, "\"tie_word_embeddings\": true, ");
+  write_test_file(path("config.json"), config);
+  write();
+  EXPECT_NO_THROW(read());
+  const std::vector<float> others(80, 1.0F);
+  tensor(kSecond, "lm_head.weight").data = std::as_bytes(std::span(others));
+  write();
+  EXPECT_THAT(problems(),
+              testing::Contains(
+                  "model-00002-of-00002.safetensors: tensor 'lm_head.weight': f32 (10, 8) is not "
+                  "that of 'model.embed_tokens.weight' (f32 (10, 8)), to which config.json ties "
+                  "it"));
+  tensor(kSecond, "lm_head.weight").shape = {8, 10};
+  write();
+  EXPECT_THAT(problems(), testing::Contains(HasSubstr("'lm_head.weight': f32 (8, 10) is not")));
+}
+
 TEST_F(HuggingFaceFilesTest, AllThatIsWrongIsListedAtOnce) {
   tensor(kFirst, "model.embed_tokens.weight").shape = {8, 10};
   tensor(kFirst, "model.layers.0.self_attn.q_proj.weight").dtype = DType::kI32;

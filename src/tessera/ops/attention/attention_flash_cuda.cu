@@ -175,11 +175,15 @@ __device__ void store_rows(const FragmentC* sums,
   }
 }
 
+__device__ int warp_number() {
+  return static_cast<int>(threadIdx.x) / kLanes;
+}
+
 // The warp's 16 rows of a tile, as A for every 16 channels.
 template <int D>
-__device__ void load_fragments(const Rows<D>& tile, int warp, FragmentA* fragments) {
+__device__ void load_fragments(const Rows<D>& tile, FragmentA* fragments) {
   for (int c = 0; c < D / 16; ++c) {
-    fragments[c] = tile.a(kWarpRows * warp, 16 * c);
+    fragments[c] = tile.a(kWarpRows * warp_number(), 16 * c);
   }
 }
 
@@ -212,6 +216,10 @@ __device__ void add_rows(const FragmentC* weights,
   }
 }
 
+constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
+  return batches * heads * ((length + kTile - 1) / kTile);
+}
+
 // Which rows a block has. Late queries see most keys: they come first.
 struct Place {
   std::int64_t batch;
@@ -222,16 +230,11 @@ struct Place {
                              std::int64_t batches,
                              std::int64_t heads,
                              std::int64_t length) {
-    const std::int64_t tiles = (length + kTile - 1) / kTile;
     return {.batch = number / heads % batches,
             .head = number % heads,
-            .first = (tiles - 1 - number / heads / batches) * kTile};
+            .first = (tiles_of(1, 1, length) - 1 - number / heads / batches) * kTile};
   }
 };
-
-constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
-  return batches * heads * ((length + kTile - 1) / kTile);
-}
 
 // A lane's two rows of a softmax that is built up over tiles of keys.
 struct Softmax {
@@ -245,8 +248,8 @@ __device__ void take_scores(FragmentC* scores, Softmax& softmax, float* kept) {
   for (int half = 0; half < 2; ++half) {
     float largest = softmax.shift[half];
     for (int n = 0; n < kTile / 8; ++n) {
-      for (int i = 0; i < 2; ++i) {
-        largest = fmaxf(largest, scores[n].at[half + half + i]);
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        largest = fmaxf(largest, scores[n].at[i]);
       }
     }
     largest = row_max(largest);
@@ -324,10 +327,6 @@ load_query_ids(const Task& task, std::int64_t batch, std::int64_t first, Ids& id
   return range_of(ids);
 }
 
-__device__ int warp_number() {
-  return static_cast<int>(threadIdx.x) / kLanes;
-}
-
 // The number in its block of the row, and in its tile of the column, that element i of C has.
 __device__ int row_of(int i) {
   return kWarpRows * warp_number() + fragment_row() + 8 * (i / 2);
@@ -396,7 +395,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> 
     load_tile<D>(query_rows(task.q, task, place), k);
     const Range range = load_query_ids(task, place.batch, place.first, query_ids);
     FragmentA q[D / 16];
-    load_fragments<D>({k}, warp_number(), q);
+    load_fragments<D>({k}, q);
     FragmentC o[D / 8] = {};
     Softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
     walk_keys<D>(task, place, range, {key_ids, k, v}, [&] {
@@ -418,10 +417,10 @@ __global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> 
   }
 }
 
-// What a query brings to the gradients: of 2^(score - lse) and of its score's slope.
+// What the gradients need of each query of a tile.
 struct QueryFacts {
-  float lse[kTile];  // in units of ln 2
-  float delta[kTile];
+  float lse[kTile];    // in units of ln 2
+  float delta[kTile];  // dout . o
 };
 
 // The softmax weight of a pair, and the gradient of its score.
@@ -502,8 +501,8 @@ __global__ void __launch_bounds__(kFlashThreads) flash_query_gradients(Backward<
     const Range range = load_query_ids(task, place.batch, place.first, query_ids);
     FragmentA q[D / 16];
     FragmentA dout[D / 16];
-    load_fragments<D>({k}, warp_number(), q);
-    load_fragments<D>({v}, warp_number(), dout);
+    load_fragments<D>({k}, q);
+    load_fragments<D>({v}, dout);
     FragmentC dq[D / 8] = {};
     walk_keys<D>(task, place, range, {key_ids, k, v}, [&] {
       for (int first = 0; first < kTile; first += 16) {
@@ -539,13 +538,6 @@ __device__ void load_queries(const Backward<BFloat16>& task,
   __syncthreads();
 }
 
-// The gradients of a warp's keys.
-template <int D>
-struct KeyGradients {
-  FragmentC dk[D / 8];
-  FragmentC dv[D / 8];
-};
-
 // Behind flash_query_gradients(), whose delta it reads.
 template <int D>
 __global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BFloat16> task) {
@@ -572,9 +564,10 @@ __global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BF
     const Range keys = range_of(key_ids);
     FragmentA k[D / 16];
     FragmentA v[D / 16];
-    load_fragments<D>({q}, warp_number(), k);
-    load_fragments<D>({dout}, warp_number(), v);
-    KeyGradients<D> sums = {};
+    load_fragments<D>({q}, k);
+    load_fragments<D>({dout}, v);
+    FragmentC dk[D / 8] = {};
+    FragmentC dv[D / 8] = {};
     Place queries = {.batch = place.batch, .head = 0, .first = 0};
     for (; queries.first < shape.queries; queries.first += kTile) {
       __syncthreads();
@@ -591,15 +584,15 @@ __global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BF
           dot_rows<D>(k, {q}, first, pairs[0]);
           dot_rows<D>(v, {dout}, first, pairs[1]);
           weigh_pairs<false>(task, query_ids, key_ids, facts, first, pairs);
-          add_rows<D>(pairs[0], {dout}, first, sums.dv);
-          add_rows<D>(pairs[1], {q}, first, sums.dk);
+          add_rows<D>(pairs[0], {dout}, first, dv);
+          add_rows<D>(pairs[1], {q}, first, dk);
         }
       }
     }
     const float factors[2] = {task.scale, task.scale};
     const float ones[2] = {1.0F, 1.0F};
-    store_rows<D>(sums.dk, factors, key_rows(task.dk, task, warp_place(place)));
-    store_rows<D>(sums.dv, ones, key_rows(task.dv, task, warp_place(place)));
+    store_rows<D>(dk, factors, key_rows(task.dk, task, warp_place(place)));
+    store_rows<D>(dv, ones, key_rows(task.dv, task, warp_place(place)));
   }
 }
 
