@@ -376,7 +376,7 @@ ConfigSection data() {
        row("document_mask",
            &S::document_mask,
            codec::boolean(),
-           "A token attends to its own document only."),
+           "A token attends to its own document only. Without, a GPU's attention is faster."),
        row("mask_boundary",
            &S::mask_boundary,
            codec::boolean(),

@@ -61,6 +61,10 @@ Graph append_update(Graph graph, const UpdateOptions& options);
 // the sums over all, folded as append_update() folds the loss.
 Graph sum_outputs(Graph graph, const StateAxes& state);
 
+// Tells the attention of a forward graph that each row of the batch is one document
+// (AttentionAttrs::whole_rows).
+Graph mark_whole_rows(Graph graph);
+
 // Products in 8-bit floats (ops/float8/float8.h): which, and how their factors are quantized.
 struct Float8Options {
   bool rowwise = false;  // a power of two for each row and column in place of one scale a tensor

@@ -70,6 +70,11 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
 
+  // Before differentiation, so that backward hears of it.
+  if (options.whole_rows) {
+    graph = stage("mark_whole_rows", mark_whole_rows(std::move(graph)));
+  }
+
   // Gradients of every parameter, by the ops' own rules.
   graph = stage("differentiate", differentiate(std::move(graph), "loss"));
 
@@ -107,6 +112,9 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 Program compile_forward(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
+  if (options.whole_rows) {
+    graph = stage("mark_whole_rows", mark_whole_rows(std::move(graph)));
+  }
   // On the model as it was written: later passes look at what reads keys and values.
   if (options.cache_length > 0) {
     graph = stage("cache_attention", cache_attention(graph, options.cache_length));

@@ -12,6 +12,7 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/base/format.h"
 #include "tessera/train/test_training.h"
 
 namespace tessera {
@@ -22,10 +23,11 @@ struct Case {
   ModelDescription (*describe)();
   DType dtype;
   float tolerance;  // of losses
+  bool whole_rows = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << c.model << ' ' << name(c.dtype);
+  return out << c.model << ' ' << name(c.dtype) << (c.whole_rows ? " whole rows" : "");
 }
 
 class CudaTraining : public testing::TestWithParam<Case> {
@@ -42,7 +44,10 @@ class CudaTraining : public testing::TestWithParam<Case> {
 
   static TestTraining on_cuda() {
     std::string reason;
-    return {GetParam().describe(), cuda::kernels_under_test(reason), GetParam().dtype};
+    return {GetParam().describe(),
+            cuda::kernels_under_test(reason),
+            GetParam().dtype,
+            GetParam().whole_rows};
   }
 
   static TestTraining on_cpu() {
@@ -76,7 +81,8 @@ TEST_P(CudaTraining, IsTheSameRecorded) {
   std::string reason;
   std::unique_ptr<DeviceBackend> backend = cuda::kernels_under_test(reason);
   backend->set_recording(false);
-  TestTraining plain(GetParam().describe(), std::move(backend), GetParam().dtype);
+  TestTraining plain(
+      GetParam().describe(), std::move(backend), GetParam().dtype, GetParam().whole_rows);
   TestTraining recorded = on_cuda();
   plain.initialize();
   recorded.initialize();
@@ -101,7 +107,10 @@ TEST_P(CudaTraining, RepeatsBitForBit) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  return std::string(info.param.model) + "_" + std::string(name(info.param.dtype));
+  return format("{}_{}{}",
+                info.param.model,
+                name(info.param.dtype),
+                info.param.whole_rows ? "_whole_rows" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -110,6 +119,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{.model = "llama", .describe = tiny_llama, .dtype = DType::kF32, .tolerance = 1e-4F},
         Case{.model = "llama", .describe = tiny_llama, .dtype = DType::kBF16, .tolerance = 1e-2F},
+        Case{.model = "llama",
+             .describe = tiny_llama,
+             .dtype = DType::kBF16,
+             .tolerance = 1e-2F,
+             .whole_rows = true},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kF32, .tolerance = 1e-4F},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kBF16, .tolerance = 1e-2F}),
     case_name);

@@ -83,6 +83,7 @@ CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& wo
                      .state = state_axes(layout),
                      .dims = layout.dims()},
           .float8 = float8_options(config.float8),
+          .whole_rows = !config.data.document_mask,
           .recompute = config.memory.recompute == Recompute::kFull,
           .fuse = config.passes.fuse,
           .group_gemms = config.passes.group_gemms,

@@ -40,10 +40,14 @@ class TestTraining {
   static constexpr std::int64_t kSequence = 16;
   static constexpr std::int64_t kBatch = 4;
 
-  TestTraining(ModelDescription model, std::unique_ptr<Backend> backend, DType dtype)
+  // Its sequences are one document each, which the program is told with `whole_rows`.
+  TestTraining(ModelDescription model,
+               std::unique_ptr<Backend> backend,
+               DType dtype,
+               bool whole_rows = false)
       : model_(std::move(model)),
         backend_(std::move(backend)),
-        program_(compile(dtype)),
+        program_(compile(dtype, whole_rows)),
         executor_(program_, *backend_),
         parameters_(parameter_inits(training_graph(model_, 2, kSequence, dtype))) {}
 
@@ -97,8 +101,9 @@ class TestTraining {
   }
 
  private:
-  Program compile(DType dtype) {
+  Program compile(DType dtype, bool whole_rows) {
     RunConfig config;
+    config.data.document_mask = !whole_rows;
     config.data.sequence_length = kSequence;
     config.train.global_batch = kBatch;
     config.train.microbatch = 2;

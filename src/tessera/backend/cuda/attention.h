@@ -1,9 +1,11 @@
 #pragma once
 
-// What the two forms of attention share (ops/attention/attention_cuda.cu and
-// attention_flash_cuda.cu).
+// What the forms of attention share (ops/attention/attention_cuda.cu, attention_flash_cuda.cu and
+// attention_graph_cuda.cu).
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/ir/view.h"
@@ -80,5 +82,16 @@ bool takes_flash(std::span<const View> heads);
 
 void run_flash(const Context& context, const Forward<BFloat16>& task);
 void run_flash(const Context& context, const Backward<BFloat16>& task);
+
+// By a library's kernels, of tensors that takes_flash() takes, where each row is one document in
+// order and queries and keys are the same tokens. False, with nothing done, where it has none.
+std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task);
+std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task);  // 0: it has none
+bool run_graph(const Context& context,
+               const Forward<BFloat16>& task,
+               std::span<std::byte> workspace);
+bool run_graph(const Context& context,
+               const Backward<BFloat16>& task,
+               std::span<std::byte> workspace);
 
 }  // namespace tessera::cuda

@@ -9,15 +9,17 @@ namespace tessera::cuda {
 
 struct Fault;
 class Gemms;
+class Graphs;
 
 // What CUDA kernels of one stream share. Borrows all of it.
 class Context : public CollectiveContext {
  public:
-  Context(CUstream_st* stream, Fault* fault, Gemms& gemms, int multiprocessors)
+  Context(CUstream_st* stream, Fault* fault, Gemms& gemms, Graphs& graphs, int multiprocessors)
       : CollectiveContext(make_device_mover(*this)),
         stream_(stream),
         fault_(fault),
         gemms_(gemms),
+        graphs_(graphs),
         multiprocessors_(multiprocessors) {}
 
   CUstream_st* stream() const { return stream_; }
@@ -28,12 +30,16 @@ class Context : public CollectiveContext {
   // What runs matrix products.
   Gemms& gemms() const { return gemms_; }
 
+  // What runs attention where a library knows how.
+  Graphs& graphs() const { return graphs_; }
+
   int multiprocessors() const { return multiprocessors_; }
 
  private:
   CUstream_st* stream_;
   Fault* fault_;
   Gemms& gemms_;
+  Graphs& graphs_;
   int multiprocessors_;
 };
 

@@ -13,6 +13,7 @@
 #include "tessera/backend/cuda/check.h"
 #include "tessera/backend/cuda/context.h"
 #include "tessera/backend/cuda/cuda_plugin.h"
+#include "tessera/backend/cuda/cudnn_graphs.h"
 #include "tessera/backend/cuda/dispatch.h"
 #include "tessera/backend/cuda/draw.h"
 #include "tessera/backend/cuda/fault.h"
@@ -186,8 +187,10 @@ class CudaBackend final : public DeviceBackend {
         comm_stream_(create_stream()),
         fault_(sizeof(Fault)),
         gemms_(make_lt_gemms()),
-        context_(stream_.get(), fault(), *gemms_, multiprocessors_of(ordinal_)),
-        comm_context_(comm_stream_.get(), fault(), *gemms_, multiprocessors_of(ordinal_)) {
+        graphs_(make_cudnn_graphs()),
+        context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
+        comm_context_(
+            comm_stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)) {
     // Before another stream uses it.
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
   }
@@ -307,6 +310,7 @@ class CudaBackend final : public DeviceBackend {
   Stream comm_stream_;
   DeviceMemory fault_;
   std::unique_ptr<Gemms> gemms_;
+  std::unique_ptr<Graphs> graphs_;
   Context context_;
   Context comm_context_;
   std::array<std::function<void()>, 2> waits_;  // by stream

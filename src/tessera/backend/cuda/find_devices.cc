@@ -9,7 +9,8 @@
 #include <cuda_runtime_api.h>
 
 #include "tessera/backend/cuda/check.h"
-#include "tessera/backend/cuda/library_versions.h"
+#include "tessera/backend/cuda/cudnn.h"
+#include "tessera/backend/cuda/driver_release.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {

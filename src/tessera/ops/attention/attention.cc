@@ -90,7 +90,9 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
     operands.push_back(grad.operand(i));
   }
   const auto gradients = dout->builder->emit(
-      make_op(AttentionBackwardAttrs{.scale = attrs.scale, .causal = attrs.causal}), operands);
+      make_op(AttentionBackwardAttrs{
+          .scale = attrs.scale, .causal = attrs.causal, .whole_rows = attrs.whole_rows}),
+      operands);
   for (std::size_t i = 0; i < 3; ++i) {
     grad.set(i, gradients[i]);
   }
@@ -99,6 +101,7 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
 void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("scale", attrs.scale);
   visitor.field("causal", attrs.causal);
+  visitor.field("whole_rows", attrs.whole_rows);
 }
 
 OpInfo info(const AttentionBackwardAttrs&) {
@@ -133,6 +136,7 @@ void backward(const AttentionBackwardAttrs&, GradBuilder& grad) {
 void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("scale", attrs.scale);
   visitor.field("causal", attrs.causal);
+  visitor.field("whole_rows", attrs.whole_rows);
 }
 
 Value attention(const Value& q,

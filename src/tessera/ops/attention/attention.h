@@ -14,12 +14,17 @@ namespace tessera {
 // Types:    q, k, v, o alike in {f32, bf16}; scores, softmax and sums in f32
 // Memory:   blockwise: never t x s
 // A query that sees no key gives o = 0 and lse = -inf, and no gradient.
+// whole_rows: each row of queries and keys is one document, in the order of its positions, and
+// where
+//           t = s they are the same tokens, as in training without a document mask. Kernels may
+//           then leave the ids unread.
 // Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows);
 //           h and g are split together
 // Source:   Dao et al. 2022, arXiv:2205.14135
 struct AttentionAttrs {
   double scale = 1.0;
   bool causal = true;
+  bool whole_rows = false;
 
   friend bool operator==(const AttentionAttrs&, const AttentionAttrs&) = default;
 };
@@ -29,6 +34,7 @@ struct AttentionAttrs {
 struct AttentionBackwardAttrs {
   double scale = 1.0;
   bool causal = true;
+  bool whole_rows = false;
 
   friend bool operator==(const AttentionBackwardAttrs&, const AttentionBackwardAttrs&) = default;
 };
@@ -41,6 +47,9 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad);
 void visit(AttentionAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const AttentionAttrs& attrs, cpu::Context& context, Types in);
 void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views);
+std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const AttentionBackwardAttrs& attrs);

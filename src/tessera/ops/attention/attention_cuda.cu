@@ -1,4 +1,6 @@
-#include <type_traits>
+#include <algorithm>
+#include <cstdint>
+#include <span>
 
 #include "tessera/backend/cuda/attention.h"
 #include "tessera/ops/attention/attention.h"
@@ -230,71 +232,109 @@ __global__ void key_gradients(Backward<T> task) {
   }
 }
 
+template <class T>
+Forward<T> forward_task(const AttentionAttrs& attrs,
+                        std::span<const View> in,
+                        std::span<const View> out) {
+  return {.shape = shape_of(in[0], in[1]),
+          .mask = mask_of(in.subspan(3, 4), attrs.causal),
+          .q = Heads<const T>(in[0]),
+          .k = Heads<const T>(in[1]),
+          .v = Heads<const T>(in[2]),
+          .o = Heads<T>(out[0]),
+          .lse = cpu::flat<float>(out[1]).data(),
+          .scale = static_cast<float>(attrs.scale)};
+}
+
+template <class T>
+Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
+                          std::span<const View> in,
+                          std::span<const View> out,
+                          std::byte* workspace) {
+  return {.shape = shape_of(in[1], in[2]),
+          .mask = mask_of(in.subspan(6, 4), attrs.causal),
+          .dout = Heads<const T>(in[0]),
+          .q = Heads<const T>(in[1]),
+          .k = Heads<const T>(in[2]),
+          .v = Heads<const T>(in[3]),
+          .o = Heads<const T>(in[4]),
+          .lse = cpu::flat<const float>(in[5]).data(),
+          .dq = Heads<T>(out[0]),
+          .dk = Heads<T>(out[1]),
+          .dv = Heads<T>(out[2]),
+          .delta = reinterpret_cast<float*>(workspace),
+          .scale = static_cast<float>(attrs.scale)};
+}
+
+bool takes_flash_forward(std::span<const View> in, std::span<const View> out) {
+  return takes_flash(in.first(3)) && takes_flash(out.first(1));
+}
+
+bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
+  return takes_flash(in.first(5)) && takes_flash(out);
+}
+
+// Whether a row's queries and keys are the same tokens, in order.
+bool is_whole(bool whole_rows, const View& q, const View& k) {
+  return whole_rows && q.sizes[1] == k.sizes[1];
+}
+
 }  // namespace
 }  // namespace cuda
 
+std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results) {
+  return cuda::is_whole(attrs.whole_rows, operands[0], operands[1]) &&
+                 cuda::takes_flash_forward(operands, results)
+             ? cuda::graph_workspace_bytes(cuda::forward_task<BFloat16>(attrs, operands, results))
+             : 0;
+}
+
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
-  const cuda::Shape shape = cuda::shape_of(views.in[0], views.in[1]);
+  if (cuda::takes_flash_forward(views.in, views.out)) {
+    const auto task = cuda::forward_task<BFloat16>(attrs, views.in, views.out);
+    if (!cuda::is_whole(attrs.whole_rows, views.in[0], views.in[1]) ||
+        !cuda::run_graph(context, task, views.workspace)) {
+      cuda::run_flash(context, task);
+    }
+    return;
+  }
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Forward<T> task = {.shape = shape,
-                                   .mask = cuda::mask_of(views.in.subspan(3, 4), attrs.causal),
-                                   .q = cuda::Heads<const T>(views.in[0]),
-                                   .k = cuda::Heads<const T>(views.in[1]),
-                                   .v = cuda::Heads<const T>(views.in[2]),
-                                   .o = cuda::Heads<T>(views.out[0]),
-                                   .lse = cpu::flat<float>(views.out[1]).data(),
-                                   .scale = static_cast<float>(attrs.scale)};
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      const View heads[] = {views.in[0], views.in[1], views.in[2], views.out[0]};
-      if (cuda::takes_flash(heads)) {
-        cuda::run_flash(context, task);
-        return;
-      }
-    }
-    const std::int64_t queries = shape.batch * shape.heads * shape.queries;
+    const auto task = cuda::forward_task<T>(attrs, views.in, views.out);
+    const std::int64_t queries = task.shape.batch * task.shape.heads * task.shape.queries;
     cuda::launch(
         context, "attention", cuda::blocks_of_rows(context, queries), cuda::attend<T>, task);
   });
 }
 
-std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& /*attrs*/,
+std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
                                   std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+                                  std::span<const View> results) {
+  const std::int64_t delta = operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+  return cuda::is_whole(attrs.whole_rows, operands[1], operands[2]) &&
+                 cuda::takes_flash_backward(operands, results)
+             ? std::max(delta,
+                        cuda::graph_workspace_bytes(
+                            cuda::backward_task<BFloat16>(attrs, operands, results, nullptr)))
+             : delta;
 }
 
 void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  const cuda::Shape shape = cuda::shape_of(views.in[1], views.in[2]);
+  if (cuda::takes_flash_backward(views.in, views.out)) {
+    const auto task =
+        cuda::backward_task<BFloat16>(attrs, views.in, views.out, views.workspace.data());
+    if (!cuda::is_whole(attrs.whole_rows, views.in[1], views.in[2]) ||
+        !cuda::run_graph(context, task, views.workspace)) {
+      cuda::run_flash(context, task);
+    }
+    return;
+  }
   cuda::with_type(views.in[1].dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Backward<T> task = {.shape = shape,
-                                    .mask = cuda::mask_of(views.in.subspan(6, 4), attrs.causal),
-                                    .dout = cuda::Heads<const T>(views.in[0]),
-                                    .q = cuda::Heads<const T>(views.in[1]),
-                                    .k = cuda::Heads<const T>(views.in[2]),
-                                    .v = cuda::Heads<const T>(views.in[3]),
-                                    .o = cuda::Heads<const T>(views.in[4]),
-                                    .lse = cpu::flat<const float>(views.in[5]).data(),
-                                    .dq = cuda::Heads<T>(views.out[0]),
-                                    .dk = cuda::Heads<T>(views.out[1]),
-                                    .dv = cuda::Heads<T>(views.out[2]),
-                                    .delta = reinterpret_cast<float*>(views.workspace.data()),
-                                    .scale = static_cast<float>(attrs.scale)};
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      const View heads[] = {views.in[0],
-                            views.in[1],
-                            views.in[2],
-                            views.in[3],
-                            views.in[4],
-                            views.out[0],
-                            views.out[1],
-                            views.out[2]};
-      if (cuda::takes_flash(heads)) {
-        cuda::run_flash(context, task);
-        return;
-      }
-    }
+    const auto task = cuda::backward_task<T>(attrs, views.in, views.out, views.workspace.data());
+    const cuda::Shape& shape = task.shape;
     const char* const name = "attention_backward";
     const std::int64_t queries = shape.batch * shape.heads * shape.queries;
     const std::int64_t keys = shape.batch * shape.kv_heads * shape.keys;

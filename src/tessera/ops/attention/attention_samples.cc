@@ -35,6 +35,7 @@ struct Case {
   std::int32_t document_length;  // positions restart after so many; 0: one document
   bool causal = true;
   bool blind_query = false;  // the first query of each sequence belongs to a document without keys
+  bool whole_rows = false;
 };
 
 constexpr Case kCases[] = {
@@ -58,6 +59,9 @@ constexpr Case kCases[] = {
     {"wide_heads", 1, 70, 70, 2, 1, 128, 0},
     {"wide_heads_documents", 1, 65, 129, 2, 1, 96, 50, true, true},
     {"wide_heads_not_causal", 1, 33, 129, 4, 2, 64, 50, false},
+    {"whole_rows", 2, 37, 37, 2, 2, 16, 0, true, false, true},
+    {"whole_rows_groups", 2, 70, 70, 4, 2, 24, 0, true, false, true},
+    {"whole_rows_not_causal", 1, 33, 33, 3, 1, 40, 0, false, false, true},
 };
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
@@ -172,10 +176,13 @@ QueryRow Problem::row(std::size_t i, std::size_t h) const {
   return result;
 }
 
-// Tensor cores take weights and slopes in bf16. The scores, and with them lse, are of f32.
-std::vector<OpClass> device_classes(DType dtype) {
-  return dtype == DType::kBF16 ? std::vector{OpClass::kRounded, OpClass::kReduction}
-                               : std::vector<OpClass>();
+// Tensor cores take weights and slopes in bf16. The scores, and with them lse, are of f32. A
+// library may divide by the denominator before it rounds the weights.
+std::vector<OpClass> device_classes(DType dtype, bool whole_rows) {
+  if (dtype != DType::kBF16) {
+    return {};
+  }
+  return {whole_rows ? OpClass::kRoundedTerms : OpClass::kRounded, OpClass::kReduction};
 }
 
 double log_sum_exp(std::span<const double> scores) {
@@ -198,12 +205,13 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
     for (const Case& c : kCases) {
       list.push_back(
           {.name = format("{}_{}", c.name, name(dtype)),
-           .op = make_op(AttentionAttrs{.scale = scale_of(c), .causal = c.causal}),
+           .op = make_op(AttentionAttrs{
+               .scale = scale_of(c), .causal = c.causal, .whole_rows = c.whole_rows}),
            .operands = operand_types(c, dtype),
            .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
            .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
            .op_class = OpClass::kReduction,
-           .device_classes = device_classes(dtype),
+           .device_classes = device_classes(dtype, c.whole_rows),
            .grouped_factors = {"h"},
            .sliced_dim = 2});
     }
@@ -219,7 +227,8 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
         continue;  // dq and dk are exactly 0: nothing to measure a kernel's rounding by
       }
       const TensorTypes forward = operand_types(c, dtype);
-      const AttentionAttrs attrs{.scale = scale_of(c), .causal = c.causal};
+      const AttentionAttrs attrs{
+          .scale = scale_of(c), .causal = c.causal, .whole_rows = c.whole_rows};
       const TensorTypes results = infer(attrs, forward);
       TensorTypes operands = {
           forward[0], forward[0], forward[1], forward[2], results[0], results[1]};
@@ -234,7 +243,8 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
         reference(attrs, {.in = all.first(7), .out = all.subspan(7), .workspace = {}});
       };
       Sample sample{.name = format("{}_{}", c.name, name(dtype)),
-                    .op = make_op(AttentionBackwardAttrs{.scale = attrs.scale, .causal = c.causal}),
+                    .op = make_op(AttentionBackwardAttrs{
+                        .scale = attrs.scale, .causal = c.causal, .whole_rows = c.whole_rows}),
                     .operands = operands,
                     .prepare = prepare,
                     .op_class = OpClass::kReduction,

@@ -15,6 +15,7 @@
 #include "tessera/backend/cuda/dispatch.h"
 #include "tessera/backend/cuda/draw.h"
 #include "tessera/backend/cuda/emulate/emulate.h"
+#include "tessera/backend/cuda/emulate/run_graph.h"
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/backend/null/null_backend.h"
@@ -174,9 +175,10 @@ class EmulatedBackend final : public DeviceBackend {
   // Each may run on a thread of its own.
   struct Stream {
     CpuGemms gemms;
+    std::unique_ptr<Graphs> graphs = make_interpreted_graphs();
     ThreadOrder order = next_order();
     Fault fault;
-    Context context = Context(nullptr, &fault, gemms, 1);
+    Context context = Context(nullptr, &fault, gemms, *graphs, 1);
     std::function<void()> wait;
   };
 

@@ -1,11 +1,8 @@
-#include "tessera/backend/cuda/library_versions.h"
+#include "tessera/backend/cuda/driver_release.h"
 
 #include <array>
-#include <cstddef>
 
 #include <dlfcn.h>
-
-#include "tessera/base/format.h"
 
 namespace tessera::cuda {
 namespace {
@@ -47,16 +44,6 @@ std::string driver_release() {
   const bool known = version(text.data(), static_cast<unsigned>(text.size())) == 0;
   shutdown();
   return known ? text.data() : "";
-}
-
-std::string cudnn_version() {
-  const Library cudnn("libcudnn.so.9");
-  auto* const version = cudnn.find<std::size_t()>("cudnnGetVersion");
-  if (version == nullptr) {
-    return {};
-  }
-  const std::size_t number = version();
-  return format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
 }  // namespace tessera::cuda

@@ -1,0 +1,271 @@
+#include "tessera/backend/cuda/flash_graph.h"
+
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+// A tensor of the graph, by its place.
+using Node = std::size_t;
+
+class FlashWriter {
+ public:
+  explicit FlashWriter(const FlashProblem& problem)
+      : problem_(problem),
+        scores_{problem.batch, problem.heads, problem.tokens, problem.tokens},
+        rows_{problem.batch, problem.heads, problem.tokens, 1},
+        scale_(constant(problem.scale)) {}
+
+  FlashGraph forward() && {
+    const Node q = memory(FlashTensor::kQ);
+    const Node k = transposed(FlashTensor::kK);
+    const Node v = memory(FlashTensor::kV);
+    const Node scores =
+        masked(binary(GraphOpKind::kMultiply, product(q, k, fresh(scores_)), scale_));
+    const Node largest = reduce(GraphOpKind::kMax, scores, fresh(rows_));
+    const Node powers = unary(GraphOpKind::kExp, binary(GraphOpKind::kSubtract, scores, largest));
+    const Node sum = reduce(GraphOpKind::kSum, powers, fresh(rows_));
+    add({.kind = GraphOpKind::kAdd,
+         .x = largest,
+         .y = memory(FlashTensor::kLse),
+         .b = unary(GraphOpKind::kLog, sum)});
+    const Node weights = fresh(scores_, GraphType::kBF16);
+    add({.kind = GraphOpKind::kDivide, .x = powers, .y = weights, .b = sum});
+    product(weights, v, memory(FlashTensor::kO));
+    return std::move(written_);
+  }
+
+  FlashGraph backward() && {
+    const Node q = memory(FlashTensor::kQ);
+    const Node k = transposed(FlashTensor::kK);
+    const Node v = transposed(FlashTensor::kV);
+    const Node dout = memory(FlashTensor::kDout);
+    const Node delta = make_delta(dout);
+    // The weights, from the denominators that forward kept.
+    const Node scores = binary(GraphOpKind::kMultiply, product(q, k, fresh(scores_)), scale_);
+    const Node weights =
+        unary(GraphOpKind::kExp,
+              masked(binary(GraphOpKind::kSubtract, scores, memory(FlashTensor::kLse))));
+    sum_over_queries(weights, dout, FlashTensor::kDv);
+    // Their slopes.
+    const Node arriving = product(dout, v, fresh(scores_));
+    const Node change =
+        binary(GraphOpKind::kMultiply, binary(GraphOpKind::kSubtract, arriving, delta), weights);
+    const Node slopes = fresh(scores_, GraphType::kBF16);
+    add({.kind = GraphOpKind::kMultiply, .x = change, .y = slopes, .b = scale_});
+    sum_over_queries(slopes, q, FlashTensor::kDk);
+    const Node keys = reshaped(k, key_sizes(), strides(FlashTensor::kK));
+    product(slopes, keys, memory(FlashTensor::kDq));
+    return std::move(written_);
+  }
+
+ private:
+  static bool is_of_keys(FlashTensor tensor) {
+    return tensor == FlashTensor::kK || tensor == FlashTensor::kV || tensor == FlashTensor::kDk ||
+           tensor == FlashTensor::kDv;
+  }
+
+  GraphDims key_sizes() const {
+    return {problem_.batch, problem_.kv_heads, problem_.tokens, problem_.channels};
+  }
+
+  GraphDims query_sizes() const {
+    return {problem_.batch, problem_.heads, problem_.tokens, problem_.channels};
+  }
+
+  // Of batch, heads, tokens and channels.
+  GraphDims strides(FlashTensor tensor) const {
+    const auto& [batch, tokens, heads] = problem_.strides[tensor];
+    return {batch, heads, tokens, 1};
+  }
+
+  Node put(const GraphTensor& tensor) {
+    written_.graph.tensors.push_back(tensor);
+    return written_.graph.tensors.size() - 1;
+  }
+
+  Node fresh(const GraphDims& sizes, GraphType type = GraphType::kF32) {
+    return put({.sizes = sizes, .strides = packed_strides(sizes), .type = type});
+  }
+
+  Node constant(float value) { return put({.is_virtual = false, .constant = value}); }
+
+  Node memory(FlashTensor tensor) {
+    const bool is_row = tensor == FlashTensor::kLse || tensor == FlashTensor::kDelta;
+    const GraphDims sizes = is_row ? rows_ : is_of_keys(tensor) ? key_sizes() : query_sizes();
+    written_.places[tensor] = put({.sizes = sizes,
+                                   .strides = strides(tensor),
+                                   .type = is_row ? GraphType::kF32 : GraphType::kBF16,
+                                   .is_virtual = false});
+    return written_.places[tensor];
+  }
+
+  // Keys or values with channels before tokens.
+  Node transposed(FlashTensor tensor) {
+    GraphDims sizes = key_sizes();
+    GraphDims places = strides(tensor);
+    std::swap(sizes[2], sizes[3]);
+    std::swap(places[2], places[3]);
+    written_.places[tensor] =
+        put({.sizes = sizes, .strides = places, .type = GraphType::kBF16, .is_virtual = false});
+    return written_.places[tensor];
+  }
+
+  void add(const GraphOp& op) { written_.graph.ops.push_back(op); }
+
+  Node product(Node x, Node b, Node y) {
+    add({.kind = GraphOpKind::kMatmul, .x = x, .y = y, .b = b});
+    return y;
+  }
+
+  Node reduce(GraphOpKind kind, Node x, Node y) {
+    add({.kind = kind, .x = x, .y = y});
+    return y;
+  }
+
+  Node unary(GraphOpKind kind, Node x) {
+    const Node y = fresh(written_.graph.tensors[x].sizes);
+    add({.kind = kind, .x = x, .y = y});
+    return y;
+  }
+
+  Node binary(GraphOpKind kind, Node x, Node b) {
+    const Node y = fresh(written_.graph.tensors[x].sizes);
+    add({.kind = kind, .x = x, .y = y, .b = b});
+    return y;
+  }
+
+  // Scores with those of keys behind their query gone.
+  Node masked(Node scores) {
+    if (!problem_.causal) {
+      return scores;
+    }
+    const auto index = [&](GraphOpKind kind) {
+      const Node y = fresh(scores_, GraphType::kI32);
+      add({.kind = kind, .x = scores, .y = y});
+      return y;
+    };
+    const Node row = index(GraphOpKind::kRowIndex);
+    const Node column = index(GraphOpKind::kColumnIndex);
+    const Node seen = fresh(scores_, GraphType::kBoolean);
+    add({.kind = GraphOpKind::kAtLeast, .x = row, .y = seen, .b = column});
+    const Node y = fresh(scores_);
+    add({.kind = GraphOpKind::kSelect,
+         .x = scores,
+         .y = y,
+         .b = constant(-std::numeric_limits<float>::infinity()),
+         .t = seen});
+    return y;
+  }
+
+  // dout . o of each query.
+  Node make_delta(Node dout) {
+    const Node products = fresh(query_sizes());
+    add({.kind = GraphOpKind::kMultiply, .x = dout, .y = products, .b = memory(FlashTensor::kO)});
+    const Node sums = reduce(GraphOpKind::kSum, products, fresh(rows_));
+    const Node delta = memory(FlashTensor::kDelta);
+    add({.kind = GraphOpKind::kMultiply, .x = sums, .y = delta, .b = constant(1.0F)});
+    return delta;
+  }
+
+  Node reshaped(Node x, const GraphDims& sizes, const GraphDims& places) {
+    const Node y = put({.sizes = sizes, .strides = places, .type = GraphType::kBF16});
+    add({.kind = GraphOpKind::kReshape, .x = x, .y = y});
+    return y;
+  }
+
+  // result[j] = sum_i pairs[i, j] rows[i], over a group's heads too.
+  void sum_over_queries(Node pairs, Node rows, FlashTensor result) {
+    const GraphDims packed = packed_strides(scores_);
+    const Node turned = reshaped(pairs, scores_, {packed[0], packed[1], packed[3], packed[2]});
+    if (problem_.heads == problem_.kv_heads) {
+      product(turned, rows, memory(result));
+      return;
+    }
+    const Node of_heads = product(turned, rows, fresh(query_sizes(), GraphType::kBF16));
+    reduce(GraphOpKind::kSum, of_heads, memory(result));
+  }
+
+  const FlashProblem& problem_;
+  FlashGraph written_;
+  GraphDims scores_;  // queries x keys
+  GraphDims rows_;    // one for each query
+  Node scale_;
+};
+
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// The largest divisor of `count` for which `fits` holds; 0 where not even one does.
+template <class Fits>
+std::int64_t largest_divisor(std::int64_t count, const Fits& fits) {
+  for (std::int64_t parts = 1; parts <= count; ++parts) {
+    if (count % parts == 0 && fits(count / parts)) {
+      return count / parts;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<void*> FlashGraph::by_place(const FlashPointers& pointers) const {
+  std::vector<void*> placed(graph.tensors.size());
+  for (std::size_t i = 0; i < pointers.size(); ++i) {
+    if (pointers.at(i) != nullptr) {
+      placed.at(places.at(i)) = pointers.at(i);
+    }
+  }
+  return placed;
+}
+
+FlashGraph flash_graph(const FlashProblem& problem) {
+  TESSERA_CHECK(problem.kv_heads > 0 && problem.heads % problem.kv_heads == 0,
+                "{} heads in {} groups",
+                problem.heads,
+                problem.kv_heads);
+  FlashWriter writer(problem);
+  return problem.backward ? std::move(writer).backward() : std::move(writer).forward();
+}
+
+std::int64_t flash_workspace_bytes(const FlashProblem& problem) {
+  constexpr std::int64_t kOfEveryGraph = 256;
+  if (!problem.backward) {
+    return kOfEveryGraph;
+  }
+  constexpr std::int64_t kElement = 2;  // bytes
+  const std::int64_t heads = problem.batch * problem.heads;
+  const std::int64_t slopes =
+      kElement * heads * round_up(problem.tokens, 64) * round_up(problem.tokens, 128);
+  // dk and dv of every head, before those of a group are added.
+  const std::int64_t of_heads = problem.heads == problem.kv_heads
+                                    ? 0
+                                    : 2 * kElement * heads * problem.tokens * problem.channels;
+  return slopes + of_heads + kOfEveryGraph;
+}
+
+FlashProblem largest_part(const FlashProblem& problem) {
+  FlashProblem part = problem;
+  const auto with = [&](std::int64_t rows, std::int64_t groups) {
+    part.batch = rows;
+    part.kv_heads = groups;
+    part.heads = groups * (problem.heads / problem.kv_heads);
+    return flash_workspace_bytes(part) <= kMostFlashWorkspace;
+  };
+  const std::int64_t rows = largest_divisor(
+      problem.batch, [&](std::int64_t some) { return with(some, problem.kv_heads); });
+  if (rows > 0) {
+    return part;
+  }
+  if (largest_divisor(problem.kv_heads, [&](std::int64_t some) { return with(1, some); }) == 0) {
+    part.batch = 0;
+  }
+  return part;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,78 @@
+#pragma once
+
+// Attention as an operation graph: bf16, each row one document in order (whole_rows).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tessera/backend/cuda/operation_graph.h"
+
+namespace tessera::cuda {
+
+// The tensors of attention that lie in memory: forward reads the first three and writes the next
+// two, backward reads the first six and writes the others. delta is scratch of backward's.
+enum class FlashTensor : std::uint8_t { kQ, kK, kV, kO, kLse, kDout, kDq, kDk, kDv, kDelta };
+
+inline constexpr std::size_t kNumFlashTensors = 10;
+
+template <class T>
+class ByFlashTensor : public std::array<T, kNumFlashTensors> {
+ public:
+  T& operator[](FlashTensor tensor) { return this->at(static_cast<std::size_t>(tensor)); }
+
+  const T& operator[](FlashTensor tensor) const {
+    return this->at(static_cast<std::size_t>(tensor));
+  }
+};
+
+// What decides about the graph. Strides are those of batch, tokens and heads, in elements; a head's
+// channels lie together.
+struct FlashProblem {
+  bool backward = false;
+  bool causal = true;
+  float scale = 1.0F;
+  std::int64_t batch = 0;
+  std::int64_t tokens = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t channels = 0;
+  ByFlashTensor<std::array<std::int64_t, 3>> strides = {};
+
+  friend bool operator==(const FlashProblem&, const FlashProblem&) = default;
+};
+
+using FlashPointers = ByFlashTensor<void*>;
+
+struct FlashGraph {
+  OperationGraph graph;
+  ByFlashTensor<std::size_t> places = {};  // in graph.tensors; of those that this direction has
+
+  // By places, those that are not null.
+  std::vector<void*> by_place(const FlashPointers& pointers) const;
+};
+
+// In the order in which cuDNN 9's engines know attention. Source of the pattern: NVIDIA's
+// cudnn-frontend 1.x, whose attention nodes expand to it.
+// Backward's is the deterministic one: the slopes of a whole head's scores are stored, and dq is a
+// product of them, where the other adds up parts of dq in the order in which they arrive.
+FlashGraph flash_graph(const FlashProblem& problem);
+
+// What cuDNN's engines for Hopper take for the graph, beside the tensors in memory; the older ones
+// take less. Backward's grows with the square of the tokens.
+// Source: measured on cuDNN 9.19 (cudnn_plans_test.cc).
+std::int64_t flash_workspace_bytes(const FlashProblem& problem);
+
+// Of backward, which may be done a part at a time: the largest part, in whole rows of the batch or
+// in whole groups of one row's heads, that takes at most kMostFlashWorkspace. Batch 0: none does.
+FlashProblem largest_part(const FlashProblem& problem);
+
+// The emulation has parts of small problems, too.
+#ifdef TESSERA_EMULATED_CUDA
+inline constexpr std::int64_t kMostFlashWorkspace = std::int64_t{100} << 10U;
+#else
+inline constexpr std::int64_t kMostFlashWorkspace = std::int64_t{9} << 28U;  // 2.25 GiB
+#endif
+
+}  // namespace tessera::cuda

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "tessera/backend/cuda/flash_graph.h"
+
+struct CUstream_st;
+
+namespace tessera::cuda {
+
+// What runs operation graphs: cuDNN on a device, an interpreter where kernels are emulated.
+class Graphs {
+ public:
+  Graphs() = default;
+  virtual ~Graphs() = default;
+  Graphs(const Graphs&) = delete;
+  Graphs& operator=(const Graphs&) = delete;
+
+  // Attention as the next of `stream`, with flash_workspace_bytes(). Equal arguments give equal
+  // bits. False, with nothing done, where it cannot be run so, which for equal problems is always
+  // the same. Errors: kDeviceError.
+  virtual bool run(CUstream_st* stream,
+                   const FlashProblem& problem,
+                   const FlashPointers& pointers,
+                   std::span<std::byte> workspace) = 0;
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,131 @@
+// Attention of whole rows by a library's kernels, as operation graphs.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "tessera/backend/cuda/attention.h"
+#include "tessera/backend/cuda/flash_graph.h"
+#include "tessera/backend/cuda/graphs.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;
+
+template <class T>
+std::array<std::int64_t, 3> strides_of(const Heads<T>& heads) {
+  return {heads.strides[0], heads.strides[1], heads.strides[2]};
+}
+
+// Of a value for each query, which lie (b, heads, t).
+std::array<std::int64_t, 3> row_strides(const Shape& shape) {
+  return {shape.heads * shape.queries, 1, shape.queries};
+}
+
+template <class Task>
+FlashProblem problem_of(const Task& task) {
+  const Shape& shape = task.shape;
+  FlashProblem problem = {.causal = task.mask.causal,
+                          .scale = task.scale,
+                          .batch = shape.batch,
+                          .tokens = shape.queries,
+                          .heads = shape.heads,
+                          .kv_heads = shape.kv_heads,
+                          .channels = shape.channels};
+  problem.strides[FlashTensor::kQ] = strides_of(task.q);
+  problem.strides[FlashTensor::kK] = strides_of(task.k);
+  problem.strides[FlashTensor::kV] = strides_of(task.v);
+  problem.strides[FlashTensor::kO] = strides_of(task.o);
+  problem.strides[FlashTensor::kLse] = row_strides(shape);
+  return problem;
+}
+
+FlashProblem backward_problem_of(const Backward<BFloat16>& task) {
+  FlashProblem problem = problem_of(task);
+  problem.backward = true;
+  problem.strides[FlashTensor::kDout] = strides_of(task.dout);
+  problem.strides[FlashTensor::kDq] = strides_of(task.dq);
+  problem.strides[FlashTensor::kDk] = strides_of(task.dk);
+  problem.strides[FlashTensor::kDv] = strides_of(task.dv);
+  return problem;
+}
+
+template <class T>
+void* place_of(const Heads<T>& heads, std::int64_t batch, std::int64_t head) {
+  return const_cast<std::remove_const_t<T>*>(heads.at(batch, 0, head));
+}
+
+// What is left of a workspace from its first aligned byte on.
+std::span<std::byte> aligned(std::span<std::byte> workspace) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data());
+  return workspace.subspan((kAlignment - begin % kAlignment) % kAlignment);
+}
+
+std::int64_t delta_bytes(const FlashProblem& part) {
+  const auto bytes = static_cast<std::int64_t>(sizeof(float));
+  return (part.batch * part.heads * part.tokens * bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task) {
+  return flash_workspace_bytes(problem_of(task)) + kAlignment;
+}
+
+std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task) {
+  const FlashProblem part = largest_part(backward_problem_of(task));
+  return part.batch == 0 ? 0 : delta_bytes(part) + flash_workspace_bytes(part) + kAlignment;
+}
+
+bool run_graph(const Context& context,
+               const Forward<BFloat16>& task,
+               std::span<std::byte> workspace) {
+  FlashPointers pointers = {};
+  pointers[FlashTensor::kQ] = place_of(task.q, 0, 0);
+  pointers[FlashTensor::kK] = place_of(task.k, 0, 0);
+  pointers[FlashTensor::kV] = place_of(task.v, 0, 0);
+  pointers[FlashTensor::kO] = place_of(task.o, 0, 0);
+  pointers[FlashTensor::kLse] = task.lse;
+  return context.graphs().run(context.stream(), problem_of(task), pointers, aligned(workspace));
+}
+
+bool run_graph(const Context& context,
+               const Backward<BFloat16>& task,
+               std::span<std::byte> workspace) {
+  const FlashProblem whole = backward_problem_of(task);
+  FlashProblem part = largest_part(whole);
+  if (part.batch == 0) {
+    return false;
+  }
+  part.strides[FlashTensor::kDelta] = {part.heads * part.tokens, 1, part.tokens};
+  const std::span<std::byte> scratch = aligned(workspace);
+  for (std::int64_t row = 0; row < whole.batch; row += part.batch) {
+    for (std::int64_t group = 0; group < whole.kv_heads; group += part.kv_heads) {
+      const std::int64_t head = group * task.shape.group();
+      FlashPointers pointers = {};
+      pointers[FlashTensor::kQ] = place_of(task.q, row, head);
+      pointers[FlashTensor::kK] = place_of(task.k, row, group);
+      pointers[FlashTensor::kV] = place_of(task.v, row, group);
+      pointers[FlashTensor::kO] = place_of(task.o, row, head);
+      pointers[FlashTensor::kLse] =
+          const_cast<float*>(task.lse) + (row * whole.heads + head) * whole.tokens;
+      pointers[FlashTensor::kDout] = place_of(task.dout, row, head);
+      pointers[FlashTensor::kDq] = place_of(task.dq, row, head);
+      pointers[FlashTensor::kDk] = place_of(task.dk, row, group);
+      pointers[FlashTensor::kDv] = place_of(task.dv, row, group);
+      pointers[FlashTensor::kDelta] = scratch.data();
+      if (!context.graphs().run(context.stream(),
+                                part,
+                                pointers,
+                                scratch.subspan(static_cast<std::size_t>(delta_bytes(part))))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace tessera::cuda
