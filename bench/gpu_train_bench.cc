@@ -119,7 +119,7 @@ class Training {
       : graph_(training_graph(test.description(), test.batch, test.seq, DType::kBF16)),
         program_(compile_training(
             graph_,
-            {.whole_rows = true,
+            {.attention = {.whole_rows = true},
              .workspace_bytes =
                  [&](const Op& op, std::span<const View> in, std::span<const View> out) {
                    return backend.workspace_bytes(op, in, out);

@@ -30,9 +30,6 @@ class DeviceBackend : public Backend {
   // take too long: of communicators that only enqueue. run() then calls it after each op.
   virtual void set_wait(StreamId stream, std::function<void()> wait) = 0;
 
-  // Whether anything may be recorded; from the start it may.
-  virtual void set_recording(bool may_record) = 0;
-
   // What abort() calls: World::abort.
   virtual void set_abort(std::function<void(std::string_view reason)> abort) = 0;
 };

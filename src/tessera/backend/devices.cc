@@ -33,7 +33,7 @@ Devices find_devices() {
 
 std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank,
                                                    std::int64_t num_ranks,
-                                                   Shared shared) {
+                                                   const DeviceOptions& options) {
   std::string tried;
   const CudaPlugin* const plugin = find_plugin(tried);
   TESSERA_REQUIRE(plugin != nullptr,
@@ -41,7 +41,7 @@ std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank,
                   "the plugin {} cannot be loaded:{}",
                   kFile,
                   tried);
-  return std::unique_ptr<DeviceBackend>(plugin->open(rank, num_ranks, shared));
+  return std::unique_ptr<DeviceBackend>(plugin->open(rank, num_ranks, options));
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,12 +35,22 @@ Devices find_devices();
 // where each device in use reads and writes that of the others; processes nothing.
 enum class Shared { kMemory, kNothing };
 
+// What a run chooses about a device.
+struct DeviceOptions {
+  Shared shared = Shared::kMemory;
+  bool may_record = true;  // Backend::record(); else each kernel is begun by itself
+  bool tf32 = false;       // products of f32 round their factors to tf32, 10 bits behind the first
+  // Where the fastest algorithms of matrix products are kept (backend/cuda/algorithm_cache.h), the
+  // file that decides first. None: nothing is timed, and the first that is proposed is taken.
+  std::vector<std::filesystem::path> algorithm_files = {};
+};
+
 // A backend for the calling thread, that of rank `rank` of `num_ranks` on this machine: on usable
 // device `rank` modulo their number, so that ranks share devices where there are fewer. Errors:
 // kInvalidConfig where there is none; kUnsupported where devices do not reach what they share;
 // kDeviceError.
 std::unique_ptr<DeviceBackend> make_device_backend(std::int64_t rank,
                                                    std::int64_t num_ranks,
-                                                   Shared shared = Shared::kMemory);
+                                                   const DeviceOptions& options = {});
 
 }  // namespace tessera

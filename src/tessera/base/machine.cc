@@ -121,6 +121,21 @@ std::string host_name() {
   return known ? name.data() : "unknown";
 }
 
+std::optional<std::filesystem::path> user_cache_directory() {
+  const auto set = [](const char* name) -> std::optional<std::filesystem::path> {
+    const char* const value = std::getenv(name);
+    return value != nullptr && value[0] == '/' ? std::optional(std::filesystem::path(value))
+                                               : std::nullopt;
+  };
+  if (const auto cache = set("XDG_CACHE_HOME")) {
+    return *cache / "tessera";
+  }
+  if (const auto home = set("HOME")) {
+    return *home / ".cache" / "tessera";
+  }
+  return std::nullopt;
+}
+
 std::int64_t machine_memory_bytes() {
   const std::int64_t pages = ::sysconf(_SC_PHYS_PAGES);
   const std::int64_t page_bytes = ::sysconf(_SC_PAGESIZE);

@@ -28,6 +28,10 @@ std::string cpu_name();
 // The machine's name in its network, or "unknown".
 std::string host_name();
 
+// Where this user's programs keep what they can make again, and Tessera its part of that:
+// $XDG_CACHE_HOME/tessera, or $HOME/.cache/tessera. Nothing where neither is set.
+std::optional<std::filesystem::path> user_cache_directory();
+
 // Main memory of the machine. Errors: kDeviceError when the system does not say.
 std::int64_t machine_memory_bytes();
 

@@ -107,5 +107,24 @@ TEST(Machine, FreeMemoryIsWhatTheKernelCallsAvailable) {
   EXPECT_LE(free_memory_bytes(), usable_memory_bytes());
 }
 
+// The base directory specification: a path that is not absolute does not count.
+TEST(UserCacheDirectory, IsWhereTheUsersProgramsCache) {
+  const auto with = [](const char* cache, const char* home) {
+    const auto set = [](const char* name, const char* value) {
+      return value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
+    };
+    EXPECT_EQ(set("XDG_CACHE_HOME", cache), 0);
+    EXPECT_EQ(set("HOME", home), 0);
+    return user_cache_directory();
+  };
+  const char* const found = std::getenv("HOME");
+  const std::string home = found == nullptr ? "/" : found;
+  EXPECT_EQ(with("/scratch/cache", "/home/a"), fs::path("/scratch/cache/tessera"));
+  EXPECT_EQ(with(nullptr, "/home/a"), fs::path("/home/a/.cache/tessera"));
+  EXPECT_EQ(with("cache", "/home/a"), fs::path("/home/a/.cache/tessera"));
+  EXPECT_EQ(with(nullptr, nullptr), std::nullopt);
+  with(nullptr, home.c_str());
+}
+
 }  // namespace
 }  // namespace tessera

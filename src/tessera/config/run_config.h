@@ -34,6 +34,8 @@ struct RunSection {
   std::int64_t threads = 0;  // per rank; 0 = the cores of this machine divided among its ranks
   std::string device = "cpu";
   bool cuda_graphs = true;
+  bool deterministic = true;
+  bool time_gemms = true;
   bool operator==(const RunSection&) const = default;
 };
 
@@ -84,6 +86,7 @@ struct TrainSection {
   std::int64_t global_batch = 4;  // sequences per step
   std::int64_t microbatch = 1;    // sequences per rank and microbatch
   DType dtype = DType::kF32;      // f32 or bf16
+  bool tf32 = false;
   bool operator==(const TrainSection&) const = default;
 };
 

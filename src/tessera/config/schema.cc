@@ -202,7 +202,20 @@ ConfigSection run() {
            codec::boolean(),
            "On GPUs, whether what a step does between collectives is recorded in the second step "
            "and begun as one from then on. Off, each kernel is begun by itself: the bits are the "
-           "same.")});
+           "same."),
+       row("deterministic",
+           &S::deterministic,
+           codec::boolean(),
+           "Whether a run that is repeated gives the same bits. Off, a GPU may add up the parts of "
+           "attention's gradients in the order in which they come (with data.document_mask = "
+           "false), which takes less time and memory."),
+       row("time_gemms",
+           &S::time_gemms,
+           codec::boolean(),
+           "On GPUs, whether the algorithms that cuBLASLt proposes for a matrix product are timed "
+           "the first time that its shape comes up, and the fastest kept: in the run directory, so "
+           "that a run that goes on has the same, and in the user's cache for the next one. Off, "
+           "the first proposed is taken.")});
 }
 
 ConfigSection model() {
@@ -376,7 +389,7 @@ ConfigSection data() {
        row("document_mask",
            &S::document_mask,
            codec::boolean(),
-           "A token attends to its own document only. Without, a GPU's attention is faster."),
+           "A token attends to its own document only. Without, a GPU can take cuDNN's attention."),
        row("mask_boundary",
            &S::mask_boundary,
            codec::boolean(),
@@ -402,7 +415,12 @@ ConfigSection train() {
        row("dtype",
            &S::dtype,
            codec::choice({DType::kF32, DType::kBF16}, tessera::name),
-           "Type of activations and of the weights that compute. Optimizer state is f32.")});
+           "Type of activations and of the weights that compute. Optimizer state is f32."),
+       row("tf32",
+           &S::tf32,
+           codec::boolean(),
+           "On GPUs, whether products of f32 round their factors to tf32 (10 bits in place of 23), "
+           "which tensor cores take.")});
 }
 
 ConfigSection validation() {

@@ -61,9 +61,16 @@ Graph append_update(Graph graph, const UpdateOptions& options);
 // the sums over all, folded as append_update() folds the loss.
 Graph sum_outputs(Graph graph, const StateAxes& state);
 
-// Tells the attention of a forward graph that each row of the batch is one document
-// (AttentionAttrs::whole_rows).
-Graph mark_whole_rows(Graph graph);
+// What attention may take for granted (AttentionAttrs).
+struct AttentionChoices {
+  bool whole_rows = false;
+  bool any_order = false;
+
+  friend bool operator==(const AttentionChoices&, const AttentionChoices&) = default;
+};
+
+// Tells the attention of a forward graph, and with it that of backward.
+Graph choose_attention(Graph graph, const AttentionChoices& choices);
 
 // Products in 8-bit floats (ops/float8/float8.h): which, and how their factors are quantized.
 struct Float8Options {

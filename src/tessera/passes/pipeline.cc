@@ -71,8 +71,8 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   Graph graph = stage("forward", std::move(forward));
 
   // Before differentiation, so that backward hears of it.
-  if (options.whole_rows) {
-    graph = stage("mark_whole_rows", mark_whole_rows(std::move(graph)));
+  if (options.attention != AttentionChoices()) {
+    graph = stage("choose_attention", choose_attention(std::move(graph), options.attention));
   }
 
   // Gradients of every parameter, by the ops' own rules.
@@ -112,8 +112,8 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 Program compile_forward(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
-  if (options.whole_rows) {
-    graph = stage("mark_whole_rows", mark_whole_rows(std::move(graph)));
+  if (options.attention != AttentionChoices()) {
+    graph = stage("choose_attention", choose_attention(std::move(graph), options.attention));
   }
   // On the model as it was written: later passes look at what reads keys and values.
   if (options.cache_length > 0) {

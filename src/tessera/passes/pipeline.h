@@ -15,8 +15,7 @@ namespace tessera {
 struct CompileOptions {
   UpdateOptions update = {};
   std::optional<Float8Options> float8 = {};  // none: products as the model has them
-  // Whether every row of a batch is one document (AttentionAttrs); not with caches.
-  bool whole_rows = false;
+  AttentionChoices attention = {};           // not with caches
   bool recompute = false;
   bool fuse = true;
   bool group_gemms = true;

@@ -79,8 +79,7 @@ TEST_P(CudaTraining, FollowsTheCpu) {
 // With one rank there is nothing to wait for: the whole step is recorded.
 TEST_P(CudaTraining, IsTheSameRecorded) {
   std::string reason;
-  std::unique_ptr<DeviceBackend> backend = cuda::kernels_under_test(reason);
-  backend->set_recording(false);
+  std::unique_ptr<DeviceBackend> backend = cuda::kernels_under_test(reason, {.may_record = false});
   TestTraining plain(
       GetParam().describe(), std::move(backend), GetParam().dtype, GetParam().whole_rows);
   TestTraining recorded = on_cuda();
@@ -104,6 +103,24 @@ TEST_P(CudaTraining, RepeatsBitForBit) {
     EXPECT_EQ(first.step(number), second.step(number)) << "step " << number;
   }
   EXPECT_EQ(first.state(), second.state());
+}
+
+// Tensor cores take ten bits of a factor: what comes out is near, and not the same.
+TEST(CudaTf32, RoundsFactorsOfF32Alone) {
+  std::string reason;
+  if (cuda::kernels_under_test(reason) == nullptr) {
+    GTEST_SKIP() << reason;
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TestTraining plain(tiny_llama(), cuda::kernels_under_test(reason), dtype);
+    TestTraining rounded(tiny_llama(), cuda::kernels_under_test(reason, {.tf32 = true}), dtype);
+    plain.initialize();
+    rounded.initialize();
+    const float expected = plain.step(1);
+    const float loss = rounded.step(1);
+    EXPECT_NEAR(loss, expected, 1e-3F);
+    EXPECT_EQ(loss == expected, dtype == DType::kBF16) << loss << " beside " << expected;
+  }
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {

@@ -1,13 +1,16 @@
 #include "tessera/train/rank_backend.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/devices.h"
 #include "tessera/base/format.h"
+#include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
 #include "tessera/train/rank_launch.h"
@@ -30,22 +33,33 @@ bool is_native(const RunConfig& config) {
   return config.comm.reduction == Reduction::kNative;
 }
 
+// A run that goes on computes with the algorithms that it began with; others take what is known.
+std::vector<std::filesystem::path> algorithm_files(const RunConfig& config, std::int64_t rank) {
+  std::vector<std::filesystem::path> files = {std::filesystem::path(config.run.dir) /
+                                              format("gemms-{}.txt", rank)};
+  if (const auto cache = user_cache_directory()) {
+    files.push_back(*cache / "gemms.txt");
+  }
+  return files;
+}
+
 // Ranks that talk by a library of their devices may be processes.
 std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& config) {
   if (config.run.device != "cuda") {
     return nullptr;
   }
-  std::unique_ptr<DeviceBackend> device;
-  if (is_native(config)) {
-    const std::optional<MpiLaunch> launch = find_mpi_launch();
-    device = make_device_backend(launch ? launch->local_rank : world.rank(),
-                                 launch ? launch->local_size : world.size(),
-                                 Shared::kNothing);
-  } else {
-    device = make_device_backend(world.rank(), world.size());
+  DeviceOptions options = {.may_record = config.run.cuda_graphs, .tf32 = config.train.tf32};
+  if (config.run.time_gemms) {
+    options.algorithm_files = algorithm_files(config, world.rank());
   }
-  device->set_recording(config.run.cuda_graphs);
-  return device;
+  if (!is_native(config)) {
+    return make_device_backend(world.rank(), world.size(), options);
+  }
+  options.shared = Shared::kNothing;
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  return make_device_backend(launch ? launch->local_rank : world.rank(),
+                             launch ? launch->local_size : world.size(),
+                             options);
 }
 
 NcclOptions native_options(const DeviceBackend& device, const WorldOptions& options) {
@@ -68,8 +82,9 @@ std::unique_ptr<Backend> make_run_backend(const std::string& device, int threads
     return make_cpu_backend(threads);
   }
   const std::optional<MpiLaunch> launch = find_mpi_launch();
-  return make_device_backend(
-      launch ? launch->local_rank : 0, launch ? launch->local_size : 1, Shared::kNothing);
+  return make_device_backend(launch ? launch->local_rank : 0,
+                             launch ? launch->local_size : 1,
+                             {.shared = Shared::kNothing});
 }
 
 RankBackend::RankBackend(World& world, const Mesh& mesh, const RunConfig& config)

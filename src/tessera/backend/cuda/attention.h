@@ -74,6 +74,7 @@ struct Backward {
   Heads<T> dv;
   float* delta;  // (b, heads, t): the workspace
   float scale;
+  bool any_order;
 };
 
 // By tensor cores, a tile of queries x keys at a time. Whether it takes

@@ -181,12 +181,13 @@ int multiprocessors_of(int ordinal) {
 
 class CudaBackend final : public DeviceBackend {
  public:
-  CudaBackend(std::int64_t rank, std::int64_t num_ranks, Shared shared)
-      : ordinal_(select_device_of(rank, num_ranks, shared)),
+  CudaBackend(std::int64_t rank, std::int64_t num_ranks, const DeviceOptions& options)
+      : ordinal_(select_device_of(rank, num_ranks, options.shared)),
+        may_record_(options.may_record),
         stream_(create_stream()),
         comm_stream_(create_stream()),
         fault_(sizeof(Fault)),
-        gemms_(make_lt_gemms()),
+        gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
         graphs_(make_cudnn_graphs()),
         context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
         comm_context_(
@@ -251,8 +252,6 @@ class CudaBackend final : public DeviceBackend {
     return std::make_unique<CudaRecording>(graph, stream_.get());
   }
 
-  void set_recording(bool may_record) override { may_record_ = may_record; }
-
   void synchronize() override {
     cuda::synchronize(stream_.get());
     Fault found;
@@ -304,7 +303,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   int ordinal_;
-  bool may_record_ = true;
+  bool may_record_;
   bool is_recording_ = false;
   Stream stream_;
   Stream comm_stream_;
@@ -317,8 +316,10 @@ class CudaBackend final : public DeviceBackend {
   std::function<void(std::string_view)> abort_;
 };
 
-DeviceBackend* open_backend(std::int64_t rank, std::int64_t num_ranks, Shared shared) {
-  return std::make_unique<CudaBackend>(rank, num_ranks, shared).release();
+DeviceBackend* open_backend(std::int64_t rank,
+                            std::int64_t num_ranks,
+                            const DeviceOptions& options) {
+  return std::make_unique<CudaBackend>(rank, num_ranks, options).release();
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace tessera {
 
 // Raised whenever what core and plugin share changes: this struct, and the classes that it names.
-inline constexpr int kCudaPluginAbi = 4;
+inline constexpr int kCudaPluginAbi = 5;
 
 // What libtessera_cuda.so hands out by the one C function that it exports. The two numbers stand
 // first in every version.
@@ -16,7 +16,9 @@ struct CudaPlugin {
   const char* version = nullptr;  // of Tessera
   void (*find)(Devices& devices) = nullptr;
   // As make_device_backend(); the caller's.
-  DeviceBackend* (*open)(std::int64_t rank, std::int64_t num_ranks, Shared shared) = nullptr;
+  DeviceBackend* (*open)(std::int64_t rank,
+                         std::int64_t num_ranks,
+                         const DeviceOptions& options) = nullptr;
 };
 
 using CudaPluginEntry = const CudaPlugin*();

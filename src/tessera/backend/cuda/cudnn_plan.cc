@@ -48,6 +48,8 @@ std::optional<PointwiseForm> pointwise_form(GraphOpKind kind) {
       return PointwiseForm{.mode = CUDNN_POINTWISE_SUB};
     case GraphOpKind::kDivide:
       return PointwiseForm{.mode = CUDNN_POINTWISE_DIV};
+    case GraphOpKind::kCopy:
+      return PointwiseForm{.mode = CUDNN_POINTWISE_IDENTITY};
     case GraphOpKind::kExp:
       return PointwiseForm{.mode = CUDNN_POINTWISE_EXP};
     case GraphOpKind::kLog:

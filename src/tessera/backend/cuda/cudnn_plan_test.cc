@@ -44,9 +44,10 @@ struct Case {
 };
 
 // Heads one behind the other in a token, as projections write them.
-FlashProblem problem_of(const Case& c, bool backward) {
+FlashProblem problem_of(const Case& c, bool backward, bool any_order = false) {
   FlashProblem problem = {.backward = backward,
                           .causal = c.causal,
+                          .any_order = any_order,
                           .scale = 0.125F,
                           .batch = c.batch,
                           .tokens = c.tokens,
@@ -59,8 +60,11 @@ FlashProblem problem_of(const Case& c, bool backward) {
     const bool is_of_keys = tensor == FlashTensor::kK || tensor == FlashTensor::kV ||
                             tensor == FlashTensor::kDk || tensor == FlashTensor::kDv;
     const std::int64_t token = (is_of_keys ? c.kv_heads : c.heads) * c.channels;
-    problem.strides[tensor] = is_row ? std::array{c.heads * c.tokens, std::int64_t{1}, c.tokens}
-                                     : std::array{c.tokens * token, token, c.channels};
+    problem.strides[tensor] =
+        tensor == FlashTensor::kDqSum
+            ? std::array{c.heads * c.tokens * c.channels, c.channels, c.tokens * c.channels}
+        : is_row ? std::array{c.heads * c.tokens, std::int64_t{1}, c.tokens}
+                 : std::array{c.tokens * token, token, c.channels};
   }
   return problem;
 }
@@ -91,8 +95,8 @@ class CudnnPlans : public CudnnPlanOf, public testing::WithParamInterface<Case> 
 
 // By the engine for Hopper, with the workspace that programs are planned with.
 TEST_P(CudnnPlans, TakeAttention) {
-  for (const bool backward : {false, true}) {
-    const FlashProblem problem = problem_of(GetParam(), backward);
+  for (const auto& [backward, any_order] : {std::pair{false, false}, {true, false}, {true, true}}) {
+    const FlashProblem problem = problem_of(GetParam(), backward, any_order);
     std::string reasons;
     const std::optional<CudnnPlan> made = plan(problem, reasons);
     ASSERT_TRUE(made.has_value()) << reasons;

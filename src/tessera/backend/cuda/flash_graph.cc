@@ -55,11 +55,16 @@ class FlashWriter {
     const Node arriving = product(dout, v, fresh(scores_));
     const Node change =
         binary(GraphOpKind::kMultiply, binary(GraphOpKind::kSubtract, arriving, delta), weights);
-    const Node slopes = fresh(scores_, GraphType::kBF16);
+    const Node slopes = fresh(scores_, problem_.any_order ? GraphType::kF32 : GraphType::kBF16);
     add({.kind = GraphOpKind::kMultiply, .x = change, .y = slopes, .b = scale_});
     sum_over_queries(slopes, q, FlashTensor::kDk);
     const Node keys = reshaped(k, key_sizes(), strides(FlashTensor::kK));
-    product(slopes, keys, memory(FlashTensor::kDq));
+    if (problem_.any_order) {
+      const Node sum = product(slopes, keys, memory(FlashTensor::kDqSum));
+      add({.kind = GraphOpKind::kCopy, .x = sum, .y = memory(FlashTensor::kDq)});
+    } else {
+      product(slopes, keys, memory(FlashTensor::kDq));
+    }
     return std::move(written_);
   }
 
@@ -97,10 +102,11 @@ class FlashWriter {
   Node memory(FlashTensor tensor) {
     const bool is_row = tensor == FlashTensor::kLse || tensor == FlashTensor::kDelta;
     const GraphDims sizes = is_row ? rows_ : is_of_keys(tensor) ? key_sizes() : query_sizes();
-    written_.places[tensor] = put({.sizes = sizes,
-                                   .strides = strides(tensor),
-                                   .type = is_row ? GraphType::kF32 : GraphType::kBF16,
-                                   .is_virtual = false});
+    written_.places[tensor] =
+        put({.sizes = sizes,
+             .strides = strides(tensor),
+             .type = is_row || tensor == FlashTensor::kDqSum ? GraphType::kF32 : GraphType::kBF16,
+             .is_virtual = false});
     return written_.places[tensor];
   }
 
@@ -240,8 +246,9 @@ std::int64_t flash_workspace_bytes(const FlashProblem& problem) {
   }
   constexpr std::int64_t kElement = 2;  // bytes
   const std::int64_t heads = problem.batch * problem.heads;
-  const std::int64_t slopes =
-      kElement * heads * round_up(problem.tokens, 64) * round_up(problem.tokens, 128);
+  const std::int64_t slopes = problem.any_order ? 0
+                                                : kElement * heads * round_up(problem.tokens, 64) *
+                                                      round_up(problem.tokens, 128);
   // dk and dv of every head, before those of a group are added.
   const std::int64_t of_heads = problem.heads == problem.kv_heads
                                     ? 0

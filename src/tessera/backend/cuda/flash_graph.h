@@ -12,10 +12,23 @@
 namespace tessera::cuda {
 
 // The tensors of attention that lie in memory: forward reads the first three and writes the next
-// two, backward reads the first six and writes the others. delta is scratch of backward's.
-enum class FlashTensor : std::uint8_t { kQ, kK, kV, kO, kLse, kDout, kDq, kDk, kDv, kDelta };
+// two, backward reads the first six and writes the others. The last two are scratch of backward's:
+// dout . o of each query, and in any order dq in f32.
+enum class FlashTensor : std::uint8_t {
+  kQ,
+  kK,
+  kV,
+  kO,
+  kLse,
+  kDout,
+  kDq,
+  kDk,
+  kDv,
+  kDelta,
+  kDqSum
+};
 
-inline constexpr std::size_t kNumFlashTensors = 10;
+inline constexpr std::size_t kNumFlashTensors = 11;
 
 template <class T>
 class ByFlashTensor : public std::array<T, kNumFlashTensors> {
@@ -32,6 +45,7 @@ class ByFlashTensor : public std::array<T, kNumFlashTensors> {
 struct FlashProblem {
   bool backward = false;
   bool causal = true;
+  bool any_order = false;
   float scale = 1.0F;
   std::int64_t batch = 0;
   std::int64_t tokens = 0;
@@ -55,12 +69,12 @@ struct FlashGraph {
 
 // In the order in which cuDNN 9's engines know attention. Source of the pattern: NVIDIA's
 // cudnn-frontend 1.x, whose attention nodes expand to it.
-// Backward's is the deterministic one: the slopes of a whole head's scores are stored, and dq is a
-// product of them, where the other adds up parts of dq in the order in which they arrive.
+// Backward has two. One is deterministic: the slopes of all scores are stored, and dq is a product
+// of them. In any order, parts of dq are added up as they come, by atomic additions in f32.
 FlashGraph flash_graph(const FlashProblem& problem);
 
 // What cuDNN's engines for Hopper take for the graph, beside the tensors in memory; the older ones
-// take less. Backward's grows with the square of the tokens.
+// take less. That of the deterministic backward grows with the square of the tokens.
 // Source: measured on cuDNN 9.19 (cudnn_plans_test.cc).
 std::int64_t flash_workspace_bytes(const FlashProblem& problem);
 

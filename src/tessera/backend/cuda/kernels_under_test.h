@@ -3,12 +3,13 @@
 #include <memory>
 #include <string>
 
-#include "tessera/backend/device_backend.h"
+#include "tessera/backend/devices.h"
 
 namespace tessera::cuda {
 
 // For tests: what runs the CUDA kernels, a device or the emulation. Null where it cannot be had;
 // `reason` then says why. Several ranks, each on its thread, may have one each.
-std::unique_ptr<DeviceBackend> kernels_under_test(std::string& reason);
+std::unique_ptr<DeviceBackend> kernels_under_test(std::string& reason,
+                                                  const DeviceOptions& options = {});
 
 }  // namespace tessera::cuda

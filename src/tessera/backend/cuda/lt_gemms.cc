@@ -1,12 +1,21 @@
 #include "tessera/backend/cuda/lt_gemms.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <cublasLt.h>
 
+#include "tessera/backend/cuda/algorithm_cache.h"
 #include "tessera/backend/cuda/check.h"
 #include "tessera/base/error.h"
 
@@ -20,6 +29,11 @@ using LtHandle = Handle<cublasLtHandle_t, cublasLtDestroy>;
 using Description = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+using Event = Handle<cudaEvent_t, cudaEventDestroy>;
+
+// Of those that cuBLASLt proposes, best first by its own estimate.
+constexpr int kTimedAlgorithms = 8;
+constexpr int kTimedRounds = 3;
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -57,12 +71,33 @@ struct Key {
   Gemm gemm;
   DType a = DType::kF32;
   DType b = DType::kF32;
+  bool tf32 = false;
   Scales scales = Scales::kNone;
   std::uint32_t alignment_a = 0;
   std::uint32_t alignment_b = 0;
   std::uint32_t alignment_c = 0;
 
   friend bool operator==(const Key&, const Key&) = default;
+
+  // As AlgorithmCache knows it.
+  std::string text() const {
+    const auto matrix =
+        [](DType dtype, bool transposed, std::int64_t pitch, std::uint32_t aligned) {
+          return format("{}{}/{}/{}", name(dtype), transposed ? "^T" : "", pitch, aligned);
+        };
+    return format("{}x{}x{} {} {} {}{}{}{}",
+                  gemm.m,
+                  gemm.n,
+                  gemm.k,
+                  matrix(a, gemm.transpose_a, gemm.pitch_a, alignment_a),
+                  matrix(b, gemm.transpose_b, gemm.pitch_b, alignment_b),
+                  matrix(gemm.output, false, gemm.pitch_c, alignment_c),
+                  gemm.accumulate ? " accumulate" : "",
+                  tf32 ? " tf32" : "",
+                  scales == Scales::kNone  ? ""
+                  : scales == Scales::kOne ? " one scale"
+                                           : " row scales");
+  }
 };
 
 cublasLtHandle_t create_handle() {
@@ -71,9 +106,10 @@ cublasLtHandle_t create_handle() {
   return handle;
 }
 
-cublasLtMatmulDesc_t create_description() {
+cublasLtMatmulDesc_t create_description(bool tf32) {
   cublasLtMatmulDesc_t description = nullptr;
-  check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  check(cublasLtMatmulDescCreate(
+            &description, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate()");
   return description;
 }
@@ -100,13 +136,74 @@ cublasLtMatmulPreference_t create_preference() {
   return preference;
 }
 
+cudaEvent_t create_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate()");
+  return event;
+}
+
+// Memory of the device for as long as algorithms are timed, beside the plan's arena; null where
+// there is none left.
+class SpareMemory {
+ public:
+  explicit SpareMemory(std::size_t bytes) {
+    if (cudaMalloc(&data_, bytes) != cudaSuccess) {
+      data_ = nullptr;
+      static_cast<void>(cudaGetLastError());
+    }
+  }
+
+  ~SpareMemory() { cudaFree(data_); }
+
+  SpareMemory(const SpareMemory&) = delete;
+  SpareMemory& operator=(const SpareMemory&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// An algorithm's settings, which the library's version understands, as text and back.
+std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const std::uint64_t word : algorithm.data) {
+    text += format("{:016x}", word);
+  }
+  return text;
+}
+
+std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
+  constexpr std::size_t kDigits = 16;
+  cublasLtMatmulAlgo_t algorithm = {};
+  if (text.size() != std::size(algorithm.data) * kDigits) {
+    return std::nullopt;
+  }
+  const char* place = text.data();
+  for (std::uint64_t& word : algorithm.data) {
+    const auto [end, error] = std::from_chars(place, place + kDigits, word, 16);
+    if (error != std::errc() || end != place + kDigits) {
+      return std::nullopt;
+    }
+    place = end;
+  }
+  return algorithm;
+}
+
+// Where a product runs.
+struct Place {
+  cublasLtHandle_t handle;
+  cudaStream_t stream;
+  std::span<std::byte> workspace;
+};
+
 // One product's shape as cuBLASLt sees it: the transposed product C' = B' A'.
 class Product {
  public:
   // `operands` decide by their alignment, which the key has.
-  Product(cublasLtHandle_t handle, const Key& key, const Float8Operands& operands)
+  Product(const Key& key, const Float8Operands& operands)
       : key_(key),
-        description_(create_description()),
+        description_(create_description(key.tf32)),
         a_(create_layout(key.a,
                          key.gemm.transpose_a ? key.gemm.k : key.gemm.m,
                          key.gemm.transpose_a ? key.gemm.m : key.gemm.k,
@@ -126,37 +223,99 @@ class Product {
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
       set_scales(operands);
     }
-    choose_algorithm(handle);
   }
 
   const Key& key() const { return key_; }
 
-  void run(cublasLtHandle_t handle,
-           cudaStream_t stream,
-           const Float8Operands& operands,
-           std::span<std::byte> workspace) const {
+  // At most `most` algorithms, best first by the library's estimate. Errors: kUnsupported where it
+  // has none.
+  std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, int most) const {
+    const Preference preference(create_preference());
+    // What is left when the workspace begins at its alignment.
+    prefer(preference,
+           CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+           static_cast<std::uint64_t>(kGemmWorkspaceBytes) - kWorkspaceAlignment);
+    // Parts of a sum are added in f32 and in one order.
+    prefer(preference,
+           CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key_.alignment_b);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key_.alignment_a);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key_.alignment_c);
+    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key_.alignment_c);
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle,
+                                                                 description_.get(),
+                                                                 b_.get(),
+                                                                 a_.get(),
+                                                                 c_.get(),
+                                                                 c_.get(),
+                                                                 preference.get(),
+                                                                 most,
+                                                                 found.data(),
+                                                                 &count);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+      check(status, "cublasLtMatmulAlgoGetHeuristic()");
+    }
+    std::vector<cublasLtMatmulAlgo_t> proposed;
+    for (const cublasLtMatmulHeuristicResult_t& result :
+         std::span(found).first(static_cast<std::size_t>(count))) {
+      if (result.state == CUBLAS_STATUS_SUCCESS) {
+        proposed.push_back(result.algo);
+      }
+    }
+    TESSERA_REQUIRE(!proposed.empty(),
+                    ErrorCode::kUnsupported,
+                    "cuBLASLt has no algorithm for a product of {} x {} x {} ({} into {}): choose "
+                    "sizes that are multiples of 8",
+                    key_.gemm.m,
+                    key_.gemm.n,
+                    key_.gemm.k,
+                    name(key_.a),
+                    name(key_.gemm.output));
+    return proposed;
+  }
+
+  // Whether the library takes an algorithm that another process chose.
+  bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const {
+    cublasLtMatmulHeuristicResult_t result = {};
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+        handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm, &result);
+    return status == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <=
+               static_cast<std::size_t>(kGemmWorkspaceBytes) - kWorkspaceAlignment;
+  }
+
+  // The fastest of several, by the least of some rounds each, all in turn. What C holds stays, if
+  // it is added to; the last one's product is there otherwise.
+  cublasLtMatmulAlgo_t fastest(const Place& place,
+                               const Float8Operands& operands,
+                               const std::vector<cublasLtMatmulAlgo_t>& proposed) const {
+    const SpareMemory spare(key_.gemm.accumulate ? output_bytes() : 0);
+    void* const out = key_.gemm.accumulate ? spare.data() : operands.c;
+    if (proposed.size() == 1 || out == nullptr) {
+      return proposed[0];
+    }
+    std::vector<float> least(proposed.size(), std::numeric_limits<float>::infinity());
+    for (int round = 0; round <= kTimedRounds; ++round) {
+      for (std::size_t i = 0; i < proposed.size(); ++i) {
+        const float took = milliseconds(place, operands, out, proposed[i]);
+        if (round > 0) {  // the first loads kernels
+          least[i] = std::min(least[i], took);
+        }
+      }
+    }
+    return proposed[static_cast<std::size_t>(std::ranges::min_element(least) - least.begin())];
+  }
+
+  void choose(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
+
+  void run(const Place& place, const Float8Operands& operands) const {
     if (key_.scales != Scales::kNone) {
       set_scales(operands);
     }
-    const float alpha = 1.0F;
-    const float beta = key_.gemm.accumulate ? 1.0F : 0.0F;
-    check(cublasLtMatmul(handle,
-                         description_.get(),
-                         &alpha,
-                         operands.b,
-                         b_.get(),
-                         operands.a,
-                         a_.get(),
-                         &beta,
-                         operands.c,
-                         c_.get(),
-                         operands.c,
-                         c_.get(),
-                         &algorithm_,
-                         workspace.data(),
-                         workspace.size(),
-                         stream),
-          "cublasLtMatmul()");
+    launch(place, operands, operands.c, algorithm_);
   }
 
  private:
@@ -185,39 +344,48 @@ class Product {
           "cublasLtMatmulPreferenceSetAttribute()");
   }
 
-  void choose_algorithm(cublasLtHandle_t handle) {
-    const Preference preference(create_preference());
-    // What is left when the workspace begins at its alignment.
-    prefer(preference,
-           CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-           static_cast<std::uint64_t>(kGemmWorkspaceBytes) - kWorkspaceAlignment);
-    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key_.alignment_b);
-    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key_.alignment_a);
-    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key_.alignment_c);
-    prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key_.alignment_c);
-    cublasLtMatmulHeuristicResult_t found = {};
-    int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle,
-                                                                 description_.get(),
-                                                                 b_.get(),
-                                                                 a_.get(),
-                                                                 c_.get(),
-                                                                 c_.get(),
-                                                                 preference.get(),
-                                                                 1,
-                                                                 &found,
-                                                                 &count);
-    TESSERA_REQUIRE(status != CUBLAS_STATUS_NOT_SUPPORTED && count > 0,
-                    ErrorCode::kUnsupported,
-                    "cuBLASLt has no algorithm for a product of {} x {} x {} ({} into {}): choose "
-                    "sizes that are multiples of 8",
-                    key_.gemm.m,
-                    key_.gemm.n,
-                    key_.gemm.k,
-                    name(key_.a),
-                    name(key_.gemm.output));
-    check(status, "cublasLtMatmulAlgoGetHeuristic()");
-    algorithm_ = found.algo;
+  std::size_t output_bytes() const {
+    return static_cast<std::size_t>(key_.gemm.m * key_.gemm.pitch_c) * size_bytes(key_.gemm.output);
+  }
+
+  void launch(const Place& place,
+              const Float8Operands& operands,
+              void* out,
+              const cublasLtMatmulAlgo_t& algorithm) const {
+    const float alpha = 1.0F;
+    const float beta = key_.gemm.accumulate ? 1.0F : 0.0F;
+    check(cublasLtMatmul(place.handle,
+                         description_.get(),
+                         &alpha,
+                         operands.b,
+                         b_.get(),
+                         operands.a,
+                         a_.get(),
+                         &beta,
+                         operands.c,
+                         c_.get(),
+                         out,
+                         c_.get(),
+                         &algorithm,
+                         place.workspace.data(),
+                         place.workspace.size(),
+                         place.stream),
+          "cublasLtMatmul()");
+  }
+
+  float milliseconds(const Place& place,
+                     const Float8Operands& operands,
+                     void* out,
+                     const cublasLtMatmulAlgo_t& algorithm) const {
+    const Event begin(create_event());
+    const Event end(create_event());
+    check(cudaEventRecord(begin.get(), place.stream), "cudaEventRecord()");
+    launch(place, operands, out, algorithm);
+    check(cudaEventRecord(end.get(), place.stream), "cudaEventRecord()");
+    check(cudaEventSynchronize(end.get()), "cudaEventSynchronize()");
+    float took = 0.0F;
+    check(cudaEventElapsedTime(&took, begin.get(), end.get()), "cudaEventElapsedTime()");
+    return took;
   }
 
   Key key_;
@@ -228,16 +396,36 @@ class Product {
   cublasLtMatmulAlgo_t algorithm_ = {};
 };
 
+// What algorithms hold for: those of one version of the library run on one kind of device.
+std::string machine() {
+  int ordinal = 0;
+  check(cudaGetDevice(&ordinal), "cudaGetDevice()");
+  cudaDeviceProp device = {};
+  check(cudaGetDeviceProperties(&device, ordinal), "cudaGetDeviceProperties()");
+  return format("{}, {} multiprocessors, cuBLASLt {}",
+                device.name,
+                device.multiProcessorCount,
+                cublasLtGetVersion());
+}
+
 class LtGemms final : public Gemms {
  public:
-  LtGemms() : handle_(create_handle()) {}
+  LtGemms(bool tf32, const std::vector<std::filesystem::path>& files)
+      : tf32_(tf32), handle_(create_handle()) {
+    if (!files.empty()) {
+      cache_.emplace(machine(), files);
+    }
+  }
 
   void run(CUstream_st* stream,
            const Gemm& gemm,
            const GemmOperands& operands,
            std::span<std::byte> workspace) override {
     run(stream,
-        {.gemm = gemm, .a = gemm.input, .b = gemm.input},
+        {.gemm = gemm,
+         .a = gemm.input,
+         .b = gemm.input,
+         .tf32 = tf32_ && gemm.input == DType::kF32},
         {.a = operands.a, .b = operands.b, .c = operands.c},
         workspace);
   }
@@ -272,29 +460,55 @@ class LtGemms final : public Gemms {
     key.alignment_a = alignment_of(operands.a);
     key.alignment_b = alignment_of(operands.b);
     key.alignment_c = alignment_of(operands.c);
-    product(key, operands)
-        .run(handle_.get(), stream, operands, {static_cast<std::byte*>(start), space});
+    const Place place = {.handle = handle_.get(),
+                         .stream = stream,
+                         .workspace = {static_cast<std::byte*>(start), space}};
+    product(key, operands, place).run(place, operands);
   }
 
   // A step has some tens of shapes.
-  const Product& product(const Key& key, const Float8Operands& operands) {
+  const Product& product(const Key& key, const Float8Operands& operands, const Place& place) {
     const auto known = std::ranges::find_if(
         products_, [&](const std::unique_ptr<Product>& made) { return made->key() == key; });
     if (known != products_.end()) {
       return **known;
     }
-    products_.push_back(std::make_unique<Product>(handle_.get(), key, operands));
+    auto made = std::make_unique<Product>(key, operands);
+    made->choose(algorithm(*made, operands, place));
+    products_.push_back(std::move(made));
     return *products_.back();
   }
 
+  cublasLtMatmulAlgo_t algorithm(const Product& product,
+                                 const Float8Operands& operands,
+                                 const Place& place) {
+    if (!cache_) {
+      return product.propose(place.handle, 1)[0];
+    }
+    const std::string text = product.key().text();
+    if (const std::optional<std::string> kept = cache_->find(text)) {
+      const auto algorithm = algorithm_of(*kept);
+      if (algorithm && product.takes(place.handle, *algorithm)) {
+        return *algorithm;
+      }
+    }
+    const cublasLtMatmulAlgo_t fastest =
+        product.fastest(place, operands, product.propose(place.handle, kTimedAlgorithms));
+    cache_->add(text, text_of(fastest));
+    return fastest;
+  }
+
+  bool tf32_;
   LtHandle handle_;
+  std::optional<AlgorithmCache> cache_;  // none: nothing is timed
   std::vector<std::unique_ptr<Product>> products_;
 };
 
 }  // namespace
 
-std::unique_ptr<Gemms> make_lt_gemms() {
-  return std::make_unique<LtGemms>();
+std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
+                                     const std::vector<std::filesystem::path>& algorithm_files) {
+  return std::make_unique<LtGemms>(tf32, algorithm_files);
 }
 
 }  // namespace tessera::cuda

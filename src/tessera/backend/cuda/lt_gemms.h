@@ -1,13 +1,18 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "tessera/backend/cuda/gemm.h"
 
 namespace tessera::cuda {
 
-// Products by cuBLASLt on the calling thread's device. The algorithm of a shape is the first that
-// the library proposes, so that runs repeat. f32 products are of f32 factors, not tf32.
-std::unique_ptr<Gemms> make_lt_gemms();
+// Products by cuBLASLt on the calling thread's device; of f32 with factors in tf32, or as they are.
+// A shape's algorithm is the one that `algorithm_files` know (AlgorithmCache); else the fastest of
+// those that the library proposes, timed when the shape first comes up and kept in the files. With
+// no files it is the first that is proposed.
+std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
+                                     const std::vector<std::filesystem::path>& algorithm_files);
 
 }  // namespace tessera::cuda

@@ -34,6 +34,7 @@ enum class GraphOpKind {
   kAdd,          // x + b
   kSubtract,     // x - b
   kDivide,       // x / b
+  kCopy,         // x
   kExp,          // e^x
   kLog,          // ln x
   kRowIndex,     // the place along dim 2

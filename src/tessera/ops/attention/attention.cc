@@ -89,10 +89,12 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
   for (std::size_t i = 3; i < 7; ++i) {
     operands.push_back(grad.operand(i));
   }
-  const auto gradients = dout->builder->emit(
-      make_op(AttentionBackwardAttrs{
-          .scale = attrs.scale, .causal = attrs.causal, .whole_rows = attrs.whole_rows}),
-      operands);
+  const auto gradients =
+      dout->builder->emit(make_op(AttentionBackwardAttrs{.scale = attrs.scale,
+                                                         .causal = attrs.causal,
+                                                         .whole_rows = attrs.whole_rows,
+                                                         .any_order = attrs.any_order}),
+                          operands);
   for (std::size_t i = 0; i < 3; ++i) {
     grad.set(i, gradients[i]);
   }
@@ -102,6 +104,7 @@ void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("scale", attrs.scale);
   visitor.field("causal", attrs.causal);
   visitor.field("whole_rows", attrs.whole_rows);
+  visitor.field("any_order", attrs.any_order);
 }
 
 OpInfo info(const AttentionBackwardAttrs&) {
@@ -137,6 +140,7 @@ void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("scale", attrs.scale);
   visitor.field("causal", attrs.causal);
   visitor.field("whole_rows", attrs.whole_rows);
+  visitor.field("any_order", attrs.any_order);
 }
 
 Value attention(const Value& q,

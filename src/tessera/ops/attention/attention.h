@@ -15,9 +15,9 @@ namespace tessera {
 // Memory:   blockwise: never t x s
 // A query that sees no key gives o = 0 and lse = -inf, and no gradient.
 // whole_rows: each row of queries and keys is one document, in the order of its positions, and
-// where
-//           t = s they are the same tokens, as in training without a document mask. Kernels may
-//           then leave the ids unread.
+//            where t = s they are the same tokens, as in training without a document mask. Kernels
+//            may then leave the ids unread.
+// any_order: backward may add up in whatever order parts come, and then repeats no bits.
 // Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows);
 //           h and g are split together
 // Source:   Dao et al. 2022, arXiv:2205.14135
@@ -25,16 +25,18 @@ struct AttentionAttrs {
   double scale = 1.0;
   bool causal = true;
   bool whole_rows = false;
+  bool any_order = false;
 
   friend bool operator==(const AttentionAttrs&, const AttentionAttrs&) = default;
 };
 
 // Operands: do (like o), q, k, v, o, lse, and the four id tensors of attention -> dq, dk, dv (like
-// q, k, v). Sums over queries of a key/value head in a fixed order: bitwise reproducible.
+// q, k, v). Without any_order, sums have a fixed order: bitwise reproducible.
 struct AttentionBackwardAttrs {
   double scale = 1.0;
   bool causal = true;
   bool whole_rows = false;
+  bool any_order = false;
 
   friend bool operator==(const AttentionBackwardAttrs&, const AttentionBackwardAttrs&) = default;
 };

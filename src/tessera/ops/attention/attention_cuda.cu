@@ -263,7 +263,8 @@ Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
           .dk = Heads<T>(out[1]),
           .dv = Heads<T>(out[2]),
           .delta = reinterpret_cast<float*>(workspace),
-          .scale = static_cast<float>(attrs.scale)};
+          .scale = static_cast<float>(attrs.scale),
+          .any_order = attrs.any_order};
 }
 
 bool takes_flash_forward(std::span<const View> in, std::span<const View> out) {

@@ -46,6 +46,7 @@ FlashProblem problem_of(const Task& task) {
 FlashProblem backward_problem_of(const Backward<BFloat16>& task) {
   FlashProblem problem = problem_of(task);
   problem.backward = true;
+  problem.any_order = task.any_order;
   problem.strides[FlashTensor::kDout] = strides_of(task.dout);
   problem.strides[FlashTensor::kDq] = strides_of(task.dq);
   problem.strides[FlashTensor::kDk] = strides_of(task.dk);
@@ -64,10 +65,21 @@ std::span<std::byte> aligned(std::span<std::byte> workspace) {
   return workspace.subspan((kAlignment - begin % kAlignment) % kAlignment);
 }
 
-std::int64_t delta_bytes(const FlashProblem& part) {
-  const auto bytes = static_cast<std::int64_t>(sizeof(float));
-  return (part.batch * part.heads * part.tokens * bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+// Where backward's scratch lies in its workspace, cuDNN's own behind it.
+struct Scratch {
+  std::int64_t dq_sum;  // behind delta
+  std::int64_t library;
+
+  explicit Scratch(const FlashProblem& part) {
+    const std::int64_t row = part.batch * part.heads * part.tokens * std::int64_t{sizeof(float)};
+    dq_sum = round_up(row);
+    library = dq_sum + (part.any_order ? round_up(row * part.channels) : 0);
+  }
+
+  static std::int64_t round_up(std::int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+};
 
 }  // namespace
 
@@ -77,7 +89,7 @@ std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task) {
 
 std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task) {
   const FlashProblem part = largest_part(backward_problem_of(task));
-  return part.batch == 0 ? 0 : delta_bytes(part) + flash_workspace_bytes(part) + kAlignment;
+  return part.batch == 0 ? 0 : Scratch(part).library + flash_workspace_bytes(part) + kAlignment;
 }
 
 bool run_graph(const Context& context,
@@ -101,7 +113,10 @@ bool run_graph(const Context& context,
     return false;
   }
   part.strides[FlashTensor::kDelta] = {part.heads * part.tokens, 1, part.tokens};
-  const std::span<std::byte> scratch = aligned(workspace);
+  part.strides[FlashTensor::kDqSum] = {
+      part.heads * part.tokens * part.channels, part.channels, part.tokens * part.channels};
+  const std::span<std::byte> space = aligned(workspace);
+  const Scratch scratch(part);
   for (std::int64_t row = 0; row < whole.batch; row += part.batch) {
     for (std::int64_t group = 0; group < whole.kv_heads; group += part.kv_heads) {
       const std::int64_t head = group * task.shape.group();
@@ -116,11 +131,14 @@ bool run_graph(const Context& context,
       pointers[FlashTensor::kDq] = place_of(task.dq, row, head);
       pointers[FlashTensor::kDk] = place_of(task.dk, row, group);
       pointers[FlashTensor::kDv] = place_of(task.dv, row, group);
-      pointers[FlashTensor::kDelta] = scratch.data();
+      pointers[FlashTensor::kDelta] = space.data();
+      if (part.any_order) {
+        pointers[FlashTensor::kDqSum] = space.data() + scratch.dq_sum;
+      }
       if (!context.graphs().run(context.stream(),
                                 part,
                                 pointers,
-                                scratch.subspan(static_cast<std::size_t>(delta_bytes(part))))) {
+                                space.subspan(static_cast<std::size_t>(scratch.library)))) {
         return false;
       }
     }

@@ -36,6 +36,7 @@ struct Case {
   bool causal = true;
   bool blind_query = false;  // the first query of each sequence belongs to a document without keys
   bool whole_rows = false;
+  bool any_order = false;
 };
 
 constexpr Case kCases[] = {
@@ -62,6 +63,7 @@ constexpr Case kCases[] = {
     {"whole_rows", 2, 37, 37, 2, 2, 16, 0, true, false, true},
     {"whole_rows_groups", 2, 70, 70, 4, 2, 24, 0, true, false, true},
     {"whole_rows_not_causal", 1, 33, 33, 3, 1, 40, 0, false, false, true},
+    {"whole_rows_any_order", 2, 40, 40, 4, 2, 32, 0, true, false, true, true},
 };
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
@@ -205,8 +207,10 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
     for (const Case& c : kCases) {
       list.push_back(
           {.name = format("{}_{}", c.name, name(dtype)),
-           .op = make_op(AttentionAttrs{
-               .scale = scale_of(c), .causal = c.causal, .whole_rows = c.whole_rows}),
+           .op = make_op(AttentionAttrs{.scale = scale_of(c),
+                                        .causal = c.causal,
+                                        .whole_rows = c.whole_rows,
+                                        .any_order = c.any_order}),
            .operands = operand_types(c, dtype),
            .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
            .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
@@ -227,8 +231,10 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
         continue;  // dq and dk are exactly 0: nothing to measure a kernel's rounding by
       }
       const TensorTypes forward = operand_types(c, dtype);
-      const AttentionAttrs attrs{
-          .scale = scale_of(c), .causal = c.causal, .whole_rows = c.whole_rows};
+      const AttentionAttrs attrs{.scale = scale_of(c),
+                                 .causal = c.causal,
+                                 .whole_rows = c.whole_rows,
+                                 .any_order = c.any_order};
       const TensorTypes results = infer(attrs, forward);
       TensorTypes operands = {
           forward[0], forward[0], forward[1], forward[2], results[0], results[1]};
@@ -243,8 +249,10 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
         reference(attrs, {.in = all.first(7), .out = all.subspan(7), .workspace = {}});
       };
       Sample sample{.name = format("{}_{}", c.name, name(dtype)),
-                    .op = make_op(AttentionBackwardAttrs{
-                        .scale = attrs.scale, .causal = c.causal, .whole_rows = c.whole_rows}),
+                    .op = make_op(AttentionBackwardAttrs{.scale = attrs.scale,
+                                                         .causal = c.causal,
+                                                         .whole_rows = c.whole_rows,
+                                                         .any_order = c.any_order}),
                     .operands = operands,
                     .prepare = prepare,
                     .op_class = OpClass::kReduction,

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -40,8 +41,20 @@ class CpuGemms final : public Gemms {
     }
     // The workspace that a device gets is of another size.
     workspace_.resize(static_cast<std::size_t>(cpu::gemm_workspace_bytes(context_, gemm)));
-    cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
+    if (!tf32_ || gemm.input != DType::kF32) {
+      cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
+      return;
+    }
+    const std::vector<float> a = gemm.transpose_a
+                                     ? in_tf32(operands.a, gemm.k, gemm.m, gemm.pitch_a)
+                                     : in_tf32(operands.a, gemm.m, gemm.k, gemm.pitch_a);
+    const std::vector<float> b = gemm.transpose_b
+                                     ? in_tf32(operands.b, gemm.n, gemm.k, gemm.pitch_b)
+                                     : in_tf32(operands.b, gemm.k, gemm.n, gemm.pitch_b);
+    cpu::run_gemm(context_, gemm, a.data(), b.data(), operands.c, workspace_);
   }
+
+  void set_tf32(bool tf32) { tf32_ = tf32; }
 
   void run_float8(CUstream_st* /*stream*/,
                   const Float8Gemm& product,
@@ -69,6 +82,22 @@ class CpuGemms final : public Gemms {
   }
 
  private:
+  // A factor as tensor cores read it: rounded to 10 bits behind the first, ties away from zero.
+  static std::vector<float> in_tf32(const void* factor,
+                                    std::int64_t rows,
+                                    std::int64_t columns,
+                                    std::int64_t pitch) {
+    constexpr std::uint32_t kGone = 0x1fffU;
+    const auto* const from = static_cast<const float*>(factor);
+    std::vector<float> rounded(from, from + (rows - 1) * pitch + columns);
+    for (float& value : rounded) {
+      value =
+          std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + (kGone + 1) / 2) & ~kGone);
+    }
+    return rounded;
+  }
+
+  bool tf32_ = false;
   cpu::Context context_ = cpu::Context(1);
   std::vector<std::byte> workspace_;
 };
@@ -95,6 +124,12 @@ ThreadOrder next_order() {
 
 class EmulatedBackend final : public DeviceBackend {
  public:
+  explicit EmulatedBackend(const DeviceOptions& options) : may_record_(options.may_record) {
+    for (Stream& stream : streams_) {
+      stream.gemms.set_tf32(options.tf32);
+    }
+  }
+
   std::string_view name() const override { return "emulated cuda"; }
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
@@ -136,8 +171,6 @@ class EmulatedBackend final : public DeviceBackend {
     record_into(nullptr);
     return std::make_unique<EmulatedRecording>(std::move(calls));
   }
-
-  void set_recording(bool may_record) override { may_record_ = may_record; }
 
   void synchronize() override {
     for (Stream& stream : streams_) {
@@ -182,7 +215,7 @@ class EmulatedBackend final : public DeviceBackend {
     std::function<void()> wait;
   };
 
-  bool may_record_ = true;
+  bool may_record_;
   std::unique_ptr<Backend> memory_ = make_null_backend();
   std::array<Stream, 2> streams_;
   std::function<void(std::string_view)> abort_;
@@ -193,8 +226,8 @@ class EmulatedBackend final : public DeviceBackend {
 // Kernels are done when they are launched.
 void synchronize(CUstream_st* /*stream*/) {}
 
-std::unique_ptr<DeviceBackend> make_emulated_backend() {
-  return std::make_unique<EmulatedBackend>();
+std::unique_ptr<DeviceBackend> make_emulated_backend(const DeviceOptions& options) {
+  return std::make_unique<EmulatedBackend>(options);
 }
 
 }  // namespace tessera::cuda

@@ -3,8 +3,9 @@
 
 namespace tessera::cuda {
 
-std::unique_ptr<DeviceBackend> kernels_under_test(std::string& /*reason*/) {
-  return make_emulated_backend();
+std::unique_ptr<DeviceBackend> kernels_under_test(std::string& /*reason*/,
+                                                  const DeviceOptions& options) {
+  return make_emulated_backend(options);
 }
 
 }  // namespace tessera::cuda

@@ -112,6 +112,8 @@ class Interpreter {
         return x() - b();
       case GraphOpKind::kDivide:
         return x() / b();
+      case GraphOpKind::kCopy:
+        return x();
       case GraphOpKind::kExp:
         return std::exp(x());
       case GraphOpKind::kLog:

@@ -5,12 +5,13 @@
 
 namespace tessera {
 
-Graph mark_whole_rows(Graph graph) {
+Graph choose_attention(Graph graph, const AttentionChoices& choices) {
   for (Node& node : graph.nodes) {
     if (const auto* attrs = node.op->get_if<AttentionAttrs>(); attrs != nullptr) {
-      AttentionAttrs whole = *attrs;
-      whole.whole_rows = true;
-      node.op = make_op(whole);
+      AttentionAttrs chosen = *attrs;
+      chosen.whole_rows = choices.whole_rows;
+      chosen.any_order = choices.any_order;
+      node.op = make_op(chosen);
     }
   }
   return graph;
