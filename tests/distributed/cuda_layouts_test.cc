@@ -135,12 +135,10 @@ TEST_F(CudaLayouts, TensorParallelismFollowsTheCpu) {
 }
 
 // In the place of NCCL: groups of the host's world, which move the devices' memory as ever, and how
-// often each stream was waited for.
+// often they were waited for.
 class CountedNative final : public NcclWorld {
  public:
-  using Counts = std::array<std::atomic<int>, 2>;
-
-  CountedNative(World& host, const NcclOptions& options, Counts& waits)
+  CountedNative(World& host, const NcclOptions& options, std::atomic<int>& waits)
       : host_(host), options_(options), waits_(waits) {}
 
   std::int64_t rank() const override { return host_.rank(); }
@@ -157,10 +155,11 @@ class CountedNative final : public NcclWorld {
 
   std::optional<std::string> abort_reason() override { return host_.abort_reason(); }
 
-  void synchronize(std::int64_t generation) override {
-    static_cast<void>(options_.stream_of(generation));  // still there
-    ++waits_.at(static_cast<std::size_t>(generation));
-    if (generation == 1 && waits_[1] == fails_at) {
+  void synchronize(std::span<const std::int64_t> generations) override {
+    for (const std::int64_t generation : generations) {
+      static_cast<void>(options_.stream_of(generation));  // still there
+    }
+    if (++waits_ == fails_at) {
       fail(ErrorCode::kTimeout, "all_gather: no answer");
     }
   }
@@ -171,26 +170,31 @@ class CountedNative final : public NcclWorld {
  private:
   World& host_;
   NcclOptions options_;
-  Counts& waits_;
+  std::atomic<int>& waits_;
 };
 
-// Where a library of the devices moves their memory, every op's collectives are waited for on its
-// stream, and what that wait throws ends the run.
-TEST_F(CudaLayouts, NativeCollectivesAreWaitedFor) {
+// Where a library of the devices moves their memory, nothing is waited for within a step: events
+// order what the streams were given, graphs among it. What the wait at its end throws ends the run.
+TEST_F(CudaLayouts, EventsOrderStreamsOfNativeCollectives) {
   RankRun run = on_cuda(on_cpu(2));
   run.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
   run.overlap = true;
+  run.steps = 4;
   const RankResult expected = run_ranks(run);
-  CountedNative::Counts waits = {};
+  std::atomic<int> waits = 0;
   run.join = [&](World& host, const NcclOptions& options) {
     EXPECT_EQ(options.device, 0);
     return std::make_unique<CountedNative>(host, options, waits);
   };
-  expect_equal(run_ranks(run), expected);
-  EXPECT_GT(waits[0], 0);
-  EXPECT_GT(waits[1], 0);
+  for (const bool overlap : {true, false}) {
+    waits = 0;
+    run.overlap = overlap;
+    expect_equal(run_ranks(run), expected);
+    EXPECT_GE(waits, 2 * run.steps);
+    EXPECT_LT(waits, 6 * run.steps);
+  }
 
-  waits[1] = 0;
+  waits = 0;
   run.join = [&](World& host, const NcclOptions& options) {
     auto native = std::make_unique<CountedNative>(host, options, waits);
     native->fails_at = 5;

@@ -87,6 +87,18 @@ class Backend {
   // stream waits for it, and synchronize() reports what it failed with.
   virtual void run(const Op& op, const Views& views, StreamId stream) = 0;
 
+  // Whether run() only begins work on every stream: then the rank's own thread gives it the ops of
+  // all streams, in the program's order, and signal() and wait() say what of one waits for another.
+  // Otherwise each stream has a thread, and the host orders them.
+  virtual bool orders_streams() const { return false; }
+
+  // Gives what `stream` has been given so far a number, which is then the number's only meaning;
+  // and lets what `stream` is given from now on begin when that is done, or at once where nothing
+  // has the number. No such call stands in what is recorded.
+  virtual void signal(std::size_t /*number*/, StreamId /*stream*/) {}
+
+  virtual void wait(std::size_t /*number*/, StreamId /*stream*/) {}
+
   // Whether run() of this op with such operands on stream 0 may be recorded: it begins the same
   // work whenever it gets the same arguments, and waits for nothing.
   virtual bool records(const Op& /*op*/, std::span<const TensorType> /*operands*/) const {

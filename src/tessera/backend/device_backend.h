@@ -26,9 +26,10 @@ class DeviceBackend : public Backend {
   // CUDA's number of the device.
   virtual int ordinal() const = 0;
 
-  // What returns when the collectives that the stream was given are done, and throws where they
-  // take too long: of communicators that only enqueue. run() then calls it after each op.
-  virtual void set_wait(StreamId stream, std::function<void()> wait) = 0;
+  // What returns when the collectives that both streams were given are done, and throws where they
+  // take too long: of communicators that only enqueue. From then on the backend orders_streams(),
+  // and synchronize() calls it.
+  virtual void set_wait(std::function<void()> wait) = 0;
 
   // What abort() calls: World::abort.
   virtual void set_abort(std::function<void(std::string_view reason)> abort) = 0;

@@ -13,6 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr StreamId kOwn = {0};
+constexpr StreamId kOther = {1};
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -123,7 +126,7 @@ void Executor::start_stream() {
     const std::vector<Bound>& segment = segments_[call.segment.at()];
     for (std::size_t i = 0; i < segment.size(); ++i) {
       const Instruction& instruction = *segment[i].instruction;
-      if (instruction.stream == StreamId{0}) {
+      if (instruction.stream == kOwn) {
         continue;
       }
       items_.push_back({.call = &call, .index = i});
@@ -132,7 +135,8 @@ void Executor::start_stream() {
       }
     }
   }
-  if (!items_.empty()) {
+  has_ordered_streams_ = !items_.empty() && backend_.orders_streams();
+  if (!items_.empty() && !has_ordered_streams_) {
     stream_ = std::make_unique<StreamThread>(
         items_.size(), [this](std::size_t item) { run_instruction(items_[item]); });
   }
@@ -148,7 +152,7 @@ void Executor::plan_batches() {
       for (const TensorRef& operand : instruction.operands) {
         operands.push_back(operand.type);
       }
-      const bool is_recorded = instruction.stream == StreamId{0} && instruction.waits.empty() &&
+      const bool is_recorded = instruction.stream == kOwn && instruction.waits.empty() &&
                                backend_.records(*instruction.op, operands);
       if (batches_.empty() || !is_recorded || !batches_.back().is_recorded) {
         batches_.push_back({.items = {}, .is_recorded = is_recorded});
@@ -178,17 +182,23 @@ void Executor::run_step() {
 
 void Executor::run_all() {
   waited_seconds_ = 0;
-  if (!stream_) {
+  if (items_.empty()) {
     run_calls();
     return;
   }
-  std::ranges::fill(signalled_, stream_->last());
   try {
+    if (stream_) {
+      std::ranges::fill(signalled_, stream_->last());
+    }
     run_calls();
-    wait_for(stream_->last());
+    if (stream_) {
+      wait_for(stream_->last());
+    }
   } catch (const std::exception& error) {
     failed_ = true;
-    stream_->stop();
+    if (stream_) {
+      stream_->stop();
+    }
     backend_.abort(error.what());
     throw;
   }
@@ -230,26 +240,42 @@ void Executor::run_batches() {
 
 void Executor::run_item(const Item& item) {
   const Bound& bound = segments_[item.call->segment.at()][item.index];
-  if (bound.instruction->stream == StreamId{0}) {
+  if (bound.instruction->stream == kOwn) {
     wait_for_events(bound);
     run_instruction(item);
   } else {
-    issue(bound);
+    issue(item);
   }
 }
 
 // The other stream may go on as far as here. All that this one did before is done by then, so that
 // no event of this stream has to be waited for.
-void Executor::issue(const Bound& bound) {
+void Executor::issue(const Item& item) {
+  const Instruction& instruction = *segments_[item.call->segment.at()][item.index].instruction;
+  if (has_ordered_streams_) {
+    // A number that no event of the program has.
+    backend_.signal(signalled_.size(), kOwn);
+    backend_.wait(signalled_.size(), kOther);
+    run_instruction(item);
+    for (const EventId event : instruction.signals) {
+      backend_.signal(event.at(), kOther);
+    }
+    return;
+  }
   const StreamThread::Ticket ticket = stream_->issue();
-  for (const EventId event : bound.instruction->signals) {
+  for (const EventId event : instruction.signals) {
     signalled_[event.at()] = ticket;
   }
 }
 
 void Executor::wait_for_events(const Bound& bound) {
   for (const EventId event : bound.instruction->waits) {
-    if (event.at() < signalled_.size()) {
+    if (event.at() >= signalled_.size()) {
+      continue;  // of this stream
+    }
+    if (has_ordered_streams_) {
+      backend_.wait(event.at(), kOwn);
+    } else {
       wait_for(signalled_[event.at()]);
     }
   }

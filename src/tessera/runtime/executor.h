@@ -18,8 +18,8 @@ namespace tessera {
 // Runs a program's step on a backend. The arena is allocated once, and the views of every segment
 // are bound once, however many calls there are; a step allocates nothing. What a backend can record
 // it records in the second step, whose arguments are those of all that follow. Stream 0 is the
-// calling thread; a second stream is a thread of the executor, which runs an instruction once the
-// calling thread has come to its place in the program.
+// calling thread. An instruction of a second stream runs once the calling thread has come to its
+// place in the program: on a thread of the executor, or by a backend that orders streams itself.
 class Executor {
  public:
   // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams.
@@ -43,7 +43,7 @@ class Executor {
   // longest first.
   std::vector<std::pair<std::string, double>> profile_step();
 
-  // How long the calling thread waited for the other stream in the last step.
+  // How long the calling thread waited for the other stream's thread in the last step.
   double waited_seconds() const { return waited_seconds_; }
 
   // The host's memory of a bound tensor; `instance` is the microbatch of an input. The tensor is
@@ -121,7 +121,7 @@ class Executor {
   void run_calls();
   void run_batches();
   void run_item(const Item& item);
-  void issue(const Bound& bound);
+  void issue(const Item& item);
   void wait_for_events(const Bound& bound);
   void wait_for(StreamThread::Ticket ticket);
   void run_instruction(const Item& item);
@@ -143,6 +143,7 @@ class Executor {
   bool failed_ = false;
   // By event, its last signal from the other stream.
   std::vector<StreamThread::Ticket> signalled_;
+  bool has_ordered_streams_ = false;      // by the backend
   std::vector<Item> items_;               // the other stream's, in order
   std::unique_ptr<StreamThread> stream_;  // null where it has none; ends before what it uses
 };

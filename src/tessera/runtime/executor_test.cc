@@ -58,6 +58,16 @@ class RecordingBackend final : public Backend {
     return 100;
   }
 
+  bool orders_streams() const override { return has_ordered_streams; }
+
+  void signal(std::size_t number, StreamId stream) override {
+    given.push_back(format("signal {} on {}", number, stream.at()));
+  }
+
+  void wait(std::size_t number, StreamId stream) override {
+    given.push_back(format("wait {} on {}", number, stream.at()));
+  }
+
   bool records(const Op& op, std::span<const TensorType> /*operands*/) const override {
     return to_string(op) != not_recorded;
   }
@@ -90,6 +100,7 @@ class RecordingBackend final : public Backend {
                     .out = {views.out.begin(), views.out.end()},
                     .workspace = views.workspace,
                     .stream = stream});
+    given.push_back(format("{} on {}", info(op).name, stream.at()));
     TESSERA_REQUIRE(runs.size() != fail_at, ErrorCode::kInvalidData, "a bad token");
   }
 
@@ -101,7 +112,9 @@ class RecordingBackend final : public Backend {
   std::string not_recorded;
   std::vector<std::size_t> num_recorded;  // runs of each recording
   std::vector<Run> runs;
-  std::size_t fail_at = 0;  // the run that fails, from 1; 0: none
+  bool has_ordered_streams = false;
+  std::vector<std::string> given;  // ops, signals and waits, in order
+  std::size_t fail_at = 0;         // the run that fails, from 1; 0: none
   std::string aborted_with;
 
  private:
@@ -285,6 +298,44 @@ TEST(Executor, TwoStreamsComputeWhatOneDoes) {
   for (int step = 0; step < 100; ++step) {
     ASSERT_EQ(output_of(executor, step % 10 == 9), expected);
   }
+}
+
+// A backend that orders streams gets both from this thread: what the second stream is given waits
+// for all that stands before it, and the first waits where the program says so.
+TEST(Executor, SaysToABackendWhatStreamsWaitFor) {
+  const Program program = parse_program(kTwoStreams);
+  RecordingBackend backend;
+  backend.has_ordered_streams = true;
+  backend.not_recorded = "add";
+  Executor executor(program, backend);
+  executor.run_step();
+  const std::vector<std::string> call = {"signal 2 on 0",
+                                         "wait 2 on 1",
+                                         "gelu on 1",
+                                         "signal 0 on 1",
+                                         "signal 2 on 0",
+                                         "wait 2 on 1",
+                                         "gelu on 1",
+                                         "signal 1 on 1",
+                                         "add on 0",
+                                         "wait 1 on 0",
+                                         "add on 0"};
+  std::vector<std::string> expected = call;
+  expected.insert(expected.end(), call.begin(), call.end());
+  EXPECT_EQ(backend.given, expected);
+}
+
+TEST(Executor, AnErrorEndsOrderedStreams) {
+  const Program program = parse_program(kTwoStreams);
+  RecordingBackend backend;
+  backend.has_ordered_streams = true;
+  backend.fail_at = 3;
+  Executor executor(program, backend);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { executor.run_step(); }),
+              HasSubstr("a bad token (segment forward, microbatch 0, instruction 2: add)"));
+  EXPECT_THAT(backend.aborted_with, HasSubstr("a bad token"));
+  EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { executor.run_step(); }),
+              HasSubstr("ended with an error in an earlier step"));
 }
 
 // Kernels that note where they run; those of the second stream may be slow or fail, and one of them

@@ -1,5 +1,6 @@
 #include "tessera/train/rank_backend.h"
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -124,8 +125,10 @@ RankBackend::RankBackend(World& world,
   device_->set_communicators(kCommStream, along(comm_));
   device_->set_abort(abort);
   if (native_) {
-    device_->set_wait(kComputeStream, [this] { native_->synchronize(kComputeGeneration); });
-    device_->set_wait(kCommStream, [this] { native_->synchronize(kCommGeneration); });
+    device_->set_wait([this] {
+      static constexpr std::array kGenerations = {kComputeGeneration, kCommGeneration};
+      native_->synchronize(kGenerations);
+    });
   }
 }
 

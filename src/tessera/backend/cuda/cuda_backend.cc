@@ -1,8 +1,8 @@
 // The plugin: the backend on one CUDA device.
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -28,6 +28,7 @@ namespace tessera::cuda {
 namespace {
 
 using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
+using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 using Graph = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
@@ -136,6 +137,12 @@ cudaStream_t create_stream() {
   return stream;
 }
 
+cudaEvent_t create_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags()");
+  return event;
+}
+
 int select_device(std::int64_t number) {
   const int ordinal = ordinal_of(number);
   check(cudaSetDevice(ordinal), "cudaSetDevice()");
@@ -187,7 +194,8 @@ class CudaBackend final : public DeviceBackend {
         stream_(create_stream()),
         comm_stream_(create_stream()),
         fault_(sizeof(Fault)),
-        gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
+        gemms_(make_lt_gemms(
+            options.tf32, options.algorithm_files, [this] { wait_for_collectives(); })),
         graphs_(make_cudnn_graphs()),
         context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
         comm_context_(
@@ -215,23 +223,36 @@ class CudaBackend final : public DeviceBackend {
     return op_workspace_bytes(op, operands, results);
   }
 
-  // The second stream is another thread's, and has collectives alone. The host orders the two: such
-  // an op begins when the first stream has done what it was given, and returns when it is done. Of
-  // what waits for other ranks, none is left on a stream when run() returns, so that whoever waits
-  // for the stream waits for this rank's kernels alone.
+  // The second stream has collectives alone. Where these move memory by the host, it is another
+  // thread's, and such an op begins when the first stream has done what it was given, and returns
+  // when it is done.
   void run(const Op& op, const Views& views, StreamId stream) override {
     if (stream == StreamId{0}) {
       run_op(context_, op, views);
-      if (!is_recording_) {
-        wait_for_collectives(stream);
-      }
-      return;
+    } else if (orders_streams()) {
+      run_op(comm_context_, op, views);
+    } else {
+      check(cudaSetDevice(ordinal_), "cudaSetDevice()");
+      cuda::synchronize(stream_.get());
+      run_op(comm_context_, op, views);
+      cuda::synchronize(comm_stream_.get());
     }
-    check(cudaSetDevice(ordinal_), "cudaSetDevice()");
-    cuda::synchronize(stream_.get());
-    run_op(comm_context_, op, views);
-    wait_for_collectives(stream);
-    cuda::synchronize(comm_stream_.get());
+  }
+
+  bool orders_streams() const override { return wait_ != nullptr; }
+
+  void signal(std::size_t number, StreamId stream) override {
+    while (events_.size() <= number) {
+      events_.emplace_back(create_event());
+    }
+    check(cudaEventRecord(events_[number].get(), native_stream(stream)), "cudaEventRecord()");
+  }
+
+  void wait(std::size_t number, StreamId stream) override {
+    if (number < events_.size()) {
+      check(cudaStreamWaitEvent(native_stream(stream), events_[number].get(), 0),
+            "cudaStreamWaitEvent()");
+    }
   }
 
   bool records(const Op& op, std::span<const TensorType> operands) const override {
@@ -239,20 +260,14 @@ class CudaBackend final : public DeviceBackend {
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
-    is_recording_ = true;
-    cudaGraph_t captured = nullptr;
-    try {
-      captured = capture(stream_.get(), runs);
-    } catch (...) {
-      is_recording_ = false;
-      throw;
-    }
-    is_recording_ = false;
-    const Graph graph(captured);
+    const Graph graph(capture(stream_.get(), runs));
     return std::make_unique<CudaRecording>(graph, stream_.get());
   }
 
+  // Collectives first, whose wait has a deadline.
   void synchronize() override {
+    wait_for_collectives();
+    cuda::synchronize(comm_stream_.get());
     cuda::synchronize(stream_.get());
     Fault found;
     check(cudaMemcpy(&found, fault_.data(), sizeof found, cudaMemcpyDeviceToHost), "cudaMemcpy()");
@@ -281,18 +296,16 @@ class CudaBackend final : public DeviceBackend {
 
   int ordinal() const override { return ordinal_; }
 
-  void set_wait(StreamId stream, std::function<void()> wait) override {
-    waits_.at(stream.at()) = std::move(wait);
-  }
+  void set_wait(std::function<void()> wait) override { wait_ = std::move(wait); }
 
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
   }
 
  private:
-  void wait_for_collectives(StreamId stream) const {
-    if (const std::function<void()>& wait = waits_.at(stream.at())) {
-      wait();
+  void wait_for_collectives() const {
+    if (wait_) {
+      wait_();
     }
   }
 
@@ -304,7 +317,6 @@ class CudaBackend final : public DeviceBackend {
 
   int ordinal_;
   bool may_record_;
-  bool is_recording_ = false;
   Stream stream_;
   Stream comm_stream_;
   DeviceMemory fault_;
@@ -312,7 +324,8 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<Graphs> graphs_;
   Context context_;
   Context comm_context_;
-  std::array<std::function<void()>, 2> waits_;  // by stream
+  std::deque<Event> events_;  // by number
+  std::function<void()> wait_;
   std::function<void(std::string_view)> abort_;
 };
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -410,8 +411,8 @@ std::string machine() {
 
 class LtGemms final : public Gemms {
  public:
-  LtGemms(bool tf32, const std::vector<std::filesystem::path>& files)
-      : tf32_(tf32), handle_(create_handle()) {
+  LtGemms(bool tf32, const std::vector<std::filesystem::path>& files, std::function<void()> settle)
+      : tf32_(tf32), settle_(std::move(settle)), handle_(create_handle()) {
     if (!files.empty()) {
       cache_.emplace(machine(), files);
     }
@@ -492,6 +493,7 @@ class LtGemms final : public Gemms {
         return *algorithm;
       }
     }
+    settle_();
     const cublasLtMatmulAlgo_t fastest =
         product.fastest(place, operands, product.propose(place.handle, kTimedAlgorithms));
     cache_->add(text, text_of(fastest));
@@ -499,6 +501,7 @@ class LtGemms final : public Gemms {
   }
 
   bool tf32_;
+  std::function<void()> settle_;
   LtHandle handle_;
   std::optional<AlgorithmCache> cache_;  // none: nothing is timed
   std::vector<std::unique_ptr<Product>> products_;
@@ -507,8 +510,9 @@ class LtGemms final : public Gemms {
 }  // namespace
 
 std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
-                                     const std::vector<std::filesystem::path>& algorithm_files) {
-  return std::make_unique<LtGemms>(tf32, algorithm_files);
+                                     const std::vector<std::filesystem::path>& algorithm_files,
+                                     std::function<void()> settle) {
+  return std::make_unique<LtGemms>(tf32, algorithm_files, std::move(settle));
 }
 
 }  // namespace tessera::cuda

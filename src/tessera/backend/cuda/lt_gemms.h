@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,8 +12,10 @@ namespace tessera::cuda {
 // Products by cuBLASLt on the calling thread's device; of f32 with factors in tf32, or as they are.
 // A shape's algorithm is the one that `algorithm_files` know (AlgorithmCache); else the fastest of
 // those that the library proposes, timed when the shape first comes up and kept in the files. With
-// no files it is the first that is proposed.
+// no files it is the first that is proposed. Who times waits for all that stands before on the
+// stream: `settle` returns when none of it waits for other ranks.
 std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
-                                     const std::vector<std::filesystem::path>& algorithm_files);
+                                     const std::vector<std::filesystem::path>& algorithm_files,
+                                     std::function<void()> settle);
 
 }  // namespace tessera::cuda

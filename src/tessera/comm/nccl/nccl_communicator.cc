@@ -83,6 +83,7 @@ void NcclQueue::pop() {
   free_events_.push_back(enqueued_.front().begin);
   free_events_.push_back(enqueued_.front().end);
   enqueued_.pop_front();
+  wait_.reset();
 }
 
 cudaEvent_t NcclQueue::take_event() {
@@ -110,31 +111,45 @@ void NcclQueue::end() {
   check_cuda(cudaEventRecord(enqueued_.back().end, stream_), "cudaEventRecord()");
 }
 
-void NcclQueue::wait_for(const Enqueued& operation) {
+bool NcclQueue::is_empty() {
+  while (!enqueued_.empty() && is_done(enqueued_.front().end)) {
+    pop();
+  }
+  if (enqueued_.empty()) {
+    return true;
+  }
   // Operations before it are done; kernels may take as long as they like.
-  for (const NcclWait wait(rank_); !is_done(operation.begin);) {
-    wait.pause();
+  const Enqueued& oldest = enqueued_.front();
+  if (!wait_ && is_done(oldest.begin)) {
+    wait_.emplace(rank_);
   }
-  const std::string doing = to_string(operation.call);
-  const NcclWait wait(rank_);
-  while (!is_done(operation.end)) {
-    operation.group->is_at_work(doing);
-    wait.pause();
-    wait.require_time(doing);
+  const std::string doing = to_string(oldest.call);
+  oldest.group->is_at_work(doing);
+  if (wait_) {
+    wait_->require_time(doing);
   }
+  return false;
 }
 
-void NcclQueue::synchronize() {
-  check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
+void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
+  const NcclRank& rank = queues.front()->rank_;
+  check_cuda(cudaSetDevice(rank.device), "cudaSetDevice()");
   try {
-    while (!enqueued_.empty()) {
-      wait_for(enqueued_.front());
-      pop();
+    for (const NcclWait wait(rank);; wait.pause()) {
+      bool are_empty = true;
+      for (NcclQueue* const queue : queues) {
+        are_empty = queue->is_empty() && are_empty;
+      }
+      if (are_empty) {
+        return;
+      }
     }
   } catch (const Error& error) {
-    rank_.host.abort(error.message());
-    while (!enqueued_.empty()) {
-      enqueued_.front().group->drop();  // which forgets it
+    rank.host.abort(error.message());
+    for (NcclQueue* const queue : queues) {
+      while (!queue->enqueued_.empty()) {
+        queue->enqueued_.front().group->drop();  // which forgets it
+      }
     }
     throw;
   }
@@ -150,6 +165,7 @@ void NcclQueue::forget(const NcclCommunicator& group) {
     free_events_.push_back(each->end);
   }
   enqueued_.erase(gone, enqueued_.end());
+  wait_.reset();
 }
 
 NcclCommunicator::NcclCommunicator(const NcclRank& rank,
@@ -184,7 +200,8 @@ NcclCommunicator::~NcclCommunicator() {
   // Where the run goes on, all members do this and wait for each other. No error may leave.
   if (comm_ != nullptr && !shared_.host.abort_reason()) {
     try {
-      queue_->synchronize();
+      NcclQueue* const queue = queue_.get();
+      NcclQueue::synchronize({&queue, 1});
       check_nccl(ncclCommFinalize(comm_), "ncclCommFinalize()", comm_);
       settle("the end of a group");
       ncclCommDestroy(comm_);

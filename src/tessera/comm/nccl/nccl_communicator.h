@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,9 +61,9 @@ class NcclQueue {
   void begin(NcclCommunicator& group, const Call& call);
   void end();
 
-  // Waits for all of it. Errors: as NcclWorld::synchronize(); then the run is aborted, and no group
-  // that has operations here works any more.
-  void synchronize();
+  // Waits for all of these queues of one rank. Errors: as NcclWorld::synchronize(); then the run is
+  // aborted, and no group that has operations there works any more.
+  static void synchronize(std::span<NcclQueue* const> queues);
 
   // Gives up what `group` has enqueued.
   void forget(const NcclCommunicator& group);
@@ -76,7 +77,8 @@ class NcclQueue {
     cudaEvent_t end = nullptr;
   };
 
-  void wait_for(const Enqueued& operation);
+  // Forgets what is done, and watches the oldest of what is not. Whether nothing is left.
+  bool is_empty();
   cudaEvent_t take_event();
   void pop();
 
@@ -84,6 +86,7 @@ class NcclQueue {
   cudaStream_t stream_;
   std::deque<Enqueued> enqueued_;
   std::vector<cudaEvent_t> free_events_;
+  std::optional<NcclWait> wait_;  // for the oldest, from when it has begun
 };
 
 // A rank's end of a group of NCCL.

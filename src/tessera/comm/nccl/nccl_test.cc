@@ -87,7 +87,7 @@ class StagedCommunicator final : public Communicator {
 
   void barrier() override {
     device_->barrier();
-    world_.synchronize(generation_);
+    world_.synchronize({&generation_, 1});
   }
 
   void all_gather(std::span<const std::byte> part,
@@ -133,7 +133,7 @@ class StagedCommunicator final : public Communicator {
   }
 
   void finish(const DeviceCopy& from, std::byte* to) {
-    world_.synchronize(generation_);
+    world_.synchronize({&generation_, 1});
     from.to_host(to);
   }
 

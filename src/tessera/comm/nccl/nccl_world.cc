@@ -92,7 +92,13 @@ class PluginWorld final : public NcclWorld {
 
   void leave() override { rank_.host.leave(); }
 
-  void synchronize(std::int64_t generation) override { queue(generation)->synchronize(); }
+  void synchronize(std::span<const std::int64_t> generations) override {
+    std::vector<NcclQueue*> queues;
+    for (const std::int64_t generation : generations) {
+      queues.push_back(queue(generation).get());
+    }
+    NcclQueue::synchronize(queues);
+  }
 
  private:
   std::shared_ptr<NcclQueue> queue(std::int64_t generation) {

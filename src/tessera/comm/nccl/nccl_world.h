@@ -19,11 +19,11 @@ namespace tessera {
 // operations or sizes run into the deadline.
 class NcclWorld : public World {
  public:
-  // Waits for all that this rank's groups of `generation` have enqueued, and watches them: the
-  // deadline of an operation runs from when what stands before it in the stream is done. Errors:
-  // kTimeout naming the operation; kPeerFailure where a rank gave up or is gone. After an error no
-  // group of the run works any more.
-  virtual void synchronize(std::int64_t generation) = 0;
+  // Waits for all that this rank's groups of these generations have enqueued, whose streams may
+  // wait for each other, and watches it: the deadline of an operation runs from when what stands
+  // before it in the stream is done. Errors: kTimeout naming the operation; kPeerFailure where a
+  // rank gave up or is gone. After an error no group of the run works any more.
+  virtual void synchronize(std::span<const std::int64_t> generations) = 0;
 };
 
 struct NcclOptions {

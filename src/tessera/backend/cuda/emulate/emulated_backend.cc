@@ -1,11 +1,14 @@
 #include "tessera/backend/cuda/emulate/emulated_backend.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -104,16 +107,22 @@ class CpuGemms final : public Gemms {
 
 class EmulatedRecording final : public Recording {
  public:
-  explicit EmulatedRecording(std::vector<std::function<void()>> calls) : calls_(std::move(calls)) {}
+  using Begin = std::function<void(const std::function<void()>& all)>;
+
+  EmulatedRecording(std::vector<std::function<void()>> calls, Begin begin)
+      : calls_(std::move(calls)), begin_(std::move(begin)) {}
 
   void replay() override {
-    for (const std::function<void()>& call : calls_) {
-      call();
-    }
+    begin_([this] {
+      for (const std::function<void()>& call : calls_) {
+        call();
+      }
+    });
   }
 
  private:
   std::vector<std::function<void()>> calls_;
+  Begin begin_;
 };
 
 // In which order the threads of a backend's streams begin: each backend begins in the other one.
@@ -146,12 +155,28 @@ class EmulatedBackend final : public DeviceBackend {
 
   // In the other order of threads each time: what is run again must give the same bits.
   void run(const Op& op, const Views& views, StreamId stream) override {
-    Stream& own = streams_.at(stream.at());
-    own.order = other_than(own.order);
-    set_thread_order(own.order);
-    run_op(own.context, op, views);
-    if (own.wait) {
-      own.wait();
+    if (!wait_ || is_recording_) {
+      run_now(op, views, stream);
+      return;
+    }
+    const std::vector<View> in(views.in.begin(), views.in.end());
+    const std::vector<View> out(views.out.begin(), views.out.end());
+    give(stream, [this, &op, in, out, workspace = views.workspace, stream] {
+      run_now(op, {.in = in, .out = out, .workspace = workspace}, stream);
+    });
+  }
+
+  bool orders_streams() const override { return wait_ != nullptr; }
+
+  void signal(std::size_t number, StreamId stream) override {
+    signals_.resize(std::max(signals_.size(), number + 1), 0);
+    signals_[number] = ++num_signals_;
+    give(stream, [this, signal = num_signals_] { done_signals_.insert(signal); });
+  }
+
+  void wait(std::size_t number, StreamId stream) override {
+    if (number < signals_.size() && signals_[number] > 0) {
+      streams_.at(stream.at()).given.push_back({.work = nullptr, .signal = signals_[number]});
     }
   }
 
@@ -162,17 +187,23 @@ class EmulatedBackend final : public DeviceBackend {
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
     std::vector<std::function<void()>> calls;
     record_into(&calls);
+    is_recording_ = true;
     try {
       runs();
     } catch (...) {
-      record_into(nullptr);
+      end_recording();
       throw;
     }
-    record_into(nullptr);
-    return std::make_unique<EmulatedRecording>(std::move(calls));
+    end_recording();
+    return std::make_unique<EmulatedRecording>(
+        std::move(calls), [this](const auto& all) { wait_ ? give(StreamId{0}, all) : all(); });
   }
 
   void synchronize() override {
+    if (wait_) {
+      wait_();
+    }
+    work_off();
     for (Stream& stream : streams_) {
       throw_fault(std::exchange(stream.fault, {}));
     }
@@ -196,26 +227,88 @@ class EmulatedBackend final : public DeviceBackend {
 
   int ordinal() const override { return 0; }
 
-  void set_wait(StreamId stream, std::function<void()> wait) override {
-    streams_.at(stream.at()).wait = std::move(wait);
-  }
+  void set_wait(std::function<void()> wait) override { wait_ = std::move(wait); }
 
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
   }
 
  private:
-  // Each may run on a thread of its own.
+  // What a stream does next, or what it waits for.
+  struct Given {
+    std::function<void()> work;
+    std::size_t signal = 0;
+  };
+
+  // Each may run on a thread of its own, where the host orders them.
   struct Stream {
     CpuGemms gemms;
     std::unique_ptr<Graphs> graphs = make_interpreted_graphs();
     ThreadOrder order = next_order();
     Fault fault;
     Context context = Context(nullptr, &fault, gemms, *graphs, 1);
-    std::function<void()> wait;
+    std::deque<Given> given = {};
   };
 
+  void run_now(const Op& op, const Views& views, StreamId stream) {
+    Stream& own = streams_.at(stream.at());
+    own.order = other_than(own.order);
+    set_thread_order(own.order);
+    run_op(own.context, op, views);
+  }
+
+  void end_recording() {
+    record_into(nullptr);
+    is_recording_ = false;
+  }
+
+  void give(StreamId stream, std::function<void()> work) {
+    streams_.at(stream.at()).given.push_back({.work = std::move(work)});
+  }
+
+  // Does the next of a stream, unless it waits; whether there was any.
+  bool advance(Stream& stream) {
+    if (stream.given.empty()) {
+      return false;
+    }
+    const Given next = stream.given.front();
+    if (!next.work && !done_signals_.contains(next.signal)) {
+      return false;
+    }
+    if (next.work) {
+      next.work();
+    }
+    stream.given.pop_front();
+    return true;
+  }
+
+  // All that the streams were given, one of them as early and the other as late as what they wait
+  // for allows: an order that no event demands is found out. Ranks change in step.
+  void work_off() {
+    Stream& early = streams_.at(num_synchronized_ % 2);
+    Stream& late = streams_.at((num_synchronized_ + 1) % 2);
+    if (early.given.empty() && late.given.empty()) {
+      return;
+    }
+    ++num_synchronized_;
+    try {
+      while (advance(early) || advance(late)) {
+      }
+      TESSERA_CHECK(early.given.empty() && late.given.empty(), "streams that wait for each other");
+    } catch (...) {
+      early.given.clear();
+      late.given.clear();
+      throw;
+    }
+  }
+
   bool may_record_;
+  bool is_recording_ = false;
+  std::size_t num_synchronized_ = 0;
+  std::vector<std::size_t> signals_;  // the last of each number; 0: none
+  std::size_t num_signals_ = 0;
+  std::set<std::size_t> done_signals_;
+  std::function<void()> wait_;
   std::unique_ptr<Backend> memory_ = make_null_backend();
   std::array<Stream, 2> streams_;
   std::function<void(std::string_view)> abort_;
