@@ -389,7 +389,8 @@ ConfigSection data() {
        row("document_mask",
            &S::document_mask,
            codec::boolean(),
-           "A token attends to its own document only. Without, a GPU can take cuDNN's attention."),
+           "A token attends to its own document only. Without, a GPU can take "
+           "cuDNN's attention backward, too."),
        row("mask_boundary",
            &S::mask_boundary,
            codec::boolean(),

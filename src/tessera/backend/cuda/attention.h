@@ -8,6 +8,7 @@
 #include <span>
 
 #include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/flash_graph.h"
 #include "tessera/ir/view.h"
 
 namespace tessera::cuda {
@@ -57,6 +58,10 @@ struct Forward {
   Heads<T> o;
   float* lse;  // (b, heads, t)
   float scale;
+  // On the device: another kernel has done it where this is 1. Null: none has.
+  const std::int32_t* is_done = nullptr;
+
+  constexpr bool is_left() const { return is_done == nullptr || *is_done == 0; }
 };
 
 template <class T>
@@ -84,6 +89,12 @@ bool takes_flash(std::span<const View> heads);
 void run_flash(const Context& context, const Forward<BFloat16>& task);
 void run_flash(const Context& context, const Backward<BFloat16>& task);
 
+// For the two below: the graph of a task, with whole rows, and the tensors that it reads and
+// writes; what is left of a workspace from its first aligned byte on.
+FlashProblem graph_problem(const Forward<BFloat16>& task);
+FlashPointers graph_pointers(const Forward<BFloat16>& task);
+std::span<std::byte> aligned_workspace(std::span<std::byte> workspace);
+
 // By a library's kernels, of tensors that takes_flash() takes, where each row is one document in
 // order and queries and keys are the same tokens. False, with nothing done, where it has none.
 std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task);
@@ -94,5 +105,13 @@ bool run_graph(const Context& context,
 bool run_graph(const Context& context,
                const Backward<BFloat16>& task,
                std::span<std::byte> workspace);
+
+// Likewise, causal, where rows hold documents one behind the other: as the ids say when it runs.
+// Where they say otherwise, or there are very many, nothing is done, and what it returns is 0 on
+// the device, else 1. Null where there is no such kernel.
+std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task);
+const std::int32_t* run_sequences(const Context& context,
+                                  const Forward<BFloat16>& task,
+                                  std::span<std::byte> workspace);
 
 }  // namespace tessera::cuda

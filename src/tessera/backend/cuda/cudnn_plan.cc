@@ -21,6 +21,8 @@ cudnnDataType_t data_type(GraphType type) {
       return CUDNN_DATA_BFLOAT16;
     case GraphType::kI32:
       return CUDNN_DATA_INT32;
+    case GraphType::kI64:
+      return CUDNN_DATA_INT64;
     case GraphType::kBoolean:
       return CUDNN_DATA_BOOLEAN;
   }
@@ -29,7 +31,7 @@ cudnnDataType_t data_type(GraphType type) {
 
 // Rows of bf16 are read by packs of eight; of others, an element at a time.
 std::int64_t alignment(GraphType type) {
-  return type == GraphType::kBF16 ? 16 : 4;
+  return type == GraphType::kBF16 ? 16 : type == GraphType::kI64 ? 8 : 4;
 }
 
 struct PointwiseForm {
@@ -60,6 +62,10 @@ std::optional<PointwiseForm> pointwise_form(GraphOpKind kind) {
       return PointwiseForm{.mode = CUDNN_POINTWISE_GEN_INDEX, .dim = 3};
     case GraphOpKind::kAtLeast:
       return PointwiseForm{.mode = CUDNN_POINTWISE_CMP_GE, .type = CUDNN_DATA_BOOLEAN};
+    case GraphOpKind::kLess:
+      return PointwiseForm{.mode = CUDNN_POINTWISE_CMP_LT, .type = CUDNN_DATA_BOOLEAN};
+    case GraphOpKind::kBoth:
+      return PointwiseForm{.mode = CUDNN_POINTWISE_LOGICAL_AND, .type = CUDNN_DATA_BOOLEAN};
     case GraphOpKind::kSelect:
       return PointwiseForm{.mode = CUDNN_POINTWISE_BINARY_SELECT};
     case GraphOpKind::kMatmul:
@@ -112,6 +118,9 @@ class Lowering {
     made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &tensor.is_virtual);
     const bool is_constant = tensor.constant.has_value();
     made.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &is_constant);
+    if (tensor.starts) {
+      made.set(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, tensors_.at(*tensor.starts));
+    }
     made.finalize();
     return made;
   }
@@ -157,6 +166,15 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, tensors_[op.x]);
     made.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, tensors_[op.b.value()]);
     made.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, tensors_[op.y]);
+    if (op.rows) {
+      made.set(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, tensors_[*op.rows]);
+    }
+    if (op.columns) {
+      made.set(CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, tensors_[*op.columns]);
+    }
+    if (op.depth) {
+      made.set(CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, tensors_[*op.depth]);
+    }
     made.finalize();
     return made;
   }

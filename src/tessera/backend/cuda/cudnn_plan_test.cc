@@ -105,6 +105,22 @@ TEST_P(CudnnPlans, TakeAttention) {
   }
 }
 
+// Documents within rows: forward, where what it takes depends on the device.
+TEST_P(CudnnPlans, TakeSequencesWithinRows) {
+  FlashProblem problem = problem_of(GetParam(), false);
+  if (!problem.causal) {
+    GTEST_SKIP() << "sequences are for causal attention";
+  }
+  for (const std::int64_t sequences : {1, 16, 300}) {
+    problem.sequences = sequences;
+    std::string reasons;
+    const std::optional<CudnnPlan> made = plan(problem, reasons);
+    ASSERT_TRUE(made.has_value()) << sequences << reasons;
+    EXPECT_EQ(made->engine(), kHopperForward) << reasons;
+    EXPECT_LE(made->workspace_bytes(), flash_workspace_bytes(problem));
+  }
+}
+
 std::string case_name(const testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }

@@ -1,5 +1,6 @@
 #include "tessera/backend/cuda/flash_graph.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -16,16 +17,32 @@ class FlashWriter {
  public:
   explicit FlashWriter(const FlashProblem& problem)
       : problem_(problem),
-        scores_{problem.batch, problem.heads, problem.tokens, problem.tokens},
-        rows_{problem.batch, problem.heads, problem.tokens, 1},
-        scale_(constant(problem.scale)) {}
+        batch_(problem.sequences > 0 ? problem.sequences : problem.batch),
+        scores_{batch_, problem.heads, problem.tokens, problem.tokens},
+        rows_{batch_, problem.heads, problem.tokens, 1},
+        scale_(constant(problem.scale)) {
+    if (problem.sequences > 0) {
+      const GraphDims sizes = {batch_, 1, 1, 1};
+      lengths_ = put({.sizes = sizes,
+                      .strides = packed_strides(sizes),
+                      .type = GraphType::kI32,
+                      .is_virtual = false});
+      written_.places[FlashTensor::kLengths] = *lengths_;
+    }
+  }
 
   FlashGraph forward() && {
     const Node q = memory(FlashTensor::kQ);
     const Node k = transposed(FlashTensor::kK);
     const Node v = memory(FlashTensor::kV);
-    const Node scores =
-        masked(binary(GraphOpKind::kMultiply, product(q, k, fresh(scores_)), scale_));
+    const Node products = fresh(scores_);
+    add({.kind = GraphOpKind::kMatmul,
+         .x = q,
+         .y = products,
+         .b = k,
+         .rows = lengths_,
+         .columns = lengths_});
+    const Node scores = masked(within(binary(GraphOpKind::kMultiply, products, scale_)));
     const Node largest = reduce(GraphOpKind::kMax, scores, fresh(rows_));
     const Node powers = unary(GraphOpKind::kExp, binary(GraphOpKind::kSubtract, scores, largest));
     const Node sum = reduce(GraphOpKind::kSum, powers, fresh(rows_));
@@ -35,7 +52,12 @@ class FlashWriter {
          .b = unary(GraphOpKind::kLog, sum)});
     const Node weights = fresh(scores_, GraphType::kBF16);
     add({.kind = GraphOpKind::kDivide, .x = powers, .y = weights, .b = sum});
-    product(weights, v, memory(FlashTensor::kO));
+    add({.kind = GraphOpKind::kMatmul,
+         .x = weights,
+         .y = memory(FlashTensor::kO),
+         .b = v,
+         .rows = lengths_,
+         .depth = lengths_});
     return std::move(written_);
   }
 
@@ -75,11 +97,11 @@ class FlashWriter {
   }
 
   GraphDims key_sizes() const {
-    return {problem_.batch, problem_.kv_heads, problem_.tokens, problem_.channels};
+    return {batch_, problem_.kv_heads, problem_.tokens, problem_.channels};
   }
 
   GraphDims query_sizes() const {
-    return {problem_.batch, problem_.heads, problem_.tokens, problem_.channels};
+    return {batch_, problem_.heads, problem_.tokens, problem_.channels};
   }
 
   // Of batch, heads, tokens and channels.
@@ -102,22 +124,34 @@ class FlashWriter {
   Node memory(FlashTensor tensor) {
     const bool is_row = tensor == FlashTensor::kLse || tensor == FlashTensor::kDelta;
     const GraphDims sizes = is_row ? rows_ : is_of_keys(tensor) ? key_sizes() : query_sizes();
-    written_.places[tensor] =
-        put({.sizes = sizes,
-             .strides = strides(tensor),
-             .type = is_row || tensor == FlashTensor::kDqSum ? GraphType::kF32 : GraphType::kBF16,
-             .is_virtual = false});
-    return written_.places[tensor];
+    return in_memory(
+        tensor,
+        {.sizes = sizes,
+         .strides = strides(tensor),
+         .type = is_row || tensor == FlashTensor::kDqSum ? GraphType::kF32 : GraphType::kBF16});
   }
 
   // Keys or values with channels before tokens.
   Node transposed(FlashTensor tensor) {
-    GraphDims sizes = key_sizes();
-    GraphDims places = strides(tensor);
-    std::swap(sizes[2], sizes[3]);
-    std::swap(places[2], places[3]);
-    written_.places[tensor] =
-        put({.sizes = sizes, .strides = places, .type = GraphType::kBF16, .is_virtual = false});
+    GraphTensor turned = {
+        .sizes = key_sizes(), .strides = strides(tensor), .type = GraphType::kBF16, .token_dim = 3};
+    std::swap(turned.sizes[2], turned.sizes[3]);
+    std::swap(turned.strides[2], turned.strides[3]);
+    return in_memory(tensor, turned);
+  }
+
+  Node in_memory(FlashTensor tensor, GraphTensor made) {
+    made.is_virtual = false;
+    if (lengths_) {
+      const GraphDims sizes = {batch_ + 1, 1, 1, 1};
+      made.lengths = lengths_;
+      made.starts = put({.sizes = sizes,
+                         .strides = packed_strides(sizes),
+                         .type = GraphType::kI64,
+                         .is_virtual = false});
+      written_.places[starts_of(tensor)] = *made.starts;
+    }
+    written_.places[tensor] = put(made);
     return written_.places[tensor];
   }
 
@@ -145,20 +179,20 @@ class FlashWriter {
     return y;
   }
 
-  // Scores with those of keys behind their query gone.
-  Node masked(Node scores) {
-    if (!problem_.causal) {
-      return scores;
-    }
-    const auto index = [&](GraphOpKind kind) {
-      const Node y = fresh(scores_, GraphType::kI32);
-      add({.kind = kind, .x = scores, .y = y});
-      return y;
-    };
-    const Node row = index(GraphOpKind::kRowIndex);
-    const Node column = index(GraphOpKind::kColumnIndex);
-    const Node seen = fresh(scores_, GraphType::kBoolean);
-    add({.kind = GraphOpKind::kAtLeast, .x = row, .y = seen, .b = column});
+  Node index(GraphOpKind kind, Node scores) {
+    const Node y = fresh(scores_, GraphType::kI32);
+    add({.kind = kind, .x = scores, .y = y});
+    return y;
+  }
+
+  Node compare(GraphOpKind kind, Node x, Node b) {
+    const Node y = fresh(scores_, GraphType::kBoolean);
+    add({.kind = kind, .x = x, .y = y, .b = b});
+    return y;
+  }
+
+  // Scores, gone where `seen` does not hold.
+  Node select(Node scores, Node seen) {
     const Node y = fresh(scores_);
     add({.kind = GraphOpKind::kSelect,
          .x = scores,
@@ -166,6 +200,28 @@ class FlashWriter {
          .b = constant(-std::numeric_limits<float>::infinity()),
          .t = seen});
     return y;
+  }
+
+  // Without what lies behind the end of a sequence.
+  Node within(Node scores) {
+    if (!lengths_) {
+      return scores;
+    }
+    const Node row = index(GraphOpKind::kRowIndex, scores);
+    const Node column = index(GraphOpKind::kColumnIndex, scores);
+    const Node has_row = compare(GraphOpKind::kLess, row, *lengths_);
+    const Node has_column = compare(GraphOpKind::kLess, column, *lengths_);
+    return select(scores, compare(GraphOpKind::kBoth, has_row, has_column));
+  }
+
+  // Without keys behind their query.
+  Node masked(Node scores) {
+    if (!problem_.causal) {
+      return scores;
+    }
+    const Node row = index(GraphOpKind::kRowIndex, scores);
+    const Node column = index(GraphOpKind::kColumnIndex, scores);
+    return select(scores, compare(GraphOpKind::kAtLeast, row, column));
   }
 
   // dout . o of each query.
@@ -198,9 +254,11 @@ class FlashWriter {
 
   const FlashProblem& problem_;
   FlashGraph written_;
+  std::int64_t batch_;
   GraphDims scores_;  // queries x keys
   GraphDims rows_;    // one for each query
   Node scale_;
+  std::optional<Node> lengths_ = {};
 };
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -235,6 +293,8 @@ FlashGraph flash_graph(const FlashProblem& problem) {
                 "{} heads in {} groups",
                 problem.heads,
                 problem.kv_heads);
+  TESSERA_CHECK(problem.sequences == 0 || (problem.causal && !problem.backward),
+                "sequences within rows are for causal attention, forward");
   FlashWriter writer(problem);
   return problem.backward ? std::move(writer).backward() : std::move(writer).forward();
 }
@@ -242,7 +302,13 @@ FlashGraph flash_graph(const FlashProblem& problem) {
 std::int64_t flash_workspace_bytes(const FlashProblem& problem) {
   constexpr std::int64_t kOfEveryGraph = 256;
   if (!problem.backward) {
-    return kOfEveryGraph;
+    // What it keeps of each sequence, or if there are more of them, of each multiprocessor, of
+    // which a device may have so many.
+    constexpr std::int64_t kOfSequence = 256;
+    constexpr std::int64_t kOfMultiprocessors = 256 * kOfSequence / 2;
+    return problem.sequences == 0 ? kOfEveryGraph
+                                  : kOfEveryGraph + std::max(kOfMultiprocessors,
+                                                             kOfSequence * (problem.sequences + 2));
   }
   constexpr std::int64_t kElement = 2;  // bytes
   const std::int64_t heads = problem.batch * problem.heads;

@@ -1,6 +1,7 @@
 #pragma once
 
-// Attention as an operation graph: bf16, each row one document in order (whole_rows).
+// Attention as an operation graph: bf16, over sequences of tokens in order, which are the rows of
+// the batch or, forward, causal and found on the device, stretches of the rows.
 
 #include <array>
 #include <cstddef>
@@ -12,8 +13,9 @@
 namespace tessera::cuda {
 
 // The tensors of attention that lie in memory: forward reads the first three and writes the next
-// two, backward reads the first six and writes the others. The last two are scratch of backward's:
-// dout . o of each query, and in any order dq in f32.
+// two, backward reads the first six and writes the next three. Then scratch of backward's: dout . o
+// of each query, and in any order dq in f32. Last what says where stretches lie: the starts in the
+// first five (sequences + 1) i64, in elements, and their lengths (sequences) i32.
 enum class FlashTensor : std::uint8_t {
   kQ,
   kK,
@@ -25,10 +27,22 @@ enum class FlashTensor : std::uint8_t {
   kDk,
   kDv,
   kDelta,
-  kDqSum
+  kDqSum,
+  kStartsQ,
+  kStartsK,
+  kStartsV,
+  kStartsO,
+  kStartsLse,
+  kLengths,
 };
 
-inline constexpr std::size_t kNumFlashTensors = 11;
+inline constexpr std::size_t kNumFlashTensors = 17;
+
+// The starts of one of the first five.
+constexpr FlashTensor starts_of(FlashTensor tensor) {
+  return static_cast<FlashTensor>(static_cast<std::size_t>(FlashTensor::kStartsQ) +
+                                  static_cast<std::size_t>(tensor));
+}
 
 template <class T>
 class ByFlashTensor : public std::array<T, kNumFlashTensors> {
@@ -46,6 +60,7 @@ struct FlashProblem {
   bool backward = false;
   bool causal = true;
   bool any_order = false;
+  std::int64_t sequences = 0;  // stretches of the rows that there may be; 0: the rows themselves
   float scale = 1.0F;
   std::int64_t batch = 0;
   std::int64_t tokens = 0;

@@ -275,9 +275,19 @@ bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
   return takes_flash(in.first(5)) && takes_flash(out);
 }
 
-// Whether a row's queries and keys are the same tokens, in order.
-bool is_whole(bool whole_rows, const View& q, const View& k) {
-  return whole_rows && q.sizes[1] == k.sizes[1];
+// What is known of a row's queries and keys before it runs.
+enum class Form {
+  kWholeRows,  // the same tokens, one document in order
+  kDocuments,  // as many of both, causal: they may be the same tokens, documents one behind the
+               // other
+  kAny
+};
+
+Form form_of(bool whole_rows, bool causal, const View& q, const View& k) {
+  if (q.sizes[1] != k.sizes[1]) {
+    return Form::kAny;
+  }
+  return whole_rows ? Form::kWholeRows : causal ? Form::kDocuments : Form::kAny;
 }
 
 }  // namespace
@@ -286,19 +296,32 @@ bool is_whole(bool whole_rows, const View& q, const View& k) {
 std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results) {
-  return cuda::is_whole(attrs.whole_rows, operands[0], operands[1]) &&
-                 cuda::takes_flash_forward(operands, results)
-             ? cuda::graph_workspace_bytes(cuda::forward_task<BFloat16>(attrs, operands, results))
-             : 0;
+  if (!cuda::takes_flash_forward(operands, results)) {
+    return 0;
+  }
+  const auto task = cuda::forward_task<BFloat16>(attrs, operands, results);
+  switch (cuda::form_of(attrs.whole_rows, attrs.causal, operands[0], operands[1])) {
+    case cuda::Form::kWholeRows:
+      return cuda::graph_workspace_bytes(task);
+    case cuda::Form::kDocuments:
+      return cuda::sequences_workspace_bytes(task);
+    case cuda::Form::kAny:
+      break;
+  }
+  return 0;
 }
 
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
   if (cuda::takes_flash_forward(views.in, views.out)) {
-    const auto task = cuda::forward_task<BFloat16>(attrs, views.in, views.out);
-    if (!cuda::is_whole(attrs.whole_rows, views.in[0], views.in[1]) ||
-        !cuda::run_graph(context, task, views.workspace)) {
-      cuda::run_flash(context, task);
+    auto task = cuda::forward_task<BFloat16>(attrs, views.in, views.out);
+    const cuda::Form form = cuda::form_of(attrs.whole_rows, attrs.causal, views.in[0], views.in[1]);
+    if (form == cuda::Form::kWholeRows && cuda::run_graph(context, task, views.workspace)) {
+      return;
     }
+    if (form == cuda::Form::kDocuments) {
+      task.is_done = cuda::run_sequences(context, task, views.workspace);
+    }
+    cuda::run_flash(context, task);
     return;
   }
   cuda::with_type(views.in[0].dtype, [&](auto element) {
@@ -314,7 +337,8 @@ std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results) {
   const std::int64_t delta = operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
-  return cuda::is_whole(attrs.whole_rows, operands[1], operands[2]) &&
+  return cuda::form_of(attrs.whole_rows, attrs.causal, operands[1], operands[2]) ==
+                     cuda::Form::kWholeRows &&
                  cuda::takes_flash_backward(operands, results)
              ? std::max(delta,
                         cuda::graph_workspace_bytes(
@@ -326,7 +350,8 @@ void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const View
   if (cuda::takes_flash_backward(views.in, views.out)) {
     const auto task =
         cuda::backward_task<BFloat16>(attrs, views.in, views.out, views.workspace.data());
-    if (!cuda::is_whole(attrs.whole_rows, views.in[1], views.in[2]) ||
+    if (cuda::form_of(attrs.whole_rows, attrs.causal, views.in[1], views.in[2]) !=
+            cuda::Form::kWholeRows ||
         !cuda::run_graph(context, task, views.workspace)) {
       cuda::run_flash(context, task);
     }

@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> 
   __shared__ Ids query_ids;
   __shared__ Ids key_ids;
   const Shape& shape = task.shape;
-  const std::int64_t count = tiles_of(shape.batch, shape.heads, shape.queries);
+  const std::int64_t count = task.is_left() ? tiles_of(shape.batch, shape.heads, shape.queries) : 0;
   for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
     const Place place = Place::of(number, shape.batch, shape.heads, shape.queries);
     __syncthreads();

@@ -59,12 +59,6 @@ void* place_of(const Heads<T>& heads, std::int64_t batch, std::int64_t head) {
   return const_cast<std::remove_const_t<T>*>(heads.at(batch, 0, head));
 }
 
-// What is left of a workspace from its first aligned byte on.
-std::span<std::byte> aligned(std::span<std::byte> workspace) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data());
-  return workspace.subspan((kAlignment - begin % kAlignment) % kAlignment);
-}
-
 // Where backward's scratch lies in its workspace, cuDNN's own behind it.
 struct Scratch {
   std::int64_t dq_sum;  // behind delta
@@ -83,6 +77,25 @@ struct Scratch {
 
 }  // namespace
 
+std::span<std::byte> aligned_workspace(std::span<std::byte> workspace) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data());
+  return workspace.subspan((kAlignment - begin % kAlignment) % kAlignment);
+}
+
+FlashProblem graph_problem(const Forward<BFloat16>& task) {
+  return problem_of(task);
+}
+
+FlashPointers graph_pointers(const Forward<BFloat16>& task) {
+  FlashPointers pointers = {};
+  pointers[FlashTensor::kQ] = place_of(task.q, 0, 0);
+  pointers[FlashTensor::kK] = place_of(task.k, 0, 0);
+  pointers[FlashTensor::kV] = place_of(task.v, 0, 0);
+  pointers[FlashTensor::kO] = place_of(task.o, 0, 0);
+  pointers[FlashTensor::kLse] = task.lse;
+  return pointers;
+}
+
 std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task) {
   return flash_workspace_bytes(problem_of(task)) + kAlignment;
 }
@@ -95,13 +108,8 @@ std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task) {
 bool run_graph(const Context& context,
                const Forward<BFloat16>& task,
                std::span<std::byte> workspace) {
-  FlashPointers pointers = {};
-  pointers[FlashTensor::kQ] = place_of(task.q, 0, 0);
-  pointers[FlashTensor::kK] = place_of(task.k, 0, 0);
-  pointers[FlashTensor::kV] = place_of(task.v, 0, 0);
-  pointers[FlashTensor::kO] = place_of(task.o, 0, 0);
-  pointers[FlashTensor::kLse] = task.lse;
-  return context.graphs().run(context.stream(), problem_of(task), pointers, aligned(workspace));
+  return context.graphs().run(
+      context.stream(), problem_of(task), graph_pointers(task), aligned_workspace(workspace));
 }
 
 bool run_graph(const Context& context,
@@ -115,7 +123,7 @@ bool run_graph(const Context& context,
   part.strides[FlashTensor::kDelta] = {part.heads * part.tokens, 1, part.tokens};
   part.strides[FlashTensor::kDqSum] = {
       part.heads * part.tokens * part.channels, part.channels, part.tokens * part.channels};
-  const std::span<std::byte> space = aligned(workspace);
+  const std::span<std::byte> space = aligned_workspace(workspace);
   const Scratch scratch(part);
   for (std::int64_t row = 0; row < whole.batch; row += part.batch) {
     for (std::int64_t group = 0; group < whole.kv_heads; group += part.kv_heads) {

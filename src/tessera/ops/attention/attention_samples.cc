@@ -180,11 +180,12 @@ QueryRow Problem::row(std::size_t i, std::size_t h) const {
 
 // Tensor cores take weights and slopes in bf16. The scores, and with them lse, are of f32. A
 // library may divide by the denominator before it rounds the weights.
-std::vector<OpClass> device_classes(DType dtype, bool whole_rows) {
+std::vector<OpClass> device_classes(DType dtype, const Case& c) {
   if (dtype != DType::kBF16) {
     return {};
   }
-  return {whole_rows ? OpClass::kRoundedTerms : OpClass::kRounded, OpClass::kReduction};
+  const bool may_be_of_library = c.queries == c.keys && (c.whole_rows || c.causal);
+  return {may_be_of_library ? OpClass::kRoundedTerms : OpClass::kRounded, OpClass::kReduction};
 }
 
 double log_sum_exp(std::span<const double> scores) {
@@ -215,7 +216,7 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
            .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
            .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
            .op_class = OpClass::kReduction,
-           .device_classes = device_classes(dtype, c.whole_rows),
+           .device_classes = device_classes(dtype, c),
            .grouped_factors = {"h"},
            .sliced_dim = 2});
     }

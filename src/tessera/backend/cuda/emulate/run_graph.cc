@@ -78,21 +78,46 @@ class Interpreter {
       place[dim] = of.sizes[dim] == 1 ? 0 : place[dim];
       TESSERA_CHECK(place[dim] < of.sizes[dim], "tensor {} is read behind its end", tensor);
     }
-    const auto offset = static_cast<std::size_t>(offset_of(place, of.strides));
+    if (!has(of, place)) {
+      return 0.0F;
+    }
+    const std::int64_t offset = offset_in(of, place);
     if (of.is_virtual) {
-      return values_[tensor].at(offset);
+      return values_[tensor].at(static_cast<std::size_t>(offset));
+    }
+    if (of.type == GraphType::kI32) {
+      return static_cast<float>(static_cast<const std::int32_t*>(pointers_[tensor])[offset]);
     }
     return of.type == GraphType::kBF16
                ? to_float(static_cast<const BFloat16*>(pointers_[tensor])[offset])
                : static_cast<const float*>(pointers_[tensor])[offset];
   }
 
+  // Whether a tensor of sequences has the place.
+  bool has(const GraphTensor& of, const GraphDims& place) const {
+    return !of.lengths ||
+           place[of.token_dim] < static_cast<const std::int32_t*>(pointers_[*of.lengths])[place[0]];
+  }
+
+  std::int64_t offset_in(const GraphTensor& of, GraphDims place) const {
+    if (!of.starts) {
+      return offset_of(place, of.strides);
+    }
+    const std::int64_t start = static_cast<const std::int64_t*>(pointers_[*of.starts])[place[0]];
+    place[0] = 0;
+    return start + offset_of(place, of.strides);
+  }
+
   void set(std::size_t tensor, const GraphDims& place, float value) {
     const GraphTensor& of = graph_.tensors[tensor];
-    const auto offset = static_cast<std::size_t>(offset_of(place, of.strides));
+    if (!has(of, place)) {
+      return;
+    }
+    const std::int64_t offset = offset_in(of, place);
     const bool is_bf16 = of.type == GraphType::kBF16;
     if (of.is_virtual) {
-      values_[tensor].at(offset) = is_bf16 ? to_float(to_bfloat16(value)) : value;
+      values_[tensor].at(static_cast<std::size_t>(offset)) =
+          is_bf16 ? to_float(to_bfloat16(value)) : value;
     } else if (is_bf16) {
       static_cast<BFloat16*>(pointers_[tensor])[offset] = to_bfloat16(value);
     } else {
@@ -124,6 +149,10 @@ class Interpreter {
         return static_cast<float>(place[3]);
       case GraphOpKind::kAtLeast:
         return x() >= b() ? 1.0F : 0.0F;
+      case GraphOpKind::kLess:
+        return x() < b() ? 1.0F : 0.0F;
+      case GraphOpKind::kBoth:
+        return x() != 0.0F && b() != 0.0F ? 1.0F : 0.0F;
       case GraphOpKind::kSelect:
         return get(op.t.value(), place) != 0.0F ? x() : b();
       case GraphOpKind::kMatmul:
@@ -142,7 +171,9 @@ class Interpreter {
     for_each(graph_.tensors[op.y].sizes, [&](const GraphDims& place) {
       const auto& [batch, head, row, column] = place;
       float sum = 0.0F;
-      for (std::int64_t k = 0; k < x[3]; ++k) {
+      const std::int64_t depth =
+          op.depth ? static_cast<const std::int32_t*>(pointers_[*op.depth])[batch] : x[3];
+      for (std::int64_t k = 0; k < depth; ++k) {
         sum = std::fma(get(op.x, {batch, head, row, k}),
                        get(*op.b, {batch, head / (x[1] / b[1]), k, column}),
                        sum);

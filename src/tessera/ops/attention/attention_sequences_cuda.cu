@@ -1,0 +1,190 @@
+// Causal attention of documents within rows by a library's kernels: what the ids say is found on
+// the device, so that a step's work is the same whatever its documents are.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tessera/backend/cuda/attention.h"
+#include "tessera/backend/cuda/flash_graph.h"
+#include "tessera/backend/cuda/graphs.h"
+
+namespace tessera::cuda {
+namespace {
+
+// Documents that rows have at most, a number for so many of their tokens: the library begins blocks
+// for each, also for those that there are not. Where rows have more, which are then short, own
+// kernels run, which pass over what nobody sees.
+#ifdef TESSERA_EMULATED_CUDA
+constexpr std::int64_t kTokensOfADocument = 8;
+#else
+constexpr std::int64_t kTokensOfADocument = 512;
+#endif
+
+std::int64_t most_sequences(const Shape& shape) {
+  const std::int64_t of_row = shape.queries / kTokensOfADocument;
+  return shape.batch * (of_row < 1 ? 1 : of_row);
+}
+
+// What is found, in the workspace.
+struct Sequences {
+  std::int64_t most = 0;
+  std::int64_t* starts[5] = {};     // of q, k, v, o and lse: most + 1
+  std::int32_t* lengths = nullptr;  // most
+  std::int32_t* first = nullptr;    // the first token of each, counted through the rows: most + 1
+  std::int32_t* found = nullptr;    // 1 where the lengths are all that the rows have, else 0
+};
+
+// Where elements of a tensor's tokens lie.
+struct Places {
+  std::int64_t row;
+  std::int64_t token;
+};
+
+struct SearchTask {
+  Shape shape;
+  Mask mask;
+  Places places[5];
+  Sequences out;
+};
+
+// Whether a sequence begins at a token; and what is wrong where tokens do not stand in order.
+__device__ bool begins(const SearchTask& task, std::int64_t token, bool& is_wrong) {
+  const Mask& mask = task.mask;
+  const std::int32_t document = mask.query_documents[token];
+  const std::int32_t position = mask.query_positions[token];
+  is_wrong =
+      is_wrong || mask.key_documents[token] != document || mask.key_positions[token] != position;
+  if (token % task.shape.queries == 0) {
+    return true;
+  }
+  const std::int32_t before = mask.query_documents[token - 1];
+  is_wrong = is_wrong || document < before ||
+             (document == before && position <= mask.query_positions[token - 1]);
+  return document != before;
+}
+
+// By one block: each thread looks at a stretch of tokens.
+__global__ static void find_sequences(SearchTask task) {
+  __shared__ std::int32_t counts[kThreads];
+  __shared__ std::int32_t wrongs[kThreads];
+  __shared__ std::int32_t total;
+  const Sequences& out = task.out;
+  const std::int64_t tokens = task.shape.batch * task.shape.queries;
+  const std::int64_t begin = tokens * threadIdx.x / kThreads;
+  const std::int64_t end = tokens * (threadIdx.x + 1) / kThreads;
+  std::int32_t count = 0;
+  bool is_wrong = false;
+  for (std::int64_t token = begin; token < end; ++token) {
+    count += begins(task, token, is_wrong) ? 1 : 0;
+  }
+  counts[threadIdx.x] = count;
+  wrongs[threadIdx.x] = is_wrong ? 1 : 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::int32_t sum = 0;
+    std::int32_t wrong = 0;
+    for (int i = 0; i < kThreads; ++i) {
+      const std::int32_t of_thread = counts[i];
+      counts[i] = sum;
+      sum += of_thread;
+      wrong += wrongs[i];
+    }
+    total = wrong == 0 && sum <= out.most ? sum : 0;
+    *out.found = total > 0 ? 1 : 0;
+  }
+  __syncthreads();
+  std::int32_t number = counts[threadIdx.x];
+  for (std::int64_t token = begin; total > 0 && token < end; ++token) {
+    if (begins(task, token, is_wrong)) {
+      out.first[number++] = static_cast<std::int32_t>(token);
+    }
+  }
+  if (threadIdx.x == 0) {
+    out.first[total] = static_cast<std::int32_t>(total > 0 ? tokens : 0);
+  }
+  __syncthreads();
+  for (std::int64_t i = threadIdx.x; i <= out.most; i += kThreads) {
+    const bool is_one = i < total;
+    const std::int64_t token = is_one ? out.first[i] : 0;
+    for (int tensor = 0; tensor < 5; ++tensor) {
+      out.starts[tensor][i] = token / task.shape.queries * task.places[tensor].row +
+                              token % task.shape.queries * task.places[tensor].token;
+    }
+    if (i < out.most) {
+      out.lengths[i] = is_one ? out.first[i + 1] - out.first[i] : 0;
+    }
+  }
+}
+
+constexpr std::int64_t kAlignment = 256;
+
+// Parts of a workspace, one behind the other.
+class Space {
+ public:
+  explicit Space(std::byte* data) : data_(data) {}
+
+  template <class T>
+  T* take(std::int64_t count) {
+    auto* const part = reinterpret_cast<T*>(data_ + size_);
+    size_ += (count * std::int64_t{sizeof(T)} + kAlignment - 1) / kAlignment * kAlignment;
+    return part;
+  }
+
+  std::int64_t size() const { return size_; }
+
+ private:
+  std::byte* data_;
+  std::int64_t size_ = 0;
+};
+
+Sequences sequences_in(Space& space, const Shape& shape) {
+  Sequences made;
+  made.most = most_sequences(shape);
+  for (std::int64_t*& starts : made.starts) {
+    starts = space.take<std::int64_t>(made.most + 1);
+  }
+  made.lengths = space.take<std::int32_t>(made.most);
+  made.first = space.take<std::int32_t>(made.most + 1);
+  made.found = space.take<std::int32_t>(1);
+  return made;
+}
+
+}  // namespace
+
+std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task) {
+  Space space(nullptr);
+  sequences_in(space, task.shape);
+  FlashProblem problem = graph_problem(task);
+  problem.sequences = most_sequences(task.shape);
+  return space.size() + flash_workspace_bytes(problem) + kAlignment;
+}
+
+const std::int32_t* run_sequences(const Context& context,
+                                  const Forward<BFloat16>& task,
+                                  std::span<std::byte> workspace) {
+  const std::span<std::byte> aligned = aligned_workspace(workspace);
+  Space space(aligned.data());
+  const Sequences found = sequences_in(space, task.shape);
+  FlashProblem problem = graph_problem(task);
+  problem.sequences = found.most;
+  FlashPointers pointers = graph_pointers(task);
+  SearchTask search = {.shape = task.shape, .mask = task.mask, .places = {}, .out = found};
+  for (const FlashTensor tensor :
+       {FlashTensor::kQ, FlashTensor::kK, FlashTensor::kV, FlashTensor::kO, FlashTensor::kLse}) {
+    const auto number = static_cast<std::size_t>(tensor);
+    const auto& [row, token, head] = problem.strides[tensor];
+    search.places[number] = {.row = row, .token = token};
+    pointers[starts_of(tensor)] = found.starts[number];
+  }
+  pointers[FlashTensor::kLengths] = found.lengths;
+  launch(context, "sequences of attention", 1, find_sequences, search);
+  return context.graphs().run(context.stream(),
+                              problem,
+                              pointers,
+                              aligned.subspan(static_cast<std::size_t>(space.size())))
+             ? found.found
+             : nullptr;
+}
+
+}  // namespace tessera::cuda
