@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
+#include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
@@ -55,6 +57,8 @@ struct Case {
   double idle_target = 0;  // 0: none is set
   bool small = false;      // on the CPU
   std::string note = "";
+  std::optional<Float8Options> float8 = {};
+  std::string beside = "";  // the case of ours that it is compared with, in place of PyTorch
 
   double tokens() const { return static_cast<double>(batch * seq); }
 
@@ -82,6 +86,15 @@ std::vector<Case> cases() {
        .target = 1.12,
        .stretch = 1.25,
        .idle_target = 0.01},
+      {.name = "llama-float8",
+       .sizes =
+           {.dim = 4096, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256},
+       .batch = 1,
+       .seq = 8192,
+       .target = 1.3,
+       .note = "products of the layers in 8-bit floats, one scale a tensor",
+       .float8 = Float8Options{},
+       .beside = "llama"},
       {.name = "gpt2",
        .llama = false,
        .sizes =
@@ -95,6 +108,13 @@ std::vector<Case> cases() {
        .batch = 2,
        .seq = 64,
        .small = true},
+      {.name = "small-float8",
+       .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 128, .vocab = 256},
+       .batch = 2,
+       .seq = 64,
+       .small = true,
+       .float8 = Float8Options{},
+       .beside = "small"},
       {.name = "small-gpt2",
        .llama = false,
        .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 256, .vocab = 256},
@@ -119,7 +139,8 @@ class Training {
       : graph_(training_graph(test.description(), test.batch, test.seq, DType::kBF16)),
         program_(compile_training(
             graph_,
-            {.attention = {.whole_rows = true},
+            {.float8 = test.float8,
+             .attention = {.whole_rows = true},
              .workspace_bytes =
                  [&](const Op& op, std::span<const View> in, std::span<const View> out) {
                    return backend.workspace_bytes(op, in, out);
@@ -169,11 +190,20 @@ class Training {
   int updates_ = 0;
 };
 
+// As a run with run.time_gemms has it.
+DeviceOptions device_options() {
+  DeviceOptions options;
+  if (const auto cache = user_cache_directory()) {
+    options.algorithm_files = {*cache / "gemms.txt"};
+  }
+  return options;
+}
+
 // What a process of ours does, from `start` of the process on.
 Json run_own(const Case& test, Clock::time_point start) {
   const std::int64_t free_before = test.small ? 0 : free_device_bytes();
   const std::unique_ptr<Backend> backend =
-      test.small ? make_cpu_backend(1) : make_device_backend(0, 1);
+      test.small ? make_cpu_backend(1) : make_device_backend(0, 1, device_options());
   Training training(test, *backend);
   training.step();
   Json result = {{"first_step_s", seconds_since(start)},
@@ -298,12 +328,18 @@ void run_case(const Case& test, const std::string& self, const std::string& peer
   Side other;
   for (int round = 0; round < rounds; ++round) {
     own.add(output_of(format("'{}' --own={}", self, test.name)));
-    if (!peer.empty()) {
+    if (!test.beside.empty()) {
+      other.add(output_of(format("'{}' --own={}", self, test.beside)));
+    } else if (!peer.empty()) {
       other.add(output_of(peer_command(test, peer)));
     }
   }
   print_side("tessera", test, own);
-  if (!peer.empty()) {
+  if (!test.beside.empty()) {
+    print_side(test.beside.c_str(), test, other);
+    std::printf(
+        "  ratio %.3f   target %.2f\n", median(other.seconds) / median(own.seconds), test.target);
+  } else if (!peer.empty()) {
     print_side("pytorch", test, other);
     std::printf("  PyTorch %s, attention %s, peak memory %s\n",
                 other.last.at("torch").get<std::string>().c_str(),

@@ -49,6 +49,7 @@ src/tessera/base/toml\.h        toml++/    what readers of TOML share names its 
 src/tessera/backend/cpu/.*      oneapi/    oneDNN is wrapped by the CPU backend
 src/tessera/backend/cpu/.*      omp.h      and so is OpenMP
 src/tessera/backend/cuda/.*     cublasLt.h  cuBLASLt and the CUDA runtime are wrapped by the plugin ..
+src/tessera/backend/cuda/.*     cudnn_graph.h  and so is the graph API of cuDNN
 src/tessera/backend/cuda/.*     cuda_runtime_api.h  .. for GPUs
 src/tessera/comm/nccl/.*        nccl.h     NCCL, and what it needs of CUDA, by another ..
 src/tessera/comm/nccl/.*        cuda_runtime_api.h  .. for runs on several of them

@@ -119,9 +119,9 @@ TEST(UserCacheDirectory, IsWhereTheUsersProgramsCache) {
   };
   const char* const found = std::getenv("HOME");
   const std::string home = found == nullptr ? "/" : found;
-  EXPECT_EQ(with("/scratch/cache", "/home/a"), fs::path("/scratch/cache/tessera"));
-  EXPECT_EQ(with(nullptr, "/home/a"), fs::path("/home/a/.cache/tessera"));
-  EXPECT_EQ(with("cache", "/home/a"), fs::path("/home/a/.cache/tessera"));
+  EXPECT_EQ(with("/scratch/cache", "/users/a"), fs::path("/scratch/cache/tessera"));
+  EXPECT_EQ(with(nullptr, "/users/a"), fs::path("/users/a/.cache/tessera"));
+  EXPECT_EQ(with("cache", "/users/a"), fs::path("/users/a/.cache/tessera"));
   EXPECT_EQ(with(nullptr, nullptr), std::nullopt);
   with(nullptr, home.c_str());
 }

@@ -100,7 +100,10 @@ class Lowering {
              static_cast<std::int64_t>(ops.size()),
              static_cast<const void*>(ops.data()));
     if (handle != nullptr) {
-      made.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+      made.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE,
+               CUDNN_TYPE_HANDLE,
+               1,
+               static_cast<const void*>(&handle));
     }
     made.finalize();
     return made;
@@ -309,7 +312,10 @@ std::optional<CudnnPlan> CudnnPlan::make(const Cudnn& cudnn,
       CudnnDescriptor plan(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
       if (target.handle != nullptr) {
-        plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
+        plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
+                 CUDNN_TYPE_HANDLE,
+                 1,
+                 static_cast<const void*>(&target.handle));
       } else {
         plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties.value());
       }

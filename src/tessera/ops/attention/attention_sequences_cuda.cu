@@ -64,11 +64,44 @@ __device__ bool begins(const SearchTask& task, std::int64_t token, bool& is_wron
   return document != before;
 }
 
+// What each thread of the block found in its stretch of tokens.
+struct Findings {
+  std::int32_t begins[kThreads];
+  std::int32_t wrongs[kThreads];
+  std::int32_t total;  // of sequences; 0 where they cannot be used
+};
+
+// From how many begin in each thread's stretch to how many begin before it. By one thread.
+__device__ void add_up(Findings& findings, const Sequences& out) {
+  std::int32_t sum = 0;
+  std::int32_t wrong = 0;
+  for (int i = 0; i < kThreads; ++i) {
+    const std::int32_t of_thread = findings.begins[i];
+    findings.begins[i] = sum;
+    sum += of_thread;
+    wrong += findings.wrongs[i];
+  }
+  findings.total = wrong == 0 && sum <= out.most ? sum : 0;
+  *out.found = findings.total > 0 ? 1 : 0;
+}
+
+// Where sequence i lies, and how long it is: 0 for one that there is not.
+__device__ void place_sequence(const SearchTask& task, std::int64_t i, std::int32_t total) {
+  const Sequences& out = task.out;
+  const bool is_one = i < total;
+  const std::int64_t token = is_one ? out.first[i] : 0;
+  for (int tensor = 0; tensor < 5; ++tensor) {
+    out.starts[tensor][i] = token / task.shape.queries * task.places[tensor].row +
+                            token % task.shape.queries * task.places[tensor].token;
+  }
+  if (i < out.most) {
+    out.lengths[i] = is_one ? out.first[i + 1] - out.first[i] : 0;
+  }
+}
+
 // By one block: each thread looks at a stretch of tokens.
 __global__ static void find_sequences(SearchTask task) {
-  __shared__ std::int32_t counts[kThreads];
-  __shared__ std::int32_t wrongs[kThreads];
-  __shared__ std::int32_t total;
+  __shared__ Findings findings;
   const Sequences& out = task.out;
   const std::int64_t tokens = task.shape.batch * task.shape.queries;
   const std::int64_t begin = tokens * threadIdx.x / kThreads;
@@ -78,42 +111,24 @@ __global__ static void find_sequences(SearchTask task) {
   for (std::int64_t token = begin; token < end; ++token) {
     count += begins(task, token, is_wrong) ? 1 : 0;
   }
-  counts[threadIdx.x] = count;
-  wrongs[threadIdx.x] = is_wrong ? 1 : 0;
+  findings.begins[threadIdx.x] = count;
+  findings.wrongs[threadIdx.x] = is_wrong ? 1 : 0;
   __syncthreads();
   if (threadIdx.x == 0) {
-    std::int32_t sum = 0;
-    std::int32_t wrong = 0;
-    for (int i = 0; i < kThreads; ++i) {
-      const std::int32_t of_thread = counts[i];
-      counts[i] = sum;
-      sum += of_thread;
-      wrong += wrongs[i];
-    }
-    total = wrong == 0 && sum <= out.most ? sum : 0;
-    *out.found = total > 0 ? 1 : 0;
+    add_up(findings, out);
+    out.first[findings.total] = static_cast<std::int32_t>(tokens);
   }
   __syncthreads();
-  std::int32_t number = counts[threadIdx.x];
+  const std::int32_t total = findings.total;
+  std::int32_t number = findings.begins[threadIdx.x];
   for (std::int64_t token = begin; total > 0 && token < end; ++token) {
     if (begins(task, token, is_wrong)) {
       out.first[number++] = static_cast<std::int32_t>(token);
     }
   }
-  if (threadIdx.x == 0) {
-    out.first[total] = static_cast<std::int32_t>(total > 0 ? tokens : 0);
-  }
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i <= out.most; i += kThreads) {
-    const bool is_one = i < total;
-    const std::int64_t token = is_one ? out.first[i] : 0;
-    for (int tensor = 0; tensor < 5; ++tensor) {
-      out.starts[tensor][i] = token / task.shape.queries * task.places[tensor].row +
-                              token % task.shape.queries * task.places[tensor].token;
-    }
-    if (i < out.most) {
-      out.lengths[i] = is_one ? out.first[i + 1] - out.first[i] : 0;
-    }
+    place_sequence(task, i, total);
   }
 }
 
