@@ -164,6 +164,8 @@ class CountedNative final : public NcclWorld {
     }
   }
 
+  void stop() override {}
+
   static constexpr int kNever = -1;
   int fails_at = kNever;
 

@@ -212,10 +212,10 @@ ConfigSection run() {
        row("time_gemms",
            &S::time_gemms,
            codec::boolean(),
-           "On GPUs, whether the algorithms that cuBLASLt proposes for a matrix product are timed "
+           "On a GPU, whether the algorithms that cuBLASLt proposes for a matrix product are timed "
            "the first time that its shape comes up, and the fastest kept: in the run directory, so "
            "that a run that goes on has the same, and in the user's cache for the next one. Off, "
-           "the first proposed is taken.")});
+           "and on several ranks, the first proposed is taken.")});
 }
 
 ConfigSection model() {

@@ -182,7 +182,7 @@ void Executor::run_step() {
 
 void Executor::run_all() {
   waited_seconds_ = 0;
-  if (items_.empty()) {
+  if (items_.empty() && !backend_.orders_streams()) {
     run_calls();
     return;
   }

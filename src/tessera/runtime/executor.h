@@ -43,7 +43,8 @@ class Executor {
   // longest first.
   std::vector<std::pair<std::string, double>> profile_step();
 
-  // How long the calling thread waited for the other stream's thread in the last step.
+  // How long the calling thread waited for the other stream's thread in the last step; 0 where the
+  // backend orders streams.
   double waited_seconds() const { return waited_seconds_; }
 
   // The host's memory of a bound tensor; `instance` is the microbatch of an input. The tensor is

@@ -35,9 +35,8 @@ bool is_native(const RunConfig& config) {
 }
 
 // A run that goes on computes with the algorithms that it began with; others take what is known.
-std::vector<std::filesystem::path> algorithm_files(const RunConfig& config, std::int64_t rank) {
-  std::vector<std::filesystem::path> files = {std::filesystem::path(config.run.dir) /
-                                              format("gemms-{}.txt", rank)};
+std::vector<std::filesystem::path> algorithm_files(const RunConfig& config) {
+  std::vector<std::filesystem::path> files = {std::filesystem::path(config.run.dir) / "gemms.txt"};
   if (const auto cache = user_cache_directory()) {
     files.push_back(*cache / "gemms.txt");
   }
@@ -50,8 +49,9 @@ std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& 
     return nullptr;
   }
   DeviceOptions options = {.may_record = config.run.cuda_graphs, .tf32 = config.train.tf32};
-  if (config.run.time_gemms) {
-    options.algorithm_files = algorithm_files(config, world.rank());
+  // Ranks that time for themselves would choose otherwise, and what they all have would differ.
+  if (config.run.time_gemms && world.size() == 1) {
+    options.algorithm_files = algorithm_files(config);
   }
   if (!is_native(config)) {
     return make_device_backend(world.rank(), world.size(), options);
@@ -113,8 +113,11 @@ RankBackend::RankBackend(World& world,
                mover_of(device_.get(), kComputeStream)),
       comm_(
           native_ ? *native_ : world, mesh, kCommGeneration, mover_of(device_.get(), kCommStream)) {
-  const auto abort = [&world](std::string_view reason) {
+  const auto abort = [this, &world](std::string_view reason) {
     world.abort(format("rank {} failed: {}", world.rank(), reason));
+    if (native_) {
+      native_->stop();
+    }
   };
   if (device_ == nullptr) {
     cpu_ = make_cpu_backend(

@@ -22,11 +22,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 12> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 15> kKeysOfBits = {"run.threads",
                                                           "run.device",
+                                                          "run.deterministic",
+                                                          "run.time_gemms",
                                                           "data",
                                                           "train.global_batch",
                                                           "train.microbatch",
+                                                          "train.tf32",
                                                           "optimizer",
                                                           "schedule",
                                                           "passes.group_gemms",

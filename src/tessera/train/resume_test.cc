@@ -27,6 +27,9 @@ TEST(ChangedKeys, AreThoseThatMayChangeBits) {
   now.run.dir = "elsewhere";
   EXPECT_THAT(changed_keys(before, now), IsEmpty());
   now.run.threads = 2;
+  now.run.deterministic = false;
+  now.run.time_gemms = false;
+  now.train.tf32 = true;
   now.data.shuffle = false;
   now.data.sequence_length = 64;
   now.train.microbatch = 4;
@@ -34,9 +37,12 @@ TEST(ChangedKeys, AreThoseThatMayChangeBits) {
   now.passes.group_gemms = false;
   EXPECT_THAT(changed_keys(before, now),
               ElementsAre("run.threads (0, now 2)",
+                          "run.deterministic (true, now false)",
+                          "run.time_gemms (true, now false)",
                           "data.sequence_length (512, now 64)",
                           "data.shuffle (true, now false)",
                           "train.microbatch (1, now 4)",
+                          "train.tf32 (false, now true)",
                           "optimizer.lr (0.0008, now 0.5)",
                           "passes.group_gemms (true, now false)"));
 }

@@ -21,31 +21,49 @@ constexpr const char* kAdvice =
 AlgorithmCache::AlgorithmCache(const std::string& machine, std::vector<std::filesystem::path> files)
     : machine_(machine) {
   for (std::filesystem::path& path : files) {
-    known_.merge(read(path));
-    files_.push_back({.path = std::move(path)});
+    Entries known = read(path);
+    files_.push_back({.path = std::move(path), .known = std::move(known)});
   }
 }
 
-std::optional<std::string> AlgorithmCache::find(const std::string& product) const {
-  const auto found = known_.find(key_of(product));
-  return found == known_.end() ? std::nullopt : std::optional(found->second);
+std::optional<std::string> AlgorithmCache::use(const std::string& product) {
+  const std::string key = key_of(product);
+  for (const File& file : files_) {
+    if (const auto found = file.known.find(key); found != file.known.end()) {
+      const std::string algorithm = found->second;
+      put(files_.front(), key, algorithm, false);
+      return algorithm;
+    }
+  }
+  return std::nullopt;
 }
 
 void AlgorithmCache::add(const std::string& product, const std::string& algorithm) {
-  known_.insert_or_assign(key_of(product), algorithm);
   for (File& file : files_) {
-    if (file.is_lost) {
-      continue;
+    put(file, key_of(product), algorithm, &file == &files_.front());
+  }
+}
+
+void AlgorithmCache::put(File& file,
+                         const std::string& key,
+                         const std::string& algorithm,
+                         bool replaces) {
+  const auto [known, is_new] = file.known.try_emplace(key, algorithm);
+  if ((!is_new && (!replaces || known->second == algorithm)) || file.is_lost) {
+    return;
+  }
+  known->second = algorithm;
+  try {
+    Entries entries = read(file.path);
+    if (replaces) {
+      entries.insert_or_assign(key, algorithm);
+    } else {
+      entries.try_emplace(key, algorithm);
     }
-    try {
-      Entries entries = read(file.path);
-      entries.insert_or_assign(key_of(product), algorithm);
-      write(file.path, entries);
-    } catch (const Error& error) {
-      file.is_lost = true;
-      log_warning(
-          format("the fastest algorithms of matrix products are not kept: {}", error.what()));
-    }
+    write(file.path, entries);
+  } catch (const Error& error) {
+    file.is_lost = true;
+    log_warning(format("the fastest algorithms of matrix products are not kept: {}", error.what()));
   }
 }
 

@@ -17,28 +17,31 @@ class AlgorithmCache {
   // `machine` is what algorithms hold for: a device and the library's version.
   AlgorithmCache(const std::string& machine, std::vector<std::filesystem::path> files);
 
-  std::optional<std::string> find(const std::string& product) const;
+  // What is known of a product. From then on the first file has it, too: it says all that was used.
+  std::optional<std::string> use(const std::string& product);
 
-  // From now on, in all files: what others wrote since stays. A file that cannot be written is
+  // From now on, in all files, of which those behind the first keep what they have. What others
+  // wrote since stays, unless they write at the same moment. A file that cannot be written is
   // warned of, once. Texts have no tabs and no line feeds.
   void add(const std::string& product, const std::string& algorithm);
 
  private:
-  struct File {
-    std::filesystem::path path;
-    bool is_lost = false;  // it cannot be written
-  };
-
   // By "machine\tproduct".
   using Entries = std::map<std::string, std::string>;
 
+  struct File {
+    std::filesystem::path path;
+    Entries known;
+    bool is_lost = false;  // it cannot be written
+  };
+
   static Entries read(const std::filesystem::path& path);
   static void write(const std::filesystem::path& path, const Entries& entries);
+  static void put(File& file, const std::string& key, const std::string& algorithm, bool replaces);
   std::string key_of(const std::string& product) const;
 
   std::string machine_;
   std::vector<File> files_;
-  Entries known_;
 };
 
 }  // namespace tessera::cuda

@@ -93,7 +93,6 @@ void run_flash(const Context& context, const Backward<BFloat16>& task);
 // writes; what is left of a workspace from its first aligned byte on.
 FlashProblem graph_problem(const Forward<BFloat16>& task);
 FlashPointers graph_pointers(const Forward<BFloat16>& task);
-std::span<std::byte> aligned_workspace(std::span<std::byte> workspace);
 
 // By a library's kernels, of tensors that takes_flash() takes, where each row is one document in
 // order and queries and keys are the same tokens. False, with nothing done, where it has none.

@@ -194,8 +194,7 @@ class CudaBackend final : public DeviceBackend {
         stream_(create_stream()),
         comm_stream_(create_stream()),
         fault_(sizeof(Fault)),
-        gemms_(make_lt_gemms(
-            options.tf32, options.algorithm_files, [this] { wait_for_collectives(); })),
+        gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
         graphs_(make_cudnn_graphs()),
         context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
         comm_context_(
@@ -266,7 +265,9 @@ class CudaBackend final : public DeviceBackend {
 
   // Collectives first, whose wait has a deadline.
   void synchronize() override {
-    wait_for_collectives();
+    if (wait_) {
+      wait_();
+    }
     cuda::synchronize(comm_stream_.get());
     cuda::synchronize(stream_.get());
     Fault found;
@@ -303,12 +304,6 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  void wait_for_collectives() const {
-    if (wait_) {
-      wait_();
-    }
-  }
-
   Fault* fault() const { return reinterpret_cast<Fault*>(fault_.data()); }
 
   const Context& context_of(StreamId stream) const {

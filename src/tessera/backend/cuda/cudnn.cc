@@ -42,20 +42,33 @@ std::optional<Cudnn> load() {
   return found;
 }
 
-}  // namespace
-
-const Cudnn* find_cudnn() {
+const Cudnn* loaded_cudnn() {
   static const std::optional<Cudnn> kFound = load();
   return kFound ? &*kFound : nullptr;
 }
 
-std::string cudnn_version() {
-  const Cudnn* const cudnn = find_cudnn();
-  if (cudnn == nullptr) {
-    return {};
-  }
-  const std::size_t number = cudnn->version();
+std::string text_of_version(std::size_t number) {
   return format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
+
+}  // namespace
+
+const Cudnn* find_cudnn(std::string& problem) {
+  const Cudnn* const found = loaded_cudnn();
+  if (found == nullptr) {
+    problem = "no cuDNN 9 (libcudnn.so.9): tessera doctor says how to get it";
+    return nullptr;
+  }
+  if (found->version() < kOldestCudnn) {
+    problem = format("cuDNN {} is older than {}", cudnn_version(), text_of_version(kOldestCudnn));
+    return nullptr;
+  }
+  return found;
+}
+
+std::string cudnn_version() {
+  const Cudnn* const cudnn = loaded_cudnn();
+  return cudnn == nullptr ? std::string() : text_of_version(cudnn->version());
 }
 
 std::string text_of(const Cudnn& cudnn, cudnnStatus_t status) {

@@ -2,6 +2,7 @@
 
 // cuDNN's graph API, loaded when it is first needed: a machine without it loses nothing else.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,10 +27,14 @@ struct Cudnn {
   decltype(&cudnnBackendExecute) execute = nullptr;
 };
 
-// Null where the machine has no cuDNN 9. It stays loaded.
-const Cudnn* find_cudnn();
+// The oldest whose engines are known to compute our graphs: what we ask was never put to older
+// ones, of which NVIDIA's own frontend works around several, or refuses them.
+inline constexpr std::size_t kOldestCudnn = 91900;
 
-// "9.19.0", or empty where there is none.
+// Null where the machine has no cuDNN 9, or an older one; `problem` then says so. It stays loaded.
+const Cudnn* find_cudnn(std::string& problem);
+
+// "9.19.0", whatever its age; empty where there is none.
 std::string cudnn_version();
 
 // What a status means, with what cuDNN last said about it.

@@ -21,21 +21,42 @@ struct Planned {
   std::optional<CudnnPlan> plan;
 };
 
-class CudnnGraphs final : public Graphs {
+constexpr const char* kOwn = "attention by own kernels, which are slower";
+
+// Of the calling thread's device.
+class CudnnHandle {
  public:
-  explicit CudnnGraphs(const Cudnn& cudnn) : cudnn_(cudnn) {
+  explicit CudnnHandle(const Cudnn& cudnn) : cudnn_(cudnn) {
     check(cudnn_, cudnn_.create(&handle_), "cudnnCreate()");
   }
 
-  ~CudnnGraphs() override { cudnn_.destroy(handle_); }
+  ~CudnnHandle() { cudnn_.destroy(handle_); }
 
-  CudnnGraphs(const CudnnGraphs&) = delete;
-  CudnnGraphs& operator=(const CudnnGraphs&) = delete;
+  CudnnHandle(const CudnnHandle&) = delete;
+  CudnnHandle& operator=(const CudnnHandle&) = delete;
 
+  const Cudnn& cudnn() const { return cudnn_; }
+
+  cudnnHandle_t get() const { return handle_; }
+
+ private:
+  const Cudnn& cudnn_;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+class CudnnGraphs final : public Graphs {
+ public:
   bool run(CUstream_st* stream,
            const FlashProblem& problem,
            const FlashPointers& pointers,
            std::span<std::byte> workspace) override {
+    if (!has_looked_) {
+      has_looked_ = true;
+      open();
+    }
+    if (!handle_) {
+      return false;
+    }
     const Planned& planned = plan_of(problem);
     if (!planned.plan) {
       return false;
@@ -44,12 +65,28 @@ class CudnnGraphs final : public Graphs {
                   "{} bytes of workspace for attention, expected {}",
                   workspace.size(),
                   planned.plan->workspace_bytes());
-    check(cudnn_, cudnn_.set_stream(handle_, stream), "cudnnSetStream()");
-    planned.plan->run(handle_, planned.written.by_place(pointers), workspace.data());
+    const Cudnn& cudnn = handle_->cudnn();
+    check(cudnn, cudnn.set_stream(handle_->get(), stream), "cudnnSetStream()");
+    planned.plan->run(handle_->get(), planned.written.by_place(pointers), workspace.data());
     return true;
   }
 
  private:
+  void open() {
+    std::string problem;
+    try {
+      if (const Cudnn* const cudnn = find_cudnn(problem)) {
+        handle_.emplace(*cudnn);
+      }
+    } catch (const Error& error) {
+      problem = error.message();
+    }
+    static std::atomic_flag said;  // by one rank for all
+    if (!handle_ && !said.test_and_set()) {
+      log_warning(format("{}: {}", kOwn, problem));
+    }
+  }
+
   const Planned& plan_of(const FlashProblem& problem) {
     const auto known = std::ranges::find_if(
         plans_, [&](const std::unique_ptr<Planned>& made) { return made->problem == problem; });
@@ -59,55 +96,40 @@ class CudnnGraphs final : public Graphs {
     auto planned = std::make_unique<Planned>(
         Planned{.problem = problem, .written = flash_graph(problem), .plan = std::nullopt});
     std::string reasons;
-    planned->plan = CudnnPlan::make(cudnn_,
-                                    {.handle = handle_},
-                                    planned->written.graph,
-                                    flash_workspace_bytes(problem),
-                                    reasons);
-    plans_.push_back(std::move(planned));
-    if (!plans_.back()->plan) {
-      log_warning(
-          format("attention {}by own kernels, which are slower: cuDNN {} has none for {} x "
-                 "{} tokens of {} heads, {} wide:{}",
-                 problem.backward ? "backward " : "",
-                 cudnn_version(),
-                 problem.batch,
-                 problem.tokens,
-                 problem.heads,
-                 problem.channels,
-                 reasons));
+    try {
+      planned->plan = CudnnPlan::make(handle_->cudnn(),
+                                      {.handle = handle_->get()},
+                                      {.graph = planned->written.graph,
+                                       .most_workspace = flash_workspace_bytes(problem),
+                                       .any_order = problem.any_order},
+                                      reasons);
+    } catch (const Error& error) {
+      reasons += format("\n  {}", error.message());
     }
+    if (!planned->plan) {
+      log_warning(format("{}{}: cuDNN {} has none for {} x {} tokens of {} heads, {} wide:{}",
+                         problem.backward ? "backward: " : "",
+                         kOwn,
+                         cudnn_version(),
+                         problem.batch,
+                         problem.tokens,
+                         problem.heads,
+                         problem.channels,
+                         reasons));
+    }
+    plans_.push_back(std::move(planned));
     return *plans_.back();
   }
 
-  const Cudnn& cudnn_;
-  cudnnHandle_t handle_ = nullptr;
+  bool has_looked_ = false;
+  std::optional<CudnnHandle> handle_;            // none: there is no cuDNN that can be used
   std::vector<std::unique_ptr<Planned>> plans_;  // a run has a few
-};
-
-class NoGraphs final : public Graphs {
- public:
-  bool run(CUstream_st* /*stream*/,
-           const FlashProblem& /*problem*/,
-           const FlashPointers& /*pointers*/,
-           std::span<std::byte> /*workspace*/) override {
-    static std::atomic_flag said;
-    if (!said.test_and_set()) {
-      log_warning(
-          "attention by own kernels, which are slower: no cuDNN 9 (libcudnn.so.9); tessera doctor "
-          "says how to get it");
-    }
-    return false;
-  }
 };
 
 }  // namespace
 
 std::unique_ptr<Graphs> make_cudnn_graphs() {
-  if (const Cudnn* const cudnn = find_cudnn()) {
-    return std::make_unique<CudnnGraphs>(*cudnn);
-  }
-  return std::make_unique<NoGraphs>();
+  return std::make_unique<CudnnGraphs>();
 }
 
 }  // namespace tessera::cuda

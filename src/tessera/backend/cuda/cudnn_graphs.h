@@ -6,8 +6,8 @@
 
 namespace tessera::cuda {
 
-// Graphs by cuDNN on the calling thread's device. Where the machine has none, or it takes a problem
-// not, a warning says so, once each.
+// Graphs by cuDNN on the calling thread's device, loaded when the first is run. Where the machine
+// has none that can be used, or it does not take a problem, a warning says so, once each.
 std::unique_ptr<Graphs> make_cudnn_graphs();
 
 }  // namespace tessera::cuda

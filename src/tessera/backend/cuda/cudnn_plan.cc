@@ -1,6 +1,8 @@
 #include "tessera/backend/cuda/cudnn_plan.h"
 
+#include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -251,7 +253,13 @@ std::vector<CudnnDescriptor> configurations(const Cudnn& cudnn,
   return proposed;
 }
 
-std::int64_t engine_of(const Cudnn& cudnn, const CudnnDescriptor& configuration) {
+// Of one of the configurations.
+struct Engine {
+  std::int64_t number = 0;
+  bool repeats_bits = true;
+};
+
+Engine engine_of(const Cudnn& cudnn, const CudnnDescriptor& configuration) {
   const CudnnDescriptor engine(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t place = engine.get();
   std::int64_t count = 0;
@@ -263,7 +271,19 @@ std::int64_t engine_of(const Cudnn& cudnn, const CudnnDescriptor& configuration)
                             &count,
                             static_cast<void*>(&place)),
         "cudnnBackendGetAttribute()");
-  return engine.number(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes = {};
+  check(cudnn,
+        cudnn.get_attribute(engine.get(),
+                            CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                            CUDNN_TYPE_NUMERICAL_NOTE,
+                            static_cast<std::int64_t>(notes.size()),
+                            &count,
+                            notes.data()),
+        "cudnnBackendGetAttribute()");
+  const auto said = std::span(notes).first(static_cast<std::size_t>(count));
+  return {
+      .number = engine.number(CUDNN_ATTR_ENGINE_GLOBAL_INDEX),
+      .repeats_bits = std::ranges::find(said, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == said.end()};
 }
 
 std::optional<CudnnDescriptor> describe(const Cudnn& cudnn, const std::string& properties) {
@@ -299,16 +319,19 @@ CudnnPlan::CudnnPlan(const Cudnn& cudnn,
 
 std::optional<CudnnPlan> CudnnPlan::make(const Cudnn& cudnn,
                                          const CudnnTarget& target,
-                                         const OperationGraph& graph,
-                                         std::int64_t most_workspace,
+                                         const CudnnRequest& request,
                                          std::string& problem) {
   const std::optional<CudnnDescriptor> properties = describe(cudnn, target.properties);
-  Lowering lowering(cudnn, graph);
+  Lowering lowering(cudnn, request.graph);
   const CudnnDescriptor lowered = lowering.graph(target.handle);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const CudnnDescriptor& configuration :
          configurations(cudnn, lowered, properties ? &*properties : nullptr, mode, problem)) {
-      const std::int64_t engine = engine_of(cudnn, configuration);
+      const Engine engine = engine_of(cudnn, configuration);
+      if (!engine.repeats_bits && !request.any_order) {
+        problem += format("\n  engine {} adds up in any order", engine.number);
+        continue;
+      }
       CudnnDescriptor plan(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
       if (target.handle != nullptr) {
@@ -320,18 +343,18 @@ std::optional<CudnnPlan> CudnnPlan::make(const Cudnn& cudnn,
         plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, properties.value());
       }
       if (const std::string found = plan.try_finalize(); !found.empty()) {
-        problem += format("\n  engine {}: {}", engine, found);
+        problem += format("\n  engine {}: {}", engine.number, found);
         continue;
       }
       const std::int64_t workspace = plan.number(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
-      if (workspace > most_workspace) {
+      if (workspace > request.most_workspace) {
         problem += format("\n  engine {}: {} bytes of workspace, expected at most {}",
-                          engine,
+                          engine.number,
                           workspace,
-                          most_workspace);
+                          request.most_workspace);
         continue;
       }
-      return CudnnPlan(cudnn, graph, std::move(plan), engine, workspace);
+      return CudnnPlan(cudnn, request.graph, std::move(plan), engine.number, workspace);
     }
   }
   return std::nullopt;

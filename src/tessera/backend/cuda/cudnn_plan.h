@@ -18,15 +18,20 @@ struct CudnnTarget {
   std::string properties = {};
 };
 
+struct CudnnRequest {
+  const OperationGraph& graph;
+  std::int64_t most_workspace = 0;  // bytes
+  bool any_order = false;           // an engine may give other bits each time
+};
+
 // The kernel that cuDNN made of a graph.
 class CudnnPlan {
  public:
-  // By the first of the engines that cuDNN proposes whose workspace is at most so large. None, with
-  // the reasons, a line each, in `problem`, where there is no such engine. Errors: kDeviceError.
+  // By the first of the engines that cuDNN proposes which is what was asked for. None, with the
+  // reasons, a line each, in `problem`, where there is no such engine. Errors: kDeviceError.
   static std::optional<CudnnPlan> make(const Cudnn& cudnn,
                                        const CudnnTarget& target,
-                                       const OperationGraph& graph,
-                                       std::int64_t most_workspace,
+                                       const CudnnRequest& request,
                                        std::string& problem);
 
   std::int64_t engine() const { return engine_; }

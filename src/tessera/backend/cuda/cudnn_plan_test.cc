@@ -77,18 +77,30 @@ class CudnnPlanOf : public testing::Test {
   }
 
   void SetUp() override {
-    if (find_cudnn() == nullptr) {
-      GTEST_SKIP() << "no libcudnn.so.9 on this machine";
+    std::string problem;
+    cudnn_ = find_cudnn(problem);
+    if (cudnn_ == nullptr) {
+      GTEST_SKIP() << problem;
     }
   }
 
-  static std::optional<CudnnPlan> plan(const FlashProblem& problem, std::string& reasons) {
-    return CudnnPlan::make(*find_cudnn(),
-                           {.properties = kH200},
-                           flash_graph(problem).graph,
-                           flash_workspace_bytes(problem),
-                           reasons);
+  std::optional<CudnnPlan> plan(const FlashProblem& problem, std::string& reasons) const {
+    return plan(problem, flash_workspace_bytes(problem), reasons);
   }
+
+  std::optional<CudnnPlan> plan(const FlashProblem& problem,
+                                std::int64_t most_workspace,
+                                std::string& reasons) const {
+    const FlashGraph written = flash_graph(problem);
+    return CudnnPlan::make(
+        *cudnn_,
+        {.properties = kH200},
+        {.graph = written.graph, .most_workspace = most_workspace, .any_order = problem.any_order},
+        reasons);
+  }
+
+ private:
+  const Cudnn* cudnn_ = nullptr;
 };
 
 class CudnnPlans : public CudnnPlanOf, public testing::WithParamInterface<Case> {};
@@ -108,9 +120,8 @@ TEST_P(CudnnPlans, TakeAttention) {
 // Documents within rows: forward, where what it takes depends on the device.
 TEST_P(CudnnPlans, TakeSequencesWithinRows) {
   FlashProblem problem = problem_of(GetParam(), false);
-  if (!problem.causal) {
-    GTEST_SKIP() << "sequences are for causal attention";
-  }
+  problem.causal = true;
+  problem.strides[FlashTensor::kLse] = {problem.tokens * problem.heads, problem.heads, 1};
   for (const std::int64_t sequences : {1, 16, 300}) {
     problem.sequences = sequences;
     std::string reasons;
@@ -149,6 +160,15 @@ TEST(LargestPart, IsRowsOfABatch) {
   EXPECT_LE(flash_workspace_bytes(part), kMostFlashWorkspace);
 }
 
+// In any order the gradients' f32 sums are what takes memory.
+TEST(LargestPart, CountsScratch) {
+  const FlashProblem problem = problem_of({"many", 64, 2048, 32, 32, 128}, true, true);
+  const FlashProblem part = largest_part(problem);
+  EXPECT_EQ(part.batch, 64);
+  EXPECT_EQ(largest_part(problem_of({"more", 128, 2048, 32, 32, 128}, true, true)).batch, 64);
+  EXPECT_GT(flash_scratch(part).library, std::int64_t{2} << 30U);
+}
+
 // Two times 2.2 GB for the 8B's heads at 8192 tokens.
 TEST(LargestPart, IsGroupsOfHeadsOfARow) {
   const FlashProblem part = largest_part(problem_of({"llama_8b", 2, 8192, 32, 8, 128}, true));
@@ -165,8 +185,7 @@ TEST(LargestPart, IsNoneOfAVeryLongRow) {
 TEST_F(CudnnPlanOf, TooLittleWorkspaceIsNone) {
   const FlashProblem problem = problem_of({"small", 1, 128, 4, 4, 64}, true);
   std::string reasons;
-  EXPECT_FALSE(CudnnPlan::make(
-      *find_cudnn(), {.properties = kH200}, flash_graph(problem).graph, 1000, reasons));
+  EXPECT_FALSE(plan(problem, 1000, reasons));
   EXPECT_THAT(reasons, HasSubstr("bytes of workspace, expected at most"));
 }
 

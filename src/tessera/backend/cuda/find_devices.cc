@@ -119,11 +119,15 @@ void find_devices(Devices& devices) {
                             cublas / 100 % 100,
                             cublas % 100,
                             cudnn.empty() ? "none" : cudnn);
-  if (cudnn.empty()) {
+  std::string problem;
+  if (find_cudnn(problem) == nullptr) {
     devices.missing.emplace_back(
-        "no cuDNN 9 (libcudnn.so.9): install it (developer.nvidia.com/cudnn), or name its folder "
-        "in "
-        "LD_LIBRARY_PATH");
+        cudnn.empty()
+            ? "no cuDNN 9 (libcudnn.so.9): install it (developer.nvidia.com/cudnn), or name its "
+              "folder in LD_LIBRARY_PATH"
+            : problem +
+                  ", and attention does without: install a newer one "
+                  "(developer.nvidia.com/cudnn)");
   }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

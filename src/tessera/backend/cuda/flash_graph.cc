@@ -322,13 +322,22 @@ std::int64_t flash_workspace_bytes(const FlashProblem& problem) {
   return slopes + of_heads + kOfEveryGraph;
 }
 
+FlashScratch flash_scratch(const FlashProblem& problem) {
+  constexpr std::int64_t kAlignment = 256;
+  const std::int64_t rows =
+      problem.batch * problem.heads * problem.tokens * std::int64_t{sizeof(float)};
+  const std::int64_t dq_sum = round_up(rows, kAlignment);
+  const std::int64_t sums = problem.any_order ? rows * problem.channels : 0;
+  return {.dq_sum = dq_sum, .library = dq_sum + round_up(sums, kAlignment)};
+}
+
 FlashProblem largest_part(const FlashProblem& problem) {
   FlashProblem part = problem;
   const auto with = [&](std::int64_t rows, std::int64_t groups) {
     part.batch = rows;
     part.kv_heads = groups;
     part.heads = groups * (problem.heads / problem.kv_heads);
-    return flash_workspace_bytes(part) <= kMostFlashWorkspace;
+    return flash_scratch(part).library + flash_workspace_bytes(part) <= kMostFlashWorkspace;
   };
   const std::int64_t rows = largest_divisor(
       problem.batch, [&](std::int64_t some) { return with(some, problem.kv_heads); });

@@ -90,11 +90,20 @@ FlashGraph flash_graph(const FlashProblem& problem);
 
 // What cuDNN's engines for Hopper take for the graph, beside the tensors in memory; the older ones
 // take less. That of the deterministic backward grows with the square of the tokens.
-// Source: measured on cuDNN 9.19 (cudnn_plans_test.cc).
+// Source: measured on cuDNN 9.19 (cudnn_plan_test.cc).
 std::int64_t flash_workspace_bytes(const FlashProblem& problem);
 
+// Of backward's scratch, one behind the other, the library's workspace behind it: 256-byte places.
+struct FlashScratch {
+  std::int64_t dq_sum = 0;  // behind delta
+  std::int64_t library = 0;
+};
+
+FlashScratch flash_scratch(const FlashProblem& problem);
+
 // Of backward, which may be done a part at a time: the largest part, in whole rows of the batch or
-// in whole groups of one row's heads, that takes at most kMostFlashWorkspace. Batch 0: none does.
+// in whole groups of one row's heads, that takes at most kMostFlashWorkspace with its scratch.
+// Batch 0: none does.
 FlashProblem largest_part(const FlashProblem& problem);
 
 // The emulation has parts of small problems, too.

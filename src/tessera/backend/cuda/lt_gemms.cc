@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -23,8 +22,8 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr std::uintptr_t kWorkspaceAlignment = 256;  // what cuBLASLt asks for
-constexpr std::uintptr_t kBestAlignment = 256;       // more gains nothing
+constexpr std::uintptr_t kLtAlignment = 256;    // what cuBLASLt asks for
+constexpr std::uintptr_t kBestAlignment = 256;  // more gains nothing
 
 using LtHandle = Handle<cublasLtHandle_t, cublasLtDestroy>;
 using Description = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
@@ -143,28 +142,6 @@ cudaEvent_t create_event() {
   return event;
 }
 
-// Memory of the device for as long as algorithms are timed, beside the plan's arena; null where
-// there is none left.
-class SpareMemory {
- public:
-  explicit SpareMemory(std::size_t bytes) {
-    if (cudaMalloc(&data_, bytes) != cudaSuccess) {
-      data_ = nullptr;
-      static_cast<void>(cudaGetLastError());
-    }
-  }
-
-  ~SpareMemory() { cudaFree(data_); }
-
-  SpareMemory(const SpareMemory&) = delete;
-  SpareMemory& operator=(const SpareMemory&) = delete;
-
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
-
 // An algorithm's settings, which the library's version understands, as text and back.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
@@ -235,7 +212,7 @@ class Product {
     // What is left when the workspace begins at its alignment.
     prefer(preference,
            CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-           static_cast<std::uint64_t>(kGemmWorkspaceBytes) - kWorkspaceAlignment);
+           static_cast<std::uint64_t>(kGemmWorkspaceBytes) - kLtAlignment);
     // Parts of a sum are added in f32 and in one order.
     prefer(preference,
            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -284,24 +261,18 @@ class Product {
     const cublasStatus_t status = cublasLtMatmulAlgoCheck(
         handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm, &result);
     return status == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <=
-               static_cast<std::size_t>(kGemmWorkspaceBytes) - kWorkspaceAlignment;
+           result.workspaceSize <= static_cast<std::size_t>(kGemmWorkspaceBytes) - kLtAlignment;
   }
 
-  // The fastest of several, by the least of some rounds each, all in turn. What C holds stays, if
-  // it is added to; the last one's product is there otherwise.
+  // The fastest of several, by the least of some rounds each, all in turn; what the last one made
+  // is in C. Of a product that is not added to what C holds.
   cublasLtMatmulAlgo_t fastest(const Place& place,
                                const Float8Operands& operands,
                                const std::vector<cublasLtMatmulAlgo_t>& proposed) const {
-    const SpareMemory spare(key_.gemm.accumulate ? output_bytes() : 0);
-    void* const out = key_.gemm.accumulate ? spare.data() : operands.c;
-    if (proposed.size() == 1 || out == nullptr) {
-      return proposed[0];
-    }
     std::vector<float> least(proposed.size(), std::numeric_limits<float>::infinity());
     for (int round = 0; round <= kTimedRounds; ++round) {
       for (std::size_t i = 0; i < proposed.size(); ++i) {
-        const float took = milliseconds(place, operands, out, proposed[i]);
+        const float took = milliseconds(place, operands, proposed[i]);
         if (round > 0) {  // the first loads kernels
           least[i] = std::min(least[i], took);
         }
@@ -312,11 +283,13 @@ class Product {
 
   void choose(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
 
+  const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
+
   void run(const Place& place, const Float8Operands& operands) const {
     if (key_.scales != Scales::kNone) {
       set_scales(operands);
     }
-    launch(place, operands, operands.c, algorithm_);
+    check(launch(place, operands, algorithm_), "cublasLtMatmul()");
   }
 
  private:
@@ -345,43 +318,41 @@ class Product {
           "cublasLtMatmulPreferenceSetAttribute()");
   }
 
-  std::size_t output_bytes() const {
-    return static_cast<std::size_t>(key_.gemm.m * key_.gemm.pitch_c) * size_bytes(key_.gemm.output);
-  }
-
-  void launch(const Place& place,
-              const Float8Operands& operands,
-              void* out,
-              const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasStatus_t launch(const Place& place,
+                        const Float8Operands& operands,
+                        const cublasLtMatmulAlgo_t& algorithm) const {
     const float alpha = 1.0F;
     const float beta = key_.gemm.accumulate ? 1.0F : 0.0F;
-    check(cublasLtMatmul(place.handle,
-                         description_.get(),
-                         &alpha,
-                         operands.b,
-                         b_.get(),
-                         operands.a,
-                         a_.get(),
-                         &beta,
-                         operands.c,
-                         c_.get(),
-                         out,
-                         c_.get(),
-                         &algorithm,
-                         place.workspace.data(),
-                         place.workspace.size(),
-                         place.stream),
-          "cublasLtMatmul()");
+    return cublasLtMatmul(place.handle,
+                          description_.get(),
+                          &alpha,
+                          operands.b,
+                          b_.get(),
+                          operands.a,
+                          a_.get(),
+                          &beta,
+                          operands.c,
+                          c_.get(),
+                          operands.c,
+                          c_.get(),
+                          &algorithm,
+                          place.workspace.data(),
+                          place.workspace.size(),
+                          place.stream);
   }
 
+  // Infinite for one that the library proposes and then does not take.
   float milliseconds(const Place& place,
                      const Float8Operands& operands,
-                     void* out,
                      const cublasLtMatmulAlgo_t& algorithm) const {
     const Event begin(create_event());
     const Event end(create_event());
     check(cudaEventRecord(begin.get(), place.stream), "cudaEventRecord()");
-    launch(place, operands, out, algorithm);
+    const cublasStatus_t status = launch(place, operands, algorithm);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+      return std::numeric_limits<float>::infinity();
+    }
+    check(status, "cublasLtMatmul()");
     check(cudaEventRecord(end.get(), place.stream), "cudaEventRecord()");
     check(cudaEventSynchronize(end.get()), "cudaEventSynchronize()");
     float took = 0.0F;
@@ -411,8 +382,8 @@ std::string machine() {
 
 class LtGemms final : public Gemms {
  public:
-  LtGemms(bool tf32, const std::vector<std::filesystem::path>& files, std::function<void()> settle)
-      : tf32_(tf32), settle_(std::move(settle)), handle_(create_handle()) {
+  LtGemms(bool tf32, const std::vector<std::filesystem::path>& files)
+      : tf32_(tf32), handle_(create_handle()) {
     if (!files.empty()) {
       cache_.emplace(machine(), files);
     }
@@ -451,8 +422,8 @@ class LtGemms final : public Gemms {
            std::span<std::byte> workspace) {
     void* start = workspace.data();
     std::size_t space = workspace.size();
-    TESSERA_CHECK(std::align(kWorkspaceAlignment,
-                             static_cast<std::size_t>(kGemmWorkspaceBytes) - kWorkspaceAlignment,
+    TESSERA_CHECK(std::align(kLtAlignment,
+                             static_cast<std::size_t>(kGemmWorkspaceBytes) - kLtAlignment,
                              start,
                              space) != nullptr,
                   "{} bytes of workspace for a product, expected {}",
@@ -486,22 +457,35 @@ class LtGemms final : public Gemms {
     if (!cache_) {
       return product.propose(place.handle, 1)[0];
     }
+    if (product.key().gemm.accumulate) {
+      return algorithm_of_sum(product, place);
+    }
     const std::string text = product.key().text();
-    if (const std::optional<std::string> kept = cache_->find(text)) {
+    if (const std::optional<std::string> kept = cache_->use(text)) {
       const auto algorithm = algorithm_of(*kept);
       if (algorithm && product.takes(place.handle, *algorithm)) {
         return *algorithm;
       }
     }
-    settle_();
     const cublasLtMatmulAlgo_t fastest =
         product.fastest(place, operands, product.propose(place.handle, kTimedAlgorithms));
     cache_->add(text, text_of(fastest));
     return fastest;
   }
 
+  // To time a product that is added to what C holds would change that: it takes the algorithm of
+  // the same product without, which the first microbatch has run.
+  cublasLtMatmulAlgo_t algorithm_of_sum(const Product& product, const Place& place) const {
+    Key key = product.key();
+    key.gemm.accumulate = false;
+    const auto twin = std::ranges::find_if(
+        products_, [&](const std::unique_ptr<Product>& made) { return made->key() == key; });
+    return twin != products_.end() && product.takes(place.handle, (*twin)->algorithm())
+               ? (*twin)->algorithm()
+               : product.propose(place.handle, 1)[0];
+  }
+
   bool tf32_;
-  std::function<void()> settle_;
   LtHandle handle_;
   std::optional<AlgorithmCache> cache_;  // none: nothing is timed
   std::vector<std::unique_ptr<Product>> products_;
@@ -510,9 +494,8 @@ class LtGemms final : public Gemms {
 }  // namespace
 
 std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
-                                     const std::vector<std::filesystem::path>& algorithm_files,
-                                     std::function<void()> settle) {
-  return std::make_unique<LtGemms>(tf32, algorithm_files, std::move(settle));
+                                     const std::vector<std::filesystem::path>& algorithm_files) {
+  return std::make_unique<LtGemms>(tf32, algorithm_files);
 }
 
 }  // namespace tessera::cuda

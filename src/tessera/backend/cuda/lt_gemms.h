@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,9 +12,8 @@ namespace tessera::cuda {
 // A shape's algorithm is the one that `algorithm_files` know (AlgorithmCache); else the fastest of
 // those that the library proposes, timed when the shape first comes up and kept in the files. With
 // no files it is the first that is proposed. Who times waits for all that stands before on the
-// stream: `settle` returns when none of it waits for other ranks.
+// stream, so that files are for runs of one rank.
 std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
-                                     const std::vector<std::filesystem::path>& algorithm_files,
-                                     std::function<void()> settle);
+                                     const std::vector<std::filesystem::path>& algorithm_files);
 
 }  // namespace tessera::cuda

@@ -98,9 +98,24 @@ cudaEvent_t NcclQueue::take_event() {
   return event;
 }
 
+void NcclQueue::watch() {
+  if (rank_.queues == nullptr) {
+    is_empty();
+    return;
+  }
+  for (NcclQueue* const queue : *rank_.queues) {
+    queue->is_empty();
+  }
+}
+
 void NcclQueue::begin(NcclCommunicator& group, const Call& call) {
   while (!enqueued_.empty() && is_done(enqueued_.front().end)) {
     pop();
+  }
+  // A device takes some hundreds of launches before it blocks who begins more.
+  constexpr std::size_t kMostEnqueued = 16;
+  for (const NcclWait wait(rank_); enqueued_.size() >= kMostEnqueued; wait.pause()) {
+    watch();
   }
   const cudaEvent_t begin = take_event();
   enqueued_.push_back({.group = &group, .call = call, .begin = begin, .end = take_event()});
@@ -146,13 +161,23 @@ void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
     }
   } catch (const Error& error) {
     rank.host.abort(error.message());
-    for (NcclQueue* const queue : queues) {
-      while (!queue->enqueued_.empty()) {
-        queue->enqueued_.front().group->drop();  // which forgets it
-      }
-    }
+    stop(queues);
     throw;
   }
+}
+
+void NcclQueue::stop(std::span<NcclQueue* const> queues) {
+  std::vector<NcclCommunicator*> groups;
+  for (const NcclQueue* const queue : queues) {
+    groups.insert(groups.end(), queue->groups_.begin(), queue->groups_.end());
+  }
+  NcclCommunicator::drop(groups);
+}
+
+void NcclQueue::stop() {
+  NcclQueue* const own = this;
+  stop(rank_.queues != nullptr ? std::span<NcclQueue* const>(*rank_.queues)
+                               : std::span<NcclQueue* const>(&own, 1));
 }
 
 void NcclQueue::forget(const NcclCommunicator& group) {
@@ -191,9 +216,10 @@ NcclCommunicator::NcclCommunicator(const NcclRank& rank,
                "ncclCommInitRankConfig()");
     settle(format("a group of ranks {}", list_ranks(members)));
   } catch (...) {
-    drop();
+    end();
     throw;
   }
+  queue_->add(*this);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -210,17 +236,28 @@ NcclCommunicator::~NcclCommunicator() {
       shared_.host.abort(error.message());
     }
   }
-  drop();
+  queue_->remove(*this);
+  end();
 }
 
-void NcclCommunicator::drop() {
-  queue_->forget(*this);
-  if (comm_ != nullptr) {
-    ncclCommAbort(comm_);
-    comm_ = nullptr;
-  }
+// The memory goes last, since to free it is to wait for the device.
+void NcclCommunicator::end() {
+  NcclCommunicator* const own = this;
+  drop({&own, 1});
   cudaFree(word_);
-  word_ = nullptr;
+}
+
+// As one group of NCCL: to abort one may mean to wait for the device, on which another still runs.
+void NcclCommunicator::drop(std::span<NcclCommunicator* const> groups) {
+  ncclGroupStart();
+  for (NcclCommunicator* const group : groups) {
+    group->queue_->forget(*group);
+    if (group->comm_ != nullptr) {
+      ncclCommAbort(group->comm_);
+      group->comm_ = nullptr;
+    }
+  }
+  ncclGroupEnd();
 }
 
 bool NcclCommunicator::is_at_work(const std::string& doing) {
@@ -254,7 +291,7 @@ void NcclCommunicator::enqueue(const Call& call, const Body& body) {
     queue_->end();
   } catch (const Error& error) {
     shared_.host.abort(error.message());
-    drop();
+    queue_->stop();
     throw;
   }
 }

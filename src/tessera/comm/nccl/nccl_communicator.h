@@ -18,11 +18,15 @@
 
 namespace tessera {
 
+class NcclQueue;
+
 // What the groups of a rank share.
 struct NcclRank {
   World& host;  // by which aborts travel
   WorldOptions options;
   int device = 0;
+  // Where one thread uses all of them, whose streams may wait for each other; borrowed.
+  const std::vector<NcclQueue*>* queues = nullptr;
 };
 
 // How long a rank waits for something of NCCL, looking at it in short steps.
@@ -57,7 +61,9 @@ class NcclQueue {
 
   cudaStream_t stream() const { return stream_; }
 
-  // Notes the begin of an operation of `group`, and its end.
+  // Notes the begin of an operation of `group`, and its end. Where there are many, begin() first
+  // watches the oldest, so that a rank that nobody answers comes to know of it. Errors: as
+  // synchronize(), but for the abort.
   void begin(NcclCommunicator& group, const Call& call);
   void end();
 
@@ -67,6 +73,17 @@ class NcclQueue {
 
   // Gives up what `group` has enqueued.
   void forget(const NcclCommunicator& group);
+
+  // Ends all that is under way on these queues at once: what one waits for another may do. None of
+  // their groups works any more.
+  static void stop(std::span<NcclQueue* const> queues);
+
+  // Of this one, or of all that the rank's thread has.
+  void stop();
+
+  void add(NcclCommunicator& group) { groups_.push_back(&group); }
+
+  void remove(const NcclCommunicator& group) { std::erase(groups_, &group); }
 
  private:
   // An operation between two events.
@@ -79,11 +96,13 @@ class NcclQueue {
 
   // Forgets what is done, and watches the oldest of what is not. Whether nothing is left.
   bool is_empty();
+  void watch();
   cudaEvent_t take_event();
   void pop();
 
   NcclRank rank_;
   cudaStream_t stream_;
+  std::vector<NcclCommunicator*> groups_;  // that use it
   std::deque<Enqueued> enqueued_;
   std::vector<cudaEvent_t> free_events_;
   std::optional<NcclWait> wait_;  // for the oldest, from when it has begun
@@ -119,10 +138,11 @@ class NcclCommunicator final : public Communicator {
   // Throws what NCCL has found wrong since, `doing` something; whether it is still at work.
   bool is_at_work(const std::string& doing);
 
-  // Gives up whatever is under way; the group works no more.
-  void drop();
+  // Gives up whatever is under way in all of these groups; they work no more.
+  static void drop(std::span<NcclCommunicator* const> groups);
 
  private:
+  void end();
   template <class Body>
   void enqueue(const Call& call, const Body& body);
   void settle(const std::string& doing);

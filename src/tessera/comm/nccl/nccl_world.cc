@@ -57,6 +57,9 @@ class PluginWorld final : public NcclWorld {
   PluginWorld(World& host, const NcclOptions& options)
       : rank_{.host = host, .options = options.world, .device = options.device},
         stream_of_(options.stream_of) {
+    if (stream_of_ != nullptr) {
+      rank_.queues = &all_queues_;
+    }
     select_device(options.device);
     uuid_ = uuid_of(options.device);
   }
@@ -100,6 +103,11 @@ class PluginWorld final : public NcclWorld {
     NcclQueue::synchronize(queues);
   }
 
+  void stop() override {
+    const std::scoped_lock lock(mutex_);
+    NcclQueue::stop(all_queues_);
+  }
+
  private:
   std::shared_ptr<NcclQueue> queue(std::int64_t generation) {
     const std::scoped_lock lock(mutex_);
@@ -107,6 +115,7 @@ class PluginWorld final : public NcclWorld {
     if (queue == nullptr) {
       queue = std::make_shared<NcclQueue>(
           rank_, stream_of_ != nullptr ? stream_of_(generation) : own_stream());
+      all_queues_.push_back(queue.get());
     }
     return queue;
   }
@@ -124,6 +133,7 @@ class PluginWorld final : public NcclWorld {
   DeviceUuid uuid_ = {};
   std::mutex mutex_;  // guards what follows; each queue has one thread
   std::map<std::int64_t, std::shared_ptr<NcclQueue>> queues_;
+  std::vector<NcclQueue*> all_queues_;
   std::vector<cudaStream_t> own_streams_;
 };
 

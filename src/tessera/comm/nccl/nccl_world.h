@@ -24,6 +24,10 @@ class NcclWorld : public World {
   // before it in the stream is done. Errors: kTimeout naming the operation; kPeerFailure where a
   // rank gave up or is gone. After an error no group of the run works any more.
   virtual void synchronize(std::span<const std::int64_t> generations) = 0;
+
+  // Ends at once what this rank's groups have under way, where it cannot go on: none of them works
+  // any more. By the thread that uses them.
+  virtual void stop() = 0;
 };
 
 struct NcclOptions {

@@ -9,11 +9,10 @@
 #include "tessera/backend/cuda/attention.h"
 #include "tessera/backend/cuda/flash_graph.h"
 #include "tessera/backend/cuda/graphs.h"
+#include "tessera/backend/cuda/workspace.h"
 
 namespace tessera::cuda {
 namespace {
-
-constexpr std::int64_t kAlignment = 256;
 
 template <class T>
 std::array<std::int64_t, 3> strides_of(const Heads<T>& heads) {
@@ -59,28 +58,7 @@ void* place_of(const Heads<T>& heads, std::int64_t batch, std::int64_t head) {
   return const_cast<std::remove_const_t<T>*>(heads.at(batch, 0, head));
 }
 
-// Where backward's scratch lies in its workspace, cuDNN's own behind it.
-struct Scratch {
-  std::int64_t dq_sum;  // behind delta
-  std::int64_t library;
-
-  explicit Scratch(const FlashProblem& part) {
-    const std::int64_t row = part.batch * part.heads * part.tokens * std::int64_t{sizeof(float)};
-    dq_sum = round_up(row);
-    library = dq_sum + (part.any_order ? round_up(row * part.channels) : 0);
-  }
-
-  static std::int64_t round_up(std::int64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-};
-
 }  // namespace
-
-std::span<std::byte> aligned_workspace(std::span<std::byte> workspace) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(workspace.data());
-  return workspace.subspan((kAlignment - begin % kAlignment) % kAlignment);
-}
 
 FlashProblem graph_problem(const Forward<BFloat16>& task) {
   return problem_of(task);
@@ -97,12 +75,14 @@ FlashPointers graph_pointers(const Forward<BFloat16>& task) {
 }
 
 std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task) {
-  return flash_workspace_bytes(problem_of(task)) + kAlignment;
+  return flash_workspace_bytes(problem_of(task)) + kWorkspaceAlignment;
 }
 
 std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task) {
   const FlashProblem part = largest_part(backward_problem_of(task));
-  return part.batch == 0 ? 0 : Scratch(part).library + flash_workspace_bytes(part) + kAlignment;
+  return part.batch == 0
+             ? 0
+             : flash_scratch(part).library + flash_workspace_bytes(part) + kWorkspaceAlignment;
 }
 
 bool run_graph(const Context& context,
@@ -124,7 +104,7 @@ bool run_graph(const Context& context,
   part.strides[FlashTensor::kDqSum] = {
       part.heads * part.tokens * part.channels, part.channels, part.tokens * part.channels};
   const std::span<std::byte> space = aligned_workspace(workspace);
-  const Scratch scratch(part);
+  const FlashScratch scratch = flash_scratch(part);
   for (std::int64_t row = 0; row < whole.batch; row += part.batch) {
     for (std::int64_t group = 0; group < whole.kv_heads; group += part.kv_heads) {
       const std::int64_t head = group * task.shape.group();

@@ -63,6 +63,7 @@ constexpr Case kCases[] = {
     {"whole_rows", 2, 37, 37, 2, 2, 16, 0, true, false, true},
     {"whole_rows_groups", 2, 70, 70, 4, 2, 24, 0, true, false, true},
     {"whole_rows_not_causal", 1, 33, 33, 3, 1, 40, 0, false, false, true},
+    {"whole_rows_long", 1, 300, 300, 2, 1, 8, 0, true, false, true},
     {"whole_rows_any_order", 2, 40, 40, 4, 2, 32, 0, true, false, true, true},
 };
 

@@ -8,6 +8,7 @@
 #include "tessera/backend/cuda/attention.h"
 #include "tessera/backend/cuda/flash_graph.h"
 #include "tessera/backend/cuda/graphs.h"
+#include "tessera/backend/cuda/workspace.h"
 
 namespace tessera::cuda {
 namespace {
@@ -85,11 +86,11 @@ __device__ void add_up(Findings& findings, const Sequences& out) {
   *out.found = findings.total > 0 ? 1 : 0;
 }
 
-// Where sequence i lies, and how long it is: 0 for one that there is not.
+// Where sequence i lies, and how long it is. One that there is not lies at the end and has none.
 __device__ void place_sequence(const SearchTask& task, std::int64_t i, std::int32_t total) {
   const Sequences& out = task.out;
   const bool is_one = i < total;
-  const std::int64_t token = is_one ? out.first[i] : 0;
+  const std::int64_t token = out.first[is_one ? i : total];
   for (int tensor = 0; tensor < 5; ++tensor) {
     out.starts[tensor][i] = token / task.shape.queries * task.places[tensor].row +
                             token % task.shape.queries * task.places[tensor].token;
@@ -132,58 +133,64 @@ __global__ static void find_sequences(SearchTask task) {
   }
 }
 
-constexpr std::int64_t kAlignment = 256;
-
-// Parts of a workspace, one behind the other.
-class Space {
- public:
-  explicit Space(std::byte* data) : data_(data) {}
-
-  template <class T>
-  T* take(std::int64_t count) {
-    auto* const part = reinterpret_cast<T*>(data_ + size_);
-    size_ += (count * std::int64_t{sizeof(T)} + kAlignment - 1) / kAlignment * kAlignment;
-    return part;
+// From lse as the library writes it, (b, t, heads), to (b, heads, t), where it has.
+__global__ static void turn_lse(Shape shape,
+                                const float* from,
+                                const std::int32_t* found,
+                                float* to) {
+  const std::int64_t count = *found == 0 ? 0 : shape.batch * shape.queries * shape.heads;
+  for (std::int64_t i = first_item(); i < count; i += num_threads()) {
+    const std::int64_t row = i / (shape.queries * shape.heads);
+    const std::int64_t head = i / shape.queries % shape.heads;
+    const std::int64_t token = i % shape.queries;
+    to[i] = from[(row * shape.queries + token) * shape.heads + head];
   }
+}
 
-  std::int64_t size() const { return size_; }
+// What the workspace holds.
+struct Scratch {
+  Sequences sequences;
+  float* lse;  // (b, t, heads)
+  std::int64_t library;
 
- private:
-  std::byte* data_;
-  std::int64_t size_ = 0;
+  Scratch(std::byte* data, const Shape& shape) {
+    Parts parts(data);
+    sequences.most = most_sequences(shape);
+    for (std::int64_t*& starts : sequences.starts) {
+      starts = parts.take<std::int64_t>(sequences.most + 1);
+    }
+    sequences.lengths = parts.take<std::int32_t>(sequences.most);
+    sequences.first = parts.take<std::int32_t>(sequences.most + 1);
+    sequences.found = parts.take<std::int32_t>(1);
+    lse = parts.take<float>(shape.batch * shape.queries * shape.heads);
+    library = parts.size();
+  }
 };
 
-Sequences sequences_in(Space& space, const Shape& shape) {
-  Sequences made;
-  made.most = most_sequences(shape);
-  for (std::int64_t*& starts : made.starts) {
-    starts = space.take<std::int64_t>(made.most + 1);
-  }
-  made.lengths = space.take<std::int32_t>(made.most);
-  made.first = space.take<std::int32_t>(made.most + 1);
-  made.found = space.take<std::int32_t>(1);
-  return made;
+// With lse token by token, as ragged tensors lie wherever cuDNN's attention is used.
+FlashProblem sequences_problem(const Forward<BFloat16>& task) {
+  FlashProblem problem = graph_problem(task);
+  problem.sequences = most_sequences(task.shape);
+  problem.strides[FlashTensor::kLse] = {task.shape.queries * task.shape.heads, task.shape.heads, 1};
+  return problem;
 }
 
 }  // namespace
 
 std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task) {
-  Space space(nullptr);
-  sequences_in(space, task.shape);
-  FlashProblem problem = graph_problem(task);
-  problem.sequences = most_sequences(task.shape);
-  return space.size() + flash_workspace_bytes(problem) + kAlignment;
+  return Scratch(nullptr, task.shape).library + flash_workspace_bytes(sequences_problem(task)) +
+         kWorkspaceAlignment;
 }
 
 const std::int32_t* run_sequences(const Context& context,
                                   const Forward<BFloat16>& task,
                                   std::span<std::byte> workspace) {
-  const std::span<std::byte> aligned = aligned_workspace(workspace);
-  Space space(aligned.data());
-  const Sequences found = sequences_in(space, task.shape);
-  FlashProblem problem = graph_problem(task);
-  problem.sequences = found.most;
+  const std::span<std::byte> space = aligned_workspace(workspace);
+  const Scratch scratch(space.data(), task.shape);
+  const Sequences& found = scratch.sequences;
+  const FlashProblem problem = sequences_problem(task);
   FlashPointers pointers = graph_pointers(task);
+  pointers[FlashTensor::kLse] = scratch.lse;
   SearchTask search = {.shape = task.shape, .mask = task.mask, .places = {}, .out = found};
   for (const FlashTensor tensor :
        {FlashTensor::kQ, FlashTensor::kK, FlashTensor::kV, FlashTensor::kO, FlashTensor::kLse}) {
@@ -194,12 +201,22 @@ const std::int32_t* run_sequences(const Context& context,
   }
   pointers[FlashTensor::kLengths] = found.lengths;
   launch(context, "sequences of attention", 1, find_sequences, search);
-  return context.graphs().run(context.stream(),
-                              problem,
-                              pointers,
-                              aligned.subspan(static_cast<std::size_t>(space.size())))
-             ? found.found
-             : nullptr;
+  if (!context.graphs().run(context.stream(),
+                            problem,
+                            pointers,
+                            space.subspan(static_cast<std::size_t>(scratch.library)))) {
+    return nullptr;
+  }
+  const std::int64_t values = task.shape.batch * task.shape.queries * task.shape.heads;
+  launch(context,
+         "lse of attention",
+         blocks_for(context, values),
+         turn_lse,
+         task.shape,
+         scratch.lse,
+         found.found,
+         task.lse);
+  return found.found;
 }
 
 }  // namespace tessera::cuda

@@ -5,6 +5,7 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/backend/cuda/row_sums.h"
+#include "tessera/backend/cuda/workspace.h"
 #include "tessera/base/float8.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/scales.h"
@@ -299,27 +300,6 @@ __global__ static void spread(const float* value, std::int64_t count, float* to)
     to[i] = *value;
   }
 }
-
-// Parts of a workspace, one behind the other.
-class Parts {
- public:
-  explicit Parts(std::byte* data) : data_(data) {}
-
-  template <class T>
-  T* take(std::int64_t count) {
-    constexpr std::int64_t kAlignment = 256;
-    auto* const part = reinterpret_cast<T*>(data_ + size_);
-    size_ +=
-        (count * static_cast<std::int64_t>(sizeof(T)) + kAlignment - 1) / kAlignment * kAlignment;
-    return part;
-  }
-
-  std::int64_t size() const { return size_; }
-
- private:
-  std::byte* data_;
-  std::int64_t size_ = 0;
-};
 
 // A product of codes. Tensor cores read both factors along the sums: one that lies otherwise is
 // turned over first. Where they do not take the shape, the codes are widened to bf16, which holds

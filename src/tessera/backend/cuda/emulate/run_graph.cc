@@ -1,6 +1,7 @@
 #include "tessera/backend/cuda/emulate/run_graph.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -228,12 +229,17 @@ class Interpreter {
   std::vector<std::vector<float>> values_;  // of virtual tensors, as they would lie in memory
 };
 
+std::atomic<bool> refuses = false;
+
 class InterpretedGraphs final : public Graphs {
  public:
   bool run(CUstream_st* stream,
            const FlashProblem& problem,
            const FlashPointers& pointers,
            std::span<std::byte> workspace) override {
+    if (refuses) {
+      return false;
+    }
     if (was_recorded([=, this] { run(stream, problem, pointers, workspace); })) {
       return true;
     }
@@ -241,7 +247,16 @@ class InterpretedGraphs final : public Graphs {
                   "{} bytes of workspace for attention, expected {}",
                   workspace.size(),
                   flash_workspace_bytes(problem));
-    // A device writes there.
+    // A device writes there, and what it finds in its scratch is of others.
+    if (problem.backward) {
+      const FlashScratch scratch = flash_scratch(problem);
+      std::memset(pointers[FlashTensor::kDelta], 0x7f, static_cast<std::size_t>(scratch.dq_sum));
+      if (problem.any_order) {
+        std::memset(pointers[FlashTensor::kDqSum],
+                    0x7f,
+                    static_cast<std::size_t>(scratch.library - scratch.dq_sum));
+      }
+    }
     std::memset(workspace.data(), 0x7f, static_cast<std::size_t>(flash_workspace_bytes(problem)));
     const FlashGraph written = flash_graph(problem);
     run_graph(written.graph, written.by_place(pointers));
@@ -250,6 +265,10 @@ class InterpretedGraphs final : public Graphs {
 };
 
 }  // namespace
+
+void refuse_graphs(bool refuse) {
+  refuses = refuse;
+}
 
 void run_graph(const OperationGraph& graph, const std::vector<void*>& pointers) {
   Interpreter interpreter(graph, pointers);
