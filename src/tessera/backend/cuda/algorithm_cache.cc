@@ -30,7 +30,7 @@ std::optional<std::string> AlgorithmCache::use(const std::string& product) {
   const std::string key = key_of(product);
   for (const File& file : files_) {
     if (const auto found = file.known.find(key); found != file.known.end()) {
-      const std::string algorithm = found->second;
+      std::string algorithm = found->second;
       put(files_.front(), key, algorithm, false);
       return algorithm;
     }

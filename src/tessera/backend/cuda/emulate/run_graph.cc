@@ -229,7 +229,10 @@ class Interpreter {
   std::vector<std::vector<float>> values_;  // of virtual tensors, as they would lie in memory
 };
 
-std::atomic<bool> refuses = false;
+std::atomic<bool>& refusal() {
+  static std::atomic<bool> refuses = false;
+  return refuses;
+}
 
 class InterpretedGraphs final : public Graphs {
  public:
@@ -237,7 +240,7 @@ class InterpretedGraphs final : public Graphs {
            const FlashProblem& problem,
            const FlashPointers& pointers,
            std::span<std::byte> workspace) override {
-    if (refuses) {
+    if (refusal()) {
       return false;
     }
     if (was_recorded([=, this] { run(stream, problem, pointers, workspace); })) {
@@ -267,7 +270,7 @@ class InterpretedGraphs final : public Graphs {
 }  // namespace
 
 void refuse_graphs(bool refuse) {
-  refuses = refuse;
+  refusal() = refuse;
 }
 
 void run_graph(const OperationGraph& graph, const std::vector<void*>& pointers) {
