@@ -285,7 +285,12 @@ void NcclCommunicator::enqueue(const Call& call, const Body& body) {
   try {
     queue_->begin(*this, call);
     check_nccl(ncclGroupStart(), "ncclGroupStart()", comm_);
-    body(queue_->stream());
+    try {
+      body(queue_->stream());
+    } catch (...) {
+      static_cast<void>(ncclGroupEnd());  // what follows stands in no group
+      throw;
+    }
     check_nccl(ncclGroupEnd(), "ncclGroupEnd()", comm_);
     settle(doing);
     queue_->end();
