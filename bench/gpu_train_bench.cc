@@ -1,6 +1,7 @@
-// Training on one GPU beside PyTorch: each case as processes that take turns (A B A B), since two
-// models of this size do not fit side by side. Prints tokens/s, the ratio of the medians and its
-// target, how long the GPU was idle, the time to the first step, and memory beside the plan.
+// Training on one GPU beside PyTorch, float8 beside our own bf16: each case as processes that take
+// turns (A B A B), since two models of this size do not fit side by side. Prints tokens/s, the
+// ratio of the medians and its target, how long the GPU was idle, the time to the first step, and
+// memory beside the plan.
 //
 // usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--device=cpu]
 //        gpu_train_bench --own=NAME     one process of ours; prints a JSON object

@@ -1,5 +1,6 @@
 #include "tessera/backend/cuda/algorithm_cache.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <system_error>

@@ -90,7 +90,7 @@ void run_flash(const Context& context, const Forward<BFloat16>& task);
 void run_flash(const Context& context, const Backward<BFloat16>& task);
 
 // For the two below: the graph of a task, with whole rows, and the tensors that it reads and
-// writes; what is left of a workspace from its first aligned byte on.
+// writes.
 FlashProblem graph_problem(const Forward<BFloat16>& task);
 FlashPointers graph_pointers(const Forward<BFloat16>& task);
 

@@ -1,6 +1,7 @@
 // Attention of whole rows by a library's kernels, as operation graphs.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +11,9 @@
 #include "tessera/backend/cuda/flash_graph.h"
 #include "tessera/backend/cuda/graphs.h"
 #include "tessera/backend/cuda/workspace.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/base/units.h"
 
 namespace tessera::cuda {
 namespace {
@@ -58,6 +62,19 @@ void* place_of(const Heads<T>& heads, std::int64_t batch, std::int64_t head) {
   return const_cast<std::remove_const_t<T>*>(heads.at(batch, 0, head));
 }
 
+// Once: a run's rows are all as long.
+void warn_of_long_rows(const FlashProblem& problem) {
+  static std::atomic_flag said;
+  if (!said.test_and_set()) {
+    log_warning(format(
+        "attention backward by own kernels, which are slower: rows of {} tokens need more than {} "
+        "of workspace for each group of heads{}",
+        problem.tokens,
+        format_bytes(kMostFlashWorkspace),
+        problem.any_order ? "" : "; run.deterministic = false takes far less"));
+  }
+}
+
 }  // namespace
 
 FlashProblem graph_problem(const Forward<BFloat16>& task) {
@@ -98,6 +115,7 @@ bool run_graph(const Context& context,
   const FlashProblem whole = backward_problem_of(task);
   FlashProblem part = largest_part(whole);
   if (part.batch == 0) {
+    warn_of_long_rows(whole);
     return false;
   }
   part.strides[FlashTensor::kDelta] = {part.heads * part.tokens, 1, part.tokens};
