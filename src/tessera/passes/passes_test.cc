@@ -14,7 +14,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/base/test_error.h"
-#include "tessera/config/run_config.h"
 #include "tessera/ir/builder.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/ops/all_ops.h"
@@ -35,7 +34,6 @@ namespace tessera {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 Graph small_llama(std::int64_t layers = 2) {
   const LlamaConfig config{
@@ -255,22 +253,6 @@ TEST(ChooseAttention, TellsForwardAndBackward) {
   const Graph chosen = choose_attention(small_llama(), {.whole_rows = true, .any_order = true});
   EXPECT_EQ(told(chosen), 2);
   EXPECT_EQ(told(differentiate(chosen, "loss")), 4);
-}
-
-// What a run file says comes through to its program.
-TEST(ChooseAttention, FollowsTheConfig) {
-  const LlamaConfig model{.dim = 8, .layers = 1, .heads = 4, .kv_heads = 2, .ffn = 12, .vocab = 40};
-  const auto program_of = [&](bool document_mask, bool deterministic) {
-    RunConfig config;
-    config.data.sequence_length = 6;
-    config.data.document_mask = document_mask;
-    config.run.deterministic = deterministic;
-    return to_string(compile_step(config, describe_llama(model), {}));
-  };
-  EXPECT_THAT(program_of(true, true), Not(HasSubstr("whole_rows")));
-  EXPECT_THAT(program_of(true, true), Not(HasSubstr("any_order")));
-  EXPECT_THAT(program_of(false, true), HasSubstr("whole_rows=true"));
-  EXPECT_THAT(program_of(true, false), HasSubstr("any_order=true"));
 }
 
 TEST(CacheAttention, RefusesAttentionThatSeesWhatComesLater) {
