@@ -98,13 +98,13 @@ cudaEvent_t NcclQueue::take_event() {
   return event;
 }
 
-void NcclQueue::watch() {
+void NcclQueue::watch_all() {
   if (rank_.queues == nullptr) {
-    is_empty();
+    watch_oldest();
     return;
   }
   for (NcclQueue* const queue : *rank_.queues) {
-    queue->is_empty();
+    queue->watch_oldest();
   }
 }
 
@@ -115,7 +115,7 @@ void NcclQueue::begin(NcclCommunicator& group, const Call& call) {
   // A device takes some hundreds of launches before it blocks who begins more.
   constexpr std::size_t kMostEnqueued = 16;
   for (const NcclWait wait(rank_); enqueued_.size() >= kMostEnqueued; wait.pause()) {
-    watch();
+    watch_all();
   }
   const cudaEvent_t begin = take_event();
   enqueued_.push_back({.group = &group, .call = call, .begin = begin, .end = take_event()});
@@ -126,7 +126,7 @@ void NcclQueue::end() {
   check_cuda(cudaEventRecord(enqueued_.back().end, stream_), "cudaEventRecord()");
 }
 
-bool NcclQueue::is_empty() {
+bool NcclQueue::watch_oldest() {
   while (!enqueued_.empty() && is_done(enqueued_.front().end)) {
     pop();
   }
@@ -153,7 +153,7 @@ void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
     for (const NcclWait wait(rank);; wait.pause()) {
       bool are_empty = true;
       for (NcclQueue* const queue : queues) {
-        are_empty = queue->is_empty() && are_empty;
+        are_empty = queue->watch_oldest() && are_empty;
       }
       if (are_empty) {
         return;

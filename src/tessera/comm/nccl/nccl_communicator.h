@@ -95,8 +95,8 @@ class NcclQueue {
   };
 
   // Forgets what is done, and watches the oldest of what is not. Whether nothing is left.
-  bool is_empty();
-  void watch();
+  bool watch_oldest();
+  void watch_all();
   cudaEvent_t take_event();
   void pop();
 
