@@ -104,7 +104,7 @@ __global__ void fold_floats(Sources sources, Places places, std::int64_t count, 
     const bool whole = aligned && left >= kPack;
     const auto read = [&](int k) {
       const T* const source = reinterpret_cast<const T*>(sources.at[k]) + first;
-      return whole ? load_pack<true>(source, left) : load_pack<false>(source, left);
+      return load_pack(source, left, whole);
     };
     Floats<kPack> values = read(0);
     for (int k = 1; k < sources.count; ++k) {
@@ -115,11 +115,7 @@ __global__ void fold_floats(Sources sources, Places places, std::int64_t count, 
     }
     for (int k = 0; k < places.count; ++k) {
       T* const place = reinterpret_cast<T*>(places.at[k]) + first;
-      if (whole) {
-        store_pack<true>(place, values, left);
-      } else {
-        store_pack<false>(place, values, left);
-      }
+      store_pack(place, values, left, whole);
     }
   }
 }
@@ -148,11 +144,8 @@ __global__ void cast_padded(
   const std::int64_t packs = (padded + kPack - 1) / kPack;
   for (std::int64_t i = first_item(); i < packs; i += num_threads()) {
     const std::int64_t first = i * kPack;
-    if (aligned && first + kPack <= count) {
-      store<kPack>(to + first, load<kPack>(from + first));
-    } else {
-      store_pack<false>(to + first, load_pack<false>(from + first, count - first), padded - first);
-    }
+    const bool whole = aligned && first + kPack <= count;
+    store_pack(to + first, load_pack(from + first, count - first, whole), padded - first, whole);
   }
 }
 
@@ -166,7 +159,7 @@ __global__ void sum_plain(Sources parts, To* to, std::int64_t count, bool aligne
     const bool whole = aligned && left >= kPack;
     const auto read = [&](int k) {
       const From* const part = reinterpret_cast<const From*>(parts.at[k]) + first;
-      return whole ? load_pack<true>(part, left) : load_pack<false>(part, left);
+      return load_pack(part, left, whole);
     };
     Floats<kPack> sums = read(0);
     for (int k = 1; k < parts.count; ++k) {
@@ -175,11 +168,7 @@ __global__ void sum_plain(Sources parts, To* to, std::int64_t count, bool aligne
         sums.at[e] += next.at[e];
       }
     }
-    if (whole) {
-      store_pack<true>(to + first, sums, left);
-    } else {
-      store_pack<false>(to + first, sums, left);
-    }
+    store_pack(to + first, sums, left, whole);
   }
 }
 

@@ -4,81 +4,147 @@
 // depends on the shape alone.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
+#include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/launch.h"
 #include "tessera/ir/view.h"
 
 namespace tessera::cuda {
 
-// How many stretches of rows are summed side by side.
-inline std::int64_t num_row_stretches(std::int64_t rows) {
-  return std::clamp<std::int64_t>((rows + 31) / 32, 1, 128);
+// In how many stretches rows are summed side by side: enough to keep a device busy, and, where rows
+// are wide, few partial sums.
+inline std::int64_t num_row_stretches(const View::Rows& rows) {
+  constexpr std::int64_t kColumns = std::int64_t{1} << 19U;  // of all stretches together
+  const std::int64_t most = std::clamp<std::int64_t>(kColumns / rows.width, 16, 512);
+  return std::clamp<std::int64_t>((rows.count + 15) / 16, 1, most);
 }
 
 // Workspace for the partial sums of these rows.
 inline std::int64_t row_sums_bytes(const View::Rows& rows) {
-  return num_row_stretches(rows.count) * rows.width * static_cast<std::int64_t>(sizeof(float));
+  return num_row_stretches(rows) * rows.width * static_cast<std::int64_t>(sizeof(float));
 }
 
 #if defined(__CUDACC__) || defined(TESSERA_EMULATED_CUDA)
 
-// partials[s, c] = sum of terms(row, c) over the rows of stretch s, in their order.
-template <class Terms>
-__global__ void sum_stretches(
-    Terms terms, std::int64_t rows, std::int64_t columns, std::int64_t stretches, float* partials) {
-  for (std::int64_t i = first_item(); i < stretches * columns; i += num_threads()) {
-    const std::int64_t stretch = i / columns;
-    const std::int64_t column = i % columns;
-    const std::int64_t end = rows * (stretch + 1) / stretches;
-    float sum = 0.0F;
-    for (std::int64_t row = rows * stretch / stretches; row < end; ++row) {
-      sum += terms(row, column);
+// A block sums a stretch of rows of kWarp packs: each of its warps every so many rows.
+inline constexpr int kRowLanes = kThreads / kWarp;
+
+// The sum over the block's warps, in their order, of what their lanes have: of lane `lane` of warp
+// 0 on that lane. Every thread of the block calls it.
+template <int N>
+__device__ Floats<N> sum_of_warps(const Floats<N>& values) {
+  __shared__ Floats<N> all[kRowLanes][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  all[threadIdx.x / kWarp][lane] = values;
+  __syncthreads();
+  Floats<N> sums = all[0][lane];
+  for (int warp = 1; warp < kRowLanes; ++warp) {
+    for (int i = 0; i < N; ++i) {
+      sums.at[i] += all[warp][lane].at[i];
     }
-    partials[i] = sum;
+  }
+  __syncthreads();  // before the next one writes
+  return sums;
+}
+
+// What a launch of sums goes through: blocks of columns, and stretches of rows.
+struct SumGrid {
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t stretches;
+
+  constexpr std::int64_t column_blocks() const {
+    return (columns + kWarp * kPack - 1) / (kWarp * kPack);
+  }
+};
+
+// partials[j, s, c] = the j-th sum over the rows of stretch s: terms.add(row, c, left, sums) adds a
+// row's pack at c, with zeros behind the end of the row, to each of Terms::kSums sums.
+template <class Terms>
+__global__ void sum_stretches(Terms terms, SumGrid grid, float* partials) {
+  const std::int64_t column_blocks = grid.column_blocks();
+  for (std::int64_t i = blockIdx.x; i < column_blocks * grid.stretches; i += gridDim.x) {
+    const std::int64_t stretch = i / column_blocks;
+    const std::int64_t column =
+        (i % column_blocks * kWarp + static_cast<std::int64_t>(threadIdx.x % kWarp)) * kPack;
+    const std::int64_t left = grid.columns - column;
+    const std::int64_t end = grid.rows * (stretch + 1) / grid.stretches;
+    Floats<kPack> sums[Terms::kSums] = {};
+    if (left > 0) {
+#pragma unroll 4
+      for (std::int64_t row = grid.rows * stretch / grid.stretches + threadIdx.x / kWarp; row < end;
+           row += kRowLanes) {
+        terms.add(row, column, left, sums);
+      }
+    }
+    for (int j = 0; j < Terms::kSums; ++j) {
+      const Floats<kPack> sum = sum_of_warps(sums[j]);
+      if (threadIdx.x < kWarp && left > 0) {
+        float* const place = partials + (j * grid.stretches + stretch) * grid.columns + column;
+        store_pack(place, sum, left, grid.columns % kPack == 0);
+      }
+    }
   }
 }
 
-// result[c] = sum of partials[s, c] over s, in their order.
+// result[c] = sum of partials[s, c] over s. A block takes kWarp columns.
 __global__ static void fold_stretches(const float* partials,
                                       std::int64_t columns,
                                       std::int64_t stretches,
                                       float* result) {
-  for (std::int64_t column = first_item(); column < columns; column += num_threads()) {
-    float sum = 0.0F;
-    for (std::int64_t stretch = 0; stretch < stretches; ++stretch) {
-      sum += partials[stretch * columns + column];
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kWarp; first < columns;
+       first += std::int64_t{gridDim.x} * kWarp) {
+    const std::int64_t column = first + threadIdx.x % kWarp;
+    Floats<1> sum = {};
+    if (column < columns) {
+#pragma unroll 8
+      for (std::int64_t stretch = threadIdx.x / kWarp; stretch < stretches; stretch += kRowLanes) {
+        sum.at[0] += partials[stretch * columns + column];
+      }
     }
-    result[column] = sum;
+    sum = sum_of_warps(sum);
+    if (threadIdx.x < kWarp && column < columns) {
+      result[column] = sum.at[0];
+    }
   }
 }
 
-// result[c] = sum over rows of terms(row, c). `partials` has row_sums_bytes().
+// result[c] = sum of partials[s, c] over the stretches s.
+inline void fold_partials(const Context& context,
+                          const char* name,
+                          const float* partials,
+                          std::int64_t columns,
+                          std::int64_t stretches,
+                          float* result) {
+  launch(context,
+         name,
+         blocks_of_rows(context, (columns + kWarp - 1) / kWarp),
+         fold_stretches,
+         partials,
+         columns,
+         stretches,
+         result);
+}
+
+// results[j][c] = the j-th sum over rows of terms. `partials` has row_sums_bytes() for each of
+// them.
 template <class Terms>
 void sum_rows(const Context& context,
               const char* name,
               const Terms& terms,
               const View::Rows& rows,
               float* partials,
-              float* result) {
-  const std::int64_t stretches = num_row_stretches(rows.count);
-  launch(context,
-         name,
-         blocks_for(context, stretches * rows.width),
-         sum_stretches<Terms>,
-         terms,
-         rows.count,
-         rows.width,
-         stretches,
-         partials);
-  launch(context,
-         name,
-         blocks_for(context, rows.width),
-         fold_stretches,
-         partials,
-         rows.width,
-         stretches,
-         result);
+              const std::array<float*, Terms::kSums>& results) {
+  const SumGrid grid = {
+      .rows = rows.count, .columns = rows.width, .stretches = num_row_stretches(rows)};
+  const std::int64_t blocks = blocks_of_rows(context, grid.column_blocks() * grid.stretches);
+  launch(context, name, blocks, sum_stretches<Terms>, terms, grid, partials);
+  for (float* const result : results) {
+    fold_partials(context, name, partials, grid.columns, grid.stretches, result);
+    partials += grid.stretches * grid.columns;
+  }
 }
 
 #endif

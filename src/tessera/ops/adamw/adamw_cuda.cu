@@ -28,7 +28,7 @@ struct Update {
 };
 
 template <int N, bool kMaster, class Gradient, class Moment>
-__global__ void update(Update<Gradient, Moment> task, std::int64_t rows, std::int64_t packs) {
+__global__ void update(Update<Gradient, Moment> task, PackGrid grid) {
   if (*task.scalars.apply == 0.0F) {
     return;
   }
@@ -38,9 +38,7 @@ __global__ void update(Update<Gradient, Moment> task, std::int64_t rows, std::in
   }
   __syncthreads();
   const AdamwStep step = shared;
-  for (std::int64_t i = first_item(); i < rows * packs; i += num_threads()) {
-    const std::int64_t row = i / packs;
-    const std::int64_t column = i % packs * N;
+  each_pack_of<N>(grid, [&](std::int64_t row, std::int64_t column) {
     const Floats<N> gradient = load<N>(task.gradient.at(row, column));
     Floats<N> m = load<N>(task.m.at(row, column));
     Floats<N> v = load<N>(task.v.at(row, column));
@@ -59,20 +57,22 @@ __global__ void update(Update<Gradient, Moment> task, std::int64_t rows, std::in
     if constexpr (kMaster) {
       store(task.rounded.at(row, column), weight);
     }
-  }
+  });
 }
 
 template <int N, class Gradient, class Moment>
 void launch_update(const Context& context,
                    const Update<Gradient, Moment>& task,
-                   std::int64_t rows,
-                   std::int64_t packs) {
-  const std::int64_t blocks = blocks_for(context, rows * packs);
-  if (task.attrs.master) {
-    launch(context, "adamw", blocks, update<N, true, Gradient, Moment>, task, rows, packs);
-  } else {
-    launch(context, "adamw", blocks, update<N, false, Gradient, Moment>, task, rows, packs);
-  }
+                   const View::Rows& rows) {
+  for_each_grid(rows.count, rows.width / N, [&](const PackGrid& grid) {
+    launch(
+        context,
+        "adamw",
+        blocks_for(context, grid.count),
+        task.attrs.master ? update<N, true, Gradient, Moment> : update<N, false, Gradient, Moment>,
+        task,
+        grid);
+  });
 }
 
 }  // namespace
@@ -102,9 +102,9 @@ void run(const AdamwAttrs& attrs, cuda::Context& context, const Views& views) {
         .weight = {states[4], inner},
         .rounded = {states[0], inner}};
     if (cuda::fits_packs(states, inner)) {
-      cuda::launch_update<cuda::kPack>(context, task, rows.count, rows.width / cuda::kPack);
+      cuda::launch_update<cuda::kPack>(context, task, rows);
     } else {
-      cuda::launch_update<1>(context, task, rows.count, rows.width);
+      cuda::launch_update<1>(context, task, rows);
     }
   };
   cuda::with_type(views.in[1].dtype, [&](auto element) {

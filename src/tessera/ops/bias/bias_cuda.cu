@@ -28,9 +28,18 @@ struct AddRows {
 template <class T>
 struct Gradients {
   Matrix<const T> dy;
+  bool whole;  // whether packs move as one
 
-  __device__ float operator()(std::int64_t row, std::int64_t column) const {
-    return widen(*dy.at(row, column));
+  static constexpr int kSums = 1;
+
+  __device__ void add(std::int64_t row,
+                      std::int64_t column,
+                      std::int64_t left,
+                      Floats<kPack> (&sums)[kSums]) const {
+    const Floats<kPack> values = load_pack(dy.at(row, column), left, whole);
+    for (int i = 0; i < kPack; ++i) {
+      sums[0].at[i] += values.at[i];
+    }
   }
 };
 
@@ -58,13 +67,14 @@ void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& vi
   const auto inner = static_cast<std::int32_t>(attrs.num_dims);
   const View::Rows dy = views.in[0].rows(inner);
   cuda::with_type(views.in[0].dtype, [&](auto element) {
-    const cuda::Gradients<decltype(element)> terms = {.dy = {views.in[0], inner}};
+    const cuda::Gradients<decltype(element)> terms = {
+        .dy = {views.in[0], inner}, .whole = cuda::fits_packs(views.in.first(1), inner)};
     cuda::sum_rows(context,
                    "bias_gradient",
                    terms,
                    dy,
                    reinterpret_cast<float*>(views.workspace.data()),
-                   cpu::flat<float>(views.out[0]).data());
+                   {cpu::flat<float>(views.out[0]).data()});
   });
 }
 

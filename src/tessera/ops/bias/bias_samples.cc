@@ -25,6 +25,7 @@ constexpr Shape kShapes[] = {{"one", "seq=1, ", "embed=1", 1},
                              {"odd", "batch=3, seq=5, ", "embed=9", 1},
                              {"even", "batch=2, seq=34, ", "embed=66", 1},
                              {"tall", "batch=2, seq=130, ", "mlp=18", 1},
+                             {"wide", "batch=2, seq=30, ", "mlp=776", 1},
                              {"heads", "batch=2, seq=6, ", "heads=4, head_dim=10", 2}};
 
 }  // namespace

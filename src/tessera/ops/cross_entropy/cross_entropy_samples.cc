@@ -38,7 +38,9 @@ constexpr Case kCases[] = {{"one", "seq=1", 1, 100000, 1, 256},
                            {"row_chunk", "seq=6", 11, 4, 9, 1},
                            {"large", "batch=2, seq=40", 259, 4, 66, 32},
                            {"all_ignored", "batch=2, seq=4", 6, 1, 4, 3},
-                           {"padded", "batch=2, seq=8", 33, 4, 18, 5, 3}};
+                           {"padded", "batch=2, seq=8", 33, 4, 18, 5, 3},
+                           {"wide", "seq=3", 2072, 4, 16, 2},
+                           {"wide_padded", "seq=5", 2061, 4, 16, 4, 3}};
 
 constexpr double kSeed = 0.625;  // exact in bf16
 

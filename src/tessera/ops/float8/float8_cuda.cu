@@ -117,7 +117,7 @@ void run_amax(const Context& context, const ScaleShape& shape, const View& x, fl
     launch(context, name, blocks, amax_of_all<N, T>, packs, result);
     return;
   }
-  const std::int64_t stretches = num_row_stretches(rows.count);
+  const std::int64_t stretches = num_row_stretches(rows);
   launch(context,
          name,
          blocks_for(context, stretches * packs.columns),
@@ -212,7 +212,7 @@ void run_quantize(const QuantizeFloat8Attrs& attrs, const Context& context, cons
     return;
   }
   const View::Rows rows = all[0].rows(shape.inner);
-  const std::int64_t stretches = num_row_stretches(rows.count);
+  const std::int64_t stretches = num_row_stretches(rows);
   const bool fits = fits_packs(all, shape.inner);
   const std::int64_t packs = fits ? rows.width / kPack : rows.width;
   launch(context,

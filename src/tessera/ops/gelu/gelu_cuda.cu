@@ -8,7 +8,7 @@ namespace tessera {
 namespace cuda {
 namespace {
 
-// (1 + tanh u) / 2 is the sigmoid of 2u: gelu(x) = x sigmoid(kSlope x (1 + kCubic x^2)).
+// (1 + tanh u) / 2 is the sigmoid of 2u: gelu(x) = x sigmoid<T>(kSlope x (1 + kCubic x^2)).
 constexpr float kSlope = 1.59576912F;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 
@@ -23,7 +23,7 @@ struct Forward {
     for (int i = 0; i < N; ++i) {
       const float x_i = values.at[i];
       const float angle = x_i * kSlope * (1.0F + kCubic * (x_i * x_i));
-      values.at[i] = x_i / (1.0F + expf(-angle));
+      values.at[i] = x_i * sigmoid<T>(angle);
     }
     store(y.at(row, column), values);
   }
@@ -44,7 +44,7 @@ struct Backward {
       const float x_i = values.at[i];
       // Past |x| = 100, s (1 - s) is 0 and must not meet an infinite square.
       const float square = fminf(x_i * x_i, 10000.0F);
-      const float s = 1.0F / (1.0F + expf(-(x_i * kSlope * (1.0F + kCubic * square))));
+      const float s = sigmoid<T>(x_i * kSlope * (1.0F + kCubic * square));
       const float bend = 1.0F + 3.0F * kCubic * square;
       result.at[i] *= s + s * (1.0F - s) * (x_i * kSlope * bend);
     }

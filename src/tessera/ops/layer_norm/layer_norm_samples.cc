@@ -30,7 +30,12 @@ constexpr Shape kShapes[] = {{"pair", "seq=1, ", 2},
                              {"odd", "seq=3, ", 5},
                              {"even", "batch=2, seq=4, ", 38},
                              {"tall", "batch=2, seq=66, ", 17},
-                             {"wide", "seq=3, ", 521}};
+                             {"wide", "seq=3, ", 521},
+                             {"wide_even", "seq=40, ", 1016},
+                             {"wider", "seq=18, ", 1032},
+                             {"wider_odd", "seq=3, ", 4095},
+                             {"widest", "seq=3, ", 4104},
+                             {"unheld", "seq=2, ", 8200}};
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
 

@@ -1,20 +1,14 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/row_sums.h"
+#include "tessera/backend/cuda/row_teams.h"
 #include "tessera/ops/rms_norm/rms_norm.h"
 
-// A block of threads takes a row. It is reduced before any of it is written, and a thread writes
+// A team of threads takes a row. It is reduced before any of it is written, and a thread writes
 // what it read itself: y, h and dx may lie over any operand of their shape.
 
 namespace tessera {
 namespace cuda {
 namespace {
-
-// A thread's packs of a row: one of every kThreads.
-constexpr std::int64_t kColumnStep = std::int64_t{kThreads} * kPack;
-
-__device__ std::int64_t first_column() {
-  return std::int64_t{threadIdx.x} * kPack;
-}
 
 template <class T>
 struct Normalize {
@@ -24,13 +18,14 @@ struct Normalize {
   Matrix<T> y;
   float* rstd;
   Matrix<T> h;  // of the residual form
-  double eps;
+  float eps;
+  bool whole;  // whether packs move as one
 
-  template <bool kAligned, bool kResidual>
+  template <bool kResidual>
   __device__ Floats<kPack> hidden(std::int64_t row, std::int64_t column, std::int64_t left) const {
-    Floats<kPack> values = load_pack<kAligned>(x.at(row, column), left);
+    Floats<kPack> values = load_pack(x.at(row, column), left, whole);
     if constexpr (kResidual) {
-      const Floats<kPack> added = load_pack<kAligned>(r.at(row, column), left);
+      const Floats<kPack> added = load_pack(r.at(row, column), left, whole);
       for (int i = 0; i < kPack; ++i) {
         values.at[i] = rounded_to<T>(values.at[i] + added.at[i]);
       }
@@ -39,32 +34,40 @@ struct Normalize {
   }
 };
 
-template <bool kAligned, bool kResidual, class T>
+template <class Team, bool kResidual, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+  const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
+  for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
+       row < rows;
+       row += step) {
+    const auto read = [&](std::int64_t c) {
+      return task.template hidden<kResidual>(row, c, width - c);
+    };
+    Held<Team, T> held;
     float squares = 0.0F;
-    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
-      const Floats<kPack> values = task.template hidden<kAligned, kResidual>(row, c, width - c);
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = read(c);
+      held.keep(k, values);
       for (int i = 0; i < kPack; ++i) {
         squares += values.at[i] * values.at[i];
       }
-    }
-    const double mean = static_cast<double>(block_sum(squares)) / static_cast<double>(width);
-    const auto factor = static_cast<float>(1.0 / sqrt(mean + task.eps));
-    if (threadIdx.x == 0) {
+    });
+    const float mean = team_sum<Team>(squares) / static_cast<float>(width);
+    const float factor = 1.0F / sqrtf(mean + task.eps);
+    if (threadIdx.x % Team::kSize == 0) {
       task.rstd[row] = factor;
     }
-    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
-      const Floats<kPack> values = task.template hidden<kAligned, kResidual>(row, c, width - c);
-      Floats<kPack> result = load_pack<kAligned>(task.gain + c, width - c);
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = held.get(k, [&] { return read(c); });
+      Floats<kPack> result = load_pack(task.gain + c, width - c, task.whole);
       for (int i = 0; i < kPack; ++i) {
         result.at[i] *= values.at[i] * factor;
       }
       if constexpr (kResidual) {
-        store_pack<kAligned>(task.h.at(row, c), values, width - c);
+        store_pack(task.h.at(row, c), values, width - c, task.whole);
       }
-      store_pack<kAligned>(task.y.at(row, c), result, width - c);
-    }
+      store_pack(task.y.at(row, c), result, width - c, task.whole);
+    });
   }
 }
 
@@ -76,122 +79,202 @@ struct Backward {
   const float* rstd;
   Matrix<const T> r;  // of the residual form
   Matrix<T> dx;
+  float* partials;  // of the gain's gradient, by stretch
+  bool whole;       // whether packs move as one
 };
 
-template <bool kAligned, bool kResidual, class T>
-__global__ void backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width) {
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    float partial = 0.0F;
-    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
-      const Floats<kPack> dy = load_pack<kAligned>(task.dy.at(row, c), width - c);
-      const Floats<kPack> x = load_pack<kAligned>(task.x.at(row, c), width - c);
-      const Floats<kPack> gain = load_pack<kAligned>(task.gain + c, width - c);
-      for (int i = 0; i < kPack; ++i) {
-        partial += dy.at[i] * gain.at[i] * x.at[i];
-      }
-    }
+// Makes dx, with r added to it, and sums for dg. A block takes a stretch of rows, its teams by
+// turns.
+template <class Team, bool kInput, bool kResidual, bool kGain, class T>
+__global__ void __launch_bounds__(kThreads, Team::kBlocks)
+    backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width, std::int64_t stretches) {
+  const std::int64_t stretch = blockIdx.x;
+  const std::int64_t end = rows * (stretch + 1) / stretches;
+  ColumnSums<Team> sums;
+  for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
+       row += Team::kOfBlock) {
+    const auto read_dy = [&](std::int64_t c) {
+      return load_pack(task.dy.at(row, c), width - c, task.whole);
+    };
+    const auto read_x = [&](std::int64_t c) {
+      return load_pack(task.x.at(row, c), width - c, task.whole);
+    };
     const float factor = task.rstd[row];
-    const double root = factor;
-    const double slope = root * root * root * static_cast<double>(block_sum(partial));
-    const auto pull = static_cast<float>(slope / static_cast<double>(width));
-    for (std::int64_t c = first_column(); c < width; c += kColumnStep) {
-      const Floats<kPack> dy = load_pack<kAligned>(task.dy.at(row, c), width - c);
-      const Floats<kPack> x = load_pack<kAligned>(task.x.at(row, c), width - c);
-      const Floats<kPack> gain = load_pack<kAligned>(task.gain + c, width - c);
-      Floats<kPack> gradient;
-      for (int i = 0; i < kPack; ++i) {
-        gradient.at[i] = fmaf(-pull, x.at[i], factor * (dy.at[i] * gain.at[i]));
-      }
-      if constexpr (kResidual) {
-        const Floats<kPack> r = load_pack<kAligned>(task.r.at(row, c), width - c);
+    Held<Team, T> held_dy;
+    Held<Team, T> held_x;
+    float partial = 0.0F;
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> dy = read_dy(c);
+      const Floats<kPack> x = read_x(c);
+      held_dy.keep(k, dy);
+      held_x.keep(k, x);
+      if constexpr (kGain) {
         for (int i = 0; i < kPack; ++i) {
-          gradient.at[i] = rounded_to<T>(gradient.at[i]) + r.at[i];
+          sums.at[k].at[i] += dy.at[i] * (x.at[i] * factor);
         }
       }
-      store_pack<kAligned>(task.dx.at(row, c), gradient, width - c);
+      if constexpr (kInput) {
+        const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
+        for (int i = 0; i < kPack; ++i) {
+          partial += dy.at[i] * gain.at[i] * x.at[i];
+        }
+      }
+    });
+    if constexpr (kInput) {
+      const float slope = team_sum<Team>(partial) / static_cast<float>(width);
+      const float pull = factor * factor * factor * slope;
+      each_column<Team>(width, [&](int k, std::int64_t c) {
+        const Floats<kPack> dy = held_dy.get(k, [&] { return read_dy(c); });
+        const Floats<kPack> x = held_x.get(k, [&] { return read_x(c); });
+        const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
+        Floats<kPack> gradient;
+        for (int i = 0; i < kPack; ++i) {
+          gradient.at[i] = fmaf(-pull, x.at[i], factor * (dy.at[i] * gain.at[i]));
+        }
+        if constexpr (kResidual) {
+          const Floats<kPack> r = load_pack(task.r.at(row, c), width - c, task.whole);
+          for (int i = 0; i < kPack; ++i) {
+            gradient.at[i] = rounded_to<T>(gradient.at[i]) + r.at[i];
+          }
+        }
+        store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
+      });
     }
+  }
+  if constexpr (kGain) {
+    sums.write(width, task.partials + stretch * width);
   }
 }
 
+// The terms of a gain's gradient in rows that are too wide to be summed along with dx.
 template <class T>
 struct GainGradients {
   Matrix<const T> dy;
   Matrix<const T> x;
   const float* rstd;
+  bool whole;
 
-  __device__ float operator()(std::int64_t row, std::int64_t column) const {
-    return widen(*dy.at(row, column)) * (widen(*x.at(row, column)) * rstd[row]);
+  static constexpr int kSums = 1;
+
+  __device__ void add(std::int64_t row,
+                      std::int64_t column,
+                      std::int64_t left,
+                      Floats<kPack> (&sums)[kSums]) const {
+    const Floats<kPack> arriving = load_pack(dy.at(row, column), left, whole);
+    const Floats<kPack> values = load_pack(x.at(row, column), left, whole);
+    for (int i = 0; i < kPack; ++i) {
+      sums[0].at[i] += arriving.at[i] * (values.at[i] * rstd[row]);
+    }
   }
 };
 
-// dg of rows dy and x, with `partials` as row_sums_bytes() says.
-void run_gain_gradient(const Context& context,
-                       const std::array<View, 2>& dy_x,
-                       const View& rstd,
-                       std::span<std::byte> partials,
-                       const View& gain_gradient) {
-  const View::Rows rows = dy_x[1].rows(1);
-  with_type(dy_x[0].dtype, [&](auto element) {
-    const GainGradients<decltype(element)> terms = {
-        .dy = {dy_x[0], 1}, .x = {dy_x[1], 1}, .rstd = cpu::flat<const float>(rstd).data()};
-    sum_rows(context,
-             "rms_norm_weight_gradient",
-             terms,
-             rows,
-             reinterpret_cast<float*>(partials.data()),
-             cpu::flat<float>(gain_gradient).data());
+std::int64_t gain_gradient_bytes(const View::Rows& rows) {
+  return rows.width > kMostHeld ? row_sums_bytes(rows)
+                                : num_team_stretches(rows.count, rows.width) * rows.width *
+                                      static_cast<std::int64_t>(sizeof(float));
+}
+
+template <bool kInput, bool kResidual, bool kGain, class T>
+void launch_backward(const Context& context, const Backward<T>& task, const View::Rows& rows) {
+  const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
+  with_team(rows.width, [&](auto team) {
+    using Team = decltype(team);
+    if constexpr (Team::kHeld > 0 || !kGain) {
+      launch(context,
+             "rms_norm_backward",
+             stretches,
+             backward_rows<Team, kInput, kResidual, kGain, T>,
+             task,
+             rows.count,
+             rows.width,
+             stretches);
+    }
   });
 }
 
-template <bool kResidual, class T>
-void launch_normalize(const Context& context, const Views& views, const Normalize<T>& task) {
-  const View::Rows x = views.in[0].rows(1);
-  const std::array<View, 5> packed = {views.in[0],
-                                      views.in[kResidual ? 1 : 0],
-                                      views.in[kResidual ? 2 : 1],
-                                      views.out[0],
-                                      views.out[kResidual ? 2 : 0]};
-  const std::int64_t blocks = blocks_of_rows(context, x.count);
-  if (fits_packs(packed, 1)) {
-    launch(context, "rms_norm", blocks, normalize_rows<true, kResidual, T>, task, x.count, x.width);
+// dx, with r added where there is one.
+template <bool kGain, class T>
+void launch_input_gradient(const Context& context,
+                           const Backward<T>& task,
+                           const View::Rows& rows,
+                           bool residual) {
+  if (residual) {
+    launch_backward<true, true, kGain>(context, task, rows);
   } else {
-    launch(
-        context, "rms_norm", blocks, normalize_rows<false, kResidual, T>, task, x.count, x.width);
+    launch_backward<true, false, kGain>(context, task, rows);
   }
 }
 
-template <bool kResidual, class T>
-void launch_backward(const Context& context, const Views& views, const Backward<T>& task) {
-  const View::Rows x = views.in[1].rows(1);
-  const std::array<View, 5> packed = {
-      views.in[0], views.in[1], views.in[2], views.in[kResidual ? 4 : 0], views.out[0]};
-  const std::int64_t blocks = blocks_of_rows(context, x.count);
-  const char* const name = "rms_norm_backward";
-  if (fits_packs(packed, 1)) {
-    launch(context, name, blocks, backward_rows<true, kResidual, T>, task, x.count, x.width);
-  } else {
-    launch(context, name, blocks, backward_rows<false, kResidual, T>, task, x.count, x.width);
+// The gradients that are asked for: dx where task.dx has a place, dg where `dg` is one.
+template <class T>
+void run_backward(const Context& context,
+                  const Backward<T>& task,
+                  const View::Rows& rows,
+                  bool residual,
+                  float* dg) {
+  const char* const name = "rms_norm_weight_gradient";
+  const bool makes_input = task.dx.data != nullptr;
+  const bool apart = rows.width > kMostHeld;
+  if (dg != nullptr && apart) {
+    // First, since dx may lie over what it reads.
+    const GainGradients<T> terms = {
+        .dy = task.dy, .x = task.x, .rstd = task.rstd, .whole = task.whole};
+    sum_rows(context, name, terms, rows, task.partials, {dg});
   }
+  if (dg == nullptr || apart) {
+    if (makes_input) {
+      launch_input_gradient<false>(context, task, rows, residual);
+    }
+    return;
+  }
+  if (makes_input) {
+    launch_input_gradient<true>(context, task, rows, residual);
+  } else {
+    launch_backward<false, false, true>(context, task, rows);
+  }
+  fold_partials(
+      context, name, task.partials, rows.width, num_team_stretches(rows.count, rows.width), dg);
+}
+
+template <bool kResidual, class T>
+void launch_normalize(const Context& context, const Normalize<T>& task, const View::Rows& rows) {
+  with_team(rows.width, [&](auto team) {
+    using Team = decltype(team);
+    launch(context,
+           "rms_norm",
+           blocks_of_rows(context, (rows.count + Team::kOfBlock - 1) / Team::kOfBlock),
+           normalize_rows<Team, kResidual, T>,
+           task,
+           rows.count,
+           rows.width);
+  });
 }
 
 }  // namespace
 }  // namespace cuda
 
 void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) {
+  const std::size_t gain = attrs.residual ? 2 : 1;
+  const std::array<View, 5> packed = {views.in[0],
+                                      views.in[attrs.residual ? 1 : 0],
+                                      views.in[gain],
+                                      views.out[0],
+                                      views.out[attrs.residual ? 2 : 0]};
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const std::size_t gain = attrs.residual ? 2 : 1;
-    const cuda::Normalize<T> task = {.x = {views.in[0], 1},
-                                     .r = {views.in[attrs.residual ? 1 : 0], 1},
-                                     .gain = views.in[gain].as<const T>(),
-                                     .y = {views.out[0], 1},
+    const cuda::Normalize<T> task = {.x = {packed[0], 1},
+                                     .r = {packed[1], 1},
+                                     .gain = packed[2].as<const T>(),
+                                     .y = {packed[3], 1},
                                      .rstd = cpu::flat<float>(views.out[1]).data(),
-                                     .h = {views.out[attrs.residual ? 2 : 0], 1},
-                                     .eps = attrs.eps};
+                                     .h = {packed[4], 1},
+                                     .eps = static_cast<float>(attrs.eps),
+                                     .whole = cuda::fits_packs(packed, 1)};
+    const View::Rows rows = packed[0].rows(1);
     if (attrs.residual) {
-      cuda::launch_normalize<true>(context, views, task);
+      cuda::launch_normalize<true>(context, task, rows);
     } else {
-      cuda::launch_normalize<false>(context, views, task);
+      cuda::launch_normalize<false>(context, task, rows);
     }
   });
 }
@@ -199,40 +282,47 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
 std::int64_t cuda_workspace_bytes(const RmsNormBackwardAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> /*results*/) {
-  return attrs.weight_gradient ? cuda::row_sums_bytes(operands[1].rows(1)) : 0;
+  return attrs.weight_gradient ? cuda::gain_gradient_bytes(operands[1].rows(1)) : 0;
 }
 
 void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  if (attrs.weight_gradient) {
-    // First, since dx may lie over what it reads.
-    cuda::run_gain_gradient(
-        context, {views.in[0], views.in[1]}, views.in[3], views.workspace, views.out[1]);
-  }
+  const std::array<View, 5> packed = {
+      views.in[0], views.in[1], views.in[2], views.in[attrs.residual ? 4 : 0], views.out[0]};
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Backward<T> task = {.dy = {views.in[0], 1},
-                                    .x = {views.in[1], 1},
-                                    .gain = views.in[2].as<const T>(),
+    const cuda::Backward<T> task = {.dy = {packed[0], 1},
+                                    .x = {packed[1], 1},
+                                    .gain = packed[2].as<const T>(),
                                     .rstd = cpu::flat<const float>(views.in[3]).data(),
-                                    .r = {views.in[attrs.residual ? 4 : 0], 1},
-                                    .dx = {views.out[0], 1}};
-    if (attrs.residual) {
-      cuda::launch_backward<true>(context, views, task);
-    } else {
-      cuda::launch_backward<false>(context, views, task);
-    }
+                                    .r = {packed[3], 1},
+                                    .dx = {packed[4], 1},
+                                    .partials = reinterpret_cast<float*>(views.workspace.data()),
+                                    .whole = cuda::fits_packs(packed, 1)};
+    float* const dg = attrs.weight_gradient ? cpu::flat<float>(views.out[1]).data() : nullptr;
+    cuda::run_backward(context, task, packed[1].rows(1), attrs.residual, dg);
   });
 }
 
 std::int64_t cuda_workspace_bytes(const RmsNormWeightGradientAttrs& /*attrs*/,
                                   std::span<const View> operands,
                                   std::span<const View> /*results*/) {
-  return cuda::row_sums_bytes(operands[1].rows(1));
+  return cuda::gain_gradient_bytes(operands[1].rows(1));
 }
 
 void run(const RmsNormWeightGradientAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  cuda::run_gain_gradient(
-      context, {views.in[0], views.in[1]}, views.in[2], views.workspace, views.out[0]);
+  cuda::with_type(views.in[0].dtype, [&](auto element) {
+    using T = decltype(element);
+    const cuda::Backward<T> task = {.dy = {views.in[0], 1},
+                                    .x = {views.in[1], 1},
+                                    .gain = nullptr,
+                                    .rstd = cpu::flat<const float>(views.in[2]).data(),
+                                    .r = {},
+                                    .dx = {},
+                                    .partials = reinterpret_cast<float*>(views.workspace.data()),
+                                    .whole = cuda::fits_packs(views.in.first(2), 1)};
+    float* const dg = cpu::flat<float>(views.out[0]).data();
+    cuda::run_backward(context, task, views.in[1].rows(1), false, dg);
+  });
 }
 
 }  // namespace tessera

@@ -37,28 +37,52 @@ struct Rotation {
   Matrix<const T> x;
   Matrix<const float> table;
   Matrix<T> y;
-  std::int64_t head_dim;
+  Divisor head_dim;
   std::int64_t rotated;  // elements of a head
   float sign;            // 1 to rotate, -1 to rotate back
-};
 
-template <class T>
-__global__ void rotate(Rotation<T> task, std::int64_t rows, std::int64_t pairs) {
-  for (std::int64_t i = first_item(); i < rows * pairs; i += num_threads()) {
-    const std::int64_t row = i / pairs;
-    const std::int64_t column = i % pairs * 2;
-    const std::int64_t within = column % task.head_dim;
-    const float even = widen(*task.x.at(row, column));
-    const float odd = widen(*task.x.at(row, column + 1));
-    const bool turns = within < task.rotated;
-    const float cosine = turns ? *task.table.at(row, within) : 1.0F;
-    const float sine = turns ? task.sign * *task.table.at(row, within + 1) : 0.0F;
-    *task.y.at(row, column) =
-        turns ? narrow<T>(even * cosine - odd * sine) : *task.x.at(row, column);
-    *task.y.at(row, column + 1) =
-        turns ? narrow<T>(odd * cosine + even * sine) : *task.x.at(row, column + 1);
+  // A pair, unlike a pack, may lie anywhere.
+  template <int N, class Element>
+  static __device__ Floats<N> read(const Element* place) {
+    if constexpr (N == kPack) {
+      return load<N>(place);
+    } else {
+      return {widen(place[0]), widen(place[1])};
+    }
   }
-}
+
+  template <int N>
+  static __device__ void write(T* place, const Floats<N>& values) {
+    if constexpr (N == kPack) {
+      store(place, values);
+    } else {
+      place[0] = narrow<T>(values.at[0]);
+      place[1] = narrow<T>(values.at[1]);
+    }
+  }
+
+  // A pack is of one head, all rotated or none.
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column) const {
+    const auto place = static_cast<std::uint32_t>(column);
+    const std::uint32_t within = place - head_dim.quotient(place) * head_dim.divisor();
+    Floats<N> values = read<N>(x.at(row, column));
+    if (within >= rotated) {
+      write(y.at(row, column), values);
+      return;
+    }
+    const Floats<N> turn = read<N>(table.at(row, within));
+    for (int i = 0; i < N; i += 2) {
+      const float even = values.at[i];
+      const float odd = values.at[i + 1];
+      const float cosine = turn.at[i];
+      const float sine = sign * turn.at[i + 1];
+      values.at[i] = even * cosine - odd * sine;
+      values.at[i + 1] = odd * cosine + even * sine;
+    }
+    write(y.at(row, column), values);
+  }
+};
 
 }  // namespace
 }  // namespace cuda
@@ -85,23 +109,20 @@ void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views
 }
 
 void run(const RopeAttrs& attrs, cuda::Context& context, const Views& views) {
-  const View::Rows x = views.in[0].rows(2);
-  const std::int64_t pairs = x.width / 2;
+  const std::array<View, 2> packed = {views.in[0], views.out[0]};
+  const std::int64_t head_dim = views.in[0].sizes[3];
+  const std::int64_t rotated = views.in[1].rows(1).width;
+  const bool fits = cuda::fits_packs(packed, 2) && cuda::fits_packs(views.in.subspan(1, 1), 1) &&
+                    head_dim % cuda::kPack == 0;
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Rotation<T> task = {.x = {views.in[0], 2},
+    const cuda::Rotation<T> body = {.x = {views.in[0], 2},
                                     .table = {views.in[1], 1},
                                     .y = {views.out[0], 2},
-                                    .head_dim = views.in[0].sizes[3],
-                                    .rotated = views.in[1].rows(1).width,
+                                    .head_dim = cuda::Divisor(head_dim),
+                                    .rotated = rotated,
                                     .sign = attrs.inverse ? -1.0F : 1.0F};
-    cuda::launch(context,
-                 "rope",
-                 cuda::blocks_for(context, x.count * pairs),
-                 cuda::rotate<T>,
-                 task,
-                 x.count,
-                 pairs);
+    cuda::for_each_pack<2>(context, "rope", packed[0].rows(2), fits, body);
   });
 }
 

@@ -81,7 +81,8 @@ SampleList samples(SamplesOf<RopeAttrs>) {
                          Case{2, 4, 2, 16, 16},
                          Case{2, 33, 4, 38, 38},
                          Case{2, 4, 2, 16, 4},
-                         Case{1, 3, 2, 38, 10}}) {
+                         Case{1, 3, 2, 38, 10},
+                         Case{2, 4, 2, 32, 8}}) {
       for (const bool inverse : {false, true}) {
         const std::string sequence = format("batch={}, seq={}", c.batch, c.length);
         list.push_back({.name = format("{}_{}", list.size(), name(dtype)),

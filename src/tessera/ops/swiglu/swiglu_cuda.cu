@@ -19,7 +19,7 @@ struct Forward {
     const Floats<N> g = load<N>(gate.at(row, column));
     Floats<N> result = load<N>(up.at(row, column));
     for (int i = 0; i < N; ++i) {
-      result.at[i] *= g.at[i] / (1.0F + expf(-g.at[i]));
+      result.at[i] *= g.at[i] * sigmoid<T>(g.at[i]);
     }
     store(y.at(row, column), result);
   }
@@ -41,7 +41,7 @@ struct Backward {
     Floats<N> to_gate;
     Floats<N> to_up;
     for (int i = 0; i < N; ++i) {
-      const float s = 1.0F / (1.0F + expf(-g.at[i]));
+      const float s = sigmoid<T>(g.at[i]);
       to_gate.at[i] = arriving.at[i] * u.at[i] * (s * (1.0F + g.at[i] * (1.0F - s)));
       to_up.at[i] = arriving.at[i] * (g.at[i] * s);
     }

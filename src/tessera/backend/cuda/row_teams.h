@@ -1,0 +1,146 @@
+#pragma once
+
+// For the ops' _cuda.cu files: kernels that reduce each row of a tensor and then write it. A team
+// of threads takes a row: a warp where rows are narrow, which needs no barrier, else a block.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/launch.h"
+
+namespace tessera::cuda {
+
+// A team of kSize threads, each of which has every kSize-th pack of a row: at most kHeld of them,
+// which it keeps in registers between the two passes over a row; kHeld of 0: any number, which it
+// reads again.
+template <int kThreadsOfTeam, int kPacksHeld>
+struct Team {
+  static constexpr int kSize = kThreadsOfTeam;
+  static constexpr int kHeld = kPacksHeld;
+  static constexpr int kOfBlock = kThreads / kSize;
+  // Blocks that are to share a multiprocessor: few where a thread needs many registers.
+  static constexpr int kBlocks = kHeld > 2 ? 2 : 3;
+};
+
+// The widest rows whose packs are held.
+inline constexpr std::int64_t kMostHeld = std::int64_t{4} * kThreads * kPack;
+
+// body(Team<..>()) with the team for rows of `width` elements, which is all that the choice, and
+// with it the order of a row's sum, depends on.
+template <class Body>
+void with_team(std::int64_t width, const Body& body) {
+  if (width <= std::int64_t{4} * kWarp * kPack) {
+    body(Team<kWarp, 4>());
+  } else if (width <= std::int64_t{2} * kThreads * kPack) {
+    body(Team<kThreads, 2>());
+  } else if (width <= kMostHeld) {
+    body(Team<kThreads, 4>());
+  } else {
+    body(Team<kThreads, 0>());
+  }
+}
+
+// In how many stretches, a block each, rows go through a kernel that sums columns, too: it depends
+// on the shape alone. Where a device has 128 multiprocessors or more all of them run at once.
+inline std::int64_t num_team_stretches(std::int64_t rows, std::int64_t width) {
+  std::int64_t most = 1;
+  with_team(width, [&](auto team) { most = std::int64_t{128} * decltype(team)::kBlocks; });
+  return std::clamp<std::int64_t>((rows + 15) / 16, 1, most);
+}
+
+#if defined(__CUDACC__) || defined(TESSERA_EMULATED_CUDA)
+
+// Which of the block's teams this thread is of.
+template <class Team>
+__device__ int team_of_block() {
+  return static_cast<int>(threadIdx.x) / Team::kSize;
+}
+
+template <class Team>
+__device__ float team_sum(float value) {
+  if constexpr (Team::kSize == kWarp) {
+    return warp_fold(value, [](float a, float b) { return a + b; });
+  } else {
+    return block_sum(value);
+  }
+}
+
+// body(k, column) for the packs of this thread, k counting those that it holds.
+template <class Team, class Body>
+__device__ void each_column(std::int64_t width, const Body& body) {
+  constexpr std::int64_t kStep = std::int64_t{Team::kSize} * kPack;
+  const std::int64_t first = std::int64_t{threadIdx.x % Team::kSize} * kPack;
+  if constexpr (Team::kHeld > 0) {
+#pragma unroll
+    for (int k = 0; k < Team::kHeld; ++k) {
+      if (first + k * kStep < width) {
+        body(k, first + k * kStep);
+      }
+    }
+  } else {
+    for (std::int64_t column = first; column < width; column += kStep) {
+      body(0, column);
+    }
+  }
+}
+
+// The packs of a row that a thread has read, for its second pass.
+template <class Team, class T>
+class Held {
+ public:
+  __device__ void keep(int k, const Floats<kPack>& values) {
+    if constexpr (Team::kHeld > 0) {
+      packs_[k] = narrow<T>(values);
+    }
+  }
+
+  // The pack, by `read` where it was not kept.
+  template <class Read>
+  __device__ Floats<kPack> get(int k, const Read& read) const {
+    if constexpr (Team::kHeld > 0) {
+      return widen(packs_[k]);
+    } else {
+      return read();
+    }
+  }
+
+ private:
+  Pack<T, kPack> packs_[std::max(Team::kHeld, 1)];
+};
+
+// The sums of a thread's columns over the rows of a stretch.
+template <class Team>
+struct ColumnSums {
+  Floats<kPack> at[std::max(Team::kHeld, 1)] = {};
+
+  // place[c] = the sum over the block's teams, in their order. Every thread of the block calls it.
+  __device__ void write(std::int64_t width, float* place) const {
+    if constexpr (Team::kOfBlock == 1) {
+      each_column<Team>(width, [&](int k, std::int64_t column) {
+        store_pack(place + column, at[k], width - column, width % kPack == 0);
+      });
+    } else {
+      __shared__ float sums[Team::kHeld * Team::kSize * kPack];
+      for (int team = 0; team < Team::kOfBlock; ++team) {
+        if (team == team_of_block<Team>()) {
+          each_column<Team>(width, [&](int k, std::int64_t column) {
+            for (int i = 0; i < kPack; ++i) {
+              float& sum = sums[column + i];
+              sum = team == 0 ? at[k].at[i] : sum + at[k].at[i];
+            }
+          });
+        }
+        __syncthreads();
+      }
+      for (std::int64_t column = threadIdx.x; column < width; column += kThreads) {
+        place[column] = sums[column];
+      }
+      __syncthreads();  // before the next one writes
+    }
+  }
+};
+
+#endif
+
+}  // namespace tessera::cuda
