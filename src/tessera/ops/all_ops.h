@@ -69,6 +69,7 @@ using OpVariant = std::variant<AddAttrs,
                                SwigluAttrs,
                                SwigluBackwardAttrs,
                                TakeAttrs,
+                               TransposeCodesAttrs,
                                WriteRowsAttrs,
                                CustomOp>;
 

@@ -194,6 +194,37 @@ void loss_with_gradients(Fusion& fusion, NodeId id) {
   }
 }
 
+// c = quantize_float8(..); t = transpose_codes(c)  ->  c, t from one pass; t alone where nothing
+// else reads c
+void transposition_into_quantize(Fusion& fusion, NodeId id) {
+  const auto* attrs = fusion.op<TransposeCodesAttrs>(id);
+  if (attrs == nullptr) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  const NodeId producer = fusion.graph()[node.operands[0]].producer;
+  const auto* quantize = producer.valid() ? fusion.op<QuantizeFloat8Attrs>(producer) : nullptr;
+  if (quantize == nullptr || quantize->transposed || fusion.node(producer).phase != node.phase) {
+    return;
+  }
+  const Node& main = fusion.node(producer);
+  QuantizeFloat8Attrs joint = *quantize;
+  joint.codes = fusion.only_reader(main.results[0]) != std::optional(id);
+  joint.transposed = true;
+  joint.rows = attrs->rows;
+  std::vector<ValueId> results = {node.results[0], main.results[1]};
+  if (joint.codes) {
+    results.insert(results.begin(), main.results[0]);
+  }
+  fusion.replace({producer, id},
+                 producer,
+                 {.op = make_op(joint),
+                  .operands = main.operands,
+                  .results = std::move(results),
+                  .phase = main.phase,
+                  .layer = main.layer});
+}
+
 // The op that adds its only result to an accumulator, for the ops that can.
 std::optional<OpRef> accumulating(const Op& op) {
   const auto with = [](auto attrs) -> std::optional<OpRef> {
@@ -323,6 +354,7 @@ Graph fuse(const Graph& graph) {
   result = apply_to_all(result, residual_into_norm_backward<RmsNormBackwardAttrs>);
   result = apply_to_all(result, residual_into_norm_backward<LayerNormBackwardAttrs>);
   result = apply_to_all(result, loss_with_gradients);
+  result = apply_to_all(result, transposition_into_quantize);
   result = apply_to_all(result, accumulation_into_producer);
   return apply_to_all(result, accumulation_into_group);
 }

@@ -172,21 +172,36 @@ TEST(QuantizeProducts, TensorwiseSharesCodes) {
     %6: f8e4m3[batch=2, embed=6], %7: f32[] = quantize_float8 {dims=2}(%0, %5) @forward layer 0
     %8: f32[] = amax {dims=2}(%2) @forward layer 0
     %9: f8e4m3[mlp=8, embed=6], %10: f32[] = quantize_float8 {dims=2}(%2, %8) @forward layer 0
-    %11: bf16[batch=2, mlp=8] = scaled_matmul {transpose_b=true, dtype=bf16}(%6, %9, %7, %10) @forward layer 0
-    %12: bf16[batch=2, mlp=8] = matmul {transpose_b=true, dtype=bf16}(%11, %4) @forward layer 1
-    %13: bf16[batch=2, vocab=5] = matmul {transpose_b=true, dtype=bf16}(%12, %3) @forward
-    %14: bf16[batch=2, mlp=8] = mul(%1, %11) @backward layer 0
-    %15: f32[] = amax {dims=2}(%14) @backward layer 0
-    %16: f8e5m2[batch=2, mlp=8], %17: f32[] = quantize_float8 {dims=2, dtype=f8e5m2}(%14, %15) @backward layer 0
-    %18: f32[] = amax {dims=2}(%2) @backward layer 0
-    %19: f8e4m3[mlp=8, embed=6], %20: f32[] = quantize_float8 {dims=2}(%2, %18) @backward layer 0
-    %21: bf16[batch=2, embed=6] = scaled_matmul {dtype=bf16}(%16, %19, %17, %20) @backward layer 0
-    %22: f32[mlp=8, embed=6] = scaled_matmul {transpose_a=true}(%16, %6, %17, %7) @weight_gradient layer 0
-    output "y" = %13
-    output "dx" = %21
-    output "gradient.layers.0.up.weight" = %22
+    %11: bf16[batch=2, mlp=8] = scaled_matmul {dtype=bf16}(%6, %9, %7, %10) @forward layer 0
+    %12: f8e4m3[embed=6, batch=2] = transpose_codes(%6) @forward layer 0
+    %13: bf16[batch=2, mlp=8] = matmul {transpose_b=true, dtype=bf16}(%11, %4) @forward layer 1
+    %14: bf16[batch=2, vocab=5] = matmul {transpose_b=true, dtype=bf16}(%13, %3) @forward
+    %15: bf16[batch=2, mlp=8] = mul(%1, %11) @backward layer 0
+    %16: f32[] = amax {dims=2}(%15) @backward layer 0
+    %17: f8e5m2[batch=2, mlp=8], %18: f32[] = quantize_float8 {dims=2, dtype=f8e5m2}(%15, %16) @backward layer 0
+    %19: f32[] = amax {dims=2}(%2) @backward layer 0
+    %20: f8e4m3[mlp=8, embed=6], %21: f32[] = quantize_float8 {dims=2}(%2, %19) @backward layer 0
+    %22: f8e4m3[embed=6, mlp=8] = transpose_codes(%20) @backward layer 0
+    %23: bf16[batch=2, embed=6] = scaled_matmul {dtype=bf16}(%17, %22, %18, %21) @backward layer 0
+    %24: f8e5m2[mlp=8, batch=2] = transpose_codes(%17) @backward layer 0
+    %25: f32[mlp=8, embed=6] = scaled_matmul(%24, %12, %18, %7) @weight_gradient layer 0
+    output "y" = %14
+    output "dx" = %23
+    output "gradient.layers.0.up.weight" = %25
   })");
   EXPECT_EQ(to_string(quantized), to_string(expected));
+}
+
+// Codes come the way that each product reads them from one pass over what they are of.
+TEST(QuantizeProducts, CodesAreTransposedAsTheyAreMade) {
+  const Graph fused = fuse(quantize_products(differentiated_products(), {.skip_last = 1}));
+  verify(fused);
+  const std::map<std::string, int> ops = count_ops(fused);
+  EXPECT_EQ(count(fused, "transpose_codes"), 0);
+  EXPECT_EQ(ops.at("quantize_float8 {dims=2}"), 1);  // the weight's for forward
+  EXPECT_EQ(ops.at("quantize_float8 {dims=2, codes=false, transposed=true, rows=1}"), 1);
+  EXPECT_EQ(ops.at("quantize_float8 {dims=2, transposed=true, rows=1}"), 1);
+  EXPECT_EQ(ops.at("quantize_float8 {dims=2, dtype=f8e5m2, transposed=true, rows=1}"), 1);
 }
 
 // Each product's own scales, of what it sums over.

@@ -15,10 +15,11 @@
 namespace tessera {
 namespace {
 
-// Codes of a value, and what they are to be multiplied by.
+// Codes of a value, what they are to be multiplied by, and the node before which they are made.
 struct Codes {
   ValueId codes;
   ValueId inverse;
+  NodeId position;
 };
 
 // How a product reads a factor.
@@ -84,12 +85,31 @@ class Quantizing {
     const Codes b = codes_of(
         id, {.value = node.operands[1], .dims = attrs.contract, .leading = !attrs.transpose_b});
     edit_.remove(id);
-    insert(id, make_op(scaled(attrs)), {a.codes, b.codes, a.inverse, b.inverse}, {node.results[0]});
+    const ScaledMatmulAttrs product = {
+        .contract = attrs.contract, .dtype = attrs.dtype, .accumulate = attrs.accumulate};
+    insert(id, make_op(product), {a.codes, b.codes, a.inverse, b.inverse}, {node.results[0]});
   }
 
-  // The codes of a factor, made where they are first read. Those of a parameter are made again for
-  // backward, as a parameter is gathered again.
-  Codes codes_of(NodeId reader, Factor factor) {
+  // The codes of a factor along what is summed over.
+  Codes codes_of(NodeId reader, const Factor& factor) {
+    Codes codes = quantized(reader, factor);
+    if (factor.leading) {
+      const auto [found, is_new] = transposed_.try_emplace({codes.codes, factor.dims});
+      if (is_new) {
+        found->second = edit_.fresh();
+        insert(codes.position,
+               make_op(TransposeCodesAttrs{.rows = factor.dims}),
+               {codes.codes},
+               {found->second});
+      }
+      codes.codes = found->second;
+    }
+    return codes;
+  }
+
+  // The codes of a factor as it lies, made where they are first read. Those of a parameter are made
+  // again for backward, as a parameter is gathered again.
+  Codes quantized(NodeId reader, Factor factor) {
     const TensorType& type = graph_[factor.value].type;
     if (!options_.rowwise) {
       factor.dims = static_cast<std::int64_t>(type.num_dims());
@@ -100,7 +120,7 @@ class Quantizing {
     const auto [found, is_new] =
         codes_.try_emplace({factor.value, factor.dims, factor.leading, again});
     if (is_new) {
-      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh()};
+      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh(), .position = reader};
       const ValueId amax = edit_.fresh();
       insert(reader,
              make_op(AmaxAttrs{.dims = factor.dims, .leading = factor.leading}),
@@ -145,6 +165,7 @@ class Quantizing {
   std::set<ValueId> of_adapters_;            // adapters, and their gradients
   std::set<std::string> adapter_gradients_;  // names of outputs
   std::map<std::tuple<ValueId, std::int64_t, bool, bool>, Codes> codes_;
+  std::map<std::pair<ValueId, std::int64_t>, ValueId> transposed_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tessera/ops/float8/float8.h"
 
+#include <algorithm>
 #include <span>
 
 #include "tessera/base/error.h"
@@ -64,6 +65,23 @@ Names names_of(const SharedDims& shared, std::size_t count) {
           .shared = name(shared.begin, shared.end)};
 }
 
+// The type with its first `rows` dims behind the others.
+TensorType transposed(const TensorType& type, std::int64_t rows) {
+  TESSERA_REQUIRE(rows >= 1 && rows < static_cast<std::int64_t>(type.num_dims()),
+                  ErrorCode::kInvalidArgument,
+                  "{} dims of {} cannot be put behind the others",
+                  rows,
+                  to_string(type));
+  TensorType result = type;
+  std::ranges::rotate(result.dims, result.dims.begin() + rows);
+  return result;
+}
+
+std::string transposed_names(std::int64_t rows, std::size_t count) {
+  const auto first = static_cast<std::size_t>(rows);
+  return factor_names(count - first, static_cast<char>('a' + rows)) + " " + factor_names(first);
+}
+
 // Unless there is one for all, `type` must have the dims of the result from `begin` on.
 void require_inverse(Types in, std::size_t index, std::span<const Dim> dims) {
   require_dtype(in, index, DType::kF32);
@@ -124,8 +142,10 @@ void visit(AmaxAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("leading", attrs.leading);
 }
 
-OpInfo info(const QuantizeFloat8Attrs&) {
-  return {.name = "quantize_float8", .num_operands = 2, .num_results = 2};
+OpInfo info(const QuantizeFloat8Attrs& attrs) {
+  return {.name = "quantize_float8",
+          .num_operands = 2,
+          .num_results = 1 + (attrs.codes ? 1 : 0) + (attrs.transposed ? 1 : 0)};
 }
 
 TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in) {
@@ -137,12 +157,36 @@ TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in) {
   const TensorType scales = scales_type(shared_dims(attrs.dims, attrs.leading, in), in[0]);
   require_dims(in, 1, static_cast<int>(scales.num_dims()));
   require_inverse(in, 1, scales.dims);
-  return {with_dtype(in[0], attrs.dtype), scales};
+  TESSERA_REQUIRE(attrs.codes || attrs.transposed,
+                  ErrorCode::kInvalidArgument,
+                  "neither codes nor transposed ones are asked for");
+  const auto count = static_cast<std::int64_t>(in[0].num_dims());
+  TESSERA_REQUIRE(!attrs.transposed || attrs.dims == count ||
+                      attrs.rows == (attrs.leading ? attrs.dims : count - attrs.dims),
+                  ErrorCode::kInvalidArgument,
+                  "{} rows of {} are transposed where scales have {}",
+                  attrs.rows,
+                  to_string(in[0]),
+                  attrs.leading ? attrs.dims : count - attrs.dims);
+  const TensorType codes = with_dtype(in[0], attrs.dtype);
+  TensorTypes results;
+  if (attrs.codes) {
+    results.push_back(codes);
+  }
+  if (attrs.transposed) {
+    results.push_back(transposed(codes, attrs.rows));
+  }
+  results.push_back(scales);
+  return results;
 }
 
 FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in) {
-  const Names names = names_of(shared_dims(attrs.dims, attrs.leading, in), in[0].num_dims());
-  return parse_factor_rule(format("({0}), ({1}) -> ({0}), ({1})", names.all, names.scales));
+  const std::size_t count = in[0].num_dims();
+  const Names names = names_of(shared_dims(attrs.dims, attrs.leading, in), count);
+  std::string text = format("({0}), ({1}) -> ", names.all, names.scales);
+  text += attrs.codes ? format("({}), ", names.all) : "";
+  text += attrs.transposed ? format("({}), ", transposed_names(attrs.rows, count)) : "";
+  return parse_factor_rule(text + format("({})", names.scales));
 }
 
 Cost cost(const QuantizeFloat8Attrs& attrs, Types in) {
@@ -158,6 +202,40 @@ void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor) {
   visitor.field("leading", attrs.leading);
   visitor.field("dtype", attrs.dtype);
   visitor.field("power_of_two", attrs.power_of_two);
+  visitor.field("codes", attrs.codes);
+  visitor.field("transposed", attrs.transposed);
+  visitor.field("rows", attrs.rows);
+}
+
+OpInfo info(const TransposeCodesAttrs&) {
+  return {.name = "transpose_codes", .num_operands = 1};
+}
+
+TensorTypes infer(const TransposeCodesAttrs& attrs, Types in) {
+  require_dims(in, 0, -1);
+  TESSERA_REQUIRE(is_float8(in[0].dtype),
+                  ErrorCode::kInvalidArgument,
+                  "operand 0 is {}, expected f8e4m3 or f8e5m2",
+                  to_string(in[0]));
+  return {transposed(in[0], attrs.rows)};
+}
+
+FactorRule factors(const TransposeCodesAttrs& attrs, Types in) {
+  const std::size_t count = in[0].num_dims();
+  return parse_factor_rule(
+      format("({}) -> ({})", factor_names(count), transposed_names(attrs.rows, count)));
+}
+
+Cost cost(const TransposeCodesAttrs& attrs, Types in) {
+  return streaming_cost(0, in, infer(attrs, in));
+}
+
+void backward(const TransposeCodesAttrs&, GradBuilder& grad) {
+  grad.none(kNoGradient);
+}
+
+void visit(TransposeCodesAttrs& attrs, AttrVisitor& visitor) {
+  visitor.field("rows", attrs.rows);
 }
 
 OpInfo info(const ScaledMatmulAttrs& attrs) {
@@ -210,24 +288,13 @@ void backward(const ScaledMatmulAttrs&, GradBuilder& grad) {
 }
 
 void visit(ScaledMatmulAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("transpose_a", attrs.transpose_a);
-  visitor.field("transpose_b", attrs.transpose_b);
   visitor.field("contract", attrs.contract);
   visitor.field("dtype", attrs.dtype);
   visitor.field("accumulate", attrs.accumulate);
 }
 
 MatmulAttrs product_of(const ScaledMatmulAttrs& attrs) {
-  return {.transpose_a = attrs.transpose_a,
-          .transpose_b = attrs.transpose_b,
-          .contract = attrs.contract,
-          .dtype = attrs.dtype,
-          .accumulate = attrs.accumulate};
-}
-
-ScaledMatmulAttrs scaled(const MatmulAttrs& attrs) {
-  return {.transpose_a = attrs.transpose_a,
-          .transpose_b = attrs.transpose_b,
+  return {.transpose_b = true,
           .contract = attrs.contract,
           .dtype = attrs.dtype,
           .accumulate = attrs.accumulate};

@@ -30,26 +30,39 @@ struct AmaxAttrs {
 // An infinity makes the scale zero and its own code NaN. Where a is zero so are the codes. With
 // `power_of_two` scales are rounded down to one, so that codes are off by their own rounding alone.
 // The floor keeps the scale finite; torchao's, 1e-12, would lose gradients that this one keeps.
-//   Operands: x as above, a (r..) f32 -> q like x in `dtype`, inverse (r..) f32
+// With `transposed` the codes come, too, as transpose_codes{rows} of them has them; without `codes`
+// they come in no other way.
+//   Operands: x as above, a (r..) f32 -> [q like x in `dtype`], [q transposed], inverse (r..) f32
 struct QuantizeFloat8Attrs {
   std::int64_t dims = 1;
   bool leading = false;
   DType dtype = DType::kF8E4M3;
   bool power_of_two = false;
+  bool codes = true;
+  bool transposed = false;
+  std::int64_t rows = 0;  // of transposed codes
 
   friend bool operator==(const QuantizeFloat8Attrs&, const QuantizeFloat8Attrs&) = default;
 };
 
-// The product of MatmulAttrs of codes, times what both are to be multiplied by:
-//   y[m.., n..] = (sum_k a[m.., k..] * b[k.., n..]) * (inverse_a[m..] * inverse_b[n..]) (+
+// y[c.., r..] = q[r.., c..], r the first `rows` dims: what is summed over comes to lie last.
+//   Operands: q (r.., c..) in {f8e4m3, f8e5m2} -> y (c.., r..)
+struct TransposeCodesAttrs {
+  std::int64_t rows = 1;
+
+  friend bool operator==(const TransposeCodesAttrs&, const TransposeCodesAttrs&) = default;
+};
+
+// The product of codes that lie along the sums, as tensor cores read them, times what both are to
+// be multiplied by:
+//   y[m.., n..] = (sum_k a[m.., k..] * b[n.., k..]) * (inverse_a[m..] * inverse_b[n..]) (+
 //                 accumulator[m.., n..])
 // rounded once to `dtype` (and, with an accumulator, before it is added).
-//   Operands: a, b and accumulator as of matmul, a and b in {f8e4m3, f8e5m2}, not both in f8e5m2
-//             (tensor cores have no such product); inverse_a () or (m..), inverse_b () or (n..)
+//   Operands: a, b and accumulator as of matmul{transpose_b}, a and b in {f8e4m3, f8e5m2}, not both
+//             in f8e5m2 (tensor cores have no such product); inverse_a () or (m..), inverse_b () or
+//             (n..)
 //   Cost:     2*M*N*K FLOP
 struct ScaledMatmulAttrs {
-  bool transpose_a = false;
-  bool transpose_b = false;
   std::int64_t contract = 1;
   DType dtype = DType::kF32;
   bool accumulate = false;
@@ -72,8 +85,18 @@ FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in);
 Cost cost(const QuantizeFloat8Attrs& attrs, Types in);
 void backward(const QuantizeFloat8Attrs& attrs, GradBuilder& grad);
 void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor);
+std::int64_t workspace_bytes(const QuantizeFloat8Attrs& attrs, cpu::Context& context, Types in);
 void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& views);
 void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& views);
+
+OpInfo info(const TransposeCodesAttrs& attrs);
+TensorTypes infer(const TransposeCodesAttrs& attrs, Types in);
+FactorRule factors(const TransposeCodesAttrs& attrs, Types in);
+Cost cost(const TransposeCodesAttrs& attrs, Types in);
+void backward(const TransposeCodesAttrs& attrs, GradBuilder& grad);
+void visit(TransposeCodesAttrs& attrs, AttrVisitor& visitor);
+void run(const TransposeCodesAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const TransposeCodesAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const ScaledMatmulAttrs& attrs);
 TensorTypes infer(const ScaledMatmulAttrs& attrs, Types in);
@@ -91,8 +114,11 @@ std::int64_t cuda_workspace_bytes(const ScaledMatmulAttrs& attrs,
                                   std::span<const View> results);
 void run(const ScaledMatmulAttrs& attrs, cuda::Context& context, const Views& views);
 
-// The product of codes alone, and the other way round.
+// The product of codes alone.
 MatmulAttrs product_of(const ScaledMatmulAttrs& attrs);
-ScaledMatmulAttrs scaled(const MatmulAttrs& attrs);
+
+// For ops that find the largest magnitude of a result along with it: bitwise as amax over all dims,
+// x -> amax () f32.
+void store_amax(cpu::Context& context, const View& x, const View& amax);
 
 }  // namespace tessera

@@ -112,17 +112,18 @@ void run_amax(const AmaxAttrs& attrs, int threads, const Views& views) {
 template <class T, class Float8>
 class Quantizer {
  public:
-  Quantizer(const QuantizeFloat8Attrs& attrs, int threads, const Views& views)
+  // `codes` is where they go.
+  Quantizer(const QuantizeFloat8Attrs& attrs, int threads, const Views& views, const View& codes)
       : threads_(threads),
         power_of_two_(attrs.power_of_two),
         shape_(scale_shape(attrs.dims,
                            attrs.leading,
                            views.in[0],
-                           common_inner_dims(std::array{views.in[0], views.out[0]}))),
+                           common_inner_dims(std::array{views.in[0], codes}))),
         x_(views.in[0], shape_.inner),
-        codes_(views.out[0], shape_.inner),
+        codes_(codes, shape_.inner),
         amax_(flat<const float>(views.in[1]).data()),
-        inverse_(flat<float>(views.out[1]).data()) {}
+        inverse_(flat<float>(views.out.back()).data()) {}
 
   void run() const {
     switch (shape_.sharing) {
@@ -204,12 +205,48 @@ class Quantizer {
 };
 
 template <class T>
-void run_quantize(const QuantizeFloat8Attrs& attrs, int threads, const Views& views) {
+void run_quantize(const QuantizeFloat8Attrs& attrs,
+                  int threads,
+                  const Views& views,
+                  const View& codes) {
   if (attrs.dtype == DType::kF8E4M3) {
-    Quantizer<T, Float8E4M3>(attrs, threads, views).run();
+    Quantizer<T, Float8E4M3>(attrs, threads, views, codes).run();
   } else {
-    Quantizer<T, Float8E5M2>(attrs, threads, views).run();
+    Quantizer<T, Float8E5M2>(attrs, threads, views, codes).run();
   }
+}
+
+// A view of the sizes of `like` without gaps.
+View dense_view(const View& like, DType dtype, std::byte* data) {
+  View view = like;
+  view.data = data;
+  view.dtype = dtype;
+  std::int64_t stride = 1;
+  for (auto i = static_cast<std::size_t>(view.num_dims); i > 0; --i) {
+    view.strides[i - 1] = stride;
+    stride *= view.sizes[i - 1];
+  }
+  return view;
+}
+
+// to (c.., r..) = from (r.., c..), r `dims` dims; a square at a time, so that both sides stay in
+// the cache.
+void transpose(int threads, std::int64_t dims, const View& from_view, const View& to_view) {
+  constexpr std::int64_t kSquare = 64;
+  const RowsOf<const std::uint8_t> from(from_view,
+                                        from_view.num_dims - static_cast<std::int32_t>(dims));
+  std::uint8_t* const to = flat<std::uint8_t>(to_view).data();
+  const Work columns = {.count = from.width, .elements = from.count, .cut = kSquare};
+  parallel_ranges(threads, columns, [&](Range range) {
+    for (std::int64_t first = 0; first < from.count; first += kSquare) {
+      const std::int64_t last = std::min(first + kSquare, from.count);
+      for (std::int64_t column = range.begin; column < range.end; ++column) {
+        for (std::int64_t row = first; row < last; ++row) {
+          to[column * from.count + row] = from[row][column];
+        }
+      }
+    }
+  });
 }
 
 // As run_gemm() does it: the pitch of C is its own, that of the codes theirs.
@@ -237,12 +274,35 @@ void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views) {
   }
 }
 
+void store_amax(cpu::Context& context, const View& x, const View& amax) {
+  run(AmaxAttrs{.dims = x.num_dims},
+      context,
+      {.in = std::span(&x, 1), .out = std::span(&amax, 1), .workspace = {}});
+}
+
+// Codes that nobody asked for.
+std::int64_t workspace_bytes(const QuantizeFloat8Attrs& attrs,
+                             cpu::Context& /*context*/,
+                             Types in) {
+  return attrs.codes ? 0 : in[0].num_elements();
+}
+
 void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& views) {
+  const View codes = attrs.codes
+                         ? views.out[0]
+                         : cpu::dense_view(views.in[0], attrs.dtype, views.workspace.data());
   if (views.in[0].dtype == DType::kBF16) {
-    cpu::run_quantize<BFloat16>(attrs, context.threads(), views);
+    cpu::run_quantize<BFloat16>(attrs, context.threads(), views, codes);
   } else {
-    cpu::run_quantize<float>(attrs, context.threads(), views);
+    cpu::run_quantize<float>(attrs, context.threads(), views, codes);
   }
+  if (attrs.transposed) {
+    cpu::transpose(context.threads(), attrs.rows, codes, views.out[attrs.codes ? 1 : 0]);
+  }
+}
+
+void run(const TransposeCodesAttrs& attrs, cpu::Context& context, const Views& views) {
+  cpu::transpose(context.threads(), attrs.rows, views.in[0], views.out[0]);
 }
 
 std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,

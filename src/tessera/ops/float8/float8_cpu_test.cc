@@ -113,7 +113,7 @@ TEST(ScaledMatmul, IsNotFiniteWhereAFactorIsNot) {
       std::ranges::fill(b.as<std::uint8_t>(), to_float8<Float8E4M3>(1).bits);
       std::vector<TestTensor> factors = {a[0], b, a[1], TestTensor::scalar(1)};
       TestTensor y(DType::kF32, {2, 3});
-      const ScaledMatmulAttrs attrs = {.transpose_b = true};
+      const ScaledMatmulAttrs attrs;
       std::vector<View> operands;
       for (TestTensor& factor : factors) {
         operands.push_back(factor.view());

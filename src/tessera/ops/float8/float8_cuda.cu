@@ -4,6 +4,7 @@
 
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
+#include "tessera/backend/cuda/largest.h"
 #include "tessera/backend/cuda/row_sums.h"
 #include "tessera/backend/cuda/workspace.h"
 #include "tessera/base/float8.h"
@@ -15,36 +16,26 @@ namespace tessera {
 namespace cuda {
 namespace {
 
-// Rows and columns of a tile of codes that a block turns over.
-constexpr int kTile = 32;
 // What tensor cores read codes in: a product has whole groups along the sums and its columns.
 constexpr std::int64_t kCodeGroup = 16;
 
-// The bits of the largest magnitude among a pack.
-template <int N, class T>
-__device__ std::uint32_t largest_of(const T* place) {
-  const Floats<N> values = load<N>(place);
-  std::uint32_t largest = 0;
-  for (int i = 0; i < N; ++i) {
-    largest = std::max(largest, magnitude_bits(values.at[i]));
-  }
-  return largest;
-}
-
-__device__ inline std::uint32_t block_largest(std::uint32_t value) {
-  return block_fold(value, [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
-}
-
-// A largest magnitude that is found by several blocks, in any order.
-__device__ inline void raise(float* known, std::uint32_t magnitude) {
-  atomicMax(reinterpret_cast<std::uint32_t*>(known), magnitude);
-}
-
-__global__ static void clear(float* values, std::int64_t count) {
+__global__ static void clear_all(float* values, std::int64_t count) {
   for (std::int64_t i = first_item(); i < count; i += num_threads()) {
     values[i] = 0.0F;
   }
 }
+
+// The largest magnitude of everything.
+template <class T>
+struct AmaxOfAll {
+  Matrix<const T> x;
+
+  template <int N>
+  __device__ void run(std::int64_t row, std::int64_t column, Largest* largest) const {
+    const auto pack = *reinterpret_cast<const Pack<T, N>*>(x.at(row, column));
+    largest->take(pack);
+  }
+};
 
 // A matrix in packs.
 template <class T>
@@ -55,28 +46,16 @@ struct Packs {
 };
 
 template <int N, class T>
-__global__ void amax_of_all(Packs<T> packs, float* result) {
-  std::uint32_t largest = 0;
-  for (std::int64_t i = first_item(); i < packs.rows * packs.columns; i += num_threads()) {
-    largest =
-        std::max(largest, largest_of<N>(packs.x.at(i / packs.columns, i % packs.columns * N)));
-  }
-  largest = block_largest(largest);
-  if (threadIdx.x == 0) {
-    raise(result, largest);
-  }
-}
-
-template <int N, class T>
 __global__ void amax_of_rows(Packs<T> packs, float* result) {
   for (std::int64_t row = blockIdx.x; row < packs.rows; row += gridDim.x) {
-    std::uint32_t largest = 0;
+    Largest largest;
     for (std::int64_t i = threadIdx.x; i < packs.columns; i += blockDim.x) {
-      largest = std::max(largest, largest_of<N>(packs.x.at(row, i * N)));
+      const auto pack = *reinterpret_cast<const Pack<T, N>*>(packs.x.at(row, i * N));
+      largest.take(pack);
     }
-    largest = block_largest(largest);
+    const float found = largest.of_block();
     if (threadIdx.x == 0) {
-      result[row] = std::bit_cast<float>(largest);
+      result[row] = found;
     }
   }
 }
@@ -96,7 +75,7 @@ __global__ void amax_of_columns(Packs<T> packs, std::int64_t stretches, float* r
       }
     }
     for (int k = 0; k < N; ++k) {
-      raise(result + column + k, largest[k]);
+      Largest::raise_to(result + column + k, std::bit_cast<float>(largest[k]));
     }
   }
 }
@@ -110,13 +89,12 @@ void run_amax(const Context& context, const ScaleShape& shape, const View& x, fl
     launch(context, name, blocks_of_rows(context, rows.count), amax_of_rows<N, T>, packs, result);
     return;
   }
-  const std::int64_t scales = shape.sharing == Sharing::kAll ? 1 : rows.width;
-  launch(context, name, blocks_for(context, scales), clear, result, scales);
   if (shape.sharing == Sharing::kAll) {
-    const std::int64_t blocks = blocks_for(context, packs.rows * packs.columns);
-    launch(context, name, blocks, amax_of_all<N, T>, packs, result);
+    const AmaxOfAll<T> body = {.x = packs.x};
+    for_each_pack_seen(context, name, rows, N == kPack, body, Places<1>{{result}});
     return;
   }
+  launch(context, name, blocks_for(context, rows.width), clear_all, result, rows.width);
   const std::int64_t stretches = num_row_stretches(rows);
   launch(context,
          name,
@@ -127,102 +105,254 @@ void run_amax(const Context& context, const ScaleShape& shape, const View& x, fl
          result);
 }
 
+// Two codes as to_float8() rounds them, the first in the lower half; but for a NaN's sign.
+template <class Float8>
+__device__ std::uint32_t float8_pair(float low, float high) {
+#ifdef __CUDA_ARCH__
+  std::uint16_t pair = 0;
+  if constexpr (Float8::kHasInfinity) {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+#else
+  return to_float8<Float8>(low).bits | static_cast<std::uint32_t>(to_float8<Float8>(high).bits)
+                                           << 8U;
+#endif
+}
+
+// The codes of a pack times its scales.
+template <class Float8, int N>
+__device__ Pack<std::uint8_t, N> encode(const Floats<N>& values, const Floats<N>& scales) {
+  Pack<std::uint8_t, N> codes;
+  if constexpr (N == 1) {
+    codes.at[0] = static_cast<std::uint8_t>(float8_pair<Float8>(values.at[0] * scales.at[0], 0.0F));
+  } else {
+    std::array<std::uint16_t, N / 2> pairs;
+    for (int i = 0; i < N; i += 2) {
+      pairs[static_cast<std::size_t>(i / 2)] = static_cast<std::uint16_t>(
+          float8_pair<Float8>(values.at[i] * scales.at[i], values.at[i + 1] * scales.at[i + 1]));
+    }
+    codes = std::bit_cast<Pack<std::uint8_t, N>>(pairs);
+  }
+  return codes;
+}
+
 // What a kernel of codes reads and writes.
-template <class T, class Float8>
+template <class T>
 struct Quantization {
   Matrix<const T> x;
-  Matrix<Float8> codes;
+  Matrix<std::uint8_t> codes;  // or null
+  std::uint8_t* transposed;    // or null: (columns, rows)
   const float* amax;
   float* inverse;
+  Sharing sharing;
   bool power_of_two;
-
-  __device__ float scale(std::int64_t i) const {
-    return scale_of(amax[i], Float8::kMax, power_of_two);
-  }
-
-  template <int N>
-  __device__ void encode(std::int64_t row, std::int64_t column, const float* scales) const {
-    const Floats<N> values = load<N>(x.at(row, column));
-    Pack<Float8, N> pack;
-    for (int i = 0; i < N; ++i) {
-      pack.at[i] = to_float8<Float8>(values.at[i] * scales[i]);
-    }
-    *reinterpret_cast<Pack<Float8, N>*>(codes.at(row, column)) = pack;
-  }
+  bool fits;  // x and codes move in packs
 };
 
-// One scale for each row, or one for all of them.
+// One scale for each row, or one for all of them; codes as x lies.
 template <class T, class Float8>
 struct QuantizeRows {
-  Quantization<T, Float8> task;
-  bool is_one;
+  Quantization<T> task;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
+    const bool is_one = task.sharing == Sharing::kAll;
     const std::int64_t place = is_one ? 0 : row;
-    const float scale = task.scale(place);
+    const float scale = scale_of(task.amax[place], Float8::kMax, task.power_of_two);
     if (column == 0 && (row == 0 || !is_one)) {
       task.inverse[place] = 1.0F / scale;
     }
-    float scales[N];
+    Floats<N> scales;
     for (int i = 0; i < N; ++i) {
-      scales[i] = scale;
+      scales.at[i] = scale;
     }
-    task.template encode<N>(row, column, scales);
+    *reinterpret_cast<Pack<std::uint8_t, N>*>(task.codes.at(row, column)) =
+        encode<Float8>(load<N>(task.x.at(row, column)), scales);
   }
 };
 
-// A thread takes a pack of columns, whose scales it makes once, along a stretch of rows.
-template <int N, class T, class Float8>
-__global__ void quantize_columns(Quantization<T, Float8> task,
-                                 std::int64_t rows,
-                                 std::int64_t packs,
-                                 std::int64_t stretches) {
-  for (std::int64_t i = first_item(); i < stretches * packs; i += num_threads()) {
-    const std::int64_t stretch = i / packs;
-    const std::int64_t column = i % packs * N;
-    const std::int64_t end = rows * (stretch + 1) / stretches;
-    float scales[N];
-    for (int k = 0; k < N; ++k) {
-      scales[k] = task.scale(column + k);
-      if (stretch == 0) {
-        task.inverse[column + k] = 1.0F / scales[k];
+// A square of codes that a block turns over, with a gap behind every group of rows, so that the
+// groups of a column lie in banks of their own.
+class Tile {
+ public:
+  static constexpr int kSide = 64;
+  static constexpr int kGroup = 16;  // rows that a thread puts together
+
+  __device__ std::uint8_t* at(int row, int column) {
+    return codes_ + row * kSide + row / kGroup * kPack + column;
+  }
+
+ private:
+  alignas(16) std::uint8_t codes_[kSide * kSide + kSide / kGroup * kPack];
+};
+
+// A matrix in tiles.
+struct TileGrid {
+  std::int64_t rows;
+  std::int64_t columns;
+  Divisor across;  // tiles in a row of them
+  std::uint32_t count;
+
+  TileGrid(std::int64_t num_rows, std::int64_t num_columns)
+      : rows(num_rows),
+        columns(num_columns),
+        across((num_columns + Tile::kSide - 1) / Tile::kSide),
+        count(static_cast<std::uint32_t>((num_rows + Tile::kSide - 1) / Tile::kSide) *
+              across.divisor()) {}
+};
+
+// The tile that a block works on.
+struct TilePlace {
+  std::int64_t row;
+  std::int64_t column;
+  bool whole;  // it ends within the matrix
+
+  __device__ TilePlace(const TileGrid& grid, std::uint32_t tile) {
+    const std::uint32_t down = grid.across.quotient(tile);
+    row = std::int64_t{down} * Tile::kSide;
+    column = std::int64_t{tile - down * grid.across.divisor()} * Tile::kSide;
+    whole = row + Tile::kSide <= grid.rows && column + Tile::kSide <= grid.columns;
+  }
+};
+
+// The first `count` bytes of a pack; all of them, in one access, if it is whole.
+template <int N>
+__device__ void store_bytes(std::uint8_t* place,
+                            const Pack<std::uint8_t, N>& bytes,
+                            std::int64_t count,
+                            bool whole) {
+  if (whole) {
+    *reinterpret_cast<Pack<std::uint8_t, N>*>(place) = bytes;
+    return;
+  }
+  for (int i = 0; i < N && i < count; ++i) {
+    place[i] = bytes.at[i];
+  }
+}
+
+// to (columns, rows) = the tile, which is written. Every thread of the block calls it.
+__device__ inline void store_turned(Tile& tile,
+                                    const TileGrid& grid,
+                                    const TilePlace& place,
+                                    std::uint8_t* to) {
+  constexpr int kGroups = Tile::kSide / Tile::kGroup;
+  const int across = static_cast<int>(threadIdx.x) / kGroups;
+  const int down = static_cast<int>(threadIdx.x) % kGroups * Tile::kGroup;
+  const std::int64_t left = grid.rows - place.row - down;
+  if (place.column + across >= grid.columns || left <= 0) {
+    return;
+  }
+  Pack<std::uint8_t, Tile::kGroup> bytes;
+  for (int i = 0; i < Tile::kGroup; ++i) {
+    bytes.at[i] = *tile.at(down + i, across);
+  }
+  store_bytes(to + (place.column + across) * grid.rows + place.row + down,
+              bytes,
+              left,
+              place.whole && grid.rows % Tile::kGroup == 0);
+}
+
+// fill(tile row, tile column) for the packs of a tile that are this thread's.
+template <class Fill>
+__device__ void each_pack_of_tile(const Fill& fill) {
+  constexpr int kPacks = Tile::kSide / kPack;  // in a row
+  constexpr int kRows = kThreads / kPacks;     // that the block takes at once
+  const int row = static_cast<int>(threadIdx.x) / kPacks;
+  const int column = static_cast<int>(threadIdx.x) % kPacks * kPack;
+#pragma unroll
+  for (int first = 0; first < Tile::kSide; first += kRows) {
+    fill(first + row, column);
+  }
+}
+
+// The scales of a tile: of its columns, of its rows, or the first alone.
+template <class T, class Float8>
+__device__ void find_scales(const Quantization<T>& task,
+                            const TileGrid& grid,
+                            const TilePlace& tile,
+                            float* scales) {
+  const auto i = static_cast<int>(threadIdx.x);
+  const bool by_row = task.sharing == Sharing::kRows;
+  const bool is_one = task.sharing == Sharing::kAll;
+  const std::int64_t place = is_one ? i : i + (by_row ? tile.row : tile.column);
+  const std::int64_t count = is_one ? 1 : by_row ? grid.rows : grid.columns;
+  if (i >= Tile::kSide) {
+    return;
+  }
+  scales[i] = 0.0F;  // of what is behind the end
+  if (place >= count) {
+    return;
+  }
+  scales[i] = scale_of(task.amax[place], Float8::kMax, task.power_of_two);
+  if ((by_row || tile.row == 0) && (task.sharing == Sharing::kColumns || tile.column == 0)) {
+    task.inverse[place] = 1.0F / scales[i];
+  }
+}
+
+// Any scales; codes as x lies and turned over, in one pass.
+template <class T, class Float8>
+__global__ void quantize_tiles(Quantization<T> task, TileGrid grid) {
+  __shared__ Tile tile;
+  __shared__ Pack<float, kPack> scales[Tile::kSide / kPack];
+  for (std::uint32_t i = blockIdx.x; i < grid.count; i += gridDim.x) {
+    const TilePlace place(grid, i);
+    find_scales<T, Float8>(task, grid, place, scales[0].at);
+    __syncthreads();
+    const bool whole = task.fits && place.whole;
+    const auto quantize = [&](int tile_row, int tile_column, const Floats<kPack>& values) {
+      Floats<kPack> by;
+      if (task.sharing == Sharing::kColumns) {
+        by = widen(scales[tile_column / kPack]);
+      } else {
+        const float scale = scales[0].at[task.sharing == Sharing::kRows ? tile_row : 0];
+        for (int k = 0; k < kPack; ++k) {
+          by.at[k] = scale;
+        }
       }
+      const Pack<std::uint8_t, kPack> codes = encode<Float8>(values, by);
+      *reinterpret_cast<Pack<std::uint8_t, kPack>*>(tile.at(tile_row, tile_column)) = codes;
+      const std::int64_t row = place.row + tile_row;
+      const std::int64_t column = place.column + tile_column;
+      if (task.codes.data != nullptr && row < grid.rows) {
+        store_bytes(task.codes.at(row, column), codes, grid.columns - column, whole);
+      }
+    };
+    if (whole) {
+      each_pack_of_tile([&](int row, int column) {
+        quantize(row, column, load<kPack>(task.x.at(place.row + row, place.column + column)));
+      });
+    } else {
+      each_pack_of_tile([&](int row, int column) {
+        const std::int64_t left = grid.columns - place.column - column;
+        const T* const from = task.x.at(place.row + row, place.column + column);
+        quantize(row, column, load_pack(from, place.row + row < grid.rows ? left : 0, false));
+      });
     }
-    for (std::int64_t row = rows * stretch / stretches; row < end; ++row) {
-      task.template encode<N>(row, column, scales);
+    __syncthreads();
+    if (task.transposed != nullptr) {
+      store_turned(tile, grid, place, task.transposed);
     }
+    __syncthreads();  // before the next tile
   }
 }
 
 template <class T, class Float8>
-void run_quantize(const QuantizeFloat8Attrs& attrs, const Context& context, const Views& views) {
+void run_quantize(const Context& context, const Quantization<T>& task, const View::Rows& rows) {
   const char* const name = "quantize_float8";
-  const std::array<View, 2> all = {views.in[0], views.out[0]};
-  const ScaleShape shape =
-      scale_shape(attrs.dims, attrs.leading, all[0], cpu::common_inner_dims(all));
-  const Quantization<T, Float8> task = {.x = {all[0], shape.inner},
-                                        .codes = {all[1], shape.inner},
-                                        .amax = cpu::flat<const float>(views.in[1]).data(),
-                                        .inverse = cpu::flat<float>(views.out[1]).data(),
-                                        .power_of_two = attrs.power_of_two};
-  if (shape.sharing != Sharing::kColumns) {
-    const QuantizeRows<T, Float8> body = {.task = task, .is_one = shape.sharing == Sharing::kAll};
-    for_each_pack(context, name, all, shape.inner, body);
+  if (task.transposed == nullptr && task.sharing != Sharing::kColumns) {
+    for_each_pack(context, name, rows, task.fits, QuantizeRows<T, Float8>{.task = task});
     return;
   }
-  const View::Rows rows = all[0].rows(shape.inner);
-  const std::int64_t stretches = num_row_stretches(rows);
-  const bool fits = fits_packs(all, shape.inner);
-  const std::int64_t packs = fits ? rows.width / kPack : rows.width;
-  launch(context,
-         name,
-         blocks_for(context, stretches * packs),
-         fits ? quantize_columns<kPack, T, Float8> : quantize_columns<1, T, Float8>,
-         task,
-         rows.count,
-         packs,
-         stretches);
+  const TileGrid grid(rows.count, rows.width);
+  launch(context, name, blocks_of_rows(context, grid.count), quantize_tiles<T, Float8>, task, grid);
+}
+
+// How a matrix of x lies: in rows for turning over, else as it shares scales.
+std::int32_t inner_dims(const QuantizeFloat8Attrs& attrs, const View& x, const ScaleShape& shape) {
+  return attrs.transposed ? x.num_dims - static_cast<std::int32_t>(attrs.rows) : shape.inner;
 }
 
 // A matrix of codes, as it is stored.
@@ -231,30 +361,33 @@ struct Codes {
   std::int64_t rows;
   std::int64_t columns;
   std::int64_t pitch;
+
+  // Whether it moves in packs.
+  bool fits() const {
+    return columns % kPack == 0 && pitch % kPack == 0 &&
+           reinterpret_cast<std::uintptr_t>(data) % kPack == 0;
+  }
 };
 
-// to[column, row] = from[row, column], of `from.rows` in a row.
-__global__ static void turn(Codes from, std::uint8_t* to) {
-  constexpr int kRows = kThreads / kTile;  // that a block moves at once
-  __shared__ std::uint8_t tile[kTile][kTile + 4];
-  const int line = static_cast<int>(threadIdx.x) / kTile;
-  const int place = static_cast<int>(threadIdx.x) % kTile;
-  const std::int64_t across = (from.columns + kTile - 1) / kTile;
-  const std::int64_t tiles = (from.rows + kTile - 1) / kTile * across;
-  for (std::int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-    const std::int64_t row = i / across * kTile;
-    const std::int64_t column = i % across * kTile;
-    for (int k = line; k < kTile; k += kRows) {
-      if (row + k < from.rows && column + place < from.columns) {
-        tile[k][place] = from.data[(row + k) * from.pitch + column + place];
+__global__ static void turn(Codes from, TileGrid grid, bool fits, std::uint8_t* to) {
+  __shared__ Tile tile;
+  for (std::uint32_t i = blockIdx.x; i < grid.count; i += gridDim.x) {
+    const TilePlace place(grid, i);
+    each_pack_of_tile([&](int tile_row, int tile_column) {
+      const std::int64_t row = place.row + tile_row;
+      const std::int64_t column = place.column + tile_column;
+      const std::uint8_t* const source = from.data + row * from.pitch + column;
+      auto& pack = *reinterpret_cast<Pack<std::uint8_t, kPack>*>(tile.at(tile_row, tile_column));
+      if (fits && place.whole) {
+        pack = *reinterpret_cast<const Pack<std::uint8_t, kPack>*>(source);
+        return;
       }
-    }
+      for (int k = 0; k < kPack; ++k) {
+        pack.at[k] = row < grid.rows && column + k < grid.columns ? source[k] : std::uint8_t{0};
+      }
+    });
     __syncthreads();
-    for (int k = line; k < kTile; k += kRows) {
-      if (column + k < from.columns && row + place < from.rows) {
-        to[(column + k) * from.rows + row + place] = tile[place][k];
-      }
-    }
+    store_turned(tile, grid, place, to);
     __syncthreads();  // before the next tile
   }
 }
@@ -301,9 +434,8 @@ __global__ static void spread(const float* value, std::int64_t count, float* to)
   }
 }
 
-// A product of codes. Tensor cores read both factors along the sums: one that lies otherwise is
-// turned over first. Where they do not take the shape, the codes are widened to bf16, which holds
-// them, and the sums scaled afterwards.
+// A product of codes. Where tensor cores do not take the shape, the codes are widened to bf16,
+// which holds them, and the sums scaled afterwards.
 class Float8Product {
  public:
   Float8Product(const ScaledMatmulAttrs& attrs,
@@ -312,8 +444,7 @@ class Float8Product {
                 std::byte* workspace)
       : gemm_(gemm_of(product_of(attrs), operands[0], operands[1], results[0])),
         takes_codes_(gemm_.k % kCodeGroup == 0 && gemm_.n % kCodeGroup == 0 &&
-                     (gemm_.transpose_a || gemm_.pitch_a % kCodeGroup == 0) &&
-                     (!gemm_.transpose_b || gemm_.pitch_b % kCodeGroup == 0) &&
+                     gemm_.pitch_a % kCodeGroup == 0 && gemm_.pitch_b % kCodeGroup == 0 &&
                      gemm_.pitch_c % kCodeGroup == 0),
         by_row_(operands[2].num_dims > 0 || operands[3].num_dims > 0),
         parts_(workspace) {
@@ -323,8 +454,6 @@ class Float8Product {
       sums_ = parts_.take<float>(gemm_.m * gemm_.n);
       return;
     }
-    turned_a_ = gemm_.transpose_a ? parts_.take<std::uint8_t>(gemm_.m * gemm_.k) : nullptr;
-    turned_b_ = gemm_.transpose_b ? nullptr : parts_.take<std::uint8_t>(gemm_.k * gemm_.n);
     spread_a_ = by_row_ && operands[2].num_dims == 0 ? parts_.take<float>(gemm_.m) : nullptr;
     spread_b_ = by_row_ && operands[3].num_dims == 0 ? parts_.take<float>(gemm_.n) : nullptr;
   }
@@ -340,22 +469,16 @@ class Float8Product {
  private:
   Codes codes_a(const View& a) const {
     return {.data = a.as<const std::uint8_t>(),
-            .rows = gemm_.transpose_a ? gemm_.k : gemm_.m,
-            .columns = gemm_.transpose_a ? gemm_.m : gemm_.k,
+            .rows = gemm_.m,
+            .columns = gemm_.k,
             .pitch = gemm_.pitch_a};
   }
 
   Codes codes_b(const View& b) const {
     return {.data = b.as<const std::uint8_t>(),
-            .rows = gemm_.transpose_b ? gemm_.n : gemm_.k,
-            .columns = gemm_.transpose_b ? gemm_.k : gemm_.n,
+            .rows = gemm_.n,
+            .columns = gemm_.k,
             .pitch = gemm_.pitch_b};
-  }
-
-  static void turn_over(const Context& context, const Codes& from, std::uint8_t* to) {
-    const std::int64_t tiles =
-        ((from.rows + kTile - 1) / kTile) * ((from.columns + kTile - 1) / kTile);
-    launch(context, "transpose of codes", blocks_of_rows(context, tiles), turn, from, to);
   }
 
   static const float* scales(const Context& context,
@@ -371,25 +494,13 @@ class Float8Product {
   }
 
   void of_codes(Context& context, const Views& views, std::span<std::byte> workspace) const {
-    Float8Gemm product = {
+    const Float8Gemm product = {
         .gemm = gemm_, .a = views.in[0].dtype, .b = views.in[1].dtype, .by_row = by_row_};
-    Float8Operands operands = {.a = views.in[0].data,
-                               .b = views.in[1].data,
-                               .inverse_a = scales(context, views.in[2], gemm_.m, spread_a_),
-                               .inverse_b = scales(context, views.in[3], gemm_.n, spread_b_),
-                               .c = views.out[0].data};
-    if (turned_a_ != nullptr) {
-      turn_over(context, codes_a(views.in[0]), turned_a_);
-      operands.a = turned_a_;
-      product.gemm.transpose_a = false;
-      product.gemm.pitch_a = gemm_.k;
-    }
-    if (turned_b_ != nullptr) {
-      turn_over(context, codes_b(views.in[1]), turned_b_);
-      operands.b = turned_b_;
-      product.gemm.transpose_b = true;
-      product.gemm.pitch_b = gemm_.k;
-    }
+    const Float8Operands operands = {.a = views.in[0].data,
+                                     .b = views.in[1].data,
+                                     .inverse_a = scales(context, views.in[2], gemm_.m, spread_a_),
+                                     .inverse_b = scales(context, views.in[3], gemm_.n, spread_b_),
+                                     .c = views.out[0].data};
     context.gemms().run_float8(context.stream(), product, operands, workspace);
   }
 
@@ -442,8 +553,6 @@ class Float8Product {
   bool takes_codes_;
   bool by_row_;  // else one scale for each factor
   Parts parts_;
-  std::uint8_t* turned_a_ = nullptr;
-  std::uint8_t* turned_b_ = nullptr;
   float* spread_a_ = nullptr;
   float* spread_b_ = nullptr;
   BFloat16* wide_a_ = nullptr;
@@ -470,14 +579,51 @@ void run(const AmaxAttrs& attrs, cuda::Context& context, const Views& views) {
 }
 
 void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& views) {
-  cuda::with_type(views.in[0].dtype, [&](auto element) {
+  const View& x = views.in[0];
+  const View* const codes = attrs.codes ? views.out.data() : nullptr;
+  const std::array<View, 2> both = {x, codes != nullptr ? *codes : x};
+  const ScaleShape shape = scale_shape(attrs.dims, attrs.leading, x, cpu::common_inner_dims(both));
+  const std::int32_t inner = cuda::inner_dims(attrs, x, shape);
+  cuda::with_type(x.dtype, [&](auto element) {
     using T = decltype(element);
+    cuda::Quantization<T> task = {.x = {x, inner},
+                                  .codes = {},
+                                  .transposed = nullptr,
+                                  .amax = cpu::flat<const float>(views.in[1]).data(),
+                                  .inverse = cpu::flat<float>(views.out.back()).data(),
+                                  .sharing = shape.sharing,
+                                  .power_of_two = attrs.power_of_two,
+                                  .fits = cuda::fits_packs(both, inner)};
+    if (codes != nullptr) {
+      task.codes = {*codes, inner};
+    }
+    if (attrs.transposed) {
+      task.transposed = cpu::flat<std::uint8_t>(views.out[attrs.codes ? 1 : 0]).data();
+    }
     if (attrs.dtype == DType::kF8E4M3) {
-      cuda::run_quantize<T, Float8E4M3>(attrs, context, views);
+      cuda::run_quantize<T, Float8E4M3>(context, task, x.rows(inner));
     } else {
-      cuda::run_quantize<T, Float8E5M2>(attrs, context, views);
+      cuda::run_quantize<T, Float8E5M2>(context, task, x.rows(inner));
     }
   });
+}
+
+void run(const TransposeCodesAttrs& attrs, cuda::Context& context, const Views& views) {
+  const View::Rows rows =
+      views.in[0].rows(views.in[0].num_dims - static_cast<std::int32_t>(attrs.rows));
+  const cuda::Codes from = {.data = views.in[0].as<const std::uint8_t>(),
+                            .rows = rows.count,
+                            .columns = rows.width,
+                            .pitch = rows.stride};
+  const cuda::TileGrid grid(rows.count, rows.width);
+  cuda::launch(context,
+               "transpose_codes",
+               cuda::blocks_of_rows(context, grid.count),
+               cuda::turn,
+               from,
+               grid,
+               from.fits(),
+               cpu::flat<std::uint8_t>(views.out[0]).data());
 }
 
 std::int64_t cuda_workspace_bytes(const ScaledMatmulAttrs& attrs,

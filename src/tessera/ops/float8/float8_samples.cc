@@ -74,60 +74,79 @@ struct Product {
 };
 
 const Product kProducts[] = {
-    {"one", {}, "?[m=1, k=1]", "?[k=1, n=1]"},
-    {"odd", {}, "?[m=5, k=7]", "?[k=7, n=3]"},
-    {"even", {}, "?[m=4, k=8]", "?[k=8, n=6]"},
+    {"one", {}, "?[m=1, k=1]", "?[n=1, k=1]"},
+    {"odd", {}, "?[m=5, k=7]", "?[n=3, k=7]"},
+    {"even", {}, "?[m=4, k=8]", "?[n=6, k=8]"},
     {"linear",
-     {.transpose_b = true},
+     {},
      "?[batch=2, seq=4, embed=18]",
      "?[mlp=34, embed=18]",
      "f32[batch=2, seq=4]",
      "f32[mlp=34]"},
-    {"linear_row", {.transpose_b = true}, "?[seq=1, embed=70]", "?[mlp=36, embed=70]"},
-    {"input_gradient",
-     {},
-     "?[batch=2, seq=3, mlp=35]",
-     "?[mlp=35, embed=17]",
-     "f32[batch=2, seq=3]",
-     "f32[embed=17]"},
+    {"linear_row", {}, "?[seq=1, embed=70]", "?[mlp=36, embed=70]"},
     {"weight_gradient",
-     {.transpose_a = true, .contract = 2},
-     "?[batch=2, seq=8, mlp=18]",
-     "?[batch=2, seq=8, embed=10]",
+     {.contract = 2},
+     "?[mlp=18, batch=2, seq=8]",
+     "?[embed=10, batch=2, seq=8]",
      "f32[mlp=18]",
      "f32[embed=10]"},
     {"from_heads",
-     {.transpose_b = true, .contract = 2},
+     {.contract = 2},
      "?[batch=2, seq=4, heads=4, head_dim=6]",
      "?[embed=10, heads=4, head_dim=6]",
      "f32[batch=2, seq=4]"},
-    {"both_transposed",
-     {.transpose_a = true, .transpose_b = true},
-     "?[k=9, m=5]",
-     "?[n=11, k=9]",
-     "f32[]",
-     "f32[n=11]"},
-    {"blocks", {.transpose_b = true}, "?[m=1040, k=5]", "?[n=1030, k=5]"},
-    // As tensor cores take them, with the factors of a layer's three products.
-    {"groups", {.transpose_b = true}, "?[m=7, k=48]", "?[n=32, k=48]"},
+    {"columns_alone", {}, "?[m=5, k=9]", "?[n=11, k=9]", "f32[]", "f32[n=11]"},
+    {"blocks", {}, "?[m=1040, k=5]", "?[n=1030, k=5]"},
+    // As tensor cores take them, with the factors of a layer's products.
+    {"groups", {}, "?[m=7, k=48]", "?[n=32, k=48]"},
     {"groups_linear",
-     {.transpose_b = true},
+     {},
      "?[batch=2, seq=5, embed=80]",
      "?[mlp=48, embed=80]",
      "f32[batch=2, seq=5]",
      "f32[mlp=48]"},
-    {"groups_input_gradient",
+    {"groups_rows_alone",
      {},
      "?[batch=2, seq=5, mlp=48]",
-     "?[mlp=48, embed=80]",
+     "?[embed=80, mlp=48]",
      "f32[batch=2, seq=5]"},
     {"groups_weight_gradient",
-     {.transpose_a = true, .contract = 2},
-     "?[batch=2, seq=40, mlp=48]",
-     "?[batch=2, seq=40, embed=96]",
+     {.contract = 2},
+     "?[mlp=48, batch=2, seq=40]",
+     "?[embed=96, batch=2, seq=40]",
      "f32[]",
      "f32[embed=96]"},
 };
+
+// A matrix of codes with its first dims behind the others.
+struct Transposition {
+  std::string_view name;
+  std::string_view x;
+  std::int64_t rows;
+};
+
+constexpr Transposition kTranspositions[] = {{"one", "?[seq=1, embed=1]", 1},
+                                             {"odd", "?[batch=3, seq=5, embed=7]", 2},
+                                             {"even", "?[batch=2, seq=16, embed=24]", 2},
+                                             {"of_heads", "?[seq=6, heads=2, head_dim=4]", 1},
+                                             {"tiles", "?[seq=144, embed=200]", 1},
+                                             {"tiles_odd", "?[batch=3, seq=43, embed=67]", 2}};
+
+// y (columns, rows) = x (rows, columns).
+void transpose(std::span<const double> x, std::size_t rows, std::span<double> y) {
+  const std::size_t columns = x.size() / rows;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i % columns * rows + i / columns] = x[i];
+  }
+}
+
+std::size_t leading_elements(const View& view, std::int64_t dims) {
+  std::size_t count = 1;
+  for (int d = 0; d < dims; ++d) {
+    count *= conformance::bound(view, d);
+  }
+  return count;
+}
 
 Sample product_sample(const Product& product, DType a, DType b, DType to, bool accumulate) {
   ScaledMatmulAttrs attrs = product.attrs;
@@ -171,31 +190,84 @@ SampleList samples(SamplesOf<AmaxAttrs>) {
   return list;
 }
 
+namespace {
+
+Sample quantize_sample(std::string_view name,
+                       std::string_view x,
+                       DType from,
+                       const QuantizeFloat8Attrs& attrs) {
+  TensorTypes operands = types(from, {x});
+  operands.push_back(infer(AmaxAttrs{.dims = attrs.dims, .leading = attrs.leading}, operands)[0]);
+  return {.name = format("{}_{}_{}{}{}{}",
+                         name,
+                         tessera::name(from),
+                         tessera::name(attrs.dtype),
+                         attrs.power_of_two ? "_power_of_two" : "",
+                         attrs.transposed ? "_transposed" : "",
+                         attrs.codes ? "" : "_alone"),
+          .op = make_op(attrs),
+          .operands = operands,
+          .prepare =
+              [leading = attrs.leading](std::span<HostTensor> tensors) {
+                largest(tensors[0].f64(), leading, tensors[1].f64());
+              },
+          .differentiable = false};
+}
+
+}  // namespace
+
 SampleList samples(SamplesOf<QuantizeFloat8Attrs>) {
   SampleList list;
-  const auto add = [&](const Shape& shape, DType from, DType to, bool power_of_two) {
-    const QuantizeFloat8Attrs attrs = {
-        .dims = shape.dims, .leading = shape.leading, .dtype = to, .power_of_two = power_of_two};
-    TensorTypes operands = types(from, {shape.x});
-    operands.push_back(infer(AmaxAttrs{.dims = shape.dims, .leading = shape.leading}, operands)[0]);
-    list.push_back(
-        {.name = format(
-             "{}_{}_{}{}", shape.name, name(from), name(to), power_of_two ? "_power_of_two" : ""),
-         .op = make_op(attrs),
-         .operands = operands,
-         .prepare =
-             [leading = shape.leading](std::span<HostTensor> tensors) {
-               largest(tensors[0].f64(), leading, tensors[1].f64());
-             },
-         .differentiable = false,
-         .sliced_dim = sliced_dim(shape, operands[0])});
-  };
   for (const Shape& shape : kShapes) {
+    const auto add = [&](DType from, DType to, bool power_of_two) {
+      Sample sample = quantize_sample(shape.name,
+                                      shape.x,
+                                      from,
+                                      {.dims = shape.dims,
+                                       .leading = shape.leading,
+                                       .dtype = to,
+                                       .power_of_two = power_of_two});
+      sample.sliced_dim = sliced_dim(shape, sample.operands[0]);
+      list.push_back(std::move(sample));
+    };
     for (const DType from : {DType::kF32, DType::kBF16}) {
-      add(shape, from, DType::kF8E4M3, false);
-      add(shape, from, DType::kF8E5M2, false);
+      add(from, DType::kF8E4M3, false);
+      add(from, DType::kF8E5M2, false);
     }
-    add(shape, DType::kF32, DType::kF8E4M3, true);
+    add(DType::kF32, DType::kF8E4M3, true);
+  }
+  for (const Transposition& form : kTranspositions) {
+    for (const bool leading : {false, true}) {
+      for (const bool codes : {false, true}) {
+        QuantizeFloat8Attrs attrs = {.dims = form.rows,
+                                     .leading = leading,
+                                     .power_of_two = leading,
+                                     .codes = codes,
+                                     .transposed = true,
+                                     .rows = form.rows};
+        if (!leading) {
+          attrs.dims = static_cast<std::int64_t>(types(DType::kF32, {form.x})[0].num_dims());
+        }
+        const std::string name = format("{}_{}", form.name, leading ? "columns" : "all");
+        list.push_back(quantize_sample(name, form.x, DType::kBF16, attrs));
+        attrs.dtype = DType::kF8E5M2;
+        list.push_back(quantize_sample(name, form.x, DType::kF32, attrs));
+      }
+    }
+  }
+  return list;
+}
+
+SampleList samples(SamplesOf<TransposeCodesAttrs>) {
+  SampleList list;
+  for (const Transposition& form : kTranspositions) {
+    for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+      list.push_back({.name = format("{}_{}", form.name, name(dtype)),
+                      .op = make_op(TransposeCodesAttrs{.rows = form.rows}),
+                      .operands = types(dtype, {form.x}),
+                      .op_class = OpClass::kExact,
+                      .differentiable = false});
+    }
   }
   return list;
 }
@@ -221,8 +293,8 @@ void reference(const AmaxAttrs& attrs, const Views& views) {
 void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
   const auto x = reals(views.in[0]);
   const auto amax = reals(views.in[1]);
-  const auto codes = reals(views.out[0]);
-  const auto inverse = reals(views.out[1]);
+  const auto inverse = reals(views.out.back());
+  std::vector<double> codes(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::size_t place = scale_of(i, x.size(), amax.size(), attrs.leading);
     const double largest = attrs.dtype == DType::kF8E4M3 ? 448.0 : 57344.0;
@@ -233,6 +305,17 @@ void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
     codes[i] = x[i] * scale;
     inverse[place] = 1.0 / scale;
   }
+  if (attrs.codes) {
+    std::ranges::copy(codes, reals(views.out[0]).begin());
+  }
+  if (attrs.transposed) {
+    transpose(
+        codes, leading_elements(views.in[0], attrs.rows), reals(views.out[attrs.codes ? 1 : 0]));
+  }
+}
+
+void reference(const TransposeCodesAttrs& attrs, const Views& views) {
+  transpose(reals(views.in[0]), leading_elements(views.in[0], attrs.rows), reals(views.out[0]));
 }
 
 void reference(const ScaledMatmulAttrs& attrs, const Views& views) {

@@ -60,6 +60,7 @@ SampleList samples(SamplesOf<SumSquaresAttrs>);
 SampleList samples(SamplesOf<SwigluAttrs>);
 SampleList samples(SamplesOf<SwigluBackwardAttrs>);
 SampleList samples(SamplesOf<TakeAttrs>);
+SampleList samples(SamplesOf<TransposeCodesAttrs>);
 SampleList samples(SamplesOf<WriteRowsAttrs>);
 SampleList samples(SamplesOf<CustomOp>);
 
@@ -105,6 +106,7 @@ void reference(const SumSquaresAttrs& attrs, const Views& views);
 void reference(const SwigluAttrs& attrs, const Views& views);
 void reference(const SwigluBackwardAttrs& attrs, const Views& views);
 void reference(const TakeAttrs& attrs, const Views& views);
+void reference(const TransposeCodesAttrs& attrs, const Views& views);
 void reference(const WriteRowsAttrs& attrs, const Views& views);
 
 namespace conformance {
