@@ -1,5 +1,7 @@
 #include "tessera/ops/op.h"
 
+#include <set>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -39,6 +41,21 @@ Cost streaming_cost(double flop, Types operands, Types results) {
     total.bytes_written += static_cast<double>(type.num_bytes());
   }
   return total;
+}
+
+FactorRule with_magnitudes(FactorRule rule, std::size_t count) {
+  std::set<std::string> names;
+  for (const auto* tensors : {&rule.operands, &rule.results}) {
+    for (const FactorRule::Factors& tensor : *tensors) {
+      names.insert(tensor.begin(), tensor.end());
+    }
+  }
+  rule.whole.assign(names.begin(), names.end());
+  rule.reduce.clear();
+  rule.max.clear();
+  rule.rewrite.clear();
+  rule.results.resize(rule.results.size() + count);
+  return rule;
 }
 
 void require_dims(Types operands, std::size_t index, int num_dims) {

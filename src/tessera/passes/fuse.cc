@@ -225,6 +225,67 @@ void transposition_into_quantize(Fusion& fusion, NodeId id) {
                   .layer = main.layer});
 }
 
+// The op that finds the largest magnitudes of its first results along with them, for the ops that
+// can.
+std::optional<OpRef> with_amax(const Op& op) {
+  const auto with = [](auto attrs) -> std::optional<OpRef> {
+    if (attrs.amax) {
+      return std::nullopt;
+    }
+    attrs.amax = true;
+    return make_op(attrs);
+  };
+  if (const auto* norm = op.get_if<RmsNormAttrs>(); norm != nullptr) {
+    return with(*norm);
+  }
+  if (const auto* norm = op.get_if<RmsNormBackwardAttrs>(); norm != nullptr) {
+    return with(*norm);
+  }
+  if (const auto* rope = op.get_if<RopeAttrs>(); rope != nullptr) {
+    return with(*rope);
+  }
+  if (const auto* swiglu = op.get_if<SwigluAttrs>(); swiglu != nullptr) {
+    return with(*swiglu);
+  }
+  if (const auto* swiglu = op.get_if<SwigluBackwardAttrs>(); swiglu != nullptr) {
+    return with(*swiglu);
+  }
+  return std::nullopt;
+}
+
+// y = f(..); a = amax(y) over everything  ->  y, a = f{amax}(..)
+void amax_into_producer(Fusion& fusion, NodeId id) {
+  const Node& node = fusion.node(id);
+  const auto op = fusion.taken(id) ? std::nullopt : with_amax(*node.op);
+  if (!op) {
+    return;
+  }
+  const std::size_t num_seen = node.op->get_if<SwigluBackwardAttrs>() != nullptr ? 2 : 1;
+  std::vector<NodeId> parts = {id};
+  std::vector<ValueId> results = node.results;
+  for (std::size_t i = 0; i < num_seen; ++i) {
+    const ValueId seen = node.results[i];
+    const auto num_dims = static_cast<std::int64_t>(fusion.graph()[seen].type.num_dims());
+    const auto& readers = fusion.readers(seen);
+    const auto reader = std::ranges::find_if(readers, [&](NodeId other) {
+      const auto* amax = fusion.op<AmaxAttrs>(other);
+      return amax != nullptr && amax->dims == num_dims && fusion.node(other).phase == node.phase;
+    });
+    if (reader == readers.end()) {
+      return;
+    }
+    parts.push_back(*reader);
+    results.push_back(fusion.node(*reader).results[0]);
+  }
+  fusion.replace(parts,
+                 id,
+                 {.op = *op,
+                  .operands = node.operands,
+                  .results = std::move(results),
+                  .phase = node.phase,
+                  .layer = node.layer});
+}
+
 // The op that adds its only result to an accumulator, for the ops that can.
 std::optional<OpRef> accumulating(const Op& op) {
   const auto with = [](auto attrs) -> std::optional<OpRef> {
@@ -355,6 +416,7 @@ Graph fuse(const Graph& graph) {
   result = apply_to_all(result, residual_into_norm_backward<LayerNormBackwardAttrs>);
   result = apply_to_all(result, loss_with_gradients);
   result = apply_to_all(result, transposition_into_quantize);
+  result = apply_to_all(result, amax_into_producer);
   result = apply_to_all(result, accumulation_into_producer);
   return apply_to_all(result, accumulation_into_group);
 }

@@ -107,7 +107,8 @@ Graph recompute_layers(const Graph& graph);
 
 // Joins nodes whose joint kernel is bitwise their sequence: add into rms_norm, the residual
 // gradient and the gain's gradient into rms_norm_backward, gradient accumulation into the op that
-// makes the gradient, loss and its gradients into one pass over the logits.
+// makes the gradient, loss and its gradients into one pass over the logits, the largest magnitude
+// of what is to be quantized into the op that makes it, transposed codes into quantization.
 Graph fuse(const Graph& graph);
 
 // The same graph for a step's first microbatch: accumulators are written instead of added to.

@@ -204,6 +204,21 @@ TEST(QuantizeProducts, CodesAreTransposedAsTheyAreMade) {
   EXPECT_EQ(ops.at("quantize_float8 {dims=2, dtype=f8e5m2, transposed=true, rows=1}"), 1);
 }
 
+// What a layer quantizes is looked at where it is made; attention's results and the weights by an op
+// of their own.
+TEST(QuantizeProducts, MagnitudesAreFoundWhereTensorsAreMade) {
+  const Graph quantized = quantize_products(differentiate(small_llama(), "loss"), {});
+  const Graph fused = fuse(quantized);
+  verify(fused);
+  const std::map<std::string, int> ops = count_ops(fused);
+  const int layers = 2;
+  EXPECT_EQ(ops.at("swiglu {amax=true}"), layers);
+  EXPECT_EQ(ops.at("swiglu_backward {amax=true}"), layers);
+  EXPECT_EQ(ops.at("rope {inverse=true, amax=true}"), 2 * layers);
+  EXPECT_EQ(count(fused, "amax"), layers * (2 * 7 + 2));
+  EXPECT_EQ(count(quantized, "amax"), layers * (2 * 7 + 2 + 1 + 2 + 2 + 2 + 2));
+}
+
 // Each product's own scales, of what it sums over.
 TEST(QuantizeProducts, RowwiseScalesWhatIsSummedOver) {
   const Graph quantized = quantize_products(

@@ -109,6 +109,16 @@ void for_each_pack_seen(const Context& context,
   });
 }
 
+template <int kCount, class Body>
+void for_each_pack_seen(const Context& context,
+                        const char* name,
+                        std::span<const View> views,
+                        std::int32_t inner,
+                        const Body& body,
+                        const Places<kCount>& places) {
+  for_each_pack_seen(context, name, views[0].rows(inner), fits_packs(views, inner), body, places);
+}
+
 #endif
 
 }  // namespace tessera::cuda

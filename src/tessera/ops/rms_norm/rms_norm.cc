@@ -1,5 +1,7 @@
 #include "tessera/ops/rms_norm/rms_norm.h"
 
+#include <utility>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -31,29 +33,34 @@ std::string row_factors(Types in) {
 }  // namespace
 
 OpInfo info(const RmsNormAttrs& attrs) {
-  if (!attrs.residual) {
-    return {.name = "rms_norm", .num_operands = 2, .num_results = 2};
+  OpInfo result{.name = "rms_norm",
+                .num_operands = attrs.residual ? 3 : 2,
+                .num_results = 2 + (attrs.residual ? 1 : 0) + (attrs.amax ? 1 : 0)};
+  if (attrs.residual) {
+    result.aliases = {{.result = 2, .operand = 0}, {.result = 2, .operand = 1}};
   }
-  return {.name = "rms_norm",
-          .num_operands = 3,
-          .num_results = 3,
-          .aliases = {{.result = 2, .operand = 0}, {.result = 2, .operand = 1}}};
+  return result;
 }
 
 TensorTypes infer(const RmsNormAttrs& attrs, Types in) {
   require_gain(in, 0, attrs.residual ? 2 : 1);
-  if (!attrs.residual) {
-    return {in[0], row_statistic(in[0])};
+  TensorTypes results = {in[0], row_statistic(in[0])};
+  if (attrs.residual) {
+    require_same_shape(in, 0, 1);
+    results.push_back(in[0]);
   }
-  require_same_shape(in, 0, 1);
-  return {in[0], row_statistic(in[0]), in[0]};
+  if (attrs.amax) {
+    results.push_back(kMagnitude);
+  }
+  return results;
 }
 
 FactorRule factors(const RmsNormAttrs& attrs, Types in) {
   const std::string r = row_factors(in);
-  return parse_factor_rule(
+  FactorRule rule = parse_factor_rule(
       attrs.residual ? format("({0} z), ({0} z), (z) -> ({0} z), ({0}), ({0} z) | whole z", r)
                      : format("({0} z), (z) -> ({0} z), ({0}) | whole z", r));
+  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
 }
 
 Cost cost(const RmsNormAttrs& attrs, Types in) {
@@ -61,7 +68,7 @@ Cost cost(const RmsNormAttrs& attrs, Types in) {
 }
 
 void backward(const RmsNormAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.residual, "the fused form is made after differentiation");
+  TESSERA_CHECK(!attrs.residual && !attrs.amax, "the fused form is made after differentiation");
   const auto dy = grad.gradient(0);
   if (!dy) {
     return;
@@ -82,12 +89,13 @@ void backward(const RmsNormAttrs& attrs, GradBuilder& grad) {
 void visit(RmsNormAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("eps", attrs.eps);
   visitor.field("residual", attrs.residual);
+  visitor.field("amax", attrs.amax);
 }
 
 OpInfo info(const RmsNormBackwardAttrs& attrs) {
   OpInfo result{.name = "rms_norm_backward",
                 .num_operands = attrs.residual ? 5 : 4,
-                .num_results = attrs.weight_gradient ? 2 : 1,
+                .num_results = 1 + (attrs.weight_gradient ? 1 : 0) + (attrs.amax ? 1 : 0),
                 .aliases = {{.result = 0, .operand = 0}}};
   if (attrs.residual) {
     result.aliases.push_back({.result = 0, .operand = 4});
@@ -105,6 +113,9 @@ TensorTypes infer(const RmsNormBackwardAttrs& attrs, Types in) {
   if (attrs.weight_gradient) {
     results.push_back(with_dtype(in[2], DType::kF32));
   }
+  if (attrs.amax) {
+    results.push_back(kMagnitude);
+  }
   return results;
 }
 
@@ -114,7 +125,8 @@ FactorRule factors(const RmsNormBackwardAttrs& attrs, Types in) {
   text += attrs.residual ? format(", ({} z)", r) : "";
   text += format(" -> ({} z)", r);
   text += attrs.weight_gradient ? format(", (z) | reduce {}", factor_list(r)) : "";
-  return parse_factor_rule(text + " | whole z");
+  FactorRule rule = parse_factor_rule(text + " | whole z");
+  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
 }
 
 Cost cost(const RmsNormBackwardAttrs& attrs, Types in) {
@@ -128,6 +140,7 @@ void backward(const RmsNormBackwardAttrs&, GradBuilder& grad) {
 void visit(RmsNormBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("residual", attrs.residual);
   visitor.field("weight_gradient", attrs.weight_gradient);
+  visitor.field("amax", attrs.amax);
 }
 
 OpInfo info(const RmsNormWeightGradientAttrs&) {

@@ -12,10 +12,12 @@ namespace tessera {
 //           dtype before it is normalized, so that the fused form is bitwise add + rms_norm
 // Factors:  (.. c), (c) -> (.. c), (..) | whole c
 // Saves:    rstd for backward; recomputable from h
+// With `amax` the last result is max |y| () f32.
 // Source:   Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4
 struct RmsNormAttrs {
   double eps = 1e-5;
   bool residual = false;
+  bool amax = false;
 
   friend bool operator==(const RmsNormAttrs&, const RmsNormAttrs&) = default;
 };
@@ -26,10 +28,11 @@ struct RmsNormAttrs {
 //   dg[c] = sum_.. dy[.., c] * x[.., c] * rstd
 // Operands: dy (.., C), x (.., C), g (C), rstd (..), [r (.., C)] -> dx (.., C), [dg (C) f32]
 // The r term is added to the rounded dx, and dg is the same bits as rms_norm_weight_gradient: the
-// fused forms are bitwise their parts.
+// fused forms are bitwise their parts. With `amax` the last result is max |dx| () f32.
 struct RmsNormBackwardAttrs {
   bool residual = false;
   bool weight_gradient = false;
+  bool amax = false;
 
   friend bool operator==(const RmsNormBackwardAttrs&, const RmsNormBackwardAttrs&) = default;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/ops/float8/float8.h"
 #include "tessera/ops/rms_norm/rms_norm.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -237,6 +238,9 @@ void run(const RmsNormAttrs& attrs, cpu::Context& context, const Views& views) {
   cpu::parallel_ranges(context.threads(),
                        {.count = x.count, .elements = x.width},
                        [&](cpu::Range range) { rows(attrs, views, range, form); });
+  if (attrs.amax) {
+    store_amax(context, views.out[0], views.out.back());
+  }
 }
 
 std::int64_t workspace_bytes(const RmsNormBackwardAttrs& attrs,
@@ -248,19 +252,22 @@ std::int64_t workspace_bytes(const RmsNormBackwardAttrs& attrs,
 void run(const RmsNormBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
   const cpu::Form form = cpu::form_of(views.out.first(1), 1, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rms_norm_backward_rows);
-  if (!attrs.weight_gradient) {
+  if (attrs.weight_gradient) {
+    const cpu::RowBlocks blocks = cpu::blocks_of(views.in[1]);
+    auto* const partials = reinterpret_cast<float*>(views.workspace.data());
+    cpu::sum_blocks(context.threads(), blocks, partials, [&](cpu::Range range, float* sums) {
+      rows(attrs, views, range, sums, form);
+    });
+    cpu::fold_blocks(context.threads(), blocks, partials, 0, cpu::flat<float>(views.out[1]));
+  } else {
     const View::Rows x = views.in[1].rows(1);
     cpu::parallel_ranges(context.threads(),
                          {.count = x.count, .elements = x.width},
                          [&](cpu::Range range) { rows(attrs, views, range, nullptr, form); });
-    return;
   }
-  const cpu::RowBlocks blocks = cpu::blocks_of(views.in[1]);
-  auto* const partials = reinterpret_cast<float*>(views.workspace.data());
-  cpu::sum_blocks(context.threads(), blocks, partials, [&](cpu::Range range, float* sums) {
-    rows(attrs, views, range, sums, form);
-  });
-  cpu::fold_blocks(context.threads(), blocks, partials, 0, cpu::flat<float>(views.out[1]));
+  if (attrs.amax) {
+    store_amax(context, views.out[0], views.out.back());
+  }
 }
 
 std::int64_t workspace_bytes(const RmsNormWeightGradientAttrs& /*attrs*/,

@@ -1,4 +1,5 @@
 #include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/largest.h"
 #include "tessera/backend/cuda/row_sums.h"
 #include "tessera/backend/cuda/row_teams.h"
 #include "tessera/ops/rms_norm/rms_norm.h"
@@ -18,6 +19,7 @@ struct Normalize {
   Matrix<T> y;
   float* rstd;
   Matrix<T> h;  // of the residual form
+  float* amax;  // of y, or null
   float eps;
   bool whole;  // whether packs move as one
 
@@ -36,6 +38,7 @@ struct Normalize {
 
 template <class Team, bool kResidual, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
+  Largest largest;
   const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
        row < rows;
@@ -67,7 +70,13 @@ __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_
         store_pack(task.h.at(row, c), values, width - c, task.whole);
       }
       store_pack(task.y.at(row, c), result, width - c, task.whole);
+      if (task.amax != nullptr) {
+        largest.take(narrow<T>(result));
+      }
     });
+  }
+  if (task.amax != nullptr) {
+    largest.raise(task.amax);
   }
 }
 
@@ -79,6 +88,7 @@ struct Backward {
   const float* rstd;
   Matrix<const T> r;  // of the residual form
   Matrix<T> dx;
+  float* amax;      // of dx, or null
   float* partials;  // of the gain's gradient, by stretch
   bool whole;       // whether packs move as one
 };
@@ -91,6 +101,7 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   const std::int64_t stretch = blockIdx.x;
   const std::int64_t end = rows * (stretch + 1) / stretches;
   ColumnSums<Team> sums;
+  Largest largest;
   for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
        row += Team::kOfBlock) {
     const auto read_dy = [&](std::int64_t c) {
@@ -138,7 +149,15 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
           }
         }
         store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
+        if (task.amax != nullptr) {
+          largest.take(narrow<T>(gradient));
+        }
       });
+    }
+  }
+  if constexpr (kInput) {
+    if (task.amax != nullptr) {
+      largest.raise(task.amax);
     }
   }
   if constexpr (kGain) {
@@ -268,9 +287,13 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
                                      .y = {packed[3], 1},
                                      .rstd = cpu::flat<float>(views.out[1]).data(),
                                      .h = {packed[4], 1},
+                                     .amax = attrs.amax ? views.out.back().as<float>() : nullptr,
                                      .eps = static_cast<float>(attrs.eps),
                                      .whole = cuda::fits_packs(packed, 1)};
     const View::Rows rows = packed[0].rows(1);
+    if (attrs.amax) {
+      cuda::clear(context, "rms_norm", cuda::Places<1>{{task.amax}});
+    }
     if (attrs.residual) {
       cuda::launch_normalize<true>(context, task, rows);
     } else {
@@ -296,9 +319,13 @@ void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views&
                                     .rstd = cpu::flat<const float>(views.in[3]).data(),
                                     .r = {packed[3], 1},
                                     .dx = {packed[4], 1},
+                                    .amax = attrs.amax ? views.out.back().as<float>() : nullptr,
                                     .partials = reinterpret_cast<float*>(views.workspace.data()),
                                     .whole = cuda::fits_packs(packed, 1)};
     float* const dg = attrs.weight_gradient ? cpu::flat<float>(views.out[1]).data() : nullptr;
+    if (attrs.amax) {
+      cuda::clear(context, "rms_norm_backward", cuda::Places<1>{{task.amax}});
+    }
     cuda::run_backward(context, task, packed[1].rows(1), attrs.residual, dg);
   });
 }
@@ -318,6 +345,7 @@ void run(const RmsNormWeightGradientAttrs& /*attrs*/, cuda::Context& context, co
                                     .rstd = cpu::flat<const float>(views.in[2]).data(),
                                     .r = {},
                                     .dx = {},
+                                    .amax = nullptr,
                                     .partials = reinterpret_cast<float*>(views.workspace.data()),
                                     .whole = cuda::fits_packs(views.in.first(2), 1)};
     float* const dg = cpu::flat<float>(views.out[0]).data();

@@ -86,6 +86,12 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
       if (dtype == DType::kBF16) {  // h is rounded before it is normalized
         fused.result_classes = {OpClass::kRounded, OpClass::kRounded, OpClass::kElementwise};
       }
+      list.push_back(fused);
+      fused.name += "_amax";
+      fused.op = make_op(RmsNormAttrs{.eps = eps, .residual = true, .amax = true});
+      if (dtype == DType::kBF16) {
+        fused.result_classes.push_back(OpClass::kRounded);
+      }
       list.push_back(std::move(fused));
     }
   }
@@ -96,8 +102,9 @@ SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
     for (const Shape& shape : kShapes) {
-      for (const int form : {0, 1, 2, 3}) {
-        const RmsNormBackwardAttrs attrs{.residual = form % 2 == 1, .weight_gradient = form >= 2};
+      for (const int form : {0, 1, 2, 3, 4, 7}) {
+        const RmsNormBackwardAttrs attrs{
+            .residual = form % 2 == 1, .weight_gradient = form / 2 % 2 == 1, .amax = form >= 4};
         const TensorType x = rows_type(shape, dtype);
         Sample sample{
             .name = format("{}_{}_form{}", shape.name, name(dtype), form),
@@ -111,6 +118,10 @@ SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
         }
         if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
           sample.result_classes = {OpClass::kRounded, OpClass::kReduction};
+        }
+        if (attrs.amax && dtype == DType::kBF16) {
+          sample.result_classes.resize(attrs.weight_gradient ? 2 : 1, OpClass::kReduction);
+          sample.result_classes.push_back(OpClass::kRounded);
         }
         list.push_back(std::move(sample));
       }
@@ -156,6 +167,9 @@ void reference(const RmsNormAttrs& attrs, const Views& views) {
       y[r * columns + c] = h[r * columns + c] * gain[c] * rstd[r];
     }
   }
+  if (attrs.amax) {
+    conformance::store_largest(y, views.out.back());
+  }
 }
 
 void reference(const RmsNormBackwardAttrs& attrs, const Views& views) {
@@ -180,6 +194,9 @@ void reference(const RmsNormBackwardAttrs& attrs, const Views& views) {
     const View parts[] = {views.in[0], views.in[1], views.in[3]};
     reference(RmsNormWeightGradientAttrs{},
               {.in = parts, .out = views.out.subspan(1), .workspace = {}});
+  }
+  if (attrs.amax) {
+    conformance::store_largest(dx, views.out.back());
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -62,11 +63,14 @@ void visit(RopeTableAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("original_length", attrs.original_length);
 }
 
-OpInfo info(const RopeAttrs&) {
-  return {.name = "rope", .num_operands = 2, .aliases = {{.result = 0, .operand = 0}}};
+OpInfo info(const RopeAttrs& attrs) {
+  return {.name = "rope",
+          .num_operands = 2,
+          .num_results = attrs.amax ? 2 : 1,
+          .aliases = {{.result = 0, .operand = 0}}};
 }
 
-TensorTypes infer(const RopeAttrs&, Types in) {
+TensorTypes infer(const RopeAttrs& attrs, Types in) {
   require_dims(in, 0, 4);
   require_float(in, 0);
   require_dims(in, 1, 3);
@@ -78,11 +82,14 @@ TensorTypes infer(const RopeAttrs&, Types in) {
                   "the table {} does not fit {}",
                   to_string(in[1]),
                   to_string(in[0]));
-  return {in[0]};
+  TensorTypes results = {in[0]};
+  results.resize(attrs.amax ? 2 : 1, kMagnitude);
+  return results;
 }
 
-FactorRule factors(const RopeAttrs&, Types) {
-  return parse_factor_rule("(b t h d), (b t r) -> (b t h d) | whole d, r");
+FactorRule factors(const RopeAttrs& attrs, Types) {
+  FactorRule rule = parse_factor_rule("(b t h d), (b t r) -> (b t h d) | whole d, r");
+  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
 }
 
 Cost cost(const RopeAttrs& attrs, Types in) {
@@ -90,6 +97,7 @@ Cost cost(const RopeAttrs& attrs, Types in) {
 }
 
 void backward(const RopeAttrs& attrs, GradBuilder& grad) {
+  TESSERA_CHECK(!attrs.amax, "the fused form is made after differentiation");
   const auto dy = grad.gradient(0);
   if (dy && grad.start(0)) {
     grad.set(0,
@@ -100,6 +108,7 @@ void backward(const RopeAttrs& attrs, GradBuilder& grad) {
 
 void visit(RopeAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("inverse", attrs.inverse);
+  visitor.field("amax", attrs.amax);
 }
 
 Value rope_table(const Value& positions, const RopeTableAttrs& attrs) {

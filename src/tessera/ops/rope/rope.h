@@ -26,9 +26,11 @@ struct RopeTableAttrs {
 //   y[2i] = x[2i] c - x[2i+1] s,  y[2i+1] = x[2i] s + x[2i+1] c
 // A table that is narrower than a head rotates its first elements; the others stay.
 // Operands: x (b, t, heads, head_dim) in {f32, bf16}, table (b, t, r <= head_dim) f32 -> y like x
+// With `amax`: -> y, max |y| () f32.
 // Factors:  (b t h d), (b t r) -> (b t h d) | whole d, r
 struct RopeAttrs {
   bool inverse = false;
+  bool amax = false;
 
   friend bool operator==(const RopeAttrs&, const RopeAttrs&) = default;
 };

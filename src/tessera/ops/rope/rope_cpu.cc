@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/ops/float8/float8.h"
 #include "tessera/ops/rope/rope.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -121,12 +122,15 @@ void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views)
 
 void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views) {
   const View::Rows x = views.in[0].rows(2);
-  const cpu::Form form = cpu::form_of(views.out, 2, views.in);
+  const cpu::Form form = cpu::form_of(views.out.first(1), 2, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rope_rows);
   cpu::parallel_ranges(
       context.threads(), {.count = x.count, .elements = x.width}, [&](cpu::Range range) {
         rows(views, range, attrs.inverse ? -1.0F : 1.0F, form);
       });
+  if (attrs.amax) {
+    store_amax(context, views.out[0], views.out[1]);
+  }
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/largest.h"
 #include "tessera/ops/rope/rope.h"
 
 // y may lie over x: a pair is written where it was read, and what is not rotated stays.
@@ -52,23 +53,27 @@ struct Rotation {
   }
 
   template <int N>
-  static __device__ void write(T* place, const Floats<N>& values) {
+  static __device__ void write(T* place, const Floats<N>& values, Largest* largest) {
     if constexpr (N == kPack) {
-      store(place, values);
+      store(place, values, largest);
     } else {
-      place[0] = narrow<T>(values.at[0]);
-      place[1] = narrow<T>(values.at[1]);
+      const Pack<T, N> pair = narrow<T>(values);
+      place[0] = pair.at[0];
+      place[1] = pair.at[1];
+      if (largest != nullptr) {
+        largest->take(pair);
+      }
     }
   }
 
   // A pack is of one head, all rotated or none.
   template <int N>
-  __device__ void run(std::int64_t row, std::int64_t column) const {
+  __device__ void run(std::int64_t row, std::int64_t column, Largest* largest = nullptr) const {
     const auto place = static_cast<std::uint32_t>(column);
     const std::uint32_t within = place - head_dim.quotient(place) * head_dim.divisor();
     Floats<N> values = read<N>(x.at(row, column));
     if (within >= rotated) {
-      write(y.at(row, column), values);
+      write(y.at(row, column), values, largest);
       return;
     }
     const Floats<N> turn = read<N>(table.at(row, within));
@@ -80,7 +85,7 @@ struct Rotation {
       values.at[i] = even * cosine - odd * sine;
       values.at[i + 1] = odd * cosine + even * sine;
     }
-    write(y.at(row, column), values);
+    write(y.at(row, column), values, largest);
   }
 };
 
@@ -122,7 +127,13 @@ void run(const RopeAttrs& attrs, cuda::Context& context, const Views& views) {
                                     .head_dim = cuda::Divisor(head_dim),
                                     .rotated = rotated,
                                     .sign = attrs.inverse ? -1.0F : 1.0F};
-    cuda::for_each_pack<2>(context, "rope", packed[0].rows(2), fits, body);
+    const View::Rows rows = packed[0].rows(2);
+    if (attrs.amax) {
+      const cuda::Places<1> places = {{views.out[1].as<float>()}};
+      cuda::for_each_pack_seen<2>(context, "rope", rows, fits, body, places);
+    } else {
+      cuda::for_each_pack<2>(context, "rope", rows, fits, body);
+    }
   });
 }
 

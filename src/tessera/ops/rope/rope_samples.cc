@@ -83,14 +83,18 @@ SampleList samples(SamplesOf<RopeAttrs>) {
                          Case{2, 4, 2, 16, 4},
                          Case{1, 3, 2, 38, 10},
                          Case{2, 4, 2, 32, 8}}) {
-      for (const bool inverse : {false, true}) {
+      for (const int form : {0, 1, 2}) {
+        const RopeAttrs attrs = {.inverse = form > 0, .amax = form == 2};
         const std::string sequence = format("batch={}, seq={}", c.batch, c.length);
         list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
-                        .op = make_op(RopeAttrs{.inverse = inverse}),
+                        .op = make_op(attrs),
                         .operands = conformance::types(
                             dtype,
                             {format("?[{}, heads={}, head_dim={}]", sequence, c.heads, c.head_dim),
                              format("f32[{}, head_dim={}]", sequence, c.rotated)}),
+                        .result_classes = attrs.amax ? conformance::amax_classes(dtype, 1)
+                                                     : std::vector<conformance::OpClass>(),
+                        .differentiable = !attrs.amax,
                         .without_gradient = {1},
                         .sliced_dim = 2});
       }
@@ -130,6 +134,9 @@ void reference(const RopeAttrs& attrs, const Views& views) {
     const double s = table[position * rotated + i % head_dim + 1] * (attrs.inverse ? -1.0 : 1.0);
     y[i] = x[i] * c - x[i + 1] * s;
     y[i + 1] = x[i] * s + x[i + 1] * c;
+  }
+  if (attrs.amax) {
+    conformance::store_largest(y, views.out[1]);
   }
 }
 

@@ -1,6 +1,7 @@
 #include <array>
 #include <cstdint>
 
+#include "tessera/ops/float8/float8.h"
 #include "tessera/ops/swiglu/swiglu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -89,21 +90,28 @@ HWY_EXPORT(swiglu_backward_segment);
 
 }  // namespace cpu
 
-void run(const SwigluAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
+void run(const SwigluAttrs& attrs, cpu::Context& context, const Views& views) {
   const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
-  const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
+  const cpu::Form form = cpu::form_of(views.out.first(1), cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_segment);
   cpu::parallel_segments<3>(
       context.threads(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
+  if (attrs.amax) {
+    store_amax(context, views.out[0], views.out[1]);
+  }
 }
 
-void run(const SwigluBackwardAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
+void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
   const std::array<View, 5> all = {
       views.in[0], views.in[1], views.in[2], views.out[0], views.out[1]};
-  const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
+  const cpu::Form form = cpu::form_of(views.out.first(2), cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_backward_segment);
   cpu::parallel_segments<5>(
       context.threads(), all, [&](const cpu::Segment<5>& part) { segment(part, form); });
+  if (attrs.amax) {
+    store_amax(context, views.out[0], views.out[2]);
+    store_amax(context, views.out[1], views.out[3]);
+  }
 }
 
 }  // namespace tessera

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -42,6 +44,15 @@ struct RowsAndColumns {
 inline RowsAndColumns rows_and_columns(const View& view) {
   const std::size_t columns = bound(view, -1);
   return {.rows = static_cast<std::size_t>(view.num_elements()) / columns, .columns = columns};
+}
+
+// What forms of ops with `amax` give of a result.
+inline void store_largest(std::span<const double> values, const View& amax) {
+  double& largest = reals(amax)[0];
+  largest = 0;
+  for (const double value : values) {
+    largest = std::max(largest, std::abs(value));
+  }
 }
 
 }  // namespace tessera::conformance

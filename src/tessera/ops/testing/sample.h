@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -92,6 +94,15 @@ struct Sample {
 
   std::vector<CustomReference> custom_references = {};
 };
+
+// The classes of `results` results and the largest magnitude of each, which is of rounded ones.
+inline std::vector<OpClass> amax_classes(DType dtype, std::size_t results) {
+  std::vector<OpClass> classes(2 * results, OpClass::kElementwise);
+  if (dtype == DType::kBF16) {
+    std::fill_n(classes.begin() + static_cast<std::ptrdiff_t>(results), results, OpClass::kRounded);
+  }
+  return classes;
+}
 
 // One type a text, '?' standing for `dtype`: types(DType::kF32, {"?[seq=3, embed=8]",
 // "i32[seq=3]"}).
