@@ -204,8 +204,8 @@ TEST(QuantizeProducts, CodesAreTransposedAsTheyAreMade) {
   EXPECT_EQ(ops.at("quantize_float8 {dims=2, dtype=f8e5m2, transposed=true, rows=1}"), 1);
 }
 
-// What a layer quantizes is looked at where it is made; attention's results and the weights by an op
-// of their own.
+// What a layer quantizes is looked at where it is made; attention's results and the weights by an
+// op of their own.
 TEST(QuantizeProducts, MagnitudesAreFoundWhereTensorsAreMade) {
   const Graph quantized = quantize_products(differentiate(small_llama(), "loss"), {});
   const Graph fused = fuse(quantized);

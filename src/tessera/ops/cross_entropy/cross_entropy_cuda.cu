@@ -207,6 +207,18 @@ void join_shards(
   launch(context, name, blocks_for(context, rows), take_totals, task.sums, moved, rows);
 }
 
+void launch_softmax(const Context& context, DType dtype, const Softmax& task, std::int64_t rows) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    launch(context,
+           "cross_entropy",
+           blocks_of_rows(context, rows),
+           task.vocab % kPack == 0 ? softmax_rows<kPack, T> : softmax_rows<1, T>,
+           task,
+           rows);
+  });
+}
+
 // One block: the sum of all rows' losses.
 __global__ void sum_losses(const double* row_loss, std::int64_t rows, float* loss) {
   double partial = 0.0;
@@ -291,16 +303,7 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
     if (problem.is_cut) {
       cuda::join_shards(context, task, m, parts.moved, levels);
     }
-    cuda::with_type(problem.dtype, [&](auto type) {
-      using T = decltype(type);
-      cuda::launch(context,
-                   "cross_entropy",
-                   cuda::blocks_of_rows(context, m),
-                   problem.vocab % cuda::kPack == 0 ? cuda::softmax_rows<cuda::kPack, T>
-                                                    : cuda::softmax_rows<1, T>,
-                   task,
-                   m);
-    });
+    cuda::launch_softmax(context, problem.dtype, task, m);
     if (attrs.gradients) {
       multiply(problem.hidden_gradient(m),
                {.a = parts.dlogits, .b = head, .c = dx + row * problem.channels * element});

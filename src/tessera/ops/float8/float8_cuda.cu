@@ -182,7 +182,8 @@ class Tile {
   static constexpr int kGroup = 16;  // rows that a thread puts together
 
   __device__ std::uint8_t* at(int row, int column) {
-    return codes_ + row * kSide + row / kGroup * kPack + column;
+    const int place = row * kSide + row / kGroup * kPack + column;
+    return codes_ + place;
   }
 
  private:
@@ -252,7 +253,8 @@ __device__ inline void store_turned(Tile& tile,
   store_bytes(to + (place.column + across) * grid.rows + place.row + down,
               bytes,
               left,
-              place.whole && grid.rows % Tile::kGroup == 0);
+              place.whole && grid.rows % Tile::kGroup == 0 &&
+                  reinterpret_cast<std::uintptr_t>(to) % Tile::kGroup == 0);
 }
 
 // fill(tile row, tile column) for the packs of a tile that are this thread's.
@@ -292,6 +294,46 @@ __device__ void find_scales(const Quantization<T>& task,
   }
 }
 
+// The packs of a tile, on their way from x to codes.
+template <class T, class Float8>
+struct TilePacks {
+  const Quantization<T>& task;
+  const TileGrid& grid;
+  const TilePlace& place;
+  const Pack<float, kPack>* scales;
+  bool whole;  // all of the tile moves in packs
+
+  // Zeros behind the ends.
+  __device__ Floats<kPack> load_at(int tile_row, int tile_column) const {
+    const std::int64_t row = place.row + tile_row;
+    const std::int64_t column = place.column + tile_column;
+    return load_pack(task.x.at(row, column), row < grid.rows ? grid.columns - column : 0, whole);
+  }
+
+  __device__ Floats<kPack> scales_at(int tile_row, int tile_column) const {
+    if (task.sharing == Sharing::kColumns) {
+      return widen(scales[tile_column / kPack]);
+    }
+    const float scale = scales[0].at[task.sharing == Sharing::kRows ? tile_row : 0];
+    Floats<kPack> same;
+    for (int i = 0; i < kPack; ++i) {
+      same.at[i] = scale;
+    }
+    return same;
+  }
+
+  __device__ void quantize(int tile_row, int tile_column, Tile& tile) const {
+    const Pack<std::uint8_t, kPack> codes =
+        encode<Float8>(load_at(tile_row, tile_column), scales_at(tile_row, tile_column));
+    *reinterpret_cast<Pack<std::uint8_t, kPack>*>(tile.at(tile_row, tile_column)) = codes;
+    const std::int64_t row = place.row + tile_row;
+    const std::int64_t column = place.column + tile_column;
+    if (task.codes.data != nullptr && row < grid.rows) {
+      store_bytes(task.codes.at(row, column), codes, grid.columns - column, whole);
+    }
+  }
+};
+
 // Any scales; codes as x lies and turned over, in one pass.
 template <class T, class Float8>
 __global__ void quantize_tiles(Quantization<T> task, TileGrid grid) {
@@ -301,36 +343,12 @@ __global__ void quantize_tiles(Quantization<T> task, TileGrid grid) {
     const TilePlace place(grid, i);
     find_scales<T, Float8>(task, grid, place, scales[0].at);
     __syncthreads();
-    const bool whole = task.fits && place.whole;
-    const auto quantize = [&](int tile_row, int tile_column, const Floats<kPack>& values) {
-      Floats<kPack> by;
-      if (task.sharing == Sharing::kColumns) {
-        by = widen(scales[tile_column / kPack]);
-      } else {
-        const float scale = scales[0].at[task.sharing == Sharing::kRows ? tile_row : 0];
-        for (int k = 0; k < kPack; ++k) {
-          by.at[k] = scale;
-        }
-      }
-      const Pack<std::uint8_t, kPack> codes = encode<Float8>(values, by);
-      *reinterpret_cast<Pack<std::uint8_t, kPack>*>(tile.at(tile_row, tile_column)) = codes;
-      const std::int64_t row = place.row + tile_row;
-      const std::int64_t column = place.column + tile_column;
-      if (task.codes.data != nullptr && row < grid.rows) {
-        store_bytes(task.codes.at(row, column), codes, grid.columns - column, whole);
-      }
-    };
-    if (whole) {
-      each_pack_of_tile([&](int row, int column) {
-        quantize(row, column, load<kPack>(task.x.at(place.row + row, place.column + column)));
-      });
-    } else {
-      each_pack_of_tile([&](int row, int column) {
-        const std::int64_t left = grid.columns - place.column - column;
-        const T* const from = task.x.at(place.row + row, place.column + column);
-        quantize(row, column, load_pack(from, place.row + row < grid.rows ? left : 0, false));
-      });
-    }
+    const TilePacks<T, Float8> packs = {.task = task,
+                                        .grid = grid,
+                                        .place = place,
+                                        .scales = scales,
+                                        .whole = task.fits && place.whole};
+    each_pack_of_tile([&](int row, int column) { packs.quantize(row, column, tile); });
     __syncthreads();
     if (task.transposed != nullptr) {
       store_turned(tile, grid, place, task.transposed);

@@ -93,6 +93,61 @@ struct Backward {
   bool whole;       // whether packs move as one
 };
 
+// A row on its way through backward, as a thread has it.
+template <class Team, class T>
+struct BackwardRow {
+  const Backward<T>& task;
+  std::int64_t row;
+  std::int64_t width;
+  Held<Team, T> dy = {};
+  Held<Team, T> x = {};
+
+  __device__ Floats<kPack> read(const Matrix<const T>& from, std::int64_t column) const {
+    return load_pack(from.at(row, column), width - column, task.whole);
+  }
+
+  __device__ Floats<kPack> gain(std::int64_t column) const {
+    return load_pack(task.gain + column, width - column, task.whole);
+  }
+
+  // The thread's part of sum dy * g * x, where dx is made; adds the row to the sums for dg.
+  template <bool kInput, bool kGain>
+  __device__ float reduce(float rstd, ColumnSums<Team>& sums) {
+    float partial = 0.0F;
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> arriving = read(task.dy, c);
+      const Floats<kPack> values = read(task.x, c);
+      dy.keep(k, arriving);
+      x.keep(k, values);
+      const Floats<kPack> scales = kInput ? gain(c) : Floats<kPack>();
+      for (int i = 0; i < kPack; ++i) {
+        sums.at[k].at[i] += kGain ? arriving.at[i] * (values.at[i] * rstd) : 0.0F;
+        partial += kInput ? arriving.at[i] * scales.at[i] * values.at[i] : 0.0F;
+      }
+    });
+    return partial;
+  }
+
+  template <bool kResidual>
+  __device__ void write(float rstd, float pull, Largest& largest) const {
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
+      const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
+      const Floats<kPack> scales = gain(c);
+      const Floats<kPack> added = kResidual ? read(task.r, c) : Floats<kPack>();
+      Floats<kPack> gradient;
+      for (int i = 0; i < kPack; ++i) {
+        const float own = fmaf(-pull, values.at[i], rstd * (arriving.at[i] * scales.at[i]));
+        gradient.at[i] = kResidual ? rounded_to<T>(own) + added.at[i] : own;
+      }
+      store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
+      if (task.amax != nullptr) {
+        largest.take(narrow<T>(gradient));
+      }
+    });
+  }
+};
+
 // Makes dx, with r added to it, and sums for dg. A block takes a stretch of rows, its teams by
 // turns.
 template <class Team, bool kInput, bool kResidual, bool kGain, class T>
@@ -104,61 +159,16 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   Largest largest;
   for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
        row += Team::kOfBlock) {
-    const auto read_dy = [&](std::int64_t c) {
-      return load_pack(task.dy.at(row, c), width - c, task.whole);
-    };
-    const auto read_x = [&](std::int64_t c) {
-      return load_pack(task.x.at(row, c), width - c, task.whole);
-    };
-    const float factor = task.rstd[row];
-    Held<Team, T> held_dy;
-    Held<Team, T> held_x;
-    float partial = 0.0F;
-    each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> dy = read_dy(c);
-      const Floats<kPack> x = read_x(c);
-      held_dy.keep(k, dy);
-      held_x.keep(k, x);
-      if constexpr (kGain) {
-        for (int i = 0; i < kPack; ++i) {
-          sums.at[k].at[i] += dy.at[i] * (x.at[i] * factor);
-        }
-      }
-      if constexpr (kInput) {
-        const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
-        for (int i = 0; i < kPack; ++i) {
-          partial += dy.at[i] * gain.at[i] * x.at[i];
-        }
-      }
-    });
+    BackwardRow<Team, T> here = {.task = task, .row = row, .width = width};
+    const float rstd = task.rstd[row];
+    const float partial = here.template reduce<kInput, kGain>(rstd, sums);
     if constexpr (kInput) {
       const float slope = team_sum<Team>(partial) / static_cast<float>(width);
-      const float pull = factor * factor * factor * slope;
-      each_column<Team>(width, [&](int k, std::int64_t c) {
-        const Floats<kPack> dy = held_dy.get(k, [&] { return read_dy(c); });
-        const Floats<kPack> x = held_x.get(k, [&] { return read_x(c); });
-        const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
-        Floats<kPack> gradient;
-        for (int i = 0; i < kPack; ++i) {
-          gradient.at[i] = fmaf(-pull, x.at[i], factor * (dy.at[i] * gain.at[i]));
-        }
-        if constexpr (kResidual) {
-          const Floats<kPack> r = load_pack(task.r.at(row, c), width - c, task.whole);
-          for (int i = 0; i < kPack; ++i) {
-            gradient.at[i] = rounded_to<T>(gradient.at[i]) + r.at[i];
-          }
-        }
-        store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
-        if (task.amax != nullptr) {
-          largest.take(narrow<T>(gradient));
-        }
-      });
+      here.template write<kResidual>(rstd, rstd * rstd * rstd * slope, largest);
     }
   }
-  if constexpr (kInput) {
-    if (task.amax != nullptr) {
-      largest.raise(task.amax);
-    }
+  if (kInput && task.amax != nullptr) {
+    largest.raise(task.amax);
   }
   if constexpr (kGain) {
     sums.write(width, task.partials + stretch * width);

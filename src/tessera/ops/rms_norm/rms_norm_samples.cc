@@ -98,32 +98,40 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
   return list;
 }
 
+namespace {
+
+Sample backward_sample(const Shape& shape, DType dtype, int form) {
+  const RmsNormBackwardAttrs attrs{
+      .residual = form % 2 == 1, .weight_gradient = form / 2 % 2 == 1, .amax = form >= 4};
+  const TensorType x = rows_type(shape, dtype);
+  Sample sample{
+      .name = format("{}_{}_form{}", shape.name, name(dtype), form),
+      .op = make_op(attrs),
+      .operands = {x, x, gain_type(shape, dtype), with_dtype(without_last(x), DType::kF32)},
+      .prepare = [](std::span<HostTensor> in) { fill_rstd(in[1], in[3]); },
+      .op_class = OpClass::kReduction,
+      .differentiable = false};
+  if (attrs.residual) {
+    sample.operands.push_back(x);
+  }
+  if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
+    sample.result_classes = {OpClass::kRounded, OpClass::kReduction};
+  }
+  if (attrs.amax && dtype == DType::kBF16) {
+    sample.result_classes.resize(attrs.weight_gradient ? 2 : 1, OpClass::kReduction);
+    sample.result_classes.push_back(OpClass::kRounded);
+  }
+  return sample;
+}
+
+}  // namespace
+
 SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
     for (const Shape& shape : kShapes) {
       for (const int form : {0, 1, 2, 3, 4, 7}) {
-        const RmsNormBackwardAttrs attrs{
-            .residual = form % 2 == 1, .weight_gradient = form / 2 % 2 == 1, .amax = form >= 4};
-        const TensorType x = rows_type(shape, dtype);
-        Sample sample{
-            .name = format("{}_{}_form{}", shape.name, name(dtype), form),
-            .op = make_op(attrs),
-            .operands = {x, x, gain_type(shape, dtype), with_dtype(without_last(x), DType::kF32)},
-            .prepare = [](std::span<HostTensor> in) { fill_rstd(in[1], in[3]); },
-            .op_class = OpClass::kReduction,
-            .differentiable = false};
-        if (attrs.residual) {
-          sample.operands.push_back(x);
-        }
-        if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
-          sample.result_classes = {OpClass::kRounded, OpClass::kReduction};
-        }
-        if (attrs.amax && dtype == DType::kBF16) {
-          sample.result_classes.resize(attrs.weight_gradient ? 2 : 1, OpClass::kReduction);
-          sample.result_classes.push_back(OpClass::kRounded);
-        }
-        list.push_back(std::move(sample));
+        list.push_back(backward_sample(shape, dtype, form));
       }
     }
   }
