@@ -52,17 +52,6 @@ __device__ inline int fragment_column() {
   return 2 * (lane() % 4);
 }
 
-// Two elements, rounded to nearest.
-__device__ inline std::uint32_t pack_two(float first, float second) {
-#ifdef __CUDACC__
-  std::uint32_t result = 0;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(second), "f"(first));
-  return result;
-#else
-  return std::uint32_t{to_bfloat16(second).bits} << 16U | to_bfloat16(first).bits;
-#endif
-}
-
 // c += a b, summed in f32.
 __device__ inline void multiply_add(FragmentC& c, const FragmentA& a, const FragmentB& b) {
 #ifdef __CUDACC__

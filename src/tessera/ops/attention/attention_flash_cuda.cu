@@ -169,7 +169,7 @@ __device__ void store_rows(const FragmentC* sums,
         const float first = half == 0 ? sums[n].at[0] : sums[n].at[2];
         const float second = half == 0 ? sums[n].at[1] : sums[n].at[3];
         *reinterpret_cast<std::uint32_t*>(out + channel) =
-            pack_two(first * factors[half], second * factors[half]);
+            bfloat16_pair(first * factors[half], second * factors[half]);
       }
     }
   }
@@ -205,10 +205,10 @@ __device__ void add_rows(const FragmentC* weights,
                          const Rows<D>& tile,
                          int first,
                          FragmentC* sums) {
-  const FragmentA a = {{pack_two(weights[0].at[0], weights[0].at[1]),
-                        pack_two(weights[0].at[2], weights[0].at[3]),
-                        pack_two(weights[1].at[0], weights[1].at[1]),
-                        pack_two(weights[1].at[2], weights[1].at[3])}};
+  const FragmentA a = {{bfloat16_pair(weights[0].at[0], weights[0].at[1]),
+                        bfloat16_pair(weights[0].at[2], weights[0].at[3]),
+                        bfloat16_pair(weights[1].at[0], weights[1].at[1]),
+                        bfloat16_pair(weights[1].at[2], weights[1].at[3])}};
   for (std::int64_t c = 0; c < D / 16; ++c) {
     const TwoFragmentsB b = tile.b(first, static_cast<int>(16 * c));
     multiply_add(sums[2 * c], a, b.at[0]);
