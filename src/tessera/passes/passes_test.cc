@@ -230,6 +230,12 @@ TEST(QuantizeProducts, RowwiseScalesWhatIsSummedOver) {
   const std::map<std::string, int> ops = count_ops(quantized);
   EXPECT_EQ(ops.at("quantize_float8 {power_of_two=true}"), 3);
   EXPECT_EQ(ops.at("quantize_float8 {leading=true, power_of_two=true}"), 3);
+  // What is read along columns is read in no other way.
+  const std::map<std::string, int> fused = count_ops(fuse(quantized));
+  EXPECT_EQ(fused.at("quantize_float8 {leading=true, power_of_two=true, codes=false, "
+                     "transposed=true, rows=1}"),
+            3);
+  EXPECT_FALSE(fused.contains("transpose_codes"));
   const Graph first = quantize_products(differentiated_products(), {.skip_first = 1});
   EXPECT_EQ(count(first, "scaled_matmul"), 1);
   const std::string message = error_of(ErrorCode::kInvalidArgument, [] {

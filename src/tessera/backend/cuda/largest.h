@@ -3,8 +3,8 @@
 // For the ops' _cuda.cu files: the largest magnitude of what a kernel writes, found along with it.
 // A maximum has no order, so that blocks may take theirs in any.
 
-#include <array>
-#include <cstddef>
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 

@@ -49,6 +49,12 @@ inline std::int64_t num_team_stretches(std::int64_t rows, std::int64_t width) {
   return std::clamp<std::int64_t>((rows + 15) / 16, 1, most);
 }
 
+// Blocks for `rows` rows, one a team.
+template <class Team>
+std::int64_t blocks_of_teams(const Context& context, std::int64_t rows) {
+  return blocks_of_rows(context, (rows + Team::kOfBlock - 1) / Team::kOfBlock);
+}
+
 #if defined(__CUDACC__) || defined(TESSERA_EMULATED_CUDA)
 
 // Which of the block's teams this thread is of.

@@ -164,7 +164,7 @@ void launch_backward(const Context& context, const Backward<T>& task, const View
     using Team = decltype(team);
     launch(context,
            "layer_norm_backward",
-           blocks_of_rows(context, (rows.count + Team::kOfBlock - 1) / Team::kOfBlock),
+           blocks_of_teams<Team>(context, rows.count),
            backward_rows<Team, kResidual, T>,
            task,
            rows.count,
@@ -190,14 +190,13 @@ void run(const LayerNormAttrs& attrs, cuda::Context& context, const Views& views
                                      .whole = cuda::fits_packs(packed, 1)};
     cuda::with_team(rows.width, [&](auto team) {
       using Team = decltype(team);
-      cuda::launch(
-          context,
-          "layer_norm",
-          cuda::blocks_of_rows(context, (rows.count + Team::kOfBlock - 1) / Team::kOfBlock),
-          cuda::normalize_rows<Team, T>,
-          task,
-          rows.count,
-          rows.width);
+      cuda::launch(context,
+                   "layer_norm",
+                   cuda::blocks_of_teams<Team>(context, rows.count),
+                   cuda::normalize_rows<Team, T>,
+                   task,
+                   rows.count,
+                   rows.width);
     });
   });
 }

@@ -271,7 +271,7 @@ void launch_normalize(const Context& context, const Normalize<T>& task, const Vi
     using Team = decltype(team);
     launch(context,
            "rms_norm",
-           blocks_of_rows(context, (rows.count + Team::kOfBlock - 1) / Team::kOfBlock),
+           blocks_of_teams<Team>(context, rows.count),
            normalize_rows<Team, kResidual, T>,
            task,
            rows.count,
