@@ -20,11 +20,10 @@ struct EmbeddingAttrs {
   friend bool operator==(const EmbeddingAttrs&, const EmbeddingAttrs&) = default;
 };
 
-// dtable[v, c] = sum over positions with ids = v of dy[.., c] (+ accumulator[v, c]), summed in the
-// order of positions, f32: bitwise reproducible.
-// Operands: dy (.., C), ids (..) i32, [accumulator (V, C) f32] -> dtable (V, C) f32
-// Factors:  (.. c), (..) -> (v c) | reduce .. | rewrite v
-// With `axes` dtable is this rank's shard, of `vocab` rows, of the gradient of `whole_vocab`.
+// dtable[v, c] = sum over positions with ids = v of dy[.., c] (+ accumulator[v, c]), f32, in an
+// order that the ids decide: bitwise reproducible. Operands: dy (.., C), ids (..) i32, [accumulator
+// (V, C) f32] -> dtable (V, C) f32 Factors:  (.. c), (..) -> (v c) | reduce .. | rewrite v With
+// `axes` dtable is this rank's shard, of `vocab` rows, of the gradient of `whole_vocab`.
 struct EmbeddingBackwardAttrs {
   std::int64_t vocab = 0;
   std::string vocab_dim = "vocab";  // the name of the table's first dim

@@ -28,7 +28,9 @@ struct Case {
 constexpr Case kCases[] = {{"one", 1, 1, "[seq=1]"},
                            {"odd", 7, 5, "[batch=3, seq=3]"},
                            {"even", 11, 6, "[batch=2, seq=8]"},
-                           {"large", 50, 67, "[batch=2, seq=70]"}};
+                           {"large", 50, 67, "[batch=2, seq=70]"},
+                           {"frequent", 3, 264, "[batch=2, seq=700]"},
+                           {"rare", 900, 9, "[seq=1100]"}};
 
 }  // namespace
 
