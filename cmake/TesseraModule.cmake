@@ -21,6 +21,17 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(tessera_flags INTERFACE -Wno-deprecated-declarations)
 endif()
 target_include_directories(tessera_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
+# Those of what nvcc compiles. Fmt 9 checks texts at compile time in a way that it cannot follow, and
+# CMake 3.25 does not know which standards nvcc 13 has.
+add_library(tessera_nvcc_flags INTERFACE)
+target_compile_features(tessera_nvcc_flags INTERFACE cxx_std_20)
+target_compile_definitions(tessera_nvcc_flags INTERFACE FMT_CONSTEVAL= FMT_USE_CONSTEXPR=1)
+target_compile_options(
+  tessera_nvcc_flags
+  INTERFACE --std=c++20 --expt-relaxed-constexpr --fmad=false --compress-mode=size -Werror all-warnings
+            "-Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off,-fopenmp"
+            "-Xcompiler=-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
+target_include_directories(tessera_nvcc_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
 # Half the time of tests would go into optimizing what runs once and, under sanitizers, into watching
 # them instead of the library: so the targets with TESSERA_TEST have options of their own.
 set(is_test $<BOOL:$<TARGET_PROPERTY:TESSERA_TEST>>)

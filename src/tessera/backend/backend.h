@@ -92,21 +92,28 @@ class Backend {
   // Otherwise each stream has a thread, and the host orders them.
   virtual bool orders_streams() const { return false; }
 
+  // What the rank's own thread calls before it lets another stream's go on: run() there then comes
+  // after all that stream 0 was given up to here.
+  virtual void hand_over() {}
+
   // Gives what `stream` has been given so far a number, which is then the number's only meaning;
   // and lets what `stream` is given from now on begin when that is done, or at once where nothing
-  // has the number. No such call stands in what is recorded.
+  // has the number. Numbers are forgotten where a recording begins and ends, and in synchronize().
   virtual void signal(std::size_t /*number*/, StreamId /*stream*/) {}
 
   virtual void wait(std::size_t /*number*/, StreamId /*stream*/) {}
 
-  // Whether run() of this op with such operands on stream 0 may be recorded: it begins the same
-  // work whenever it gets the same arguments, and waits for nothing.
+  // Whether run() of this op with such operands may be recorded, on stream 0, or on any where the
+  // backend orders them: it begins the same work whenever it gets the same arguments, and the host
+  // waits for nothing.
   virtual bool records(const Op& /*op*/, std::span<const TensorType> /*operands*/) const {
     return false;
   }
 
-  // Records what `runs` gives to run() for stream 0, ops that records() says so of, instead of
-  // running it. Each of them must have run before. Errors: kDeviceError.
+  // Records what `runs` gives to run(), ops that records() says so of, with signal() and wait()
+  // between them, instead of running it. Each of them must have run before. A replay begins when
+  // stream 0 is done with what it was given, and what stream 0 is given next when all of the replay
+  // is done. Errors: kDeviceError.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& /*runs*/) {
     return nullptr;
   }

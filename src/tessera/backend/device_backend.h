@@ -5,10 +5,23 @@
 
 #include "tessera/backend/backend.h"
 #include "tessera/comm/collective_context.h"
+#include "tessera/mesh/traffic.h"
 
 struct CUstream_st;  // of the CUDA runtime, where cudaStream_t is a pointer to it
 
 namespace tessera {
+
+// Communicators of a library of the devices, which only enqueue what the device then does.
+struct NativeCollectives {
+  // Returns when what both streams were given is done, and throws where a collective takes too
+  // long. Part of synchronize().
+  std::function<void()> wait;
+
+  // What this rank has sent by them, and the addition to that: of a recording, whose collectives
+  // the communicators see once, however often it is replayed.
+  std::function<Traffic()> sent;
+  std::function<void(const Traffic& more)> add_sent;
+};
 
 // A backend on a device beside the CPU, for one of several ranks. It is made before its
 // communicators, which move what lies in its memory.
@@ -26,10 +39,8 @@ class DeviceBackend : public Backend {
   // CUDA's number of the device.
   virtual int ordinal() const = 0;
 
-  // What returns when the collectives that both streams were given are done, and throws where they
-  // take too long: of communicators that only enqueue. From then on the backend orders_streams(),
-  // and synchronize() calls it.
-  virtual void set_wait(std::function<void()> wait) = 0;
+  // From then on the communicators only enqueue, and the backend orders_streams().
+  virtual void set_native(NativeCollectives native) = 0;
 
   // What abort() calls: World::abort.
   virtual void set_abort(std::function<void(std::string_view reason)> abort) = 0;

@@ -40,4 +40,13 @@ Traffic AxisCommunicators::sent() const {
   return sent;
 }
 
+void AxisCommunicators::add_sent(const Traffic& more) {
+  for (const auto& [name, bytes] : more) {
+    Axis& axis = axes_.at(name);
+    for (std::size_t i = 0; i < kNumTrafficClasses; ++i) {
+      axis.counted[i]->add_sent_bytes(bytes[i]);
+    }
+  }
+}
+
 }  // namespace tessera

@@ -32,6 +32,9 @@ class AxisCommunicators {
   // What this rank has sent so far, by axis. Any thread may ask.
   Traffic sent() const;
 
+  // Counts it among that: of axes of the mesh.
+  void add_sent(const Traffic& more);
+
  private:
   struct Axis {
     std::unique_ptr<Communicator> communicator;

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/axis_communicators.h"
 #include "tessera/comm/local/local_world.h"
 #include "tessera/comm/testing/conformance.h"
 
@@ -101,6 +102,27 @@ TEST_P(FailureTest, EndsOnEveryRank) {
   const auto said = on_ranks(world, [&](World& self) { return expect_failure(failure, self); });
   for (const std::string& each : said) {
     EXPECT_THAT(each, testing::Not(HasSubstr("error: ")));
+  }
+}
+
+// What a rank sends is counted by the operation, or told where nobody sees that one.
+TEST(AxisCommunicators, CountWhatARankSends) {
+  const MeshAxis axis = {.name = "data", .size = 2, .level = "node"};
+  const Mesh mesh = {.axes = {axis}, .levels = {}};
+  LocalWorld world(mesh.num_ranks());
+  std::vector<std::jthread> threads;
+  for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<World> self = world.join(rank);
+      AxisCommunicators communicators(*self, mesh);
+      const std::vector<std::byte> part(8);
+      std::vector<std::byte> all(16);
+      communicators.along("data", TrafficClass::kState).all_gather(part, all, part.size());
+      const Traffic once = communicators.sent();
+      EXPECT_EQ(once, Traffic({{"data", {8, 0, 0}}}));
+      communicators.add_sent(once);
+      EXPECT_EQ(communicators.sent(), Traffic({{"data", {16, 0, 0}}}));
+    });
   }
 }
 

@@ -18,6 +18,10 @@ class CountedCommunicator final : public Communicator {
   // Since the beginning. Any thread may read it.
   std::int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
+  void add_sent_bytes(std::int64_t bytes) {
+    sent_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
   std::int64_t rank() const override { return counted_.rank(); }
 
   std::int64_t size() const override { return counted_.size(); }
@@ -35,9 +39,7 @@ class CountedCommunicator final : public Communicator {
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;
 
  private:
-  void count(std::int64_t part_bytes) {
-    sent_bytes_.fetch_add(part_bytes * (size() - 1), std::memory_order_relaxed);
-  }
+  void count(std::int64_t part_bytes) { add_sent_bytes(part_bytes * (size() - 1)); }
 
   Communicator& counted_;
   std::atomic<std::int64_t> sent_bytes_ = 0;

@@ -200,9 +200,10 @@ ConfigSection run() {
        row("cuda_graphs",
            &S::cuda_graphs,
            codec::boolean(),
-           "On GPUs, whether what a step does between collectives is recorded in the second step "
-           "and begun as one from then on. Off, each kernel is begun by itself: the bits are the "
-           "same."),
+           "On GPUs, whether what a step does between collectives, or with NCCL's all of it, is "
+           "recorded in the second step and begun as one from then on. Off, each kernel is begun "
+           "by "
+           "itself: the bits are the same."),
        row("deterministic",
            &S::deterministic,
            codec::boolean(),

@@ -152,8 +152,9 @@ void Executor::plan_batches() {
       for (const TensorRef& operand : instruction.operands) {
         operands.push_back(operand.type);
       }
-      const bool is_recorded = instruction.stream == kOwn && instruction.waits.empty() &&
-                               backend_.records(*instruction.op, operands);
+      const bool waits = instruction.stream != kOwn || !instruction.waits.empty();
+      const bool is_recorded =
+          (has_ordered_streams_ || !waits) && backend_.records(*instruction.op, operands);
       if (batches_.empty() || !is_recorded || !batches_.back().is_recorded) {
         batches_.push_back({.items = {}, .is_recorded = is_recorded});
       }
@@ -262,6 +263,7 @@ void Executor::issue(const Item& item) {
     }
     return;
   }
+  backend_.hand_over();
   const StreamThread::Ticket ticket = stream_->issue();
   for (const EventId event : instruction.signals) {
     signalled_[event.at()] = ticket;

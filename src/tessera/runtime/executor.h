@@ -97,8 +97,8 @@ class Executor {
     std::size_t index;  // of the instruction in its segment
   };
 
-  // Instructions of stream 0, one behind the other, that the backend records as one, or a single
-  // instruction that it does not.
+  // Instructions, one behind the other, that the backend records as one, of both streams where it
+  // orders them and else of stream 0; or those that it does not record.
   struct Batch {
     std::vector<Item> items;
     bool is_recorded = false;

@@ -325,6 +325,26 @@ TEST(Executor, SaysToABackendWhatStreamsWaitFor) {
   EXPECT_EQ(backend.given, expected);
 }
 
+// Then a step is one recording, in which streams wait for each other as when it runs.
+TEST(Executor, RecordsBothStreamsOfABackendThatOrdersThem) {
+  const Program program = parse_program(kTwoStreams);
+  RecordingBackend backend;
+  backend.has_ordered_streams = true;
+  Executor executor(program, backend);
+  executor.run_step();
+  const std::vector<std::string> given = backend.given;
+  const std::vector<RecordingBackend::Run> runs = backend.runs;
+  EXPECT_THAT(backend.num_recorded, IsEmpty());
+  backend.given.clear();
+  for (std::size_t step = 2; step <= 4; ++step) {
+    executor.run_step();
+    EXPECT_EQ(backend.given, given);  // while it was recorded
+    EXPECT_THAT(backend.num_recorded, ElementsAre(runs.size()));
+    EXPECT_EQ(backend.runs.size(), step * runs.size());
+    EXPECT_EQ(executor.num_replayed(), 1U);
+  }
+}
+
 TEST(Executor, AnErrorEndsOrderedStreams) {
   const Program program = parse_program(kTwoStreams);
   RecordingBackend backend;
@@ -371,6 +391,8 @@ class StreamBackend final : public Backend {
     ++num_ended;
   }
 
+  void hand_over() override { ++num_handed_over; }
+
   void synchronize() override {}
 
   void abort(std::string_view reason) override {
@@ -381,8 +403,9 @@ class StreamBackend final : public Backend {
 
   std::array<std::atomic<std::size_t>, 2> runs_of = {};
   std::atomic<std::size_t> num_ended = 0;  // of the second stream
-  std::vector<std::size_t> ended_before;   // those that the first stream's runs saw
-  std::size_t fail_in_first = 0;           // the run of the stream, from 1; 0: none
+  std::size_t num_handed_over = 0;
+  std::vector<std::size_t> ended_before;  // those that the first stream's runs saw
+  std::size_t fail_in_first = 0;          // the run of the stream, from 1; 0: none
   std::size_t fail_in_second = 0;
   std::size_t wait_in_second = 0;
   std::atomic<bool> aborted = false;
@@ -398,6 +421,7 @@ TEST(Executor, WaitsForTheOtherStream) {
   Executor executor(program, backend);
   executor.run_step();
   EXPECT_EQ(backend.num_ended, 4U);
+  EXPECT_EQ(backend.num_handed_over, 4U);
   ASSERT_EQ(backend.ended_before.size(), 4U);
   EXPECT_EQ(backend.ended_before[1], 2U);
   EXPECT_EQ(backend.ended_before[3], 4U);

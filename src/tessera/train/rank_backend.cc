@@ -128,10 +128,14 @@ RankBackend::RankBackend(World& world,
   device_->set_communicators(kCommStream, along(comm_));
   device_->set_abort(abort);
   if (native_) {
-    device_->set_wait([this] {
-      static constexpr std::array kGenerations = {kComputeGeneration, kCommGeneration};
-      native_->synchronize(kGenerations);
-    });
+    device_->set_native({.wait =
+                             [this] {
+                               static constexpr std::array kGenerations = {kComputeGeneration,
+                                                                           kCommGeneration};
+                               native_->synchronize(kGenerations);
+                             },
+                         .sent = [this] { return sent(); },
+                         .add_sent = [this](const Traffic& more) { compute_.add_sent(more); }});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -102,17 +103,23 @@ cudaGraphExec_t instantiate(const Graph& graph) {
 
 class CudaRecording final : public Recording {
  public:
-  CudaRecording(const Graph& graph, cudaStream_t stream)
-      : exec_(instantiate(graph)), stream_(stream) {}
+  CudaRecording(const Graph& graph, std::function<void(cudaGraphExec_t)> begin)
+      : exec_(instantiate(graph)), begin_(std::move(begin)) {}
 
-  void replay() override { check(cudaGraphLaunch(exec_.get(), stream_), "cudaGraphLaunch()"); }
+  void replay() override { begin_(exec_.get()); }
 
  private:
   GraphExec exec_;
-  cudaStream_t stream_;
+  std::function<void(cudaGraphExec_t)> begin_;
 };
 
-// What `runs` enqueues on the stream.
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing()");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// What `runs` enqueues on the stream, and on those that wait for it and for which it then waits.
 cudaGraph_t capture(cudaStream_t stream, const std::function<void()>& runs) {
   // Other threads, which may wait for their devices meanwhile, do not disturb it.
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
@@ -223,8 +230,8 @@ class CudaBackend final : public DeviceBackend {
   }
 
   // The second stream has collectives alone. Where these move memory by the host, it is another
-  // thread's, and such an op begins when the first stream has done what it was given, and returns
-  // when it is done.
+  // thread's, and such an op returns when it is done. The first stream may be recorded meanwhile,
+  // so that nothing but the event is asked of it.
   void run(const Op& op, const Views& views, StreamId stream) override {
     if (stream == StreamId{0}) {
       run_op(context_, op, views);
@@ -232,41 +239,57 @@ class CudaBackend final : public DeviceBackend {
       run_op(comm_context_, op, views);
     } else {
       check(cudaSetDevice(ordinal_), "cudaSetDevice()");
-      cuda::synchronize(stream_.get());
+      wait_for(handed_over_, comm_stream_.get());
       run_op(comm_context_, op, views);
       cuda::synchronize(comm_stream_.get());
     }
   }
 
-  bool orders_streams() const override { return wait_ != nullptr; }
+  bool orders_streams() const override { return native_.wait != nullptr; }
+
+  void hand_over() override { signal(handed_over_, stream_.get()); }
 
   void signal(std::size_t number, StreamId stream) override {
     while (events_.size() <= number) {
       events_.emplace_back(create_event());
     }
-    check(cudaEventRecord(events_[number].get(), native_stream(stream)), "cudaEventRecord()");
+    signal(events_[number], native_stream(stream));
+    is_known_.resize(events_.size(), false);
+    is_known_[number] = true;
   }
 
   void wait(std::size_t number, StreamId stream) override {
-    if (number < events_.size()) {
-      check(cudaStreamWaitEvent(native_stream(stream), events_[number].get(), 0),
-            "cudaStreamWaitEvent()");
+    if (number < is_known_.size() && is_known_[number]) {
+      wait_for(events_[number], native_stream(stream));
     }
   }
 
   bool records(const Op& op, std::span<const TensorType> operands) const override {
-    return may_record_ && !waits_for_ranks(op, operands);
+    return may_record_ && (orders_streams() || !waits_for_ranks(op, operands));
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
-    const Graph graph(capture(stream_.get(), runs));
-    return std::make_unique<CudaRecording>(graph, stream_.get());
+    const Traffic before = sent();
+    forget_signals();
+    const Graph graph(capture(stream_.get(), [&] {
+      runs();
+      if (is_capturing(comm_stream_.get())) {
+        join(comm_stream_.get(), stream_.get());
+      }
+    }));
+    forget_signals();
+    Traffic sent_by_it = sent();
+    add(sent_by_it, before, -1);
+    add_sent(sent_by_it, -1);  // each replay counts it
+    return std::make_unique<CudaRecording>(
+        graph, [this, sent_by_it](cudaGraphExec_t exec) { replay(exec, sent_by_it); });
   }
 
   // Collectives first, whose wait has a deadline.
   void synchronize() override {
-    if (wait_) {
-      wait_();
+    forget_signals();
+    if (orders_streams()) {
+      native_.wait();
     }
     cuda::synchronize(comm_stream_.get());
     cuda::synchronize(stream_.get());
@@ -297,7 +320,7 @@ class CudaBackend final : public DeviceBackend {
 
   int ordinal() const override { return ordinal_; }
 
-  void set_wait(std::function<void()> wait) override { wait_ = std::move(wait); }
+  void set_native(NativeCollectives native) override { native_ = std::move(native); }
 
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
@@ -305,6 +328,42 @@ class CudaBackend final : public DeviceBackend {
 
  private:
   Fault* fault() const { return reinterpret_cast<Fault*>(fault_.data()); }
+
+  static void signal(const Event& event, cudaStream_t stream) {
+    check(cudaEventRecord(event.get(), stream), "cudaEventRecord()");
+  }
+
+  static void wait_for(const Event& event, cudaStream_t stream) {
+    check(cudaStreamWaitEvent(stream, event.get(), 0), "cudaStreamWaitEvent()");
+  }
+
+  // What `then` is given from now on begins when `first` is done with what it was given.
+  void join(cudaStream_t first, cudaStream_t then) {
+    signal(joined_, first);
+    wait_for(joined_, then);
+  }
+
+  void replay(cudaGraphExec_t exec, const Traffic& sent_by_it) {
+    if (orders_streams()) {
+      join(comm_stream_.get(), stream_.get());
+    }
+    check(cudaGraphLaunch(exec, stream_.get()), "cudaGraphLaunch()");
+    forget_signals();
+    add_sent(sent_by_it, 1);
+  }
+
+  // A recording knows no event from before it, nor does what follows know those of a recording.
+  void forget_signals() { is_known_.assign(is_known_.size(), false); }
+
+  Traffic sent() const { return native_.sent ? native_.sent() : Traffic(); }
+
+  void add_sent(const Traffic& traffic, std::int64_t times) const {
+    if (native_.add_sent) {
+      Traffic more;
+      add(more, traffic, times);
+      native_.add_sent(more);
+    }
+  }
 
   const Context& context_of(StreamId stream) const {
     return stream == StreamId{0} ? context_ : comm_context_;
@@ -319,8 +378,11 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<Graphs> graphs_;
   Context context_;
   Context comm_context_;
-  std::deque<Event> events_;  // by number
-  std::function<void()> wait_;
+  Event handed_over_ = Event(create_event());
+  Event joined_ = Event(create_event());
+  std::deque<Event> events_;    // by number
+  std::vector<bool> is_known_;  // by number: whether what waits for it finds it
+  NativeCollectives native_;
   std::function<void(std::string_view)> abort_;
 };
 

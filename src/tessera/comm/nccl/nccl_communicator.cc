@@ -38,160 +38,7 @@ std::size_t count_of(std::int64_t elements) {
   return static_cast<std::size_t>(elements);
 }
 
-bool is_done(cudaEvent_t event) {
-  const cudaError_t state = cudaEventQuery(event);
-  if (state == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());
-    return false;
-  }
-  check_cuda(state, "cudaEventQuery()");
-  return true;
-}
-
 }  // namespace
-
-void NcclWait::pause() const {
-  if (const auto reason = rank_.host.abort_reason()) {
-    fail(ErrorCode::kPeerFailure, "{}", *reason);
-  }
-  constexpr auto kSpin = std::chrono::milliseconds(1);
-  if (Clock::now() - start_ > kSpin) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
-
-void NcclWait::require_time(const std::string& doing) const {
-  const std::chrono::duration<double> limit(rank_.options.patience_seconds());
-  TESSERA_REQUIRE(Clock::now() - start_ <= limit,
-                  ErrorCode::kTimeout,
-                  "{}: no answer within {}; NCCL does not say from whom",
-                  doing,
-                  rank_.options.patience());
-}
-
-NcclQueue::~NcclQueue() {
-  while (!enqueued_.empty()) {
-    pop();
-  }
-  for (cudaEvent_t event : free_events_) {
-    cudaEventDestroy(event);
-  }
-}
-
-// Events serve again.
-void NcclQueue::pop() {
-  free_events_.push_back(enqueued_.front().begin);
-  free_events_.push_back(enqueued_.front().end);
-  enqueued_.pop_front();
-  wait_.reset();
-}
-
-cudaEvent_t NcclQueue::take_event() {
-  cudaEvent_t event = nullptr;
-  if (free_events_.empty()) {
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-               "cudaEventCreateWithFlags()");
-  } else {
-    event = free_events_.back();
-    free_events_.pop_back();
-  }
-  return event;
-}
-
-void NcclQueue::watch_all() {
-  if (rank_.queues == nullptr) {
-    watch_oldest();
-    return;
-  }
-  for (NcclQueue* const queue : *rank_.queues) {
-    queue->watch_oldest();
-  }
-}
-
-void NcclQueue::begin(NcclCommunicator& group, const Call& call) {
-  while (!enqueued_.empty() && is_done(enqueued_.front().end)) {
-    pop();
-  }
-  // A device takes some hundreds of launches before it blocks who begins more.
-  constexpr std::size_t kMostEnqueued = 16;
-  for (const NcclWait wait(rank_); enqueued_.size() >= kMostEnqueued; wait.pause()) {
-    watch_all();
-  }
-  const cudaEvent_t begin = take_event();
-  enqueued_.push_back({.group = &group, .call = call, .begin = begin, .end = take_event()});
-  check_cuda(cudaEventRecord(begin, stream_), "cudaEventRecord()");
-}
-
-void NcclQueue::end() {
-  check_cuda(cudaEventRecord(enqueued_.back().end, stream_), "cudaEventRecord()");
-}
-
-bool NcclQueue::watch_oldest() {
-  while (!enqueued_.empty() && is_done(enqueued_.front().end)) {
-    pop();
-  }
-  if (enqueued_.empty()) {
-    return true;
-  }
-  // Operations before it are done; kernels may take as long as they like.
-  const Enqueued& oldest = enqueued_.front();
-  if (!wait_ && is_done(oldest.begin)) {
-    wait_.emplace(rank_);
-  }
-  const std::string doing = to_string(oldest.call);
-  oldest.group->is_at_work(doing);
-  if (wait_) {
-    wait_->require_time(doing);
-  }
-  return false;
-}
-
-void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
-  const NcclRank& rank = queues.front()->rank_;
-  check_cuda(cudaSetDevice(rank.device), "cudaSetDevice()");
-  try {
-    for (const NcclWait wait(rank);; wait.pause()) {
-      bool are_empty = true;
-      for (NcclQueue* const queue : queues) {
-        are_empty = queue->watch_oldest() && are_empty;
-      }
-      if (are_empty) {
-        return;
-      }
-    }
-  } catch (const Error& error) {
-    rank.host.abort(error.message());
-    stop(queues);
-    throw;
-  }
-}
-
-void NcclQueue::stop(std::span<NcclQueue* const> queues) {
-  std::vector<NcclCommunicator*> groups;
-  for (const NcclQueue* const queue : queues) {
-    groups.insert(groups.end(), queue->groups_.begin(), queue->groups_.end());
-  }
-  NcclCommunicator::drop(groups);
-}
-
-void NcclQueue::stop() {
-  NcclQueue* const own = this;
-  stop(rank_.queues != nullptr ? std::span<NcclQueue* const>(*rank_.queues)
-                               : std::span<NcclQueue* const>(&own, 1));
-}
-
-void NcclQueue::forget(const NcclCommunicator& group) {
-  const auto gone =
-      std::stable_partition(enqueued_.begin(), enqueued_.end(), [&](const Enqueued& each) {
-        return each.group != &group;
-      });
-  for (auto each = gone; each != enqueued_.end(); ++each) {
-    free_events_.push_back(each->begin);
-    free_events_.push_back(each->end);
-  }
-  enqueued_.erase(gone, enqueued_.end());
-  wait_.reset();
-}
 
 NcclCommunicator::NcclCommunicator(const NcclRank& rank,
                                    std::span<const std::int64_t> members,
@@ -207,10 +54,6 @@ NcclCommunicator::NcclCommunicator(const NcclRank& rank,
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
-    check_cuda(cudaMalloc(&word_, sizeof(std::int64_t)), "cudaMalloc()");
-    check_cuda(cudaMemset(word_, 0, sizeof(std::int64_t)), "cudaMemset()");
-    check_cuda(cudaDeviceSynchronize(),
-               "cudaDeviceSynchronize()");  // before another stream uses it
     check_nccl(ncclCommInitRankConfig(
                    &comm_, static_cast<int>(size_), unique, static_cast<int>(rank_), &config),
                "ncclCommInitRankConfig()");
@@ -240,18 +83,15 @@ NcclCommunicator::~NcclCommunicator() {
   end();
 }
 
-// The memory goes last, since to free it is to wait for the device.
 void NcclCommunicator::end() {
   NcclCommunicator* const own = this;
   drop({&own, 1});
-  cudaFree(word_);
 }
 
 // As one group of NCCL: to abort one may mean to wait for the device, on which another still runs.
 void NcclCommunicator::drop(std::span<NcclCommunicator* const> groups) {
   ncclGroupStart();
   for (NcclCommunicator* const group : groups) {
-    group->queue_->forget(*group);
     if (group->comm_ != nullptr) {
       ncclCommAbort(group->comm_);
       group->comm_ = nullptr;
@@ -260,7 +100,13 @@ void NcclCommunicator::drop(std::span<NcclCommunicator* const> groups) {
   ncclGroupEnd();
 }
 
+void NcclCommunicator::require_alive(const std::string& doing) const {
+  TESSERA_REQUIRE(
+      comm_ != nullptr, ErrorCode::kPeerFailure, "{}: the group has failed before", doing);
+}
+
 bool NcclCommunicator::is_at_work(const std::string& doing) {
+  require_alive(doing);
   ncclResult_t state = ncclSuccess;
   check_nccl(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError()", comm_);
   check_nccl(state, doing, comm_);
@@ -279,11 +125,10 @@ void NcclCommunicator::settle(const std::string& doing) {
 template <class Body>
 void NcclCommunicator::enqueue(const Call& call, const Body& body) {
   const std::string doing = to_string(call);
-  TESSERA_REQUIRE(
-      comm_ != nullptr, ErrorCode::kPeerFailure, "{}: the group has failed before", doing);
+  require_alive(doing);
   check_cuda(cudaSetDevice(shared_.device), "cudaSetDevice()");
   try {
-    queue_->begin(*this, call);
+    queue_->begin(call);
     check_nccl(ncclGroupStart(), "ncclGroupStart()", comm_);
     try {
       body(queue_->stream());
@@ -303,7 +148,7 @@ void NcclCommunicator::enqueue(const Call& call, const Body& body) {
 
 void NcclCommunicator::barrier() {
   enqueue({.operation = Operation::kBarrier}, [&](cudaStream_t stream) {
-    check_nccl(ncclAllReduce(word_, word_, 1, ncclInt64, ncclSum, comm_, stream),
+    check_nccl(ncclAllReduce(queue_->zero(), queue_->zero(), 1, ncclInt64, ncclSum, comm_, stream),
                "ncclAllReduce()",
                comm_);
   });

@@ -1,10 +1,13 @@
 // What every communicator must do, over NCCL: on as many ranks as there are GPUs, up to four, as
-// threads of this process.
+// threads of this process. On a machine without, over what stands in for them.
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -18,7 +21,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/test_error.h"
 #include "tessera/comm/local/local_world.h"
-#include "tessera/comm/nccl/nccl_world.h"
+#include "tessera/comm/nccl/join_under_test.h"
 #include "tessera/comm/testing/conformance.h"
 
 namespace tessera {
@@ -51,7 +54,7 @@ class DeviceCopy {
     check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)));
     if (host != nullptr && bytes > 0) {
       check(cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice));
-      check(cudaDeviceSynchronize());
+      check(cudaStreamSynchronize(nullptr));  // not the whole device: see StagedCommunicator
     }
   }
 
@@ -93,8 +96,8 @@ class StagedCommunicator final : public Communicator {
   void all_gather(std::span<const std::byte> part,
                   std::span<std::byte> all,
                   std::size_t stride) override {
-    const DeviceCopy from(part.data(), part.size());
-    const DeviceCopy to(nullptr, all.size());
+    const DeviceCopy& from = stage(part.data(), part.size());
+    const DeviceCopy& to = stage(nullptr, all.size());
     device_->all_gather({from.data(), part.size()}, {to.data(), all.size()}, stride);
     finish(to, all.data());
   }
@@ -103,22 +106,22 @@ class StagedCommunicator final : public Communicator {
                       const ConstElements& all,
                       const Elements& part,
                       std::int64_t stride) override {
-    const DeviceCopy from(all.data, bytes(all));
-    const DeviceCopy to(nullptr, bytes(part));
+    const DeviceCopy& from = stage(all.data, bytes(all));
+    const DeviceCopy& to = stage(nullptr, bytes(part));
     device_->reduce_scatter(fold, moved(all, from), moved(part, to), stride);
     finish(to, part.data);
   }
 
   void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override {
-    const DeviceCopy from(in.data, bytes(in));
-    const DeviceCopy to(nullptr, bytes(out));
+    const DeviceCopy& from = stage(in.data, bytes(in));
+    const DeviceCopy& to = stage(nullptr, bytes(out));
     device_->all_reduce(fold, moved(in, from), moved(out, to));
     finish(to, out.data);
   }
 
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
-    const DeviceCopy from(send.data(), send.size());
-    const DeviceCopy to(nullptr, receive.size());
+    const DeviceCopy& from = stage(send.data(), send.size());
+    const DeviceCopy& to = stage(nullptr, receive.size());
     device_->all_to_all({from.data(), send.size()}, {to.data(), receive.size()});
     finish(to, receive.data());
   }
@@ -132,12 +135,19 @@ class StagedCommunicator final : public Communicator {
     return {.dtype = elements.dtype, .data = place.data(), .count = elements.count};
   }
 
+  const DeviceCopy& stage(const std::byte* host, std::size_t bytes) {
+    return staged_.emplace_back(host, bytes);
+  }
+
   void finish(const DeviceCopy& from, std::byte* to) {
     world_.synchronize({&generation_, 1});
     from.to_host(to);
   }
 
   NcclWorld& world_;
+  // Freed at the end: to free is to wait for the device, where operations of other threads' groups
+  // may wait for ranks that do the same.
+  std::deque<DeviceCopy> staged_;
   std::unique_ptr<Communicator> device_;
   std::int64_t generation_;
 };
@@ -168,11 +178,10 @@ class StagedWorld final : public World {
   std::unique_ptr<NcclWorld> device_;
 };
 
-// Runs body(world) on each of `ranks` ranks with a GPU of its own; returns their errors.
-std::vector<std::string> on_gpus(int ranks,
-                                 double deadline_seconds,
-                                 const std::function<void(World&)>& body) {
-  const WorldOptions options = {.deadline_seconds = deadline_seconds};
+// Runs body(host) on each of `ranks` ranks; returns their errors.
+std::vector<std::string> on_ranks(int ranks,
+                                  const WorldOptions& options,
+                                  const std::function<void(World&)>& body) {
   LocalWorld hosts(ranks, options);
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
@@ -180,8 +189,7 @@ std::vector<std::string> on_gpus(int ranks,
     threads.emplace_back([&, rank] {
       const std::unique_ptr<World> host = hosts.join(rank);
       try {
-        StagedWorld world(join_nccl_world(*host, {.device = rank, .world = options}));
-        body(world);
+        body(*host);
       } catch (const std::exception& error) {
         errors[static_cast<std::size_t>(rank)] = error.what();
         host->abort(error.what());
@@ -190,6 +198,50 @@ std::vector<std::string> on_gpus(int ranks,
   }
   threads.clear();
   return errors;
+}
+
+// The same, each rank with a GPU of its own and its end of NCCL, on memory of the host.
+std::vector<std::string> on_gpus(int ranks,
+                                 double deadline_seconds,
+                                 const std::function<void(World&)>& body) {
+  const WorldOptions options = {.deadline_seconds = deadline_seconds};
+  return on_ranks(ranks, options, [&](World& host) {
+    const auto device = static_cast<int>(host.rank());
+    StagedWorld world(join_under_test(host, {.device = device, .world = options}));
+    body(world);
+  });
+}
+
+// A stream of this rank's device, on which its groups work.
+class RankStream {
+ public:
+  RankStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+
+  ~RankStream() { cudaStreamDestroy(stream_); }
+
+  RankStream(const RankStream&) = delete;
+  RankStream& operator=(const RankStream&) = delete;
+
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+using OnStream = std::function<void(int rank, int ranks, NcclWorld& world, cudaStream_t stream)>;
+
+// The same, with what a rank's groups work on.
+std::vector<std::string> on_streams(int ranks, double deadline_seconds, const OnStream& body) {
+  const WorldOptions options = {.deadline_seconds = deadline_seconds};
+  return on_ranks(ranks, options, [&](World& host) {
+    const auto rank = static_cast<int>(host.rank());
+    check(cudaSetDevice(rank));
+    const RankStream stream;
+    const auto stream_of = [&](std::int64_t) { return stream.get(); };
+    const auto world =
+        join_under_test(host, {.device = rank, .world = options, .stream_of = stream_of});
+    body(rank, ranks, *world, stream.get());
+  });
 }
 
 template <class Case>
@@ -249,6 +301,107 @@ INSTANTIATE_TEST_SUITE_P(All,
                          testing::ValuesIn(native_failures()),
                          name_of<FailureCase>);
 
+// What `runs` enqueues on the stream.
+class Recorded {
+ public:
+  Recorded(cudaStream_t stream, const std::function<void()>& runs) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    runs();
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream, &graph));
+    check(cudaGraphInstantiate(&exec_, graph, 0));
+    check(cudaGraphDestroy(graph));
+  }
+
+  ~Recorded() { cudaGraphExecDestroy(exec_); }
+
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+
+  void replay(cudaStream_t stream) const { check(cudaGraphLaunch(exec_, stream)); }
+
+ private:
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+// Each rank adds up all ranks' values twice a replay, the second time in place.
+void run_recorded(int rank, int ranks, NcclWorld& world, cudaStream_t stream) {
+  std::vector<std::int64_t> members(static_cast<std::size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  const auto group = world.group(members);
+  std::vector<float> values(1000, static_cast<float>(rank + 1));
+  const DeviceCopy in(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float));
+  const DeviceCopy out(nullptr, values.size() * sizeof(float));
+  const Elements from = {.dtype = DType::kF32, .data = in.data(), .count = 1000};
+  const Elements to = {.dtype = DType::kF32, .data = out.data(), .count = 1000};
+  const auto sum_twice = [&] {
+    group->all_reduce(Fold::kSum, from, to);
+    group->all_reduce(Fold::kSum, to, to);
+  };
+  constexpr std::array<std::int64_t, 1> kGenerations = {0};
+  const auto expect_sum = [&] {
+    world.synchronize(kGenerations);
+    out.to_host(reinterpret_cast<std::byte*>(values.data()));
+    const auto sum = static_cast<float>(ranks * ranks * (ranks + 1) / 2);
+    TESSERA_CHECK(std::ranges::all_of(values, [&](float value) { return value == sum; }),
+                  "{} instead of {}",
+                  values[0],
+                  sum);
+  };
+  sum_twice();  // which connects them
+  expect_sum();
+  const Recorded twice(stream, sum_twice);
+  for (int step = 0; step < 3; ++step) {
+    check(cudaMemset(out.data(), 0, values.size() * sizeof(float)));
+    check(cudaStreamSynchronize(nullptr));
+    twice.replay(stream);
+    expect_sum();
+    sum_twice();  // beside what is recorded
+    expect_sum();
+  }
+}
+
+TEST(NcclWorld, RecordedOperationsAreReplayed) {
+  std::string reason;
+  const int ranks = std::min(count_devices(reason), 4);
+  if (ranks == 0) {
+    GTEST_SKIP() << reason;
+  }
+  EXPECT_THAT(on_streams(ranks, 60, run_recorded), Each(IsEmpty()));
+}
+
+// The others' replays wait for the last rank: the second operation is named, which it leaves out.
+TEST(NcclWorld, ARecordedOperationHasADeadline) {
+  std::string reason;
+  const int devices = count_devices(reason);
+  if (devices < 2) {
+    GTEST_SKIP() << (devices == 1 ? "one GPU, where NCCL allows one rank" : reason);
+  }
+  const auto errors = on_streams(2, 1, [](int rank, int, NcclWorld& world, cudaStream_t stream) {
+    const std::array<std::int64_t, 2> members = {0, 1};
+    const auto group = world.group(members);
+    const DeviceCopy memory(nullptr, 400);
+    const Elements values = {.dtype = DType::kF32, .data = memory.data(), .count = 100};
+    const Recorded recorded(stream, [&] {
+      group->barrier();
+      group->all_reduce(Fold::kSum, values, values);
+    });
+    constexpr std::array<std::int64_t, 1> kGenerations = {0};
+    if (rank == 0) {
+      recorded.replay(stream);
+      world.synchronize(kGenerations);
+    } else {
+      group->barrier();
+      world.synchronize(kGenerations);
+      while (!world.abort_reason()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr("all_reduce of 400 bytes: no answer within 1 s"));
+  EXPECT_THAT(errors[1], IsEmpty());
+}
+
 TEST(NcclWorld, OneDeviceTakesOneRank) {
   std::string reason;
   if (count_devices(reason) == 0) {
@@ -262,7 +415,7 @@ TEST(NcclWorld, OneDeviceTakesOneRank) {
       const std::unique_ptr<World> host = hosts.join(rank);
       const std::array<std::int64_t, 2> members = {0, 1};
       errors[static_cast<std::size_t>(rank)] = error_of(ErrorCode::kInvalidConfig, [&] {
-        join_nccl_world(*host, {.device = 0})->group(members);
+        join_under_test(*host, {.device = 0})->group(members);
       });
     });
   }

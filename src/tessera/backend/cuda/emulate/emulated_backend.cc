@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/backend/null/null_backend.h"
+#include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
@@ -105,24 +108,19 @@ class CpuGemms final : public Gemms {
   std::vector<std::byte> workspace_;
 };
 
+// Gives the streams again what they were given while it was recorded.
 class EmulatedRecording final : public Recording {
  public:
-  using Begin = std::function<void(const std::function<void()>& all)>;
-
-  EmulatedRecording(std::vector<std::function<void()>> calls, Begin begin)
-      : calls_(std::move(calls)), begin_(std::move(begin)) {}
+  explicit EmulatedRecording(std::vector<std::function<void()>> given) : given_(std::move(given)) {}
 
   void replay() override {
-    begin_([this] {
-      for (const std::function<void()>& call : calls_) {
-        call();
-      }
-    });
+    for (const std::function<void()>& give : given_) {
+      give();
+    }
   }
 
  private:
-  std::vector<std::function<void()>> calls_;
-  Begin begin_;
+  std::vector<std::function<void()>> given_;
 };
 
 // In which order the threads of a backend's streams begin: each backend begins in the other one.
@@ -155,53 +153,65 @@ class EmulatedBackend final : public DeviceBackend {
 
   // In the other order of threads each time: what is run again must give the same bits.
   void run(const Op& op, const Views& views, StreamId stream) override {
-    if (!wait_ || is_recording_) {
-      run_now(op, views, stream);
-      return;
-    }
     const std::vector<View> in(views.in.begin(), views.in.end());
     const std::vector<View> out(views.out.begin(), views.out.end());
-    give(stream, [this, &op, in, out, workspace = views.workspace, stream] {
+    const auto work = [this, &op, in, out, workspace = views.workspace, stream] {
       run_now(op, {.in = in, .out = out, .workspace = workspace}, stream);
-    });
+    };
+    // Where the host orders streams, the other's thread records nothing.
+    if ((stream != StreamId{0} && !orders_streams()) || recorded_ == nullptr) {
+      give(stream, work);
+    } else if (waits_for_ranks(op, types_of(views.in))) {
+      recorded_->emplace_back([this, work, stream] { give(stream, work); });
+    } else {
+      recorded_->emplace_back(
+          [this, kernels = kernels_of(work), stream] { give(stream, kernels); });
+    }
   }
 
-  bool orders_streams() const override { return wait_ != nullptr; }
+  bool orders_streams() const override { return native_.wait != nullptr; }
 
   void signal(std::size_t number, StreamId stream) override {
-    signals_.resize(std::max(signals_.size(), number + 1), 0);
+    if (recorded_ != nullptr) {
+      recorded_->emplace_back([=, this] { signal(number, stream); });
+      return;
+    }
     signals_[number] = ++num_signals_;
     give(stream, [this, signal = num_signals_] { done_signals_.insert(signal); });
   }
 
   void wait(std::size_t number, StreamId stream) override {
-    if (number < signals_.size() && signals_[number] > 0) {
-      streams_.at(stream.at()).given.push_back({.work = nullptr, .signal = signals_[number]});
+    if (recorded_ != nullptr) {
+      recorded_->emplace_back([=, this] { wait(number, stream); });
+    } else if (const auto found = signals_.find(number); found != signals_.end()) {
+      streams_.at(stream.at()).given.push_back({.work = nullptr, .signal = found->second});
     }
   }
 
   bool records(const Op& op, std::span<const TensorType> operands) const override {
-    return may_record_ && !waits_for_ranks(op, operands);
+    return may_record_ && (orders_streams() || !waits_for_ranks(op, operands));
   }
 
+  // Streams come together in the first before a replay and behind it, as those of a graph do.
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
-    std::vector<std::function<void()>> calls;
-    record_into(&calls);
-    is_recording_ = true;
+    std::vector<std::function<void()>> given;
+    given.emplace_back([this] { join_streams(); });
+    recorded_ = &given;
     try {
       runs();
     } catch (...) {
-      end_recording();
+      recorded_ = nullptr;
       throw;
     }
-    end_recording();
-    return std::make_unique<EmulatedRecording>(
-        std::move(calls), [this](const auto& all) { wait_ ? give(StreamId{0}, all) : all(); });
+    recorded_ = nullptr;
+    given.emplace_back([this] { join_streams(); });
+    return std::make_unique<EmulatedRecording>(std::move(given));
   }
 
   void synchronize() override {
-    if (wait_) {
-      wait_();
+    signals_.clear();
+    if (orders_streams()) {
+      native_.wait();
     }
     work_off();
     for (Stream& stream : streams_) {
@@ -227,7 +237,7 @@ class EmulatedBackend final : public DeviceBackend {
 
   int ordinal() const override { return 0; }
 
-  void set_wait(std::function<void()> wait) override { wait_ = std::move(wait); }
+  void set_native(NativeCollectives native) override { native_ = std::move(native); }
 
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
@@ -257,13 +267,38 @@ class EmulatedBackend final : public DeviceBackend {
     run_op(own.context, op, views);
   }
 
-  void end_recording() {
+  // What an op launches, with the arguments that it has now.
+  std::function<void()> kernels_of(const std::function<void()>& work) {
+    std::vector<std::function<void()>> kernels;
+    record_into(&kernels);
+    try {
+      work();
+    } catch (...) {
+      record_into(nullptr);
+      throw;
+    }
     record_into(nullptr);
-    is_recording_ = false;
+    return [kernels] {
+      for (const std::function<void()>& kernel : kernels) {
+        kernel();
+      }
+    };
   }
 
-  void give(StreamId stream, std::function<void()> work) {
-    streams_.at(stream.at()).given.push_back({.work = std::move(work)});
+  void join_streams() {
+    constexpr auto kJoined = std::numeric_limits<std::size_t>::max();  // no number of an event
+    signal(kJoined, StreamId{1});
+    wait(kJoined, StreamId{0});
+    signals_.clear();
+  }
+
+  // At once where the host orders streams.
+  void give(StreamId stream, const std::function<void()>& work) {
+    if (orders_streams()) {
+      streams_.at(stream.at()).given.push_back({.work = work});
+    } else {
+      work();
+    }
   }
 
   // Does the next of a stream, unless it waits; whether there was any.
@@ -303,12 +338,12 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
   bool may_record_;
-  bool is_recording_ = false;
   std::size_t num_synchronized_ = 0;
-  std::vector<std::size_t> signals_;  // the last of each number; 0: none
+  std::vector<std::function<void()>>* recorded_ = nullptr;  // where run() puts what it begins
+  std::map<std::size_t, std::size_t> signals_;              // the last of each number
   std::size_t num_signals_ = 0;
   std::set<std::size_t> done_signals_;
-  std::function<void()> wait_;
+  NativeCollectives native_;
   std::unique_ptr<Backend> memory_ = make_null_backend();
   std::array<Stream, 2> streams_;
   std::function<void(std::string_view)> abort_;
