@@ -12,6 +12,17 @@ std::int64_t View::num_elements() const {
   return product;
 }
 
+View View::along_rows_of(const View& rows) const {
+  const auto last = static_cast<std::size_t>(rows.num_dims - 1);
+  TESSERA_CHECK(num_dims == 1 && rows.num_dims >= 1 && sizes[0] == rows.sizes[last],
+                "a vector of {} along rows of {}",
+                sizes[0],
+                rows.sizes[last]);
+  View result = {.data = data, .dtype = dtype, .num_dims = rows.num_dims, .sizes = rows.sizes};
+  result.strides[last] = strides[0];
+  return result;
+}
+
 bool View::is_contiguous() const {
   std::int64_t expected = 1;
   for (std::int32_t i = num_dims - 1; i >= 0; --i) {

@@ -27,6 +27,9 @@ struct View {
 
   std::int64_t num_elements() const;
 
+  // This vector as each row of a tensor with the sizes of `rows`, whose last dim is as long.
+  View along_rows_of(const View& rows) const;
+
   // True when elements lie in row-major order without gaps.
   bool is_contiguous() const;
 

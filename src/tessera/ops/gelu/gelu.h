@@ -4,15 +4,20 @@
 
 namespace tessera {
 
-// y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the tanh form that GPT-2 uses.
-// Operands: x (..) -> y (..); types alike in {f32, bf16}, computed in f32.
+// y = u/2 (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), the tanh form that GPT-2 uses; u = x, or with
+// `bias` x[.., c] + b[c], rounded, so that the form is bitwise add_bias + gelu.
+// Operands: x (..), [b (C)] -> y (..); types alike in {f32, bf16}, computed in f32.
 // Source:   Hendrycks & Gimpel 2016, arXiv:1606.08415
 struct GeluAttrs {
+  bool bias = false;
+
   friend bool operator==(const GeluAttrs&, const GeluAttrs&) = default;
 };
 
-// dx = dy * gelu'(x). Operands: dy (..), x (..) -> dx (..)
+// dx = dy * gelu'(u), u as above. Operands: dy (..), x (..), [b (C)] -> dx (..)
 struct GeluBackwardAttrs {
+  bool bias = false;
+
   friend bool operator==(const GeluBackwardAttrs&, const GeluBackwardAttrs&) = default;
 };
 

@@ -23,15 +23,29 @@ namespace {
 constexpr float kSlope = 1.59576912F;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 
+// The argument: with a bias, what adding it would leave in memory.
+template <class T>
+struct Argument {
+  const T* x;
+  const T* bias;  // or null
+
+  template <class Lanes>
+  HWY_INLINE VecF32 operator()(Lanes lanes, std::int64_t i) const {
+    prefetch_ahead(x + i);
+    const VecF32 value = load(lanes, x + i);
+    return bias == nullptr ? value : rounded_to<T>(hn::Add(value, load(lanes, bias + i)));
+  }
+};
+
 template <class T, bool kStream>
 struct Forward {
-  static void run(const Segment<2>& segment) {
-    const T* const x = segment.as<const T>(0);
-    T* const y = segment.as<T>(1);
+  static void run(const Segment<3>& segment, bool bias) {
+    const Argument<T> argument = {.x = segment.as<const T>(0),
+                                  .bias = bias ? segment.as<const T>(1) : nullptr};
+    T* const y = segment.as<T>(2);
     for_lanes(segment.size, [&](auto lanes, std::int64_t i) HWY_ATTR {
-      prefetch_ahead(x + i);
       const VecF32 one = hn::Set(F32(), 1.0F);
-      const VecF32 x_i = load(lanes, x + i);
+      const VecF32 x_i = argument(lanes, i);
       const VecF32 bend = hn::MulAdd(hn::Mul(x_i, x_i), hn::Set(F32(), kCubic), one);
       const VecF32 angle = hn::Mul(hn::Mul(x_i, hn::Set(F32(), kSlope)), bend);
       store<kStream>(lanes, y + i, hn::Div(x_i, hn::Add(one, exp(hn::Neg(angle)))));
@@ -39,22 +53,22 @@ struct Forward {
   }
 };
 
-void gelu_segment(const Segment<2>& segment, Form form) {
-  run_as<Forward>(form, segment);
+void gelu_segment(const Segment<3>& segment, bool bias, Form form) {
+  run_as<Forward>(form, segment, bias);
 }
 
 // gelu' = s + x s (1 - s) kSlope (1 + 3 kCubic x^2), s the sigmoid above.
 template <class T, bool kStream>
 struct Backward {
-  static void run(const Segment<3>& segment) {
+  static void run(const Segment<4>& segment, bool bias) {
     const T* const dy = segment.as<const T>(0);
-    const T* const x = segment.as<const T>(1);
-    T* const dx = segment.as<T>(2);
+    const Argument<T> argument = {.x = segment.as<const T>(1),
+                                  .bias = bias ? segment.as<const T>(2) : nullptr};
+    T* const dx = segment.as<T>(3);
     for_lanes(segment.size, [&](auto lanes, std::int64_t i) HWY_ATTR {
       prefetch_ahead(dy + i);
-      prefetch_ahead(x + i);
       const VecF32 one = hn::Set(F32(), 1.0F);
-      const VecF32 x_i = load(lanes, x + i);
+      const VecF32 x_i = argument(lanes, i);
       // Past |x| = 100, s (1 - s) is 0 and must not meet an infinite square.
       const VecF32 square = at_most(hn::Mul(x_i, x_i), 10000.0F);
       const VecF32 slope_x = hn::Mul(x_i, hn::Set(F32(), kSlope));
@@ -67,8 +81,8 @@ struct Backward {
   }
 };
 
-void gelu_backward_segment(const Segment<3>& segment, Form form) {
-  run_as<Backward>(form, segment);
+void gelu_backward_segment(const Segment<4>& segment, bool bias, Form form) {
+  run_as<Backward>(form, segment, bias);
 }
 
 }  // namespace
@@ -92,20 +106,26 @@ HWY_EXPORT(gelu_backward_segment);
 
 }  // namespace cpu
 
-void run(const GeluAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
-  const std::array<View, 2> all = {views.in[0], views.out[0]};
+// Without a bias, x stands in its place.
+void run(const GeluAttrs& attrs, cpu::Context& context, const Views& views) {
+  const View& x = views.in[0];
+  const std::array<View, 3> all = {x, attrs.bias ? views.in[1].along_rows_of(x) : x, views.out[0]};
   const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_segment);
-  cpu::parallel_segments<2>(
-      context.threads(), all, [&](const cpu::Segment<2>& part) { segment(part, form); });
+  cpu::parallel_segments<3>(context.threads(), all, [&](const cpu::Segment<3>& part) {
+    segment(part, attrs.bias, form);
+  });
 }
 
-void run(const GeluBackwardAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
-  const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
+void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
+  const View& x = views.in[1];
+  const std::array<View, 4> all = {
+      views.in[0], x, attrs.bias ? views.in[2].along_rows_of(x) : x, views.out[0]};
   const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_backward_segment);
-  cpu::parallel_segments<3>(
-      context.threads(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
+  cpu::parallel_segments<4>(context.threads(), all, [&](const cpu::Segment<4>& part) {
+    segment(part, attrs.bias, form);
+  });
 }
 
 }  // namespace tessera

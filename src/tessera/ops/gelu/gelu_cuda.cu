@@ -12,14 +12,33 @@ namespace {
 constexpr float kSlope = 1.59576912F;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 
+// The argument: with a bias, what adding it would leave in memory.
+template <class T>
+struct Argument {
+  Matrix<const T> x;
+  Matrix<const T> bias;  // in each row the same; or none
+
+  template <int N>
+  __device__ Floats<N> load_at(std::int64_t row, std::int64_t column) const {
+    Floats<N> values = load<N>(x.at(row, column));
+    if (bias.data != nullptr) {
+      const Floats<N> added = load<N>(bias.at(row, column));
+      for (int i = 0; i < N; ++i) {
+        values.at[i] = rounded_to<T>(values.at[i] + added.at[i]);
+      }
+    }
+    return values;
+  }
+};
+
 template <class T>
 struct Forward {
-  Matrix<const T> x;
+  Argument<T> argument;
   Matrix<T> y;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
-    Floats<N> values = load<N>(x.at(row, column));
+    Floats<N> values = argument.template load_at<N>(row, column);
     for (int i = 0; i < N; ++i) {
       const float x_i = values.at[i];
       const float angle = x_i * kSlope * (1.0F + kCubic * (x_i * x_i));
@@ -33,12 +52,12 @@ struct Forward {
 template <class T>
 struct Backward {
   Matrix<const T> dy;
-  Matrix<const T> x;
+  Argument<T> argument;
   Matrix<T> dx;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
-    const Floats<N> values = load<N>(x.at(row, column));
+    const Floats<N> values = argument.template load_at<N>(row, column);
     Floats<N> result = load<N>(dy.at(row, column));
     for (int i = 0; i < N; ++i) {
       const float x_i = values.at[i];
@@ -52,24 +71,44 @@ struct Backward {
   }
 };
 
+template <class T>
+Argument<T> argument_of(const View& x, const View* bias, std::int32_t inner) {
+  Argument<T> argument = {.x = {x, inner}, .bias = {}};
+  if (bias != nullptr) {
+    argument.bias = {*bias, inner};
+  }
+  return argument;
+}
+
 }  // namespace
 }  // namespace cuda
 
-void run(const GeluAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  const std::array<View, 2> all = {views.in[0], views.out[0]};
+// Without a bias, x stands in its place.
+void run(const GeluAttrs& attrs, cuda::Context& context, const Views& views) {
+  const View& x = views.in[0];
+  const View bias = attrs.bias ? views.in[1].along_rows_of(x) : x;
+  const std::array<View, 3> all = {x, bias, views.out[0]};
   const std::int32_t inner = cpu::common_inner_dims(all);
-  cuda::with_type(all[0].dtype, [&](auto element) {
-    const cuda::Forward<decltype(element)> body = {.x = {all[0], inner}, .y = {all[1], inner}};
+  cuda::with_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const cuda::Forward<T> body = {
+        .argument = cuda::argument_of<T>(x, attrs.bias ? &bias : nullptr, inner),
+        .y = {views.out[0], inner}};
     cuda::for_each_pack(context, "gelu", all, inner, body);
   });
 }
 
-void run(const GeluBackwardAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
+void run(const GeluBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
+  const View& x = views.in[1];
+  const View bias = attrs.bias ? views.in[2].along_rows_of(x) : x;
+  const std::array<View, 4> all = {views.in[0], x, bias, views.out[0]};
   const std::int32_t inner = cpu::common_inner_dims(all);
-  cuda::with_type(all[0].dtype, [&](auto element) {
-    const cuda::Backward<decltype(element)> body = {
-        .dy = {all[0], inner}, .x = {all[1], inner}, .dx = {all[2], inner}};
+  cuda::with_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    const cuda::Backward<T> body = {
+        .dy = {views.in[0], inner},
+        .argument = cuda::argument_of<T>(x, attrs.bias ? &bias : nullptr, inner),
+        .dx = {views.out[0], inner}};
     cuda::for_each_pack(context, "gelu_backward", all, inner, body);
   });
 }

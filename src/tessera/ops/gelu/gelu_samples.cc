@@ -1,6 +1,9 @@
 #include <cmath>
 #include <numbers>
+#include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/ops/gelu/gelu.h"
@@ -10,6 +13,7 @@
 namespace tessera {
 
 using conformance::normal;
+using conformance::OpClass;
 using conformance::reals;
 using conformance::Sample;
 using conformance::types;
@@ -19,23 +23,44 @@ namespace {
 constexpr std::string_view kShapes[] = {
     "?[mlp=1]", "?[seq=3, mlp=5]", "?[batch=2, seq=4, mlp=38]", "?[seq=67, mlp=129]"};
 
-// Inputs with standard deviation 3 reach both tails.
-SampleList over_shapes(const OpRef& op, bool has_gradient_operand) {
+// Inputs with standard deviation 3 reach both tails. `make` takes whether there is a bias.
+template <class Make>
+SampleList over_shapes(const Make& make, bool has_gradient_operand) {
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::string_view shape : kShapes) {
-      Sample sample{.name = format("{}_{}", list.size(), name(dtype)), .op = op};
-      sample.operands = types(dtype, {shape});
-      sample.fills = {normal(3.0)};
-      if (has_gradient_operand) {
-        sample.operands.push_back(sample.operands[0]);
-        sample.fills = {normal(), normal(3.0)};
-        sample.differentiable = false;
+      for (const bool bias : {false, true}) {
+        Sample sample{.name = format("{}_{}{}", list.size() / 2, name(dtype), bias ? "_bias" : ""),
+                      .op = make(bias),
+                      .differentiable = !has_gradient_operand && !bias};
+        sample.operands = types(dtype, {shape});
+        sample.fills = {normal(3.0)};
+        if (has_gradient_operand) {
+          sample.operands.push_back(sample.operands[0]);
+          sample.fills = {normal(), normal(3.0)};
+        }
+        if (bias) {
+          sample.operands.push_back({.dtype = dtype, .dims = {sample.operands[0].dims.back()}});
+        }
+        if (bias && dtype == DType::kBF16) {  // the sum is rounded
+          sample.op_class = OpClass::kRounded;
+        }
+        list.push_back(std::move(sample));
       }
-      list.push_back(std::move(sample));
     }
   }
   return list;
+}
+
+// x, or x + b.
+std::vector<double> arguments(std::span<const View> in, std::size_t x, bool bias) {
+  const auto values = reals(in[x]);
+  std::vector<double> sums(values.begin(), values.end());
+  for (std::size_t i = 0; bias && i < sums.size(); ++i) {
+    const auto added = reals(in[x + 1]);
+    sums[i] += added[i % added.size()];
+  }
+  return sums;
 }
 
 // u(x) = sqrt(2/pi) (x + 0.044715 x^3), so that gelu(x) = x/2 (1 + tanh u).
@@ -46,24 +71,24 @@ double inner(double x) {
 }  // namespace
 
 SampleList samples(SamplesOf<GeluAttrs>) {
-  return over_shapes(make_op(GeluAttrs{}), false);
+  return over_shapes([](bool bias) { return make_op(GeluAttrs{.bias = bias}); }, false);
 }
 
 SampleList samples(SamplesOf<GeluBackwardAttrs>) {
-  return over_shapes(make_op(GeluBackwardAttrs{}), true);
+  return over_shapes([](bool bias) { return make_op(GeluBackwardAttrs{.bias = bias}); }, true);
 }
 
-void reference(const GeluAttrs&, const Views& views) {
-  const auto x = reals(views.in[0]);
+void reference(const GeluAttrs& attrs, const Views& views) {
+  const std::vector<double> x = arguments(views.in, 0, attrs.bias);
   const auto y = reals(views.out[0]);
   for (std::size_t i = 0; i < x.size(); ++i) {
     y[i] = 0.5 * x[i] * (1.0 + std::tanh(inner(x[i])));
   }
 }
 
-void reference(const GeluBackwardAttrs&, const Views& views) {
+void reference(const GeluBackwardAttrs& attrs, const Views& views) {
   const auto dy = reals(views.in[0]);
-  const auto x = reals(views.in[1]);
+  const std::vector<double> x = arguments(views.in, 1, attrs.bias);
   const auto dx = reals(views.out[0]);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double tanh_u = std::tanh(inner(x[i]));
