@@ -57,6 +57,13 @@ WorkspaceQuery workspace_of(Backend& backend) {
 }
 
 // A compiled model with the weights of its golden directory.
+// How a step is compiled.
+struct Form {
+  bool recompute = false;
+  bool fuse = true;
+  DType dtype = DType::kF32;
+};
+
 class GoldenModel {
  public:
   GoldenModel(const std::string& family, std::int64_t padding)
@@ -100,9 +107,9 @@ class GoldenModel {
     return all;
   }
 
-  void start_training() {
+  void start_training(const Form& form = {}) {
     const json& optimizer = golden_.at("optimizer");
-    start(training_graph(description_, golden_.at("batch"), seq(), DType::kF32),
+    start(training_graph(description_, golden_.at("batch"), seq(), form.dtype),
           [&](const Graph& graph) {
             return compile_training(graph,
                                     {.update = {.beta1 = optimizer.at("beta1"),
@@ -111,8 +118,20 @@ class GoldenModel {
                                                 .weight_decay = optimizer.at("weight_decay"),
                                                 .clip = optimizer.at("clip"),
                                                 .num_microbatches = 1},
+                                     .recompute = form.recompute,
+                                     .fuse = form.fuse,
                                      .workspace_bytes = workspace_of(*backend_)});
           });
+  }
+
+  // Of all steps, losses and gradient norms.
+  std::vector<std::pair<double, double>> train(const Form& form) {
+    start_training(form);
+    std::vector<std::pair<double, double>> steps;
+    for (std::size_t n = 0; n < golden_.at("steps").get<std::size_t>(); ++n) {
+      steps.push_back(step(n));
+    }
+    return steps;
   }
 
   // Loss and gradient norm.
@@ -208,6 +227,16 @@ TEST_P(FamilyParity, LossesAndGradientNorms) {
       EXPECT_NEAR(grad_norm, expected_norm, (n == 0 ? 1e-5 : 1e-3) * expected_norm)
           << "step " << n + 1;
     }
+  }
+}
+
+TEST_P(FamilyParity, RunsAreBitwiseEqualWithFusionOnOrOff) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    GoldenModel model(GetParam(), 0);
+    const auto fused = model.train({.dtype = dtype});
+    EXPECT_NE(fused.front(), fused.back());
+    EXPECT_EQ(fused, model.train({.fuse = false, .dtype = dtype})) << name(dtype);
+    EXPECT_EQ(fused, model.train({.recompute = true, .dtype = dtype})) << name(dtype);
   }
 }
 

@@ -28,10 +28,12 @@ class Fusion {
 
   const std::vector<NodeId>& readers(ValueId value) const { return users_[value.at()]; }
 
+  bool is_output(ValueId value) const { return is_output_[value.at()]; }
+
   // The only reader of `value`, if there is one and the value is no output.
   std::optional<NodeId> only_reader(ValueId value) const {
     const auto& list = readers(value);
-    return list.size() == 1 && !is_output_[value.at()] ? std::optional(list[0]) : std::nullopt;
+    return list.size() == 1 && !is_output(value) ? std::optional(list[0]) : std::nullopt;
   }
 
   bool read_before(ValueId value, NodeId position) const {
@@ -65,9 +67,10 @@ class Fusion {
   std::vector<bool> is_output_;
 };
 
-// h = add(x, r); n = rms_norm(h)  ->  n, h = rms_norm{residual}(x, r)
-void add_into_rms_norm(Fusion& fusion, NodeId id) {
-  const RmsNormAttrs* norm = fusion.op<RmsNormAttrs>(id);
+// h = add(x, r); n = norm(h)  ->  n, h = norm{residual}(x, r)
+template <class Attrs>
+void add_into_norm(Fusion& fusion, NodeId id) {
+  const auto* norm = fusion.op<Attrs>(id);
   if (norm == nullptr || norm->residual) {
     return;
   }
@@ -81,43 +84,135 @@ void add_into_rms_norm(Fusion& fusion, NodeId id) {
   if (addition.phase != node.phase || fusion.readers(sum).front() != id) {
     return;
   }
-  RmsNormAttrs attrs = *norm;
+  Attrs attrs = *norm;
   attrs.residual = true;
+  std::vector<ValueId> operands = addition.operands;
+  operands.insert(operands.end(), node.operands.begin() + 1, node.operands.end());
+  std::vector<ValueId> results = node.results;
+  results.push_back(sum);
   fusion.replace({producer, id},
                  id,
                  {.op = make_op(attrs),
-                  .operands = {addition.operands[0], addition.operands[1], node.operands[1]},
-                  .results = {node.results[0], node.results[1], sum},
+                  .operands = std::move(operands),
+                  .results = std::move(results),
                   .phase = node.phase,
                   .layer = node.layer});
 }
 
-// dx = rms_norm_backward(...); dg = rms_norm_weight_gradient(...)  ->  dx, dg in one pass over dy,
-// x
-void gain_gradient_into_backward(Fusion& fusion, NodeId id) {
-  const auto* gain = fusion.op<RmsNormWeightGradientAttrs>(id);
-  if (gain == nullptr) {
+// The node that adds a vector to the rows of what makes `value`, if that is all it is.
+const Node* biased_rows(const Fusion& fusion, ValueId value) {
+  const NodeId producer = fusion.graph()[value].producer;
+  if (!producer.valid() || fusion.op<AddBiasAttrs>(producer) == nullptr) {
+    return nullptr;
+  }
+  const Node& node = fusion.node(producer);
+  return fusion.graph()[node.operands[1]].type.num_dims() == 1 ? &node : nullptr;
+}
+
+// r = add_bias(y, b); n, h = layer_norm{residual}(x, r)  ->  layer_norm{residual, biased}(x, y, b)
+void bias_into_layer_norm(Fusion& fusion, NodeId id) {
+  const auto* norm = fusion.op<LayerNormAttrs>(id);
+  if (norm == nullptr || !norm->residual || norm->biased) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  for (const std::size_t branch : {1, 0}) {
+    const ValueId added = node.operands[branch];
+    const Node* const biased = biased_rows(fusion, added);
+    if (biased == nullptr || biased->phase != node.phase ||
+        fusion.only_reader(added) != std::optional(id)) {
+      continue;
+    }
+    LayerNormAttrs attrs = *norm;
+    attrs.biased = true;
+    std::vector<ValueId> operands = {
+        node.operands[1 - branch], biased->operands[0], biased->operands[1]};
+    operands.insert(operands.end(), node.operands.begin() + 2, node.operands.end());
+    fusion.replace({fusion.graph()[added].producer, id},
+                   id,
+                   {.op = make_op(attrs),
+                    .operands = std::move(operands),
+                    .results = node.results,
+                    .phase = node.phase,
+                    .layer = node.layer});
+    return;
+  }
+}
+
+// The op that adds a vector to the rows of its last operand, for the ops that can.
+std::optional<OpRef> with_bias(const Op& op) {
+  if (op.get_if<GeluAttrs>() != nullptr) {
+    return make_op(GeluAttrs{.bias = true});
+  }
+  if (op.get_if<GeluBackwardAttrs>() != nullptr) {
+    return make_op(GeluBackwardAttrs{.bias = true});
+  }
+  return std::nullopt;
+}
+
+// u = add_bias(x, b); y = gelu(u); gelu_backward(dy, u)  ->  gelu{bias}(x, b), gelu_backward{bias}(
+// dy, x, b). Not where that would keep what was gathered for forward.
+void bias_into_gelu(Fusion& fusion, NodeId id) {
+  if (fusion.taken(id)) {
+    return;
+  }
+  const Node& node = fusion.node(id);
+  const ValueId sum = node.results[0];
+  const std::vector<NodeId>& readers = fusion.readers(sum);
+  if (biased_rows(fusion, sum) != &node || fusion.is_output(sum) || readers.empty()) {
+    return;
+  }
+  const bool is_gathered = fusion.graph()[node.operands[1]].producer.valid();
+  for (const NodeId reader : readers) {
+    const Node& other = fusion.node(reader);
+    if (fusion.taken(reader) || !with_bias(*other.op) || other.operands.back() != sum ||
+        (is_gathered && other.phase != node.phase)) {
+      return;
+    }
+  }
+  fusion.remove({id});
+  for (const NodeId reader : readers) {
+    const Node& other = fusion.node(reader);
+    std::vector<ValueId> operands(other.operands.begin(), other.operands.end() - 1);
+    operands.insert(operands.end(), node.operands.begin(), node.operands.end());
+    fusion.replace({reader},
+                   reader,
+                   {.op = *with_bias(*other.op),
+                    .operands = std::move(operands),
+                    .results = other.results,
+                    .phase = other.phase,
+                    .layer = other.layer});
+  }
+}
+
+// dx = norm_backward(dy, x, g, ..); dg.. = norm_weight_gradient(dy, x, ..)  ->  all in one pass
+// over dy, x
+template <class Attrs, class WeightAttrs>
+void weight_gradient_into_backward(Fusion& fusion, NodeId id) {
+  if (fusion.op<WeightAttrs>(id) == nullptr) {
     return;
   }
   const Node& node = fusion.node(id);
   for (const NodeId other : fusion.readers(node.operands[0])) {
-    const auto* attrs = fusion.op<RmsNormBackwardAttrs>(other);
+    const auto* attrs = fusion.op<Attrs>(other);
     if (attrs == nullptr || attrs->weight_gradient) {
       continue;
     }
     const Node& main = fusion.node(other);
-    if (main.operands[0] != node.operands[0] || main.operands[1] != node.operands[1] ||
-        main.operands[3] != node.operands[2] || other > id ||
-        fusion.read_before(main.results[0], id)) {
+    std::vector<ValueId> shared = main.operands;
+    shared.erase(shared.begin() + 2);  // g
+    if (shared != node.operands || other > id || fusion.read_before(main.results[0], id)) {
       continue;
     }
-    RmsNormBackwardAttrs both = *attrs;
+    Attrs both = *attrs;
     both.weight_gradient = true;
+    std::vector<ValueId> results = main.results;
+    results.insert(results.end(), node.results.begin(), node.results.end());
     fusion.replace({other, id},
                    other,
                    {.op = make_op(both),
                     .operands = main.operands,
-                    .results = {main.results[0], node.results[0]},
+                    .results = std::move(results),
                     .phase = main.phase,
                     .layer = main.layer});
     return;
@@ -410,8 +505,14 @@ Graph apply_to_all(const Graph& graph, Apply apply) {
 }  // namespace
 
 Graph fuse(const Graph& graph) {
-  Graph result = apply_to_all(graph, add_into_rms_norm);
-  result = apply_to_all(result, gain_gradient_into_backward);
+  Graph result = apply_to_all(graph, add_into_norm<RmsNormAttrs>);
+  result = apply_to_all(result, add_into_norm<LayerNormAttrs>);
+  result = apply_to_all(result, bias_into_layer_norm);
+  result = apply_to_all(result, bias_into_gelu);
+  result = apply_to_all(
+      result, weight_gradient_into_backward<RmsNormBackwardAttrs, RmsNormWeightGradientAttrs>);
+  result = apply_to_all(
+      result, weight_gradient_into_backward<LayerNormBackwardAttrs, LayerNormWeightGradientAttrs>);
   result = apply_to_all(result, residual_into_norm_backward<RmsNormBackwardAttrs>);
   result = apply_to_all(result, residual_into_norm_backward<LayerNormBackwardAttrs>);
   result = apply_to_all(result, loss_with_gradients);

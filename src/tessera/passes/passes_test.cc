@@ -15,6 +15,7 @@
 #include "tessera/base/random.h"
 #include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
+#include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
@@ -425,6 +426,47 @@ TEST(Fuse, JoinsWhatItNames) {
   EXPECT_EQ(counts.at("rms_norm_backward {weight_gradient=true}"), 1);
   EXPECT_EQ(counts.at("cross_entropy {gradients=true}"), 1);
   EXPECT_EQ(count(fused, "add"), 0);
+}
+
+// A GPT-2 of two layers: biases go where their sums are read, but for those of q, k and v.
+TEST(Fuse, AddsBiasesWhereTheyAreRead) {
+  const Gpt2Config config{.dim = 8,
+                          .layers = 2,
+                          .heads = 2,
+                          .ffn = 12,
+                          .vocab = 40,
+                          .padded_vocab = 40,
+                          .positions = 6};
+  const Graph graph = append_update(
+      group_gemms(differentiate(training_graph(describe_gpt2(config), 2, 6, DType::kF32), "loss")),
+      {});
+  const Graph fused = fuse(graph);
+  verify(fused);
+  auto counts = count_ops(fused);
+  EXPECT_EQ(counts.at("layer_norm {residual=true, biased=true}"), 4);
+  EXPECT_EQ(counts.at("layer_norm {residual=true}"), 1);  // of the two embeddings
+  EXPECT_EQ(counts.at("layer_norm_backward {residual=true, weight_gradient=true}"), 4);
+  EXPECT_EQ(counts.at("layer_norm_backward {weight_gradient=true}"), 1);
+  EXPECT_EQ(counts.at("gelu {bias=true}"), 2);
+  EXPECT_EQ(counts.at("gelu_backward {bias=true}"), 2);
+  EXPECT_EQ(counts.at("add_bias"), 2 * 3);
+  EXPECT_FALSE(counts.contains("layer_norm_weight_gradient"));
+
+  // Parameters that are gathered for each layer's forward and backward by themselves: what backward
+  // reads must not hold on to those of forward.
+  const UpdateOptions update = {.state = {.axes = {{.name = "data", .size = 2}},
+                                          .param = 1,
+                                          .secondary = 1,
+                                          .grad = 1,
+                                          .optimizer = 1}};
+  counts = count_ops(fuse(append_update(
+      shard_parameters(
+          differentiate(training_graph(describe_gpt2(config), 2, 6, DType::kF32), "loss"),
+          update.state),
+      update)));
+  EXPECT_EQ(counts.at("gelu"), 2);
+  EXPECT_EQ(counts.at("gelu_backward"), 2);
+  EXPECT_EQ(counts.at("layer_norm {residual=true, biased=true}"), 4);
 }
 
 TEST(Fuse, AccumulatesInTheProducer) {

@@ -49,6 +49,12 @@ inline std::int64_t num_team_stretches(std::int64_t rows, std::int64_t width) {
   return std::clamp<std::int64_t>((rows + 15) / 16, 1, most);
 }
 
+// Workspace for one sum of columns over these stretches.
+inline std::int64_t team_sums_bytes(const View::Rows& rows) {
+  return num_team_stretches(rows.count, rows.width) * rows.width *
+         static_cast<std::int64_t>(sizeof(float));
+}
+
 // Blocks for `rows` rows, one a team.
 template <class Team>
 std::int64_t blocks_of_teams(const Context& context, std::int64_t rows) {

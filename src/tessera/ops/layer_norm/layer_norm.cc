@@ -21,28 +21,60 @@ double elements(Types in) {
 
 }  // namespace
 
-OpInfo info(const LayerNormAttrs&) {
-  return {.name = "layer_norm", .num_operands = 3, .num_results = 3};
+std::size_t gain_operand(const LayerNormAttrs& attrs) {
+  return std::size_t{1} + (attrs.residual ? 1 : 0) + (attrs.biased ? 1 : 0);
 }
 
-TensorTypes infer(const LayerNormAttrs&, Types in) {
+OpInfo info(const LayerNormAttrs& attrs) {
+  OpInfo result{.name = "layer_norm",
+                .num_operands = static_cast<std::int32_t>(gain_operand(attrs)) + 2,
+                .num_results = attrs.residual ? 4 : 3};
+  if (attrs.residual) {
+    result.aliases = {{.result = 3, .operand = 0}, {.result = 3, .operand = 1}};
+  }
+  return result;
+}
+
+TensorTypes infer(const LayerNormAttrs& attrs, Types in) {
+  TESSERA_REQUIRE(attrs.residual || !attrs.biased,
+                  ErrorCode::kInvalidArgument,
+                  "layer_norm: what is biased is the residual");
+  const std::size_t gain = gain_operand(attrs);
   require_float(in, 0);
-  require_channel(in, 0, 1);
-  require_channel(in, 0, 2);
+  require_channel(in, 0, gain);
+  require_channel(in, 0, gain + 1);
   const TensorType statistic = with_dtype(without_last(in[0]), DType::kF32);
-  return {in[0], statistic, statistic};
+  TensorTypes results = {in[0], statistic, statistic};
+  if (attrs.residual) {
+    require_same_shape(in, 0, 1);
+    results.push_back(in[0]);
+  }
+  if (attrs.biased) {
+    require_channel(in, 0, 2);
+  }
+  return results;
 }
 
-FactorRule factors(const LayerNormAttrs&, Types in) {
-  return parse_factor_rule(format("({0} z), (z), (z) -> ({0} z), ({0}), ({0}) | whole z",
-                                  factor_names(in[0].num_dims() - 1)));
+FactorRule factors(const LayerNormAttrs& attrs, Types in) {
+  const std::string r = factor_names(in[0].num_dims() - 1);
+  const std::string rows = format("({} z)", r);
+  return parse_factor_rule(format("{0}{1}{2}, (z), (z) -> {0}, ({3}), ({3}){1} | whole z",
+                                  rows,
+                                  attrs.residual ? ", " + rows : "",
+                                  attrs.biased ? ", (z)" : "",
+                                  r));
 }
 
 Cost cost(const LayerNormAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * 7.0, in, infer(attrs, in));
+  return streaming_cost(elements(in) * (attrs.biased     ? 9.0
+                                        : attrs.residual ? 8.0
+                                                         : 7.0),
+                        in,
+                        infer(attrs, in));
 }
 
-void backward(const LayerNormAttrs&, GradBuilder& grad) {
+void backward(const LayerNormAttrs& attrs, GradBuilder& grad) {
+  TESSERA_CHECK(!attrs.residual, "the fused form is made after differentiation");
   const auto dy = grad.gradient(0);
   if (!dy) {
     return;
@@ -67,11 +99,14 @@ void backward(const LayerNormAttrs&, GradBuilder& grad) {
 
 void visit(LayerNormAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("eps", attrs.eps);
+  visitor.field("residual", attrs.residual);
+  visitor.field("biased", attrs.biased);
 }
 
 OpInfo info(const LayerNormBackwardAttrs& attrs) {
   OpInfo result{.name = "layer_norm_backward",
                 .num_operands = attrs.residual ? 6 : 5,
+                .num_results = attrs.weight_gradient ? 3 : 1,
                 .aliases = {{.result = 0, .operand = 0}}};
   if (attrs.residual) {
     result.aliases.push_back({.result = 0, .operand = 5});
@@ -86,18 +121,24 @@ TensorTypes infer(const LayerNormBackwardAttrs& attrs, Types in) {
   if (attrs.residual) {
     require_same_shape(in, 0, 5);
   }
-  return {in[1]};
+  TensorTypes results = {in[1]};
+  if (attrs.weight_gradient) {
+    results.resize(3, with_dtype(in[2], DType::kF32));
+  }
+  return results;
 }
 
 FactorRule factors(const LayerNormBackwardAttrs& attrs, Types in) {
   const std::string r = factor_names(in[0].num_dims() - 1);
-  return parse_factor_rule(format("({0} z), ({0} z), (z), ({0}), ({0}){1} -> ({0} z) | whole z",
-                                  r,
-                                  attrs.residual ? format(", ({} z)", r) : ""));
+  return parse_factor_rule(
+      format("({0} z), ({0} z), (z), ({0}), ({0}){1} -> ({0} z){2} | whole z",
+             r,
+             attrs.residual ? format(", ({} z)", r) : "",
+             attrs.weight_gradient ? format(", (z), (z) | reduce {}", factor_list(r)) : ""));
 }
 
 Cost cost(const LayerNormBackwardAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * 10.0, in, infer(attrs, in));
+  return streaming_cost(elements(in) * (attrs.weight_gradient ? 13.0 : 10.0), in, infer(attrs, in));
 }
 
 void backward(const LayerNormBackwardAttrs&, GradBuilder& grad) {
@@ -106,6 +147,7 @@ void backward(const LayerNormBackwardAttrs&, GradBuilder& grad) {
 
 void visit(LayerNormBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("residual", attrs.residual);
+  visitor.field("weight_gradient", attrs.weight_gradient);
 }
 
 OpInfo info(const LayerNormWeightGradientAttrs&) {

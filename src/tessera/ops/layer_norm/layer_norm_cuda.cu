@@ -1,10 +1,15 @@
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/row_sums.h"
 #include "tessera/backend/cuda/row_teams.h"
 #include "tessera/ops/layer_norm/layer_norm.h"
 
 // A team of threads takes a row. It is reduced before any of it is written, and a thread writes
-// what it read itself: y and dx may lie over any operand of their shape.
+// what it read itself: y, h and dx may lie over any operand of their shape.
 
 namespace tessera {
 namespace cuda {
@@ -13,16 +18,38 @@ namespace {
 template <class T>
 struct Normalize {
   Matrix<const T> x;
+  Matrix<const T> r;       // of the residual form
+  const T* residual_bias;  // or null
   const T* gain;
   const T* bias;
   Matrix<T> y;
   float* mean;
   float* rstd;
+  Matrix<T> h;  // of the residual form
   float eps;
   bool whole;  // whether packs move as one
+
+  // What is normalized, as it is in memory or would be.
+  template <bool kResidual>
+  __device__ Floats<kPack> hidden(std::int64_t row, std::int64_t column, std::int64_t left) const {
+    Floats<kPack> values = load_pack(x.at(row, column), left, whole);
+    if constexpr (kResidual) {
+      Floats<kPack> added = load_pack(r.at(row, column), left, whole);
+      if (residual_bias != nullptr) {
+        const Floats<kPack> own = load_pack(residual_bias + column, left, whole);
+        for (int i = 0; i < kPack; ++i) {
+          added.at[i] = rounded_to<T>(added.at[i] + own.at[i]);
+        }
+      }
+      for (int i = 0; i < kPack; ++i) {
+        values.at[i] = rounded_to<T>(values.at[i] + added.at[i]);
+      }
+    }
+    return values;
+  }
 };
 
-template <class Team, class T>
+template <class Team, bool kResidual, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
   const auto columns = static_cast<float>(width);
   const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
@@ -30,7 +57,7 @@ __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_
        row < rows;
        row += step) {
     const auto read = [&](std::int64_t c) {
-      return load_pack(task.x.at(row, c), width - c, task.whole);
+      return task.template hidden<kResidual>(row, c, width - c);
     };
     Held<Team, T> held;
     float sum = 0.0F;
@@ -62,6 +89,9 @@ __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_
       for (int i = 0; i < kPack; ++i) {
         result.at[i] = fmaf((values.at[i] - mean) * rstd, gain.at[i], result.at[i]);
       }
+      if constexpr (kResidual) {
+        store_pack(task.h.at(row, c), values, width - c, task.whole);
+      }
       store_pack(task.y.at(row, c), result, width - c, task.whole);
     });
   }
@@ -76,65 +106,106 @@ struct Backward {
   const float* rstd;
   Matrix<const T> r;  // of the residual form
   Matrix<T> dx;
-  bool whole;  // whether packs move as one
+  float* partials;  // of the gain's gradient, by stretch, then of the bias's
+  bool whole;       // whether packs move as one
 };
 
-// dx = rstd (dy g - mean_c(dy g) - xhat mean_c(dy g xhat)), xhat = (x - mean) rstd.
-template <class Team, bool kResidual, class T>
-__global__ void __launch_bounds__(kThreads, Team::kBlocks)
-    backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width) {
-  const auto columns = static_cast<float>(width);
-  const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
-       row < rows;
-       row += step) {
-    const auto read_dy = [&](std::int64_t c) {
-      return load_pack(task.dy.at(row, c), width - c, task.whole);
-    };
-    const auto read_x = [&](std::int64_t c) {
-      return load_pack(task.x.at(row, c), width - c, task.whole);
-    };
-    const float mean = task.mean[row];
-    const float rstd = task.rstd[row];
-    Held<Team, T> held_dy;
-    Held<Team, T> held_x;
-    float pushing = 0.0F;
-    float pulling = 0.0F;
+// A thread's parts of a row's sums: of dy * g, and of dy * g * xhat.
+struct RowParts {
+  float push = 0.0F;
+  float pull = 0.0F;
+};
+
+// A row on its way through backward, as a thread has it. xhat = (x - mean) rstd.
+template <class Team, class T>
+struct BackwardRow {
+  const Backward<T>& task;
+  std::int64_t row;
+  std::int64_t width;
+  float mean;
+  float rstd;
+  Held<Team, T> dy = {};
+  Held<Team, T> x = {};
+
+  __device__ Floats<kPack> read(const Matrix<const T>& from, std::int64_t column) const {
+    return load_pack(from.at(row, column), width - column, task.whole);
+  }
+
+  __device__ Floats<kPack> gain(std::int64_t column) const {
+    return load_pack(task.gain + column, width - column, task.whole);
+  }
+
+  // The sums, where dx is made; adds the row to those for the gradients of gain and bias.
+  template <bool kInput, bool kWeights>
+  __device__ RowParts reduce(ColumnSums<Team>& gains, ColumnSums<Team>& biases) {
+    RowParts parts;
     each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> dy = read_dy(c);
-      const Floats<kPack> x = read_x(c);
-      held_dy.keep(k, dy);
-      held_x.keep(k, x);
-      const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
+      const Floats<kPack> arriving = read(task.dy, c);
+      const Floats<kPack> values = read(task.x, c);
+      dy.keep(k, arriving);
+      x.keep(k, values);
+      const Floats<kPack> scales = kInput ? gain(c) : Floats<kPack>();
       for (int i = 0; i < kPack; ++i) {
-        const float scaled = dy.at[i] * gain.at[i];
-        pushing += scaled;
-        pulling += scaled * ((x.at[i] - mean) * rstd);
+        const float xhat = (values.at[i] - mean) * rstd;
+        if constexpr (kWeights) {
+          gains.at[k].at[i] += arriving.at[i] * xhat;
+          biases.at[k].at[i] += arriving.at[i];
+        }
+        const float scaled = kInput ? arriving.at[i] * scales.at[i] : 0.0F;
+        parts.push += scaled;
+        parts.pull += scaled * xhat;
       }
     });
-    const float push = team_sum<Team>(pushing) / columns;
-    const float pull = team_sum<Team>(pulling) / columns;
+    return parts;
+  }
+
+  // dx = rstd (dy g - mean_c(dy g) - xhat mean_c(dy g xhat)).
+  template <bool kResidual>
+  __device__ void write(float push, float pull) const {
     each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> dy = held_dy.get(k, [&] { return read_dy(c); });
-      const Floats<kPack> x = held_x.get(k, [&] { return read_x(c); });
-      const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
+      const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
+      const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
+      const Floats<kPack> scales = gain(c);
+      const Floats<kPack> added = kResidual ? read(task.r, c) : Floats<kPack>();
       Floats<kPack> gradient;
       for (int i = 0; i < kPack; ++i) {
-        const float xhat = (x.at[i] - mean) * rstd;
-        gradient.at[i] = rstd * fmaf(-xhat, pull, dy.at[i] * gain.at[i] - push);
-      }
-      if constexpr (kResidual) {
-        const Floats<kPack> r = load_pack(task.r.at(row, c), width - c, task.whole);
-        for (int i = 0; i < kPack; ++i) {
-          gradient.at[i] = rounded_to<T>(gradient.at[i]) + r.at[i];
-        }
+        const float xhat = (values.at[i] - mean) * rstd;
+        const float own = rstd * fmaf(-xhat, pull, arriving.at[i] * scales.at[i] - push);
+        gradient.at[i] = kResidual ? rounded_to<T>(own) + added.at[i] : own;
       }
       store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
     });
   }
+};
+
+// Makes dx, with r added to it, and sums for the gradients of gain and bias. A block takes a
+// stretch of rows, its teams by turns.
+template <class Team, bool kInput, bool kResidual, bool kWeights, class T>
+__global__ void __launch_bounds__(kThreads, Team::kBlocks)
+    backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width, std::int64_t stretches) {
+  const auto columns = static_cast<float>(width);
+  const std::int64_t stretch = blockIdx.x;
+  const std::int64_t end = rows * (stretch + 1) / stretches;
+  ColumnSums<Team> gains;
+  ColumnSums<Team> biases;
+  for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
+       row += Team::kOfBlock) {
+    BackwardRow<Team, T> here = {
+        .task = task, .row = row, .width = width, .mean = task.mean[row], .rstd = task.rstd[row]};
+    const RowParts parts = here.template reduce<kInput, kWeights>(gains, biases);
+    if constexpr (kInput) {
+      const float push = team_sum<Team>(parts.push) / columns;
+      const float pull = team_sum<Team>(parts.pull) / columns;
+      here.template write<kResidual>(push, pull);
+    }
+  }
+  if constexpr (kWeights) {
+    gains.write(width, task.partials + stretch * width);
+    biases.write(width, task.partials + (stretches + stretch) * width);
+  }
 }
 
-// The terms of the gradients of gain and bias.
+// The terms of the gradients of gain and bias in rows that are too wide to be summed along with dx.
 template <class T>
 struct WeightGradients {
   Matrix<const T> dy;
@@ -158,14 +229,88 @@ struct WeightGradients {
   }
 };
 
-template <bool kResidual, class T>
+std::int64_t weight_gradient_bytes(const View::Rows& rows) {
+  return 2 * (rows.width > kMostHeld ? row_sums_bytes(rows) : team_sums_bytes(rows));
+}
+
+template <bool kInput, bool kResidual, bool kWeights, class T>
 void launch_backward(const Context& context, const Backward<T>& task, const View::Rows& rows) {
+  const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
+  with_team(rows.width, [&](auto team) {
+    using Team = decltype(team);
+    if constexpr (Team::kHeld > 0 || !kWeights) {
+      launch(context,
+             "layer_norm_backward",
+             stretches,
+             backward_rows<Team, kInput, kResidual, kWeights, T>,
+             task,
+             rows.count,
+             rows.width,
+             stretches);
+    }
+  });
+}
+
+// dx, with r added where there is one.
+template <bool kWeights, class T>
+void launch_input_gradient(const Context& context,
+                           const Backward<T>& task,
+                           const View::Rows& rows,
+                           bool residual) {
+  if (residual) {
+    launch_backward<true, true, kWeights>(context, task, rows);
+  } else {
+    launch_backward<true, false, kWeights>(context, task, rows);
+  }
+}
+
+// The gradients that are asked for: dx where task.dx has a place, dg and db where there are some.
+template <class T>
+void run_backward(const Context& context,
+                  const Backward<T>& task,
+                  const View::Rows& rows,
+                  bool residual,
+                  std::span<const View> weights) {
+  const char* const name = "layer_norm_weight_gradient";
+  const bool makes_input = task.dx.data != nullptr;
+  std::array<float*, 2> results = {};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    results[i] = cpu::flat<float>(weights[i]).data();
+  }
+  const bool apart = rows.width > kMostHeld;
+  if (!weights.empty() && apart) {
+    // First, since dx may lie over what it reads.
+    const WeightGradients<T> terms = {
+        .dy = task.dy, .x = task.x, .mean = task.mean, .rstd = task.rstd, .whole = task.whole};
+    sum_rows(context, name, terms, rows, task.partials, results);
+  }
+  if (weights.empty() || apart) {
+    if (makes_input) {
+      launch_input_gradient<false>(context, task, rows, residual);
+    }
+    return;
+  }
+  if (makes_input) {
+    launch_input_gradient<true>(context, task, rows, residual);
+  } else {
+    launch_backward<false, false, true>(context, task, rows);
+  }
+  const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const float* const partials =
+        task.partials + static_cast<std::int64_t>(i) * stretches * rows.width;
+    fold_partials(context, name, partials, rows.width, stretches, results[i]);
+  }
+}
+
+template <bool kResidual, class T>
+void launch_normalize(const Context& context, const Normalize<T>& task, const View::Rows& rows) {
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
     launch(context,
-           "layer_norm_backward",
+           "layer_norm",
            blocks_of_teams<Team>(context, rows.count),
-           backward_rows<Team, kResidual, T>,
+           normalize_rows<Team, kResidual, T>,
            task,
            rows.count,
            rows.width);
@@ -176,29 +321,41 @@ void launch_backward(const Context& context, const Backward<T>& task, const View
 }  // namespace cuda
 
 void run(const LayerNormAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::array<View, 4> packed = {views.in[0], views.in[1], views.in[2], views.out[0]};
+  const std::size_t gain = gain_operand(attrs);
+  const std::array<View, 7> packed = {views.in[0],
+                                      views.in[attrs.residual ? 1 : 0],
+                                      views.in[attrs.biased ? 2 : gain],
+                                      views.in[gain],
+                                      views.in[gain + 1],
+                                      views.out[0],
+                                      views.out[attrs.residual ? 3 : 0]};
   const View::Rows rows = packed[0].rows(1);
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Normalize<T> task = {.x = {packed[0], 1},
-                                     .gain = packed[1].as<const T>(),
-                                     .bias = packed[2].as<const T>(),
-                                     .y = {packed[3], 1},
-                                     .mean = cpu::flat<float>(views.out[1]).data(),
-                                     .rstd = cpu::flat<float>(views.out[2]).data(),
-                                     .eps = static_cast<float>(attrs.eps),
-                                     .whole = cuda::fits_packs(packed, 1)};
-    cuda::with_team(rows.width, [&](auto team) {
-      using Team = decltype(team);
-      cuda::launch(context,
-                   "layer_norm",
-                   cuda::blocks_of_teams<Team>(context, rows.count),
-                   cuda::normalize_rows<Team, T>,
-                   task,
-                   rows.count,
-                   rows.width);
-    });
+    const cuda::Normalize<T> task = {
+        .x = {packed[0], 1},
+        .r = {packed[1], 1},
+        .residual_bias = attrs.biased ? packed[2].as<const T>() : nullptr,
+        .gain = packed[3].as<const T>(),
+        .bias = packed[4].as<const T>(),
+        .y = {packed[5], 1},
+        .mean = cpu::flat<float>(views.out[1]).data(),
+        .rstd = cpu::flat<float>(views.out[2]).data(),
+        .h = {packed[6], 1},
+        .eps = static_cast<float>(attrs.eps),
+        .whole = cuda::fits_packs(packed, 1)};
+    if (attrs.residual) {
+      cuda::launch_normalize<true>(context, task, rows);
+    } else {
+      cuda::launch_normalize<false>(context, task, rows);
+    }
   });
+}
+
+std::int64_t cuda_workspace_bytes(const LayerNormBackwardAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> /*results*/) {
+  return attrs.weight_gradient ? cuda::weight_gradient_bytes(operands[1].rows(1)) : 0;
 }
 
 void run(const LayerNormBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
@@ -213,37 +370,33 @@ void run(const LayerNormBackwardAttrs& attrs, cuda::Context& context, const View
                                     .rstd = cpu::flat<const float>(views.in[4]).data(),
                                     .r = {packed[3], 1},
                                     .dx = {packed[4], 1},
+                                    .partials = reinterpret_cast<float*>(views.workspace.data()),
                                     .whole = cuda::fits_packs(packed, 1)};
-    if (attrs.residual) {
-      cuda::launch_backward<true>(context, task, packed[1].rows(1));
-    } else {
-      cuda::launch_backward<false>(context, task, packed[1].rows(1));
-    }
+    cuda::run_backward(context, task, packed[1].rows(1), attrs.residual, views.out.subspan(1));
   });
 }
 
 std::int64_t cuda_workspace_bytes(const LayerNormWeightGradientAttrs& /*attrs*/,
                                   std::span<const View> operands,
                                   std::span<const View> /*results*/) {
-  return 2 * cuda::row_sums_bytes(operands[1].rows(1));
+  return cuda::weight_gradient_bytes(operands[1].rows(1));
 }
 
 void run(const LayerNormWeightGradientAttrs& /*attrs*/,
          cuda::Context& context,
          const Views& views) {
   cuda::with_type(views.in[0].dtype, [&](auto element) {
-    const cuda::WeightGradients<decltype(element)> terms = {
-        .dy = {views.in[0], 1},
-        .x = {views.in[1], 1},
-        .mean = cpu::flat<const float>(views.in[2]).data(),
-        .rstd = cpu::flat<const float>(views.in[3]).data(),
-        .whole = cuda::fits_packs(views.in.first(2), 1)};
-    cuda::sum_rows(context,
-                   "layer_norm_weight_gradient",
-                   terms,
-                   views.in[1].rows(1),
-                   reinterpret_cast<float*>(views.workspace.data()),
-                   {cpu::flat<float>(views.out[0]).data(), cpu::flat<float>(views.out[1]).data()});
+    using T = decltype(element);
+    const cuda::Backward<T> task = {.dy = {views.in[0], 1},
+                                    .x = {views.in[1], 1},
+                                    .gain = nullptr,
+                                    .mean = cpu::flat<const float>(views.in[2]).data(),
+                                    .rstd = cpu::flat<const float>(views.in[3]).data(),
+                                    .r = {},
+                                    .dx = {},
+                                    .partials = reinterpret_cast<float*>(views.workspace.data()),
+                                    .whole = cuda::fits_packs(views.in.first(2), 1)};
+    cuda::run_backward(context, task, views.in[1].rows(1), false, views.out);
   });
 }
 

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/ops/layer_norm/layer_norm.h"
@@ -90,6 +92,31 @@ void fill_statistics(const HostTensor& x, HostTensor& mean, HostTensor& rstd) {
 
 }  // namespace
 
+namespace {
+
+Sample residual_sample(const Shape& shape, DType dtype, bool biased) {
+  const auto [x, channel, statistic] = types_of(shape, dtype);
+  const LayerNormAttrs attrs{
+      .eps = dtype == DType::kF32 ? 1e-5 : 0.25, .residual = true, .biased = biased};
+  Sample sample{.name = format("{}_{}_{}", shape.name, name(dtype), biased ? "biased" : "residual"),
+                .op = make_op(attrs),
+                .operands = {x, x, channel, channel},
+                .op_class = OpClass::kReduction,
+                .differentiable = false};
+  if (biased) {
+    sample.operands.push_back(channel);
+  }
+  if (dtype == DType::kBF16) {  // h is rounded before it is normalized, which takes most off some
+    sample.result_classes = {OpClass::kRoundedTerms,
+                             OpClass::kRoundedTerms,
+                             OpClass::kRounded,
+                             biased ? OpClass::kRounded : OpClass::kElementwise};
+  }
+  return sample;
+}
+
+}  // namespace
+
 SampleList samples(SamplesOf<LayerNormAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
@@ -102,6 +129,9 @@ SampleList samples(SamplesOf<LayerNormAttrs>) {
                       .fills = {normal(1.0, 2.0)},
                       .op_class = OpClass::kReduction,
                       .parameters = {1, 2}});
+      for (const bool biased : {false, true}) {
+        list.push_back(residual_sample(shape, dtype, biased));
+      }
     }
   }
   return list;
@@ -111,21 +141,26 @@ SampleList samples(SamplesOf<LayerNormBackwardAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
     for (const Shape& shape : kShapes) {
-      for (const bool residual : {false, true}) {
+      for (const int form : {0, 1, 2, 3}) {
+        const LayerNormBackwardAttrs attrs{.residual = form % 2 == 1, .weight_gradient = form >= 2};
         const auto [x, channel, statistic] = types_of(shape, dtype);
         Sample sample{
-            .name = format("{}_{}{}", shape.name, name(dtype), residual ? "_residual" : ""),
-            .op = make_op(LayerNormBackwardAttrs{.residual = residual}),
+            .name = format("{}_{}{}{}",
+                           shape.name,
+                           name(dtype),
+                           attrs.residual ? "_residual" : "",
+                           attrs.weight_gradient ? "_weights" : ""),
+            .op = make_op(attrs),
             .operands = {x, x, channel, statistic, statistic},
             .fills = {normal(), normal(1.0, 2.0)},
             .prepare = [](std::span<HostTensor> in) { fill_statistics(in[1], in[3], in[4]); },
             .op_class = OpClass::kReduction,
             .differentiable = false};
-        if (residual) {
+        if (attrs.residual) {
           sample.operands.push_back(x);
         }
-        if (residual && dtype == DType::kBF16) {  // dx is rounded before r is added
-          sample.op_class = OpClass::kRounded;
+        if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
+          sample.result_classes = {OpClass::kRounded, OpClass::kReduction, OpClass::kReduction};
         }
         list.push_back(std::move(sample));
       }
@@ -153,11 +188,17 @@ SampleList samples(SamplesOf<LayerNormWeightGradientAttrs>) {
 }
 
 void reference(const LayerNormAttrs& attrs, const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto gain = reals(views.in[1]);
-  const auto bias = reals(views.in[2]);
+  const auto input = reals(views.in[0]);
+  const auto gain = reals(views.in[gain_operand(attrs)]);
+  const auto bias = reals(views.in[gain_operand(attrs) + 1]);
   const auto y = reals(views.out[0]);
   const auto [rows, columns] = rows_and_columns(views.in[0]);
+  std::vector<double> h(input.begin(), input.end());
+  for (std::size_t i = 0; attrs.residual && i < h.size(); ++i) {
+    h[i] += reals(views.in[1])[i] + (attrs.biased ? reals(views.in[2])[i % columns] : 0.0);
+    reals(views.out[3])[i] = h[i];
+  }
+  const std::span<const double> x = h;
   for (std::size_t r = 0; r < rows; ++r) {
     const auto [mean, rstd] = statistics(x.subspan(r * columns, columns), attrs.eps);
     reals(views.out[1])[r] = mean;
@@ -190,6 +231,11 @@ void reference(const LayerNormBackwardAttrs& attrs, const Views& views) {
       dx[i] = rstd[r] * (dy[i] * gain[i % columns] - mean_d - n * mean_dn);
       dx[i] += attrs.residual ? reals(views.in[5])[i] : 0.0;
     }
+  }
+  if (attrs.weight_gradient) {
+    const View parts[] = {views.in[0], views.in[1], views.in[3], views.in[4]};
+    reference(LayerNormWeightGradientAttrs{},
+              {.in = parts, .out = views.out.subspan(1), .workspace = {}});
   }
 }
 

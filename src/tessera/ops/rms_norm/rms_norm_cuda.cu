@@ -198,9 +198,7 @@ struct GainGradients {
 };
 
 std::int64_t gain_gradient_bytes(const View::Rows& rows) {
-  return rows.width > kMostHeld ? row_sums_bytes(rows)
-                                : num_team_stretches(rows.count, rows.width) * rows.width *
-                                      static_cast<std::int64_t>(sizeof(float));
+  return rows.width > kMostHeld ? row_sums_bytes(rows) : team_sums_bytes(rows);
 }
 
 template <bool kInput, bool kResidual, bool kGain, class T>

@@ -27,7 +27,7 @@ struct Tolerance {
 // f8e5m2 2^-3 (below their smallest normal numbers, a small part of a scaled tensor's rms);
 // kRounded allows two, and sums over rounded terms: about 0.0013 of the sum's rms, six times that
 // for the worst of thousands. kRoundedTerms is for attention's gradients, in which queries that see
-// few keys have several times the rms.
+// few keys have several times the rms, and for layer norms of sums, which lose their mean.
 Tolerance tolerance(OpClass op_class, DType dtype);
 
 // Finite differences in f64 against f64 gradients.
