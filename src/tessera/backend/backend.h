@@ -29,9 +29,9 @@ class Arena {
   // Where the host reads and writes it.
   virtual std::byte* host() = 0;
 
-  // Copies bytes [offset, offset + bytes) from the host's side to the device's, or back, and
-  // returns when they are there; nothing where the two are one. No run() may be under way on the
-  // device. Errors: kDeviceError.
+  // Copies bytes [offset, offset + bytes) from the host's side to the device's, where what stream 0
+  // is given from now on finds them, or back, and returns when they are there; nothing where the
+  // two are one. No run() may be under way on the device. Errors: kDeviceError.
   virtual void to_device(std::int64_t offset, std::int64_t bytes) = 0;
   virtual void to_host(std::int64_t offset, std::int64_t bytes) = 0;
 };

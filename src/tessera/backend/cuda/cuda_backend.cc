@@ -20,6 +20,7 @@
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/find_devices.h"
 #include "tessera/backend/cuda/lt_gemms.h"
+#include "tessera/backend/cuda/staging.h"
 #include "tessera/backend/device_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/mapping.h"
@@ -33,17 +34,17 @@ using Event = Handle<cudaEvent_t, cudaEventDestroy>;
 using Graph = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
-// Zeroed memory of the device.
+// Memory of the device, which is zeroed as the next of a stream.
 class DeviceMemory {
  public:
-  explicit DeviceMemory(std::size_t bytes) {
+  DeviceMemory(std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) {
       return;
     }
     check(cudaMalloc(&data_, bytes),
           format("cudaMalloc() of {}", format_bytes(static_cast<std::int64_t>(bytes))));
     try {
-      check(cudaMemset(data_, 0, bytes), "cudaMemset()");
+      check(cudaMemsetAsync(data_, 0, bytes, stream), "cudaMemsetAsync()");
     } catch (...) {
       cudaFree(data_);
       throw;
@@ -63,36 +64,28 @@ class DeviceMemory {
 
 class CudaArena final : public Arena {
  public:
-  explicit CudaArena(std::int64_t bytes)
-      : device_(static_cast<std::size_t>(bytes)),
-        host_(static_cast<std::size_t>(bytes), "the host's side of the arena") {}
+  CudaArena(std::int64_t bytes, cudaStream_t stream)
+      : device_(static_cast<std::size_t>(bytes), stream),
+        host_(static_cast<std::size_t>(bytes), "the host's side of the arena"),
+        staging_(stream) {}
 
   std::byte* data() override { return device_.data(); }
 
   std::byte* host() override { return host_.data(); }
 
   void to_device(std::int64_t offset, std::int64_t bytes) override {
-    check(cudaMemcpy(data() + offset,
-                     host() + offset,
-                     static_cast<std::size_t>(bytes),
-                     cudaMemcpyHostToDevice),
-          "cudaMemcpy() to the device");
-    // From pageable memory it may return before the last bytes are there.
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
+    staging_.to_device(data() + offset, host() + offset, static_cast<std::size_t>(bytes));
   }
 
   void to_host(std::int64_t offset, std::int64_t bytes) override {
-    check(cudaMemcpy(host() + offset,
-                     data() + offset,
-                     static_cast<std::size_t>(bytes),
-                     cudaMemcpyDeviceToHost),
-          "cudaMemcpy() to the host");
+    staging_.to_host(host() + offset, data() + offset, static_cast<std::size_t>(bytes));
   }
 
  private:
   DeviceMemory device_;
   // Its pages take memory from their first touch, so that it costs what the host reads and writes.
   Mapping host_;
+  Staging staging_;
 };
 
 cudaGraphExec_t instantiate(const Graph& graph) {
@@ -193,6 +186,9 @@ int multiprocessors_of(int ordinal) {
   return count;
 }
 
+constexpr std::size_t kFaultBytes = 256;  // that of a Fault, as staging takes it
+static_assert(sizeof(Fault) <= kFaultBytes);
+
 class CudaBackend final : public DeviceBackend {
  public:
   CudaBackend(std::int64_t rank, std::int64_t num_ranks, const DeviceOptions& options)
@@ -200,21 +196,20 @@ class CudaBackend final : public DeviceBackend {
         may_record_(options.may_record),
         stream_(create_stream()),
         comm_stream_(create_stream()),
-        fault_(sizeof(Fault)),
+        fault_(sizeof(Fault), stream_.get()),
         gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
         graphs_(make_cudnn_graphs()),
         context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
         comm_context_(
             comm_stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)) {
-    // Before another stream uses it.
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
+    cuda::synchronize(stream_.get());  // before the other one uses what was zeroed
   }
 
   std::string_view name() const override { return "cuda"; }
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override {
-    auto arena = std::make_unique<CudaArena>(bytes);
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
+    auto arena = std::make_unique<CudaArena>(bytes, stream_.get());
+    cuda::synchronize(stream_.get());  // as above
     return arena;
   }
 
@@ -294,10 +289,10 @@ class CudaBackend final : public DeviceBackend {
     cuda::synchronize(comm_stream_.get());
     cuda::synchronize(stream_.get());
     Fault found;
-    check(cudaMemcpy(&found, fault_.data(), sizeof found, cudaMemcpyDeviceToHost), "cudaMemcpy()");
+    staging_.to_host(reinterpret_cast<std::byte*>(&found), fault_.data(), sizeof found);
     if (found.kind != 0) {
-      check(cudaMemset(fault_.data(), 0, sizeof found), "cudaMemset()");
-      check(cudaDeviceSynchronize(), "cudaDeviceSynchronize()");
+      check(cudaMemsetAsync(fault_.data(), 0, sizeof found, stream_.get()), "cudaMemsetAsync()");
+      cuda::synchronize(stream_.get());
       throw_fault(found);
     }
   }
@@ -374,6 +369,7 @@ class CudaBackend final : public DeviceBackend {
   Stream stream_;
   Stream comm_stream_;
   DeviceMemory fault_;
+  Staging staging_ = Staging(stream_.get(), kFaultBytes);
   std::unique_ptr<Gemms> gemms_;
   std::unique_ptr<Graphs> graphs_;
   Context context_;

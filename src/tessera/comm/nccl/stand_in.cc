@@ -1,30 +1,24 @@
-// Stands for CUDA's runtime and NCCL on machines without a GPU, as far as the plugin and its test
-// use them: four devices, whose streams are threads and whose memory is the host's. What is given
-// to a stream is done later, and what NCCL's documentation says of its calls holds: groups come
-// about in the background, an operation waits for all members, an abort ends the waits of one
-// member alone, and a group ends when no recording holds its operations any more.
+// Stands for NCCL on machines without a GPU, as far as the plugin uses it, over what stands for
+// CUDA's runtime. What NCCL's documentation says of its calls holds: groups come about in the
+// background, an operation waits for all members, an abort ends the waits of one member alone, and
+// a group ends when no recording holds its operations any more.
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include "tessera/backend/cuda/stand_in_runtime.h"
 #include "tessera/comm/fold.h"
 #include "tessera/comm/nccl/join_under_test.h"
 #include "tessera/comm/nccl/nccl_plugin.h"
@@ -36,81 +30,10 @@ namespace {
 
 using Work = std::function<void()>;
 
-constexpr int kDevices = 4;
-
-thread_local int selected_device = 0;
-
 }  // namespace
 
 // The names here are CUDA's and NCCL's.
 // NOLINTBEGIN(readability-identifier-naming)
-
-struct CUgraph_st {
-  std::vector<Work> work;
-};
-
-struct CUgraphExec_st {
-  std::vector<Work> work;
-};
-
-struct CUstream_st {
- public:
-  CUstream_st() : thread_([this](const std::stop_token& stop) { loop(stop); }) {}
-
-  ~CUstream_st() {
-    wait();
-    thread_.request_stop();
-    changed_.notify_all();
-  }
-
-  CUstream_st(const CUstream_st&) = delete;
-  CUstream_st& operator=(const CUstream_st&) = delete;
-
-  void give(Work work) {
-    if (recorded != nullptr) {
-      recorded->work.push_back(std::move(work));
-      return;
-    }
-    const std::scoped_lock lock(mutex_);
-    work_.push_back(std::move(work));
-    changed_.notify_all();
-  }
-
-  bool is_done() {
-    const std::scoped_lock lock(mutex_);
-    return work_.empty();
-  }
-
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return work_.empty(); });
-  }
-
-  const int device = selected_device;
-  cudaGraph_t recorded = nullptr;  // where what it is given goes
-
- private:
-  void loop(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (!stop.stop_requested()) {
-      if (work_.empty()) {
-        changed_.wait(lock);
-        continue;
-      }
-      const Work next = work_.front();
-      lock.unlock();
-      next();
-      lock.lock();
-      work_.pop_front();
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable_any changed_;
-  std::deque<Work> work_;  // the first is under way
-  std::jthread thread_;
-};
 
 namespace {
 
@@ -292,161 +215,9 @@ std::map<std::string, std::shared_ptr<Group>>& groups() {
   return all;
 }
 
-std::mutex streams_mutex;
-
-std::set<cudaStream_t>& streams() {
-  static std::set<cudaStream_t> all;
-  return all;
-}
-
-// What it was given, all streams of the device.
-void wait_for_device() {
-  std::vector<cudaStream_t> all;
-  {
-    const std::scoped_lock lock(streams_mutex);
-    std::ranges::copy_if(streams(), std::back_inserter(all), [](cudaStream_t stream) {
-      return stream->device == selected_device;
-    });
-  }
-  for (cudaStream_t stream : all) {
-    stream->wait();
-  }
-}
-
 }  // namespace
 
 extern "C" {
-
-cudaError_t cudaGetLastError() {
-  return cudaSuccess;
-}
-
-const char* cudaGetErrorName(cudaError_t /*error*/) {
-  return "an error";
-}
-
-const char* cudaGetErrorString(cudaError_t /*error*/) {
-  return "of what stands for CUDA";
-}
-
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = kDevices;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  *properties = {};
-  properties->uuid.bytes[0] = static_cast<char>(device);
-  return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device) {
-  selected_device = device;
-  return cudaSuccess;
-}
-
-cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-  *data = std::malloc(bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaFree(void* data) {
-  wait_for_device();
-  std::free(data);
-  return cudaSuccess;
-}
-
-cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned /*flags*/) {
-  return cudaMalloc(data, bytes);
-}
-
-cudaError_t cudaFreeHost(void* data) {
-  std::free(data);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
-  std::memset(data, value, bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
-  stream->give([=] { std::memset(data, value, bytes); });
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/) {
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
-  *stream = new CUstream_st();
-  const std::scoped_lock lock(streams_mutex);
-  streams().insert(*stream);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  {
-    const std::scoped_lock lock(streams_mutex);
-    streams().erase(stream);
-  }
-  delete stream;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (stream->recorded != nullptr) {
-    return cudaErrorStreamCaptureUnsupported;
-  }
-  return stream->is_done() ? cudaSuccess : cudaErrorNotReady;
-}
-
-// Of the first stream, by which the host's own copies go.
-cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status =
-      stream->recorded != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
-  stream->recorded = new CUgraph_st();
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = std::exchange(stream->recorded, nullptr);
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec,
-                                 cudaGraph_t graph,
-                                 unsigned long long /*flags*/) {
-  *exec = new CUgraphExec_st{graph->work};
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  for (const Work& work : exec->work) {
-    stream->give(work);
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete exec;
-  return cudaSuccess;
-}
 
 ncclResult_t ncclGetVersion(int* version) {
   *version = NCCL_VERSION_CODE;

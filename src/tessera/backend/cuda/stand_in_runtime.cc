@@ -1,0 +1,285 @@
+#include "tessera/backend/cuda/stand_in_runtime.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Work = CUstream_st::Work;
+
+constexpr int kDevices = 4;
+
+thread_local int selected_device = 0;
+
+}  // namespace
+
+// The names here are CUDA's.
+// NOLINTBEGIN(readability-identifier-naming)
+
+struct CUgraph_st {
+  std::vector<Work> work;
+};
+
+struct CUgraphExec_st {
+  std::vector<Work> work;
+};
+
+// What a stream had been given when it was last recorded.
+struct CUevent_st {
+  std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  std::size_t recorded = 0;
+  std::size_t done = 0;
+};
+
+CUstream_st::CUstream_st(int device_of_it)
+    : device(device_of_it), thread_([this](const std::stop_token& stop) { loop(stop); }) {}
+
+CUstream_st::~CUstream_st() {
+  wait();
+  thread_.request_stop();
+  changed_.notify_all();
+}
+
+void CUstream_st::give(Work work) {
+  if (recorded != nullptr) {
+    recorded->work.push_back(std::move(work));
+    return;
+  }
+  const std::scoped_lock lock(mutex_);
+  work_.push_back(std::move(work));
+  changed_.notify_all();
+}
+
+bool CUstream_st::is_done() {
+  const std::scoped_lock lock(mutex_);
+  return work_.empty();
+}
+
+void CUstream_st::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return work_.empty(); });
+}
+
+void CUstream_st::loop(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    if (work_.empty()) {
+      changed_.wait(lock, stop, [&] { return !work_.empty(); });
+      continue;
+    }
+    const Work next = work_.front();
+    lock.unlock();
+    next();
+    lock.lock();
+    work_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+namespace {
+
+std::mutex streams_mutex;
+
+std::set<cudaStream_t>& streams() {
+  static std::set<cudaStream_t> all;
+  return all;
+}
+
+// What it was given, all streams of the device.
+void wait_for_device() {
+  std::vector<cudaStream_t> all;
+  {
+    const std::scoped_lock lock(streams_mutex);
+    std::ranges::copy_if(streams(), std::back_inserter(all), [](cudaStream_t stream) {
+      return stream->device == selected_device;
+    });
+  }
+  for (cudaStream_t stream : all) {
+    stream->wait();
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+
+const char* cudaGetErrorName(cudaError_t /*error*/) {
+  return "an error";
+}
+
+const char* cudaGetErrorString(cudaError_t /*error*/) {
+  return "of what stands for CUDA";
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = kDevices;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  selected_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  *data = std::malloc(bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* data) {
+  wait_for_device();
+  std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned /*flags*/) {
+  return cudaMalloc(data, bytes);
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  stream->give([=] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+  *stream = new CUstream_st(selected_device);
+  const std::scoped_lock lock(streams_mutex);
+  streams().insert(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::scoped_lock lock(streams_mutex);
+    streams().erase(stream);
+  }
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->recorded != nullptr) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  return stream->is_done() ? cudaSuccess : cudaErrorNotReady;
+}
+
+// Of the first stream, by which the host's own copies go.
+cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status =
+      stream->recorded != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  stream->recorded = new CUgraph_st();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->recorded, nullptr);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec,
+                                 cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {
+  *exec = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  for (const Work& work : exec->work) {
+    stream->give(work);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete exec;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(
+    void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
+  stream->give([=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  *event = new CUevent_st();
+  return cudaSuccess;
+}
+
+// After what waits for it.
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  cudaEventSynchronize(event);
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  std::size_t number = 0;
+  {
+    const std::scoped_lock lock(event->mutex);
+    number = ++event->recorded;
+  }
+  stream->give([event, number] {
+    const std::scoped_lock lock(event->mutex);
+    event->done = number;
+    event->changed.notify_all();
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  std::unique_lock lock(event->mutex);
+  const std::size_t number = event->recorded;
+  event->changed.wait(lock, [&] { return event->done >= number; });
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+// NOLINTEND(readability-identifier-naming)
