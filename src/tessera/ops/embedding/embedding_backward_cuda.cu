@@ -128,6 +128,33 @@ struct Gradient {
     store_pack(row + column, sum, width - column, width % kPack == 0);
   }
 
+  // What the sorted position adds; nothing where its row lies elsewhere.
+  __device__ Floats<kPack> terms(std::int64_t at, std::int64_t column) const {
+    if (!rows.has(id_of(sorted[at]))) {
+      return {};
+    }
+    const T* const place = dy.at(position_of(sorted[at]), column);
+    return load_pack(place, width - column, fits_dy);
+  }
+
+  // Takes the sum of a stretch's part of the run that ends at the sorted position, or leaves the
+  // stretch behind it.
+  __device__ void put(const Floats<kPack>& sum,
+                      std::int64_t at,
+                      std::int64_t column,
+                      bool has_begun_before) const {
+    if (!rows.has(id_of(sorted[at]))) {
+      return;
+    }
+    if (has_begun_before) {
+      keep_partial(sum, begun_before(at / kStretch), column);
+    } else if (goes_on(at)) {
+      keep_partial(sum, going_on(at / kStretch), column);
+    } else {
+      add_to_row(id_of(sorted[at]), sum, column);
+    }
+  }
+
   // The sum is complete before it is added, so that it is bitwise a separate addition.
   __device__ void add_to_row(std::int32_t id, const Floats<kPack>& sum, std::int64_t column) const {
     float* const place = dtable.at(id - rows.first, column);
@@ -166,38 +193,20 @@ __global__ void sum_runs(Gradient<T> task) {
     bool has_begun_before = begin > 0 && task.goes_on(begin - 1);
     Floats<kPack> sum = {};
     for (std::int64_t first = begin; first < end; first += kAtOnce) {
-      Floats<kPack> terms[kAtOnce] = {};
+      Floats<kPack> terms[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i < end && task.rows.has(id_of(task.sorted[first + i]))) {
-          const T* const place = task.dy.at(position_of(task.sorted[first + i]), column);
-          terms[i] = load_pack(place, task.width - column, task.fits_dy);
-        }
+        terms[i] = first + i < end ? task.terms(first + i, column) : Floats<kPack>();
       }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
+      for (int i = 0; i < kAtOnce && first + i < end; ++i) {
         const std::int64_t at = first + i;
-        if (at >= end) {
-          break;
-        }
-        if (!task.rows.has(id_of(task.sorted[at]))) {
-          has_begun_before = false;  // what follows it
-          continue;
-        }
         add(terms[i], sum);
-        const bool goes_on = task.goes_on(at);
-        if (goes_on && at + 1 < end) {
-          continue;
+        if (at + 1 == end || !task.goes_on(at)) {
+          task.put(sum, at, column, has_begun_before);
+          has_begun_before = false;
+          sum = {};
         }
-        if (has_begun_before) {
-          task.keep_partial(sum, task.begun_before(stretch), column);
-        } else if (goes_on) {
-          task.keep_partial(sum, task.going_on(stretch), column);
-        } else {
-          task.add_to_row(id_of(task.sorted[at]), sum, column);
-        }
-        has_begun_before = false;
-        sum = {};
       }
     }
   });

@@ -23,28 +23,35 @@ namespace {
 constexpr std::string_view kShapes[] = {
     "?[mlp=1]", "?[seq=3, mlp=5]", "?[batch=2, seq=4, mlp=38]", "?[seq=67, mlp=129]"};
 
-// Inputs with standard deviation 3 reach both tails. `make` takes whether there is a bias.
+// Inputs with standard deviation 3 reach both tails.
+Sample sample_of(const OpRef& op, const TensorType& x, bool has_gradient_operand, bool bias) {
+  Sample sample{.name = "",
+                .op = op,
+                .operands = {x},
+                .fills = {normal(3.0)},
+                .differentiable = !has_gradient_operand && !bias};
+  if (has_gradient_operand) {
+    sample.operands.push_back(x);
+    sample.fills = {normal(), normal(3.0)};
+  }
+  if (bias) {
+    sample.operands.push_back({.dtype = x.dtype, .dims = {x.dims.back()}});
+  }
+  if (bias && x.dtype == DType::kBF16) {  // the sum is rounded
+    sample.op_class = OpClass::kRounded;
+  }
+  return sample;
+}
+
+// `make` takes whether there is a bias.
 template <class Make>
 SampleList over_shapes(const Make& make, bool has_gradient_operand) {
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::string_view shape : kShapes) {
       for (const bool bias : {false, true}) {
-        Sample sample{.name = format("{}_{}{}", list.size() / 2, name(dtype), bias ? "_bias" : ""),
-                      .op = make(bias),
-                      .differentiable = !has_gradient_operand && !bias};
-        sample.operands = types(dtype, {shape});
-        sample.fills = {normal(3.0)};
-        if (has_gradient_operand) {
-          sample.operands.push_back(sample.operands[0]);
-          sample.fills = {normal(), normal(3.0)};
-        }
-        if (bias) {
-          sample.operands.push_back({.dtype = dtype, .dims = {sample.operands[0].dims.back()}});
-        }
-        if (bias && dtype == DType::kBF16) {  // the sum is rounded
-          sample.op_class = OpClass::kRounded;
-        }
+        Sample sample = sample_of(make(bias), types(dtype, {shape})[0], has_gradient_operand, bias);
+        sample.name = format("{}_{}{}", list.size() / 2, name(dtype), bias ? "_bias" : "");
         list.push_back(std::move(sample));
       }
     }

@@ -137,32 +137,39 @@ SampleList samples(SamplesOf<LayerNormAttrs>) {
   return list;
 }
 
+namespace {
+
+Sample backward_sample(const Shape& shape, DType dtype, const LayerNormBackwardAttrs& attrs) {
+  const auto [x, channel, statistic] = types_of(shape, dtype);
+  Sample sample{.name = format("{}_{}{}{}",
+                               shape.name,
+                               name(dtype),
+                               attrs.residual ? "_residual" : "",
+                               attrs.weight_gradient ? "_weights" : ""),
+                .op = make_op(attrs),
+                .operands = {x, x, channel, statistic, statistic},
+                .fills = {normal(), normal(1.0, 2.0)},
+                .prepare = [](std::span<HostTensor> in) { fill_statistics(in[1], in[3], in[4]); },
+                .op_class = OpClass::kReduction,
+                .differentiable = false};
+  if (attrs.residual) {
+    sample.operands.push_back(x);
+  }
+  if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
+    sample.result_classes = {OpClass::kRounded, OpClass::kReduction, OpClass::kReduction};
+  }
+  return sample;
+}
+
+}  // namespace
+
 SampleList samples(SamplesOf<LayerNormBackwardAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
     for (const Shape& shape : kShapes) {
       for (const int form : {0, 1, 2, 3}) {
-        const LayerNormBackwardAttrs attrs{.residual = form % 2 == 1, .weight_gradient = form >= 2};
-        const auto [x, channel, statistic] = types_of(shape, dtype);
-        Sample sample{
-            .name = format("{}_{}{}{}",
-                           shape.name,
-                           name(dtype),
-                           attrs.residual ? "_residual" : "",
-                           attrs.weight_gradient ? "_weights" : ""),
-            .op = make_op(attrs),
-            .operands = {x, x, channel, statistic, statistic},
-            .fills = {normal(), normal(1.0, 2.0)},
-            .prepare = [](std::span<HostTensor> in) { fill_statistics(in[1], in[3], in[4]); },
-            .op_class = OpClass::kReduction,
-            .differentiable = false};
-        if (attrs.residual) {
-          sample.operands.push_back(x);
-        }
-        if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
-          sample.result_classes = {OpClass::kRounded, OpClass::kReduction, OpClass::kReduction};
-        }
-        list.push_back(std::move(sample));
+        list.push_back(backward_sample(
+            shape, dtype, {.residual = form % 2 == 1, .weight_gradient = form >= 2}));
       }
     }
   }
