@@ -19,9 +19,10 @@ ops/.*_run\.cc      comm/                   .. with one text for every backend .
 ops/.*_problem\.h   comm/                   .. or what the kernels of several share
 ops/.*_simd\.cc     backend/cpu/            the same: what is compiled once per instruction set
 ops/.*-inl\.h       backend/cpu/            the same: what such parts share
-ops/.*_cuda\.cu     backend/cuda/           the same for CUDA ..
+ops/.*_cuda\.(cu|h) backend/cuda/           the same for CUDA, and what such files of an op share ..
 ops/.*_cuda\.cu     backend/cpu/            .. which finds elements as CPU kernels do ..
-ops/.*_cuda\.cu     comm/                   .. and talks to other ranks
+ops/.*_cuda\.(cu|h) comm/                   .. and talks to other ranks
+comm/nccl/stand_in\.cc  backend/cuda/       what stands for NCCL runs on what stands for CUDA
 comm/quantize\.cc   backend/cpu/            codes of the wire are made by vector code as kernels are
 ops/testing/.*      backend/cpu/            the checks of every op run its kernels ..
 ops/testing/.*      backend/backend.h       .. or those of another backend ..

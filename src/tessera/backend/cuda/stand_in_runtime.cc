@@ -15,12 +15,16 @@ using Work = CUstream_st::Work;
 
 constexpr int kDevices = 4;
 
+// CUDA's interface has no place for these but where it has them itself.
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local int selected_device = 0;
+std::mutex streams_mutex;
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 }  // namespace
 
-// The names here are CUDA's.
-// NOLINTBEGIN(readability-identifier-naming)
+// Names and types here are CUDA's.
+// NOLINTBEGIN(readability-identifier-naming, google-runtime-int)
 
 struct CUgraph_st {
   std::vector<Work> work;
@@ -85,8 +89,6 @@ void CUstream_st::loop(const std::stop_token& stop) {
 
 namespace {
 
-std::mutex streams_mutex;
-
 std::set<cudaStream_t>& streams() {
   static std::set<cudaStream_t> all;
   return all;
@@ -138,38 +140,38 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-  *data = std::malloc(bytes);
+cudaError_t cudaMalloc(void** devPtr, std::size_t size) {
+  *devPtr = std::malloc(size);
   return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* data) {
+cudaError_t cudaFree(void* devPtr) {
   wait_for_device();
-  std::free(data);
+  std::free(devPtr);
   return cudaSuccess;
 }
 
-cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned /*flags*/) {
-  return cudaMalloc(data, bytes);
+cudaError_t cudaHostAlloc(void** pHost, std::size_t size, unsigned /*flags*/) {
+  return cudaMalloc(pHost, size);
 }
 
-cudaError_t cudaFreeHost(void* data) {
-  std::free(data);
+cudaError_t cudaFreeHost(void* ptr) {
+  std::free(ptr);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
-  std::memset(data, value, bytes);
+cudaError_t cudaMemset(void* devPtr, int value, std::size_t count) {
+  std::memset(devPtr, value, count);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
-  stream->give([=] { std::memset(data, value, bytes); });
+cudaError_t cudaMemsetAsync(void* devPtr, int value, std::size_t count, cudaStream_t stream) {
+  stream->give([=] { std::memset(devPtr, value, count); });
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/) {
-  std::memcpy(to, from, bytes);
+cudaError_t cudaMemcpy(void* dst, const void* src, std::size_t count, cudaMemcpyKind /*kind*/) {
+  std::memcpy(dst, src, count);
   return cudaSuccess;
 }
 
@@ -242,8 +244,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 }
 
 cudaError_t cudaMemcpyAsync(
-    void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
-  stream->give([=] { std::memcpy(to, from, bytes); });
+    void* dst, const void* src, std::size_t count, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
+  stream->give([=] { std::memcpy(dst, src, count); });
   return cudaSuccess;
 }
 
@@ -282,4 +284,4 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 }  // extern "C"
 
-// NOLINTEND(readability-identifier-naming)
+// NOLINTEND(readability-identifier-naming, google-runtime-int)

@@ -10,7 +10,7 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/workspace.h"
 #include "tessera/ops/embedding/embedding.h"
-#include "tessera/ops/embedding/embedding_rows.h"
+#include "tessera/ops/embedding/embedding_cuda.h"
 
 namespace tessera {
 namespace cuda {

@@ -3,7 +3,7 @@
 
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/ops/embedding/embedding.h"
-#include "tessera/ops/embedding/embedding_rows.h"
+#include "tessera/ops/embedding/embedding_cuda.h"
 
 namespace tessera {
 namespace cuda {

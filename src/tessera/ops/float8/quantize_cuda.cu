@@ -6,8 +6,8 @@
 #include "tessera/backend/cuda/largest.h"
 #include "tessera/backend/cuda/row_sums.h"
 #include "tessera/base/float8.h"
-#include "tessera/ops/float8/codes.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/float8_cuda.h"
 #include "tessera/ops/float8/scales.h"
 
 namespace tessera {

@@ -6,8 +6,8 @@
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/backend/cuda/workspace.h"
 #include "tessera/base/float8.h"
-#include "tessera/ops/float8/codes.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/float8_cuda.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
 
 namespace tessera {
