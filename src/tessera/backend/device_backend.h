@@ -42,6 +42,9 @@ class DeviceBackend : public Backend {
   // From then on the communicators only enqueue, and the backend orders_streams().
   virtual void set_native(NativeCollectives native) = 0;
 
+  // Frees what the recordings hold, of which none is replayed any more.
+  virtual void drop_recordings() = 0;
+
   // What abort() calls: World::abort.
   virtual void set_abort(std::function<void(std::string_view reason)> abort) = 0;
 };

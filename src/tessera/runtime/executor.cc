@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/op.h"
 
 namespace tessera {
 
@@ -15,6 +16,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr StreamId kOwn = {0};
 constexpr StreamId kOther = {1};
+
+TensorTypes types_of(const std::vector<TensorRef>& tensors) {
+  TensorTypes types;
+  for (const TensorRef& tensor : tensors) {
+    types.push_back(tensor.type);
+  }
+  return types;
+}
+
+// Whether the instruction waits for other ranks.
+bool talks(const Instruction& instruction) {
+  return !collectives(*instruction.op, types_of(instruction.operands)).empty();
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -148,10 +162,7 @@ void Executor::plan_batches() {
     const std::vector<Bound>& segment = segments_[call.segment.at()];
     for (std::size_t i = 0; i < segment.size(); ++i) {
       const Instruction& instruction = *segment[i].instruction;
-      TensorTypes operands;
-      for (const TensorRef& operand : instruction.operands) {
-        operands.push_back(operand.type);
-      }
+      const TensorTypes operands = types_of(instruction.operands);
       const bool waits = instruction.stream != kOwn || !instruction.waits.empty();
       const bool is_recorded =
           (has_ordered_streams_ || !waits) && backend_.records(*instruction.op, operands);
@@ -175,7 +186,6 @@ void Executor::run_step() {
     arena_->to_device(stretch.offset, stretch.bytes);
   }
   run_all();
-  backend_.synchronize();
   for (const Stretch& stretch : brought_) {
     arena_->to_host(stretch.offset, stretch.bytes);
   }
@@ -185,6 +195,8 @@ void Executor::run_all() {
   waited_seconds_ = 0;
   if (items_.empty() && !backend_.orders_streams()) {
     run_calls();
+    backend_.synchronize();
+    has_run_ = true;
     return;
   }
   try {
@@ -195,6 +207,8 @@ void Executor::run_all() {
     if (stream_) {
       wait_for(stream_->last());
     }
+    backend_.synchronize();  // what kernels failed with comes out here, and ends the others too
+    has_run_ = true;
   } catch (const std::exception& error) {
     failed_ = true;
     if (stream_) {
@@ -236,7 +250,6 @@ void Executor::run_batches() {
     batch.recording->replay();
     ++num_replayed_;
   }
-  has_run_ = true;
 }
 
 void Executor::run_item(const Item& item) {
@@ -246,6 +259,11 @@ void Executor::run_item(const Item& item) {
     run_instruction(item);
   } else {
     issue(item);
+  }
+  // The first step loads kernels, and a driver that does may hold up other ranks of the process:
+  // none of them must be waited for meanwhile.
+  if (!has_run_ && backend_.orders_streams() && talks(*bound.instruction)) {
+    backend_.synchronize();
   }
 }
 

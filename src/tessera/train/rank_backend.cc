@@ -63,13 +63,14 @@ std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& 
                              options);
 }
 
-NcclOptions native_options(const DeviceBackend& device, const WorldOptions& options) {
+NcclOptions native_options(DeviceBackend& device, const WorldOptions& options) {
   return {.device = device.ordinal(),
           .world = options,
           .stream_of = [&device](std::int64_t generation) {
             return device.native_stream(generation == kComputeGeneration ? kComputeStream
                                                                          : kCommStream);
-          }};
+          },
+          .drop_recordings = [&device] { device.drop_recordings(); }};
 }
 
 const Mover& mover_of(const DeviceBackend* device, StreamId stream) {

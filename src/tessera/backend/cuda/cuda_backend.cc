@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -94,15 +95,33 @@ cudaGraphExec_t instantiate(const Graph& graph) {
   return exec;
 }
 
+// One of a backend's, whose graph may have to end before it.
 class CudaRecording final : public Recording {
  public:
-  CudaRecording(const Graph& graph, std::function<void(cudaGraphExec_t)> begin)
-      : exec_(instantiate(graph)), begin_(std::move(begin)) {}
+  CudaRecording(const Graph& graph,
+                std::set<CudaRecording*>& all,
+                std::function<void(cudaGraphExec_t)> begin)
+      : exec_(std::make_unique<GraphExec>(instantiate(graph))),
+        all_(all),
+        begin_(std::move(begin)) {
+    all_.insert(this);
+  }
 
-  void replay() override { begin_(exec_.get()); }
+  ~CudaRecording() override { all_.erase(this); }
+
+  CudaRecording(const CudaRecording&) = delete;
+  CudaRecording& operator=(const CudaRecording&) = delete;
+
+  void replay() override {
+    TESSERA_CHECK(exec_ != nullptr, "a replay of what was dropped");
+    begin_(exec_->get());
+  }
+
+  void drop() { exec_.reset(); }
 
  private:
-  GraphExec exec_;
+  std::unique_ptr<GraphExec> exec_;
+  std::set<CudaRecording*>& all_;
   std::function<void(cudaGraphExec_t)> begin_;
 };
 
@@ -277,7 +296,7 @@ class CudaBackend final : public DeviceBackend {
     add(sent_by_it, before, -1);
     add_sent(sent_by_it, -1);  // each replay counts it
     return std::make_unique<CudaRecording>(
-        graph, [this, sent_by_it](cudaGraphExec_t exec) { replay(exec, sent_by_it); });
+        graph, recordings_, [this, sent_by_it](cudaGraphExec_t exec) { replay(exec, sent_by_it); });
   }
 
   // Collectives first, whose wait has a deadline.
@@ -316,6 +335,12 @@ class CudaBackend final : public DeviceBackend {
   int ordinal() const override { return ordinal_; }
 
   void set_native(NativeCollectives native) override { native_ = std::move(native); }
+
+  void drop_recordings() override {
+    for (CudaRecording* const recording : recordings_) {
+      recording->drop();
+    }
+  }
 
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
@@ -378,6 +403,7 @@ class CudaBackend final : public DeviceBackend {
   Event joined_ = Event(create_event());
   std::deque<Event> events_;    // by number
   std::vector<bool> is_known_;  // by number: whether what waits for it finds it
+  std::set<CudaRecording*> recordings_;
   NativeCollectives native_;
   std::function<void(std::string_view)> abort_;
 };

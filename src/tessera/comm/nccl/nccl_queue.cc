@@ -1,5 +1,6 @@
 #include "tessera/comm/nccl/nccl_queue.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -70,9 +71,9 @@ std::uint32_t NcclQueue::word() const {
   return std::atomic_ref(*word_).load(std::memory_order_acquire);
 }
 
-// Operations that have not ended; more where the word is of a recording.
+// Operations that have not ended; more where the word is of a recording, which ran behind them.
 std::size_t NcclQueue::num_ahead() const {
-  const std::size_t num_ended = word() / 2;
+  const std::size_t num_ended = std::max<std::size_t>(word() / 2, num_forgotten_);
   return num_ended < operations_.size() ? operations_.size() - num_ended : 0;
 }
 
@@ -92,7 +93,7 @@ void NcclQueue::begin(const Call& call) {
   // A device takes some hundreds of launches before it blocks who begins more.
   constexpr std::size_t kMostAhead = 16;
   if (!is_recorded) {
-    for (const NcclWait wait(rank_); num_ahead() >= kMostAhead; wait.pause()) {
+    for (const NcclWait wait(rank_); num_ahead() >= kMostAhead && !is_done(); wait.pause()) {
       watch_all();
     }
   }
@@ -140,6 +141,7 @@ void NcclQueue::forget_done() {
   while (!operations_.empty() && !operations_.back().is_recorded) {
     operations_.pop_back();
   }
+  num_forgotten_ = operations_.size();
   std::atomic_ref(*word_).store(0, std::memory_order_release);
   seen_ = 0;
   wait_.reset();
@@ -170,6 +172,9 @@ void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
 }
 
 void NcclQueue::stop(std::span<NcclQueue* const> queues) {
+  if (!queues.empty() && queues.front()->rank_.drop_recordings) {
+    queues.front()->rank_.drop_recordings();
+  }
   std::vector<NcclCommunicator*> groups;
   for (const NcclQueue* const queue : queues) {
     groups.insert(groups.end(), queue->groups_.begin(), queue->groups_.end());

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@ struct NcclRank {
   World& host;  // by which aborts travel
   WorldOptions options;
   int device = 0;
+  std::function<void()> drop_recordings;  // as of NcclOptions
   // Where one thread uses all of them, whose streams may wait for each other; borrowed.
   const std::vector<NcclQueue*>* queues = nullptr;
 };
@@ -104,6 +106,7 @@ class NcclQueue {
   std::uint32_t* word_ = nullptr;          // the device writes it, too
   std::vector<NcclCommunicator*> groups_;  // that use it
   std::vector<Operation> operations_;
+  std::size_t num_forgotten_ = 0;  // of operations_, those that were done when all were
   std::uint32_t seen_ = 0;        // the word when it was looked at last
   std::optional<NcclWait> wait_;  // for the operation that it says has begun, since it was seen
 };

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -228,21 +229,16 @@ class RankStream {
   cudaStream_t stream_ = nullptr;
 };
 
-using OnStream = std::function<void(int rank, int ranks, NcclWorld& world, cudaStream_t stream)>;
+class Recorded;
 
-// The same, with what a rank's groups work on.
-std::vector<std::string> on_streams(int ranks, double deadline_seconds, const OnStream& body) {
-  const WorldOptions options = {.deadline_seconds = deadline_seconds};
-  return on_ranks(ranks, options, [&](World& host) {
-    const auto rank = static_cast<int>(host.rank());
-    check(cudaSetDevice(rank));
-    const RankStream stream;
-    const auto stream_of = [&](std::int64_t) { return stream.get(); };
-    const auto world =
-        join_under_test(host, {.device = rank, .world = options, .stream_of = stream_of});
-    body(rank, ranks, *world, stream.get());
-  });
-}
+// What a rank has in a test of recordings.
+struct OnStream {
+  int rank;
+  int ranks;
+  NcclWorld& world;
+  cudaStream_t stream;
+  std::vector<Recorded*>& recordings;  // dropped where groups are given up
+};
 
 template <class Case>
 std::string name_of(const testing::TestParamInfo<Case>& info) {
@@ -304,60 +300,110 @@ INSTANTIATE_TEST_SUITE_P(All,
 // What `runs` enqueues on the stream.
 class Recorded {
  public:
-  Recorded(cudaStream_t stream, const std::function<void()>& runs) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  Recorded(const OnStream& on, const std::function<void()>& runs)
+      : stream_(on.stream), recordings_(on.recordings) {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     runs();
     cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream, &graph));
+    check(cudaStreamEndCapture(stream_, &graph));
     check(cudaGraphInstantiate(&exec_, graph, 0));
     check(cudaGraphDestroy(graph));
+    recordings_.push_back(this);
   }
 
-  ~Recorded() { cudaGraphExecDestroy(exec_); }
+  ~Recorded() {
+    std::erase(recordings_, this);
+    drop();
+  }
 
   Recorded(const Recorded&) = delete;
   Recorded& operator=(const Recorded&) = delete;
 
-  void replay(cudaStream_t stream) const { check(cudaGraphLaunch(exec_, stream)); }
+  void replay() const { check(cudaGraphLaunch(exec_, stream_)); }
+
+  void drop() {
+    if (exec_ != nullptr) {
+      cudaGraphExecDestroy(std::exchange(exec_, nullptr));
+    }
+  }
 
  private:
+  cudaStream_t stream_;
+  std::vector<Recorded*>& recordings_;
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// Each rank adds up all ranks' values twice a replay, the second time in place.
-void run_recorded(int rank, int ranks, NcclWorld& world, cudaStream_t stream) {
-  std::vector<std::int64_t> members(static_cast<std::size_t>(ranks));
+// Runs body on each of `ranks` ranks, each with a GPU of its own and groups on one stream; returns
+// their errors.
+std::vector<std::string> on_streams(int ranks,
+                                    double deadline_seconds,
+                                    const std::function<void(const OnStream&)>& body) {
+  const WorldOptions options = {.deadline_seconds = deadline_seconds};
+  return on_ranks(ranks, options, [&](World& host) {
+    const auto rank = static_cast<int>(host.rank());
+    check(cudaSetDevice(rank));
+    const RankStream stream;
+    std::vector<Recorded*> recordings;
+    const auto drop = [&] {
+      for (Recorded* const recording : recordings) {
+        recording->drop();
+      }
+    };
+    const auto world = join_under_test(host,
+                                       {.device = rank,
+                                        .world = options,
+                                        .stream_of = [&](std::int64_t) { return stream.get(); },
+                                        .drop_recordings = drop});
+    body({.rank = rank,
+          .ranks = ranks,
+          .world = *world,
+          .stream = stream.get(),
+          .recordings = recordings});
+  });
+}
+
+// Each rank adds up all ranks' values often in a replay, and gives the stream as many sums beside
+// it: more than a queue lets wait.
+void run_recorded(const OnStream& on) {
+  constexpr int kSums = 20;
+  std::vector<std::int64_t> members(static_cast<std::size_t>(on.ranks));
   std::iota(members.begin(), members.end(), 0);
-  const auto group = world.group(members);
-  std::vector<float> values(1000, static_cast<float>(rank + 1));
+  const auto group = on.world.group(members);
+  std::vector<float> values(1000, static_cast<float>(on.rank + 1));
   const DeviceCopy in(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float));
   const DeviceCopy out(nullptr, values.size() * sizeof(float));
-  const Elements from = {.dtype = DType::kF32, .data = in.data(), .count = 1000};
-  const Elements to = {.dtype = DType::kF32, .data = out.data(), .count = 1000};
-  const auto sum_twice = [&] {
-    group->all_reduce(Fold::kSum, from, to);
-    group->all_reduce(Fold::kSum, to, to);
+  const DeviceCopy last(nullptr, values.size() * sizeof(float));
+  const auto elements = [](const DeviceCopy& memory) {
+    return Elements{.dtype = DType::kF32, .data = memory.data(), .count = 1000};
+  };
+  const auto sum_often = [&] {
+    for (int i = 1; i < kSums; ++i) {
+      group->all_reduce(Fold::kSum, elements(in), elements(out));
+    }
+    group->all_reduce(Fold::kSum, elements(out), elements(last));
   };
   constexpr std::array<std::int64_t, 1> kGenerations = {0};
   const auto expect_sum = [&] {
-    world.synchronize(kGenerations);
-    out.to_host(reinterpret_cast<std::byte*>(values.data()));
-    const int ones = ranks * (ranks + 1) / 2;  // what one sum of 1, 2, .. makes
-    const auto sum = static_cast<float>(ranks * ones);
+    on.world.synchronize(kGenerations);
+    last.to_host(reinterpret_cast<std::byte*>(values.data()));
+    const int ones = on.ranks * (on.ranks + 1) / 2;  // what one sum of 1, 2, .. makes
+    const auto sum = static_cast<float>(on.ranks * ones);
     TESSERA_CHECK(std::ranges::all_of(values, [&](float value) { return value == sum; }),
                   "{} instead of {}",
                   values[0],
                   sum);
   };
-  sum_twice();  // which connects them
+  sum_often();  // which connects them
   expect_sum();
-  const Recorded twice(stream, sum_twice);
+  const Recorded recorded(on, sum_often);
   for (int step = 0; step < 3; ++step) {
-    check(cudaMemset(out.data(), 0, values.size() * sizeof(float)));
+    check(cudaMemset(last.data(), 0, values.size() * sizeof(float)));
     check(cudaStreamSynchronize(nullptr));
-    twice.replay(stream);
+    recorded.replay();
     expect_sum();
-    sum_twice();  // beside what is recorded
+    sum_often();  // behind what is recorded, and before
+    recorded.replay();
+    sum_often();
     expect_sum();
   }
 }
@@ -378,23 +424,23 @@ TEST(NcclWorld, ARecordedOperationHasADeadline) {
   if (devices < 2) {
     GTEST_SKIP() << (devices == 1 ? "one GPU, where NCCL allows one rank" : reason);
   }
-  const auto errors = on_streams(2, 1, [](int rank, int, NcclWorld& world, cudaStream_t stream) {
+  const auto errors = on_streams(2, 1, [](const OnStream& on) {
     const std::array<std::int64_t, 2> members = {0, 1};
-    const auto group = world.group(members);
+    const auto group = on.world.group(members);
     const DeviceCopy memory(nullptr, 400);
     const Elements values = {.dtype = DType::kF32, .data = memory.data(), .count = 100};
-    const Recorded recorded(stream, [&] {
+    const Recorded recorded(on, [&] {
       group->barrier();
       group->all_reduce(Fold::kSum, values, values);
     });
     constexpr std::array<std::int64_t, 1> kGenerations = {0};
-    if (rank == 0) {
-      recorded.replay(stream);
-      world.synchronize(kGenerations);
+    if (on.rank == 0) {
+      recorded.replay();
+      on.world.synchronize(kGenerations);
     } else {
       group->barrier();
-      world.synchronize(kGenerations);
-      while (!world.abort_reason()) {
+      on.world.synchronize(kGenerations);
+      while (!on.world.abort_reason()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }

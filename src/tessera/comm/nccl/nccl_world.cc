@@ -55,7 +55,10 @@ void select_device(int device) {
 class PluginWorld final : public NcclWorld {
  public:
   PluginWorld(World& host, const NcclOptions& options)
-      : rank_{.host = host, .options = options.world, .device = options.device},
+      : rank_{.host = host,
+              .options = options.world,
+              .device = options.device,
+              .drop_recordings = options.drop_recordings},
         stream_of_(options.stream_of) {
     if (stream_of_ != nullptr) {
       rank_.queues = &all_queues_;

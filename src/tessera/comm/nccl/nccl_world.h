@@ -35,6 +35,9 @@ struct NcclOptions {
   WorldOptions world = {};  // the deadline
   // The stream on which the groups of a generation work. Null: one for each that is NCCL's alone.
   std::function<CUstream_st*(std::int64_t generation)> stream_of = nullptr;
+  // Frees the recordings that hold operations of its groups, none of which is replayed any more:
+  // what comes before groups are given up, which NCCL does not do while there are such.
+  std::function<void()> drop_recordings = nullptr;
 };
 
 // Joins NCCL on top of `host`, the same ranks by threads or MPI, by which they introduce each other

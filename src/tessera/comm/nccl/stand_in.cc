@@ -1,7 +1,7 @@
 // Stands for NCCL on machines without a GPU, as far as the plugin uses it, over what stands for
 // CUDA's runtime. What NCCL's documentation says of its calls holds: groups come about in the
 // background, an operation waits for all members, an abort ends the waits of one member alone, and
-// a group ends when no recording holds its operations any more.
+// groups end, by abort too, when no recording holds their operations any more.
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -194,6 +195,7 @@ struct Calls {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   std::vector<Part> parts;
+  std::vector<ncclComm_t> aborted;
 };
 
 // NCCL's interface has no place for these but where it has them itself.
@@ -211,6 +213,16 @@ ncclResult_t append(ncclComm_t comm, cudaStream_t stream, const Part& part) {
   calls.stream = stream;
   calls.parts.push_back(part);
   return ncclSuccess;
+}
+
+// When their operations are done, and no recording has any.
+void end_aborted() {
+  for (const ncclComm_t comm : std::exchange(calls.aborted, {})) {
+    while (comm->is_aborted.use_count() > 1) {
+      std::this_thread::yield();
+    }
+    delete comm;
+  }
 }
 
 std::map<std::string, std::shared_ptr<Group>>& groups() {
@@ -284,7 +296,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     *comm->is_aborted = true;
     comm->group->changed.notify_all();
   }
-  delete comm;
+  calls.aborted.push_back(comm);
+  if (calls.depth == 0) {
+    end_aborted();
+  }
   return ncclInProgress;
 }
 
@@ -294,7 +309,11 @@ ncclResult_t ncclGroupStart() {
 }
 
 ncclResult_t ncclGroupEnd() {
-  if (--calls.depth > 0 || calls.comm == nullptr) {
+  if (--calls.depth > 0) {
+    return ncclSuccess;
+  }
+  end_aborted();
+  if (calls.comm == nullptr) {
     return ncclSuccess;
   }
   const Calls done = std::exchange(calls, {});

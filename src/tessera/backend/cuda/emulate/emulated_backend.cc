@@ -239,6 +239,8 @@ class EmulatedBackend final : public DeviceBackend {
 
   void set_native(NativeCollectives native) override { native_ = std::move(native); }
 
+  void drop_recordings() override {}
+
   void set_abort(std::function<void(std::string_view reason)> abort) override {
     abort_ = std::move(abort);
   }
