@@ -121,6 +121,20 @@ INSTANTIATE_TEST_SUITE_P(
             2,
             "--optimizer.moments=bf16: optimizer.moments: found bf16, whose steps are too wide "
             "for optimizer.betas = [0.999, 0.99]: expected values of at most 0.99, or f32"},
+        BadInput{"GradientsOfF32Training",
+                 {"--optimizer.gradients=bf16"},
+                 2,
+                 "--optimizer.gradients=bf16: optimizer.gradients: found bf16, with train.dtype = "
+                 "\"f32\": expected f32"},
+        BadInput{"GradientsThatAreAddedUp",
+                 {"--optimizer.gradients=bf16",
+                  "--train.dtype=bf16",
+                  "--train.global_batch=4",
+                  "--train.microbatch=2"},
+                 2,
+                 "--optimizer.gradients=bf16: optimizer.gradients: found bf16, which are not added "
+                 "up, with 1 data ranks and train.global_batch = 4 in microbatches of 2: expected "
+                 "f32, or one of each"},
         BadInput{"HeadsOfDim",
                  {"--model.heads=5"},
                  2,

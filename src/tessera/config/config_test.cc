@@ -96,6 +96,7 @@ dtype = "bf16"
 lr = 1
 betas = [0, 0.99]
 moments = "bf16"
+gradients = "bf16"
 [schedule]
 decay = "cosine"
 )",
@@ -111,6 +112,7 @@ decay = "cosine"
   expected.optimizer.lr = 1.0;
   expected.optimizer.betas = {0.0, 0.99};
   expected.optimizer.moments = DType::kBF16;
+  expected.optimizer.gradients = DType::kBF16;
   expected.schedule.decay = Decay::kCosine;
   EXPECT_EQ(config, expected);
 }
@@ -503,7 +505,8 @@ RunConfig unusual_config() {
                  .eps = 5e-324,
                  .weight_decay = 1e22,
                  .clip = 100,
-                 .moments = DType::kBF16};
+                 .moments = DType::kBF16,
+                 .gradients = DType::kBF16};
   c.schedule = {.warmup = 1, .decay_ratio = 0.1, .decay = Decay::kSqrt, .floor = 1};
   c.parallel = {.ranks = 8, .data = 4, .tensor = 2, .sequence_parallel = false};
   c.state = {.preset = "ddp",

@@ -114,7 +114,8 @@ struct OptimizerSection {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;            // global L2 norm; 0 = off
-  DType moments = DType::kF32;  // or bf16
+  DType moments = DType::kF32;    // or bf16
+  DType gradients = DType::kF32;  // likewise
   bool operator==(const OptimizerSection&) const = default;
 };
 

@@ -510,7 +510,13 @@ ConfigSection optimizer() {
            &S::moments,
            codec::choice({DType::kF32, DType::kBF16}, tessera::name),
            "Format of the two moments at rest. bf16 halves them; updates are computed in f32, and "
-           "betas may then be 0.99 at most.")});
+           "betas may then be 0.99 at most."),
+       row("gradients",
+           &S::gradients,
+           codec::choice({DType::kF32, DType::kBF16}, tessera::name),
+           "Format of the layers' weight gradients. bf16 halves what they take and what the update "
+           "reads: in bf16 training, where nothing adds them up (one microbatch, one data "
+           "rank).")});
 }
 
 ConfigSection schedule() {

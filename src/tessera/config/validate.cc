@@ -252,6 +252,26 @@ void validate_moments(const RunConfig& config) {
       kLargest);
 }
 
+// Sums of gradients are f32.
+void validate_gradients(const RunConfig& config) {
+  const bool is_f32 = config.optimizer.gradients == DType::kF32;
+  TESSERA_REQUIRE(is_f32 || config.train.dtype == DType::kBF16,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found bf16, with train.dtype = \"{}\": expected f32",
+                  placed(config, "optimizer.gradients"),
+                  name(config.train.dtype));
+  const std::int64_t data = config.parallel.data.value_or(1);
+  TESSERA_REQUIRE(
+      is_f32 || (data == 1 && config.train.global_batch == config.train.microbatch),
+      ErrorCode::kInvalidConfig,
+      "{}: found bf16, which are not added up, with {} data ranks and train.global_batch "
+      "= {} in microbatches of {}: expected f32, or one of each",
+      placed(config, "optimizer.gradients"),
+      data,
+      config.train.global_batch,
+      config.train.microbatch);
+}
+
 void validate_schedule(const RunConfig& config) {
   const std::int64_t num_steps = config.train.steps;
   const std::int64_t decay = num_decay_steps(config.schedule, num_steps);
@@ -298,6 +318,7 @@ void validate_run(const RunConfig& config) {
   validate_lora(config);
   validate_float8(config);
   validate_moments(config);
+  validate_gradients(config);
   validate_schedule(config);
 }
 

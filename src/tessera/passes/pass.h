@@ -72,6 +72,22 @@ struct AttentionChoices {
 // Tells the attention of a forward graph, and with it that of backward.
 Graph choose_attention(Graph graph, const AttentionChoices& choices);
 
+// How much of logits a GPU has at one time: with fewer rows, moving the head and the sums of its
+// gradient for each chunk takes longer than its products.
+inline constexpr std::int64_t kDeviceLogitsBytes = std::int64_t{1} << 30U;
+
+// Rows whose logits, of the whole vocabulary in f32, take at most so many bytes: a multiple of 256,
+// and 256 at least.
+std::int64_t rows_of_logits(std::int64_t vocab, std::int64_t logits_bytes);
+
+// Cuts the rows of a forward graph's losses, and with them those of backward, into chunks of
+// rows_of_logits(). Gradients of the head are sums over chunks, which this rounds in another place.
+Graph chunk_loss(Graph graph, std::int64_t logits_bytes);
+
+// Rounds the gradients of weights that products of bf16 make to bf16, where they are made: what
+// adds up none of them moves half as much. All others stay f32.
+Graph round_gradients(Graph graph);
+
 // Products in 8-bit floats (ops/float8/float8.h): which, and how their factors are quantized.
 struct Float8Options {
   bool rowwise = false;  // a power of two for each row and column in place of one scale a tensor

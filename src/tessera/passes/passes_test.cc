@@ -36,10 +36,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Graph small_llama(std::int64_t layers = 2) {
+Graph small_llama(std::int64_t layers = 2, DType dtype = DType::kF32) {
   const LlamaConfig config{
       .dim = 8, .layers = layers, .heads = 4, .kv_heads = 2, .ffn = 12, .vocab = 40};
-  return training_graph(describe_llama(config), 2, 6, DType::kF32);
+  return training_graph(describe_llama(config), 2, 6, dtype);
 }
 
 std::map<std::string, int> count_ops(const Graph& graph) {
@@ -290,6 +290,51 @@ TEST(ChooseAttention, TellsForwardAndBackward) {
   const Graph chosen = choose_attention(small_llama(), {.whole_rows = true, .any_order = true});
   EXPECT_EQ(told(chosen), 2);
   EXPECT_EQ(told(differentiate(chosen, "loss")), 4);
+}
+
+TEST(ChunkLoss, TellsForwardAndBackward) {
+  const auto chunks = [](const Graph& graph) {
+    std::vector<std::int64_t> found;
+    for (const Node& node : graph.nodes) {
+      if (const auto* attrs = node.op->get_if<CrossEntropyAttrs>(); attrs != nullptr) {
+        found.push_back(attrs->chunk);
+      }
+    }
+    return found;
+  };
+  const Graph before = small_llama();
+  EXPECT_EQ(chunks(before), std::vector<std::int64_t>{CrossEntropyAttrs().chunk});
+  std::int64_t row_bytes = 0;
+  for (const Node& node : before.nodes) {
+    if (node.op->get_if<CrossEntropyAttrs>() != nullptr) {
+      row_bytes = before[node.operands[1]].type.dims[0].bound * 4;
+    }
+  }
+  const Graph cut = differentiate(chunk_loss(before, 700 * row_bytes), "loss");
+  EXPECT_EQ(chunks(cut), (std::vector<std::int64_t>{512, 512}));
+  EXPECT_EQ(chunks(chunk_loss(before, 700)), std::vector<std::int64_t>{256});
+}
+
+// Those of products alone: of norms, embeddings and heads f32 comes out of sums within the op.
+TEST(RoundGradients, OfProductsOfBf16) {
+  const auto dtypes = [](const Graph& graph) {
+    std::map<std::string, DType> found;
+    for (const Output& output : graph.outputs) {
+      found[output.name] = graph[output.value].type.dtype;
+    }
+    return found;
+  };
+  Graph before = differentiate(small_llama(2, DType::kBF16), "loss");
+  const auto after = dtypes(round_gradients(before));
+  for (const auto& [name, dtype] : dtypes(before)) {
+    EXPECT_EQ(dtype, DType::kF32) << name;
+    const bool is_of_product =
+        name.starts_with("gradient.layers.") && name.find("norm") == std::string::npos;
+    EXPECT_EQ(after.at(name), is_of_product ? DType::kBF16 : DType::kF32) << name;
+  }
+  EXPECT_NO_THROW(verify(round_gradients(std::move(before))));
+  const Graph f32 = differentiate(small_llama(), "loss");
+  EXPECT_EQ(to_string(round_gradients(f32)), to_string(f32));
 }
 
 TEST(CacheAttention, RefusesAttentionThatSeesWhatComesLater) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tessera/autodiff/differentiate.h"
+#include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/passes/overlap.h"
@@ -64,6 +65,17 @@ Graph cut_over_ranks(Stages& stage,
   return stage("resolve_reshards", resolve_reshards(graph));
 }
 
+// What the ops of a forward graph are told of the run.
+Graph choose(Stages& stage, Graph graph, const CompileOptions& options) {
+  if (options.attention != AttentionChoices()) {
+    graph = stage("choose_attention", choose_attention(std::move(graph), options.attention));
+  }
+  if (options.logits_bytes > 0) {
+    graph = stage("chunk_loss", chunk_loss(std::move(graph), options.logits_bytes));
+  }
+  return graph;
+}
+
 }  // namespace
 
 Program compile_training(Graph forward, const CompileOptions& options) {
@@ -71,12 +83,17 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   Graph graph = stage("forward", std::move(forward));
 
   // Before differentiation, so that backward hears of it.
-  if (options.attention != AttentionChoices()) {
-    graph = stage("choose_attention", choose_attention(std::move(graph), options.attention));
-  }
+  graph = choose(stage, std::move(graph), options);
 
   // Gradients of every parameter, by the ops' own rules.
   graph = stage("differentiate", differentiate(std::move(graph), "loss"));
+
+  // While a gradient is still what one product makes.
+  if (options.round_gradients) {
+    TESSERA_CHECK(options.update.num_microbatches == 1 && options.update.state.axes.empty(),
+                  "gradients that are added up are f32");
+    graph = stage("round_gradients", round_gradients(std::move(graph)));
+  }
 
   // Before the graph is cut, so that a scale is that of the whole; after differentiation, which
   // then passes gradients straight through the rounding.
@@ -112,9 +129,7 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 Program compile_forward(Graph forward, const CompileOptions& options) {
   Stages stage(options.dump);
   Graph graph = stage("forward", std::move(forward));
-  if (options.attention != AttentionChoices()) {
-    graph = stage("choose_attention", choose_attention(std::move(graph), options.attention));
-  }
+  graph = choose(stage, std::move(graph), options);
   // On the model as it was written: later passes look at what reads keys and values.
   if (options.cache_length > 0) {
     graph = stage("cache_attention", cache_attention(graph, options.cache_length));

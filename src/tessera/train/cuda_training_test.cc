@@ -23,11 +23,12 @@ struct Case {
   ModelDescription (*describe)();
   DType dtype;
   float tolerance;  // of losses
-  bool whole_rows = false;
+  TestChoices choices = {};
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << c.model << ' ' << name(c.dtype) << (c.whole_rows ? " whole rows" : "");
+  return out << c.model << ' ' << name(c.dtype) << (c.choices.whole_rows ? " whole rows" : "")
+             << (c.choices.rounded_gradients ? " rounded gradients" : "");
 }
 
 class CudaTraining : public testing::TestWithParam<Case> {
@@ -47,11 +48,13 @@ class CudaTraining : public testing::TestWithParam<Case> {
     return {GetParam().describe(),
             cuda::kernels_under_test(reason),
             GetParam().dtype,
-            GetParam().whole_rows};
+            GetParam().choices};
   }
 
   static TestTraining on_cpu() {
-    return {GetParam().describe(), make_cpu_backend(1), GetParam().dtype};
+    TestChoices choices = GetParam().choices;
+    choices.whole_rows = false;
+    return {GetParam().describe(), make_cpu_backend(1), GetParam().dtype, choices};
   }
 };
 
@@ -81,7 +84,7 @@ TEST_P(CudaTraining, IsTheSameRecorded) {
   std::string reason;
   std::unique_ptr<DeviceBackend> backend = cuda::kernels_under_test(reason, {.may_record = false});
   TestTraining plain(
-      GetParam().describe(), std::move(backend), GetParam().dtype, GetParam().whole_rows);
+      GetParam().describe(), std::move(backend), GetParam().dtype, GetParam().choices);
   TestTraining recorded = on_cuda();
   plain.initialize();
   recorded.initialize();
@@ -124,10 +127,11 @@ TEST(CudaTf32, RoundsFactorsOfF32Alone) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  return format("{}_{}{}",
+  return format("{}_{}{}{}",
                 info.param.model,
                 name(info.param.dtype),
-                info.param.whole_rows ? "_whole_rows" : "");
+                info.param.choices.whole_rows ? "_whole_rows" : "",
+                info.param.choices.rounded_gradients ? "_rounded_gradients" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -140,7 +144,12 @@ INSTANTIATE_TEST_SUITE_P(
              .describe = tiny_llama,
              .dtype = DType::kBF16,
              .tolerance = 1e-2F,
-             .whole_rows = true},
+             .choices = {.whole_rows = true}},
+        Case{.model = "llama",
+             .describe = tiny_llama,
+             .dtype = DType::kBF16,
+             .tolerance = 1e-2F,
+             .choices = {.rounded_gradients = true}},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kF32, .tolerance = 1e-4F},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kBF16, .tolerance = 1e-2F}),
     case_name);

@@ -85,6 +85,8 @@ CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& wo
           .float8 = float8_options(config.float8),
           .attention = {.whole_rows = !config.data.document_mask,
                         .any_order = !config.run.deterministic},
+          .logits_bytes = config.run.device == "cuda" ? kDeviceLogitsBytes : 0,
+          .round_gradients = config.optimizer.gradients == DType::kBF16,
           .recompute = config.memory.recompute == Recompute::kFull,
           .fuse = config.passes.fuse,
           .group_gemms = config.passes.group_gemms,

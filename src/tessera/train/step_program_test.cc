@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/config/run_config.h"
 #include "tessera/train/test_training.h"
 
@@ -27,6 +28,32 @@ TEST(StepProgram, TellsAttentionWhatTheConfigSays) {
   EXPECT_THAT(program_of(true, true), Not(HasSubstr("any_order")));
   EXPECT_THAT(program_of(false, true), HasSubstr("whole_rows=true"));
   EXPECT_THAT(program_of(true, false), HasSubstr("any_order=true"));
+}
+
+TEST(StepProgram, ChunksOfTheLossAreOfTheDevice) {
+  RunConfig config;
+  config.data.sequence_length = 6;
+  const auto program = [&] { return to_string(compile_step(config, tiny_llama(), {})); };
+  EXPECT_THAT(program(), Not(HasSubstr("chunk=")));
+  config.run.device = "cuda";
+  EXPECT_THAT(program(), HasSubstr("chunk=894720"));  // 1 GiB of 300 f32
+}
+
+// Half the bytes for most of the gradients, and losses that bf16 explains.
+TEST(StepProgram, RoundedGradientsTakeLessAndTrainAlike) {
+  TestTraining exact(tiny_llama(), make_cpu_backend(1), DType::kBF16);
+  TestTraining rounded(
+      tiny_llama(), make_cpu_backend(1), DType::kBF16, {.rounded_gradients = true});
+  EXPECT_LT(rounded.memory_bytes(), exact.memory_bytes());
+  exact.initialize();
+  rounded.initialize();
+  EXPECT_EQ(rounded.state(), exact.state());
+  for (int number = 1; number <= 20; ++number) {
+    const float expected = exact.step(number, 1e-3F);
+    EXPECT_NEAR(rounded.step(number, 1e-3F), expected, 1e-2F) << "step " << number;
+    EXPECT_NEAR(rounded.grad_norm() / exact.grad_norm(), 1.0F, 1e-2F) << "step " << number;
+  }
+  EXPECT_NE(rounded.state(), exact.state());
 }
 
 }  // namespace

@@ -34,20 +34,24 @@ inline ModelDescription tiny_gpt2() {
                         .positions = 16});
 }
 
+struct TestChoices {
+  bool whole_rows = false;         // sequences are one document each, which the program is told
+  bool rounded_gradients = false;  // in bf16, and one microbatch a step
+};
+
 // For tests: a tiny model, two microbatches a step, on a backend.
 class TestTraining {
  public:
   static constexpr std::int64_t kSequence = 16;
   static constexpr std::int64_t kBatch = 4;
 
-  // Its sequences are one document each, which the program is told with `whole_rows`.
   TestTraining(ModelDescription model,
                std::unique_ptr<Backend> backend,
                DType dtype,
-               bool whole_rows = false)
+               const TestChoices& choices = {})
       : model_(std::move(model)),
         backend_(std::move(backend)),
-        program_(compile(dtype, whole_rows)),
+        program_(compile(dtype, choices)),
         executor_(program_, *backend_),
         parameters_(parameter_inits(training_graph(model_, 2, kSequence, dtype))) {}
 
@@ -78,6 +82,8 @@ class TestTraining {
     return executor_.output_scalar("loss") * kSeed;
   }
 
+  std::int64_t memory_bytes() const { return program_.arena_bytes; }
+
   std::size_t num_replayed() const { return executor_.num_replayed(); }
 
   // The norm of the last step's gradients, before they were clipped.
@@ -101,12 +107,13 @@ class TestTraining {
   }
 
  private:
-  Program compile(DType dtype, bool whole_rows) {
+  Program compile(DType dtype, const TestChoices& choices) {
     RunConfig config;
-    config.data.document_mask = !whole_rows;
+    config.data.document_mask = !choices.whole_rows;
     config.data.sequence_length = kSequence;
     config.train.global_batch = kBatch;
-    config.train.microbatch = 2;
+    config.train.microbatch = choices.rounded_gradients ? kBatch : 2;
+    config.optimizer.gradients = choices.rounded_gradients ? DType::kBF16 : DType::kF32;
     config.train.dtype = dtype;
     return compile_step(
         config,

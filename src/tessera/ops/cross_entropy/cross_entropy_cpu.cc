@@ -15,13 +15,17 @@
 namespace tessera {
 namespace {
 
-// With what a vocabulary that is cut over axes needs behind the common parts: the sums by row and
-// what moves of them.
+// With the gradient of a chunk of logits in the inputs' dtype, where that is not f32, and what a
+// vocabulary that is cut over axes needs behind it: the sums by row and what moves of them.
 struct Problem : CrossEntropyProblem {
   bool is_cut;
 
   Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
       : CrossEntropyProblem(attrs, operands), is_cut(!attrs.axes.empty()) {}
+
+  std::int64_t gradient_bytes() const {
+    return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
+  }
 
   std::int64_t sums_bytes() const {
     return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(cpu::RowSum))) : 0;
@@ -86,11 +90,15 @@ void run_gradients(cpu::Context& context,
                    std::int64_t m,
                    const ChunkGradients& chunk,
                    std::span<std::byte> workspace) {
-  cpu::run_gemm(
-      context, problem.hidden_gradient(m), chunk.dlogits, chunk.head, chunk.dx, workspace);
+  cpu::run_gemm(context,
+                problem.hidden_gradient(m, problem.vocab),
+                chunk.dlogits,
+                chunk.head,
+                chunk.dx,
+                workspace);
   if (chunk.dhead != nullptr) {
     cpu::run_gemm(context,
-                  problem.head_gradient(m, chunk.accumulate),
+                  problem.head_gradient(m, problem.vocab, chunk.accumulate),
                   chunk.dlogits,
                   chunk.x,
                   chunk.dhead,
@@ -115,11 +123,11 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
     }
     consider(problem.logits(m));
     if (attrs.gradients) {
-      consider(problem.hidden_gradient(m));
+      consider(problem.hidden_gradient(m, problem.vocab));
     }
     if (attrs.makes_head_gradient()) {
-      consider(problem.head_gradient(m, false));
-      consider(problem.head_gradient(m, true));
+      consider(problem.head_gradient(m, problem.vocab, false));
+      consider(problem.head_gradient(m, problem.vocab, true));
     }
   }
   return problem.logits_bytes() + problem.gradient_bytes() + Problem::loss_bytes(problem.chunk) +

@@ -27,14 +27,18 @@ struct Problem : CrossEntropyProblem {
   std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
 
   std::int64_t workspace_bytes() const {
-    return logits_bytes() + gradient_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes() +
-           kGemmWorkspaceBytes;
+    return logits_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes() + kGemmWorkspaceBytes;
+  }
+
+  // The gradient of a row of logits begins where that row does: in bf16 it fills half of it.
+  std::int64_t pitch_dlogits() const {
+    return vocab * 4 / static_cast<std::int64_t>(size_bytes(dtype));
   }
 };
 
 // The softmax part over a chunk of rows.
 struct Softmax {
-  const float* logits;         // (rows, vocab)
+  float* logits;               // (rows, vocab)
   const std::int32_t* labels;  // (rows); negative: ignored
   std::int64_t first_row;      // of the chunk
   std::int64_t vocab;
@@ -42,9 +46,9 @@ struct Softmax {
   std::int64_t first_entry;  // of the whole vocabulary,
   std::int64_t limit;        // which has so many
   const float* seed;
-  RowSums* sums;     // of all shards of a row; null: a row is whole
-  double* row_loss;  // or null
-  void* gradient;    // like logits in the inputs' dtype, or null; may be logits
+  RowSums* sums;        // of all shards of a row; null: a row is whole
+  double* row_loss;     // or null
+  bool makes_gradient;  // of each row, in the inputs' dtype, over the row
   Fault* fault;
 };
 
@@ -107,36 +111,46 @@ __device__ inline std::int64_t place_of(std::int32_t label, const Softmax& task)
   return label >= 0 && entry >= 0 && entry < task.counts ? entry : -1;
 }
 
-// The gradient of a row's loss for its logits; gradient may be the logits. An ignored row's is 0.
+// The gradient of a row's loss for its logits, over them; that of an ignored row is 0. All threads
+// of the block go through the row side by side: what is narrower than the logits is written over
+// those that were read in this round or earlier ones, and the barrier is between.
 template <int N, class T>
 __device__ void write_gradient(const Softmax& task,
-                               const float* logits,
+                               float* logits,
                                std::int32_t label,
-                               const RowSums& sums,
-                               T* gradient) {
+                               const RowSums& sums) {
+  T* const gradient = reinterpret_cast<T*>(logits);
   const std::int64_t place = place_of(label, task);
   const std::int64_t counts = label < 0 ? 0 : task.counts;
   const float seed = *task.seed;
   const float factor = seed / static_cast<float>(sums.total);
+  const std::int64_t of_thread = std::int64_t{threadIdx.x} * N;
 #pragma unroll 1  // nvcc 13.0 takes the packs apart where it unrolls
-  for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < task.vocab;
-       i += std::int64_t{kThreads} * N) {
-    Floats<N> shares = load<N>(logits + i);
+  for (std::int64_t round = 0; round < task.vocab; round += std::int64_t{kThreads} * N) {
+    const std::int64_t i = round + of_thread;
+    Floats<N> shares = {};
+    if (i < task.vocab) {
+      shares = load<N>(logits + i);
+    }
+    if constexpr (sizeof(T) < sizeof(float)) {
+      __syncthreads();
+    }
     for (int k = 0; k < N; ++k) {
       const float share = factor * quick_exp(shares.at[k] - sums.largest);
       const float pull = i + k == place ? seed : 0.0F;
       shares.at[k] = i + k < counts ? share - pull : 0.0F;
     }
-    store(gradient + i, shares);
+    if (i < task.vocab) {
+      store(gradient + i, shares);
+    }
   }
 }
 
-// A block takes a row. A thread overwrites only logits that it alone still reads: all others of the
-// row are done with them at the last barrier.
+// A block takes a row. The logits that it reads all over the row are read before the barrier.
 template <int N, class T>
 __global__ void softmax_rows(Softmax task, std::int64_t rows) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    const float* const logits = task.logits + row * task.vocab;
+    float* const logits = task.logits + row * task.vocab;
     const std::int32_t label = label_of(task, row);
     const std::int64_t place = place_of(label, task);
     const RowSums sums =
@@ -147,9 +161,8 @@ __global__ void softmax_rows(Softmax task, std::int64_t rows) {
       const double loss = log(sums.total) + (static_cast<double>(sums.largest) - of_label);
       task.row_loss[row] = place < 0 ? 0.0 : loss;
     }
-    if (task.gradient != nullptr) {
-      T* const gradient = static_cast<T*>(task.gradient) + row * task.vocab;
-      write_gradient<N>(task, logits, label, sums, gradient);
+    if (task.makes_gradient) {
+      write_gradient<N, T>(task, logits, label, sums);
     }
   }
 }
@@ -234,7 +247,6 @@ __global__ void sum_losses(const double* row_loss, std::int64_t rows, float* los
 // The parts of a workspace, in their order.
 struct Parts {
   float* logits = nullptr;
-  void* dlogits = nullptr;  // in the inputs' dtype
   double* row_loss = nullptr;
   RowSums* sums = nullptr;  // null unless the vocabulary is cut
   float* moved = nullptr;
@@ -242,8 +254,6 @@ struct Parts {
 
   Parts(const Problem& problem, std::span<std::byte> workspace) : products(workspace) {
     logits = reinterpret_cast<float*>(take(problem.logits_bytes()));
-    std::byte* const rounded = take(problem.gradient_bytes());
-    dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(rounded) : logits;
     row_loss = reinterpret_cast<double*>(take(Problem::loss_bytes(problem.rows)));
     if (problem.is_cut) {
       sums = reinterpret_cast<RowSums*>(take(problem.sums_bytes()));
@@ -298,19 +308,19 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
                                 .seed = views.in[3].as<const float>(),
                                 .sums = parts.sums,
                                 .row_loss = attrs.loss ? parts.row_loss + row : nullptr,
-                                .gradient = attrs.gradients ? parts.dlogits : nullptr,
+                                .makes_gradient = attrs.gradients,
                                 .fault = context.fault()};
     if (problem.is_cut) {
       cuda::join_shards(context, task, m, parts.moved, levels);
     }
     cuda::launch_softmax(context, problem.dtype, task, m);
     if (attrs.gradients) {
-      multiply(problem.hidden_gradient(m),
-               {.a = parts.dlogits, .b = head, .c = dx + row * problem.channels * element});
+      multiply(problem.hidden_gradient(m, problem.pitch_dlogits()),
+               {.a = parts.logits, .b = head, .c = dx + row * problem.channels * element});
     }
     if (dhead != nullptr) {
-      multiply(problem.head_gradient(m, attrs.accumulate || row > 0),
-               {.a = parts.dlogits, .b = x_chunk, .c = dhead});
+      multiply(problem.head_gradient(m, problem.pitch_dlogits(), attrs.accumulate || row > 0),
+               {.a = parts.logits, .b = x_chunk, .c = dhead});
     }
   }
   if (attrs.loss) {

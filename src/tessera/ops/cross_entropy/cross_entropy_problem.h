@@ -14,7 +14,7 @@
 namespace tessera {
 
 // The op's numbers, its products, and the parts of a workspace that every kernel needs: logits of a
-// chunk, their gradient in the inputs' dtype (where that is not f32), and a loss a row.
+// chunk, and a loss a row.
 struct CrossEntropyProblem {
   std::int64_t rows;
   std::int64_t channels;
@@ -40,10 +40,6 @@ struct CrossEntropyProblem {
 
   std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
 
-  std::int64_t gradient_bytes() const {
-    return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
-  }
-
   static std::int64_t loss_bytes(std::int64_t num_rows) { return aligned(num_rows * 8); }
 
   Gemm logits(std::int64_t m) const {
@@ -57,23 +53,25 @@ struct CrossEntropyProblem {
             .input = dtype};
   }
 
-  Gemm hidden_gradient(std::int64_t m) const {
+  // `pitch_dlogits`: elements from a row of the logits' gradient to the next, as of
+  // head_gradient().
+  Gemm hidden_gradient(std::int64_t m, std::int64_t pitch_dlogits) const {
     return {.m = m,
             .n = channels,
             .k = vocab,
-            .pitch_a = vocab,
+            .pitch_a = pitch_dlogits,
             .pitch_b = channels,
             .pitch_c = channels,
             .input = dtype,
             .output = dtype};
   }
 
-  Gemm head_gradient(std::int64_t m, bool accumulate) const {
+  Gemm head_gradient(std::int64_t m, std::int64_t pitch_dlogits, bool accumulate) const {
     return {.m = vocab,
             .n = channels,
             .k = m,
             .transpose_a = true,
-            .pitch_a = vocab,
+            .pitch_a = pitch_dlogits,
             .pitch_b = pitch,
             .pitch_c = channels,
             .input = dtype,

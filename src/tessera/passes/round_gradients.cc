@@ -1,0 +1,33 @@
+#include <set>
+#include <string>
+
+#include "tessera/autodiff/differentiate.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/pass.h"
+
+namespace tessera {
+
+Graph round_gradients(Graph graph) {
+  std::set<std::string> names;
+  for (const ValueId parameter : graph.trained_parameters()) {
+    names.insert(gradient_name(graph[parameter].name));
+  }
+  for (const Output& output : graph.outputs) {
+    if (!names.contains(output.name)) {
+      continue;
+    }
+    ValueInfo& gradient = graph[output.value];
+    Node& made_by = graph.nodes[gradient.producer.at()];
+    const auto* attrs = made_by.op->get_if<MatmulAttrs>();
+    if (attrs == nullptr || graph[made_by.operands[0]].type.dtype != DType::kBF16) {
+      continue;
+    }
+    MatmulAttrs rounded = *attrs;
+    rounded.dtype = DType::kBF16;
+    made_by.op = make_op(rounded);
+    gradient.type.dtype = DType::kBF16;
+  }
+  return graph;
+}
+
+}  // namespace tessera
