@@ -25,7 +25,7 @@ constexpr std::uintptr_t kBestAlignment = 256;  // more gains nothing
 using LtHandle = Handle<cublasLtHandle_t, cublasLtDestroy>;
 
 // Of those that cuBLASLt proposes, best first by its own estimate.
-constexpr int kTimedAlgorithms = 8;
+constexpr int kTimedAlgorithms = 16;
 
 // The largest power of two, up to kBestAlignment, that divides an address.
 std::uint32_t alignment_of(const void* data) {

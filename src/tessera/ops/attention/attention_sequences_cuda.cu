@@ -33,7 +33,7 @@ struct Sequences {
   std::int64_t* starts[5] = {};     // of q, k, v, o and lse: most + 1
   std::int32_t* lengths = nullptr;  // most
   std::int32_t* first = nullptr;    // the first token of each, counted through the rows: most + 1
-  std::int32_t* found = nullptr;    // 1 where the lengths are all that the rows have, else 0
+  std::int32_t* found = nullptr;    // 1 where these are all that the rows have, else 0
 };
 
 // Where elements of a tensor's tokens lie.
@@ -86,17 +86,19 @@ __device__ void add_up(Findings& findings, const Sequences& out) {
   *out.found = findings.total > 0 ? 1 : 0;
 }
 
-// Where sequence i lies, and how long it is. One that there is not lies at the end and has none.
+// Where sequence i lies, and how long it is. Not every version of the library takes sequences of no
+// tokens: where there are fewer than `most`, those that there are not come first, each the first
+// token alone, whose result is its value whatever else its sequence holds.
 __device__ void place_sequence(const SearchTask& task, std::int64_t i, std::int32_t total) {
   const Sequences& out = task.out;
-  const bool is_one = i < total;
-  const std::int64_t token = out.first[is_one ? i : total];
+  const std::int64_t number = i - (out.most - total);
+  const std::int64_t token = number < 0 ? 0 : out.first[number];
   for (int tensor = 0; tensor < 5; ++tensor) {
     out.starts[tensor][i] = token / task.shape.queries * task.places[tensor].row +
                             token % task.shape.queries * task.places[tensor].token;
   }
   if (i < out.most) {
-    out.lengths[i] = is_one ? out.first[i + 1] - out.first[i] : 0;
+    out.lengths[i] = number < 0 ? 1 : out.first[number + 1] - out.first[number];
   }
 }
 
