@@ -83,6 +83,41 @@ TEST_F(CudaLayouts, PlacementsComputeTheSame) {
   }
 }
 
+// As on the CPU: bitwise where gradients are summed over the same levels, and with one microbatch.
+TEST_F(CudaLayouts, PresetsComputeTheSame) {
+  for (const std::int64_t microbatches : {1, 3}) {
+    RankRun cpu = on_cpu(4);
+    cpu.microbatches = microbatches;
+    cpu.global_batch = 4 * microbatches;
+    std::map<std::int64_t, RankResult> by_degree;
+    for (const Placement& placement : preset_placements(cpu.mesh)) {
+      cpu.placement = placement;
+      const RankResult result = run_ranks(on_cuda(cpu));
+      const auto [found, is_new] =
+          by_degree.try_emplace(microbatches == 1 ? 0 : placement.grad, result);
+      if (is_new) {
+        expect_close(result, run_ranks(cpu), 1e-4F);
+      } else {
+        expect_equal(result, found->second);
+      }
+    }
+  }
+}
+
+// Data ranks of tensor ranks; what is computed again is the same.
+TEST_F(CudaLayouts, RecomputesTheSame) {
+  RankRun cpu = on_cpu(4);
+  cpu.mesh = virtual_mesh(4, 2);
+  cpu.model.kv_heads = 2;
+  cpu.microbatches = 2;
+  cpu.moments = DType::kBF16;
+  cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+  const RankResult kept = run_ranks(on_cuda(cpu));
+  expect_close(kept, run_ranks(cpu), 1e-4F);
+  cpu.recompute = true;
+  expect_equal(run_ranks(on_cuda(cpu)), kept);
+}
+
 TEST_F(CudaLayouts, Bf16FollowsTheCpu) {
   RankRun cpu = on_cpu(2);
   cpu.dtype = DType::kBF16;
@@ -175,8 +210,9 @@ class CountedNative final : public NcclWorld {
   std::atomic<int>& waits_;
 };
 
-// Where a library of the devices moves their memory, nothing is waited for within a step: events
-// order what the streams were given, graphs among it. What the wait at its end throws ends the run.
+// Where a library of the devices moves their memory, nothing is waited for within a step but the
+// first: events order what the streams were given, graphs among it. What the wait at its end throws
+// ends the run.
 TEST_F(CudaLayouts, EventsOrderStreamsOfNativeCollectives) {
   RankRun run = on_cuda(on_cpu(2));
   run.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
@@ -189,11 +225,17 @@ TEST_F(CudaLayouts, EventsOrderStreamsOfNativeCollectives) {
     return std::make_unique<CountedNative>(host, options, waits);
   };
   for (const bool overlap : {true, false}) {
-    waits = 0;
     run.overlap = overlap;
+    waits = 0;
     expect_equal(run_ranks(run), expected);
-    EXPECT_GE(waits, 2 * run.steps);
-    EXPECT_LT(waits, 6 * run.steps);
+    const int waits_of_some = waits;
+    RankRun longer = run;
+    longer.steps += 3;
+    waits = 0;
+    run_ranks(longer);
+    EXPECT_GE(waits_of_some, 2 * run.steps);
+    EXPECT_GE(waits - waits_of_some, 2 * 3);  // on two ranks
+    EXPECT_LT(waits - waits_of_some, 6 * 3);
   }
 
   waits = 0;

@@ -104,18 +104,6 @@ TEST_P(DataParallelTest, SeveralMicrobatchesAreBitwiseAmongEqualGradientDegrees)
   }
 }
 
-// Those whose levels this mesh has.
-std::vector<std::string> preset_names(const Mesh& mesh) {
-  std::vector<std::string> names = {"ddp", "zero1", "zero2", "fsdp", "shard-grad-op"};
-  for (const std::string& level : mesh.levels) {
-    names.push_back("hsdp@" + level);
-  }
-  if (std::ranges::find(mesh.levels, "node") != mesh.levels.end()) {
-    names.insert(names.end(), {"zeropp", "topo"});
-  }
-  return names;
-}
-
 // The presets by name, on full-precision wires, and topo with a second copy of the parameters.
 TEST_P(DataParallelTest, PresetsComputeTheSame) {
   for (const std::int64_t microbatches : {1, 3}) {
@@ -130,16 +118,8 @@ TEST_P(DataParallelTest, PresetsComputeTheSame) {
         expect_equal(result, found->second, text(placement));
       }
     };
-    for (const std::string& name : preset_names(run.mesh)) {
-      check(preset(name, run.mesh).placement);
-    }
-    const std::vector<std::int64_t> degrees = data_degrees(run.mesh);
-    // Parameters cut over more levels than their second copy, gradients as topo has them.
-    for (std::size_t inner = 0; inner + 1 < degrees.size(); ++inner) {
-      check({.param = degrees[inner + 1],
-             .secondary = degrees[inner],
-             .grad = degrees[inner + 1],
-             .optimizer = degrees.back()});
+    for (const Placement& placement : preset_placements(run.mesh)) {
+      check(placement);
     }
   }
 }

@@ -281,6 +281,28 @@ Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor) {
   return make_mesh(cluster, {.data = ranks / tensor, .tensor = tensor});
 }
 
+std::vector<Placement> preset_placements(const Mesh& mesh) {
+  std::vector<std::string> names = {"ddp", "zero1", "zero2", "fsdp", "shard-grad-op"};
+  for (const std::string& level : mesh.levels) {
+    names.push_back("hsdp@" + level);
+  }
+  if (std::ranges::find(mesh.levels, "node") != mesh.levels.end()) {
+    names.insert(names.end(), {"zeropp", "topo"});
+  }
+  std::vector<Placement> placements;
+  for (const std::string& name : names) {
+    placements.push_back(preset(name, mesh).placement);
+  }
+  const std::vector<std::int64_t> degrees = data_degrees(mesh);
+  for (std::size_t inner = 0; inner + 1 < degrees.size(); ++inner) {
+    placements.push_back({.param = degrees[inner + 1],
+                          .secondary = degrees[inner],
+                          .grad = degrees[inner + 1],
+                          .optimizer = degrees.back()});
+  }
+  return placements;
+}
+
 Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) {
   return compile_training(whole_graph(run),
                           {.update = {.clip = 0.5,

@@ -30,6 +30,10 @@ LlamaConfig odd_llama();
 // That many ranks on configs/clusters/virtual-N.toml, data ranks where no more is said.
 Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor = 1);
 
+// The presets whose levels the mesh has, and parameters cut over more levels than their second
+// copy, with gradients as topo has them.
+std::vector<Placement> preset_placements(const Mesh& mesh);
+
 // A run of a small model on ranks that are threads, one OpenMP thread each.
 struct RankRun {
   LlamaConfig model;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
@@ -83,6 +85,16 @@ std::string full_name(const Sample& sample) {
   return format("{}.{}", info(*sample.op).name, sample.name);
 }
 
+namespace {
+
+// By TESSERA_SAMPLE_SEED operands are drawn anew; without, they are the same each time.
+std::uint64_t sample_seed() {
+  const char* const text = std::getenv("TESSERA_SAMPLE_SEED");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
+}  // namespace
+
 std::vector<HostTensor> make_operands(const Sample& sample) {
   TESSERA_CHECK(sample.fills.size() <= sample.operands.size(),
                 "{} has {} fills for {} operands",
@@ -92,7 +104,7 @@ std::vector<HostTensor> make_operands(const Sample& sample) {
   std::vector<HostTensor> operands;
   for (std::size_t i = 0; i < sample.operands.size(); ++i) {
     operands.emplace_back(reference_type(sample.operands[i]));
-    const std::uint64_t key = random_key(i, full_name(sample));
+    const std::uint64_t key = random_key(i + (sample_seed() << 8U), full_name(sample));
     (i < sample.fills.size() ? sample.fills[i] : normal())(key, operands.back());
   }
   round_to(operands, sample.operands);
