@@ -3,7 +3,8 @@
 # machine that has build/bundle (of ./x bundle, made anywhere), and needs nothing else of Tessera's.
 #
 # usage: bench/gpu.sh tests|core|train [ARG...]
-#   tests   the tests that need a GPU, and the kernels under compute-sanitizer where it works
+#   tests   the tests that need a GPU, the program itself on it, and the kernels under
+#           compute-sanitizer where it works
 #   core    ceilings, and each kernel against them: at most 9 minutes; ARGs go to gpu_core_bench
 #   train   whole training steps: at most 9 minutes; ARGs go to gpu_train_bench
 set -euo pipefail
@@ -21,7 +22,7 @@ fail() {
 case $what in
   tests | core | train) ;;
   *)
-    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
@@ -75,32 +76,74 @@ elif [[ $what != tests ]]; then
   echo "gpu.sh: no python3 has PyTorch: measuring without it"
 fi
 
-# run_sanitizer TOOL [ARG...]: the kernels under a tool of compute-sanitizer.
-run_sanitizer() {
-  local output code=0
-  if ! command -v compute-sanitizer >/dev/null; then
-    echo "gpu.sh: $1 skipped: no compute-sanitizer"
-    return
-  fi
-  output=$(timeout 240 compute-sanitizer --tool "$1" --error-exitcode 9 "${@:2}" 2>&1) || code=$?
-  if grep --quiet 'Device not supported\|Unable to' <<<"$output"; then
-    echo "gpu.sh: $1 skipped: compute-sanitizer refuses this device"
-  elif ((code == 0)); then
-    echo "gpu.sh: $1: clean"
-  else
-    tail -n 60 <<<"$output"
-    fail "$1 ends with $code"
+declare -i code=0
+
+# run_tests PROGRAM: without the lines of tests that pass; those that are skipped say why.
+run_tests() {
+  local -i result=0
+  [[ -x $bundle/tests/$1 ]] || return 0
+  "$bundle/tests/$1" | { grep --invert-match '^\[ RUN  \|^\[       OK ' || true; } || result=$?
+  if ((result == 77)); then
+    echo "gpu.sh: $1: all of it skipped, as the lines above say"
+  elif ((result != 0)); then
+    echo "gpu.sh: $1: FAILED"
+    code=1
   fi
 }
 
-declare -i code=0
+# run_sanitizer TOOL FILTER [ARG...]: the tests of cuda_test that FILTER chooses under a tool of
+# compute-sanitizer, which gets the ARGs.
+run_sanitizer() {
+  local -r tool=$1 filter=$2 finding='^========= .*\(Invalid\|Misaligned\|hazard\|Race reported\)'
+  local -i result=0 done_tests
+  local output
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo "gpu.sh: $tool skipped: no compute-sanitizer"
+    return
+  fi
+  output=$(timeout --kill-after=10 240 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+    "${@:3}" "$bundle/tests/cuda_test" --gtest_filter="$filter" 2>&1) || result=$?
+  done_tests=$(grep --count '^\[       OK ' <<<"$output") || true
+  # What it found comes first: no finding is taken for a refusal, or for a lack of time.
+  if ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
+    grep --invert-match '^\[ RUN  \|^\[       OK ' <<<"$output" | tail -n 60
+    echo "gpu.sh: $tool: FAILED, after $done_tests tests that passed"
+    code=1
+  elif ((result == 124 || result == 137)); then
+    echo "gpu.sh: $tool: not finished in 240 s: clean over the first $done_tests tests"
+  elif grep --quiet '^========= .*\([Dd]evice not supported\|Unable to\|[Ii]nsufficient\)' <<<"$output"; then
+    echo "gpu.sh: $tool skipped: compute-sanitizer refuses this device:"
+    grep --max-count=5 '^========= ' <<<"$output"
+  elif ((result == 0 && done_tests > 0)); then
+    echo "gpu.sh: $tool: clean over $done_tests tests"
+  else
+    tail -n 60 <<<"$output"
+    echo "gpu.sh: $tool: FAILED, compute-sanitizer ends with $result"
+    code=1
+  fi
+}
+
+# What shares memory of a block or exchanges values within a warp: in bf16 where both dtypes take
+# the same way.
+racecheck_filter() {
+  local -r ops=(
+    'rms_norm*bf16' 'layer_norm*bf16' 'cross_entropy*bf16' attention 'amax*bf16' quantize_float8
+    transpose_codes 'embedding_backward*bf16' sum_squares clip_scale 'bias_gradient*bf16'
+  )
+  printf '*CudaKernels*/%s*:' "${ops[@]}"
+}
+
 case $what in
   tests)
-    for program in cuda_test nccl_test; do
-      [[ ! -x $bundle/tests/$program ]] || "$bundle/tests/$program" --gtest_brief=1 || code=1
-    done
-    run_sanitizer memcheck "$bundle/tests/cuda_test" --gtest_brief=1
-    run_sanitizer racecheck "$bundle/tests/cuda_test" --gtest_brief=1 --gtest_filter='*norm*:*swiglu*'
+    export TESSERA_SAMPLE_SEED=$RANDOM  # operands of the samples that nobody has seen
+    echo "gpu.sh: TESSERA_SAMPLE_SEED=$TESSERA_SAMPLE_SEED"
+    run_tests cuda_test
+    run_tests nccl_test
+    tests/cuda/run_test.sh "$bundle/bin/tessera" cuda || code=1
+    # The program looks at each call itself, and at some that may fail.
+    run_sanitizer memcheck 'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*' --report-api-errors no
+    # Of libraries' kernels it also says what is none.
+    run_sanitizer racecheck "$(racecheck_filter)" --kernel-regex kns=tessera
     ;;
   core) timeout 540 "$bundle/bench/gpu_core_bench" "${peer[@]}" "$@" || code=$? ;;
   train) timeout 540 "$bundle/bench/gpu_train_bench" "${peer[@]}" "$@" || code=$? ;;

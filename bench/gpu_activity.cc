@@ -1,14 +1,18 @@
 #include "bench/gpu_activity.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <cstddef>
 #include <cstdlib>
 #include <mutex>
-#include <vector>
+#include <type_traits>
+#include <utility>
 
 #include <cupti.h>
 #include <dlfcn.h>
 
+#include <cuda_runtime_api.h>
+
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 
 namespace tessera {
@@ -19,16 +23,23 @@ struct Interval {
   std::uint64_t end = 0;
 };
 
-// What CUPTI's callbacks, which have no argument for it, share with us.
-struct Records {
-  std::mutex mutex;
-  std::vector<Interval> intervals;
-  decltype(&cuptiActivityGetNextRecord) next = nullptr;
+// CUPTI's functions that are used, and what its callbacks, which have no argument for it, share
+// with us.
+struct Cupti {
+  decltype(&cuptiActivityRegisterCallbacks) set_callbacks = nullptr;
+  decltype(&cuptiActivityEnable) enable = nullptr;
   decltype(&cuptiActivityFlushAll) flush = nullptr;
+  decltype(&cuptiActivityGetNextRecord) next = nullptr;
+  decltype(&cuptiActivityGetNumDroppedRecords) num_dropped = nullptr;
+  decltype(&cuptiGetResultString) text = nullptr;
+
+  std::mutex mutex = {};
+  std::vector<Interval> intervals = {};
+  std::size_t lost = 0;
 };
 
-Records& records() {
-  static Records shared;
+Cupti& cupti() {
+  static Cupti shared;
   return shared;
 }
 
@@ -47,66 +58,141 @@ Interval interval_of(const CUpti_Activity* record) {
   return {.begin = typed->start, .end = typed->end};
 }
 
-void take_buffer(CUcontext /*context*/,
-                 std::uint32_t /*stream*/,
+Interval interval_of(const CUpti_Activity* record) {
+  if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+    return interval_of<CUpti_ActivityKernel10>(record);
+  }
+  if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
+    return interval_of<CUpti_ActivityMemcpy6>(record);
+  }
+  if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
+    return interval_of<CUpti_ActivityMemset4>(record);
+  }
+  return {};
+}
+
+void take_buffer(CUcontext context,
+                 std::uint32_t stream,
                  std::uint8_t* buffer,
                  std::size_t /*size*/,
                  std::size_t valid) {
-  Records& shared = records();
+  Cupti& shared = cupti();
   {
     const std::scoped_lock lock(shared.mutex);
     CUpti_Activity* record = nullptr;
     while (shared.next(buffer, valid, &record) == CUPTI_SUCCESS) {
-      if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-        shared.intervals.push_back(interval_of<CUpti_ActivityKernel10>(record));
-      } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
-        shared.intervals.push_back(interval_of<CUpti_ActivityMemcpy6>(record));
-      } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
-        shared.intervals.push_back(interval_of<CUpti_ActivityMemset4>(record));
+      // Without times it is of another kind, or CUPTI could not take them.
+      if (const Interval interval = interval_of(record); interval.end > interval.begin) {
+        shared.intervals.push_back(interval);
       }
+    }
+    std::size_t dropped = 0;
+    if (shared.num_dropped(context, stream, &dropped) == CUPTI_SUCCESS) {
+      shared.lost += dropped;
     }
   }
   std::free(buffer);
 }
 
-template <class Function>
-Function* find(void* library, const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(library, name));
+std::string text_of(CUptiResult result) {
+  const char* text = nullptr;
+  return cupti().text(result, &text) == CUPTI_SUCCESS && text != nullptr
+             ? text
+             : format("error {}", static_cast<int>(result));
+}
+
+// Finds CUPTI's functions. Returns what is missing, or nothing.
+std::string load() {
+  void* const library = ::dlopen("libcupti.so.13", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const error = ::dlerror();
+    return format("CUPTI is not there: {}", error == nullptr ? "no libcupti.so.13" : error);
+  }
+  std::string missing;
+  const auto find = [&](auto& function, const char* name) {
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+    if (function == nullptr) {
+      missing = format("CUPTI has no {}()", name);
+    }
+  };
+  Cupti& shared = cupti();
+  find(shared.set_callbacks, "cuptiActivityRegisterCallbacks");
+  find(shared.enable, "cuptiActivityEnable");
+  find(shared.flush, "cuptiActivityFlushAll");
+  find(shared.next, "cuptiActivityGetNextRecord");
+  find(shared.num_dropped, "cuptiActivityGetNumDroppedRecords");
+  find(shared.text, "cuptiGetResultString");
+  return missing;
+}
+
+void check(cudaError_t result, const char* call) {
+  TESSERA_REQUIRE(result == cudaSuccess,
+                  ErrorCode::kDeviceError,
+                  "{}: {} ({})",
+                  call,
+                  cudaGetErrorName(result),
+                  cudaGetErrorString(result));
+}
+
+double milliseconds_between(cudaEvent_t first, cudaEvent_t then) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, first, then), "cudaEventElapsedTime()");
+  return static_cast<double>(milliseconds);
 }
 
 }  // namespace
 
-GpuActivity::GpuActivity() {
-  void* const library = ::dlopen("libcupti.so.13", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    problem_ = ::dlerror();
+GpuActivity::GpuActivity() : problem_(load()) {
+  if (!problem_.empty()) {
     return;
   }
-  Records& shared = records();
-  shared.next = find<decltype(cuptiActivityGetNextRecord)>(library, "cuptiActivityGetNextRecord");
-  shared.flush = find<decltype(cuptiActivityFlushAll)>(library, "cuptiActivityFlushAll");
-  auto* const callbacks =
-      find<decltype(cuptiActivityRegisterCallbacks)>(library, "cuptiActivityRegisterCallbacks");
-  auto* const enable = find<decltype(cuptiActivityEnable)>(library, "cuptiActivityEnable");
-  CUptiResult result = callbacks(give_buffer, take_buffer);
+  CUptiResult result = cupti().set_callbacks(give_buffer, take_buffer);
   for (const CUpti_ActivityKind kind : {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                         CUPTI_ACTIVITY_KIND_MEMCPY,
                                         CUPTI_ACTIVITY_KIND_MEMSET}) {
-    result = result == CUPTI_SUCCESS ? enable(kind) : result;
+    result = result == CUPTI_SUCCESS ? cupti().enable(kind) : result;
   }
   if (result != CUPTI_SUCCESS) {
-    problem_ = format("CUPTI refuses to record, with error {}", static_cast<int>(result));
+    problem_ = format("CUPTI refuses to record: {}", text_of(result));
   }
 }
 
-std::optional<double> GpuActivity::idle_share() {
-  Records& shared = records();
-  if (!problem_.empty() || shared.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) != CUPTI_SUCCESS) {
+// Whether all that was recorded is in our hands.
+bool GpuActivity::flush() {
+  if (problem_.empty()) {
+    const CUptiResult result = cupti().flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    if (result != CUPTI_SUCCESS) {
+      problem_ = format("CUPTI does not hand over its records: {}", text_of(result));
+    }
+  }
+  return problem_.empty();
+}
+
+void GpuActivity::restart() {
+  if (flush()) {
+    const std::scoped_lock lock(cupti().mutex);
+    cupti().intervals.clear();
+    cupti().lost = 0;
+  }
+}
+
+std::optional<double> GpuActivity::idle_share(std::int64_t least) {
+  if (!flush()) {
     return std::nullopt;
   }
+  Cupti& shared = cupti();
   const std::scoped_lock lock(shared.mutex);
   std::vector<Interval>& intervals = shared.intervals;
   if (intervals.empty()) {
+    problem_ = "CUPTI recorded nothing";
+  } else if (shared.lost > 0) {
+    problem_ = format("CUPTI lost {} records", shared.lost);
+  } else if (std::cmp_less(intervals.size(), least)) {
+    problem_ =
+        format("CUPTI's records are incomplete: {}, expected at least {}", intervals.size(), least);
+  }
+  if (!problem_.empty()) {
     return std::nullopt;
   }
   std::ranges::sort(intervals, {}, &Interval::begin);
@@ -117,6 +203,72 @@ std::optional<double> GpuActivity::idle_share() {
     until = std::max(until, each.end);
   }
   return 1 - static_cast<double>(busy) / static_cast<double>(until - intervals.front().begin);
+}
+
+class TimedSteps::Replayed final : public Recording {
+ public:
+  Replayed(TimedSteps& steps, std::unique_ptr<Recording> recording)
+      : steps_(steps), recording_(std::move(recording)) {}
+
+  void replay() override {
+    steps_.begin();
+    recording_->replay();
+  }
+
+ private:
+  TimedSteps& steps_;
+  std::unique_ptr<Recording> recording_;
+};
+
+TimedSteps::~TimedSteps() {
+  for (CUevent_st* const event : events_) {
+    cudaEventDestroy(event);
+  }
+}
+
+void TimedSteps::mark() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate()");
+  events_.push_back(event);
+  check(cudaEventRecord(event, backend_.native_stream(StreamId{0})), "cudaEventRecord()");
+}
+
+void TimedSteps::begin() {
+  const bool is_within_step = events_.size() % 2 == 1;
+  if (is_on_ && !is_recording_ && !is_within_step) {
+    mark();
+  }
+}
+
+void TimedSteps::run(const Op& op, const Views& views, StreamId stream) {
+  begin();
+  backend_.run(op, views, stream);
+}
+
+std::unique_ptr<Recording> TimedSteps::record(const std::function<void()>& runs) {
+  is_recording_ = true;
+  std::unique_ptr<Recording> recording = backend_.record(runs);
+  is_recording_ = false;
+  return std::make_unique<Replayed>(*this, std::move(recording));
+}
+
+void TimedSteps::synchronize() {
+  if (events_.size() % 2 == 1) {
+    mark();
+  }
+  backend_.synchronize();
+}
+
+double TimedSteps::idle_between() const {
+  TESSERA_REQUIRE(events_.size() >= 4 && events_.size() % 2 == 0,
+                  ErrorCode::kInvalidArgument,
+                  "{} events of steps, expected two of each of two steps or more",
+                  events_.size());
+  double idle = 0;
+  for (std::size_t i = 1; i + 1 < events_.size(); i += 2) {
+    idle += milliseconds_between(events_[i], events_[i + 1]);
+  }
+  return idle / milliseconds_between(events_.front(), events_.back());
 }
 
 }  // namespace tessera

@@ -1,7 +1,18 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/backend/device_backend.h"
+
+struct CUevent_st;  // of the CUDA runtime, where cudaEvent_t is a pointer to it
 
 namespace tessera {
 
@@ -9,17 +20,85 @@ namespace tessera {
 // CUPTI, which is not everywhere, is loaded at run time.
 class GpuActivity {
  public:
-  // Begins to record. Where it cannot, problem() says why.
+  // Begins to record. One a process, made before anything else of it uses the GPU: of graphs that
+  // exist already CUPTI does not see the kernels. Where it cannot, problem() says why.
   GpuActivity();
 
+  // Why there is no figure; empty where there is one.
   const std::string& problem() const { return problem_; }
 
+  // Forgets what was recorded so far. No work may be under way on the device.
+  void restart();
+
   // The share of the time from the first record's begin to the last one's end in which none was at
-  // work: 1 minus the union of their intervals. Nothing without records.
-  std::optional<double> idle_share();
+  // work: 1 minus the union of their intervals. Nothing, and a problem(), where there are fewer
+  // records than `least`: some are missing then.
+  std::optional<double> idle_share(std::int64_t least);
 
  private:
+  bool flush();
+
   std::string problem_;
+};
+
+// A device's backend that also notes, by events on its first stream, where each step's first op
+// begins and its last one ends. What is idle between two ops of a step events do not show.
+class TimedSteps final : public Backend {
+ public:
+  // Borrows the backend. It notes nothing before start().
+  explicit TimedSteps(DeviceBackend& backend) : backend_(backend) {}
+
+  ~TimedSteps() override;
+
+  void start() { is_on_ = true; }
+
+  // The share of the time from the begin of the first noted step to the end of the last one that
+  // lies between a step's end and the next one's begin. Errors: kDeviceError; kInvalidArgument
+  // where fewer than two were noted.
+  double idle_between() const;
+
+  std::string_view name() const override { return backend_.name(); }
+
+  std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return backend_.allocate(bytes); }
+
+  void draw(const Initial& initial, const View& out) override { backend_.draw(initial, out); }
+
+  std::int64_t workspace_bytes(const Op& op,
+                               std::span<const View> operands,
+                               std::span<const View> results) override {
+    return backend_.workspace_bytes(op, operands, results);
+  }
+
+  void run(const Op& op, const Views& views, StreamId stream) override;
+
+  bool orders_streams() const override { return backend_.orders_streams(); }
+
+  void hand_over() override { backend_.hand_over(); }
+
+  void signal(std::size_t number, StreamId stream) override { backend_.signal(number, stream); }
+
+  void wait(std::size_t number, StreamId stream) override { backend_.wait(number, stream); }
+
+  bool records(const Op& op, std::span<const TensorType> operands) const override {
+    return backend_.records(op, operands);
+  }
+
+  std::unique_ptr<Recording> record(const std::function<void()>& runs) override;
+
+  void synchronize() override;
+
+  void abort(std::string_view reason) override { backend_.abort(reason); }
+
+ private:
+  class Replayed;
+
+  void begin();
+  void mark();
+
+  DeviceBackend& backend_;
+  bool is_on_ = false;
+  bool is_recording_ = false;        // ops, which then do not run
+  std::vector<CUevent_st*> events_;  // of each step its begin and its end
 };
 
 }  // namespace tessera

@@ -167,11 +167,11 @@ Ceilings measure_ceilings() {
   return {.product_flop_per_s = product_flop_per_s(), .copy_bytes_per_s = copy_bytes_per_s()};
 }
 
-std::int64_t free_device_bytes() {
+std::int64_t used_device_bytes() {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<std::int64_t>(free_bytes);
+  return static_cast<std::int64_t>(total_bytes - free_bytes);
 }
 
 }  // namespace tessera

@@ -13,8 +13,8 @@ struct Ceilings {
 // Errors: kDeviceError.
 Ceilings measure_ceilings();
 
-// Bytes of its memory that nobody uses, as this process's context sees it, which the first call
-// makes. Errors: kDeviceError.
-std::int64_t free_device_bytes();
+// Bytes of its memory that are in use, by whom ever, as this process's context sees it, which the
+// first call makes. Errors: kDeviceError.
+std::int64_t used_device_bytes();
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 // The ceilings are measured first: a product of 8192 x 8192 x 8192 in bf16 by the fastest of
 // cuBLASLt's algorithms, and a copy in device memory, bytes read and written both counted. The
 // bytes of an op are the least that it can move: each operand read once, each result written once.
+// What products of 8-bit floats reach is a share of the bf16 product, too, and may be more than 1.
 //
 // usage: gpu_core_bench [--filter=TEXT] [--peer=SCRIPT] [--device=cpu]
 //   --peer    bench/peers/torch_ops_gpu.py; without it PyTorch is left out
@@ -30,8 +31,10 @@
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
+#include "tessera/base/machine.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/all_ops.h"
+#include "tessera/passes/pass.h"
 
 namespace tessera {
 namespace {
@@ -59,7 +62,7 @@ struct Tensor {
 };
 
 struct Case {
-  std::string name;  // the peer knows it, too
+  std::string name;  // by which the peer knows it, if it does
   OpRef op;
   std::vector<Tensor> in;
   std::vector<Tensor> out;
@@ -131,6 +134,10 @@ void add_elements(const Shape& s, std::vector<Case>& cases) {
   cases.push_back({"gelu", make_op(GeluAttrs{}), {wide}, {wide}});
   cases.push_back({"gelu_backward", make_op(GeluBackwardAttrs{}), {wide, wide}, {wide}});
   cases.push_back({"add", make_op(AddAttrs{}), {wide, wide}, {wide}});
+  const Tensor bias{.dtype = kBF16, .sizes = {s.ffn}};
+  const Tensor sums{.dtype = kF32, .sizes = {s.ffn}};
+  cases.push_back({"add_bias", make_op(AddBiasAttrs{}), {wide, bias}, {wide}});
+  cases.push_back({"bias_gradient", make_op(BiasGradientAttrs{}), {wide}, {sums}});
   cases.push_back({"rope", make_op(RopeAttrs{}), {x, table}, {x}});
 }
 
@@ -156,6 +163,17 @@ void add_update(const Shape& s, std::vector<Case>& cases) {
   cases.push_back(adamw);
   const Tensor words{.dtype = DType::kI64, .sizes = {kExactSumWords}};
   cases.push_back({"sum_squares", make_op(SumSquaresAttrs{}), {flat}, {words}});
+  cases.push_back({"cast", make_op(CastAttrs{.dtype = kBF16}), {flat}, {parameter}});
+}
+
+// Rows whose logits exist at one time, as chunk_loss() chooses them for a GPU.
+std::int64_t loss_chunk(const Shape& s) {
+  return std::min(rows_of_logits(s.vocab, kDeviceLogitsBytes), s.rows);
+}
+
+// Logits are read in f32 for the softmax's sums and for the gradient, which is written in bf16.
+double softmax_bytes(const Shape& s) {
+  return static_cast<double>(s.rows) * static_cast<double>(s.vocab) * (4 + 4 + 2);
 }
 
 void add_vocabulary(const Shape& s, std::vector<Case>& cases) {
@@ -174,16 +192,13 @@ void add_vocabulary(const Shape& s, std::vector<Case>& cases) {
                    {x, ids},
                    {gradient}};
   cases.push_back(backward);
-  // Logits are written in f32, read for the softmax's sums, read again and written in bf16 for the
-  // two products of the gradient.
-  const auto logits = static_cast<double>(s.rows) * static_cast<double>(s.vocab);
+  // Its products and, beside them, the softmax between them.
   Case loss = {"cross_entropy",
-               make_op(CrossEntropyAttrs{.gradients = true}),
+               make_op(CrossEntropyAttrs{.gradients = true, .chunk = loss_chunk(s)}),
                {x, table, ids, scalar(1.0 / static_cast<double>(s.rows))},
-               {scalar(0), x, gradient},
-               0.85};
+               {scalar(0), x, gradient}};
   loss.flop = 3 * product_flop(s.rows, s.vocab, s.width);
-  loss.bytes = logits * (4 + 4 + 4 + 2);
+  loss.bytes = softmax_bytes(s);
   cases.push_back(loss);
 }
 
@@ -233,6 +248,62 @@ void add_products(const Shape& s, std::vector<Case>& cases) {
   }
 }
 
+void add_float8(const Shape& s, std::vector<Case>& cases) {
+  constexpr DType kCode = DType::kF8E4M3;
+  const Tensor wide{.dtype = kBF16, .sizes = {s.rows, s.ffn}};
+  const Tensor codes{.dtype = kCode, .sizes = {s.rows, s.ffn}};
+  const Tensor transposed{.dtype = kCode, .sizes = {s.ffn, s.rows}};
+  const Tensor each_row{.dtype = kF32, .sizes = {s.rows}, .fill = Fill::kValue, .value = 1};
+  cases.push_back({"amax", make_op(AmaxAttrs{.dims = 2}), {wide}, {scalar(0)}});
+  cases.push_back({"amax_rows", make_op(AmaxAttrs{}), {wide}, {each_row}});
+  cases.push_back({"quantize_float8",
+                   make_op(QuantizeFloat8Attrs{.dims = 2}),
+                   {wide, scalar(1)},
+                   {codes, scalar(0)}});
+  cases.push_back({"quantize_float8_both",
+                   make_op(QuantizeFloat8Attrs{.dims = 2, .transposed = true, .rows = 1}),
+                   {wide, scalar(1)},
+                   {codes, transposed, scalar(0)}});
+  cases.push_back({"quantize_float8_rows",
+                   make_op(QuantizeFloat8Attrs{.power_of_two = true}),
+                   {wide, each_row},
+                   {codes, each_row}});
+  Case product = {"scaled_matmul",
+                  make_op(ScaledMatmulAttrs{.dtype = kBF16}),
+                  {{.dtype = kCode, .sizes = {s.rows, s.width}},
+                   {.dtype = kCode, .sizes = {2 * s.ffn, s.width}},
+                   scalar(1),
+                   scalar(1)},
+                  {{.dtype = kBF16, .sizes = {s.rows, 2 * s.ffn}}}};
+  product.flop = product_flop(s.rows, 2 * s.ffn, s.width);
+  product.bytes = 0;
+  cases.push_back(product);
+}
+
+// The products of a chunk of the loss, each alone.
+std::vector<Case> loss_products(const Shape& s) {
+  const std::int64_t rows = loss_chunk(s);
+  const Tensor x{.dtype = kBF16, .sizes = {rows, s.width}};
+  const Tensor head{.dtype = kBF16, .sizes = {s.vocab, s.width}};
+  const Tensor logits{.dtype = kF32, .sizes = {rows, s.vocab}};
+  const Tensor gradient{.dtype = kBF16, .sizes = {rows, s.vocab}};
+  const Tensor sums{.dtype = kF32, .sizes = {s.vocab, s.width}};
+  Tensor summed = sums;
+  summed.over = 2;
+  std::vector<Case> cases = {
+      {"  logits", make_op(MatmulAttrs{.transpose_b = true}), {x, head}, {logits}},
+      {"  gradient of x", make_op(MatmulAttrs{.dtype = kBF16}), {gradient, head}, {x}},
+      {"  gradient of the head",
+       make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
+       {gradient, x, sums},
+       {summed}}};
+  for (Case& each : cases) {
+    each.flop = product_flop(rows, s.vocab, s.width);
+    each.bytes = 0;
+  }
+  return cases;
+}
+
 std::vector<Case> all_cases(const Shape& shape) {
   std::vector<Case> cases;
   add_norms(shape, cases);
@@ -241,6 +312,7 @@ std::vector<Case> all_cases(const Shape& shape) {
   add_vocabulary(shape, cases);
   add_attention(shape, cases);
   add_products(shape, cases);
+  add_float8(shape, cases);
   return cases;
 }
 
@@ -258,7 +330,8 @@ void fill_with(std::span<std::byte> bytes, std::int64_t count, const auto& value
   }
 }
 
-// Values from a generator whose low bits are as random as the others; floats of -1 to 1.
+// Values from a generator whose low bits are as random as the others; floats of -1 to 1, and of 8
+// bits any that are finite.
 void fill(const Tensor& tensor, std::span<std::byte> bytes) {
   std::uint64_t state = 0x853c49e6748fea9bU;
   const auto next = [&] {
@@ -275,6 +348,12 @@ void fill(const Tensor& tensor, std::span<std::byte> bytes) {
     fill_with<float>(bytes, count, real);
   } else if (tensor.dtype == kBF16) {
     fill_with<BFloat16>(bytes, count, [&](std::int64_t i) { return to_bfloat16(real(i)); });
+  } else if (is_float8(tensor.dtype)) {
+    constexpr std::uint32_t kMost = 0x78;  // below it all codes of both formats are finite
+    fill_with<std::uint8_t>(bytes, count, [&](std::int64_t) {
+      const std::uint32_t random = next();
+      return static_cast<std::uint8_t>((random & 0x80U) | (random >> 8U) % kMost);
+    });
   } else if (tensor.dtype == DType::kI32) {
     fill_with<std::int32_t>(bytes, count, [&](std::int64_t i) {
       const auto limit = static_cast<std::uint32_t>(tensor.value);
@@ -377,7 +456,9 @@ Times measure(Bound& bound, const std::string& name, PeerProcess* peer) {
     return peer->ask({{"op", name}, {"runs", peer_runs}}).at("seconds").get<double>();
   };
   if (peer != nullptr) {
-    peer_runs = runs_for(ask());
+    const double seconds = ask();
+    peer = seconds > 0 ? peer : nullptr;  // it has no such op here
+    peer_runs = peer != nullptr ? runs_for(seconds) : 1;
   }
   std::vector<double> own;
   std::vector<double> other;
@@ -392,7 +473,7 @@ Times measure(Bound& bound, const std::string& name, PeerProcess* peer) {
 
 void print_row(const Case& test, const Times& times, const Ceilings& ceilings) {
   const double bytes = test.bytes < 0 ? tensor_bytes(test.in) + tensor_bytes(test.out) : test.bytes;
-  std::string text = format("  {:<22}{:9.3f} ms", test.name, times.own * 1e3);
+  std::string text = format("  {:<24}{:9.3f} ms", test.name, times.own * 1e3);
   text += bytes > 0 ? format("{:8.0f} GB/s", bytes / times.own / 1e9) : "             ";
   text +=
       test.flop > 0 ? format("{:7.0f} TFLOP/s", test.flop / times.own / 1e12) : "               ";
@@ -408,11 +489,39 @@ void print_row(const Case& test, const Times& times, const Ceilings& ceilings) {
   std::printf("%s\n", text.c_str());
 }
 
+// What is left of the loss without its products. They are timed alone, where they take no longer
+// than in their place, so that the softmax takes at most this long.
+void print_softmax(Backend& backend, const Shape& shape, double seconds, const Ceilings& ceilings) {
+  const auto chunks = static_cast<double>(shape.rows) / static_cast<double>(loss_chunk(shape));
+  for (const Case& product : loss_products(shape)) {
+    Bound bound(backend, product);
+    const Times times = measure(bound, product.name, nullptr);
+    print_row(product, times, ceilings);
+    seconds -= chunks * times.own;
+  }
+  if (seconds <= 0) {
+    std::printf("    softmax: not measured: the products alone take as long as the whole\n");
+    return;
+  }
+  Case softmax = {"  softmax: what is left", nullptr, {}, {}, 0.85};
+  softmax.bytes = softmax_bytes(shape);
+  print_row(softmax, {.own = seconds, .peer = 0}, ceilings);
+}
+
 struct Options {
   std::string filter;
   std::string peer;
   bool on_cpu = false;
 };
+
+// On the GPU as a run with run.time_gemms has it.
+std::unique_ptr<Backend> make_backend(bool on_cpu) {
+  DeviceOptions options;
+  if (const auto cache = user_cache_directory()) {
+    options.algorithm_files = {*cache / "gemms.txt"};
+  }
+  return on_cpu ? make_cpu_backend(1) : make_device_backend(0, 1, options);
+}
 
 void run_benchmarks(const Options& options) {
   const std::string problem = options.on_cpu ? "" : find_devices().problem;
@@ -424,8 +533,7 @@ void run_benchmarks(const Options& options) {
                 ceilings.product_flop_per_s / 1e12,
                 ceilings.copy_bytes_per_s / 1e9);
   }
-  const std::unique_ptr<Backend> backend =
-      options.on_cpu ? make_cpu_backend(1) : make_device_backend(0, 1);
+  const std::unique_ptr<Backend> backend = make_backend(options.on_cpu);
   std::unique_ptr<PeerProcess> peer;
   if (!options.peer.empty()) {
     peer = std::make_unique<PeerProcess>(
@@ -433,10 +541,19 @@ void run_benchmarks(const Options& options) {
         std::vector<std::pair<const char*, std::int64_t>>{{"small", options.on_cpu ? 1 : 0}},
         "bf16");
   }
-  for (const Case& test : all_cases(options.on_cpu ? kSmall : Shape())) {
-    if (test.name.find(options.filter) != std::string::npos) {
+  const Shape shape = options.on_cpu ? kSmall : Shape();
+  for (const Case& test : all_cases(shape)) {
+    if (test.name.find(options.filter) == std::string::npos) {
+      continue;
+    }
+    Times times;
+    {
       Bound bound(*backend, test);
-      print_row(test, measure(bound, test.name, peer.get()), ceilings);
+      times = measure(bound, test.name, peer.get());
+    }
+    print_row(test, times, ceilings);
+    if (test.name == "cross_entropy") {
+      print_softmax(*backend, shape, times.own, ceilings);
     }
   }
 }

@@ -1,42 +1,42 @@
 // Training on one GPU beside PyTorch, float8 beside our own bf16: each case as processes that take
 // turns (A B A B), since two models of this size do not fit side by side. Prints tokens/s, the
-// ratio of the medians and its target, how long the GPU was idle, the time to the first step, and
-// memory beside the plan.
+// ratio of the medians, the share of what the GPU's products reach, how long the GPU was idle, the
+// time to the first step, and memory beside the plan; in the end each target, and whether it is
+// met.
 //
-// usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--device=cpu]
-//        gpu_train_bench --own=NAME     one process of ours; prints a JSON object
-//   --peer    bench/peers/torch_llama_gpu.py; without it PyTorch is left out
-//   --device  cpu runs a small case there: to try the program itself
+// usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--device=cpu]
+//                       [--gradients=f32]
+//        gpu_train_bench --own=NAME [--activity]   one process of ours; prints a JSON object
+//        gpu_train_bench --ceilings                what the GPU can do, as a JSON object
+//   --peer      bench/peers/torch_llama_gpu.py; without it PyTorch is left out
+//   --gradients f32 keeps gradients of products in f32; else they are bf16, but in float8-loss
+//   --steps     of float8-loss (default: 1000)
+//   --device    cpu runs small cases there, and float8-loss if named: to try the program itself
+//   --activity  records what the GPU does, which takes time, and times nothing
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
-#include "bench/gpu_activity.h"
 #include "bench/gpu_ceilings.h"
-#include "tessera/backend/cpu/cpu_backend.h"
+#include "bench/gpu_losses.h"
+#include "bench/gpu_train_case.h"
+#include "bench/gpu_training.h"
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
-#include "tessera/base/machine.h"
 #include "tessera/base/units.h"
-#include "tessera/models/gpt2/gpt2.h"
-#include "tessera/models/llama/llama.h"
-#include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
-#include "tessera/train/step_program.h"
-#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
@@ -44,197 +44,26 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::json;
 
-constexpr int kWarmup = 3;
-constexpr int kSteps = 6;  // timed ones of a process
+// Targets that all cases have.
+constexpr double kFirstStepSeconds = 3;  // and the time of initial weights
+constexpr double kMemoryShare = 0.01;    // of the plan
+constexpr double kLossShare = 0.005;     // float8's off bf16's
 
-struct Case {
-  std::string name;
-  bool llama = true;
-  LlamaConfig sizes;
-  std::int64_t batch = 1;
-  std::int64_t seq = 0;
-  double target = 0;       // of tokens/s over the peer's
-  double stretch = 0;      // beyond it
-  double idle_target = 0;  // 0: none is set
-  bool small = false;      // on the CPU
-  std::string note = "";
-  std::optional<Float8Options> float8 = {};
-  std::string beside = "";  // the case of ours that it is compared with, in place of PyTorch
-
-  double tokens() const { return static_cast<double>(batch * seq); }
-
-  ModelDescription description() const {
-    if (llama) {
-      return describe_llama(sizes);
-    }
-    return describe_gpt2({.dim = sizes.dim,
-                          .layers = sizes.layers,
-                          .heads = sizes.heads,
-                          .ffn = sizes.ffn,
-                          .vocab = sizes.vocab,
-                          .padded_vocab = sizes.vocab,
-                          .positions = seq});
-  }
+struct Options {
+  std::string only;
+  std::string own;
+  std::string peer;
+  int rounds = 2;
+  int steps = 1000;
+  bool on_cpu = false;
+  bool f32_gradients = false;
+  bool records_activity = false;
+  bool measures_ceilings = false;
 };
-
-std::vector<Case> cases() {
-  return {
-      {.name = "llama",
-       .sizes =
-           {.dim = 4096, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256},
-       .batch = 1,
-       .seq = 8192,
-       .target = 1.12,
-       .stretch = 1.25,
-       .idle_target = 0.01},
-      {.name = "llama-float8",
-       .sizes =
-           {.dim = 4096, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256},
-       .batch = 1,
-       .seq = 8192,
-       .target = 1.3,
-       .note = "products of the layers in 8-bit floats, one scale a tensor",
-       .float8 = Float8Options{},
-       .beside = "llama"},
-      {.name = "gpt2",
-       .llama = false,
-       .sizes =
-           {.dim = 768, .layers = 12, .heads = 12, .kv_heads = 12, .ffn = 3072, .vocab = 50304},
-       .batch = 32,
-       .seq = 1024,
-       .target = 1.1,
-       .note = "goal: 600,000 tokens/s"},
-      {.name = "small",
-       .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 128, .vocab = 256},
-       .batch = 2,
-       .seq = 64,
-       .small = true},
-      {.name = "small-float8",
-       .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 128, .vocab = 256},
-       .batch = 2,
-       .seq = 64,
-       .small = true,
-       .float8 = Float8Options{},
-       .beside = "small"},
-      {.name = "small-gpt2",
-       .llama = false,
-       .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 256, .vocab = 256},
-       .batch = 2,
-       .seq = 64,
-       .small = true}};
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values.empty() ? 0.0 : values[values.size() / 2];
-}
-
-// The training program of a case on random tokens.
-class Training {
- public:
-  Training(const Case& test, Backend& backend)
-      : graph_(training_graph(test.description(), test.batch, test.seq, DType::kBF16)),
-        program_(compile_training(
-            graph_,
-            {.float8 = test.float8,
-             .attention = {.whole_rows = true},
-             .workspace_bytes =
-                 [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-                   return backend.workspace_bytes(op, in, out);
-                 }})),
-        executor_(program_, backend),
-        tokens_(test.tokens()) {
-    const Clock::time_point start = Clock::now();
-    initialize_state(executor_, parameter_inits(graph_), 1);
-    init_seconds_ = seconds_since(start);
-    std::uint32_t random = 12345;
-    for (const Binding& input : program_.inputs) {
-      auto* values = reinterpret_cast<std::int32_t*>(executor_.bytes(input).data());
-      for (std::int64_t i = 0; i < input.tensor.type.num_elements(); ++i) {
-        random = random * 1664525U + 1013904223U;
-        const auto token = static_cast<std::int32_t>((random >> 8U) %
-                                                     static_cast<std::uint32_t>(test.sizes.vocab));
-        values[i] = input.name == "documents"   ? 0
-                    : input.name == "positions" ? static_cast<std::int32_t>(i % test.seq)
-                                                : token;
-      }
-    }
-    executor_.set_scalar("seed", static_cast<float>(1.0 / tokens_));
-    executor_.set_scalar("learning_rate", 3e-4F);
-    executor_.set_scalar("apply", 1.0F);
-  }
-
-  double step() {
-    const Clock::time_point start = Clock::now();
-    executor_.set_scalar("update_number", static_cast<float>(++updates_));
-    executor_.run_step();
-    return seconds_since(start);
-  }
-
-  // Per token.
-  double loss() { return double{executor_.output_scalar("loss")} / tokens_; }
-
-  double init_seconds() const { return init_seconds_; }
-
-  std::int64_t plan_bytes() const { return program_.arena_bytes; }
-
- private:
-  Graph graph_;
-  Program program_;
-  Executor executor_;
-  double tokens_;
-  double init_seconds_ = 0;
-  int updates_ = 0;
-};
-
-// As a run with run.time_gemms has it.
-DeviceOptions device_options() {
-  DeviceOptions options;
-  if (const auto cache = user_cache_directory()) {
-    options.algorithm_files = {*cache / "gemms.txt"};
-  }
-  return options;
-}
-
-// What a process of ours does, from `start` of the process on.
-Json run_own(const Case& test, Clock::time_point start) {
-  const std::int64_t free_before = test.small ? 0 : free_device_bytes();
-  const std::unique_ptr<Backend> backend =
-      test.small ? make_cpu_backend(1) : make_device_backend(0, 1, device_options());
-  Training training(test, *backend);
-  training.step();
-  Json result = {{"first_step_s", seconds_since(start)},
-                 {"init_s", training.init_seconds()},
-                 {"plan_bytes", training.plan_bytes()}};
-  std::vector<double> losses = {training.loss()};
-  std::vector<double> seconds;
-  for (int i = 1; i < kWarmup + kSteps; ++i) {
-    const double step = training.step();
-    losses.push_back(training.loss());
-    if (i >= kWarmup) {
-      seconds.push_back(step);
-    }
-  }
-  result["seconds"] = seconds;
-  result["losses"] = losses;
-  if (!test.small) {
-    result["used_bytes"] = free_before - free_device_bytes();
-    // Recording costs time: after what is timed.
-    GpuActivity activity;
-    for (int i = 0; i < 3; ++i) {
-      training.step();
-    }
-    if (const auto idle = activity.idle_share()) {
-      result["idle"] = *idle;
-    } else {
-      result["idle_problem"] = activity.problem();
-    }
-  }
-  return result;
 }
 
 // The JSON object on the last line that the command prints.
@@ -252,23 +81,10 @@ Json output_of(const std::string& command) {
 
 std::string peer_command(const Case& test, const std::string& script) {
   const char* const python = std::getenv("TESSERA_PYTHON");
-  const LlamaConfig& sizes = test.sizes;
-  return format(
-      "'{}' '{}' --model={} --dim={} --layers={} --heads={} --kv_heads={} --ffn={} --vocab={} "
-      "--batch={} --seq={} --steps={} --device={}",
-      python == nullptr ? "/usr/bin/python3" : python,
-      script,
-      test.llama ? "llama3" : "gpt2",
-      sizes.dim,
-      sizes.layers,
-      sizes.heads,
-      sizes.kv_heads,
-      sizes.ffn,
-      sizes.vocab,
-      test.batch,
-      test.seq,
-      kSteps,
-      test.small ? "cpu" : "cuda");
+  return format("'{}' '{}' {}",
+                python == nullptr ? "/usr/bin/python3" : python,
+                script,
+                peer_arguments(test));
 }
 
 // All timed steps of one side.
@@ -283,84 +99,276 @@ struct Side {
   }
 };
 
-void print_side(const char* name, const Case& test, const Side& side) {
-  std::printf("  %-8s %10.0f tokens/s   median step %.4f s   losses %.3f .. %.3f\n",
-              name,
-              test.tokens() / median(side.seconds),
-              median(side.seconds),
-              side.last.at("losses").front().get<double>(),
-              side.last.at("losses").back().get<double>());
-}
-
-void print_own_facts(const Case& test, const Json& own) {
-  const auto plan = own.at("plan_bytes").get<std::int64_t>();
-  std::printf(
-      "  start to the end of the first step: %.2f s, of which %.2f s initial weights   "
-      "target 3 s and weights\n",
-      own.at("first_step_s").get<double>(),
-      own.at("init_s").get<double>());
-  if (own.contains("used_bytes")) {
-    const auto used = own.at("used_bytes").get<std::int64_t>();
-    std::printf("  device memory: %s, the plan says %s: %+.2f %%   target within 1 %%\n",
-                format_bytes(used).c_str(),
-                format_bytes(plan).c_str(),
-                100 * (static_cast<double>(used) / static_cast<double>(plan) - 1));
-  }
-  if (own.contains("idle")) {
-    const std::string target =
-        test.idle_target > 0 ? format("   target {:.0f} %", 100 * test.idle_target) : "";
-    std::printf("  GPU idle within three steps: %.2f %%%s\n",
-                100 * own.at("idle").get<double>(),
-                target.c_str());
-  } else if (own.contains("idle_problem")) {
-    std::printf("  GPU idle: not measured: %s\n",
-                own.at("idle_problem").get<std::string>().c_str());
-  }
-}
-
-void run_case(const Case& test, const std::string& self, const std::string& peer, int rounds) {
-  std::printf("%s: batch %ld, sequence %ld, bf16, f32 masters and moments, no recompute%s%s\n",
-              test.name.c_str(),
-              static_cast<long>(test.batch),
-              static_cast<long>(test.seq),
-              test.note.empty() ? "" : "; ",
-              test.note.c_str());
-  Side own;
-  Side other;
-  for (int round = 0; round < rounds; ++round) {
-    own.add(output_of(format("'{}' --own={}", self, test.name)));
-    if (!test.beside.empty()) {
-      other.add(output_of(format("'{}' --own={}", self, test.beside)));
-    } else if (!peer.empty()) {
-      other.add(output_of(peer_command(test, peer)));
+// Runs cases as processes and keeps what became of the targets. It uses no GPU itself, whose memory
+// is theirs.
+class Session {
+ public:
+  Session(std::string self, Options options)
+      : self_(std::move(self)), options_(std::move(options)) {
+    if (!options_.on_cpu) {
+      const Json found = output_of(format("'{}' --ceilings", self_));
+      product_flop_per_s_ = found.at("product_flop_per_s");
+      std::printf(
+          "ceilings: %.0f TFLOP/s (8192^3, bf16), %.0f GB/s (copy)\n"
+          "FLOP of a model are in TorchTitan's convention: 6 for each parameter that is "
+          "multiplied, "
+          "attention without a discount for being causal\n",
+          product_flop_per_s_ / 1e12,
+          found.at("copy_bytes_per_s").get<double>() / 1e9);
     }
   }
-  print_side("tessera", test, own);
-  if (!test.beside.empty()) {
-    print_side(test.beside.c_str(), test, other);
-    std::printf(
-        "  ratio %.3f   target %.2f\n", median(other.seconds) / median(own.seconds), test.target);
-  } else if (!peer.empty()) {
-    print_side("pytorch", test, other);
-    std::printf("  PyTorch %s, attention %s, peak memory %s\n",
-                other.last.at("torch").get<std::string>().c_str(),
-                other.last.at("attention").get<std::string>().c_str(),
-                format_bytes(other.last.at("peak_bytes").get<std::int64_t>()).c_str());
-    const std::string stretch = test.stretch > 0 ? format(", stretch {:.2f}", test.stretch) : "";
-    std::printf("  ratio %.3f   target %.2f%s\n",
-                median(other.seconds) / median(own.seconds),
-                test.target,
-                stretch.c_str());
-  }
-  print_own_facts(test, own.last);
-}
 
-struct Options {
-  std::string only;
-  std::string own;
-  std::string peer;
-  int rounds = 2;
-  bool on_cpu = false;
+  // Whether it could be measured.
+  bool run(const Case& test) {
+    try {
+      if (test.compares_loss) {
+        compare_losses(test);
+      } else {
+        compare_speeds(test);
+      }
+      return true;
+    } catch (const std::exception& error) {
+      std::printf("  failed: %s\n", error.what());
+      targets_.push_back({.text = format("{}: failed", test.name), .is_met = {}});
+      return false;
+    }
+  }
+
+  void print_targets() const {
+    if (!targets_.empty()) {
+      std::printf("targets:\n");
+    }
+    for (const Target& each : targets_) {
+      const char* const met = each.is_met ? (*each.is_met ? "met" : "missed") : "not measured";
+      std::printf("  %-12s  %s\n", met, each.text.c_str());
+    }
+  }
+
+ private:
+  struct Target {
+    std::string text;
+    std::optional<bool> is_met;  // nothing: not measured
+  };
+
+  Json own(const std::string& name, const char* more = "") const {
+    return output_of(format("'{}' --own={} --steps={}{}{}{}",
+                            self_,
+                            name,
+                            options_.steps,
+                            options_.on_cpu ? " --device=cpu" : "",
+                            options_.f32_gradients ? " --gradients=f32" : "",
+                            more));
+  }
+
+  void compare_speeds(const Case& test) {
+    const std::string rows = test.document == 0
+                                 ? "one document a row"
+                                 : format("documents of {} tokens", format_grouped(test.document));
+    std::printf(
+        "%s: batch %ld, sequence %ld, %s, bf16, f32 masters and moments, gradients of products in "
+        "%s, no recompute%s%s\n",
+        test.name.c_str(),
+        static_cast<long>(test.batch),
+        static_cast<long>(test.seq),
+        rows.c_str(),
+        test.round_gradients ? "bf16" : "f32",
+        test.note.empty() ? "" : "; ",
+        test.note.c_str());
+    Side ours;
+    Side other;
+    for (int round = 0; round < options_.rounds; ++round) {
+      ours.add(own(test.name));
+      add_other(test, other);
+    }
+    const double flop_per_token = ours.last.at("flop_per_token");
+    print_side("tessera", test, ours, flop_per_token);
+    if (!other.seconds.empty()) {
+      const char* const name = test.beside.empty() ? "pytorch" : test.beside.c_str();
+      print_side(name, test, other, flop_per_token);
+    }
+    if (!other.seconds.empty() && test.beside.empty()) {
+      std::printf("  PyTorch %s, attention %s, peak memory %s\n",
+                  other.last.at("torch").get<std::string>().c_str(),
+                  other.last.at("attention").get<std::string>().c_str(),
+                  format_bytes(other.last.at("peak_bytes").get<std::int64_t>()).c_str());
+    }
+    print_ratio(test, ours, other);
+    print_first_step(test, ours.last);
+    if (!test.small) {
+      print_memory(test, ours.last);
+      print_idle(test, activity(test));
+    }
+  }
+
+  // One turn of the other side, where there is one: what PyTorch fails with costs no figure of
+  // ours.
+  void add_other(const Case& test, Side& other) const {
+    if (!test.beside.empty()) {
+      other.add(own(test.beside));
+    } else if (!options_.peer.empty()) {
+      try {
+        other.add(output_of(peer_command(test, options_.peer)));
+      } catch (const std::exception& error) {
+        std::printf("  no turn of PyTorch: %s\n", error.what());
+      }
+    }
+  }
+
+  Json activity(const Case& test) const {
+    try {
+      return own(test.name, " --activity");
+    } catch (const std::exception& error) {
+      return {{"problem", error.what()}};
+    }
+  }
+
+  void print_side(const char* name, const Case& test, const Side& side, double flop_per_token) {
+    const double tokens_per_s = test.tokens() / median(side.seconds);
+    const double flop_per_s = tokens_per_s * flop_per_token;
+    const std::string share =
+        product_flop_per_s_ > 0
+            ? format(", {:.1f} % of the ceiling", 100 * flop_per_s / product_flop_per_s_)
+            : "";
+    std::printf(
+        "  %-12s %10.0f tokens/s   median step %.4f s   %.3g TFLOP/s%s   losses %.3f .. %.3f\n",
+        name,
+        tokens_per_s,
+        median(side.seconds),
+        flop_per_s / 1e12,
+        share.c_str(),
+        side.last.at("losses").front().get<double>(),
+        side.last.at("losses").back().get<double>());
+  }
+
+  void print_ratio(const Case& test, const Side& ours, const Side& other) {
+    const std::string peer = test.beside.empty() ? "PyTorch" : test.beside;
+    const std::string what = format("{}: tokens/s over those of {}", test.name, peer);
+    const std::string target = format("at least {:.2f}", test.target);
+    if (other.seconds.empty()) {
+      if (test.target > 0) {
+        targets_.push_back({.text = format("{}, {}", what, target), .is_met = {}});
+      }
+      return;
+    }
+    const double ratio = median(other.seconds) / median(ours.seconds);
+    const std::string stretch = test.stretch > 0 ? format(", stretch {:.2f}", test.stretch) : "";
+    std::printf("  ratio %.3f%s%s%s\n",
+                ratio,
+                test.target > 0 ? "   target " : "",
+                test.target > 0 ? target.c_str() : "",
+                stretch.c_str());
+    if (test.target > 0) {
+      targets_.push_back({.text = format("{} {:.3f}, {}{}", what, ratio, target, stretch),
+                          .is_met = ratio >= test.target});
+    }
+  }
+
+  void print_first_step(const Case& test, const Json& result) {
+    const double seconds = result.at("first_step_s");
+    const double init = result.at("init_s");
+    std::printf(
+        "  first step done %.2f s after this benchmark's process began, of which %.2f s initial "
+        "weights; the rest is compilation, loading of kernels, choice of products, the step "
+        "itself, and no data or tokenizer of a run   target %.0f s and weights\n",
+        seconds,
+        init,
+        kFirstStepSeconds);
+    if (!test.small) {
+      targets_.push_back(
+          {.text = format("{}: first step after {:.2f} s without weights, at most {}",
+                          test.name,
+                          seconds - init,
+                          kFirstStepSeconds),
+           .is_met = seconds - init <= kFirstStepSeconds});
+    }
+  }
+
+  void print_memory(const Case& test, const Json& result) {
+    const std::int64_t used = result.at("used_bytes");
+    const std::int64_t plan = result.at("plan_bytes");
+    const double off = static_cast<double>(used) / static_cast<double>(plan) - 1;
+    std::printf(
+        "  device memory, the larger of after the first step and after the last: %s, the plan says "
+        "%s: %+.2f %%   target within %.0f %%\n"
+        "  apart from it, the CUDA context and what others held before: %s\n",
+        format_bytes(used).c_str(),
+        format_bytes(plan).c_str(),
+        100 * off,
+        100 * kMemoryShare,
+        format_bytes(result.at("context_bytes").get<std::int64_t>()).c_str());
+    targets_.push_back({.text = format("{}: memory {:+.2f} % off the plan, within {:.0f} %",
+                                       test.name,
+                                       100 * off,
+                                       100 * kMemoryShare),
+                        .is_met = std::abs(off) <= kMemoryShare});
+  }
+
+  void print_idle(const Case& test, const Json& result) {
+    const std::string target =
+        test.idle_target > 0 ? format("at most {:.0f} %", 100 * test.idle_target) : "";
+    std::string text = format("{}: GPU idle within a step", test.name);
+    std::optional<bool> is_met;
+    if (result.contains("idle")) {
+      const double idle = result.at("idle");
+      std::printf("  GPU idle within and between %d steps, by CUPTI: %.2f %%%s%s\n",
+                  kRecordedSteps,
+                  100 * idle,
+                  target.empty() ? "" : "   target ",
+                  target.c_str());
+      text += format(" {:.2f} %", 100 * idle);
+      is_met = idle <= test.idle_target;
+    } else {
+      std::printf(
+          "  GPU idle within a step: not measured, since events show only its begin and its end, "
+          "and of CUPTI: %s\n",
+          result.at("problem").get<std::string>().c_str());
+    }
+    if (result.contains("idle_between")) {
+      std::printf("  GPU idle between steps, by events: %.2f %%\n",
+                  100 * result.at("idle_between").get<double>());
+    }
+    if (!target.empty()) {
+      targets_.push_back({.text = format("{}, {}", text, target), .is_met = is_met});
+    }
+  }
+
+  void compare_losses(const Case& test) {
+    std::printf(
+        "%s: a Llama of %ld layers of %ld, batch %ld, sequence %ld, after %d steps on a Markov "
+        "chain of order 2 whose entropy is 1.041 nats\n",
+        test.name.c_str(),
+        static_cast<long>(test.sizes.layers),
+        static_cast<long>(test.sizes.dim),
+        static_cast<long>(test.batch),
+        static_cast<long>(test.seq),
+        options_.steps);
+    const Json losses = own(test.name);
+    const double bf16 = losses.at("bf16");
+    std::printf("  bf16         mean loss at the end %.4f\n", bf16);
+    for (const char* const recipe : {"tensorwise", "rowwise"}) {
+      const double loss = losses.at(recipe);
+      std::printf(
+          "  %-12s mean loss at the end %.4f, %.4f times bf16's   target within %.1f %% "
+          "after 1,000 steps\n",
+          recipe,
+          loss,
+          loss / bf16,
+          100 * kLossShare);
+      if (options_.steps >= 1000) {
+        targets_.push_back({.text = format("{}: {} {:.4f} times bf16's, within {:.1f} %",
+                                           test.name,
+                                           recipe,
+                                           loss / bf16,
+                                           100 * kLossShare),
+                            .is_met = std::abs(loss / bf16 - 1) <= kLossShare});
+      }
+    }
+  }
+
+  std::string self_;
+  Options options_;
+  double product_flop_per_s_ = 0;
+  std::vector<Target> targets_;
 };
 
 Options parse(std::span<char*> arguments) {
@@ -376,32 +384,94 @@ Options parse(std::span<char*> arguments) {
     } else if (key == "--peer") {
       options.peer = value;
     } else if (key == "--rounds") {
-      options.rounds = std::atoi(value.c_str());
+      options.rounds = std::max(1, std::atoi(value.c_str()));
+    } else if (key == "--steps") {
+      options.steps = std::max(1, std::atoi(value.c_str()));
     } else if (argument == "--device=cpu") {
       options.on_cpu = true;
+    } else if (argument == "--gradients=f32") {
+      options.f32_gradients = true;
+    } else if (argument == "--activity") {
+      options.records_activity = true;
+    } else if (argument == "--ceilings") {
+      options.measures_ceilings = true;
     } else {
       fail(ErrorCode::kInvalidConfig,
-           "{}: expected --case=NAME, --own=NAME, --peer=SCRIPT, --rounds=N or --device=cpu",
+           "{}: expected --case=NAME, --peer=SCRIPT, --rounds=N, --steps=N, --device=cpu, "
+           "--gradients=f32, --own=NAME, --activity or --ceilings",
            argument);
     }
   }
   return options;
 }
 
-void run_benchmarks(std::span<char*> arguments, Clock::time_point start) {
-  const Options options = parse(arguments);
-  const bool small = options.on_cpu || options.own.starts_with("small");
-  const std::string problem = small ? "" : find_devices().problem;
+std::vector<Case> cases_of(const Options& options) {
+  std::vector<Case> all = cases();
+  for (Case& test : all) {
+    test.round_gradients = test.round_gradients && !options.f32_gradients;
+  }
+  return all;
+}
+
+bool is_chosen(const Case& test, const Options& options) {
+  if (options.only.empty()) {
+    return test.small == options.on_cpu && !test.only_named;
+  }
+  return test.name == options.only && (test.small == options.on_cpu || test.compares_loss);
+}
+
+Json ceilings() {
+  const std::string problem = find_devices().problem;
   TESSERA_REQUIRE(problem.empty(), ErrorCode::kInvalidConfig, "no GPU to measure: {}", problem);
-  for (const Case& test : cases()) {
-    if (!options.own.empty()) {
-      if (test.name == options.own) {
-        std::printf("%s\n", run_own(test, start).dump().c_str());
-      }
-    } else if (test.small == small && (options.only.empty() || options.only == test.name)) {
-      run_case(test, arguments[0], options.peer, options.rounds);
+  const Ceilings found = measure_ceilings();
+  return {{"product_flop_per_s", found.product_flop_per_s},
+          {"copy_bytes_per_s", found.copy_bytes_per_s}};
+}
+
+// What a process does that was started for one thing.
+Json run_part(const Options& options, Clock::time_point start) {
+  if (options.measures_ceilings) {
+    return ceilings();
+  }
+  for (const Case& test : cases_of(options)) {
+    const bool on_cpu = options.on_cpu || test.small;
+    if (test.name == options.own && test.compares_loss) {
+      return run_losses(test, options.steps, on_cpu);
+    }
+    if (test.name == options.own) {
+      return options.records_activity ? run_activity(test) : run_own(test, on_cpu, start);
     }
   }
+  fail(ErrorCode::kInvalidConfig, "--own={}: there is no such case", options.own);
+}
+
+// Whether all could be measured.
+bool run_benchmarks(std::span<char*> arguments, Clock::time_point start) {
+  const Options options = parse(arguments);
+  if (options.measures_ceilings || !options.own.empty()) {
+    std::printf("%s\n", run_part(options, start).dump().c_str());
+    return true;
+  }
+  std::vector<Case> chosen;
+  std::string names;
+  for (const Case& test : cases_of(options)) {
+    names += (names.empty() ? "" : ", ") + test.name;
+    if (is_chosen(test, options)) {
+      chosen.push_back(test);
+    }
+  }
+  TESSERA_REQUIRE(!chosen.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "--case={}: expected one of {}, on a CPU small ones and float8-loss",
+                  options.only,
+                  names);
+  Session session(arguments[0], options);
+  bool is_whole = true;
+  for (const Case& test : chosen) {
+    is_whole = session.run(test) && is_whole;
+  }
+  session.print_targets();
+  return is_whole;
 }
 
 }  // namespace
@@ -410,8 +480,7 @@ void run_benchmarks(std::span<char*> arguments, Clock::time_point start) {
 int main(int argc, char** argv) try {
   const auto start = std::chrono::steady_clock::now();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  tessera::run_benchmarks({argv, static_cast<std::size_t>(argc)}, start);
-  return 0;
+  return tessera::run_benchmarks({argv, static_cast<std::size_t>(argc)}, start) ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
   return 1;

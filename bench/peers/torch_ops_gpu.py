@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The peer of gpu_core_bench: the same ops on the same shapes, each as the faster of PyTorch's own and compiled forms.
 
-Answers {"op": name, "runs": n} on stdin with the seconds of one run; {"quit": true} ends. Written for PyTorch 2.11
-on a GPU; --small=1 runs small shapes on the CPU, without compilation, with any version that has the functions.
+Answers {"op": name, "runs": n} on stdin with the seconds of one run, or with 0 where it has no such op; {"quit": true}
+ends. Written for PyTorch 2.11 on a GPU; --small=1 runs small shapes on the CPU, without compilation, with any version
+that has the functions.
 """
 import argparse, json, math, sys, time
 import torch
@@ -110,6 +111,30 @@ def cross_entropy_run():
     return run
 
 
+E4M3 = getattr(torch, "float8_e4m3fn", None)
+
+
+def codes_of(x, amax):
+    """What is at most amax in magnitude as 8-bit floats, and what they are to be multiplied by."""
+    scale = 448.0 / amax
+    return (x.float() * scale).clamp(-448.0, 448.0).to(E4M3), 1.0 / scale
+
+
+def both_codes(x, amax):
+    q, inverse = codes_of(x, amax)
+    return q, q.t().contiguous(), inverse
+
+
+def code_rows(x, amax):
+    scale = torch.exp2(torch.floor(torch.log2(448.0 / amax)))
+    return (x.float() * scale).clamp(-448.0, 448.0).to(E4M3), 1.0 / scale
+
+
+def scaled_matmul_run():
+    a, b, one = rand(R, C).to(E4M3), rand(2 * FFN, C).to(E4M3), torch.ones((), device=dev)
+    return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
 def on(function, *inputs):
     """The function as it is, and compiled."""
     plain = lambda: function(*inputs)
@@ -126,6 +151,8 @@ def runs_of(op):
     ids = torch.randint(0, V, (R,), device=dev)
     norm = lambda x, g, b: F.layer_norm(x, (C,), g, b)
     w = lambda: rand(2 * FFN, C)
+    flat = lambda: rand(FLAT, dtype=torch.float32)
+    one, ones = torch.ones((), device=dev), torch.ones(R, 1, device=dev)
     cases = {
         "rms_norm": lambda: on(rms, row(), gain),
         "rms_norm_residual": lambda: on(lambda x, r, g: (lambda h: (rms(h, g), h))(x + r), row(), row(), gain),
@@ -137,9 +164,12 @@ def runs_of(op):
         "gelu": lambda: on(lambda x: F.gelu(x, approximate="tanh"), wide()),
         "gelu_backward": lambda: [gradients(lambda x: F.gelu(x, approximate="tanh"), (wide(),), wide())],
         "add": lambda: on(torch.add, wide(), wide()),
+        "add_bias": lambda: on(torch.add, wide(), rand(FFN)),
+        "bias_gradient": lambda: on(lambda x: x.sum(0, dtype=torch.float32), wide()),
         "rope": lambda: on(rotate, rand(1, R, H, D), rand(1, R, D, dtype=torch.float32)),
         "adamw": lambda: [adamw_run()],
-        "sum_squares": lambda: on(lambda x: (x * x).sum(), rand(FLAT, dtype=torch.float32)),
+        "sum_squares": lambda: on(lambda x: (x * x).sum(), flat()),
+        "cast": lambda: on(lambda x: x.bfloat16(), flat()),
         "embedding": lambda: on(lambda t, i: t[i], rand(V, C), ids),
         "embedding_backward": lambda: [
             gradients(lambda t: F.embedding(ids, t), (rand(V, C, dtype=torch.float32),), rand(R, C, dtype=torch.float32))],
@@ -149,6 +179,12 @@ def runs_of(op):
         "matmul": lambda: on(lambda x, w: x @ w.t(), row(), w()),
         "matmul_input": lambda: on(torch.matmul, rand(R, 2 * FFN), w()),
         "matmul_weight": lambda: on(lambda d, x: d.t() @ x, rand(R, 2 * FFN), row()),
+        "amax": lambda: on(lambda x: x.abs().amax().float(), wide()),
+        "amax_rows": lambda: on(lambda x: x.abs().amax(-1).float(), wide()),
+        "quantize_float8": lambda: on(codes_of, wide(), one),
+        "quantize_float8_both": lambda: on(both_codes, wide(), one),
+        "quantize_float8_rows": lambda: on(code_rows, wide(), ones),
+        "scaled_matmul": lambda: [scaled_matmul_run()],
     }
     return cases[op]()
 
@@ -179,6 +215,15 @@ def best_of(runs):
     return min(timed, key=lambda x: x[0])[1]
 
 
+def run_of(op):
+    """What runs the op, or nothing where this PyTorch has no form of it."""
+    try:
+        return best_of(runs_of(op))
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        print(f"PyTorch without {op}: {error!r}", file=sys.stderr, flush=True)
+        return None
+
+
 print(json.dumps(dict(torch=torch.__version__)), flush=True)
 name, run = None, None
 for line in sys.stdin:
@@ -189,5 +234,5 @@ for line in sys.stdin:
         run = None
         if gpu:
             torch.cuda.empty_cache()
-        name, run = command["op"], best_of(runs_of(command["op"]))
-    print(json.dumps(dict(seconds=seconds(run, command["runs"]))), flush=True)
+        name, run = command["op"], run_of(command["op"])
+    print(json.dumps(dict(seconds=seconds(run, command["runs"]) if run else 0)), flush=True)

@@ -1,0 +1,120 @@
+#include "bench/gpu_train_case.h"
+
+#include <span>
+
+#include "tessera/base/format.h"
+#include "tessera/ir/op.h"
+#include "tessera/ir/view.h"
+#include "tessera/models/gpt2/gpt2.h"
+
+namespace tessera {
+namespace {
+
+constexpr LlamaConfig kLlama8bOf16Layers = {
+    .dim = 4096, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256};
+constexpr LlamaConfig kTiny = {
+    .dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 128, .vocab = 256};
+
+}  // namespace
+
+ModelDescription Case::description() const {
+  if (llama) {
+    return describe_llama(sizes);
+  }
+  return describe_gpt2({.dim = sizes.dim,
+                        .layers = sizes.layers,
+                        .heads = sizes.heads,
+                        .ffn = sizes.ffn,
+                        .vocab = sizes.vocab,
+                        .padded_vocab = sizes.vocab,
+                        .positions = seq});
+}
+
+std::vector<Case> cases() {
+  return {
+      {.name = "llama",
+       .sizes = kLlama8bOf16Layers,
+       .seq = 8192,
+       .target = 1.12,
+       .stretch = 1.25,
+       .idle_target = 0.01},
+      {.name = "llama-documents",
+       .sizes = kLlama8bOf16Layers,
+       .seq = 8192,
+       .document = 1024,
+       .only_named = true,
+       .beside = "llama"},
+      {.name = "llama-float8",
+       .sizes = kLlama8bOf16Layers,
+       .seq = 8192,
+       .target = 1.3,
+       .note = "products of the layers in 8-bit floats, one scale a tensor",
+       .float8 = Float8Options{},
+       .beside = "llama"},
+      {.name = "gpt2",
+       .llama = false,
+       .sizes =
+           {.dim = 768, .layers = 12, .heads = 12, .kv_heads = 12, .ffn = 3072, .vocab = 50304},
+       .batch = 32,
+       .seq = 1024,
+       .target = 1.1,
+       .note = "goal: 600,000 tokens/s"},
+      {.name = "float8-loss",
+       .sizes = {.dim = 256, .layers = 6, .heads = 16, .kv_heads = 16, .ffn = 768, .vocab = 2048},
+       .batch = 8,
+       .seq = 256,
+       .compares_loss = true,
+       .round_gradients = false},
+      {.name = "small", .sizes = kTiny, .batch = 2, .seq = 64, .small = true},
+      {.name = "small-documents",
+       .sizes = kTiny,
+       .batch = 2,
+       .seq = 64,
+       .document = 24,
+       .small = true,
+       .beside = "small"},
+      {.name = "small-float8",
+       .sizes = kTiny,
+       .batch = 2,
+       .seq = 64,
+       .small = true,
+       .float8 = Float8Options{},
+       .beside = "small"},
+      {.name = "small-gpt2",
+       .llama = false,
+       .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 256, .vocab = 256},
+       .batch = 2,
+       .seq = 64,
+       .small = true}};
+}
+
+CompileOptions compile_options(const Case& test, Backend& backend, bool on_cpu) {
+  return {.float8 = test.float8,
+          .attention = {.whole_rows = test.document == 0},
+          .logits_bytes = on_cpu ? 0 : kDeviceLogitsBytes,
+          .round_gradients = test.round_gradients,
+          .workspace_bytes =
+              [&backend](const Op& op, std::span<const View> in, std::span<const View> out) {
+                return backend.workspace_bytes(op, in, out);
+              }};
+}
+
+std::string peer_arguments(const Case& test) {
+  const LlamaConfig& sizes = test.sizes;
+  return format(
+      "--model={} --dim={} --layers={} --heads={} --kv_heads={} --ffn={} --vocab={} "
+      "--batch={} --seq={} --steps={} --device={}",
+      test.llama ? "llama3" : "gpt2",
+      sizes.dim,
+      sizes.layers,
+      sizes.heads,
+      sizes.kv_heads,
+      sizes.ffn,
+      sizes.vocab,
+      test.batch,
+      test.seq,
+      kSteps,
+      test.small ? "cpu" : "cuda");
+}
+
+}  // namespace tessera
