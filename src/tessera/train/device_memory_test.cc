@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -10,6 +11,8 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/test_far_backend.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/train/run_memory.h"
 #include "tessera/train/test_training.h"
 
 namespace tessera {
@@ -56,6 +59,41 @@ TEST(FarBackend, MovesInputsAndOutputsAlone) {
   EXPECT_GE(moved, 2 * 4 * 2 * 16 * 4);  // ids of two microbatches, four inputs each
   EXPECT_LT(moved, 4096);
   EXPECT_LT(counts.bytes_to_host, 1024);
+}
+
+RunConfig tiny_run(const std::string& device) {
+  RunConfig config;
+  config.run.device = device;
+  config.data.sequence_length = TestTraining::kSequence;
+  config.train.global_batch = TestTraining::kBatch;
+  config.checkpoint.every = 1;
+  config.memory.limit_bytes = INT64_MAX;  // so that nobody looks for the device
+  return config;
+}
+
+// The copy of a checkpoint is the host's.
+TEST(RunMemory, OfADeviceIsTheArena) {
+  const RunPrograms programs = compile_run(tiny_run("cuda"), tiny_llama(), {});
+  const RunMemory device = run_memory(tiny_run("cuda"), tiny_llama(), programs);
+  const RunMemory host = run_memory(tiny_run("cpu"), tiny_llama(), programs);
+  EXPECT_GT(device.checkpoint_copy, 0);
+  EXPECT_EQ(device.total(), programs.arena_bytes());
+  EXPECT_EQ(host.total(), programs.arena_bytes() + host.checkpoint_copy);
+}
+
+// As where others have taken the memory since the plan was made: no machine has so much.
+TEST(RunMemory, AnArenaThatIsRefusedShowsThePlan) {
+  const RunConfig config = tiny_run("cuda");
+  RunPrograms programs = compile_run(config, tiny_llama(), {});
+  programs.step.arena_bytes = std::int64_t{1} << 60;
+  FarBackend backend(1);
+  const std::string message = error_of(
+      ErrorCode::kOutOfMemory, [&] { allocate_arena(backend, programs, config, tiny_llama()); });
+  EXPECT_THAT(message, testing::EndsWith(memory_table(run_memory(config, tiny_llama(), programs))));
+  EXPECT_THAT(message, testing::ContainsRegex("\n  optimizer +[0-9.]+ [KM]iB\n"));
+  EXPECT_EQ(exit_code(ErrorCode::kOutOfMemory), 4);
+  programs.step.arena_bytes = 4096;
+  EXPECT_NE(allocate_arena(backend, programs, config, tiny_llama())->data(), nullptr);
 }
 
 }  // namespace

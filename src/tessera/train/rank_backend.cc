@@ -66,10 +66,11 @@ std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& 
 NcclOptions native_options(DeviceBackend& device, const WorldOptions& options) {
   return {.device = device.ordinal(),
           .world = options,
-          .stream_of = [&device](std::int64_t generation) {
-            return device.native_stream(generation == kComputeGeneration ? kComputeStream
-                                                                         : kCommStream);
-          },
+          .stream_of =
+              [&device](std::int64_t generation) {
+                return device.native_stream(generation == kComputeGeneration ? kComputeStream
+                                                                             : kCommStream);
+              },
           .drop_recordings = [&device] { device.drop_recordings(); }};
 }
 

@@ -73,6 +73,26 @@ std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
   return sources;
 }
 
+// Whether the machine or another rank failed, not what the run was given.
+bool is_of_machine(ErrorCode code) {
+  return code == ErrorCode::kDeviceError || code == ErrorCode::kPeerFailure ||
+         code == ErrorCode::kTimeout;
+}
+
+// `error` with a note. That of another rank gets it behind its message, which may have it from
+// there: contexts say where this rank was.
+Error noted(const Error& error, const std::string& note) {
+  if (error.code() != ErrorCode::kPeerFailure) {
+    return Error(error).add_context(note);
+  }
+  const bool is_said = error.message().find(note) != std::string::npos;
+  Error failure(error.code(), error.message() + (is_said ? "" : "; " + note));
+  for (const std::string& context : error.context()) {
+    failure.add_context(context);
+  }
+  return failure;
+}
+
 class RankTrainer {
  public:
   RankTrainer(const RunSetup& setup, World& world, std::optional<std::int64_t>& last_step)
@@ -85,7 +105,7 @@ class RankTrainer {
         directory_(config_.run.dir),
         control_(control_group(world)),
         backend_(world, setup.layout.mesh, config_),
-        arena_(backend_->allocate(setup.programs.arena_bytes())),
+        arena_(allocate_arena(*backend_, setup.programs, config_, model_)),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
         saver_({.rank = world.rank(),
@@ -125,6 +145,36 @@ class RankTrainer {
 
   // What rank 0 says, on every rank.
   std::string from_leader(const std::string& text) { return from_all(text)[0]; }
+
+  std::string last_good_checkpoint() const {
+    return format("the last good checkpoint is {}",
+                  saved_ ? saved_->string() : "the initial state");
+  }
+
+  // What is left of a run whose step failed.
+  std::string way_on() const {
+    if (!saved_) {
+      return "there is no checkpoint yet: the same command begins again";
+    }
+    const bool is_named =
+        config_.checkpoint.resume != "auto" && saved_->parent_path() == checkpoints();
+    return format("{}: the same command{} goes on from there",
+                  last_good_checkpoint(),
+                  is_named ? " with --checkpoint.resume=auto" : "");
+  }
+
+  // Runs what a device or another rank may fail in; such an error then says way_on().
+  template <class Body>
+  decltype(auto) with_way_on(const Body& body) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      if (!is_of_machine(error.code())) {
+        throw;
+      }
+      throw noted(error, way_on());
+    }
+  }
 
   void require_same(const Program& program) {
     with_context([&] { return when_; },
@@ -324,7 +374,7 @@ class RankTrainer {
       progress_ = std::make_unique<Progress>(ProgressOptions{.plain_every = config_.log.every});
     }
     if (owes_validation) {
-      make_up_validation();
+      with_way_on([&] { make_up_validation(); });
     }
   }
 
@@ -339,8 +389,9 @@ class RankTrainer {
     }
     begin(owes_validation);
     TrainResult result{.step = meta_.step};
-    while (meta_.step < config_.train.steps && !agreed_to_stop(wants_to_stop())) {
-      const StepMetrics step = train_and_validate();
+    while (meta_.step < config_.train.steps &&
+           !with_way_on([&] { return agreed_to_stop(wants_to_stop()); })) {
+      const StepMetrics step = with_way_on([&] { return train_and_validate(); });
       result.step = step.step;
       result.loss = step.loss;
       if (leads()) {
@@ -421,8 +472,17 @@ class RankTrainer {
             .tokens = meta_.tokens_seen,
             .step_seconds = seconds,
             .tokens_per_second = static_cast<double>(tokens) / seconds,
-            .memory_bytes = setup_.programs.arena_bytes() + saver_.memory_bytes(),
+            .memory_bytes = memory_bytes(),
             .comm_bytes = by_level(sent, setup_.layout.mesh)};
+  }
+
+  // As run_memory() says it before the run.
+  std::int64_t memory_bytes() const {
+    return RunMemory{.categories = {},
+                     .arena = setup_.programs.arena_bytes(),
+                     .checkpoint_copy = saver_.memory_bytes(),
+                     .on_device = config_.run.device == "cuda"}
+        .total();
   }
 
   // A step, and the validation where one is due after it.
@@ -546,11 +606,6 @@ class RankTrainer {
          before && before != saved_ ? format(", the one before it {}", before->string()) : "");
   }
 
-  std::string last_good_checkpoint() const {
-    return format("the last good checkpoint is {}",
-                  saved_ ? saved_->string() : "the initial state");
-  }
-
   void show(const StepMetrics& step) {
     const double seconds = step_seconds_.add(step.step_seconds);
     const double tokens_per_second =
@@ -596,7 +651,8 @@ class RankTrainer {
     }
     saving_ = {
         .path = checkpoint_directory(checkpoints(), meta.step), .step = meta.step, .how = how};
-    const auto tensors = state_tensors(executor_, setup_.parameters, part_);
+    const auto tensors =
+        with_way_on([&] { return state_tensors(executor_, setup_.parameters, part_); });
     if (how == Saving::kNow) {
       saver_.write(saving_.path, meta, tensors);
     } else {

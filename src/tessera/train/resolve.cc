@@ -1,6 +1,8 @@
 #include "tessera/train/resolve.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +23,15 @@
 namespace tessera {
 
 namespace {
+
+// What a device holds beside the plan, once for all ranks of a process: CUDA's context, about half
+// a GiB, and what comes after the plan is made: modules that cuBLASLt and cuDNN load with the first
+// product or attention of a kind, and recorded graphs.
+constexpr std::int64_t kLibrariesReserveBytes = std::int64_t{1} << 30;
+
+// NCCL's kernels, and its buffers for each group: some 10 MB for each of up to 32 channels, either
+// way. An estimate.
+constexpr std::int64_t kNcclReserveBytes = std::int64_t{1} << 30;
 
 void require_flavor(const RunConfig& run, const ModelFamily& family) {
   const std::string& flavor = run.model.flavor;
@@ -68,12 +79,20 @@ bool is_launched() {
   return launch && launch->size > 1;
 }
 
-// Why ranks on `devices` cannot talk by NCCL; empty where they can.
+// Why ranks on `devices` cannot talk by NCCL; empty where they can. A launcher may show each of its
+// ranks a GPU of its own: who says that there are GPUs is believed, and if two ranks then have the
+// same, they find out when they meet.
 std::string native_problem(const RunConfig& config, const Devices& devices) {
   const std::int64_t ranks = ranks_on_machine(config);
   const auto gpus = static_cast<std::int64_t>(devices.usable.size());
-  if (ranks > gpus) {
-    return format("{} ranks share {} GPUs here, and NCCL needs one for each rank", ranks, gpus);
+  const bool is_said = is_launched() && config.run.device == "cuda";
+  if (ranks > gpus && !is_said) {
+    return format("{} ranks share {} GPUs here, and NCCL needs one for each rank{}",
+                  ranks,
+                  gpus,
+                  is_launched() ? "; where each rank is shown one of its own, say run.device = "
+                                  "\"cuda\""
+                                : "");
   }
   std::string problem;
   nccl_version(problem);
@@ -178,6 +197,21 @@ std::int64_t ranks_on_machine(const RunConfig& config) {
   return launch ? launch->local_size : config.parallel.ranks.value_or(1);
 }
 
+std::int64_t device_memory_limit(const Devices& devices, std::int64_t ranks, bool native) {
+  const std::int64_t reserve = kLibrariesReserveBytes + (native ? kNcclReserveBytes : 0);
+  const auto num_devices = static_cast<std::int64_t>(devices.usable.size());
+  TESSERA_REQUIRE(
+      num_devices > 0, ErrorCode::kDeviceError, "there is no GPU any more: {}", devices.problem);
+  std::int64_t limit = INT64_MAX;
+  for (std::int64_t number = 0; number < std::min(ranks, num_devices); ++number) {
+    // NCCL's ranks share none, and may each be shown another one.
+    const std::int64_t sharing = native ? 1 : (ranks - number + num_devices - 1) / num_devices;
+    const Device& device = devices.usable[static_cast<std::size_t>(number)];
+    limit = std::min(limit, std::max<std::int64_t>(0, device.free_bytes - reserve) / sharing);
+  }
+  return limit;
+}
+
 std::int64_t memory_limit(const RunConfig& config) {
   if (config.memory.limit_bytes > 0) {
     return config.memory.limit_bytes;
@@ -186,9 +220,7 @@ std::int64_t memory_limit(const RunConfig& config) {
   if (config.run.device != "cuda") {
     return free_memory_bytes() / ranks;
   }
-  const std::vector<Device> devices = find_devices().usable;
-  const auto num_devices = static_cast<std::int64_t>(devices.size());
-  return devices.at(0).free_bytes / ((ranks + num_devices - 1) / num_devices);
+  return device_memory_limit(find_devices(), ranks, config.comm.reduction == Reduction::kNative);
 }
 
 RunConfig resolve_ranks(RunConfig config) {

@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+struct Devices;
+
 // The model that `config` names, its flavor's sizes replaced by those that are given, with the
 // adapters of [lora]. Families are registered in models/family.cc. Errors: kInvalidConfig naming
 // the key and where it was set.
@@ -32,8 +34,14 @@ RunConfig resolve_ranks(RunConfig config);
 // launcher started here.
 std::int64_t ranks_on_machine(const RunConfig& config);
 
+// Bytes that each of `ranks` ranks on this machine may use of its device (make_device_backend()),
+// which ranks may share: what the device in use has free that leaves least, without a reserve for
+// what libraries take beside the plan, NCCL's where they are `native`. One plan is for all ranks.
+// Errors: kDeviceError where there is no device.
+std::int64_t device_memory_limit(const Devices& devices, std::int64_t ranks, bool native);
+
 // Bytes that each rank of a resolved run may use: memory.limit_bytes, or its part of what the
-// machine has free.
+// machine or device_memory_limit() has.
 std::int64_t memory_limit(const RunConfig& config);
 
 }  // namespace tessera

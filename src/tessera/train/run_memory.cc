@@ -153,10 +153,28 @@ void require_fits(const RunPrograms& programs,
        format_bytes(memory.total()),
        format_bytes(limit),
        config.memory.limit_bytes > 0 ? " (memory.limit_bytes)"
-       : memory.on_device            ? " (free on the GPU)"
+       : memory.on_device            ? " (its part of what is free on the GPU, beside what CUDA's "
+                                       "libraries take)"
                                      : " (free on this machine)",
        memory_table(memory),
        advice);
+}
+
+std::unique_ptr<Arena> allocate_arena(Backend& backend,
+                                      const RunPrograms& programs,
+                                      const RunConfig& config,
+                                      const ModelDescription& model) {
+  try {
+    return backend.allocate(programs.arena_bytes());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) {
+      throw;
+    }
+    fail(ErrorCode::kOutOfMemory,
+         "{}\nThe plan needs this memory, which others may have taken meanwhile:\n{}",
+         error.what(),
+         memory_table(run_memory(config, model, programs)));
+  }
 }
 
 }  // namespace tessera

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tessera/backend/backend.h"
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
 #include "tessera/passes/lower.h"
@@ -35,10 +37,17 @@ RunMemory run_memory(const RunConfig& config,
 std::string memory_table(const RunMemory& memory);
 
 // Throws kOutOfMemory, with the table and what would fit, where a rank takes more than
-// memory.limit_bytes or what the machine has.
+// memory_limit().
 void require_fits(const RunPrograms& programs,
                   const RunConfig& config,
                   const ModelDescription& model,
                   const WorkspaceQuery& workspace_bytes);
+
+// The arena of `programs`, which are those of `config`. Errors: those of Backend::allocate(), to
+// kOutOfMemory with the table: others may have taken what was free when the plan was made.
+std::unique_ptr<Arena> allocate_arena(Backend& backend,
+                                      const RunPrograms& programs,
+                                      const RunConfig& config,
+                                      const ModelDescription& model);
 
 }  // namespace tessera

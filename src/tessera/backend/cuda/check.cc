@@ -6,14 +6,14 @@
 namespace tessera::cuda {
 namespace {
 
+// What to do about the device. What becomes of a run, its trainer says.
 std::string_view advice(cudaError_t error) {
   if (error == cudaErrorMemoryAllocation) {
     return "end what else uses the device, or set memory.recompute = \"full\" or a smaller "
            "train.microbatch";
   }
-  if (error == cudaErrorECCUncorrectable) {
-    return "the device's memory is faulty: have it reset or replaced, and start the run again from "
-           "its last checkpoint, which is intact";
+  if (error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable) {
+    return "the device is faulty (nvidia-smi -q shows its counts): have it reset or replaced";
   }
   if (error == cudaErrorDevicesUnavailable || error == cudaErrorDeviceUninitialized) {
     return "another process holds the device, or it is gone: look at nvidia-smi";
@@ -24,9 +24,9 @@ std::string_view advice(cudaError_t error) {
   if (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
       error == cudaErrorMisalignedAddress) {
     return "a kernel failed, which is an error in Tessera or in the device: if it comes again, run "
-           "under compute-sanitizer and report it; the last checkpoint is intact";
+           "under compute-sanitizer and report it";
   }
-  return "look at nvidia-smi and at the system's log; the last checkpoint is intact";
+  return "the device may be gone: look at nvidia-smi, and for Xid in the system's log";
 }
 
 }  // namespace

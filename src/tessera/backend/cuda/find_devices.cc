@@ -1,7 +1,9 @@
 #include "tessera/backend/cuda/find_devices.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +12,7 @@
 
 #include "tessera/backend/cuda/check.h"
 #include "tessera/backend/cuda/cudnn.h"
-#include "tessera/backend/cuda/driver_release.h"
+#include "tessera/backend/cuda/nvml.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
@@ -95,15 +97,26 @@ std::vector<int> usable_ordinals() {
   return usable;
 }
 
-Device describe(int ordinal, const cudaDeviceProp& properties) {
+// To ask CUDA makes a context, hundreds of MB on every GPU, so that it is what is asked last.
+std::int64_t free_bytes_of(int ordinal, const cudaDeviceProp& properties) {
+  const auto total = static_cast<std::int64_t>(properties.totalGlobalMem);
+  const std::optional<GpuMemory> whole = gpu_memory(properties.uuid);
+  // CUDA leaves some of a GPU out; of a slice of one (MIG) it tells far less.
+  if (whole && whole->total_bytes / 10 * 9 <= total) {
+    return std::min(whole->free_bytes, total);
+  }
   check(cudaSetDevice(ordinal), "cudaSetDevice()");
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo()");
+  return static_cast<std::int64_t>(free_bytes);
+}
+
+Device describe(int ordinal, const cudaDeviceProp& properties) {
   return {.name = properties.name,
           .architecture = format("sm_{}{}", properties.major, properties.minor),
-          .memory_bytes = static_cast<std::int64_t>(total_bytes),
-          .free_bytes = static_cast<std::int64_t>(free_bytes)};
+          .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+          .free_bytes = free_bytes_of(ordinal, properties)};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tessera/backend/cuda/stand_in_runtime.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -9,19 +10,87 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/backend/cuda/stand_in_machine.h"
+
 namespace {
 
 using Work = CUstream_st::Work;
+using tessera::cuda::StandInDevice;
+using tessera::cuda::StandInMachine;
 
-constexpr int kDevices = 4;
+struct NamedError {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+// As CUDA has them.
+constexpr std::array kErrors = {
+    NamedError{cudaSuccess, "cudaSuccess", "no error"},
+    NamedError{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    NamedError{cudaErrorInsufficientDriver,
+               "cudaErrorInsufficientDriver",
+               "CUDA driver version is insufficient for CUDA runtime version"},
+    NamedError{cudaErrorDevicesUnavailable,
+               "cudaErrorDevicesUnavailable",
+               "CUDA-capable device(s) is/are busy or unavailable"},
+    NamedError{cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    NamedError{
+        cudaErrorDeviceUninitialized, "cudaErrorDeviceUninitialized", "invalid device context"},
+    NamedError{cudaErrorNoKernelImageForDevice,
+               "cudaErrorNoKernelImageForDevice",
+               "no kernel image is available for execution on the device"},
+    NamedError{cudaErrorECCUncorrectable,
+               "cudaErrorECCUncorrectable",
+               "uncorrectable ECC error encountered"},
+    NamedError{cudaErrorNvlinkUncorrectable,
+               "cudaErrorNvlinkUncorrectable",
+               "uncorrectable NVLink error detected during the execution"},
+    NamedError{cudaErrorIllegalAddress,
+               "cudaErrorIllegalAddress",
+               "an illegal memory access was encountered"},
+    NamedError{cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
+    NamedError{cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    NamedError{cudaErrorSystemDriverMismatch,
+               "cudaErrorSystemDriverMismatch",
+               "system has unsupported display driver / cuda driver combination"},
+    NamedError{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
+};
 
 // CUDA's interface has no place for these but where it has them itself.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local int selected_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
 std::mutex streams_mutex;
+
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
+const NamedError* find_error(cudaError_t error) {
+  const auto* const found = std::ranges::find(kErrors, error, &NamedError::error);
+  return found == kErrors.end() ? nullptr : found;
+}
+
+const StandInDevice& device_at(int number) {
+  return tessera::cuda::stand_in_machine().devices.at(static_cast<std::size_t>(number));
+}
+
+cudaError_t count_error() {
+  const StandInMachine& machine = tessera::cuda::stand_in_machine();
+  if (machine.count_error != cudaSuccess) {
+    return machine.count_error;
+  }
+  if (machine.driver_version < CUDART_VERSION / 1000 * 1000) {
+    return cudaErrorInsufficientDriver;
+  }
+  return machine.devices.empty() ? cudaErrorNoDevice : cudaSuccess;
+}
+
 }  // namespace
+
+tessera::cuda::StandInMachine& tessera::cuda::stand_in_machine() {
+  static StandInMachine machine;
+  return machine;
+}
 
 // Names and types here are CUDA's.
 // NOLINTBEGIN(readability-identifier-naming, google-runtime-int)
@@ -112,26 +181,53 @@ void wait_for_device() {
 
 extern "C" {
 
+// Of this thread, once.
 cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+  const NamedError* const known = find_error(error);
+  return known == nullptr ? "an error" : known->name;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  const NamedError* const known = find_error(error);
+  return known == nullptr ? "that tests have no name for" : known->text;
+}
+
+cudaError_t cudaDriverGetVersion(int* driverVersion) {
+  *driverVersion = tessera::cuda::stand_in_machine().driver_version;
   return cudaSuccess;
-}
-
-const char* cudaGetErrorName(cudaError_t /*error*/) {
-  return "an error";
-}
-
-const char* cudaGetErrorString(cudaError_t /*error*/) {
-  return "of what stands for CUDA";
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = kDevices;
+  const cudaError_t error = count_error();
+  if (error != cudaSuccess) {
+    *count = 0;
+    last_error = error;
+    return error;
+  }
+  *count = static_cast<int>(tessera::cuda::stand_in_machine().devices.size());
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  *properties = {};
-  properties->uuid.bytes[0] = static_cast<char>(device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
+  const StandInDevice& found = device_at(device);
+  *prop = {};
+  prop->uuid.bytes[0] = static_cast<char>(device);
+  prop->major = found.major;
+  prop->minor = found.minor;
+  prop->totalGlobalMem = found.total_bytes;
+  found.name.copy(prop->name, std::size(prop->name) - 1);
+  return cudaSuccess;
+}
+
+// Of the selected device.
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  const StandInDevice& found = device_at(selected_device);
+  *free = found.free_bytes;
+  *total = found.total_bytes;
   return cudaSuccess;
 }
 

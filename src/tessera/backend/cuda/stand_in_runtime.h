@@ -1,8 +1,8 @@
 #pragma once
 
 // Stands for CUDA's runtime on machines without a GPU, as far as tests and what they test use it:
-// four devices, whose streams are threads and whose memory is the host's. What is given to a stream
-// is done later.
+// the devices of stand_in_machine(), whose streams are threads and whose memory is the host's. What
+// is given to a stream is done later.
 
 #include <condition_variable>
 #include <deque>

@@ -5,10 +5,10 @@ namespace {
 
 std::string_view advice(ncclResult_t result) {
   if (result == ncclRemoteError) {
-    return "look at the log of the rank that is gone; the last checkpoint is intact";
+    return "look at the log of the rank that is gone";
   }
   if (result == ncclUnhandledCudaError) {
-    return "look at nvidia-smi and at the system's log; the last checkpoint is intact";
+    return "look at nvidia-smi and at the system's log";
   }
   return "start the run with NCCL_DEBUG=WARN in its environment, which says more";
 }
@@ -52,8 +52,7 @@ void check_cuda(cudaError_t result, std::string_view call) {
     // The state that the runtime keeps for the next call.
     static_cast<void>(cudaGetLastError());
     fail(ErrorCode::kDeviceError,
-         "{} failed with {} ({}): look at nvidia-smi and at the system's log; the last checkpoint "
-         "is intact",
+         "{} failed with {} ({}): look at nvidia-smi and at the system's log",
          call,
          cudaGetErrorName(result),
          cudaGetErrorString(result));

@@ -44,7 +44,7 @@ TEST(NcclCheck, OfCuda) {
   EXPECT_THAT(error_of(ErrorCode::kDeviceError,
                        [] { check_cuda(cudaErrorECCUncorrectable, "cudaEventQuery()"); }),
               AllOf(HasSubstr("cudaEventQuery() failed with cudaErrorECCUncorrectable"),
-                    HasSubstr("the last checkpoint is intact")));
+                    HasSubstr("look at nvidia-smi and at the system's log")));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+namespace tessera::cuda {
+
+struct StandInDevice {
+  std::string name = "a device";
+  int major = 9;
+  int minor = 0;
+  std::size_t total_bytes = 0;
+  std::size_t free_bytes = 0;
+};
+
+// What the runtime finds that stands for CUDA's (stand_in_runtime.h). The id of a device is its
+// number, and zeros.
+struct StandInMachine {
+  int driver_version = CUDART_VERSION;  // 0: no driver
+  std::vector<StandInDevice> devices = std::vector<StandInDevice>(4);
+  // What cudaGetDeviceCount() fails with; success: what follows from the rest.
+  cudaError_t count_error = cudaSuccess;
+};
+
+// The one of this process, for tests to change while no other thread uses the runtime.
+StandInMachine& stand_in_machine();
+
+}  // namespace tessera::cuda

@@ -1,0 +1,208 @@
+// What a run says whose step fails: which checkpoint is left, and how to go on.
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/ops/custom/custom.h"
+#include "tessera/train/test_training.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr std::int64_t kSteps = 6;
+constexpr int kMicrobatches = 2;
+
+// The ids that it is given, as long as the device works.
+struct DeviceIdsAttrs {
+  std::shared_ptr<int> runs_left;
+
+  friend bool operator==(const DeviceIdsAttrs&, const DeviceIdsAttrs&) = default;
+};
+
+OpInfo info(const DeviceIdsAttrs&) {
+  return {.name = "device_ids", .num_operands = 1};
+}
+
+TensorTypes infer(const DeviceIdsAttrs&, Types in) {
+  return {in[0]};
+}
+
+FactorRule factors(const DeviceIdsAttrs&, Types in) {
+  return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
+}
+
+Cost cost(const DeviceIdsAttrs& attrs, Types in) {
+  return streaming_cost(0, in, infer(attrs, in));
+}
+
+void backward(const DeviceIdsAttrs&, GradBuilder& grad) {
+  grad.none("ids have no gradient");
+}
+
+void visit(DeviceIdsAttrs&, AttrVisitor&) {}
+
+std::int64_t workspace_bytes(const DeviceIdsAttrs&, cpu::Context&, Types) {
+  return 0;
+}
+
+void run(const DeviceIdsAttrs& attrs, cpu::Context&, const Views& views) {
+  TESSERA_REQUIRE(--*attrs.runs_left >= 0, ErrorCode::kDeviceError, "the device is gone");
+  std::copy_n(
+      views.in[0].as<std::int32_t>(), views.in[0].num_elements(), views.out[0].as<std::int32_t>());
+}
+
+// On a device that fails in this step.
+ModelDescription failing_in(std::int64_t step) {
+  ModelDescription description = tiny_llama();
+  const auto runs_left =
+      std::make_shared<int>(static_cast<int>(step - 1) * kMicrobatches + kMicrobatches / 2);
+  description.model = [whole = description.model, runs_left](GraphBuilder& builder,
+                                                             const ModelInputs& inputs) {
+    ModelInputs read = inputs;
+    read.tokens = builder.emit(make_custom_op(DeviceIdsAttrs{runs_left}), {inputs.tokens})[0];
+    return whole(builder, read);
+  };
+  return description;
+}
+
+// Before step 5 begins, on the last rank.
+TrainHooks failing_with(ErrorCode code) {
+  return {.before_step = [code](std::int64_t rank, std::int64_t step) {
+    if (rank == 1 && step == 5) {
+      fail(code, "no answer");
+    }
+  }};
+}
+
+class FailedStep : public testing::Test {
+ protected:
+  FailedStep() {
+    std::string text;
+    for (int line = 0; line < 100; ++line) {
+      text += format("Line {} of {}: {}\n", line, line * line % 97, line * 7 % 31);
+    }
+    write_test_file(directory_.path() / "corpus.txt", text);
+  }
+
+  RunConfig config(const std::string& run) const {
+    RunConfig config;
+    config.run.dir = directory_.path() / run;
+    config.run.threads = 1;
+    config.tokenizer = {.path = directory_.path() / "tokenizer.json", .train_vocab = 300};
+    config.data.files = {directory_.path() / "corpus.txt"};
+    config.data.sequence_length = 16;
+    config.train.steps = kSteps;
+    config.train.global_batch = 4;
+    config.train.microbatch = 4 / kMicrobatches;
+    config.schedule.warmup = 1;
+    config.schedule.decay_ratio = 0;
+    config.checkpoint.every = 2;
+    config.checkpoint.async = false;  // so that each is there when its step has ended
+    return config;
+  }
+
+  RunConfig on_two_ranks(const std::string& run) const {
+    RunConfig two = config(run);
+    two.parallel.ranks = 2;
+    two.train.microbatch = 1;
+    return two;
+  }
+
+  std::string checkpoint(const std::string& run, std::int64_t step) const {
+    return checkpoint_directory(directory_.path() / run / "checkpoints", step);
+  }
+
+  TestDirectory directory_;
+};
+
+TEST_F(FailedStep, NamesTheCheckpointThatIsLeft) {
+  const std::string left = checkpoint("run", 4);
+  const std::string message =
+      error_of(ErrorCode::kDeviceError, [&] { train(config("run"), failing_in(5)); });
+  EXPECT_THAT(message,
+              AllOf(StartsWith("the device is gone (segment "),
+                    HasSubstr(": device_ids)"),
+                    EndsWith(format(" (the last good checkpoint is {}: the same command goes on "
+                                    "from there)",
+                                    left))));
+  const auto record = nlohmann::json::parse(read_file(directory_.path() / "run/exit-0.json"));
+  EXPECT_EQ(record["exit_code"], 5);
+  EXPECT_EQ(record["step"], 4);
+  EXPECT_EQ(record["message"], message);
+
+  CheckpointReader(left).verify();
+  const TrainResult rest = train(config("run"), tiny_llama());
+  const TrainResult whole = train(config("whole"), tiny_llama());
+  EXPECT_EQ(rest.step, kSteps);
+  EXPECT_EQ(rest.loss, whole.loss);
+}
+
+TEST_F(FailedStep, SaysWhereThereIsNoCheckpoint) {
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { train(config("run"), failing_in(2)); }),
+              EndsWith(" (there is no checkpoint yet: the same command begins again)"));
+  EXPECT_EQ(train(config("run"), tiny_llama()).step, kSteps);
+}
+
+// The same command would start from nothing, which is refused, or from where this one did.
+TEST_F(FailedStep, SaysHowToGoOnFromANewerCheckpoint) {
+  RunConfig fresh = config("run");
+  fresh.checkpoint.resume = "none";
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { train(fresh, failing_in(3)); }),
+              EndsWith(format("(the last good checkpoint is {}: the same command with "
+                              "--checkpoint.resume=auto goes on from there)",
+                              checkpoint("run", 2))));
+  RunConfig other = config("other");
+  other.checkpoint.resume = checkpoint("run", 2);
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { train(other, failing_in(1)); }),
+              EndsWith(format("(the last good checkpoint is {}: the same command goes on from "
+                              "there)",
+                              checkpoint("run", 2))));
+}
+
+// Once, whichever rank failed and whoever waited for it.
+TEST_F(FailedStep, OfOneRankIsToldForAll) {
+  const std::string left =
+      format("the last good checkpoint is {}: the same command", checkpoint("run", 4));
+  for (const ErrorCode code :
+       {ErrorCode::kDeviceError, ErrorCode::kPeerFailure, ErrorCode::kTimeout}) {
+    SCOPED_TRACE(to_string(code));
+    std::filesystem::remove_all(directory_.path() / "run");
+    const std::string message =
+        error_of(code, [&] { train(on_two_ranks("run"), tiny_llama(), failing_with(code)); });
+    const std::size_t at = message.find(left);
+    ASSERT_NE(at, std::string::npos) << message;
+    EXPECT_EQ(message.find(left, at + 1), std::string::npos) << message;
+    EXPECT_EQ(exit_code(code), 5);
+    CheckpointReader(checkpoint("run", 4)).verify();
+  }
+}
+
+// What a run is given is no better the next time.
+TEST_F(FailedStep, OfBadDataIsNotToBeRepeated) {
+  EXPECT_THAT(
+      error_of(
+          ErrorCode::kInvalidData,
+          [&] { train(on_two_ranks("run"), tiny_llama(), failing_with(ErrorCode::kInvalidData)); }),
+      AllOf(StartsWith("no answer (rank 1)"), Not(HasSubstr("the same command"))));
+}
+
+}  // namespace
+}  // namespace tessera
