@@ -26,6 +26,7 @@ std::ostream& operator<<(std::ostream& out, const Sample& sample) {
 
 namespace {
 
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -126,6 +127,27 @@ TEST(CudaDraw, IsBitwiseTheCpus) {
     const Initial ones = {.normal = {.std = 0.0F}, .constant = 1.0F};
     EXPECT_EQ(drawn(*cuda, dtype, ones, 5), drawn(*cpu, dtype, ones, 5));
   }
+}
+
+// The norm of the gradients is the same wherever they lie: an exact sum of sums in one order.
+TEST(CudaSumSquares, IsBitwiseTheCpus) {
+  std::string reason;
+  const std::unique_ptr<Backend> backend = cuda::kernels_under_test(reason);
+  if (backend == nullptr) {
+    GTEST_SKIP() << reason;
+  }
+  int found = 0;
+  for (const Sample& sample : all_samples()) {
+    if (sample.op->get_if<SumSquaresAttrs>() == nullptr) {
+      continue;
+    }
+    ++found;
+    const std::vector<HostTensor> operands = make_operands(sample);
+    Outcome cuda = execute(*sample.op, operands, {.backend = backend.get()});
+    Outcome cpu = execute(*sample.op, operands, {});
+    EXPECT_THAT(cuda.results[0].i64(), ElementsAreArray(cpu.results[0].i64())) << sample;
+  }
+  EXPECT_GT(found, 10);
 }
 
 std::string test_name(const testing::TestParamInfo<Sample>& info) {

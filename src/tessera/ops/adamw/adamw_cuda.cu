@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/ops/adamw/adamw.h"
 #include "tessera/ops/adamw/adamw_step.h"
@@ -7,6 +12,13 @@
 namespace tessera {
 namespace cuda {
 namespace {
+
+constexpr int kWidth = 4;   // elements of a pack: one access of 16 bytes in f32
+constexpr int kPieces = 4;  // packs of a thread at a time
+
+// Blocks of a multiprocessor, whose registers hold what their threads have read.
+template <int N>
+constexpr int kBlocksAtOnce = N == 1 ? 4 : 2;
 
 // What changes from step to step, in the device's memory.
 struct Scalars {
@@ -27,8 +39,72 @@ struct Update {
   Matrix<BFloat16> rounded;  // of a master
 };
 
+// N elements as they lie in memory. Two of 16 bits stay in one word: to part them would be to wait
+// for them.
+template <class T, int N>
+struct Read {
+  static constexpr bool kPairs = sizeof(T) == 2 && N % 2 == 0;
+
+  std::conditional_t<kPairs, Pack<std::uint32_t, (N + 1) / 2>, Pack<T, N>> pack;
+
+  static __device__ Read from(const T* place) { return *reinterpret_cast<const Read*>(place); }
+
+  __device__ Floats<N> floats() const {
+    Floats<N> values;
+    for (int i = 0; i < N; ++i) {
+      if constexpr (kPairs) {
+        const std::uint32_t pair = pack.at[i / 2];
+        values.at[i] = std::bit_cast<float>(i % 2 == 0 ? pair << 16U : pair & 0xFFFF0000U);
+      } else {
+        values.at[i] = widen(pack.at[i]);
+      }
+    }
+    return values;
+  }
+};
+
+// What a thread reads of N elements.
+template <int N, class Gradient, class Moment>
+struct Piece {
+  Read<Gradient, N> gradient;
+  Read<Moment, N> m;
+  Read<Moment, N> v;
+  Read<float, N> weight;
+};
+
+// The elements of a piece at (row, column), updated.
+template <bool kMaster, int N, class Gradient, class Moment>
+__device__ void write(const Update<Gradient, Moment>& task,
+                      const AdamwStep& step,
+                      const Piece<N, Gradient, Moment>& piece,
+                      std::int64_t row,
+                      std::int64_t column) {
+  const Floats<N> gradient = piece.gradient.floats();
+  Floats<N> m = piece.m.floats();
+  Floats<N> v = piece.v.floats();
+  Floats<N> weight = piece.weight.floats();
+  for (int k = 0; k < N; ++k) {
+    const float g = gradient.at[k] * step.gradient_scale;
+    m.at[k] = fmaf(g, step.one_minus_beta1, m.at[k] * step.beta1);
+    v.at[k] = fmaf(g * g, step.one_minus_beta2, v.at[k] * step.beta2);
+    const float root = sqrtf(v.at[k]) * step.root_correction;
+    const float ratio = m.at[k] / (root + step.eps);
+    weight.at[k] = fmaf(-ratio, step.step, weight.at[k] * step.decay);
+  }
+  store(task.m.at(row, column), m);
+  store(task.v.at(row, column), v);
+  store(task.weight.at(row, column), weight);
+  if constexpr (kMaster) {
+    store(task.rounded.at(row, column), weight);
+  }
+}
+
+// A block takes kPieces * kThreads packs at a time, neighbours by neighbouring lanes; the loads of
+// all pieces are on their way before the first is used. Packs of several elements are all of one
+// row, so that their places are found at little cost.
 template <int N, bool kMaster, class Gradient, class Moment>
-__global__ void update(Update<Gradient, Moment> task, PackGrid grid) {
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce<N>)
+    update(Update<Gradient, Moment> task, PackGrid grid) {
   if (*task.scalars.apply == 0.0F) {
     return;
   }
@@ -38,26 +114,30 @@ __global__ void update(Update<Gradient, Moment> task, PackGrid grid) {
   }
   __syncthreads();
   const AdamwStep step = shared;
-  each_pack_of<N>(grid, [&](std::int64_t row, std::int64_t column) {
-    const Floats<N> gradient = load<N>(task.gradient.at(row, column));
-    Floats<N> m = load<N>(task.m.at(row, column));
-    Floats<N> v = load<N>(task.v.at(row, column));
-    Floats<N> weight = load<N>(task.weight.at(row, column));
-    for (int k = 0; k < N; ++k) {
-      const float g = gradient.at[k] * step.gradient_scale;
-      m.at[k] = fmaf(g, step.one_minus_beta1, m.at[k] * step.beta1);
-      v.at[k] = fmaf(g * g, step.one_minus_beta2, v.at[k] * step.beta2);
-      const float root = sqrtf(v.at[k]) * step.root_correction;
-      const float ratio = m.at[k] / (root + step.eps);
-      weight.at[k] = fmaf(-ratio, step.step, weight.at[k] * step.decay);
-    }
-    store(task.m.at(row, column), m);
-    store(task.v.at(row, column), v);
-    store(task.weight.at(row, column), weight);
-    if constexpr (kMaster) {
-      store(task.rounded.at(row, column), weight);
-    }
-  });
+  for (std::uint32_t first = blockIdx.x * kPieces * kThreads + threadIdx.x; first < grid.count;
+       first += gridDim.x * kPieces * kThreads) {
+    Piece<N, Gradient, Moment> pieces[kPieces];
+    const auto each_piece = [&](const auto& body) {
+#pragma unroll
+      for (int k = 0; k < kPieces; ++k) {
+        const std::uint32_t i = first + static_cast<std::uint32_t>(k * kThreads);
+        if (i < grid.count) {
+          const std::uint32_t row = N == 1 ? grid.packs_of_row.quotient(i) : 0;
+          const std::uint32_t pack = i - row * grid.packs_of_row.divisor();
+          body(pieces[k], N == 1 ? grid.first_row + row : 0, (grid.first_pack + pack) * N);
+        }
+      }
+    };
+    each_piece([&](auto& piece, std::int64_t row, std::int64_t column) {
+      piece = {.gradient = Read<Gradient, N>::from(task.gradient.at(row, column)),
+               .m = Read<Moment, N>::from(task.m.at(row, column)),
+               .v = Read<Moment, N>::from(task.v.at(row, column)),
+               .weight = Read<float, N>::from(task.weight.at(row, column))};
+    });
+    each_piece([&](const auto& piece, std::int64_t row, std::int64_t column) {
+      write<kMaster>(task, step, piece, row, column);
+    });
+  }
 }
 
 template <int N, class Gradient, class Moment>
@@ -65,10 +145,13 @@ void launch_update(const Context& context,
                    const Update<Gradient, Moment>& task,
                    const View::Rows& rows) {
   for_each_grid(rows.count, rows.width / N, [&](const PackGrid& grid) {
+    // Few times what runs at once: each begins with the scalars of the step.
+    const std::int64_t most = std::int64_t{4} * kBlocksAtOnce<N> * context.multiprocessors();
+    const std::int64_t wanted = (grid.count + kPieces * kThreads - 1) / (kPieces * kThreads);
     launch(
         context,
         "adamw",
-        blocks_for(context, grid.count),
+        std::min(wanted, most),
         task.attrs.master ? update<N, true, Gradient, Moment> : update<N, false, Gradient, Moment>,
         task,
         grid);
@@ -101,8 +184,8 @@ void run(const AdamwAttrs& attrs, cuda::Context& context, const Views& views) {
         .v = {states[3], inner},
         .weight = {states[4], inner},
         .rounded = {states[0], inner}};
-    if (cuda::fits_packs(states, inner)) {
-      cuda::launch_update<cuda::kPack>(context, task, rows);
+    if (rows.count == 1 && cuda::fits_packs(states, inner)) {
+      cuda::launch_update<cuda::kWidth>(context, task, rows);
     } else {
       cuda::launch_update<1>(context, task, rows);
     }

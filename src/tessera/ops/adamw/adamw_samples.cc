@@ -45,8 +45,11 @@ constexpr Form kForms[] = {{"f32", DType::kF32, DType::kF32},
                            {"f32_bf16_moments", DType::kF32, DType::kF32, DType::kBF16},
                            {"bf16_all", DType::kBF16, DType::kBF16, DType::kBF16}};
 
-constexpr std::string_view kShapes[] = {
-    "[embed=1]", "[embed=7]", "[vocab=6, embed=38]", "[vocab=130, embed=67]"};
+constexpr std::string_view kShapes[] = {"[embed=1]",
+                                        "[embed=7]",
+                                        "[vocab=6, embed=38]",
+                                        "[vocab=130, embed=67]",
+                                        "[vocab=129, embed=104]"};
 
 Sample make_sample(const Form& form, const Scalars& scalars, std::string_view shape) {
   AdamwAttrs attrs{.master = form.parameter != DType::kF32};

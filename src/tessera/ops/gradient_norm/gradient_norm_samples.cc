@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -64,6 +67,30 @@ std::span<std::int64_t> words_of(const View& view) {
   return conformance::elements_of<std::int64_t>(view, DType::kI64);
 }
 
+// Blocks of 256 elements whose sums lie in words far apart, and some of zeros.
+void fill_blocks(std::uint64_t key, HostTensor& operand) {
+  constexpr double kScales[] = {1.0, 1e-20, 1e20, 0.0, 1e-3};
+  conformance::normal()(key, operand);
+  std::size_t index = 0;
+  for (double& element : operand.f64()) {
+    element *= kScales[index++ / 256 % std::size(kScales)];
+  }
+}
+
+// Whole blocks and a part of one, for kernels that take many at a time, also where they begin
+// anywhere in memory.
+Sample many_blocks(DType dtype, std::int64_t size, const conformance::Fill& fill) {
+  return {.name = format("blocks_{}_{}", size, name(dtype)),
+          .op = make_op(SumSquaresAttrs{}),
+          .operands = conformance::types(dtype, {format("?[embed={}]", size)}),
+          .fills = {fill},
+          .op_class = OpClass::kReduction,
+          .decode = decoded,
+          .differentiable = false,
+          .addends = {0},
+          .sliced_dim = 0};
+}
+
 }  // namespace
 
 SampleList samples(SamplesOf<SumSquaresAttrs>) {
@@ -93,6 +120,8 @@ SampleList samples(SamplesOf<SumSquaresAttrs>) {
       std::iota(sample.addends.begin(), sample.addends.end(), 0);
       list.push_back(std::move(sample));
     }
+    list.push_back(many_blocks(dtype, 20001, conformance::normal()));
+    list.push_back(many_blocks(dtype, 300301, fill_blocks));
   }
   Sample mixed = list.front();
   mixed.name = "mixed";
