@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(
              .describe = tiny_llama,
              .dtype = DType::kBF16,
              .tolerance = 1e-2F,
-             .choices = {.rounded_gradients = true}},
+             .choices = {.one_microbatch = true, .rounded_gradients = true}},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kF32, .tolerance = 1e-4F},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kBF16, .tolerance = 1e-2F}),
     case_name);

@@ -36,14 +36,17 @@ TEST(StepProgram, ChunksOfTheLossAreOfTheDevice) {
   const auto program = [&] { return to_string(compile_step(config, tiny_llama(), {})); };
   EXPECT_THAT(program(), Not(HasSubstr("chunk=")));
   config.run.device = "cuda";
+  config.memory.limit_bytes = 1 << 30;
   EXPECT_THAT(program(), HasSubstr("chunk=894720"));  // 1 GiB of 300 f32
 }
 
 // Half the bytes for most of the gradients, and losses that bf16 explains.
 TEST(StepProgram, RoundedGradientsTakeLessAndTrainAlike) {
-  TestTraining exact(tiny_llama(), make_cpu_backend(1), DType::kBF16);
-  TestTraining rounded(
-      tiny_llama(), make_cpu_backend(1), DType::kBF16, {.rounded_gradients = true});
+  TestTraining exact(tiny_llama(), make_cpu_backend(1), DType::kBF16, {.one_microbatch = true});
+  TestTraining rounded(tiny_llama(),
+                       make_cpu_backend(1),
+                       DType::kBF16,
+                       {.one_microbatch = true, .rounded_gradients = true});
   EXPECT_LT(rounded.memory_bytes(), exact.memory_bytes());
   exact.initialize();
   rounded.initialize();

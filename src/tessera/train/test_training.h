@@ -36,7 +36,8 @@ inline ModelDescription tiny_gpt2() {
 
 struct TestChoices {
   bool whole_rows = false;         // sequences are one document each, which the program is told
-  bool rounded_gradients = false;  // in bf16, and one microbatch a step
+  bool one_microbatch = false;     // a step
+  bool rounded_gradients = false;  // to bf16, of one microbatch
 };
 
 // For tests: a tiny model, two microbatches a step, on a backend.
@@ -112,7 +113,7 @@ class TestTraining {
     config.data.document_mask = !choices.whole_rows;
     config.data.sequence_length = kSequence;
     config.train.global_batch = kBatch;
-    config.train.microbatch = choices.rounded_gradients ? kBatch : 2;
+    config.train.microbatch = choices.one_microbatch ? kBatch : 2;
     config.optimizer.gradients = choices.rounded_gradients ? DType::kBF16 : DType::kF32;
     config.train.dtype = dtype;
     return compile_step(

@@ -217,7 +217,7 @@ class CudaBackend final : public DeviceBackend {
         comm_stream_(create_stream()),
         fault_(sizeof(Fault), stream_.get()),
         gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
-        graphs_(make_cudnn_graphs()),
+        graphs_(options.library_attention ? make_cudnn_graphs() : std::make_unique<NoGraphs>()),
         context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
         comm_context_(
             comm_stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)) {

@@ -26,4 +26,15 @@ class Graphs {
                    std::span<std::byte> workspace) = 0;
 };
 
+// A machine without such a library.
+class NoGraphs final : public Graphs {
+ public:
+  bool run(CUstream_st* /*stream*/,
+           const FlashProblem& /*problem*/,
+           const FlashPointers& /*pointers*/,
+           std::span<std::byte> /*workspace*/) override {
+    return false;
+  }
+};
+
 }  // namespace tessera::cuda

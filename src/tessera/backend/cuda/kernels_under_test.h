@@ -12,4 +12,7 @@ namespace tessera::cuda {
 std::unique_ptr<DeviceBackend> kernels_under_test(std::string& reason,
                                                   const DeviceOptions& options = {});
 
+// Why no library runs attention there; empty where one does.
+std::string library_attention_problem();
+
 }  // namespace tessera::cuda

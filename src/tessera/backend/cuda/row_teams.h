@@ -4,7 +4,9 @@
 // of threads takes a row: a warp where rows are narrow, which needs no barrier, else a block.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/launch.h"
@@ -38,6 +40,16 @@ void with_team(std::int64_t width, const Body& body) {
     body(Team<kThreads, 4>());
   } else {
     body(Team<kThreads, 0>());
+  }
+}
+
+// body(std::bool_constant<whole>()).
+template <class Body>
+void with_whole(bool whole, const Body& body) {
+  if (whole) {
+    body(std::true_type());
+  } else {
+    body(std::false_type());
   }
 }
 
@@ -97,28 +109,74 @@ __device__ void each_column(std::int64_t width, const Body& body) {
   }
 }
 
-// The packs of a row that a thread has read, for its second pass.
-template <class Team, class T>
-class Held {
- public:
-  __device__ void keep(int k, const Floats<kPack>& values) {
-    if constexpr (Team::kHeld > 0) {
-      packs_[k] = narrow<T>(values);
+// A pack as it lies in memory, in words: elements of 16 bits would take a register each.
+template <class T>
+struct Words {
+  static constexpr int kCount = kPack * static_cast<int>(sizeof(T)) / 4;
+
+  alignas(16) std::uint32_t at[kCount];
+
+  static __device__ Words of(const Floats<kPack>& values) {
+    Words words;
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (sizeof(T) == 2) {
+        words.at[i] = bfloat16_pair(values.at[2 * i], values.at[2 * i + 1]);
+      } else {
+        words.at[i] = std::bit_cast<std::uint32_t>(values.at[i]);
+      }
+    }
+    return words;
+  }
+
+  __device__ Floats<kPack> floats() const {
+    Floats<kPack> values;
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (sizeof(T) == 2) {
+        values.at[2 * i] = std::bit_cast<float>(at[i] << 16U);
+        values.at[2 * i + 1] = std::bit_cast<float>(at[i] & 0xFFFF0000U);
+      } else {
+        values.at[i] = std::bit_cast<float>(at[i]);
+      }
+    }
+    return values;
+  }
+};
+
+// As load_pack(). Which of the two it is the kernel knows, not its data: a branch around each load
+// would make the next one wait for it.
+template <bool kWhole, class T>
+__device__ Words<T> read_pack(const T* place, std::int64_t left) {
+  if constexpr (kWhole) {
+    return *reinterpret_cast<const Words<T>*>(place);
+  } else {
+    return Words<T>::of(load_pack(place, left, false));
+  }
+}
+
+// Packs of a row that a thread holds from one pass over it to the next: none where its team holds
+// none, nor where there is no register for them.
+template <class Team, class T, bool kRoom = true>
+struct Held {
+  static constexpr bool kHolds = kRoom && Team::kHeld > 0;
+
+  Words<T> at[kHolds ? Team::kHeld : 1];
+
+  template <class Read>
+  __device__ void take(int k, const Read& read) {
+    if constexpr (kHolds) {
+      at[k] = read();
     }
   }
 
-  // The pack, by `read` where it was not kept.
+  // The k-th, by `read` where none are held.
   template <class Read>
   __device__ Floats<kPack> get(int k, const Read& read) const {
-    if constexpr (Team::kHeld > 0) {
-      return widen(packs_[k]);
+    if constexpr (kHolds) {
+      return at[k].floats();
     } else {
-      return read();
+      return read().floats();
     }
   }
-
- private:
-  Pack<T, kPack> packs_[std::max(Team::kHeld, 1)];
 };
 
 // The sums of a thread's columns over the rows of a stretch.

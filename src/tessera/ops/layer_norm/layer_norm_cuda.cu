@@ -27,16 +27,51 @@ struct Normalize {
   float* rstd;
   Matrix<T> h;  // of the residual form
   float eps;
-  bool whole;  // whether packs move as one
+};
 
-  // What is normalized, as it is in memory or would be.
-  template <bool kResidual>
-  __device__ Floats<kPack> hidden(std::int64_t row, std::int64_t column, std::int64_t left) const {
-    Floats<kPack> values = load_pack(x.at(row, column), left, whole);
+// A row on its way through the kernel, as a thread has it.
+template <class Team, bool kWhole, bool kResidual, class T>
+struct NormalizeRow {
+  const Normalize<T>& task;
+  std::int64_t row;
+  std::int64_t width;
+  Held<Team, T> x = {};
+  Held<Team, T> r = {};
+  Held<Team, T, sizeof(T) == 2> residual_bias = {};  // of 32 bits: fewer blocks would fit
+  Held<Team, T> h = {};
+
+  __device__ Words<T> read(const Matrix<const T>& from, std::int64_t column) const {
+    return read_pack<kWhole>(from.at(row, column), width - column);
+  }
+
+  __device__ Words<T> read(const T* vector, std::int64_t column) const {
+    return read_pack<kWhole>(vector + column, width - column);
+  }
+
+  // All that is held comes at once.
+  __device__ void load() {
+    if constexpr (Team::kHeld > 0) {
+      each_column<Team>(width, [&](int k, std::int64_t c) {
+        x.take(k, [&] { return read(task.x, c); });
+        if constexpr (kResidual) {
+          r.take(k, [&] { return read(task.r, c); });
+        }
+      });
+      if (kResidual && task.residual_bias != nullptr) {
+        each_column<Team>(width, [&](int k, std::int64_t c) {
+          residual_bias.take(k, [&] { return read(task.residual_bias, c); });
+        });
+      }
+    }
+  }
+
+  // What is normalized, as it is in memory or would be: x, x + r, or x + (r + residual_bias).
+  __device__ Floats<kPack> hidden(int k, std::int64_t c) const {
+    Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
     if constexpr (kResidual) {
-      Floats<kPack> added = load_pack(r.at(row, column), left, whole);
-      if (residual_bias != nullptr) {
-        const Floats<kPack> own = load_pack(residual_bias + column, left, whole);
+      Floats<kPack> added = r.get(k, [&] { return read(task.r, c); });
+      if (task.residual_bias != nullptr) {
+        const Floats<kPack> own = residual_bias.get(k, [&] { return read(task.residual_bias, c); });
         for (int i = 0; i < kPack; ++i) {
           added.at[i] = rounded_to<T>(added.at[i] + own.at[i]);
         }
@@ -47,53 +82,69 @@ struct Normalize {
     }
     return values;
   }
+
+  __device__ Floats<kPack> normalized(int k, std::int64_t c) const {
+    return h.get(k, [&] { return Words<T>::of(hidden(k, c)); });
+  }
+
+  // The thread's part of the sum.
+  __device__ float sum() {
+    float sum = 0.0F;
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = hidden(k, c);
+      h.take(k, [&] { return Words<T>::of(values); });
+      for (int i = 0; i < kPack; ++i) {
+        sum += values.at[i];
+      }
+    });
+    return sum;
+  }
+
+  // The thread's part of the sum of squares.
+  __device__ float squares(float mean) const {
+    float squares = 0.0F;
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = normalized(k, c);
+      for (int i = 0; i < kPack; ++i) {
+        const float centered = values.at[i] - mean;
+        squares += kWhole || c + i < width ? centered * centered : 0.0F;
+      }
+    });
+    return squares;
+  }
+
+  __device__ void write(float mean, float rstd) const {
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = normalized(k, c);
+      const Floats<kPack> gain = read(task.gain, c).floats();
+      Floats<kPack> result = read(task.bias, c).floats();
+      for (int i = 0; i < kPack; ++i) {
+        result.at[i] = fmaf((values.at[i] - mean) * rstd, gain.at[i], result.at[i]);
+      }
+      if constexpr (kResidual) {
+        store_pack(task.h.at(row, c), values, width - c, kWhole);
+      }
+      store_pack(task.y.at(row, c), result, width - c, kWhole);
+    });
+  }
 };
 
-template <class Team, bool kResidual, class T>
+template <class Team, bool kWhole, bool kResidual, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
   const auto columns = static_cast<float>(width);
   const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
        row < rows;
        row += step) {
-    const auto read = [&](std::int64_t c) {
-      return task.template hidden<kResidual>(row, c, width - c);
-    };
-    Held<Team, T> held;
-    float sum = 0.0F;
-    each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> values = read(c);
-      held.keep(k, values);
-      for (int i = 0; i < kPack; ++i) {
-        sum += values.at[i];
-      }
-    });
-    const float mean = team_sum<Team>(sum) / columns;
-    float squares = 0.0F;
-    each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> values = held.get(k, [&] { return read(c); });
-      for (int i = 0; i < kPack; ++i) {
-        const float centered = values.at[i] - mean;
-        squares += c + i < width ? centered * centered : 0.0F;
-      }
-    });
-    const float rstd = 1.0F / sqrtf(team_sum<Team>(squares) / columns + task.eps);
+    NormalizeRow<Team, kWhole, kResidual, T> here = {.task = task, .row = row, .width = width};
+    here.load();
+    const float mean = team_sum<Team>(here.sum()) / columns;
+    const float rstd = 1.0F / sqrtf(team_sum<Team>(here.squares(mean)) / columns + task.eps);
     if (threadIdx.x % Team::kSize == 0) {
       task.mean[row] = mean;
       task.rstd[row] = rstd;
     }
-    each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> values = held.get(k, [&] { return read(c); });
-      const Floats<kPack> gain = load_pack(task.gain + c, width - c, task.whole);
-      Floats<kPack> result = load_pack(task.bias + c, width - c, task.whole);
-      for (int i = 0; i < kPack; ++i) {
-        result.at[i] = fmaf((values.at[i] - mean) * rstd, gain.at[i], result.at[i]);
-      }
-      if constexpr (kResidual) {
-        store_pack(task.h.at(row, c), values, width - c, task.whole);
-      }
-      store_pack(task.y.at(row, c), result, width - c, task.whole);
-    });
+    here.write(mean, rstd);
   }
 }
 
@@ -117,33 +168,50 @@ struct RowParts {
 };
 
 // A row on its way through backward, as a thread has it. xhat = (x - mean) rstd.
-template <class Team, class T>
+template <class Team, bool kWhole, bool kInput, bool kResidual, bool kWeights, class T>
 struct BackwardRow {
+  // Sums for the weights leave few registers. Where not all fit, r goes before dy, which the second
+  // pass finds in a cache, since the first has read it.
+  static constexpr bool kHoldsResidual = kWhole && sizeof(T) == 2;
+  static constexpr bool kHoldsArriving =
+      !kWeights || (kHoldsResidual && (!kResidual || Team::kHeld <= 2));
+
   const Backward<T>& task;
   std::int64_t row;
   std::int64_t width;
   float mean;
   float rstd;
-  Held<Team, T> dy = {};
+  Held<Team, T, kHoldsArriving> dy = {};
   Held<Team, T> x = {};
+  Held<Team, T, kHoldsResidual> r = {};
 
-  __device__ Floats<kPack> read(const Matrix<const T>& from, std::int64_t column) const {
-    return load_pack(from.at(row, column), width - column, task.whole);
+  __device__ Words<T> read(const Matrix<const T>& from, std::int64_t column) const {
+    return read_pack<kWhole>(from.at(row, column), width - column);
   }
 
   __device__ Floats<kPack> gain(std::int64_t column) const {
-    return load_pack(task.gain + column, width - column, task.whole);
+    return read_pack<kWhole>(task.gain + column, width - column).floats();
+  }
+
+  // All that is held comes at once.
+  __device__ void load() {
+    if constexpr (Team::kHeld > 0) {
+      each_column<Team>(width, [&](int k, std::int64_t c) {
+        dy.take(k, [&] { return read(task.dy, c); });
+        x.take(k, [&] { return read(task.x, c); });
+        if constexpr (kResidual) {
+          r.take(k, [&] { return read(task.r, c); });
+        }
+      });
+    }
   }
 
   // The sums, where dx is made; adds the row to those for the gradients of gain and bias.
-  template <bool kInput, bool kWeights>
-  __device__ RowParts reduce(ColumnSums<Team>& gains, ColumnSums<Team>& biases) {
+  __device__ RowParts reduce(ColumnSums<Team>& gains, ColumnSums<Team>& biases) const {
     RowParts parts;
     each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> arriving = read(task.dy, c);
-      const Floats<kPack> values = read(task.x, c);
-      dy.keep(k, arriving);
-      x.keep(k, values);
+      const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
+      const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
       const Floats<kPack> scales = kInput ? gain(c) : Floats<kPack>();
       for (int i = 0; i < kPack; ++i) {
         const float xhat = (values.at[i] - mean) * rstd;
@@ -159,28 +227,35 @@ struct BackwardRow {
     return parts;
   }
 
+  __device__ Floats<kPack> residual(int k, std::int64_t c) const {
+    if constexpr (kResidual) {
+      return r.get(k, [&] { return read(task.r, c); });
+    } else {
+      return {};
+    }
+  }
+
   // dx = rstd (dy g - mean_c(dy g) - xhat mean_c(dy g xhat)).
-  template <bool kResidual>
   __device__ void write(float push, float pull) const {
     each_column<Team>(width, [&](int k, std::int64_t c) {
       const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
       const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
       const Floats<kPack> scales = gain(c);
-      const Floats<kPack> added = kResidual ? read(task.r, c) : Floats<kPack>();
+      const Floats<kPack> added = residual(k, c);
       Floats<kPack> gradient;
       for (int i = 0; i < kPack; ++i) {
         const float xhat = (values.at[i] - mean) * rstd;
         const float own = rstd * fmaf(-xhat, pull, arriving.at[i] * scales.at[i] - push);
         gradient.at[i] = kResidual ? rounded_to<T>(own) + added.at[i] : own;
       }
-      store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
+      store_pack(task.dx.at(row, c), gradient, width - c, kWhole);
     });
   }
 };
 
 // Makes dx, with r added to it, and sums for the gradients of gain and bias. A block takes a
 // stretch of rows, its teams by turns.
-template <class Team, bool kInput, bool kResidual, bool kWeights, class T>
+template <class Team, bool kWhole, bool kInput, bool kResidual, bool kWeights, class T>
 __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width, std::int64_t stretches) {
   const auto columns = static_cast<float>(width);
@@ -190,13 +265,14 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   ColumnSums<Team> biases;
   for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
        row += Team::kOfBlock) {
-    BackwardRow<Team, T> here = {
+    BackwardRow<Team, kWhole, kInput, kResidual, kWeights, T> here = {
         .task = task, .row = row, .width = width, .mean = task.mean[row], .rstd = task.rstd[row]};
-    const RowParts parts = here.template reduce<kInput, kWeights>(gains, biases);
+    here.load();
+    const RowParts parts = here.reduce(gains, biases);
     if constexpr (kInput) {
       const float push = team_sum<Team>(parts.push) / columns;
       const float pull = team_sum<Team>(parts.pull) / columns;
-      here.template write<kResidual>(push, pull);
+      here.write(push, pull);
     }
   }
   if constexpr (kWeights) {
@@ -206,13 +282,12 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
 }
 
 // The terms of the gradients of gain and bias in rows that are too wide to be summed along with dx.
-template <class T>
+template <bool kWhole, class T>
 struct WeightGradients {
   Matrix<const T> dy;
   Matrix<const T> x;
   const float* mean;
   const float* rstd;
-  bool whole;  // whether packs move as one
 
   static constexpr int kSums = 2;
 
@@ -220,8 +295,8 @@ struct WeightGradients {
                       std::int64_t column,
                       std::int64_t left,
                       Floats<kPack> (&sums)[kSums]) const {
-    const Floats<kPack> arriving = load_pack(dy.at(row, column), left, whole);
-    const Floats<kPack> values = load_pack(x.at(row, column), left, whole);
+    const Floats<kPack> arriving = read_pack<kWhole>(dy.at(row, column), left).floats();
+    const Floats<kPack> values = read_pack<kWhole>(x.at(row, column), left).floats();
     for (int i = 0; i < kPack; ++i) {
       sums[0].at[i] += arriving.at[i] * ((values.at[i] - mean[row]) * rstd[row]);
       sums[1].at[i] += arriving.at[i];
@@ -239,14 +314,16 @@ void launch_backward(const Context& context, const Backward<T>& task, const View
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
     if constexpr (Team::kHeld > 0 || !kWeights) {
-      launch(context,
-             "layer_norm_backward",
-             stretches,
-             backward_rows<Team, kInput, kResidual, kWeights, T>,
-             task,
-             rows.count,
-             rows.width,
-             stretches);
+      with_whole(task.whole, [&](auto whole) {
+        launch(context,
+               "layer_norm_backward",
+               stretches,
+               backward_rows<Team, whole.value, kInput, kResidual, kWeights, T>,
+               task,
+               rows.count,
+               rows.width,
+               stretches);
+      });
     }
   });
 }
@@ -280,9 +357,11 @@ void run_backward(const Context& context,
   const bool apart = rows.width > kMostHeld;
   if (!weights.empty() && apart) {
     // First, since dx may lie over what it reads.
-    const WeightGradients<T> terms = {
-        .dy = task.dy, .x = task.x, .mean = task.mean, .rstd = task.rstd, .whole = task.whole};
-    sum_rows(context, name, terms, rows, task.partials, results);
+    with_whole(task.whole, [&](auto whole) {
+      const WeightGradients<whole.value, T> terms = {
+          .dy = task.dy, .x = task.x, .mean = task.mean, .rstd = task.rstd};
+      sum_rows(context, name, terms, rows, task.partials, results);
+    });
   }
   if (weights.empty() || apart) {
     if (makes_input) {
@@ -304,16 +383,21 @@ void run_backward(const Context& context,
 }
 
 template <bool kResidual, class T>
-void launch_normalize(const Context& context, const Normalize<T>& task, const View::Rows& rows) {
+void launch_normalize(const Context& context,
+                      const Normalize<T>& task,
+                      const View::Rows& rows,
+                      bool are_whole) {
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
-    launch(context,
-           "layer_norm",
-           blocks_of_teams<Team>(context, rows.count),
-           normalize_rows<Team, kResidual, T>,
-           task,
-           rows.count,
-           rows.width);
+    with_whole(are_whole, [&](auto whole) {
+      launch(context,
+             "layer_norm",
+             blocks_of_teams<Team>(context, rows.count),
+             normalize_rows<Team, whole.value, kResidual, T>,
+             task,
+             rows.count,
+             rows.width);
+    });
   });
 }
 
@@ -342,12 +426,12 @@ void run(const LayerNormAttrs& attrs, cuda::Context& context, const Views& views
         .mean = cpu::flat<float>(views.out[1]).data(),
         .rstd = cpu::flat<float>(views.out[2]).data(),
         .h = {packed[6], 1},
-        .eps = static_cast<float>(attrs.eps),
-        .whole = cuda::fits_packs(packed, 1)};
+        .eps = static_cast<float>(attrs.eps)};
+    const bool whole = cuda::fits_packs(packed, 1);  // whether packs move as one
     if (attrs.residual) {
-      cuda::launch_normalize<true>(context, task, rows);
+      cuda::launch_normalize<true>(context, task, rows, whole);
     } else {
-      cuda::launch_normalize<false>(context, task, rows);
+      cuda::launch_normalize<false>(context, task, rows, whole);
     }
   });
 }

@@ -1,3 +1,8 @@
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/largest.h"
 #include "tessera/backend/cuda/row_sums.h"
@@ -21,59 +26,92 @@ struct Normalize {
   Matrix<T> h;  // of the residual form
   float* amax;  // of y, or null
   float eps;
-  bool whole;  // whether packs move as one
+};
 
-  template <bool kResidual>
-  __device__ Floats<kPack> hidden(std::int64_t row, std::int64_t column, std::int64_t left) const {
-    Floats<kPack> values = load_pack(x.at(row, column), left, whole);
+// A row on its way through the kernel, as a thread has it.
+template <class Team, bool kWhole, bool kResidual, class T>
+struct NormalizeRow {
+  const Normalize<T>& task;
+  std::int64_t row;
+  std::int64_t width;
+  Held<Team, T> x = {};
+  Held<Team, T> r = {};
+  Held<Team, T> h = {};
+
+  __device__ Words<T> read(const Matrix<const T>& from, std::int64_t column) const {
+    return read_pack<kWhole>(from.at(row, column), width - column);
+  }
+
+  // All that is held comes at once.
+  __device__ void load() {
+    if constexpr (Team::kHeld > 0) {
+      each_column<Team>(width, [&](int k, std::int64_t c) {
+        x.take(k, [&] { return read(task.x, c); });
+        if constexpr (kResidual) {
+          r.take(k, [&] { return read(task.r, c); });
+        }
+      });
+    }
+  }
+
+  // What is normalized: x, or x + r.
+  __device__ Floats<kPack> hidden(int k, std::int64_t c) const {
+    Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
     if constexpr (kResidual) {
-      const Floats<kPack> added = load_pack(r.at(row, column), left, whole);
+      const Floats<kPack> added = r.get(k, [&] { return read(task.r, c); });
       for (int i = 0; i < kPack; ++i) {
         values.at[i] = rounded_to<T>(values.at[i] + added.at[i]);
       }
     }
     return values;
   }
+
+  // The thread's part of the sum of squares.
+  __device__ float reduce() {
+    float squares = 0.0F;
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = hidden(k, c);
+      h.take(k, [&] { return Words<T>::of(values); });
+      for (int i = 0; i < kPack; ++i) {
+        squares += values.at[i] * values.at[i];
+      }
+    });
+    return squares;
+  }
+
+  __device__ void write(float factor, Largest& largest) const {
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      const Floats<kPack> values = h.get(k, [&] { return Words<T>::of(hidden(k, c)); });
+      Floats<kPack> result = read_pack<kWhole>(task.gain + c, width - c).floats();
+      for (int i = 0; i < kPack; ++i) {
+        result.at[i] *= values.at[i] * factor;
+      }
+      if constexpr (kResidual) {
+        store_pack(task.h.at(row, c), values, width - c, kWhole);
+      }
+      store_pack(task.y.at(row, c), result, width - c, kWhole);
+      if (task.amax != nullptr) {
+        largest.take(narrow<T>(result));
+      }
+    });
+  }
 };
 
-template <class Team, bool kResidual, class T>
+template <class Team, bool kWhole, bool kResidual, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
   Largest largest;
   const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
        row < rows;
        row += step) {
-    const auto read = [&](std::int64_t c) {
-      return task.template hidden<kResidual>(row, c, width - c);
-    };
-    Held<Team, T> held;
-    float squares = 0.0F;
-    each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> values = read(c);
-      held.keep(k, values);
-      for (int i = 0; i < kPack; ++i) {
-        squares += values.at[i] * values.at[i];
-      }
-    });
-    const float mean = team_sum<Team>(squares) / static_cast<float>(width);
+    NormalizeRow<Team, kWhole, kResidual, T> here = {.task = task, .row = row, .width = width};
+    here.load();
+    const float mean = team_sum<Team>(here.reduce()) / static_cast<float>(width);
     const float factor = 1.0F / sqrtf(mean + task.eps);
     if (threadIdx.x % Team::kSize == 0) {
       task.rstd[row] = factor;
     }
-    each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> values = held.get(k, [&] { return read(c); });
-      Floats<kPack> result = load_pack(task.gain + c, width - c, task.whole);
-      for (int i = 0; i < kPack; ++i) {
-        result.at[i] *= values.at[i] * factor;
-      }
-      if constexpr (kResidual) {
-        store_pack(task.h.at(row, c), values, width - c, task.whole);
-      }
-      store_pack(task.y.at(row, c), result, width - c, task.whole);
-      if (task.amax != nullptr) {
-        largest.take(narrow<T>(result));
-      }
-    });
+    here.write(factor, largest);
   }
   if (task.amax != nullptr) {
     largest.raise(task.amax);
@@ -94,31 +132,43 @@ struct Backward {
 };
 
 // A row on its way through backward, as a thread has it.
-template <class Team, class T>
+template <class Team, bool kWhole, bool kResidual, class T>
 struct BackwardRow {
   const Backward<T>& task;
   std::int64_t row;
   std::int64_t width;
   Held<Team, T> dy = {};
   Held<Team, T> x = {};
+  Held<Team, T, sizeof(T) == 2> r = {};  // of 32 bits: it would leave no register for sums
 
-  __device__ Floats<kPack> read(const Matrix<const T>& from, std::int64_t column) const {
-    return load_pack(from.at(row, column), width - column, task.whole);
+  __device__ Words<T> read(const Matrix<const T>& from, std::int64_t column) const {
+    return read_pack<kWhole>(from.at(row, column), width - column);
   }
 
   __device__ Floats<kPack> gain(std::int64_t column) const {
-    return load_pack(task.gain + column, width - column, task.whole);
+    return read_pack<kWhole>(task.gain + column, width - column).floats();
+  }
+
+  // All that is held comes at once.
+  __device__ void load() {
+    if constexpr (Team::kHeld > 0) {
+      each_column<Team>(width, [&](int k, std::int64_t c) {
+        dy.take(k, [&] { return read(task.dy, c); });
+        x.take(k, [&] { return read(task.x, c); });
+        if constexpr (kResidual) {
+          r.take(k, [&] { return read(task.r, c); });
+        }
+      });
+    }
   }
 
   // The thread's part of sum dy * g * x, where dx is made; adds the row to the sums for dg.
   template <bool kInput, bool kGain>
-  __device__ float reduce(float rstd, ColumnSums<Team>& sums) {
+  __device__ float reduce(float rstd, ColumnSums<Team>& sums) const {
     float partial = 0.0F;
     each_column<Team>(width, [&](int k, std::int64_t c) {
-      const Floats<kPack> arriving = read(task.dy, c);
-      const Floats<kPack> values = read(task.x, c);
-      dy.keep(k, arriving);
-      x.keep(k, values);
+      const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
+      const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
       const Floats<kPack> scales = kInput ? gain(c) : Floats<kPack>();
       for (int i = 0; i < kPack; ++i) {
         sums.at[k].at[i] += kGain ? arriving.at[i] * (values.at[i] * rstd) : 0.0F;
@@ -128,19 +178,26 @@ struct BackwardRow {
     return partial;
   }
 
-  template <bool kResidual>
+  __device__ Floats<kPack> residual(int k, std::int64_t c) const {
+    if constexpr (kResidual) {
+      return r.get(k, [&] { return read(task.r, c); });
+    } else {
+      return {};
+    }
+  }
+
   __device__ void write(float rstd, float pull, Largest& largest) const {
     each_column<Team>(width, [&](int k, std::int64_t c) {
       const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
       const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
       const Floats<kPack> scales = gain(c);
-      const Floats<kPack> added = kResidual ? read(task.r, c) : Floats<kPack>();
+      const Floats<kPack> added = residual(k, c);
       Floats<kPack> gradient;
       for (int i = 0; i < kPack; ++i) {
         const float own = fmaf(-pull, values.at[i], rstd * (arriving.at[i] * scales.at[i]));
         gradient.at[i] = kResidual ? rounded_to<T>(own) + added.at[i] : own;
       }
-      store_pack(task.dx.at(row, c), gradient, width - c, task.whole);
+      store_pack(task.dx.at(row, c), gradient, width - c, kWhole);
       if (task.amax != nullptr) {
         largest.take(narrow<T>(gradient));
       }
@@ -150,7 +207,7 @@ struct BackwardRow {
 
 // Makes dx, with r added to it, and sums for dg. A block takes a stretch of rows, its teams by
 // turns.
-template <class Team, bool kInput, bool kResidual, bool kGain, class T>
+template <class Team, bool kWhole, bool kInput, bool kResidual, bool kGain, class T>
 __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width, std::int64_t stretches) {
   const std::int64_t stretch = blockIdx.x;
@@ -159,12 +216,13 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   Largest largest;
   for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
        row += Team::kOfBlock) {
-    BackwardRow<Team, T> here = {.task = task, .row = row, .width = width};
+    BackwardRow<Team, kWhole, kResidual, T> here = {.task = task, .row = row, .width = width};
+    here.load();
     const float rstd = task.rstd[row];
     const float partial = here.template reduce<kInput, kGain>(rstd, sums);
     if constexpr (kInput) {
       const float slope = team_sum<Team>(partial) / static_cast<float>(width);
-      here.template write<kResidual>(rstd, rstd * rstd * rstd * slope, largest);
+      here.write(rstd, rstd * rstd * rstd * slope, largest);
     }
   }
   if (kInput && task.amax != nullptr) {
@@ -176,12 +234,11 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
 }
 
 // The terms of a gain's gradient in rows that are too wide to be summed along with dx.
-template <class T>
+template <bool kWhole, class T>
 struct GainGradients {
   Matrix<const T> dy;
   Matrix<const T> x;
   const float* rstd;
-  bool whole;
 
   static constexpr int kSums = 1;
 
@@ -189,8 +246,8 @@ struct GainGradients {
                       std::int64_t column,
                       std::int64_t left,
                       Floats<kPack> (&sums)[kSums]) const {
-    const Floats<kPack> arriving = load_pack(dy.at(row, column), left, whole);
-    const Floats<kPack> values = load_pack(x.at(row, column), left, whole);
+    const Floats<kPack> arriving = read_pack<kWhole>(dy.at(row, column), left).floats();
+    const Floats<kPack> values = read_pack<kWhole>(x.at(row, column), left).floats();
     for (int i = 0; i < kPack; ++i) {
       sums[0].at[i] += arriving.at[i] * (values.at[i] * rstd[row]);
     }
@@ -207,14 +264,16 @@ void launch_backward(const Context& context, const Backward<T>& task, const View
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
     if constexpr (Team::kHeld > 0 || !kGain) {
-      launch(context,
-             "rms_norm_backward",
-             stretches,
-             backward_rows<Team, kInput, kResidual, kGain, T>,
-             task,
-             rows.count,
-             rows.width,
-             stretches);
+      with_whole(task.whole, [&](auto whole) {
+        launch(context,
+               "rms_norm_backward",
+               stretches,
+               backward_rows<Team, whole.value, kInput, kResidual, kGain, T>,
+               task,
+               rows.count,
+               rows.width,
+               stretches);
+      });
     }
   });
 }
@@ -244,9 +303,10 @@ void run_backward(const Context& context,
   const bool apart = rows.width > kMostHeld;
   if (dg != nullptr && apart) {
     // First, since dx may lie over what it reads.
-    const GainGradients<T> terms = {
-        .dy = task.dy, .x = task.x, .rstd = task.rstd, .whole = task.whole};
-    sum_rows(context, name, terms, rows, task.partials, {dg});
+    with_whole(task.whole, [&](auto whole) {
+      const GainGradients<whole.value, T> terms = {.dy = task.dy, .x = task.x, .rstd = task.rstd};
+      sum_rows(context, name, terms, rows, task.partials, {dg});
+    });
   }
   if (dg == nullptr || apart) {
     if (makes_input) {
@@ -264,16 +324,21 @@ void run_backward(const Context& context,
 }
 
 template <bool kResidual, class T>
-void launch_normalize(const Context& context, const Normalize<T>& task, const View::Rows& rows) {
+void launch_normalize(const Context& context,
+                      const Normalize<T>& task,
+                      const View::Rows& rows,
+                      bool are_whole) {
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
-    launch(context,
-           "rms_norm",
-           blocks_of_teams<Team>(context, rows.count),
-           normalize_rows<Team, kResidual, T>,
-           task,
-           rows.count,
-           rows.width);
+    with_whole(are_whole, [&](auto whole) {
+      launch(context,
+             "rms_norm",
+             blocks_of_teams<Team>(context, rows.count),
+             normalize_rows<Team, whole.value, kResidual, T>,
+             task,
+             rows.count,
+             rows.width);
+    });
   });
 }
 
@@ -296,16 +361,16 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
                                      .rstd = cpu::flat<float>(views.out[1]).data(),
                                      .h = {packed[4], 1},
                                      .amax = attrs.amax ? views.out.back().as<float>() : nullptr,
-                                     .eps = static_cast<float>(attrs.eps),
-                                     .whole = cuda::fits_packs(packed, 1)};
+                                     .eps = static_cast<float>(attrs.eps)};
     const View::Rows rows = packed[0].rows(1);
+    const bool whole = cuda::fits_packs(packed, 1);  // whether packs move as one
     if (attrs.amax) {
       cuda::clear(context, "rms_norm", cuda::Places<1>{{task.amax}});
     }
     if (attrs.residual) {
-      cuda::launch_normalize<true>(context, task, rows);
+      cuda::launch_normalize<true>(context, task, rows, whole);
     } else {
-      cuda::launch_normalize<false>(context, task, rows);
+      cuda::launch_normalize<false>(context, task, rows, whole);
     }
   });
 }

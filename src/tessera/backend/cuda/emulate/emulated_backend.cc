@@ -131,7 +131,9 @@ ThreadOrder next_order() {
 
 class EmulatedBackend final : public DeviceBackend {
  public:
-  explicit EmulatedBackend(const DeviceOptions& options) : may_record_(options.may_record) {
+  explicit EmulatedBackend(const DeviceOptions& options)
+      : may_record_(options.may_record),
+        streams_{Stream(options.library_attention), Stream(options.library_attention)} {
     for (Stream& stream : streams_) {
       stream.gemms.set_tf32(options.tf32);
     }
@@ -254,8 +256,11 @@ class EmulatedBackend final : public DeviceBackend {
 
   // Each may run on a thread of its own, where the host orders them.
   struct Stream {
+    explicit Stream(bool library_attention)
+        : graphs(library_attention ? make_interpreted_graphs() : std::make_unique<NoGraphs>()) {}
+
     CpuGemms gemms;
-    std::unique_ptr<Graphs> graphs = make_interpreted_graphs();
+    std::unique_ptr<Graphs> graphs;
     ThreadOrder order = next_order();
     Fault fault;
     Context context = Context(nullptr, &fault, gemms, *graphs, 1);

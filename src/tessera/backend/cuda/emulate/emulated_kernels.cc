@@ -8,4 +8,8 @@ std::unique_ptr<DeviceBackend> kernels_under_test(std::string& /*reason*/,
   return make_emulated_backend(options);
 }
 
+std::string library_attention_problem() {
+  return "";
+}
+
 }  // namespace tessera::cuda

@@ -15,7 +15,4 @@ void run_graph(const OperationGraph& graph, const std::vector<void*>& pointers);
 // Graphs by the interpreter above.
 std::unique_ptr<Graphs> make_interpreted_graphs();
 
-// From now on none of them runs any, as on a machine without the library; or they do again.
-void refuse_graphs(bool refuse);
-
 }  // namespace tessera::cuda
