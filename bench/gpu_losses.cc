@@ -53,7 +53,7 @@ class MarkovText {
 
   std::uint64_t state_ = 0x853c49e6748fea9bU;
   std::vector<std::uint32_t> kinds_;
-  std::array<std::uint32_t, kKinds * kKinds * kFollowers> followers_ = {};
+  std::array<std::uint32_t, std::size_t{kKinds} * kKinds * kFollowers> followers_ = {};
   std::size_t before_ = 0;
   std::size_t last_ = 0;
 };

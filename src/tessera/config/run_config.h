@@ -113,7 +113,7 @@ struct OptimizerSection {
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double clip = 1.0;            // global L2 norm; 0 = off
+  double clip = 1.0;              // global L2 norm; 0 = off
   DType moments = DType::kF32;    // or bf16
   DType gradients = DType::kF32;  // likewise
   bool operator==(const OptimizerSection&) const = default;

@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cuda_runtime_api.h>
+
 #include "tessera/backend/cuda/stand_in_machine.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"

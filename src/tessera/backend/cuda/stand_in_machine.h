@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <cuda_runtime_api.h>
-
 namespace tessera::cuda {
 
 struct StandInDevice {
@@ -19,10 +17,10 @@ struct StandInDevice {
 // What the runtime finds that stands for CUDA's (stand_in_runtime.h). The id of a device is its
 // number, and zeros.
 struct StandInMachine {
-  int driver_version = CUDART_VERSION;  // 0: no driver
+  int driver_version = 13000;  // 13.0, as CUDA writes it; 0: no driver
   std::vector<StandInDevice> devices = std::vector<StandInDevice>(4);
-  // What cudaGetDeviceCount() fails with; success: what follows from the rest.
-  cudaError_t count_error = cudaSuccess;
+  // The cudaError_t that cudaGetDeviceCount() fails with; 0, success: what follows from the rest.
+  int count_error = 0;
 };
 
 // The one of this process, for tests to change while no other thread uses the runtime.

@@ -76,8 +76,8 @@ const StandInDevice& device_at(int number) {
 
 cudaError_t count_error() {
   const StandInMachine& machine = tessera::cuda::stand_in_machine();
-  if (machine.count_error != cudaSuccess) {
-    return machine.count_error;
+  if (machine.count_error != 0) {
+    return static_cast<cudaError_t>(machine.count_error);
   }
   if (machine.driver_version < CUDART_VERSION / 1000 * 1000) {
     return cudaErrorInsufficientDriver;

@@ -107,8 +107,8 @@ class NcclQueue {
   std::vector<NcclCommunicator*> groups_;  // that use it
   std::vector<Operation> operations_;
   std::size_t num_forgotten_ = 0;  // of operations_, those that were done when all were
-  std::uint32_t seen_ = 0;        // the word when it was looked at last
-  std::optional<NcclWait> wait_;  // for the operation that it says has begun, since it was seen
+  std::uint32_t seen_ = 0;         // the word when it was looked at last
+  std::optional<NcclWait> wait_;   // for the operation that it says has begun, since it was seen
 };
 
 }  // namespace tessera

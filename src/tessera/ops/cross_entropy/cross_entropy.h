@@ -18,7 +18,8 @@ namespace tessera {
 //           -> [loss () f32], [dx (.., C) like x, [dhead (V, C) f32]]
 // Types:    x and head alike in {f32, bf16}; logits and softmax in f32; dlogits are rounded to x's
 //           dtype before the two products; the loss is summed in f64 in row order
-// Workspace: one chunk of logits (chunk x V f32; on CPUs chunk x V in x's dtype too when that is not
+// Workspace: one chunk of logits (chunk x V f32; on CPUs chunk x V in x's dtype too when that is
+// not
 //            f32, where GPUs write dlogits over the logits)
 // Factors:  (.. c), (v c), (..), () -> (), (.. c), (v c) | reduce .., v | whole c | rewrite v
 // Errors:   at run time kInvalidData where a label is V or more

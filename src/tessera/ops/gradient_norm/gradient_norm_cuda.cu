@@ -200,10 +200,11 @@ __global__ void __launch_bounds__(kThreads, 4)
   // Of the warp, whose threads go the same ways.
   const std::int64_t warp = std::int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const std::int64_t step = std::int64_t{gridDim.x} * kLaunchBlocks * kSquaresBlock;
-  for (std::int64_t begin = warp * kWarpBlocks * kSquaresBlock; begin < size; begin += step) {
-    const std::int64_t block = begin + threadIdx.x % kWarp / kLanes * kSquaresBlock;
+  constexpr std::int64_t kOfWarp = std::int64_t{kWarpBlocks} * kSquaresBlock;
+  for (std::int64_t begin = warp * kOfWarp; begin < size; begin += step) {
+    const std::int64_t block = begin + std::int64_t{threadIdx.x % kWarp / kLanes} * kSquaresBlock;
     Partials<T> partials(lane);
-    if (aligned && size - begin >= kWarpBlocks * kSquaresBlock) {
+    if (aligned && size - begin >= kOfWarp) {
       partials.add_whole(data + block);
     } else {
       const std::int64_t left = std::clamp<std::int64_t>(size - block, 0, kSquaresBlock);
