@@ -15,9 +15,11 @@ constexpr int kSuccess = 0;  // NVML_SUCCESS
 
 // As nvmlMemory_t of nvml.h, which is not part of every toolkit.
 struct NvmlMemory {
-  unsigned long long total;  // NOLINT(google-runtime-int): the library's type
-  unsigned long long free;   // NOLINT(google-runtime-int)
-  unsigned long long used;   // NOLINT(google-runtime-int)
+  // NOLINTBEGIN(google-runtime-int): the library's type
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+  // NOLINTEND(google-runtime-int)
 };
 
 struct Nvml {
