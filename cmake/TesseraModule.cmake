@@ -32,38 +32,69 @@ target_compile_options(
             "-Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off,-fopenmp"
             "-Xcompiler=-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 target_include_directories(tessera_nvcc_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
-# Half the time of tests would go into optimizing what runs once and, under sanitizers, into watching
-# them instead of the library: so the targets with TESSERA_TEST have options of their own.
+# Half the time of tests would go into optimizing what runs once: so the targets with TESSERA_TEST
+# have options of their own.
 set(is_test $<BOOL:$<TARGET_PROPERTY:TESSERA_TEST>>)
 if(TESSERA_SANITIZE)
-  string(REGEX REPLACE ",undefined" "" test_sanitize "${TESSERA_SANITIZE}")
-  target_compile_options(
-    tessera_flags INTERFACE $<${is_test}:-O0;-fsanitize=${test_sanitize}>
-                            $<$<NOT:${is_test}>:-fsanitize=${TESSERA_SANITIZE}>
-                            -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE}
+                                                 -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
 else()
   target_compile_options(tessera_flags INTERFACE $<$<AND:$<CONFIG:Release>,${is_test}>:-O1>)
 endif()
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TESSERA_PRECOMPILE)
   # As above, where it takes the library's headers from a compiled one.
   target_compile_options(
-    tessera_flags
-    INTERFACE $<${is_test}:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
+    tessera_flags INTERFACE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
+endif()
+
+# Other people's headers that most files include, compiled once. Nothing may rely on them: the lint
+# preset compiles without.
+set(common_headers
+    <algorithm>
+    <array>
+    <cmath>
+    <cstdint>
+    <filesystem>
+    <functional>
+    <map>
+    <memory>
+    <optional>
+    <set>
+    <span>
+    <string>
+    <string_view>
+    <utility>
+    <variant>
+    <vector>
+    <fmt/core.h>)
+if(TESSERA_PRECOMPILE)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/common_headers.cc" CONTENT "")
+  add_library(tessera_headers OBJECT "${PROJECT_BINARY_DIR}/common_headers.cc")
+  set_target_properties(tessera_headers PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(tessera_headers PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX)
+  target_precompile_headers(tessera_headers PRIVATE ${common_headers})
 endif()
 
 # tessera_module(NAME SOURCES file... [TESTS file...] [LIBRARIES target...]
-#                [TEST_LIBRARIES target...] [LABEL label])
+#                [TEST_LIBRARIES target...] [LABEL label] [PRECOMPILE header...])
 #
 # SOURCES become part of libtessera; LIBRARIES are what their .cc files include. TESTS become one
 # GoogleTest program, NAME_test, registered with CTest under LABEL (default: unit), which links
-# TEST_LIBRARIES too.
+# TEST_LIBRARIES too. PRECOMPILE: what most SOURCES include and take long over.
 function(tessera_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;TESTS;LIBRARIES;TEST_LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL"
+                        "SOURCES;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
   if(arg_SOURCES)
     add_library(tessera_${name} OBJECT ${arg_SOURCES})
     set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt ${arg_LIBRARIES})
+    target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX
+                                                  ${arg_LIBRARIES})
+    if(TESSERA_PRECOMPILE AND arg_PRECOMPILE)
+      target_precompile_headers(tessera_${name} PRIVATE ${common_headers} ${arg_PRECOMPILE})
+    elseif(TESSERA_PRECOMPILE)
+      target_precompile_headers(tessera_${name} REUSE_FROM tessera_headers)
+    endif()
     set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES tessera_${name})
     set_property(GLOBAL APPEND PROPERTY TESSERA_LIBRARIES ${arg_LIBRARIES})
   endif()
@@ -87,68 +118,117 @@ function(tessera_group target available library)
   endif()
 endfunction()
 
-if(TESSERA_TESTS)
+if(TESSERA_TESTS AND NOT TESSERA_TEST_PROGRAMS)
   tessera_group(tests "${GTest_FOUND}" "GoogleTest and GoogleMock")
 endif()
 if(TESSERA_BENCH)
   tessera_group(benchmarks "${benchmark_FOUND}" "Google Benchmark")
 endif()
 
-# Other people's headers that most tests include, compiled once. Nothing may rely on them: the lint
-# preset compiles without.
-if(TESSERA_TESTS AND GTest_FOUND AND TESSERA_PRECOMPILE)
+# The same for tests.
+if(TESSERA_TESTS AND GTest_FOUND AND TESSERA_PRECOMPILE AND NOT TESSERA_TEST_PROGRAMS)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/test_headers.cc" CONTENT "")
   add_library(tessera_test_headers OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/test_headers.cc")
   target_link_libraries(tessera_test_headers PRIVATE tessera_flags GTest::gtest GTest::gmock fmt::fmt
-                                                     nlohmann_json::nlohmann_json)
+                                                     nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX)
   set_target_properties(tessera_test_headers PROPERTIES TESSERA_TEST ON)
   target_precompile_headers(
-    tessera_test_headers
-    PRIVATE
-    <algorithm>
-    <array>
-    <cmath>
-    <filesystem>
-    <functional>
-    <map>
-    <memory>
-    <string>
-    <vector>
-    <fmt/core.h>
-    <gmock/gmock.h>
-    <gtest/gtest.h>
-    <nlohmann/json.hpp>)
+    tessera_test_headers PRIVATE ${common_headers} <gmock/gmock.h> <gtest/gtest.h>
+                                 <nlohmann/json.hpp>)
 endif()
 
-# tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label] [UNSANITIZED pattern...])
+# What runs another build's programs of tests on this one's library, under the sanitizer's runtime.
+if(TESSERA_TEST_PROGRAMS)
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libasan.so
+                  OUTPUT_VARIABLE sanitizer_runtime OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT EXISTS "${sanitizer_runtime}" OR NOT TESSERA_SANITIZE MATCHES "address")
+    message(FATAL_ERROR "TESSERA_TEST_PROGRAMS is for GCC and -DTESSERA_SANITIZE=address, whose "
+                        "runtime libasan.so was not found")
+  endif()
+  set(library_environment "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}" "LD_PRELOAD=${sanitizer_runtime}")
+endif()
+
+# tessera_register_test(NAME PROGRAM ARGUMENT...): a program of the build folder's tests/ as the test
+# NAME; with TESSERA_TEST_PROGRAMS that of another build.
+function(tessera_register_test name program)
+  if(TESSERA_TEST_PROGRAMS)
+    add_test(NAME ${name} COMMAND "${TESSERA_TEST_PROGRAMS}/tests/${program}" ${ARGN})
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${library_environment}")
+  else()
+    add_test(NAME ${name} COMMAND ${program} ${ARGN})
+  endif()
+  if(TESSERA_SANITIZE)
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT TESSERA_SANITIZED=1)
+  endif()
+endfunction()
+
+# That it is this build's library that is watched: the loader says what it found.
+if(TESSERA_TEST_PROGRAMS AND TESSERA_TESTS)
+  add_test(NAME watched_library_test COMMAND "${TESSERA_TEST_PROGRAMS}/tests/base_test")
+  set_tests_properties(
+    watched_library_test
+    PROPERTIES LABELS unit ENVIRONMENT "${library_environment};LD_TRACE_LOADED_OBJECTS=1"
+               PASS_REGULAR_EXPRESSION "libtessera.so.[0-9]+ => ${PROJECT_BINARY_DIR}/")
+endif()
+
+# tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label] [UNSANITIZED pattern...]
+#              [SHARDS number] [STARTS_PROGRAMS])
 #
 # UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
-# nothing from that they do not see in others.
+# nothing from that they do not see in others. SHARDS cuts what takes minutes into as many tests,
+# NAME_0 and so on, which run side by side and before others. STARTS_PROGRAMS: what it looks at is
+# `tessera`, which it starts; of other builds' tests that alone is then this build's.
 function(tessera_test name)
   if(NOT TESSERA_TESTS OR NOT GTest_FOUND)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LIBRARIES;UNSANITIZED")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "STARTS_PROGRAMS" "LABEL;SHARDS"
+                        "SOURCES;LIBRARIES;UNSANITIZED")
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
+  set(tests ${name})
+  if(arg_SHARDS)
+    math(EXPR last "${arg_SHARDS} - 1")
+    set(tests "")
+    foreach(shard RANGE ${last})
+      list(APPEND tests ${name}_${shard})
+    endforeach()
+  endif()
+  list(JOIN arg_UNSANITIZED ":" unsanitized)
+  foreach(test ${tests})
+    tessera_register_test(${test} ${name})
+    set_tests_properties(${test} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1200)
+    if(TESSERA_TEST_PROGRAMS AND arg_STARTS_PROGRAMS)
+      set_tests_properties(${test} PROPERTIES ENVIRONMENT "TESSERA_PROGRAMS=${PROJECT_BINARY_DIR}")
+    endif()
+    if(TESSERA_SANITIZE AND unsanitized)
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-${unsanitized}")
+    endif()
+    if(arg_SHARDS)
+      list(FIND tests ${test} shard)
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS}"
+                                                            "GTEST_SHARD_INDEX=${shard}")
+      set_tests_properties(${test} PROPERTIES COST 1000)
+    endif()
+  endforeach()
+  if(TESSERA_TEST_PROGRAMS)
+    return()
+  endif()
   add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
   add_dependencies(tests ${name})
-  if(TARGET tessera_test_headers AND NOT "OpenMP::OpenMP_CXX" IN_LIST arg_LIBRARIES)
+  if(TARGET tessera_test_headers)
     target_precompile_headers(${name} REUSE_FROM tessera_test_headers)
   endif()
-  target_link_libraries(${name} PRIVATE tessera_flags tessera GTest::gtest GTest::gtest_main
-                                        GTest::gmock fmt::fmt ${arg_LIBRARIES})
+  target_link_libraries(
+    ${name} PRIVATE tessera_flags tessera GTest::gtest GTest::gtest_main GTest::gmock fmt::fmt
+                    OpenMP::OpenMP_CXX ${arg_LIBRARIES})
+  # Where the library is may be said by LD_LIBRARY_PATH.
+  target_link_options(${name} PRIVATE -Wl,--enable-new-dtags)
   set_target_properties(${name} PROPERTIES TESSERA_TEST ON RUNTIME_OUTPUT_DIRECTORY
                                                            "${PROJECT_BINARY_DIR}/tests")
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1200)
-  if(TESSERA_SANITIZE AND arg_UNSANITIZED)
-    list(JOIN arg_UNSANITIZED ":" unsanitized)
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_FILTER=-${unsanitized}")
-  endif()
 endfunction()
 
 # tessera_benchmark(NAME SOURCES file... [LIBRARIES target...]): the Google Benchmark program

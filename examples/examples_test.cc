@@ -21,8 +21,7 @@ using testing::SizeIs;
 class ExampleTest : public TrainingTest, public testing::WithParamInterface<const char*> {
  protected:
   Outcome run(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> argv = {std::filesystem::path(TESSERA_BINARY_DIR) / "examples" /
-                                     GetParam()};
+    std::vector<std::string> argv = {built_program(format("examples/{}", GetParam()))};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     return Process(argv, path("")).finish();
   }

@@ -2,7 +2,9 @@
 # Checks every source file and header by the rules of .clang-tidy, in parallel. A file that was clean
 # is not checked again until it, a header of ours that it includes, its flags or the rules change.
 #
-# usage: tools/lint_tidy.sh quick|deep BUILD_DIR        BUILD_DIR has compile_commands.json
+# usage: tools/lint_tidy.sh quick|deep BUILD_DIR [--product]
+#
+# BUILD_DIR has compile_commands.json; --product leaves out what only tests are built of.
 #
 # quick  clangd's run of the rules, which looks at the nodes of the file alone and so takes a fifth of
 #        the time that clang-tidy spends, most of it inside the headers of libraries
@@ -12,6 +14,8 @@ mode=$1
 build=$(realpath "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$(pwd -P)
+left_out='^$'
+[[ ${3:-} != --product ]] || left_out='^tests/|/testing/|_(test|samples)\.'
 clean=${XDG_CACHE_HOME:-$HOME/.cache}/tessera/lint-$mode # an empty file for each clean input
 deep_checks='-*,clang-analyzer-*,bugprone-use-after-move,bugprone-unchecked-optional-access'
 
@@ -108,6 +112,7 @@ rules=$(clang-tidy-19 --version; cat .clang-tidy .clangd)
 declare -i total=0
 declare -a todo=()
 while IFS=$'\t' read -r file identity; do
+  [[ ! $file =~ $left_out ]] || continue
   key=$(printf '%s' "$rules $identity" | sha256sum | cut --delimiter ' ' --fields 1)
   total+=1
   [[ -e $clean/$key ]] || todo+=("$key" "$file")

@@ -126,13 +126,10 @@ class ReportPageTest : public testing::Test {
 
   static void open_report(const std::filesystem::path& run) {
     const std::filesystem::path page = files->path() / "report.html";
-    const Outcome outcome = Process({std::filesystem::path(TESSERA_BINARY_DIR) / "tessera",
-                                     "report",
-                                     run.string(),
-                                     "-o",
-                                     page.string()},
-                                    files->path())
-                                .finish();
+    const Outcome outcome =
+        Process({built_program("tessera"), "report", run.string(), "-o", page.string()},
+                files->path())
+            .finish();
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     browser->open(page);
   }

@@ -186,7 +186,7 @@ TEST_F(DataTest, AKilledRunGoesOn) {
   ASSERT_EQ(tokenize("a.jsonl", "whole", options).code, 0);
   bool resumed = false;
   for (int attempt = 0; attempt < 8 && !std::filesystem::exists(path("out.idx")); ++attempt) {
-    Process process({std::filesystem::path(TESSERA_BINARY_DIR) / "tessera",
+    Process process({built_program("tessera"),
                      "data",
                      "tokenize",
                      "a.jsonl",

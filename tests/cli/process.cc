@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -75,6 +76,11 @@ pid_t spawn(const std::vector<std::string>& argv,
 }
 
 }  // namespace
+
+std::string built_program(const std::string& name) {
+  const char* const other = std::getenv("TESSERA_PROGRAMS");
+  return std::filesystem::path(other == nullptr ? TESSERA_BINARY_DIR : other) / name;
+}
 
 Process::Process(const std::vector<std::string>& argv, const std::filesystem::path& directory) {
   Pipe out = make_pipe();

@@ -11,6 +11,10 @@
 
 namespace tessera {
 
+// The path of a program of the build, or of that one that TESSERA_PROGRAMS names, in whose folder
+// it has this name.
+std::string built_program(const std::string& name);
+
 // How a program ended.
 struct Outcome {
   int code = -1;    // exit code, or 128 + the signal that ended it

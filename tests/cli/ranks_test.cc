@@ -2,6 +2,7 @@
 // and how they end.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -189,15 +190,19 @@ TEST_F(RanksTest, InitialWeightsAreTheSameUnderEveryLayout) {
   }
 }
 
-// Each layout's checkpoint goes on under every other.
+// Each layout's checkpoint goes on under itself and three others, and each layout goes on from as
+// many.
 TEST_F(RanksTest, ACheckpointGoesOnUnderEveryLayout) {
+  constexpr std::array<std::size_t, 4> kDistances = {0, 1, 2, 7};
   const std::vector<Layout> layouts = all_layouts();
   for (const Layout& layout : layouts) {
     ASSERT_EQ(train_layout("whole-" + layout.name, layout, 6).code, 0) << layout.name;
   }
-  for (const Layout& from : layouts) {
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const Layout& from = layouts[i];
     ASSERT_EQ(train_layout("from-" + from.name, from, 3).code, 0) << from.name;
-    for (const Layout& to : layouts) {
+    for (const std::size_t distance : kDistances) {
+      const Layout& to = layouts[(i + distance) % layouts.size()];
       const std::string run = format("{}-to-{}", from.name, to.name);
       std::filesystem::copy(
           path("from-" + from.name), path(run), std::filesystem::copy_options::recursive);
@@ -211,12 +216,17 @@ TEST_F(RanksTest, ACheckpointGoesOnUnderEveryLayout) {
     }
   }
   // Among layouts that are bitwise alike it is as if the run had never been stopped.
+  int num_alike = 0;
   for (const Layout& from : data_layouts()) {
     for (const Layout& to : data_layouts()) {
-      EXPECT_EQ(numbers(format("{}-to-{}", from.name, to.name)), numbers("whole-ddp"))
-          << from.name << " to " << to.name;
+      const std::string run = format("{}-to-{}", from.name, to.name);
+      if (std::filesystem::exists(path(run))) {
+        ++num_alike;
+        EXPECT_EQ(numbers(run), numbers("whole-ddp")) << run;
+      }
     }
   }
+  EXPECT_EQ(num_alike, 6 + 5 + 4);
 }
 
 // Weights that travel quantized into a second copy are read from there until the next update.
@@ -233,7 +243,7 @@ TEST_F(RanksTest, AQuantizedSecondCopyGoesOn) {
   expect_same_training("parts", "whole");
 }
 
-// The debug model on real text, CMake's manual: 200 steps of 2,048 tokens.
+// The debug model on real text, CMake's manual: 120 steps of 1,024 tokens.
 TEST_F(RanksTest, QuantizedWiresEndWhereFullPrecisionDoes) {
   ASSERT_EQ(shell("cmake --help-full > manual.txt").code, 0);
   write_test_file(path("debug.toml"),
@@ -245,9 +255,9 @@ path = "debug-tokenizer.json"
 train_vocab = 2048
 [data]
 files = ["manual.txt"]
-sequence_length = 256
+sequence_length = 128
 [train]
-steps = 200
+steps = 120
 global_batch = 8
 microbatch = 1
 [optimizer]
@@ -265,13 +275,13 @@ ranks = 8
     const Outcome outcome = tessera(command);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     const std::vector<double> steps = losses(run);
-    EXPECT_EQ(steps.size(), 200U);
+    EXPECT_EQ(steps.size(), 120U);
     std::vector<double> last(steps.end() - 20, steps.end());
     std::ranges::sort(last);
     return (last[9] + last[10]) / 2;
   };
   const double full = end_of("full", {"--state.preset=fsdp"});
-  EXPECT_LT(full, 4.0) << "nothing was learned";
+  EXPECT_LT(full, 5.0) << "nothing was learned";
   // A second copy of the weights in each node.
   const double quantized = end_of(
       "quantized", {"--state.preset=zeropp", "--state.wire_param=int8", "--state.wire_grad=int4"});

@@ -52,10 +52,6 @@ warmup = 2
 decay_ratio = 0.5
 )";
 
-std::string program() {
-  return std::filesystem::path(TESSERA_BINARY_DIR) / "tessera";
-}
-
 std::vector<std::string> train_arguments(const std::string& run,
                                          std::vector<std::string> overrides) {
   std::vector<std::string> arguments = {"train", "run.toml", "--run.dir=" + run};
@@ -111,12 +107,13 @@ TrainingTest::TrainingTest() {
 }
 
 Outcome TrainingTest::tessera(std::vector<std::string> arguments) const {
-  arguments.insert(arguments.begin(), program());
+  arguments.insert(arguments.begin(), built_program("tessera"));
   return Process(arguments, directory_.path()).finish();
 }
 
 Outcome TrainingTest::shell(const std::string& line) const {
-  return Process({"/bin/sh", "-c", format("tessera='{}'; {}", program(), line)}, directory_.path())
+  return Process({"/bin/sh", "-c", format("tessera='{}'; {}", built_program("tessera"), line)},
+                 directory_.path())
       .finish();
 }
 
@@ -146,7 +143,7 @@ Outcome TrainingTest::train(const std::string& run, std::vector<std::string> ove
 Process TrainingTest::start_training(const std::string& run,
                                      std::vector<std::string> overrides) const {
   std::vector<std::string> arguments = train_arguments(run, std::move(overrides));
-  arguments.insert(arguments.begin(), program());
+  arguments.insert(arguments.begin(), built_program("tessera"));
   arguments.emplace_back("--log.every=1");
   return {arguments, directory_.path()};
 }

@@ -3,12 +3,16 @@
 # ranks that are threads, and how runs fail. Ends with 77, which is "skipped", where the library is
 # not installed.
 #
-# usage: mpi_test.sh BUILD_DIR openmpi|mpich NUM_RANKS
+# usage: mpi_test.sh BUILD_DIR MPI_RANKS openmpi|mpich NUM_RANKS
+#
+# MPI_RANKS is the program of a rank, of this build or of one whose tests run on this one's library
+# (TESSERA_TEST_PROGRAMS), under a sanitizer's runtime that TESSERA_PRELOAD names.
 set -euo pipefail
 
 build=$1
-library=$2
-declare -i ranks=$3
+program=$2
+library=$3
+declare -i ranks=$4
 
 skip() {
   echo "skipped: $*"
@@ -31,6 +35,12 @@ case $library in
   mpich) launch=("$mpirun") ;;
 esac
 
+# Of the ranks alone: mpirun has faults of its own.
+declare -a rank=("$program")
+if [[ -n ${TESSERA_PRELOAD:-} ]]; then
+  rank=(env "LD_LIBRARY_PATH=$build" "LD_PRELOAD=$TESSERA_PRELOAD" "$program")
+fi
+
 declare -i failures=0
 # check NAME done|failed|any NUM_RANKS TEXT: runs mpi_ranks NAME, which must end in that way, with
 # TEXT from that many ranks. A failed run ends with a rank's exit code, 5, or with 9, where MPICH's
@@ -38,7 +48,7 @@ declare -i failures=0
 # hangs is ended, with 124.
 check() {
   local output code=0 end said
-  output=$(timeout 240 "${launch[@]}" -n "$ranks" "$build/tests/mpi_ranks" "$1" 2>&1) || code=$?
+  output=$(timeout 240 "${launch[@]}" -n "$ranks" "${rank[@]}" "$1" 2>&1) || code=$?
   case $code in
     0) end=done ;;
     5 | 9) end=failed ;;
