@@ -95,9 +95,11 @@ double loss_after(const Case& test, int steps, bool on_cpu) {
 
 nlohmann::json run_losses(const Case& test, int steps, bool on_cpu) {
   Case tensorwise = test;
-  tensorwise.float8 = Float8Options{};
+  tensorwise.float8 =
+      Float8Options{.head = true, .fast_accumulation = true, .keep_weight_codes = true};
   Case rowwise = test;
-  rowwise.float8 = Float8Options{.rowwise = true, .gradients = DType::kF8E4M3};
+  rowwise.float8 = Float8Options{
+      .rowwise = true, .gradients = DType::kF8E4M3, .head = true, .fast_accumulation = true};
   return {{"bf16", loss_after(test, steps, on_cpu)},
           {"tensorwise", loss_after(tensorwise, steps, on_cpu)},
           {"rowwise", loss_after(rowwise, steps, on_cpu)}};

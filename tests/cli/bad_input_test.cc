@@ -109,6 +109,12 @@ INSTANTIATE_TEST_SUITE_P(
             "--float8.skip_first=1: float8.skip_first: found 1, which with float8.skip_last = 1 "
             "leaves none of model.layers = 2 in 8-bit floats: expected fewer, or float8.recipe "
             "= \"off\""},
+        BadInput{"Float8CodesOfOneProductAlone",
+                 {"--float8.recipe=rowwise", "--float8.keep_weight_codes=true"},
+                 2,
+                 "--float8.keep_weight_codes=true: float8.keep_weight_codes: found true, but "
+                 "float8.recipe = \"rowwise\": expected tensorwise, whose codes of weights serve "
+                 "forward and backward"},
         BadInput{
             "MomentsThatWouldNotMove",
             {"--optimizer.moments=bf16", "--optimizer.betas=[0.9, 0.999]"},

@@ -52,9 +52,10 @@ TEST_F(Float8Test, EndsWhereFullPrecisionDoes) {
   for (const char* dtype : {"f32", "bf16"}) {
     const std::string option = format("--train.dtype={}", dtype);
     const double full = end_of(format("{}", dtype), {option});
-    for (const char* recipe : {"tensorwise", "rowwise"}) {
-      const double loss =
-          end_of(format("{}_{}", dtype, recipe), {option, format("--float8.recipe={}", recipe)});
+    for (const std::string recipe : {"tensorwise", "rowwise"}) {
+      const std::string head = format("--float8.head={}", recipe == "rowwise");
+      const double loss = end_of(format("{}_{}", dtype, recipe),
+                                 {option, format("--float8.recipe={}", recipe), head});
       EXPECT_NEAR(loss, full, 0.02 * full) << dtype << ", " << recipe;
       EXPECT_NE(loss, full);
     }
@@ -65,6 +66,7 @@ TEST_F(Float8Test, GoesOnUnderAnotherLayoutAndValidates) {
   const std::vector<std::string> options = {"--float8.recipe=rowwise",
                                             "--float8.gradients=f8e5m2",
                                             "--float8.skip_last=1",
+                                            "--float8.head=true",
                                             "--train.microbatch=1",
                                             "--data.validation_share=0.1",
                                             "--validation.every=4"};

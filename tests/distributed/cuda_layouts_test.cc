@@ -136,7 +136,7 @@ TEST_F(CudaLayouts, Float8FollowsTheCpu) {
       cpu.model.heads = 4;
       cpu.model.kv_heads = 2;
       cpu.model.ffn = 2 * dim;
-      cpu.float8 = {.rowwise = rowwise};
+      cpu.float8 = {.rowwise = rowwise, .head = dim == 48};
       cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
       const RankResult cuda = run_ranks(on_cuda(cpu));
       expect_close(cuda, run_ranks(cpu), 1e-3F);

@@ -473,7 +473,7 @@ class Float8LayoutTest : public testing::TestWithParam<Float8Case> {
  protected:
   static RankRun run() {
     RankRun run = tensor_run(GetParam().degrees);
-    run.float8 = {.rowwise = GetParam().rowwise};
+    run.float8 = {.rowwise = GetParam().rowwise, .head = true};
     return run;
   }
 };
@@ -522,6 +522,12 @@ TEST_P(Float8LayoutTest, PlacementRecomputeAndOverlapChangeNothing) {
       run.overlap = recompute;
       expect_equal(run_ranks(run), first, format("{}, recompute {}", text(placement), recompute));
     }
+  }
+  if (!GetParam().rowwise) {
+    run.float8->keep_weight_codes = true;
+    expect_equal(run_ranks(run), first, "codes of weights kept, and recomputed");
+    run.recompute = false;
+    expect_equal(run_ranks(run), first, "codes of weights kept");
   }
 }
 

@@ -5,9 +5,10 @@ conversions.json   of f8e4m3 and f8e5m2, from the definition of the OCP specific
                    of each of the 256 codes, and the code to which f32 numbers around every tie, at both ends of the
                    range and beyond are rounded (nearest, ties to even, saturating)
 RECIPE.safetensors and golden.json
-                   the small Llama of make_llama_goldens.py with the products of its layers in 8-bit floats: losses of
-                   the first steps, and at the first one the gradients of layer 1. Products of codes are exact here
-                   (f64), and codes are found in the table of values, not from bits.
+                   the small Llama of make_llama_goldens.py with the products of its layers in 8-bit floats, and in
+                   those recipes that say so of its head: losses of the first steps, and at the first one the gradients
+                   of layer 1, with that of the head. Products of codes are exact here (f64), and codes are found in
+                   the table of values, not from bits.
 
 Needs PyTorch (Debian: python3-torch), which has no 8-bit floats of its own. Shares no code with Tessera.
 """
@@ -22,7 +23,10 @@ OUT = pathlib.Path(__file__).parent / "float8"
 # Bits of exponent and mantissa, bias, code of the largest finite value. Above it: NaN, or infinity and NaN.
 FORMATS = {"f8e4m3": (4, 3, 7, 0x7E), "f8e5m2": (5, 2, 15, 0x7B)}
 STEPS = 5
-RECIPES = {"tensorwise": dict(rowwise=False, gradients="f8e5m2"), "rowwise": dict(rowwise=True, gradients="f8e4m3")}
+RECIPES = {"tensorwise": dict(rowwise=False, gradients="f8e5m2", head=False),
+           "rowwise": dict(rowwise=True, gradients="f8e4m3", head=False),
+           "tensorwise_head": dict(rowwise=False, gradients="f8e5m2", head=True),
+           "rowwise_head": dict(rowwise=True, gradients="f8e4m3", head=True)}
 
 
 def magnitude(name, code):
@@ -86,21 +90,22 @@ def nearest(name, x):
     return torch.where(x < 0, -table[above], table[above])
 
 
-def quantize(name, x, rowwise):
-    """Codes' values and what they are to be multiplied by, one scale for all or one for each row."""
-    amax = x.abs().amax(1, keepdim=True) if rowwise else x.abs().max()
+def codes(name, x, amax, power_of_two):
+    """Codes' values and what they are to be multiplied by, for magnitudes up to amax, one or one for each row."""
     largest = torch.tensor(float(magnitudes(name)[-1]))
     scale = largest / amax.clamp(min=2.0**-100)  # in f32
-    if rowwise:
+    if power_of_two:
         scale = torch.exp2(torch.floor(torch.log2(scale.double()))).float()
     return nearest(name, (x * scale).double()), (1 / scale).double()
 
 
-def product(a, a_format, b, b_format, rowwise):
-    """a (m, k) times b (n, k), transposed."""
-    a, inverse_a = quantize(a_format, a, rowwise)
-    b, inverse_b = quantize(b_format, b, rowwise)
-    return ((a @ b.T) * inverse_a * (inverse_b.T if rowwise else inverse_b)).float()
+def quantize(name, x, rowwise):
+    return codes(name, x, x.abs().amax(1, keepdim=True) if rowwise else x.abs().max(), rowwise)
+
+
+def product(a, b):
+    """Codes a (m, k) times codes b (n, k), transposed."""
+    return ((a[0] @ b[0].T) * a[1] * (b[1].T if b[1].dim() else b[1])).float()
 
 
 class Linear(torch.autograd.Function):
@@ -108,18 +113,36 @@ class Linear(torch.autograd.Function):
     def forward(context, x, weight, recipe):
         context.save_for_backward(x, weight)
         context.recipe = recipe
-        return product(x, "f8e4m3", weight, "f8e4m3", recipe["rowwise"])
+        return product(*(quantize("f8e4m3", factor, recipe["rowwise"]) for factor in (x, weight)))
 
     @staticmethod
     def backward(context, dy):
         x, weight = context.saved_tensors
         rowwise, gradients = context.recipe["rowwise"], context.recipe["gradients"]
-        dx = product(dy, gradients, weight.T, "f8e4m3", rowwise)
-        dweight = product(dy.T, gradients, x.T, "f8e4m3", rowwise)
+        dx = product(quantize(gradients, dy, rowwise), quantize("f8e4m3", weight.T, rowwise))
+        dweight = product(quantize(gradients, dy.T, rowwise), quantize("f8e4m3", x.T, rowwise))
         return dx, dweight, None
 
 
-def loss_sum(w, tokens, labels, positions, documents, c, recipe):
+class Head(torch.autograd.Function):
+    """Logits, whose gradient is a share of probability times the seed: at most that large."""
+
+    @staticmethod
+    def forward(context, x, weight, recipe, seed):
+        context.save_for_backward(x, weight, seed)
+        context.recipe = recipe
+        return product(*(quantize("f8e4m3", factor, recipe["rowwise"]) for factor in (x, weight)))
+
+    @staticmethod
+    def backward(context, dy):
+        x, weight, seed = context.saved_tensors
+        rowwise = context.recipe["rowwise"]
+        dx = product(codes("f8e5m2", dy, seed, rowwise), quantize("f8e4m3", weight.T, rowwise))
+        dweight = product(codes("f8e5m2", dy.T, seed, rowwise), quantize("f8e4m3", x.T, rowwise))
+        return dx, dweight, None, None
+
+
+def mean_loss(w, tokens, labels, positions, documents, c, recipe, valid):
     x = w["tok_embeddings.weight"][tokens]
     batch, sequence, dim = x.shape
     width = dim // c["heads"]
@@ -143,8 +166,12 @@ def loss_sum(w, tokens, labels, positions, documents, c, recipe):
         y = llama.rms_norm(x, w[p + "ffn_norm.weight"], c["eps"])
         ffn = lambda n: linear(y, p + f"feed_forward.{n}.weight", c["ffn"])
         x = x + linear(F.silu(ffn("w1")) * ffn("w3"), p + "feed_forward.w2.weight", dim)
-    logits = llama.rms_norm(x, w["norm.weight"], c["eps"]) @ w["output.weight"].T
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="sum")
+    x = llama.rms_norm(x, w["norm.weight"], c["eps"]).flatten(0, 1)
+    if recipe["head"]:
+        logits = Head.apply(x, w["output.weight"], recipe, 1 / valid.float())
+    else:
+        logits = x @ w["output.weight"].T
+    return F.cross_entropy(logits, labels.flatten(), ignore_index=-1, reduction="sum") / valid
 
 
 def train(name, recipe):
@@ -160,12 +187,13 @@ def train(name, recipe):
         optimizer.zero_grad()
         losses.append(0.0)
         for begin in range(0, c["batch"], c["microbatch"]):
-            loss = loss_sum(w, *(t[step, begin:begin + c["microbatch"]] for t in data), c, recipe) / valid
+            loss = mean_loss(w, *(t[step, begin:begin + c["microbatch"]] for t in data), c, recipe, valid)
             loss.backward()
             losses[-1] += loss.item()
         if step == 0:
+            saved = ("layers.1.", "output.weight") if recipe["head"] else ("layers.1.",)
             llama.save_safetensors(OUT / f"{name}.safetensors",
-                                   {n: t.grad for n, t in w.items() if n.startswith("layers.1.")})
+                                   {n: t.grad for n, t in w.items() if n.startswith(saved)})
         torch.nn.utils.clip_grad_norm_(w.values(), o["clip"])
         for group in optimizer.param_groups:
             group["lr"] = llama.learning_rate(step + 1)

@@ -258,8 +258,11 @@ void PrintTo(const Recipe& recipe, std::ostream* out) {
   *out << recipe.name;
 }
 
-const Recipe kRecipes[] = {{"tensorwise", {}},
-                           {"rowwise", {.rowwise = true, .gradients = DType::kF8E4M3}}};
+const Recipe kRecipes[] = {
+    {"tensorwise", {}},
+    {"rowwise", {.rowwise = true, .gradients = DType::kF8E4M3}},
+    {"tensorwise_head", {.head = true}},
+    {"rowwise_head", {.rowwise = true, .gradients = DType::kF8E4M3, .head = true}}};
 
 class LlamaFloat8 : public ::testing::TestWithParam<Recipe> {
  protected:

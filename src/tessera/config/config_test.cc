@@ -495,10 +495,13 @@ RunConfig unusual_config() {
   c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16, .tf32 = true};
   c.validation = {.every = 3, .sequences = 7};
   c.lora = {.rank = 4, .alpha = 0.5, .targets = {"wq", "q_proj"}};
-  c.float8 = {.recipe = Float8Recipe::kRowwise,
-              .gradients = DType::kF8E5M2,
+  c.float8 = {.recipe = Float8Recipe::kTensorwise,
+              .gradients = DType::kF8E4M3,
               .skip_first = 1,
-              .skip_last = 2};
+              .skip_last = 2,
+              .head = true,
+              .fast_accumulation = true,
+              .keep_weight_codes = true};
   c.optimizer = {.name = OptimizerName::kAdamW,
                  .lr = 1e-300,
                  .betas = {0.1 + 0.2, 0.999},

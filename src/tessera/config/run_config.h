@@ -104,6 +104,9 @@ struct Float8Section {
   std::optional<DType> gradients;  // empty = f8e5m2 with one scale a tensor, else f8e4m3
   std::int64_t skip_first = 0;     // layers that stay in train.dtype
   std::int64_t skip_last = 0;
+  bool head = false;
+  bool fast_accumulation = false;
+  bool keep_weight_codes = false;
   bool operator==(const Float8Section&) const = default;
 };
 

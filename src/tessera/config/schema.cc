@@ -470,7 +470,8 @@ ConfigSection float8() {
       &RunConfig::float8,
       "Matrix products of the layers, those of backward too, in 8-bit floats with scales of the "
       "values at hand. Weights, gradients and what lies between products keep train.dtype, and so "
-      "do the head and adapters. CPUs emulate it exactly, and more slowly than f32.",
+      "do adapters and, unless it is chosen, the head. CPUs emulate it exactly, and more slowly "
+      "than f32.",
       {row("recipe",
            &S::recipe,
            codec::choice({Float8Recipe::kOff, Float8Recipe::kTensorwise, Float8Recipe::kRowwise}),
@@ -488,7 +489,23 @@ ConfigSection float8() {
        row("skip_last",
            &S::skip_last,
            codec::size_or_zero(),
-           "The last layers that stay in train.dtype.")});
+           "The last layers that stay in train.dtype."),
+       row("head",
+           &S::head,
+           codec::boolean(),
+           "Whether the head's products are in 8-bit floats as well. The gradient of its logits is "
+           "f8e5m2 with every recipe: most of it is probabilities that f8e4m3 takes for zero."),
+       row("fast_accumulation",
+           &S::fast_accumulation,
+           codec::boolean(),
+           "On GPUs, whether the layers' products of forward may add up with fewer bits than f32 "
+           "has, as tensor cores do it fastest. CPUs add in f32 all the same."),
+       row("keep_weight_codes",
+           &S::keep_weight_codes,
+           codec::boolean(),
+           "Whether weights are quantized once for forward and backward, with recipe tensorwise. "
+           "Their codes then take a byte a weight of the layers from one to the other; weights "
+           "that are cut (state.param) are gathered once.")});
 }
 
 ConfigSection optimizer() {

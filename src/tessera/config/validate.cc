@@ -208,6 +208,14 @@ void validate_float8(const RunConfig& config) {
   require_recipe("float8.gradients", float8.gradients.has_value());
   require_recipe("float8.skip_first", float8.skip_first > 0);
   require_recipe("float8.skip_last", float8.skip_last > 0);
+  require_recipe("float8.head", float8.head);
+  require_recipe("float8.fast_accumulation", float8.fast_accumulation);
+  TESSERA_REQUIRE(float8.recipe == Float8Recipe::kTensorwise || !float8.keep_weight_codes,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found true, but float8.recipe = \"{}\": expected tensorwise, whose codes of "
+                  "weights serve forward and backward",
+                  placed(config, "float8.keep_weight_codes"),
+                  to_string(float8.recipe));
 }
 
 // At least one layer must be left.

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -251,6 +253,29 @@ void residual_into_norm_backward(Fusion& fusion, NodeId id) {
                   .layer = node.layer});
 }
 
+// The nodes behind `first` that make `values`, in order: a gather, say, that was put before its
+// reader. None where one of them needs what `first` makes.
+std::optional<std::set<NodeId>> makers_behind(const Fusion& fusion,
+                                              NodeId first,
+                                              std::span<const ValueId> values) {
+  std::set<NodeId> makers;
+  for (const ValueId value : values) {
+    const NodeId producer = fusion.graph()[value].producer;
+    if (producer == first || (producer.valid() && fusion.taken(producer))) {
+      return std::nullopt;
+    }
+    if (!producer.valid() || producer < first || !makers.insert(producer).second) {
+      continue;
+    }
+    auto before = makers_behind(fusion, first, fusion.node(producer).operands);
+    if (!before) {
+      return std::nullopt;
+    }
+    makers.merge(*before);
+  }
+  return makers;
+}
+
 // loss = cross_entropy(...); dx, dhead = cross_entropy{gradients}(...)  ->  all three from one pass
 void loss_with_gradients(Fusion& fusion, NodeId id) {
   const auto* loss = fusion.op<CrossEntropyAttrs>(id);
@@ -270,12 +295,20 @@ void loss_with_gradients(Fusion& fusion, NodeId id) {
                     [&](ValueId a, ValueId b) { return same_content(fusion.graph(), a, b); })) {
       continue;
     }
+    const std::span more = std::span(gradients.operands).subspan(node.operands.size());
+    const auto makers = makers_behind(fusion, id, more);
+    if (!makers) {
+      continue;
+    }
+    for (const NodeId maker : *makers) {
+      Node earlier = fusion.node(maker);
+      earlier.phase = node.phase;
+      fusion.replace({maker}, id, std::move(earlier));
+    }
     CrossEntropyAttrs joint = *attrs;
     joint.loss = true;
     std::vector<ValueId> operands = node.operands;
-    operands.insert(operands.end(),
-                    gradients.operands.begin() + static_cast<std::ptrdiff_t>(operands.size()),
-                    gradients.operands.end());
+    operands.insert(operands.end(), more.begin(), more.end());
     std::vector<ValueId> results = gradients.results;
     results.insert(results.begin(), node.results[0]);
     fusion.replace({id, other},

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,13 +21,14 @@ const MatmulAttrs* matmul_of(const Node& node) {
   return node.op->get_if<MatmulAttrs>();
 }
 
-// Forward products of one input with parameters of equal inner shape, all frozen or none, in node
-// order. Adapters do not join what they adapt: then the gradient of every result would have to lie
-// beside theirs, that of the residual stream too.
+// Forward products of one input with parameters of equal inner shape, all frozen or none, all with
+// a bias or none, in node order. Adapters do not join what they adapt: then the gradient of every
+// result would have to lie beside theirs, that of the residual stream too.
 struct Group {
   std::vector<NodeId> members;
   ValueId input;
   std::vector<ValueId> weights;
+  std::vector<ValueId> biases;  // one each, or none
   std::vector<ValueId> results;
 };
 
@@ -44,12 +46,15 @@ std::vector<Group> with_weights_of_their_own(const std::vector<Group>& groups) {
   std::vector<Group> result;
   std::set<ValueId> in_use;
   for (const Group& group : groups) {
-    Group rest{.members = {}, .input = group.input, .weights = {}, .results = {}};
+    Group rest{.members = {}, .input = group.input, .weights = {}, .biases = {}, .results = {}};
     std::set<ValueId> weights;
     for (std::size_t i = 0; i < group.members.size(); ++i) {
       if (!in_use.contains(group.weights[i]) && weights.insert(group.weights[i]).second) {
         rest.members.push_back(group.members[i]);
         rest.weights.push_back(group.weights[i]);
+        if (!group.biases.empty()) {
+          rest.biases.push_back(group.biases[i]);
+        }
         rest.results.push_back(group.results[i]);
       }
     }
@@ -73,7 +78,8 @@ std::vector<Group> find_groups(const Graph& graph) {
   // in one piece.
   const bool with_adapters = !is_cut(graph);
   std::vector<Group> groups;
-  std::map<std::pair<ValueId, bool>, std::size_t> by_input;  // and whether the weights are frozen
+  // By input, whether the weights are frozen, and whether there are biases.
+  std::map<std::tuple<ValueId, bool, bool>, std::size_t> known;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     const MatmulAttrs* attrs = matmul_of(node);
@@ -85,15 +91,19 @@ std::vector<Group> find_groups(const Graph& graph) {
     }
     const bool frozen = graph[node.operands[1]].frozen;
     const auto [found, is_new] =
-        by_input.try_emplace(std::pair(node.operands[0], frozen), groups.size());
+        known.try_emplace({node.operands[0], frozen, attrs->bias}, groups.size());
     if (is_new) {
-      groups.push_back({.members = {}, .input = node.operands[0], .weights = {}, .results = {}});
+      groups.push_back(
+          {.members = {}, .input = node.operands[0], .weights = {}, .biases = {}, .results = {}});
     }
     Group& group = groups[found->second];
     if (group.members.empty() ||
         same_but_first_dim(graph[group.weights[0]].type, graph[node.operands[1]].type)) {
       group.members.push_back(NodeId::of(i));
       group.weights.push_back(node.operands[1]);
+      if (attrs->bias) {
+        group.biases.push_back(node.operands[2]);
+      }
       group.results.push_back(node.results[0]);
     }
   }
@@ -192,9 +202,12 @@ class GroupRewriter {
   void forward() {
     const NodeId position = group_.members[0];
     const Node& first = graph_.nodes[position.at()];
-    const ValueId weight = concat(position, group_.weights, 0, first);
+    std::vector<ValueId> operands = {group_.input, concat(position, group_.weights, 0, first)};
+    if (!group_.biases.empty()) {
+      operands.push_back(concat(position, group_.biases, 0, first));
+    }
     const ValueId result = edit_.fresh();
-    edit_.insert(position, make(first.op, {group_.input, weight}, result, first));
+    edit_.insert(position, make(first.op, std::move(operands), result, first));
     slices(position, result, group_.results, result_dim(), first);
     for (const NodeId member : group_.members) {
       edit_.remove(member);

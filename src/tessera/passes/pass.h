@@ -94,14 +94,21 @@ struct Float8Options {
   DType gradients = DType::kF8E5M2;  // of what backward reads; all else is f8e4m3
   std::int64_t skip_first = 0;       // layers that stay as they are
   std::int64_t skip_last = 0;
+  bool head = false;               // the products of cross_entropy, too
+  bool fast_accumulation = false;  // of forward in the layers (ScaledMatmulAttrs)
+  bool keep_weight_codes = false;  // from forward to backward, where one scale serves both
 };
 
 // Makes the matrix products of the layers, those of backward too, products of 8-bit floats with
 // scales of the values at hand. Parameters and gradients keep their dtypes. Adapters, and what
-// stands outside of layers (the head), stay as they are. It works on global shapes: a scale does
-// not depend on how its tensor is cut, but on the microbatch, of all data ranks. Errors:
-// kInvalidArgument where no product is left.
+// stands outside of layers (the head, unless it is chosen), stay as they are. It works on global
+// shapes: a scale does not depend on how its tensor is cut, but on the microbatch, of all data
+// ranks. Errors: kInvalidArgument where no product is left.
 Graph quantize_products(const Graph& graph, const Float8Options& options);
+
+// Lets products add biases of several dims (those of heads) to their sums: on a GPU these are then
+// rounded once. A bias of one dim is added by what reads the sum, which fuse() sees to.
+Graph bias_products(const Graph& graph);
 
 // Computes matrix products of one input with several weights (q, k, v; gate, up) as one: weights,
 // results and gradients become parts of one tensor. Three products become one in forward, for the

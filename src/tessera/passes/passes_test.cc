@@ -35,6 +35,7 @@ namespace tessera {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Graph small_llama(std::int64_t layers = 2, DType dtype = DType::kF32) {
   const LlamaConfig config{
@@ -138,6 +139,43 @@ TEST(AddAdapters, LeavesTheGroupsOfProducts) {
   EXPECT_EQ(count(before, "matmul") - count(after, "matmul"), forward + inputs + weights);
 }
 
+// Biases of heads join their products, and these one product; one of one dim, or of a sum that
+// others read, stays.
+TEST(BiasProducts, JoinWhatAloneReadsTheSum) {
+  const Graph graph = parse_graph(R"(graph "forward" {
+    %0: f32[batch=2, embed=6] = input "x"
+    %1: f32[heads=2, head_dim=4, embed=6] = parameter "wq" normal(0, 0.02, 0)
+    %2: f32[heads=2, head_dim=4] = parameter "wq.bias" normal(0, 0.02, 0)
+    %3: f32[heads=1, head_dim=4, embed=6] = parameter "wk" normal(0, 0.02, 0)
+    %4: f32[heads=1, head_dim=4] = parameter "wk.bias" normal(0, 0.02, 0)
+    %5: f32[mlp=8, embed=6] = parameter "up" normal(0, 0.02, 0)
+    %6: f32[mlp=8] = parameter "up.bias" normal(0, 0.02, 0)
+    %7: f32[heads=3, head_dim=4, embed=6] = parameter "shared" normal(0, 0.02, 0)
+    %8: f32[heads=3, head_dim=4] = parameter "shared.bias" normal(0, 0.02, 0)
+    %9: f32[batch=2, heads=2, head_dim=4] = matmul {transpose_b=true}(%0, %1) @forward
+    %10: f32[batch=2, heads=2, head_dim=4] = add_bias(%9, %2) @forward
+    %11: f32[batch=2, heads=1, head_dim=4] = matmul {transpose_b=true}(%0, %3) @forward
+    %12: f32[batch=2, heads=1, head_dim=4] = add_bias(%11, %4) @forward
+    %13: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%0, %5) @forward
+    %14: f32[batch=2, mlp=8] = add_bias(%13, %6) @forward
+    %15: f32[batch=2, heads=3, head_dim=4] = matmul {transpose_b=true}(%0, %7) @forward
+    %16: f32[batch=2, heads=3, head_dim=4] = add_bias(%15, %8) @forward
+    output "q" = %10
+    output "k" = %12
+    output "up" = %14
+    output "shared" = %16
+    output "sum" = %15
+  })");
+  const Graph biased = bias_products(graph);
+  verify(biased);
+  EXPECT_EQ(count(biased, "add_bias"), 2);
+  EXPECT_EQ(count_ops(biased).at("matmul {transpose_b=true, bias=true}"), 2);
+  const Graph grouped = group_gemms(biased);
+  verify(grouped);
+  EXPECT_EQ(count_ops(grouped).at("matmul {transpose_b=true, bias=true}"), 1);
+  EXPECT_EQ(count_ops(grouped).at("concat {name=\"heads+heads\"}"), 2);
+}
+
 // A product in a layer, the gradients of both factors, and the head. Layer 1 stays as it is.
 Graph differentiated_products() {
   return parse_graph(R"(graph "train" {
@@ -218,6 +256,76 @@ TEST(QuantizeProducts, MagnitudesAreFoundWhereTensorsAreMade) {
   EXPECT_EQ(ops.at("rope {inverse=true, amax=true}"), 2 * layers);
   EXPECT_EQ(count(fused, "amax"), layers * (2 * 7 + 2));
   EXPECT_EQ(count(quantized, "amax"), layers * (2 * 7 + 2 + 1 + 2 + 2 + 2 + 2));
+}
+
+// Sums of fewer bits are forward's alone.
+TEST(QuantizeProducts, ForwardMayAddUpFaster) {
+  const std::map<std::string, int> ops = count_ops(
+      quantize_products(differentiated_products(), {.skip_last = 1, .fast_accumulation = true}));
+  EXPECT_EQ(ops.at("scaled_matmul {dtype=bf16, fast_accumulation=true}"), 1);
+  EXPECT_EQ(ops.at("scaled_matmul {dtype=bf16}"), 1);
+  EXPECT_EQ(ops.at("scaled_matmul"), 1);
+}
+
+// One pass over a weight gives both products' codes.
+TEST(QuantizeProducts, CodesOfWeightsMayBeKept) {
+  const Graph fused = fuse(
+      quantize_products(differentiated_products(), {.skip_last = 1, .keep_weight_codes = true}));
+  verify(fused);
+  EXPECT_EQ(count(fused, "quantize_float8"), 3);
+  EXPECT_EQ(count(fused, "amax"), 3);
+  EXPECT_EQ(count_ops(fused).at("quantize_float8 {dims=2, transposed=true, rows=1}"), 2);
+}
+
+// The head by choice: loss and gradients read one set of codes, made before both, and stay one op.
+TEST(QuantizeProducts, HeadIsQuantizedByChoice) {
+  for (const bool rowwise : {false, true}) {
+    const Graph graph = differentiate(small_llama(), "loss");
+    const Graph plain = fuse(quantize_products(graph, {.rowwise = rowwise}));
+    const Graph fused = fuse(quantize_products(graph, {.rowwise = rowwise, .head = true}));
+    verify(fused);
+    EXPECT_THAT(to_string(plain), Not(HasSubstr("codes=true")));
+    EXPECT_EQ(count(plain, "cross_entropy"), 1);
+    EXPECT_EQ(count(fused, "cross_entropy"), 1);
+    EXPECT_EQ(count_ops(fused).at(format("cross_entropy {{gradients=true, codes=true{}}}",
+                                         rowwise ? ", power_of_two=true" : "")),
+              1);
+    // Of hidden states and of the head, along both sides.
+    EXPECT_EQ(count(fused, "quantize_float8") - count(plain, "quantize_float8"), rowwise ? 4 : 2);
+    EXPECT_EQ(count(fused, "transpose_codes"), 0);
+  }
+}
+
+// A frozen head has no gradient, and there are no codes for one.
+TEST(QuantizeProducts, HeadMayBeFrozen) {
+  const Graph graph = differentiate(
+      add_adapters(small_llama(), {.rank = 2, .alpha = 2.0, .targets = {"wq"}}), "loss");
+  const Graph fused = fuse(quantize_products(graph, {.head = true}));
+  verify(fused);
+  EXPECT_EQ(count_ops(fused).at("cross_entropy {gradients=true, head_gradient=false, codes=true}"),
+            1);
+}
+
+// What the gradients read may be made between them and the loss: it is made earlier.
+TEST(Fuse, LossAndGradientsWithCodesBetween) {
+  const Graph graph = parse_graph(R"(graph "train" {
+    %0: f8e4m3[seq=16, embed=16] = input "x"
+    %1: f8e4m3[vocab=16, embed=16] = input "head"
+    %2: i32[seq=16] = input "labels"
+    %3: f32[] = input "seed"
+    %4: f32[] = input "scale"
+    %5: f32[] = cross_entropy {codes=true}(%0, %1, %2, %3, %4, %4) @forward
+    %6: f8e4m3[embed=16, vocab=16] = transpose_codes(%1) @backward
+    %7: f8e4m3[embed=16, seq=16] = transpose_codes(%0) @backward
+    %8: f32[seq=16, embed=16], %9: f32[vocab=16, embed=16] = cross_entropy {loss=false, gradients=true, codes=true}(%0, %1, %2, %3, %4, %4, %6, %4, %7, %4) @backward
+    output "loss" = %5
+    output "dx" = %8
+    output "dhead" = %9
+  })");
+  const Graph fused = fuse(graph);
+  verify(fused);
+  EXPECT_EQ(count_ops(fused).at("cross_entropy {gradients=true, codes=true}"), 1);
+  EXPECT_EQ(count(fused, "cross_entropy"), 1);
 }
 
 // Each product's own scales, of what it sums over.

@@ -103,6 +103,8 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 
   graph = cut_over_ranks(stage, std::move(graph), options.update, options.update.state.axes);
 
+  graph = stage("bias_products", bias_products(graph));
+
   // Which products run as one GEMM is decided while the model's structure is still plain to see.
   if (options.group_gemms) {
     graph = stage("group_gemms", group_gemms(graph));
@@ -139,6 +141,7 @@ Program compile_forward(Graph forward, const CompileOptions& options) {
   }
   const AxisSizes summed = options.sum_outputs ? options.update.state.axes : AxisSizes();
   graph = cut_over_ranks(stage, std::move(graph), options.update, summed);
+  graph = stage("bias_products", bias_products(graph));
   // The same groups as in training, so that their weights lie as they do there.
   if (options.group_gemms) {
     graph = stage("group_gemms", group_gemms(graph));

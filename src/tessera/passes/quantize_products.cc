@@ -56,6 +56,10 @@ class Quantizing {
       if (attrs != nullptr && is_chosen(node)) {
         quantize(NodeId::of(i), *attrs);
       }
+      const auto* loss = node.op->get_if<CrossEntropyAttrs>();
+      if (loss != nullptr && options_.head) {
+        quantize_loss(NodeId::of(i), *loss);
+      }
     }
     TESSERA_REQUIRE(
         !codes_.empty(),
@@ -86,8 +90,52 @@ class Quantizing {
         id, {.value = node.operands[1], .dims = attrs.contract, .leading = !attrs.transpose_b});
     edit_.remove(id);
     const ScaledMatmulAttrs product = {
-        .contract = attrs.contract, .dtype = attrs.dtype, .accumulate = attrs.accumulate};
+        .contract = attrs.contract,
+        .dtype = attrs.dtype,
+        .accumulate = attrs.accumulate,
+        .fast_accumulation = options_.fast_accumulation && node.phase == Phase::kForward};
     insert(id, make_op(product), {a.codes, b.codes, a.inverse, b.inverse}, {node.results[0]});
+  }
+
+  // Head and loss. The gradients read the codes that the loss does, made where it is: fuse() makes
+  // one op of both.
+  void quantize_loss(NodeId id, const CrossEntropyAttrs& attrs) {
+    const Node& node = graph_.nodes[id.at()];
+    const NodeId reader =
+        losses_.try_emplace({node.operands[0], node.operands[1]}, id).first->second;
+    const ValueId x = node.operands[0];
+    const ValueId head = node.operands[1];
+    const auto rows = static_cast<std::int64_t>(graph_[x].type.num_dims()) - 1;
+    const Codes of_x = codes_of(reader, {.value = x});
+    const Codes of_head = codes_of(reader, {.value = head});
+    std::vector<ValueId> operands = {of_x.codes,
+                                     of_head.codes,
+                                     node.operands[2],
+                                     node.operands[3],
+                                     of_x.inverse,
+                                     of_head.inverse};
+    const auto add_transposed = [&](ValueId value, std::int64_t dims) {
+      const Codes codes = codes_of(reader, {.value = value, .dims = dims, .leading = true});
+      operands.insert(operands.end(), {codes.codes, codes.inverse});
+    };
+    if (attrs.gradients) {
+      add_transposed(head, 1);
+    }
+    if (attrs.makes_head_gradient()) {
+      add_transposed(x, rows);
+    }
+    CrossEntropyAttrs of_codes = attrs;
+    of_codes.codes = true;
+    of_codes.dtype = attrs.gradients ? graph_[x].type.dtype : DType::kF32;
+    of_codes.power_of_two = attrs.gradients && options_.rowwise;
+    edit_.remove(id);
+    // Behind all codes that are made where the loss is.
+    edit_.insert(NodeId::of(id.at() + 1),
+                 {.op = make_op(of_codes),
+                  .operands = std::move(operands),
+                  .results = node.results,
+                  .phase = node.phase,
+                  .layer = node.layer});
   }
 
   // The codes of a factor along what is summed over.
@@ -108,14 +156,15 @@ class Quantizing {
   }
 
   // The codes of a factor as it lies, made where they are first read. Those of a parameter are made
-  // again for backward, as a parameter is gathered again.
+  // again for backward, as a parameter is gathered again, unless they are to be kept.
   Codes quantized(NodeId reader, Factor factor) {
     const TensorType& type = graph_[factor.value].type;
     if (!options_.rowwise) {
       factor.dims = static_cast<std::int64_t>(type.num_dims());
       factor.leading = false;
     }
-    const bool again = graph_[factor.value].kind == ValueKind::kParameter &&
+    const bool again = !options_.keep_weight_codes &&
+                       graph_[factor.value].kind == ValueKind::kParameter &&
                        graph_.nodes[reader.at()].phase != Phase::kForward;
     const auto [found, is_new] =
         codes_.try_emplace({factor.value, factor.dims, factor.leading, again});
@@ -166,6 +215,7 @@ class Quantizing {
   std::set<std::string> adapter_gradients_;  // names of outputs
   std::map<std::tuple<ValueId, std::int64_t, bool, bool>, Codes> codes_;
   std::map<std::pair<ValueId, std::int64_t>, ValueId> transposed_;
+  std::map<std::pair<ValueId, ValueId>, NodeId> losses_;  // of hidden states and head
 };
 
 }  // namespace

@@ -68,7 +68,10 @@ std::optional<Float8Options> float8_options(const Float8Section& float8) {
       .rowwise = rowwise,
       .gradients = float8.gradients.value_or(rowwise ? DType::kF8E4M3 : DType::kF8E5M2),
       .skip_first = float8.skip_first,
-      .skip_last = float8.skip_last};
+      .skip_last = float8.skip_last,
+      .head = float8.head,
+      .fast_accumulation = float8.fast_accumulation,
+      .keep_weight_codes = float8.keep_weight_codes};
 }
 
 CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& workspace_bytes) {

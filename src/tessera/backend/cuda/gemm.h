@@ -13,6 +13,7 @@ struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
+  const void* bias = nullptr;  // of C's dtype, a number a column; null: none
 };
 
 // A product of 8-bit floats as tensor cores take it: the elements of each factor that are summed
@@ -23,6 +24,7 @@ struct Float8Gemm {
   DType a = DType::kF8E4M3;
   DType b = DType::kF8E4M3;
   bool by_row = false;  // there is one inverse for each row of A and one for each column of B
+  bool fast_accumulation = false;  // with fewer bits than f32 has
 
   friend bool operator==(const Float8Gemm&, const Float8Gemm&) = default;
 };

@@ -68,8 +68,9 @@ class LtGemms final : public Gemms {
         {.gemm = gemm,
          .a = gemm.input,
          .b = gemm.input,
-         .tf32 = tf32_ && gemm.input == DType::kF32},
-        {.a = operands.a, .b = operands.b, .c = operands.c},
+         .tf32 = tf32_ && gemm.input == DType::kF32,
+         .bias = operands.bias != nullptr},
+        {.a = operands.a, .b = operands.b, .c = operands.c, .bias = operands.bias},
         workspace);
   }
 
@@ -81,15 +82,20 @@ class LtGemms final : public Gemms {
         {.gemm = gemm.gemm,
          .a = gemm.a,
          .b = gemm.b,
-         .scales = gemm.by_row ? Scales::kByRow : Scales::kOne},
-        operands,
+         .scales = gemm.by_row ? Scales::kByRow : Scales::kOne,
+         .fast_accumulation = gemm.fast_accumulation},
+        {.a = operands.a,
+         .b = operands.b,
+         .c = operands.c,
+         .inverse_a = operands.inverse_a,
+         .inverse_b = operands.inverse_b},
         workspace);
   }
 
  private:
   void run(CUstream_st* stream,
            ProductKey key,
-           const Float8Operands& operands,
+           const ProductOperands& operands,
            std::span<std::byte> workspace) {
     void* start = workspace.data();
     std::size_t space = workspace.size();
@@ -111,7 +117,7 @@ class LtGemms final : public Gemms {
 
   // A step has some tens of shapes.
   const Product& product(const ProductKey& key,
-                         const Float8Operands& operands,
+                         const ProductOperands& operands,
                          const ProductPlace& place) {
     const auto known = std::ranges::find_if(
         products_, [&](const std::unique_ptr<Product>& made) { return made->key() == key; });
@@ -125,7 +131,7 @@ class LtGemms final : public Gemms {
   }
 
   cublasLtMatmulAlgo_t algorithm(const Product& product,
-                                 const Float8Operands& operands,
+                                 const ProductOperands& operands,
                                  const ProductPlace& place) {
     if (!cache_) {
       return product.propose(place.handle, 1)[0];

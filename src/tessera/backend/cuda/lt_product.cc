@@ -94,7 +94,7 @@ std::string ProductKey::text() const {
   const auto matrix = [](DType dtype, bool transposed, std::int64_t pitch, std::uint32_t aligned) {
     return format("{}{}/{}/{}", name(dtype), transposed ? "^T" : "", pitch, aligned);
   };
-  return format("{}x{}x{} {} {} {}{}{}{}",
+  return format("{}x{}x{} {} {} {}{}{}{}{}{}",
                 gemm.m,
                 gemm.n,
                 gemm.k,
@@ -105,7 +105,9 @@ std::string ProductKey::text() const {
                 tf32 ? " tf32" : "",
                 scales == Scales::kNone  ? ""
                 : scales == Scales::kOne ? " one scale"
-                                         : " row scales");
+                                         : " row scales",
+                fast_accumulation ? " fast accumulation" : "",
+                bias ? " bias" : "");
 }
 
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
@@ -133,7 +135,7 @@ std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
   return algorithm;
 }
 
-Product::Product(const ProductKey& key, const Float8Operands& operands)
+Product::Product(const ProductKey& key, const ProductOperands& operands)
     : key_(key),
       description_(create_description(key.tf32)),
       a_(create_layout(key.a,
@@ -153,8 +155,13 @@ Product::Product(const ProductKey& key, const Float8Operands& operands)
                                                  : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
-    set_scales(operands);
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(key.fast_accumulation ? 1 : 0));
   }
+  if (key.bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(key.gemm.output)));
+  }
+  set_pointers(operands);
 }
 
 std::vector<cublasLtMatmulAlgo_t> Product::propose(cublasLtHandle_t handle, int most) const {
@@ -214,7 +221,7 @@ bool Product::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorit
 }
 
 cublasLtMatmulAlgo_t Product::fastest(const ProductPlace& place,
-                                      const Float8Operands& operands,
+                                      const ProductOperands& operands,
                                       const std::vector<cublasLtMatmulAlgo_t>& proposed) const {
   std::vector<float> least(proposed.size(), std::numeric_limits<float>::infinity());
   for (int round = 0; round < kTimedRounds; ++round) {
@@ -225,10 +232,8 @@ cublasLtMatmulAlgo_t Product::fastest(const ProductPlace& place,
   return proposed[static_cast<std::size_t>(std::ranges::min_element(least) - least.begin())];
 }
 
-void Product::run(const ProductPlace& place, const Float8Operands& operands) const {
-  if (key_.scales != Scales::kNone) {
-    set_scales(operands);
-  }
+void Product::run(const ProductPlace& place, const ProductOperands& operands) const {
+  set_pointers(operands);
   check(launch(place, operands, algorithm_), "cublasLtMatmul()");
 }
 
@@ -239,14 +244,19 @@ void Product::set(cublasLtMatmulDescAttributes_t attribute, T value) const {
         "cublasLtMatmulDescSetAttribute()");
 }
 
-// Its A is our B.
-void Product::set_scales(const Float8Operands& operands) const {
-  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(operands.inverse_b));
-  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(operands.inverse_a));
+// Of what the description names, not a parameter of the product. Its A is our B.
+void Product::set_pointers(const ProductOperands& operands) const {
+  if (key_.scales != Scales::kNone) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(operands.inverse_b));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(operands.inverse_a));
+  }
+  if (key_.bias) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  }
 }
 
 cublasStatus_t Product::launch(const ProductPlace& place,
-                               const Float8Operands& operands,
+                               const ProductOperands& operands,
                                const cublasLtMatmulAlgo_t& algorithm) const {
   const float alpha = 1.0F;
   const float beta = key_.gemm.accumulate ? 1.0F : 0.0F;
@@ -270,7 +280,7 @@ cublasStatus_t Product::launch(const ProductPlace& place,
 
 // Of kTimedLaunches. Infinite for one that the library proposes and then does not take.
 float Product::milliseconds(const ProductPlace& place,
-                            const Float8Operands& operands,
+                            const ProductOperands& operands,
                             const cublasLtMatmulAlgo_t& algorithm) const {
   const Event begin(create_event());
   const Event end(create_event());

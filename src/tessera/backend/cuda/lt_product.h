@@ -26,6 +26,8 @@ struct ProductKey {
   DType b = DType::kF32;
   bool tf32 = false;
   Scales scales = Scales::kNone;
+  bool fast_accumulation = false;  // of products with scales
+  bool bias = false;               // of products without
   std::uint32_t alignment_a = 0;
   std::uint32_t alignment_b = 0;
   std::uint32_t alignment_c = 0;
@@ -41,6 +43,16 @@ struct ProductKey {
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm);
 std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text);
 
+// What a product reads and writes.
+struct ProductOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;        // with the key's `bias`
+  const float* inverse_a = nullptr;  // with its `scales`
+  const float* inverse_b = nullptr;
+};
+
 // Where a product runs.
 struct ProductPlace {
   cublasLtHandle_t handle;
@@ -52,7 +64,7 @@ struct ProductPlace {
 class Product {
  public:
   // `operands` decide by their alignment, which the key has.
-  Product(const ProductKey& key, const Float8Operands& operands);
+  Product(const ProductKey& key, const ProductOperands& operands);
 
   const ProductKey& key() const { return key_; }
 
@@ -66,14 +78,14 @@ class Product {
   // The fastest of several, by the least of some rounds each, all in turn; what the last one made
   // is in C. Of a product that is not added to what C holds.
   cublasLtMatmulAlgo_t fastest(const ProductPlace& place,
-                               const Float8Operands& operands,
+                               const ProductOperands& operands,
                                const std::vector<cublasLtMatmulAlgo_t>& proposed) const;
 
   void choose(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
 
   const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
 
-  void run(const ProductPlace& place, const Float8Operands& operands) const;
+  void run(const ProductPlace& place, const ProductOperands& operands) const;
 
  private:
   using Description = Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
@@ -81,12 +93,12 @@ class Product {
 
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) const;
-  void set_scales(const Float8Operands& operands) const;
+  void set_pointers(const ProductOperands& operands) const;
   cublasStatus_t launch(const ProductPlace& place,
-                        const Float8Operands& operands,
+                        const ProductOperands& operands,
                         const cublasLtMatmulAlgo_t& algorithm) const;
   float milliseconds(const ProductPlace& place,
-                     const Float8Operands& operands,
+                     const ProductOperands& operands,
                      const cublasLtMatmulAlgo_t& algorithm) const;
 
   ProductKey key_;

@@ -1,25 +1,87 @@
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/ops/float8/float8.h"
 
 namespace tessera {
+namespace {
+
+// Without the accumulator.
+int num_factors(const CrossEntropyAttrs& attrs) {
+  const int of_codes = 2 + (attrs.gradients ? 2 : 0) + (attrs.makes_head_gradient() ? 2 : 0);
+  return 4 + (attrs.codes ? of_codes : 0);
+}
+
+void require_codes(Types in, std::size_t index, std::span<const Dim> dims) {
+  require_dtype(in, index, DType::kF8E4M3);
+  TESSERA_REQUIRE(std::ranges::equal(in[index].dims, dims, {}, &Dim::bound, &Dim::bound),
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected codes of operand {}, transposed",
+                  index,
+                  to_string(in[index]),
+                  index == 6 ? 1 : 0);
+}
+
+// What `codes` adds to the operands.
+void require_inverses_and_transposed(const CrossEntropyAttrs& attrs, Types in) {
+  const std::vector<Dim>& x = in[0].dims;
+  const std::vector<Dim>& head = in[1].dims;
+  const std::span<const Dim> rows(x.begin(), x.end() - 1);
+  const std::span<const Dim> channels(x.end() - 1, x.end());
+  require_inverse(in, 4, rows);
+  require_inverse(in, 5, std::span(head).first(1));
+  if (attrs.gradients) {
+    require_codes(in, 6, std::array{head[1], head[0]});
+    require_inverse(in, 7, channels);
+  }
+  if (attrs.makes_head_gradient()) {
+    std::vector<Dim> transposed = {x.back()};
+    transposed.insert(transposed.end(), rows.begin(), rows.end());
+    require_codes(in, 8, transposed);
+    require_inverse(in, 9, channels);
+  }
+}
+
+// Behind the first four, as a rule writes them; `rows` are the factors of labels.
+std::string factors_of_codes(const CrossEntropyAttrs& attrs, Types in, const std::string& rows) {
+  const auto scales = [&](std::size_t index, const std::string& names) {
+    return in[index].dims.empty() ? std::string("()") : format("({})", names);
+  };
+  std::string text = format(", {}, {}", scales(4, rows), scales(5, "v"));
+  if (attrs.gradients) {
+    text += format(", (z v), {}", scales(7, "z"));
+  }
+  if (attrs.makes_head_gradient()) {
+    text += format(", (z {}), {}", rows, scales(9, "z"));
+  }
+  return text;
+}
+
+}  // namespace
 
 OpInfo info(const CrossEntropyAttrs& attrs) {
   OpInfo result{.name = "cross_entropy",
-                .num_operands = attrs.accumulate ? 5 : 4,
+                .num_operands = num_factors(attrs) + (attrs.accumulate ? 1 : 0),
                 .num_results = (attrs.loss ? 1 : 0) + (attrs.gradients ? 1 : 0) +
                                (attrs.makes_head_gradient() ? 1 : 0)};
   if (attrs.accumulate) {
-    result.aliases = {{.result = result.num_results - 1, .operand = 4, .required = true}};
+    result.aliases = {
+        {.result = result.num_results - 1, .operand = num_factors(attrs), .required = true}};
   }
   return result;
 }
 
 TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
-  require_float(in, 0);
+  if (attrs.codes) {
+    require_dtype(in, 0, DType::kF8E4M3);
+  } else {
+    require_float(in, 0);
+  }
   require_dims(in, 1, 2);
   require_dtype(in, 1, in[0].dtype);
   require_dtype(in, 2, DType::kI32);
@@ -43,12 +105,23 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
                   "{} entries of the head {} count",
                   attrs.vocab,
                   to_string(in[1]));
+  if (attrs.codes) {
+    require_inverses_and_transposed(attrs, in);
+    TESSERA_REQUIRE(attrs.dtype == DType::kF32 || attrs.dtype == DType::kBF16,
+                    ErrorCode::kInvalidArgument,
+                    "found dtype {}, expected f32 or bf16",
+                    name(attrs.dtype));
+  }
+  if (attrs.accumulate) {
+    require_same_shape(in, static_cast<std::size_t>(num_factors(attrs)), 1);
+    require_dtype(in, static_cast<std::size_t>(num_factors(attrs)), DType::kF32);
+  }
   TensorTypes results;
   if (attrs.loss) {
     results.push_back(scalar_type(DType::kF32));
   }
   if (attrs.gradients) {
-    results.push_back(in[0]);
+    results.push_back(attrs.codes ? with_dtype(in[0], attrs.dtype) : in[0]);
   }
   if (attrs.makes_head_gradient()) {
     results.push_back(with_dtype(in[1], DType::kF32));
@@ -67,8 +140,9 @@ FactorRule factors(const CrossEntropyAttrs& attrs, Types in) {
   }
   const bool sums_rows = !rows.empty() && (attrs.loss || attrs.makes_head_gradient());
   return parse_factor_rule(
-      format("({0} z), (v z), ({0}), (){1} -> {2} | reduce {3} | whole z | rewrite v",
+      format("({0} z), (v z), ({0}), (){1}{2} -> {3} | reduce {4} | whole z | rewrite v",
              rows,
+             attrs.codes ? factors_of_codes(attrs, in, rows) : "",
              attrs.accumulate ? ", (v z)" : "",
              results,
              factor_list(sums_rows ? rows + " v" : "v")));
@@ -117,8 +191,8 @@ Cost cost(const CrossEntropyAttrs& attrs, Types in) {
 // The gradients come with the logits, for the price of the seed: no gradient of the loss value is
 // read, since the loss is where differentiation starts.
 void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.gradients && attrs.axes.empty(),
-                "the fused and the cut form are made after differentiation");
+  TESSERA_CHECK(!attrs.gradients && attrs.axes.empty() && !attrs.codes,
+                "the fused form, the cut one and that of codes are made after differentiation");
   const bool wants_hidden = grad.start(0);
   const bool wants_head = grad.start(1);
   if (!wants_head && !wants_hidden) {
@@ -147,6 +221,9 @@ void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("vocab", attrs.vocab);
   visitor.field("axes", attrs.axes);
   visitor.field("whole_vocab", attrs.whole_vocab);
+  visitor.field("codes", attrs.codes);
+  visitor.field("dtype", attrs.dtype);
+  visitor.field("power_of_two", attrs.power_of_two);
 }
 
 Value cross_entropy(

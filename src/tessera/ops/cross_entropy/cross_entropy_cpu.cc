@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/hierarchical.h"
 #include "tessera/ops/cross_entropy/cross_entropy_problem.h"
+#include "tessera/ops/cross_entropy/loss_of_codes.h"
 #include "tessera/ops/cross_entropy/softmax_cpu.h"
 
 namespace tessera {
@@ -74,48 +75,86 @@ void check_labels(std::span<const std::int32_t> labels, std::int64_t vocab) {
                   vocab);
 }
 
-// What the gradients of a chunk of logits make.
-struct ChunkGradients {
-  const void* dlogits;
-  const void* head;
-  const std::byte* x;
-  std::byte* dx;
-  void* dhead;  // null: not wanted
-  bool accumulate;
+struct Parts {
+  float* logits;
+  void* dlogits;  // may be logits
+  double* row_loss;
+  cpu::RowSum* sums;
+  float* moved;
+  std::byte* codes;
+  std::span<std::byte> products;
+
+  Parts(const Problem& problem, std::int64_t bytes_of_codes, std::span<std::byte> workspace) {
+    WorkspaceParts parts = {.rest = workspace};
+    logits = parts.take<float>(problem.logits_bytes());
+    dlogits = parts.take<std::byte>(problem.gradient_bytes());
+    if (problem.gradient_bytes() == 0) {
+      dlogits = logits;
+    }
+    row_loss = parts.take<double>(Problem::loss_bytes(problem.chunk));
+    sums = parts.take<cpu::RowSum>(problem.sums_bytes());
+    moved = parts.take<float>(problem.moved_bytes());
+    codes = parts.take<std::byte>(bytes_of_codes);
+    products = parts.rest;
+  }
 };
 
-// Of `m` rows.
-void run_gradients(cpu::Context& context,
-                   const Problem& problem,
-                   std::int64_t m,
-                   const ChunkGradients& chunk,
-                   std::span<std::byte> workspace) {
-  cpu::run_gemm(context,
-                problem.hidden_gradient(m, problem.vocab),
-                chunk.dlogits,
-                chunk.head,
-                chunk.dx,
-                workspace);
-  if (chunk.dhead != nullptr) {
-    cpu::run_gemm(context,
-                  problem.head_gradient(m, problem.vocab, chunk.accumulate),
-                  chunk.dlogits,
-                  chunk.x,
-                  chunk.dhead,
-                  workspace);
+// The products of values; those of codes are LossOfCodes'.
+class LossOfValues {
+ public:
+  LossOfValues(const CrossEntropyAttrs& attrs, const Problem& problem, const Views& views)
+      : attrs_(attrs), problem_(problem), views_(views) {}
+
+  void make_logits(cpu::Context& context,
+                   const RowChunk& rows,
+                   float* to,
+                   std::span<std::byte> workspace) const {
+    cpu::run_gemm(context, problem_.logits(rows.count), x(rows), head(), to, workspace);
   }
-}
 
-}  // namespace
+  void make_gradients(cpu::Context& context,
+                      const RowChunk& rows,
+                      const void* dlogits,
+                      bool accumulate,
+                      std::span<std::byte> workspace) const {
+    const View& dx = views_.out[attrs_.loss ? 1 : 0];
+    cpu::run_gemm(context,
+                  problem_.hidden_gradient(rows.count, problem_.vocab),
+                  dlogits,
+                  head(),
+                  cpu::flat<std::byte>(dx).data() + rows.first * problem_.channels * element(),
+                  workspace);
+    if (attrs_.makes_head_gradient()) {
+      cpu::run_gemm(context,
+                    problem_.head_gradient(rows.count, problem_.vocab, accumulate),
+                    dlogits,
+                    x(rows),
+                    views_.out.back().data,
+                    workspace);
+    }
+  }
 
-std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
-                             cpu::Context& context,
-                             std::span<const View> operands,
-                             std::span<const View>) {
-  const Problem problem(attrs, operands);
-  std::int64_t gemm_bytes = 0;
+ private:
+  std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(problem_.dtype)); }
+
+  const void* x(const RowChunk& rows) const {
+    return views_.in[0].as<const std::byte>() + rows.first * problem_.pitch * element();
+  }
+
+  const void* head() const { return views_.in[1].data; }
+
+  const CrossEntropyAttrs& attrs_;
+  const Problem& problem_;
+  const Views& views_;
+};
+
+// The most that a product of values takes.
+std::int64_t workspace_of_products(const CrossEntropyAttrs& attrs,
+                                   cpu::Context& context,
+                                   const Problem& problem) {
+  std::int64_t bytes = 0;
   const auto consider = [&](const Gemm& gemm) {
-    gemm_bytes = std::max(gemm_bytes, cpu::gemm_workspace_bytes(context, gemm));
+    bytes = std::max(bytes, cpu::gemm_workspace_bytes(context, gemm));
   };
   for (const std::int64_t m : {problem.chunk, problem.rows % problem.chunk}) {
     if (m == 0) {
@@ -130,82 +169,91 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
       consider(problem.head_gradient(m, problem.vocab, true));
     }
   }
-  return problem.logits_bytes() + problem.gradient_bytes() + Problem::loss_bytes(problem.chunk) +
-         problem.sums_bytes() + problem.moved_bytes() + Problem::aligned(gemm_bytes);
+  return bytes;
 }
 
-void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views) {
-  const Problem problem(attrs, views.in);
+// `Loss` makes logits and what their gradient makes.
+template <class Loss>
+void run_chunks(const CrossEntropyAttrs& attrs,
+                cpu::Context& context,
+                const Views& views,
+                const Problem& problem,
+                const Parts& parts,
+                const Loss& products) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
-  const auto* x = views.in[0].as<const std::byte>();
-  const void* head = views.in[1].data;
   const std::span labels(views.in[2].as<const std::int32_t>(),
                          static_cast<std::size_t>(problem.rows));
   check_labels(labels, problem.is_cut ? attrs.whole_vocab : entries.count);
-  const std::size_t first_gradient = attrs.loss ? 1 : 0;
-  auto* hidden_gradient =
-      attrs.gradients ? cpu::flat<std::byte>(views.out[first_gradient]).data() : nullptr;
-  void* head_gradient = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
-
-  std::byte* workspace = views.workspace.data();
-  auto* logits = reinterpret_cast<float*>(workspace);
-  workspace += problem.logits_bytes();
-  void* dlogits = problem.gradient_bytes() > 0 ? static_cast<void*>(workspace) : logits;
-  workspace += problem.gradient_bytes();
-  auto* row_loss = reinterpret_cast<double*>(workspace);
-  workspace += Problem::loss_bytes(problem.chunk);
-  auto* sums = reinterpret_cast<cpu::RowSum*>(workspace);
-  workspace += problem.sums_bytes();
-  auto* moved = reinterpret_cast<float*>(workspace);
-  workspace += problem.moved_bytes();
-  const std::span gemm_workspace(workspace, views.workspace.data() + views.workspace.size());
-
-  const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
   double loss = 0.0;
   for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
-    const std::int64_t m = std::min(problem.chunk, problem.rows - row);
-    const std::byte* x_chunk = x + row * problem.pitch * element;
-    cpu::run_gemm(context, problem.logits(m), x_chunk, head, logits, gemm_workspace);
-    const cpu::SoftmaxRows softmax = {.logits = logits,
+    const RowChunk rows = {.first = row, .count = std::min(problem.chunk, problem.rows - row)};
+    products.make_logits(context, rows, parts.logits, parts.products);
+    const cpu::SoftmaxRows softmax = {.logits = parts.logits,
                                       .labels = labels.data() + row,
-                                      .rows = m,
+                                      .rows = rows.count,
                                       .vocab = entries.count,
                                       .padding = problem.vocab - entries.count,
                                       .first_label = entries.first,
                                       .seed = *views.in[3].as<const float>(),
-                                      .row_loss = attrs.loss ? row_loss : nullptr,
-                                      .gradient = attrs.gradients ? dlogits : nullptr,
+                                      .row_loss = attrs.loss ? parts.row_loss : nullptr,
+                                      .gradient = attrs.gradients ? parts.dlogits : nullptr,
                                       .gradient_dtype = problem.dtype};
     if (problem.is_cut) {
-      cpu::softmax_sums(softmax, sums, context.threads());
-      join({sums, static_cast<std::size_t>(m)},
+      cpu::softmax_sums(softmax, parts.sums, context.threads());
+      join({parts.sums, static_cast<std::size_t>(rows.count)},
            labels.subspan(static_cast<std::size_t>(row)),
            levels,
-           moved);
-      cpu::softmax_of_sums(softmax, sums, context.threads());
+           parts.moved);
+      cpu::softmax_of_sums(softmax, parts.sums, context.threads());
     } else {
       cpu::softmax_cross_entropy(softmax, context.threads());
     }
-    for (std::int64_t i = 0; attrs.loss && i < m; ++i) {
-      loss += row_loss[i];
+    for (std::int64_t i = 0; attrs.loss && i < rows.count; ++i) {
+      loss += parts.row_loss[i];
     }
     if (attrs.gradients) {
-      run_gradients(context,
-                    problem,
-                    m,
-                    {.dlogits = dlogits,
-                     .head = head,
-                     .x = x_chunk,
-                     .dx = hidden_gradient + row * problem.channels * element,
-                     .dhead = head_gradient,
-                     .accumulate = attrs.accumulate || row > 0},
-                    gemm_workspace);
+      products.make_gradients(
+          context, rows, parts.dlogits, attrs.accumulate || row > 0, parts.products);
     }
   }
   if (attrs.loss) {
     *views.out[0].as<float>() = static_cast<float>(loss);
   }
+}
+
+}  // namespace
+
+std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
+                             cpu::Context& context,
+                             std::span<const View> operands,
+                             std::span<const View> results) {
+  const Problem problem(attrs, operands);
+  const std::int64_t own = problem.logits_bytes() + problem.gradient_bytes() +
+                           Problem::loss_bytes(problem.chunk) + problem.sums_bytes() +
+                           problem.moved_bytes();
+  if (attrs.codes) {
+    const LossOfCodes products(attrs, problem.chunk, operands, results, nullptr);
+    const auto bytes_of = [&](const LossOfCodes::Product& product) {
+      return workspace_bytes(product.attrs, context, product.in(), product.out());
+    };
+    return own + products.bytes_kept() + Problem::aligned(products.largest(bytes_of));
+  }
+  return own + Problem::aligned(workspace_of_products(attrs, context, problem));
+}
+
+void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views) {
+  const Problem problem(attrs, views.in);
+  if (!attrs.codes) {
+    const Parts parts(problem, 0, views.workspace);
+    run_chunks(attrs, context, views, problem, parts, LossOfValues(attrs, problem, views));
+    return;
+  }
+  const auto loss = [&](std::byte* codes) {
+    return LossOfCodes(attrs, problem.chunk, views.in, views.out, codes);
+  };
+  const Parts parts(problem, loss(nullptr).bytes_kept(), views.workspace);
+  run_chunks(attrs, context, views, problem, parts, loss(parts.codes));
 }
 
 }  // namespace tessera

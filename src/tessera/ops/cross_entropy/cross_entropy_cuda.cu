@@ -1,6 +1,7 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
 #include "tessera/ops/cross_entropy/cross_entropy_problem.h"
+#include "tessera/ops/cross_entropy/loss_of_codes.h"
 
 namespace tessera {
 namespace cuda {
@@ -12,8 +13,8 @@ struct RowSums {
   double total;  // of exp(logit - largest)
 };
 
-// Behind the common parts lies, where the vocabulary is cut over axes, the sums by row of a chunk
-// and what moves of them, and the products' own workspace. Losses are kept of all rows.
+// Behind the common parts lie, where the vocabulary is cut over axes, the sums by row of a chunk
+// and what moves of them. Losses are kept of all rows.
 struct Problem : CrossEntropyProblem {
   bool is_cut;
 
@@ -26,8 +27,9 @@ struct Problem : CrossEntropyProblem {
 
   std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
 
+  // Without what the products take.
   std::int64_t workspace_bytes() const {
-    return logits_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes() + kGemmWorkspaceBytes;
+    return logits_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes();
   }
 
   // The gradient of a row of logits begins where that row does: in bf16 it fills half of it.
@@ -244,94 +246,156 @@ __global__ void sum_losses(const double* row_loss, std::int64_t rows, float* los
   }
 }
 
-// The parts of a workspace, in their order.
 struct Parts {
-  float* logits = nullptr;
-  double* row_loss = nullptr;
-  RowSums* sums = nullptr;  // null unless the vocabulary is cut
-  float* moved = nullptr;
+  float* logits;
+  double* row_loss;
+  RowSums* sums;  // null unless the vocabulary is cut
+  float* moved;
+  std::byte* codes;
   std::span<std::byte> products;
 
-  Parts(const Problem& problem, std::span<std::byte> workspace) : products(workspace) {
-    logits = reinterpret_cast<float*>(take(problem.logits_bytes()));
-    row_loss = reinterpret_cast<double*>(take(Problem::loss_bytes(problem.rows)));
-    if (problem.is_cut) {
-      sums = reinterpret_cast<RowSums*>(take(problem.sums_bytes()));
-      moved = reinterpret_cast<float*>(take(problem.moved_bytes()));
+  Parts(const Problem& problem, std::int64_t bytes_of_codes, std::span<std::byte> workspace) {
+    WorkspaceParts parts = {.rest = workspace};
+    logits = parts.take<float>(problem.logits_bytes());
+    row_loss = parts.take<double>(Problem::loss_bytes(problem.rows));
+    sums = problem.is_cut ? parts.take<RowSums>(problem.sums_bytes()) : nullptr;
+    moved = parts.take<float>(problem.moved_bytes());
+    codes = parts.take<std::byte>(bytes_of_codes);
+    products = parts.rest;
+  }
+};
+
+// The products of values; those of codes are LossOfCodes'.
+class LossOfValues {
+ public:
+  LossOfValues(const CrossEntropyAttrs& attrs, const Problem& problem, const Views& views)
+      : attrs_(attrs), problem_(problem), views_(views) {}
+
+  void make_logits(Context& context,
+                   const RowChunk& rows,
+                   float* to,
+                   std::span<std::byte> workspace) const {
+    multiply(context,
+             problem_.logits(rows.count),
+             {.a = x(rows), .b = views_.in[1].data, .c = to},
+             workspace);
+  }
+
+  void make_gradients(Context& context,
+                      const RowChunk& rows,
+                      const float* dlogits,
+                      bool accumulate,
+                      std::span<std::byte> workspace) const {
+    std::byte* const dx = views_.out[attrs_.loss ? 1 : 0].as<std::byte>();
+    multiply(context,
+             problem_.hidden_gradient(rows.count, problem_.pitch_dlogits()),
+             {.a = dlogits,
+              .b = views_.in[1].data,
+              .c = dx + rows.first * problem_.channels * element()},
+             workspace);
+    if (attrs_.makes_head_gradient()) {
+      multiply(context,
+               problem_.head_gradient(rows.count, problem_.pitch_dlogits(), accumulate),
+               {.a = dlogits, .b = x(rows), .c = views_.out.back().data},
+               workspace);
     }
   }
 
  private:
-  std::byte* take(std::int64_t bytes) {
-    std::byte* const part = products.data();
-    products = products.subspan(static_cast<std::size_t>(bytes));
-    return part;
+  static void multiply(Context& context,
+                       const Gemm& gemm,
+                       const GemmOperands& operands,
+                       std::span<std::byte> workspace) {
+    context.gemms().run(context.stream(), gemm, operands, workspace);
   }
+
+  std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(problem_.dtype)); }
+
+  const void* x(const RowChunk& rows) const {
+    return views_.in[0].as<const std::byte>() + rows.first * problem_.pitch * element();
+  }
+
+  const CrossEntropyAttrs& attrs_;
+  const Problem& problem_;
+  const Views& views_;
 };
+
+// `Loss` makes logits and what their gradient makes.
+template <class Loss>
+void run_chunks(const CrossEntropyAttrs& attrs,
+                Context& context,
+                const Views& views,
+                const Problem& problem,
+                const Parts& parts,
+                const Loss& products) {
+  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
+  const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
+  const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
+  for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
+    const RowChunk rows = {.first = row, .count = std::min(problem.chunk, problem.rows - row)};
+    products.make_logits(context, rows, parts.logits, parts.products);
+    const Softmax task = {.logits = parts.logits,
+                          .labels = labels + row,
+                          .first_row = row,
+                          .vocab = problem.vocab,
+                          .counts = entries.count,
+                          .first_entry = entries.first,
+                          .limit = problem.is_cut ? attrs.whole_vocab : entries.count,
+                          .seed = views.in[3].as<const float>(),
+                          .sums = parts.sums,
+                          .row_loss = attrs.loss ? parts.row_loss + row : nullptr,
+                          .makes_gradient = attrs.gradients,
+                          .fault = context.fault()};
+    if (problem.is_cut) {
+      join_shards(context, task, rows.count, parts.moved, levels);
+    }
+    launch_softmax(context, problem.dtype, task, rows.count);
+    if (attrs.gradients) {
+      products.make_gradients(
+          context, rows, parts.logits, attrs.accumulate || row > 0, parts.products);
+    }
+  }
+  if (attrs.loss) {
+    launch(context,
+           "cross_entropy",
+           1,
+           sum_losses,
+           parts.row_loss,
+           problem.rows,
+           views.out[0].as<float>());
+  }
+}
 
 }  // namespace
 }  // namespace cuda
 
 std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
                                   std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return cuda::Problem(attrs, operands).workspace_bytes();
+                                  std::span<const View> results) {
+  const cuda::Problem problem(attrs, operands);
+  if (!attrs.codes) {
+    return problem.workspace_bytes() + cuda::kGemmWorkspaceBytes;
+  }
+  const LossOfCodes products(attrs, problem.chunk, operands, results, nullptr);
+  const auto bytes_of = [](const LossOfCodes::Product& product) {
+    return cuda_workspace_bytes(product.attrs, product.in(), product.out());
+  };
+  return problem.workspace_bytes() + products.bytes_kept() + products.largest(bytes_of);
 }
 
 void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views) {
   const cuda::Problem problem(attrs, views.in);
-  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
-  const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
-  const auto* const x = views.in[0].as<const std::byte>();
-  const void* const head = views.in[1].data;
-  const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
-  const std::size_t first_gradient = attrs.loss ? 1 : 0;
-  auto* const dx = attrs.gradients ? views.out[first_gradient].as<std::byte>() : nullptr;
-  void* const dhead = attrs.makes_head_gradient() ? views.out[first_gradient + 1].data : nullptr;
-
-  const cuda::Parts parts(problem, views.workspace);
-  const auto element = static_cast<std::int64_t>(size_bytes(problem.dtype));
-  const auto multiply = [&](const Gemm& gemm, const cuda::GemmOperands& operands) {
-    context.gemms().run(context.stream(), gemm, operands, parts.products);
+  if (!attrs.codes) {
+    const cuda::Parts parts(problem, 0, views.workspace);
+    const cuda::LossOfValues products(attrs, problem, views);
+    cuda::run_chunks(attrs, context, views, problem, parts, products);
+    return;
+  }
+  const auto loss = [&](std::byte* codes) {
+    return LossOfCodes(attrs, problem.chunk, views.in, views.out, codes);
   };
-  for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
-    const std::int64_t m = std::min(problem.chunk, problem.rows - row);
-    const std::byte* const x_chunk = x + row * problem.pitch * element;
-    multiply(problem.logits(m), {.a = x_chunk, .b = head, .c = parts.logits});
-    const cuda::Softmax task = {.logits = parts.logits,
-                                .labels = labels + row,
-                                .first_row = row,
-                                .vocab = problem.vocab,
-                                .counts = entries.count,
-                                .first_entry = entries.first,
-                                .limit = problem.is_cut ? attrs.whole_vocab : entries.count,
-                                .seed = views.in[3].as<const float>(),
-                                .sums = parts.sums,
-                                .row_loss = attrs.loss ? parts.row_loss + row : nullptr,
-                                .makes_gradient = attrs.gradients,
-                                .fault = context.fault()};
-    if (problem.is_cut) {
-      cuda::join_shards(context, task, m, parts.moved, levels);
-    }
-    cuda::launch_softmax(context, problem.dtype, task, m);
-    if (attrs.gradients) {
-      multiply(problem.hidden_gradient(m, problem.pitch_dlogits()),
-               {.a = parts.logits, .b = head, .c = dx + row * problem.channels * element});
-    }
-    if (dhead != nullptr) {
-      multiply(problem.head_gradient(m, problem.pitch_dlogits(), attrs.accumulate || row > 0),
-               {.a = parts.logits, .b = x_chunk, .c = dhead});
-    }
-  }
-  if (attrs.loss) {
-    cuda::launch(context,
-                 "cross_entropy",
-                 1,
-                 cuda::sum_losses,
-                 parts.row_loss,
-                 problem.rows,
-                 views.out[0].as<float>());
-  }
+  const cuda::Parts parts(problem, loss(nullptr).bytes_kept(), views.workspace);
+  cuda::run_chunks(attrs, context, views, problem, parts, loss(parts.codes));
 }
 
 }  // namespace tessera

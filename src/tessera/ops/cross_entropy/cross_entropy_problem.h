@@ -3,6 +3,7 @@
 // For the op's kernels.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -13,6 +14,18 @@
 
 namespace tessera {
 
+// Cuts a workspace into parts.
+struct WorkspaceParts {
+  std::span<std::byte> rest;
+
+  template <class T>
+  T* take(std::int64_t bytes) {
+    auto* const part = reinterpret_cast<T*>(rest.data());
+    rest = rest.subspan(static_cast<std::size_t>(bytes));
+    return part;
+  }
+};
+
 // The op's numbers, its products, and the parts of a workspace that every kernel needs: logits of a
 // chunk, and a loss a row.
 struct CrossEntropyProblem {
@@ -21,10 +34,10 @@ struct CrossEntropyProblem {
   std::int64_t vocab;  // rows of the head
   std::int64_t chunk;
   std::int64_t pitch;  // of x
-  DType dtype;
+  DType dtype;         // of the logits' gradient: that of the inputs, f32 for codes
 
   CrossEntropyProblem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : vocab(operands[1].sizes[0]), dtype(operands[0].dtype) {
+      : vocab(operands[1].sizes[0]), dtype(attrs.codes ? DType::kF32 : operands[0].dtype) {
     const View::Rows x = operands[0].rows(1);
     rows = x.count;
     channels = x.width;

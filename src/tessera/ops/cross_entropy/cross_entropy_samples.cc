@@ -95,6 +95,67 @@ Sample make_sample(const Case& c, const Form& form, DType dtype) {
   return sample;
 }
 
+// Of codes: one scale for a tensor, or one for each row and column.
+struct Scales {
+  std::string_view name;
+  bool by_row;
+};
+
+constexpr Scales kScales[] = {{"tensorwise", false}, {"rowwise", true}};
+
+// As tensor cores take codes, too.
+constexpr Case kCodesCases[] = {{"odd", "seq=5", 7, 4, 3, 256},
+                                {"ragged_chunk", "batch=3, seq=7", 19, 4, 5, 8},
+                                {"large", "batch=2, seq=40", 259, 4, 66, 32},
+                                {"all_ignored", "batch=2, seq=4", 6, 1, 4, 3},
+                                {"padded", "batch=2, seq=8", 33, 4, 18, 5, 3},
+                                {"groups", "batch=2, seq=32", 96, 4, 48, 32},
+                                {"groups_ragged", "batch=3, seq=32", 80, 4, 32, 64}};
+
+Sample codes_sample(const Case& c, const Form& form, const Scales& scales, DType dtype) {
+  Sample sample = make_sample(c, form, dtype);
+  sample.name = format("codes_{}_{}", scales.name, sample.name);
+  sample.differentiable = false;
+  CrossEntropyAttrs attrs = *sample.op->get_if<CrossEntropyAttrs>();
+  attrs.codes = true;
+  attrs.dtype = form.gradients ? dtype : DType::kF32;
+  attrs.power_of_two = scales.by_row;
+  sample.op = make_op(attrs);
+  sample.addends.clear();
+  sample.operands.resize(4);
+  const auto add = [&](std::string_view type, const conformance::Fill& fill) {
+    sample.operands.push_back(conformance::types(DType::kF8E4M3, {type})[0]);
+    sample.fills.push_back(fill);
+  };
+  const auto add_scales = [&](std::string_view dims) {
+    add(scales.by_row ? format("f32[{}]", dims) : "f32[]", conformance::uniform_between(0.5, 1.5));
+  };
+  const std::string vocab = format("vocab={}", c.vocab + c.padding);
+  const std::string channels = format("embed={}", c.channels);
+  sample.operands[0].dtype = sample.operands[1].dtype = DType::kF8E4M3;
+  add_scales(c.positions);
+  add_scales(vocab);
+  if (form.gradients) {
+    add(format("?[{}, {}]", channels, vocab), normal(0.5));
+    add_scales(channels);
+  }
+  if (attrs.makes_head_gradient()) {
+    add(format("?[{}, {}]", channels, c.positions), normal());
+    add_scales(channels);
+  }
+  if (form.accumulate) {
+    sample.addends = {static_cast<std::int32_t>(sample.operands.size())};
+    add(format("f32[{}, {}]", vocab, channels), normal());
+  }
+  // A code of the logits' gradient may be the next one, of two that are up to a quarter apart.
+  if (form.gradients) {
+    sample.result_classes.assign(form.loss ? 1 : 0, OpClass::kReduction);
+    sample.result_classes.insert(
+        sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRoundedTerms);
+  }
+  return sample;
+}
+
 double log_sum_exp(const std::vector<double>& logits) {
   const double largest = *std::ranges::max_element(logits);
   double sum = 0;
@@ -114,50 +175,108 @@ SampleList samples(SamplesOf<CrossEntropyAttrs>) {
         list.push_back(make_sample(c, form, dtype));
       }
     }
+    for (const Case& c : kCodesCases) {
+      for (const Form& form : kForms) {
+        for (const Scales& scales : kScales) {
+          if (form.gradients || dtype == DType::kF32) {  // of the loss alone there is one form
+            list.push_back(codes_sample(c, form, scales, dtype));
+          }
+        }
+      }
+    }
   }
   return list;
 }
 
 namespace {
 
-// Elements of the head's rows that count.
-std::size_t entries(const CrossEntropyAttrs& attrs, const View& head) {
-  const std::size_t rows =
-      attrs.vocab > 0 ? static_cast<std::size_t>(attrs.vocab) : conformance::bound(head, 0);
-  return rows * conformance::bound(head, 1);
+// Codes times what each row of them, or all, are to be multiplied by.
+std::vector<double> times_inverse(std::vector<double> codes,
+                                  const View& inverse,
+                                  std::size_t rows) {
+  const auto scales = reals(inverse);
+  const std::size_t columns = codes.size() / rows;
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    codes[i] *= scales.size() == 1 ? scales[0] : scales[i / columns];
+  }
+  return codes;
 }
 
-// Adds one row's part of dx and dhead.
-struct RowGradient {
-  std::span<const double> x;
-  std::span<double> dx;
-  std::span<const double> head;
-  std::span<double> dhead;
-
-  void add(std::span<const double> dlogits) const {
-    for (std::size_t i = 0; i < head.size(); ++i) {
-      const std::size_t v = i / x.size();
-      const std::size_t c = i % x.size();
-      dx[c] += dlogits[v] * head[i];
-      dhead[i] += dlogits[v] * x[c];
-    }
+// (columns, rows) -> (rows, columns)
+std::vector<double> turned(std::span<const double> from, std::size_t rows) {
+  const std::size_t columns = from.size() / rows;
+  std::vector<double> to(from.size());
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    to[i] = from[i % columns * rows + i / columns];
   }
+  return to;
+}
+
+// All factors as f64, by row of hidden states or entry of the vocabulary.
+struct Factors {
+  std::vector<double> x;
+  std::vector<double> head;
+  std::vector<double> head_of_dx;
+  std::vector<double> x_of_dhead;
 };
+
+Factors factors_of(const CrossEntropyAttrs& attrs, const Views& views) {
+  const std::size_t rows = conformance::ids(views.in[2]).size();
+  const std::size_t vocab = conformance::bound(views.in[1], 0);
+  const std::size_t channels = conformance::bound(views.in[1], 1);
+  const auto values = [&](std::size_t i) {
+    const auto found = reals(views.in[i]);
+    return std::vector<double>(found.begin(), found.end());
+  };
+  if (!attrs.codes) {
+    return {values(0), values(1), values(1), values(0)};
+  }
+  Factors result = {.x = times_inverse(values(0), views.in[4], rows),
+                    .head = times_inverse(values(1), views.in[5], vocab),
+                    .head_of_dx = {},
+                    .x_of_dhead = {}};
+  if (attrs.gradients) {
+    result.head_of_dx = turned(times_inverse(values(6), views.in[7], channels), vocab);
+  }
+  if (attrs.makes_head_gradient()) {
+    result.x_of_dhead = turned(times_inverse(values(8), views.in[9], channels), rows);
+  }
+  return result;
+}
+
+// What f8e5m2 makes of x, by the format: three significant bits, multiples of 2^-16.
+double round_to_f8e5m2(double x) {
+  const double magnitude = std::max(std::abs(x), std::ldexp(1.0, -14));
+  const double unit = std::exp2(std::floor(std::log2(magnitude)) - 2);
+  return std::nearbyint(x / unit) * unit;
+}
+
+// The gradient of a logit as the products read it.
+double as_read(const CrossEntropyAttrs& attrs, double seed, double dlogit) {
+  if (!attrs.codes) {
+    return dlogit;
+  }
+  double scale = static_cast<float>(57344.0 / seed);
+  if (attrs.power_of_two) {
+    scale = std::exp2(std::floor(std::log2(scale)));
+  }
+  return round_to_f8e5m2(dlogit * scale) / scale;
+}
 
 }  // namespace
 
 void reference(const CrossEntropyAttrs& attrs, const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto head = reals(views.in[1]).first(entries(attrs, views.in[1]));
+  const Factors factors = factors_of(attrs, views);
   const auto label = conformance::ids(views.in[2]);
   const double seed = reals(views.in[3])[0];
   const std::size_t channels = conformance::bound(views.in[1], 1);
-  const std::size_t vocab = head.size() / channels;
+  const std::size_t entries = conformance::bound(views.in[1], 0);
+  const std::size_t vocab = attrs.vocab > 0 ? static_cast<std::size_t>(attrs.vocab) : entries;
   double loss = 0;
-  std::vector<double> dx(x.size());
-  std::vector<double> dhead(reals(views.in[1]).size());
+  std::vector<double> dx(label.size() * channels);
+  std::vector<double> dhead(entries * channels);
   if (attrs.accumulate) {
-    std::ranges::copy(reals(views.in[4]), dhead.begin());
+    std::ranges::copy(reals(views.in.back()), dhead.begin());
   }
   for (std::size_t r = 0; r < label.size(); ++r) {
     if (label[r] < 0) {
@@ -166,19 +285,20 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
     const std::size_t at = r * channels;
     const auto target = static_cast<std::size_t>(label[r]);
     std::vector<double> logits(vocab);
-    for (std::size_t i = 0; i < head.size(); ++i) {
-      logits[i / channels] += x[at + i % channels] * head[i];
+    for (std::size_t i = 0; i < vocab * channels; ++i) {
+      logits[i / channels] += factors.x[at + i % channels] * factors.head[i];
     }
     const double total = log_sum_exp(logits);
     loss += total - logits[target];
-    for (std::size_t v = 0; v < vocab; ++v) {
-      logits[v] = seed * (std::exp(logits[v] - total) - (v == target ? 1.0 : 0.0));
+    for (std::size_t v = 0; attrs.gradients && v < vocab; ++v) {
+      const double share = std::exp(logits[v] - total) - (v == target ? 1.0 : 0.0);
+      const double dlogit = as_read(attrs, seed, seed * share);
+      for (std::size_t c = 0; c < channels; ++c) {
+        const std::size_t i = v * channels + c;
+        dx[at + c] += dlogit * factors.head_of_dx[i];
+        dhead[i] += attrs.makes_head_gradient() ? dlogit * factors.x_of_dhead[at + c] : 0.0;
+      }
     }
-    const RowGradient row{.x = x.subspan(at, channels),
-                          .dx = std::span(dx).subspan(at, channels),
-                          .head = head,
-                          .dhead = std::span(dhead).first(head.size())};
-    row.add(logits);
   }
   std::size_t result = 0;
   if (attrs.loss) {

@@ -82,21 +82,6 @@ std::string transposed_names(std::int64_t rows, std::size_t count) {
   return factor_names(count - first, static_cast<char>('a' + rows)) + " " + factor_names(first);
 }
 
-// Unless there is one for all, `type` must have the dims of the result from `begin` on.
-void require_inverse(Types in, std::size_t index, std::span<const Dim> dims) {
-  require_dtype(in, index, DType::kF32);
-  const std::vector<Dim>& found = in[index].dims;
-  bool fits = found.empty() || found.size() == dims.size();
-  for (std::size_t i = 0; fits && i < found.size(); ++i) {
-    fits = found[i].bound == dims[i].bound;
-  }
-  TESSERA_REQUIRE(fits,
-                  ErrorCode::kInvalidArgument,
-                  "operand {} is {}, expected one f32, or one for each row or column",
-                  index,
-                  to_string(in[index]));
-}
-
 // The operands of the product alone, as f32.
 TensorTypes operands_of_product(const ScaledMatmulAttrs& attrs, Types in) {
   const std::size_t expected = attrs.accumulate ? 5 : 4;
@@ -113,6 +98,20 @@ TensorTypes operands_of_product(const ScaledMatmulAttrs& attrs, Types in) {
 }
 
 }  // namespace
+
+void require_inverse(Types in, std::size_t index, std::span<const Dim> dims) {
+  require_dtype(in, index, DType::kF32);
+  const std::vector<Dim>& found = in[index].dims;
+  bool fits = found.empty() || found.size() == dims.size();
+  for (std::size_t i = 0; fits && i < found.size(); ++i) {
+    fits = found[i].bound == dims[i].bound;
+  }
+  TESSERA_REQUIRE(fits,
+                  ErrorCode::kInvalidArgument,
+                  "operand {} is {}, expected one f32, or one for each row or column",
+                  index,
+                  to_string(in[index]));
+}
 
 OpInfo info(const AmaxAttrs&) {
   return {.name = "amax", .num_operands = 1};
@@ -291,6 +290,7 @@ void visit(ScaledMatmulAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("contract", attrs.contract);
   visitor.field("dtype", attrs.dtype);
   visitor.field("accumulate", attrs.accumulate);
+  visitor.field("fast_accumulation", attrs.fast_accumulation);
 }
 
 MatmulAttrs product_of(const ScaledMatmulAttrs& attrs) {

@@ -57,7 +57,9 @@ struct TransposeCodesAttrs {
 // be multiplied by:
 //   y[m.., n..] = (sum_k a[m.., k..] * b[n.., k..]) * (inverse_a[m..] * inverse_b[n..]) (+
 //                 accumulator[m.., n..])
-// rounded once to `dtype` (and, with an accumulator, before it is added).
+// rounded once to `dtype` (and, with an accumulator, before it is added). With `fast_accumulation`
+// tensor cores may keep fewer bits of sums while they add (cuBLASLt's FAST_ACCUM); CPUs add in f32
+// all the same.
 //   Operands: a, b and accumulator as of matmul{transpose_b}, a and b in {f8e4m3, f8e5m2}, not both
 //             in f8e5m2 (tensor cores have no such product); inverse_a () or (m..), inverse_b () or
 //             (n..)
@@ -66,6 +68,7 @@ struct ScaledMatmulAttrs {
   std::int64_t contract = 1;
   DType dtype = DType::kF32;
   bool accumulate = false;
+  bool fast_accumulation = false;
 
   friend bool operator==(const ScaledMatmulAttrs&, const ScaledMatmulAttrs&) = default;
 };
@@ -113,6 +116,9 @@ std::int64_t cuda_workspace_bytes(const ScaledMatmulAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results);
 void run(const ScaledMatmulAttrs& attrs, cuda::Context& context, const Views& views);
+
+// Throws kInvalidArgument unless operand `index` is one f32, or one for each element of `dims`.
+void require_inverse(Types in, std::size_t index, std::span<const Dim> dims);
 
 // The product of codes alone.
 MatmulAttrs product_of(const ScaledMatmulAttrs& attrs);

@@ -276,7 +276,15 @@ SampleList samples(SamplesOf<ScaledMatmulAttrs>) {
   SampleList list;
   constexpr DType kE4M3 = DType::kF8E4M3;
   constexpr DType kE5M2 = DType::kF8E5M2;
-  for (const Product& product : kProducts) {
+  for (Product product : kProducts) {
+    if (product.name == "groups") {
+      product.attrs.fast_accumulation = true;
+      Sample fast = product_sample(product, kE4M3, kE4M3, DType::kF32, false);
+      fast.name += "_fast";
+      fast.device_classes = {OpClass::kRounded};
+      list.push_back(std::move(fast));
+      product.attrs.fast_accumulation = false;
+    }
     list.push_back(product_sample(product, kE4M3, kE4M3, DType::kF32, false));
     list.push_back(product_sample(product, kE4M3, kE4M3, DType::kBF16, false));
     list.push_back(product_sample(product, kE5M2, kE4M3, DType::kF32, true));

@@ -72,6 +72,7 @@ class Float8Product {
                      gemm_.pitch_a % kCodeGroup == 0 && gemm_.pitch_b % kCodeGroup == 0 &&
                      gemm_.pitch_c % kCodeGroup == 0),
         by_row_(operands[2].num_dims > 0 || operands[3].num_dims > 0),
+        fast_accumulation_(attrs.fast_accumulation),
         parts_(workspace) {
     if (!takes_codes_) {
       wide_a_ = parts_.take<BFloat16>(gemm_.m * gemm_.k);
@@ -119,8 +120,11 @@ class Float8Product {
   }
 
   void of_codes(Context& context, const Views& views, std::span<std::byte> workspace) const {
-    const Float8Gemm product = {
-        .gemm = gemm_, .a = views.in[0].dtype, .b = views.in[1].dtype, .by_row = by_row_};
+    const Float8Gemm product = {.gemm = gemm_,
+                                .a = views.in[0].dtype,
+                                .b = views.in[1].dtype,
+                                .by_row = by_row_,
+                                .fast_accumulation = fast_accumulation_};
     const Float8Operands operands = {.a = views.in[0].data,
                                      .b = views.in[1].data,
                                      .inverse_a = scales(context, views.in[2], gemm_.m, spread_a_),
@@ -177,6 +181,7 @@ class Float8Product {
   Gemm gemm_;
   bool takes_codes_;
   bool by_row_;  // else one scale for each factor
+  bool fast_accumulation_;
   Parts parts_;
   float* spread_a_ = nullptr;
   float* spread_b_ = nullptr;

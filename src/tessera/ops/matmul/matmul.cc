@@ -1,5 +1,8 @@
 #include "tessera/ops/matmul/matmul.h"
 
+#include <algorithm>
+#include <span>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -45,7 +48,7 @@ std::string factor_group(const std::string& free,
 }  // namespace
 
 OpInfo info(const MatmulAttrs& attrs) {
-  OpInfo result{.name = "matmul", .num_operands = attrs.accumulate ? 3 : 2};
+  OpInfo result{.name = "matmul", .num_operands = attrs.accumulate || attrs.bias ? 3 : 2};
   if (attrs.accumulate) {
     result.aliases = {{.result = 0, .operand = 2, .required = true}};
   }
@@ -72,6 +75,22 @@ TensorTypes infer(const MatmulAttrs& attrs, Types in) {
   for (std::size_t i = b.free_begin; i < b.free_end; ++i) {
     result.dims.push_back(in[1].dims[i]);
   }
+  TESSERA_REQUIRE(!attrs.bias || !attrs.accumulate,
+                  ErrorCode::kInvalidArgument,
+                  "a product with a bias and an accumulator");
+  if (attrs.bias) {
+    require_dtype(in, 2, attrs.dtype);
+    TESSERA_REQUIRE(
+        std::ranges::equal(in[2].dims,
+                           std::span(in[1].dims).subspan(b.free_begin, b.free_end - b.free_begin),
+                           {},
+                           &Dim::bound,
+                           &Dim::bound),
+        ErrorCode::kInvalidArgument,
+        "the bias is {}, expected the last dims of {}",
+        to_string(in[2]),
+        to_string(result));
+  }
   if (attrs.accumulate) {
     TESSERA_REQUIRE(in[2] == result,
                     ErrorCode::kInvalidArgument,
@@ -90,7 +109,9 @@ FactorRule factors(const MatmulAttrs& attrs, Types in) {
   return parse_factor_rule(format("({}), ({}){} -> ({} {}) | reduce {}",
                                   factor_group(m, k, !attrs.transpose_a),
                                   factor_group(n, k, attrs.transpose_b),
-                                  attrs.accumulate ? format(", ({} {})", m, n) : "",
+                                  attrs.accumulate ? format(", ({} {})", m, n)
+                                  : attrs.bias     ? format(", ({})", n)
+                                                   : "",
                                   m,
                                   n,
                                   factor_list(k)));
@@ -105,7 +126,8 @@ Cost cost(const MatmulAttrs& attrs, Types in) {
 }
 
 void backward(const MatmulAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.accumulate, "the accumulating form is made after differentiation");
+  TESSERA_CHECK(!attrs.accumulate && !attrs.bias,
+                "the forms that add something are made after differentiation");
   const auto dy = grad.gradient(0);
   if (!dy) {
     return;
@@ -144,6 +166,7 @@ void visit(MatmulAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("contract", attrs.contract);
   visitor.field("dtype", attrs.dtype);
   visitor.field("accumulate", attrs.accumulate);
+  visitor.field("bias", attrs.bias);
 }
 
 GemmShape gemm_shape(const MatmulAttrs& attrs, Types in) {

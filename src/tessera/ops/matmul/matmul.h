@@ -6,10 +6,11 @@ namespace tessera {
 
 // Matrix product over several dims: the last (or, transposed, the first) `contract` dims of a with
 // the first (or, transposed, the last) `contract` dims of b.
-//   y[m.., n..] = sum_k a[m.., k..] * b[k.., n..] (+ accumulator[m.., n..])
+//   y[m.., n..] = sum_k a[m.., k..] * b[k.., n..] (+ bias[n..], or + accumulator[m.., n..])
 // Shapes:  a (m.., k..) or, with transpose_a, (k.., m..); b (k.., n..) or, with transpose_b,
-//          (n.., k..); accumulator like y -> y (m.., n..)
-// Types:   a and b alike in {f32, bf16}; y has `dtype`; sums in f32
+//          (n.., k..); bias (n..); accumulator like y -> y (m.., n..)
+// Types:   a and b alike in {f32, bf16}; y has `dtype`, and so has bias; sums in f32 (CPUs round y
+//          before a bias is added, too)
 // Factors: k is reduced, every m and n is free
 // Cost:    2*M*N*K FLOP
 // Errors:  kInvalidArgument where bounds of contracted dims differ or nothing is left
@@ -19,6 +20,7 @@ struct MatmulAttrs {
   std::int64_t contract = 1;
   DType dtype = DType::kF32;
   bool accumulate = false;  // a third operand is added; the result takes its memory
+  bool bias = false;        // a third operand is added to every row
 
   friend bool operator==(const MatmulAttrs&, const MatmulAttrs&) = default;
 };

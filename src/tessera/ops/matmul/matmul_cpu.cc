@@ -1,5 +1,8 @@
+#include <array>
+
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/gemm.h"
+#include "tessera/ops/bias/bias.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
 
 namespace tessera {
@@ -18,6 +21,10 @@ void run(const MatmulAttrs& attrs, cpu::Context& context, const Views& views) {
                 views.in[1].data,
                 views.out[0].data,
                 views.workspace);
+  if (attrs.bias) {
+    const std::array<View, 2> operands = {views.out[0], views.in[2]};
+    run(AddBiasAttrs{}, context, {.in = operands, .out = views.out, .workspace = {}});
+  }
 }
 
 }  // namespace tessera

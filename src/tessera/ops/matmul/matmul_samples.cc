@@ -76,6 +76,24 @@ Sample accumulating(const Case& c, DType from, DType to) {
   return sample;
 }
 
+Sample biased(const Case& c, DType dtype) {
+  Sample sample = plain(c, dtype, dtype);
+  MatmulAttrs attrs = c.attrs;
+  attrs.dtype = dtype;
+  attrs.bias = true;
+  const auto contract = static_cast<std::ptrdiff_t>(attrs.contract);
+  TensorType bias = sample.operands[1];
+  bias.dims.erase(attrs.transpose_b ? bias.dims.end() - contract : bias.dims.begin(),
+                  attrs.transpose_b ? bias.dims.end() : bias.dims.begin() + contract);
+  sample.name += "_bias";
+  sample.op = make_op(attrs);
+  sample.operands.push_back(bias);
+  sample.op_class = dtype == DType::kBF16 ? OpClass::kRounded : OpClass::kReduction;
+  sample.differentiable = false;
+  sample.addends = {2};
+  return sample;
+}
+
 }  // namespace
 
 SampleList samples(SamplesOf<MatmulAttrs>) {
@@ -84,6 +102,8 @@ SampleList samples(SamplesOf<MatmulAttrs>) {
     list.push_back(plain(c, DType::kF32, DType::kF32));
     list.push_back(plain(c, DType::kBF16, DType::kBF16));
     list.push_back(plain(c, DType::kBF16, DType::kF32));
+    list.push_back(biased(c, DType::kF32));
+    list.push_back(biased(c, DType::kBF16));
     list.push_back(accumulating(c, DType::kF32, DType::kF32));
     list.push_back(accumulating(c, DType::kBF16, DType::kF32));
   }
@@ -103,7 +123,9 @@ void reference(const MatmulAttrs& attrs, const Views& views) {
   const std::size_t columns = b.size() / depth;
   for (std::size_t m = 0; m < rows; ++m) {
     for (std::size_t n = 0; n < columns; ++n) {
-      double sum = attrs.accumulate ? reals(views.in[2])[m * columns + n] : 0.0;
+      double sum = attrs.accumulate ? reals(views.in[2])[m * columns + n]
+                   : attrs.bias     ? reals(views.in[2])[n]
+                                    : 0.0;
       for (std::size_t k = 0; k < depth; ++k) {
         sum += a[attrs.transpose_a ? k * rows + m : m * depth + k] *
                b[attrs.transpose_b ? n * depth + k : k * columns + n];

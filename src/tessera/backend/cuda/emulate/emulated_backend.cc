@@ -27,6 +27,7 @@
 #include "tessera/backend/null/null_backend.h"
 #include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
+#include "tessera/ops/bias/bias.h"
 
 namespace tessera::cuda {
 namespace {
@@ -47,17 +48,12 @@ class CpuGemms final : public Gemms {
     }
     // The workspace that a device gets is of another size.
     workspace_.resize(static_cast<std::size_t>(cpu::gemm_workspace_bytes(context_, gemm)));
-    if (!tf32_ || gemm.input != DType::kF32) {
-      cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
-      return;
+    multiply(gemm, operands);
+    if (operands.bias != nullptr) {
+      const std::array<View, 2> in = {matrix(gemm, operands.c), row(gemm, operands.bias)};
+      tessera::run(
+          AddBiasAttrs{}, context_, {.in = in, .out = std::span(in).first(1), .workspace = {}});
     }
-    const std::vector<float> a = gemm.transpose_a
-                                     ? in_tf32(operands.a, gemm.k, gemm.m, gemm.pitch_a)
-                                     : in_tf32(operands.a, gemm.m, gemm.k, gemm.pitch_a);
-    const std::vector<float> b = gemm.transpose_b
-                                     ? in_tf32(operands.b, gemm.n, gemm.k, gemm.pitch_b)
-                                     : in_tf32(operands.b, gemm.k, gemm.n, gemm.pitch_b);
-    cpu::run_gemm(context_, gemm, a.data(), b.data(), operands.c, workspace_);
   }
 
   void set_tf32(bool tf32) { tf32_ = tf32; }
@@ -88,6 +84,36 @@ class CpuGemms final : public Gemms {
   }
 
  private:
+  void multiply(const Gemm& gemm, const GemmOperands& operands) {
+    if (!tf32_ || gemm.input != DType::kF32) {
+      cpu::run_gemm(context_, gemm, operands.a, operands.b, operands.c, workspace_);
+      return;
+    }
+    const std::vector<float> a = gemm.transpose_a
+                                     ? in_tf32(operands.a, gemm.k, gemm.m, gemm.pitch_a)
+                                     : in_tf32(operands.a, gemm.m, gemm.k, gemm.pitch_a);
+    const std::vector<float> b = gemm.transpose_b
+                                     ? in_tf32(operands.b, gemm.n, gemm.k, gemm.pitch_b)
+                                     : in_tf32(operands.b, gemm.k, gemm.n, gemm.pitch_b);
+    cpu::run_gemm(context_, gemm, a.data(), b.data(), operands.c, workspace_);
+  }
+
+  static View matrix(const Gemm& gemm, void* c) {
+    return {.data = c,
+            .dtype = gemm.output,
+            .num_dims = 2,
+            .sizes = {gemm.m, gemm.n},
+            .strides = {gemm.pitch_c, 1}};
+  }
+
+  static View row(const Gemm& gemm, const void* bias) {
+    return {.data = const_cast<void*>(bias),
+            .dtype = gemm.output,
+            .num_dims = 1,
+            .sizes = {gemm.n},
+            .strides = {1}};
+  }
+
   // A factor as tensor cores read it: rounded to 10 bits behind the first, ties away from zero.
   static std::vector<float> in_tf32(const void* factor,
                                     std::int64_t rows,
