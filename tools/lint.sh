@@ -3,8 +3,8 @@
 #
 # usage: tools/lint.sh BUILD_DIR [--product|--deep]
 #
-# BUILD_DIR is configured (preset lint) and gives the flags. --product spares tests the rules of
-# .clang-tidy, --deep adds the path-sensitive checks.
+# BUILD_DIR is configured (preset lint) and gives the flags. --product spares tests and plain
+# headers the rules of .clang-tidy, --deep adds the path-sensitive checks.
 set -euo pipefail
 build=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,7 +28,7 @@ failed=no
 check "clang-format (./x format repairs)" check_format
 check "includes" tools/lint_includes.sh
 if [[ ${2:-} == --product ]]; then
-  check "rules, but for tests" tools/lint_tidy.sh quick "$build" --product
+  check "rules, for sources of the product" tools/lint_tidy.sh quick "$build" --product
 else
   check "rules" tools/lint_tidy.sh quick "$build"
 fi
