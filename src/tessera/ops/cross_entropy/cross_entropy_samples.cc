@@ -165,6 +165,18 @@ double log_sum_exp(const std::vector<double>& logits) {
   return largest + std::log(sum);
 }
 
+void add_codes_samples(DType dtype, SampleList& list) {
+  for (const Case& c : kCodesCases) {
+    for (const Form& form : kForms) {
+      for (const Scales& scales : kScales) {
+        if (form.gradients || dtype == DType::kF32) {  // of the loss alone there is one form
+          list.push_back(codes_sample(c, form, scales, dtype));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 SampleList samples(SamplesOf<CrossEntropyAttrs>) {
@@ -175,15 +187,7 @@ SampleList samples(SamplesOf<CrossEntropyAttrs>) {
         list.push_back(make_sample(c, form, dtype));
       }
     }
-    for (const Case& c : kCodesCases) {
-      for (const Form& form : kForms) {
-        for (const Scales& scales : kScales) {
-          if (form.gradients || dtype == DType::kF32) {  // of the loss alone there is one form
-            list.push_back(codes_sample(c, form, scales, dtype));
-          }
-        }
-      }
-    }
+    add_codes_samples(dtype, list);
   }
   return list;
 }
@@ -263,6 +267,20 @@ double as_read(const CrossEntropyAttrs& attrs, double seed, double dlogit) {
   return round_to_f8e5m2(dlogit * scale) / scale;
 }
 
+// y (columns) += a (rows) times the matrix b (rows.., columns).
+void add_product(std::span<const double> a, std::span<const double> b, std::span<double> y) {
+  for (std::size_t i = 0; i < a.size() * y.size(); ++i) {
+    y[i % y.size()] += a[i / y.size()] * b[i];
+  }
+}
+
+// The matrix y (rows.., columns) += a (rows) times b (columns).
+void add_outer(std::span<const double> a, std::span<const double> b, std::span<double> y) {
+  for (std::size_t i = 0; i < a.size() * b.size(); ++i) {
+    y[i] += a[i / b.size()] * b[i % b.size()];
+  }
+}
+
 }  // namespace
 
 void reference(const CrossEntropyAttrs& attrs, const Views& views) {
@@ -290,14 +308,15 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
     }
     const double total = log_sum_exp(logits);
     loss += total - logits[target];
-    for (std::size_t v = 0; attrs.gradients && v < vocab; ++v) {
+    for (std::size_t v = 0; v < vocab; ++v) {
       const double share = std::exp(logits[v] - total) - (v == target ? 1.0 : 0.0);
-      const double dlogit = as_read(attrs, seed, seed * share);
-      for (std::size_t c = 0; c < channels; ++c) {
-        const std::size_t i = v * channels + c;
-        dx[at + c] += dlogit * factors.head_of_dx[i];
-        dhead[i] += attrs.makes_head_gradient() ? dlogit * factors.x_of_dhead[at + c] : 0.0;
-      }
+      logits[v] = as_read(attrs, seed, seed * share);
+    }
+    if (attrs.gradients) {
+      add_product(logits, factors.head_of_dx, std::span(dx).subspan(at, channels));
+    }
+    if (attrs.makes_head_gradient()) {
+      add_outer(logits, std::span(factors.x_of_dhead).subspan(at, channels), dhead);
     }
   }
   std::size_t result = 0;

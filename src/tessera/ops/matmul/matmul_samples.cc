@@ -1,4 +1,6 @@
+#include <cstddef>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/format.h"
 #include "tessera/ops/matmul/matmul.h"
@@ -110,6 +112,21 @@ SampleList samples(SamplesOf<MatmulAttrs>) {
   return list;
 }
 
+namespace {
+
+// What is added to the sum at a row and a column.
+double addend(const MatmulAttrs& attrs,
+              const Views& views,
+              std::pair<std::size_t, std::size_t> place,
+              std::size_t columns) {
+  if (attrs.accumulate) {
+    return reals(views.in[2])[place.first * columns + place.second];
+  }
+  return attrs.bias ? reals(views.in[2])[place.second] : 0.0;
+}
+
+}  // namespace
+
 void reference(const MatmulAttrs& attrs, const Views& views) {
   const auto a = reals(views.in[0]);
   const auto b = reals(views.in[1]);
@@ -123,9 +140,7 @@ void reference(const MatmulAttrs& attrs, const Views& views) {
   const std::size_t columns = b.size() / depth;
   for (std::size_t m = 0; m < rows; ++m) {
     for (std::size_t n = 0; n < columns; ++n) {
-      double sum = attrs.accumulate ? reals(views.in[2])[m * columns + n]
-                   : attrs.bias     ? reals(views.in[2])[n]
-                                    : 0.0;
+      double sum = addend(attrs, views, {m, n}, columns);
       for (std::size_t k = 0; k < depth; ++k) {
         sum += a[attrs.transpose_a ? k * rows + m : m * depth + k] *
                b[attrs.transpose_b ? n * depth + k : k * columns + n];
