@@ -43,7 +43,8 @@ else()
   target_compile_options(tessera_flags INTERFACE $<$<AND:$<CONFIG:Release>,${is_test}>:-O1>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TESSERA_PRECOMPILE)
-  # As above, where it takes the library's headers from a compiled one.
+  # GCC 12 reports these inside its own headers where it takes them from a compiled one, as every
+  # target here does. Without compiled headers (TESSERA_PRECOMPILE=OFF) they are on.
   target_compile_options(
     tessera_flags INTERFACE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 endif()

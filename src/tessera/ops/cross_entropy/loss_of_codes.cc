@@ -21,7 +21,7 @@ View dense(void* data, DType dtype, std::int64_t rows, std::int64_t columns) {
   return matrix(data, dtype, rows, columns, columns);
 }
 
-// Elements from `first` on, rows of which lie without gaps.
+// The address of element `first`, in storage order; null of what has no address yet.
 void* advanced(const View& view, std::int64_t first) {
   const auto bytes = first * static_cast<std::int64_t>(size_bytes(view.dtype));
   return view.data == nullptr ? nullptr : view.as<std::byte>() + bytes;
