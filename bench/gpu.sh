@@ -4,7 +4,7 @@
 #
 # usage: bench/gpu.sh tests|core|train [ARG...]
 #   tests   the tests that need a GPU, the program itself on it, and the kernels under
-#           compute-sanitizer where it works
+#           compute-sanitizer where it works: at most 9 minutes
 #   core    ceilings, and each kernel against them: at most 9 minutes; ARGs go to gpu_core_bench
 #   train   whole training steps: at most 9 minutes; ARGs go to gpu_train_bench
 set -euo pipefail
@@ -27,7 +27,7 @@ case $what in
     ;;
 esac
 [[ -x $bundle/bin/tessera ]] ||
-  fail "no $bundle/bin/tessera: make the bundle with ./x bundle, and unpack build/bundle.tar.gz here"
+  fail "no $bundle/bin/tessera: make the bundle with ./x bundle, and unpack it by tar -xzf build/bundle.tar.gz -C build"
 
 # PyTorch's interpreter: the first python3 that has it.
 found_python=
@@ -38,11 +38,12 @@ for python in $(type -ap python3) /usr/bin/python3; do
   fi
 done
 
-# Folders in which NVIDIA's libraries may lie: the toolkit's, and those of PyTorch's packages.
+toolkit=${CUDA_HOME:-/usr/local/cuda}
+command -v nvcc >/dev/null && toolkit=$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")
+
+# Folders in which NVIDIA's libraries may lie: those of PyTorch's packages, so that both sides call
+# the same ones, and the toolkit's.
 library_folders() {
-  local toolkit=${CUDA_HOME:-/usr/local/cuda}
-  command -v nvcc >/dev/null && toolkit=$(dirname "$(dirname "$(realpath "$(command -v nvcc)")")")
-  printf '%s\n' "$toolkit"/{lib64,lib,targets/x86_64-linux/lib,extras/CUPTI/lib64}
   if [[ -n $found_python ]]; then
     "$found_python" - <<'PYTHON'
 import glob, importlib.util
@@ -51,6 +52,7 @@ for root in packages.submodule_search_locations if packages else []:
     print(*glob.glob(root + "/*/lib"), sep="\n")
 PYTHON
   fi
+  printf '%s\n' "$toolkit"/{lib64,lib,targets/x86_64-linux/lib,extras/CUPTI/lib64}
 }
 # It keeps the libraries that it comes with.
 work=$(mktemp -d)
@@ -62,6 +64,9 @@ while IFS= read -r folder; do
   [[ -d $folder ]] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
 done < <(library_folders)
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
+# What it chose of cuBLASLt's algorithms is kept there.
+export XDG_CACHE_HOME=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}
+export TESSERA_SOURCE=$PWD
 
 report=$("$bundle/bin/tessera" doctor)
 echo "$report"
@@ -77,32 +82,47 @@ elif [[ $what != tests ]]; then
 fi
 
 declare -i code=0
+readonly limit=535  # seconds
+
+# at_most SECONDS: so many, or what is left of the limit.
+at_most() {
+  local -ri left=$((limit - SECONDS))
+  echo "$((left < 1 ? 1 : left < $1 ? left : $1))"
+}
 
 # run_tests PROGRAM: without the lines of tests that pass; those that are skipped say why.
 run_tests() {
   local -i result=0
   [[ -x $bundle/tests/$1 ]] || return 0
-  "$bundle/tests/$1" | { grep --invert-match '^\[ RUN  \|^\[       OK ' || true; } || result=$?
+  timeout --kill-after=10 "$(at_most 360)" "$bundle/tests/$1" | { grep --invert-match '^\[ RUN  \|^\[       OK ' || true; } || result=$?
   if ((result == 77)); then
     echo "gpu.sh: $1: all of it skipped, as the lines above say"
+  elif ((result == 124 || result == 137)); then
+    echo "gpu.sh: $1: FAILED, since it ran out of time"
+    code=1
   elif ((result != 0)); then
     echo "gpu.sh: $1: FAILED"
     code=1
   fi
 }
 
-# run_sanitizer TOOL FILTER [ARG...]: the tests of cuda_test that FILTER chooses under a tool of
-# compute-sanitizer, which gets the ARGs.
+sanitizer=$(command -v compute-sanitizer "$toolkit"/bin/compute-sanitizer \
+  "$toolkit"/compute-sanitizer/compute-sanitizer | head -n 1) || true
+
+# run_sanitizer SECONDS TOOL FILTER [ARG...]: the tests of cuda_test that FILTER chooses, in another
+# order each time, under a tool of compute-sanitizer, which gets the ARGs.
 run_sanitizer() {
-  local -r tool=$1 filter=$2 finding='^========= .*\(Invalid\|Misaligned\|hazard\|Race reported\)'
-  local -i result=0 done_tests
+  local -r tool=$2 filter=$3
+  local -r finding='^========= .*\(Invalid\|Misaligned\|[1-9][0-9]* hazard\|Race reported\)'
+  local -i result=0 done_tests seconds
   local output
-  if ! command -v compute-sanitizer >/dev/null; then
+  if [[ -z $sanitizer ]]; then
     echo "gpu.sh: $tool skipped: no compute-sanitizer"
     return
   fi
-  output=$(timeout --kill-after=10 240 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-    "${@:3}" "$bundle/tests/cuda_test" --gtest_filter="$filter" 2>&1) || result=$?
+  seconds=$(at_most "$1")
+  output=$(timeout --kill-after=10 "$seconds" "$sanitizer" --tool "$tool" --error-exitcode 9 "${@:4}" \
+    "$bundle/tests/cuda_test" --gtest_filter="$filter" --gtest_shuffle 2>&1) || result=$?
   done_tests=$(grep --count '^\[       OK ' <<<"$output") || true
   # What it found comes first: no finding is taken for a refusal, or for a lack of time.
   if ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
@@ -110,11 +130,11 @@ run_sanitizer() {
     echo "gpu.sh: $tool: FAILED, after $done_tests tests that passed"
     code=1
   elif ((result == 124 || result == 137)); then
-    echo "gpu.sh: $tool: not finished in 240 s: clean over the first $done_tests tests"
+    echo "gpu.sh: $tool: not finished in $seconds s: clean over the first $done_tests tests"
   elif grep --quiet '^========= .*\([Dd]evice not supported\|Unable to\|[Ii]nsufficient\)' <<<"$output"; then
     echo "gpu.sh: $tool skipped: compute-sanitizer refuses this device:"
     grep --max-count=5 '^========= ' <<<"$output"
-  elif ((result == 0 && done_tests > 0)); then
+  elif ((result == 0 && done_tests > 0)) && grep --quiet '^========= .*SUMMARY: 0 ' <<<"$output"; then
     echo "gpu.sh: $tool: clean over $done_tests tests"
   else
     tail -n 60 <<<"$output"
@@ -139,11 +159,15 @@ case $what in
     echo "gpu.sh: TESSERA_SAMPLE_SEED=$TESSERA_SAMPLE_SEED"
     run_tests cuda_test
     run_tests nccl_test
-    tests/cuda/run_test.sh "$bundle/bin/tessera" cuda || code=1
-    # The program looks at each call itself, and at some that may fail.
-    run_sanitizer memcheck 'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*' --report-api-errors no
+    timeout --kill-after=10 "$(at_most 120)" tests/cuda/run_test.sh "$bundle/bin/tessera" cuda || code=1
     # Of libraries' kernels it also says what is none.
-    run_sanitizer racecheck "$(racecheck_filter)" --kernel-regex kns=tessera
+    option=--kernel-name
+    if [[ -n $sanitizer && $("$sanitizer" --help 2>&1) != *"$option"* ]]; then
+      option=--kernel-regex  # of older ones
+    fi
+    run_sanitizer "$(((limit - SECONDS) / 2))" racecheck "$(racecheck_filter)" "$option" kns=tessera
+    # The program looks at each call itself, and at some that may fail.
+    run_sanitizer "$limit" memcheck 'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*' --report-api-errors no
     ;;
   core) timeout 540 "$bundle/bench/gpu_core_bench" "${peer[@]}" "$@" || code=$? ;;
   train) timeout 540 "$bundle/bench/gpu_train_bench" "${peer[@]}" "$@" || code=$? ;;

@@ -21,6 +21,7 @@ namespace {
 struct Interval {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
+  bool is_own = false;  // of one of our kernels
 };
 
 // CUPTI's functions that are used, and what its callbacks, which have no argument for it, share
@@ -60,7 +61,11 @@ Interval interval_of(const CUpti_Activity* record) {
 
 Interval interval_of(const CUpti_Activity* record) {
   if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-    return interval_of<CUpti_ActivityKernel10>(record);
+    Interval interval = interval_of<CUpti_ActivityKernel10>(record);
+    const char* const name = reinterpret_cast<const CUpti_ActivityKernel10*>(record)->name;
+    interval.is_own =
+        name != nullptr && std::string_view(name).find("7tessera") != std::string_view::npos;
+    return interval;
   }
   if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
     return interval_of<CUpti_ActivityMemcpy6>(record);
@@ -177,18 +182,41 @@ void GpuActivity::restart() {
   }
 }
 
-std::optional<double> GpuActivity::idle_share(std::int64_t least) {
-  if (!flush()) {
+bool GpuActivity::take() {
+  if (flush()) {
+    const std::scoped_lock lock(cupti().mutex);
+    if (cupti().intervals.empty()) {
+      problem_ = "CUPTI recorded nothing";
+    } else if (cupti().lost > 0) {
+      problem_ = format("CUPTI lost {} records", cupti().lost);
+    }
+  }
+  return problem_.empty();
+}
+
+std::optional<double> GpuActivity::own_kernel_seconds() {
+  if (!take()) {
     return std::nullopt;
   }
-  Cupti& shared = cupti();
-  const std::scoped_lock lock(shared.mutex);
-  std::vector<Interval>& intervals = shared.intervals;
-  if (intervals.empty()) {
-    problem_ = "CUPTI recorded nothing";
-  } else if (shared.lost > 0) {
-    problem_ = format("CUPTI lost {} records", shared.lost);
-  } else if (std::cmp_less(intervals.size(), least)) {
+  const std::scoped_lock lock(cupti().mutex);
+  double nanoseconds = 0;
+  for (const Interval& each : cupti().intervals) {
+    nanoseconds += each.is_own ? static_cast<double>(each.end - each.begin) : 0.0;
+  }
+  if (nanoseconds == 0) {
+    problem_ = "CUPTI recorded none of our kernels";
+    return std::nullopt;
+  }
+  return nanoseconds * 1e-9;
+}
+
+std::optional<double> GpuActivity::idle_share(std::int64_t least) {
+  if (!take()) {
+    return std::nullopt;
+  }
+  const std::scoped_lock lock(cupti().mutex);
+  std::vector<Interval>& intervals = cupti().intervals;
+  if (std::cmp_less(intervals.size(), least)) {
     problem_ =
         format("CUPTI's records are incomplete: {}, expected at least {}", intervals.size(), least);
   }

@@ -35,8 +35,15 @@ class GpuActivity {
   // records than `least`: some are missing then.
   std::optional<double> idle_share(std::int64_t least);
 
+  // The sum of the intervals of Tessera's own kernels. Nothing, and a problem(), where there is
+  // none.
+  std::optional<double> own_kernel_seconds();
+
  private:
   bool flush();
+
+  // The same, and that none was lost.
+  bool take();
 
   std::string problem_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -94,7 +95,18 @@ void fill(const Memory& matrix) {
   check(cudaDeviceSynchronize());
 }
 
-// The fastest of the library's proposals.
+struct MemoryInfo {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+};
+
+MemoryInfo memory_info() {
+  MemoryInfo info;
+  check(cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
+  return info;
+}
+
+// The fastest of the library's proposals, of which it may refuse some in the end.
 double product_flop_per_s() {
   constexpr std::size_t kWorkspace = std::size_t{64} << 20U;
   const Memory a(kSize * kSize * 2);
@@ -132,27 +144,36 @@ double product_flop_per_s() {
   double best = std::numeric_limits<double>::infinity();
   const float one = 1;
   const float zero = 0;
+  const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return cublasLtMatmul(handle,
+                          product,
+                          &one,
+                          a.data(),
+                          layout,
+                          b.data(),
+                          layout,
+                          &zero,
+                          c.data(),
+                          layout,
+                          c.data(),
+                          layout,
+                          &algorithm,
+                          workspace.data(),
+                          kWorkspace,
+                          nullptr);
+  };
   for (int i = 0; i < count; ++i) {
-    const cublasLtMatmulAlgo_t& algorithm = found[static_cast<std::size_t>(i)].algo;
-    best = std::min(best, best_seconds(10, [&] {
-                      check(cublasLtMatmul(handle,
-                                           product,
-                                           &one,
-                                           a.data(),
-                                           layout,
-                                           b.data(),
-                                           layout,
-                                           &zero,
-                                           c.data(),
-                                           layout,
-                                           c.data(),
-                                           layout,
-                                           &algorithm,
-                                           workspace.data(),
-                                           kWorkspace,
-                                           nullptr));
-                    }));
+    const cublasLtMatmulHeuristicResult_t& proposal = found[static_cast<std::size_t>(i)];
+    if (proposal.state == CUBLAS_STATUS_SUCCESS &&
+        multiply(proposal.algo) == CUBLAS_STATUS_SUCCESS) {
+      best = std::min(best, best_seconds(10, [&] { check(multiply(proposal.algo)); }));
+    }
   }
+  TESSERA_REQUIRE(std::isfinite(best),
+                  ErrorCode::kDeviceError,
+                  "cuBLASLt computes no product of matrices of {} x {} in bf16",
+                  kSize,
+                  kSize);
   check(cublasLtMatmulPreferenceDestroy(preference));
   check(cublasLtMatrixLayoutDestroy(layout));
   check(cublasLtMatmulDescDestroy(product));
@@ -167,11 +188,13 @@ Ceilings measure_ceilings() {
   return {.product_flop_per_s = product_flop_per_s(), .copy_bytes_per_s = copy_bytes_per_s()};
 }
 
+std::int64_t device_bytes() {
+  return static_cast<std::int64_t>(memory_info().total_bytes);
+}
+
 std::int64_t used_device_bytes() {
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return static_cast<std::int64_t>(total_bytes - free_bytes);
+  const MemoryInfo info = memory_info();
+  return static_cast<std::int64_t>(info.total_bytes - info.free_bytes);
 }
 
 }  // namespace tessera

@@ -13,6 +13,9 @@ struct Ceilings {
 // Errors: kDeviceError.
 Ceilings measure_ceilings();
 
+// Of its memory. Errors: kDeviceError.
+std::int64_t device_bytes();
+
 // Bytes of its memory that are in use, by whom ever, as this process's context sees it, which the
 // first call makes. Errors: kDeviceError.
 std::int64_t used_device_bytes();

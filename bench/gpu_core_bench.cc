@@ -7,6 +7,7 @@
 // What products of 8-bit floats reach is a share of the bf16 product, too, and may be more than 1.
 //
 // usage: gpu_core_bench [--filter=TEXT] [--peer=SCRIPT] [--device=cpu]
+//        gpu_core_bench --kernels=NAME   how long our own kernels of an op take, as a JSON object
 //   --peer    bench/peers/torch_ops_gpu.py; without it PyTorch is left out
 //   --device  cpu runs small shapes there, without ceilings: to try the program itself
 
@@ -18,6 +19,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +27,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/child_process.h"
+#include "bench/gpu_activity.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/peer_process.h"
 #include "tessera/backend/cpu/cpu_backend.h"
@@ -232,6 +236,9 @@ void add_products(const Shape& s, std::vector<Case>& cases) {
   const Tensor weight{.dtype = kBF16, .sizes = {2 * s.ffn, s.width}};
   const Tensor wide{.dtype = kBF16, .sizes = {s.rows, 2 * s.ffn}};
   Tensor gradient{.dtype = kF32, .sizes = {2 * s.ffn, s.width}};
+  // The first one of a step, whose algorithm those have that are added to it.
+  Case first = {
+      "matmul_weight_first", make_op(MatmulAttrs{.transpose_a = true}), {wide, x}, {gradient}};
   Case forward = {
       "matmul", make_op(MatmulAttrs{.transpose_b = true, .dtype = kBF16}), {x, weight}, {wide}};
   Case input = {"matmul_input", make_op(MatmulAttrs{.dtype = kBF16}), {wide, weight}, {x}};
@@ -241,7 +248,7 @@ void add_products(const Shape& s, std::vector<Case>& cases) {
                   make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
                   {wide, x, accumulator},
                   {gradient}};
-  for (Case* each : {&forward, &input, &weights}) {
+  for (Case* each : {&forward, &input, &first, &weights}) {
     each->flop = product_flop(s.rows, 2 * s.ffn, s.width);
     each->bytes = 0;
     cases.push_back(*each);
@@ -293,6 +300,10 @@ std::vector<Case> loss_products(const Shape& s) {
   std::vector<Case> cases = {
       {"  logits", make_op(MatmulAttrs{.transpose_b = true}), {x, head}, {logits}},
       {"  gradient of x", make_op(MatmulAttrs{.dtype = kBF16}), {gradient, head}, {x}},
+      {"  gradient of the head, first",
+       make_op(MatmulAttrs{.transpose_a = true}),
+       {gradient, x},
+       {sums}},
       {"  gradient of the head",
        make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
        {gradient, x, sums},
@@ -447,25 +458,31 @@ struct Times {
   double peer = 0;
 };
 
-Times measure(Bound& bound, const std::string& name, PeerProcess* peer) {
+using Peer = std::unique_ptr<PeerProcess>;
+
+// The peer's seconds of one run; 0 where it has no such op. What it fails with ends it, not us.
+double ask(Peer& peer, const std::string& name, std::int64_t runs) {
+  try {
+    return peer == nullptr ? 0.0
+                           : peer->ask({{"op", name}, {"runs", runs}}).at("seconds").get<double>();
+  } catch (const std::exception& error) {
+    std::printf("  no more of PyTorch: %s\n", error.what());
+    peer = nullptr;
+    return 0;
+  }
+}
+
+Times measure(Bound& bound, const std::string& name, Peer& peer) {
   constexpr int kRounds = 5;
   bound.run(1);
   const std::int64_t own_runs = runs_for(bound.run(1));
-  std::int64_t peer_runs = 1;
-  const auto ask = [&] {
-    return peer->ask({{"op", name}, {"runs", peer_runs}}).at("seconds").get<double>();
-  };
-  if (peer != nullptr) {
-    const double seconds = ask();
-    peer = seconds > 0 ? peer : nullptr;  // it has no such op here
-    peer_runs = peer != nullptr ? runs_for(seconds) : 1;
-  }
+  const double peer_seconds = ask(peer, name, 1);
   std::vector<double> own;
   std::vector<double> other;
   for (int round = 0; round < kRounds; ++round) {
     own.push_back(bound.run(own_runs));
-    if (peer != nullptr) {
-      other.push_back(ask());
+    if (peer_seconds > 0) {
+      other.push_back(ask(peer, name, runs_for(peer_seconds)));
     }
   }
   return {.own = median(own), .peer = other.empty() ? 0.0 : median(other)};
@@ -473,7 +490,7 @@ Times measure(Bound& bound, const std::string& name, PeerProcess* peer) {
 
 void print_row(const Case& test, const Times& times, const Ceilings& ceilings) {
   const double bytes = test.bytes < 0 ? tensor_bytes(test.in) + tensor_bytes(test.out) : test.bytes;
-  std::string text = format("  {:<24}{:9.3f} ms", test.name, times.own * 1e3);
+  std::string text = format("  {:<30}{:9.3f} ms", test.name, times.own * 1e3);
   text += bytes > 0 ? format("{:8.0f} GB/s", bytes / times.own / 1e9) : "             ";
   text +=
       test.flop > 0 ? format("{:7.0f} TFLOP/s", test.flop / times.own / 1e12) : "               ";
@@ -489,21 +506,51 @@ void print_row(const Case& test, const Times& times, const Ceilings& ceilings) {
   std::printf("%s\n", text.c_str());
 }
 
-// What is left of the loss without its products. They are timed alone, where they take no longer
-// than in their place, so that the softmax takes at most this long.
-void print_softmax(Backend& backend, const Shape& shape, double seconds, const Ceilings& ceilings) {
+// Seconds of our own kernels in one run of an op, by CUPTI, in a process of its own: it has to be
+// there before anything else is. 0 where it cannot.
+double kernel_seconds(const char* self, const std::string& name) {
+  constexpr int kAtMost = 60;
+  try {
+    const nlohmann::json found = output_of(format("'{}' --kernels={}", self, name), kAtMost);
+    if (found.contains("seconds")) {
+      return found.at("seconds");
+    }
+    std::printf("    %s\n", found.at("problem").get<std::string>().c_str());
+  } catch (const std::exception& error) {
+    std::printf("    %s\n", error.what());
+  }
+  return 0;
+}
+
+// The softmax of the loss, whose kernels are our own. Without CUPTI what is left of the loss
+// without its products, timed alone: a GPU that slows down for its power may take longer or shorter
+// for them in their place, which makes a much larger share of what is left.
+void print_softmax(Backend& backend,
+                   const Shape& shape,
+                   double seconds,
+                   const Ceilings& ceilings,
+                   const char* self) {
   const auto chunks = static_cast<double>(shape.rows) / static_cast<double>(loss_chunk(shape));
   for (const Case& product : loss_products(shape)) {
     Bound bound(backend, product);
-    const Times times = measure(bound, product.name, nullptr);
+    Peer none;
+    const Times times = measure(bound, product.name, none);
     print_row(product, times, ceilings);
-    seconds -= chunks * times.own;
+    const bool is_sum = product.out.front().over >= 0;
+    const bool is_first = product.name.ends_with("first");
+    seconds -= (is_first ? 1 : is_sum ? chunks - 1 : chunks) * times.own;
   }
-  if (seconds <= 0) {
+  const double measured = ceilings.copy_bytes_per_s > 0 ? kernel_seconds(self, "cross_entropy") : 0;
+  if (measured <= 0 && seconds <= 0) {
     std::printf("    softmax: not measured: the products alone take as long as the whole\n");
     return;
   }
-  Case softmax = {"  softmax: what is left", nullptr, {}, {}, 0.85};
+  Case softmax = {measured > 0 ? "  softmax: our kernels" : "  softmax: about what is left",
+                  nullptr,
+                  {},
+                  {},
+                  0.85};
+  seconds = measured > 0 ? measured : seconds;
   softmax.bytes = softmax_bytes(shape);
   print_row(softmax, {.own = seconds, .peer = 0}, ceilings);
 }
@@ -511,6 +558,7 @@ void print_softmax(Backend& backend, const Shape& shape, double seconds, const C
 struct Options {
   std::string filter;
   std::string peer;
+  std::string kernels;
   bool on_cpu = false;
 };
 
@@ -523,7 +571,44 @@ std::unique_ptr<Backend> make_backend(bool on_cpu) {
   return on_cpu ? make_cpu_backend(1) : make_device_backend(0, 1, options);
 }
 
-void run_benchmarks(const Options& options) {
+nlohmann::json measure_kernels(const std::string& name) {
+  GpuActivity activity;
+  const std::unique_ptr<Backend> backend = make_backend(false);
+  for (const Case& test : all_cases(Shape())) {
+    if (test.name == name) {
+      constexpr int kRuns = 5;
+      Bound bound(*backend, test);
+      bound.run(2);
+      activity.restart();
+      bound.run(kRuns);
+      const std::optional<double> seconds = activity.own_kernel_seconds();
+      return seconds ? nlohmann::json{{"seconds", *seconds / kRuns}}
+                     : nlohmann::json{{"problem", activity.problem()}};
+    }
+  }
+  fail(ErrorCode::kInvalidConfig, "--kernels={}: there is no such op", name);
+}
+
+Peer start_peer(const Options& options) {
+  try {
+    return options.peer.empty()
+               ? nullptr
+               : std::make_unique<PeerProcess>(options.peer.c_str(),
+                                               std::vector<std::pair<const char*, std::int64_t>>{
+                                                   {"small", options.on_cpu ? 1 : 0}},
+                                               "bf16");
+  } catch (const std::exception& error) {
+    std::printf("without PyTorch: %s\n", error.what());
+    return nullptr;
+  }
+}
+
+// Whether all could be measured.
+bool run_benchmarks(const Options& options, const char* self) {
+  if (!options.kernels.empty()) {
+    std::printf("%s\n", measure_kernels(options.kernels).dump().c_str());
+    return true;
+  }
   const std::string problem = options.on_cpu ? "" : find_devices().problem;
   TESSERA_REQUIRE(problem.empty(), ErrorCode::kInvalidConfig, "no GPU to measure: {}", problem);
   Ceilings ceilings;
@@ -534,28 +619,29 @@ void run_benchmarks(const Options& options) {
                 ceilings.copy_bytes_per_s / 1e9);
   }
   const std::unique_ptr<Backend> backend = make_backend(options.on_cpu);
-  std::unique_ptr<PeerProcess> peer;
-  if (!options.peer.empty()) {
-    peer = std::make_unique<PeerProcess>(
-        options.peer.c_str(),
-        std::vector<std::pair<const char*, std::int64_t>>{{"small", options.on_cpu ? 1 : 0}},
-        "bf16");
-  }
+  Peer peer = start_peer(options);
+  bool is_whole = options.peer.empty() || peer != nullptr;
   const Shape shape = options.on_cpu ? kSmall : Shape();
   for (const Case& test : all_cases(shape)) {
     if (test.name.find(options.filter) == std::string::npos) {
       continue;
     }
-    Times times;
-    {
-      Bound bound(*backend, test);
-      times = measure(bound, test.name, peer.get());
-    }
-    print_row(test, times, ceilings);
-    if (test.name == "cross_entropy") {
-      print_softmax(*backend, shape, times.own, ceilings);
+    try {
+      Times times;
+      {
+        Bound bound(*backend, test);
+        times = measure(bound, test.name, peer);
+      }
+      print_row(test, times, ceilings);
+      if (test.name == "cross_entropy") {
+        print_softmax(*backend, shape, times.own, ceilings, self);
+      }
+    } catch (const std::exception& error) {
+      std::printf("  %-30s failed: %s\n", test.name.c_str(), error.what());
+      is_whole = false;
     }
   }
+  return is_whole;
 }
 
 Options parse(std::span<char*> arguments) {
@@ -564,12 +650,14 @@ Options parse(std::span<char*> arguments) {
     const std::size_t equals = argument.find('=');
     const std::string_view key = argument.substr(0, equals);
     const std::string value(argument.substr(std::min(equals, argument.size() - 1) + 1));
-    TESSERA_REQUIRE(key == "--filter" || key == "--peer" || argument == "--device=cpu",
-                    ErrorCode::kInvalidConfig,
-                    "{}: expected --filter=TEXT, --peer=SCRIPT or --device=cpu",
-                    argument);
+    TESSERA_REQUIRE(
+        key == "--filter" || key == "--peer" || key == "--kernels" || argument == "--device=cpu",
+        ErrorCode::kInvalidConfig,
+        "{}: expected --filter=TEXT, --peer=SCRIPT or --device=cpu",
+        argument);
     options.filter = key == "--filter" ? value : options.filter;
     options.peer = key == "--peer" ? value : options.peer;
+    options.kernels = key == "--kernels" ? value : options.kernels;
     options.on_cpu = options.on_cpu || key == "--device";
   }
   return options;
@@ -580,8 +668,9 @@ Options parse(std::span<char*> arguments) {
 
 int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  tessera::run_benchmarks(tessera::parse({argv, static_cast<std::size_t>(argc)}));
-  return 0;
+  return tessera::run_benchmarks(tessera::parse({argv, static_cast<std::size_t>(argc)}), argv[0])
+             ? 0
+             : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
   return 1;

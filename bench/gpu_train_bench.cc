@@ -6,13 +6,15 @@
 //
 // usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--device=cpu]
 //                       [--gradients=f32]
-//        gpu_train_bench --own=NAME [--activity]   one process of ours; prints a JSON object
-//        gpu_train_bench --ceilings                what the GPU can do, as a JSON object
+//        gpu_train_bench --own=NAME [--activity] [--recompute]   one process of ours; prints a JSON
+//        object gpu_train_bench --ceilings                what the GPU can do, as a JSON object
 //   --peer      bench/peers/torch_llama_gpu.py; without it PyTorch is left out
 //   --gradients f32 keeps gradients of products in f32; else they are bf16, but in float8-loss
 //   --steps     of float8-loss (default: 1000)
 //   --device    cpu runs small cases there, and float8-loss if named: to try the program itself
 //   --activity  records what the GPU does, which takes time, and times nothing
+//   --recompute recomputes layers where a case may (default: where the GPU is too small for it
+//   whole)
 
 #include <algorithm>
 #include <chrono>
@@ -20,16 +22,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
+#include <fstream>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
+#include "bench/child_process.h"
 #include "bench/gpu_ceilings.h"
 #include "bench/gpu_losses.h"
 #include "bench/gpu_train_case.h"
@@ -49,6 +56,10 @@ constexpr double kFirstStepSeconds = 3;  // and the time of initial weights
 constexpr double kMemoryShare = 0.01;    // of the plan
 constexpr double kLossShare = 0.005;     // float8's off bf16's
 
+// On a GPU all cases take at most so long, so that each of them says what became of it.
+constexpr double kSeconds = 520;
+constexpr double kSecondsOnCpu = 86400;
+
 struct Options {
   std::string only;
   std::string own;
@@ -58,25 +69,13 @@ struct Options {
   bool on_cpu = false;
   bool f32_gradients = false;
   bool records_activity = false;
+  bool recompute = false;
   bool measures_ceilings = false;
 };
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values.empty() ? 0.0 : values[values.size() / 2];
-}
-
-// The JSON object on the last line that the command prints.
-Json output_of(const std::string& command) {
-  std::FILE* const pipe = ::popen(command.c_str(), "r");
-  TESSERA_REQUIRE(pipe != nullptr, ErrorCode::kDeviceError, "cannot run {}", command);
-  std::string last;
-  char line[65536];
-  while (std::fgets(line, sizeof line, pipe) != nullptr) {
-    last = line;
-  }
-  TESSERA_REQUIRE(::pclose(pipe) == 0, ErrorCode::kDeviceError, "{} failed", command);
-  return Json::parse(last);
 }
 
 std::string peer_command(const Case& test, const std::string& script) {
@@ -103,11 +102,12 @@ struct Side {
 // is theirs.
 class Session {
  public:
-  Session(std::string self, Options options)
-      : self_(std::move(self)), options_(std::move(options)) {
+  Session(std::string self, Options options, Clock::time_point start)
+      : self_(std::move(self)), options_(std::move(options)), start_(start) {
     if (!options_.on_cpu) {
-      const Json found = output_of(format("'{}' --ceilings", self_));
+      const Json found = output_of(format("'{}' --ceilings", self_), seconds_left());
       product_flop_per_s_ = found.at("product_flop_per_s");
+      device_bytes_ = found.at("device_bytes");
       std::printf(
           "ceilings: %.0f TFLOP/s (8192^3, bf16), %.0f GB/s (copy)\n"
           "FLOP of a model are in TorchTitan's convention: 6 for each parameter that is "
@@ -119,7 +119,43 @@ class Session {
   }
 
   // Whether it could be measured.
-  bool run(const Case& test) {
+  bool run(Case test) {
+    const std::size_t first = targets_.size();
+    test.recompute =
+        test.whole_gb > 0 && (options_.recompute || device_bytes_ < test.whole_gb * 1e9);
+    const bool is_measured = compare(test);
+    for (const Target& each : std::span(targets_).subspan(first)) {
+      print(each);
+    }
+    return is_measured;
+  }
+
+  void print_targets() const {
+    if (!targets_.empty()) {
+      std::printf("targets:\n");
+    }
+    for (const Target& each : targets_) {
+      print(each);
+    }
+  }
+
+ private:
+  struct Target {
+    std::string text;
+    std::optional<bool> is_met;  // nothing: not measured
+  };
+
+  static void print(const Target& target) {
+    const char* const met = target.is_met ? (*target.is_met ? "met" : "missed") : "not measured";
+    std::printf("  %-12s  %s\n", met, target.text.c_str());
+  }
+
+  int seconds_left() const {
+    const double passed = std::chrono::duration<double>(Clock::now() - start_).count();
+    return static_cast<int>((options_.on_cpu ? kSecondsOnCpu : kSeconds) - passed);
+  }
+
+  bool compare(const Case& test) {
     try {
       if (test.compares_loss) {
         compare_losses(test);
@@ -134,30 +170,17 @@ class Session {
     }
   }
 
-  void print_targets() const {
-    if (!targets_.empty()) {
-      std::printf("targets:\n");
-    }
-    for (const Target& each : targets_) {
-      const char* const met = each.is_met ? (*each.is_met ? "met" : "missed") : "not measured";
-      std::printf("  %-12s  %s\n", met, each.text.c_str());
-    }
-  }
-
- private:
-  struct Target {
-    std::string text;
-    std::optional<bool> is_met;  // nothing: not measured
-  };
-
-  Json own(const std::string& name, const char* more = "") const {
-    return output_of(format("'{}' --own={} --steps={}{}{}{}",
+  // Of the case, or of the one beside it.
+  Json own(const Case& test, const std::string& name, const char* more = "") const {
+    return output_of(format("'{}' --own={} --steps={}{}{}{}{}",
                             self_,
                             name,
                             options_.steps,
                             options_.on_cpu ? " --device=cpu" : "",
                             options_.f32_gradients ? " --gradients=f32" : "",
-                            more));
+                            test.recompute ? " --recompute" : "",
+                            more),
+                     seconds_left());
   }
 
   void compare_speeds(const Case& test) {
@@ -166,19 +189,27 @@ class Session {
                                  : format("documents of {} tokens", format_grouped(test.document));
     std::printf(
         "%s: batch %ld, sequence %ld, %s, bf16, f32 masters and moments, gradients of products in "
-        "%s, no recompute%s%s\n",
+        "%s, %s%s%s\n",
         test.name.c_str(),
         static_cast<long>(test.batch),
         static_cast<long>(test.seq),
         rows.c_str(),
         test.round_gradients ? "bf16" : "f32",
+        test.recompute ? "layers recomputed, by both sides" : "no recompute",
         test.note.empty() ? "" : "; ",
         test.note.c_str());
     Side ours;
     Side other;
     for (int round = 0; round < options_.rounds; ++round) {
-      ours.add(own(test.name));
+      const int before = seconds_left();
+      if (round > 0 && before < last_round_) {
+        std::printf(
+            "  %d of %d rounds: for another one too little time is left\n", round, options_.rounds);
+        break;
+      }
+      ours.add(own(test, test.name));
       add_other(test, other);
+      last_round_ = before - seconds_left();
     }
     const double flop_per_token = ours.last.at("flop_per_token");
     print_side("tessera", test, ours, flop_per_token);
@@ -204,10 +235,10 @@ class Session {
   // ours.
   void add_other(const Case& test, Side& other) const {
     if (!test.beside.empty()) {
-      other.add(own(test.beside));
+      other.add(own(test, test.beside));
     } else if (!options_.peer.empty()) {
       try {
-        other.add(output_of(peer_command(test, options_.peer)));
+        other.add(output_of(peer_command(test, options_.peer), seconds_left()));
       } catch (const std::exception& error) {
         std::printf("  no turn of PyTorch: %s\n", error.what());
       }
@@ -216,7 +247,7 @@ class Session {
 
   Json activity(const Case& test) const {
     try {
-      return own(test.name, " --activity");
+      return own(test, test.name, " --activity");
     } catch (const std::exception& error) {
       return {{"problem", error.what()}};
     }
@@ -342,7 +373,7 @@ class Session {
         static_cast<long>(test.batch),
         static_cast<long>(test.seq),
         options_.steps);
-    const Json losses = own(test.name);
+    const Json losses = own(test, test.name);
     const double bf16 = losses.at("bf16");
     std::printf("  bf16         mean loss at the end %.4f\n", bf16);
     for (const char* const recipe : {"tensorwise", "rowwise"}) {
@@ -367,7 +398,10 @@ class Session {
 
   std::string self_;
   Options options_;
+  Clock::time_point start_;
   double product_flop_per_s_ = 0;
+  double device_bytes_ = 0;
+  int last_round_ = 0;  // seconds
   std::vector<Target> targets_;
 };
 
@@ -393,12 +427,14 @@ Options parse(std::span<char*> arguments) {
       options.f32_gradients = true;
     } else if (argument == "--activity") {
       options.records_activity = true;
+    } else if (argument == "--recompute") {
+      options.recompute = true;
     } else if (argument == "--ceilings") {
       options.measures_ceilings = true;
     } else {
       fail(ErrorCode::kInvalidConfig,
            "{}: expected --case=NAME, --peer=SCRIPT, --rounds=N, --steps=N, --device=cpu, "
-           "--gradients=f32, --own=NAME, --activity or --ceilings",
+           "--gradients=f32, --recompute, --own=NAME, --activity or --ceilings",
            argument);
     }
   }
@@ -409,6 +445,7 @@ std::vector<Case> cases_of(const Options& options) {
   std::vector<Case> all = cases();
   for (Case& test : all) {
     test.round_gradients = test.round_gradients && !options.f32_gradients;
+    test.recompute = options.recompute && test.whole_gb > 0;
   }
   return all;
 }
@@ -425,7 +462,8 @@ Json ceilings() {
   TESSERA_REQUIRE(problem.empty(), ErrorCode::kInvalidConfig, "no GPU to measure: {}", problem);
   const Ceilings found = measure_ceilings();
   return {{"product_flop_per_s", found.product_flop_per_s},
-          {"copy_bytes_per_s", found.copy_bytes_per_s}};
+          {"copy_bytes_per_s", found.copy_bytes_per_s},
+          {"device_bytes", device_bytes()}};
 }
 
 // What a process does that was started for one thing.
@@ -443,6 +481,28 @@ Json run_part(const Options& options, Clock::time_point start) {
     }
   }
   fail(ErrorCode::kInvalidConfig, "--own={}: there is no such case", options.own);
+}
+
+// When this process began, before its libraries were loaded: the kernel says it since the machine's
+// start, in ticks.
+Clock::time_point process_start() {
+  std::ifstream file("/proc/self/stat");
+  std::string text;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string field;
+  constexpr int kStart = 20;  // after the name
+  for (int i = 0; i < kStart; ++i) {
+    fields >> field;
+  }
+  timespec now = {};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  const double began =
+      std::strtod(field.c_str(), nullptr) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  const double passed =
+      static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 - began;
+  return Clock::now() -
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(passed));
 }
 
 // Whether all could be measured.
@@ -465,7 +525,7 @@ bool run_benchmarks(std::span<char*> arguments, Clock::time_point start) {
                   "--case={}: expected one of {}, on a CPU small ones and float8-loss",
                   options.only,
                   names);
-  Session session(arguments[0], options);
+  Session session(arguments[0], options, start);
   bool is_whole = true;
   for (const Case& test : chosen) {
     is_whole = session.run(test) && is_whole;
@@ -478,7 +538,7 @@ bool run_benchmarks(std::span<char*> arguments, Clock::time_point start) {
 }  // namespace tessera
 
 int main(int argc, char** argv) try {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = tessera::process_start();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   return tessera::run_benchmarks({argv, static_cast<std::size_t>(argc)}, start) ? 0 : 1;
 } catch (const std::exception& error) {

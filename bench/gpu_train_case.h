@@ -32,6 +32,8 @@ struct Case {
   bool compares_loss = false;  // of recipes, on text; else speed is measured
   std::string note = "";
   std::optional<Float8Options> float8 = {};
+  double whole_gb = 0;  // of the GPU's memory, in 1e9 bytes: with less, layers are recomputed
+  bool recompute = false;
   bool round_gradients = true;  // of products, to bf16: PyTorch's autocast does so to weights' too
   std::string beside = "";      // the case of ours that it is compared with, in place of PyTorch
 

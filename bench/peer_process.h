@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -74,6 +75,7 @@ class PeerProcess {
       ::execv(pointers[0], pointers.data());
       std::_Exit(127);
     }
+    std::signal(SIGPIPE, SIG_IGN);  // where it ended, answer() says so
     ::close(in[0]);
     ::close(out[1]);
     to_ = ::fdopen(in[1], "w");
@@ -84,7 +86,7 @@ class PeerProcess {
     char line[65536];
     TESSERA_REQUIRE(std::fgets(line, sizeof line, from_) != nullptr,
                     ErrorCode::kDeviceError,
-                    "the peer ended: is python3-torch installed?");
+                    "PyTorch ended: is it installed, and does it work here?");
     return nlohmann::json::parse(line);
   }
 

@@ -5,7 +5,8 @@ torch.compile over model and loss, f32 parameters under bf16 autocast, fused Ada
 these sizes, clipping, and recompute of each layer with --recompute=1. Prints one JSON line: the seconds of each step
 after the warm-up, the losses of all, peak memory. --device=cpu runs it there, uncompiled, to try the script itself.
 """
-import argparse, contextlib, json, math, sys, time
+import argparse, contextlib, json, math, os, sys, time
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # less of its memory in pieces
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -150,9 +151,9 @@ def main():
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def step():
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(a.device, dtype=torch.bfloat16):
             loss = step_loss(inputs, labels)
-        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
