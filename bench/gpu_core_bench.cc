@@ -172,12 +172,12 @@ void add_update(const Shape& s, std::vector<Case>& cases) {
 
 // Rows whose logits exist at one time, as chunk_loss() chooses them for a GPU.
 std::int64_t loss_chunk(const Shape& s) {
-  return std::min(rows_of_logits(s.vocab, kDeviceLogitsBytes), s.rows);
+  return std::min(rows_of_logits(s.vocab, kBF16, kDeviceLogitsBytes), s.rows);
 }
 
-// Logits are read in f32 for the softmax's sums and for the gradient, which is written in bf16.
+// Logits are read in bf16 for the softmax's sums and for the gradient, which is written so, too.
 double softmax_bytes(const Shape& s) {
-  return static_cast<double>(s.rows) * static_cast<double>(s.vocab) * (4 + 4 + 2);
+  return static_cast<double>(s.rows) * static_cast<double>(s.vocab) * (2 + 2 + 2);
 }
 
 void add_vocabulary(const Shape& s, std::vector<Case>& cases) {
@@ -197,10 +197,11 @@ void add_vocabulary(const Shape& s, std::vector<Case>& cases) {
                    {gradient}};
   cases.push_back(backward);
   // Its products and, beside them, the softmax between them.
-  Case loss = {"cross_entropy",
-               make_op(CrossEntropyAttrs{.gradients = true, .chunk = loss_chunk(s)}),
-               {x, table, ids, scalar(1.0 / static_cast<double>(s.rows))},
-               {scalar(0), x, gradient}};
+  Case loss = {
+      "cross_entropy",
+      make_op(CrossEntropyAttrs{.gradients = true, .chunk = loss_chunk(s), .logits = kBF16}),
+      {x, table, ids, scalar(1.0 / static_cast<double>(s.rows))},
+      {scalar(0), x, gradient}};
   loss.flop = 3 * product_flop(s.rows, s.vocab, s.width);
   loss.bytes = softmax_bytes(s);
   cases.push_back(loss);
@@ -292,21 +293,20 @@ std::vector<Case> loss_products(const Shape& s) {
   const std::int64_t rows = loss_chunk(s);
   const Tensor x{.dtype = kBF16, .sizes = {rows, s.width}};
   const Tensor head{.dtype = kBF16, .sizes = {s.vocab, s.width}};
-  const Tensor logits{.dtype = kF32, .sizes = {rows, s.vocab}};
-  const Tensor gradient{.dtype = kBF16, .sizes = {rows, s.vocab}};
+  const Tensor logits{.dtype = kBF16, .sizes = {rows, s.vocab}};
   const Tensor sums{.dtype = kF32, .sizes = {s.vocab, s.width}};
   Tensor summed = sums;
   summed.over = 2;
   std::vector<Case> cases = {
-      {"  logits", make_op(MatmulAttrs{.transpose_b = true}), {x, head}, {logits}},
-      {"  gradient of x", make_op(MatmulAttrs{.dtype = kBF16}), {gradient, head}, {x}},
+      {"  logits", make_op(MatmulAttrs{.transpose_b = true, .dtype = kBF16}), {x, head}, {logits}},
+      {"  gradient of x", make_op(MatmulAttrs{.dtype = kBF16}), {logits, head}, {x}},
       {"  gradient of the head, first",
        make_op(MatmulAttrs{.transpose_a = true}),
-       {gradient, x},
+       {logits, x},
        {sums}},
       {"  gradient of the head",
        make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
-       {gradient, x, sums},
+       {logits, x, sums},
        {summed}}};
   for (Case& each : cases) {
     each.flop = product_flop(rows, s.vocab, s.width);

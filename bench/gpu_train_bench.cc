@@ -188,7 +188,8 @@ class Session {
                                  ? "one document a row"
                                  : format("documents of {} tokens", format_grouped(test.document));
     std::printf(
-        "%s: batch %ld, sequence %ld, %s, bf16, f32 masters and moments, gradients of products in "
+        "%s: batch %ld, sequence %ld, %s, bf16, f32 masters and moments, logits in bf16, gradients "
+        "of products in "
         "%s, %s%s%s\n",
         test.name.c_str(),
         static_cast<long>(test.batch),

@@ -39,6 +39,7 @@ std::vector<Case> cases() {
        .batch = 8,
        .seq = 256,
        .compares_loss = true,
+       .round_logits = false,
        .round_gradients = false},
       {.name = "llama",
        .sizes = kLlama8bOf16Layers,
@@ -97,6 +98,7 @@ CompileOptions compile_options(const Case& test, Backend& backend, bool on_cpu) 
   return {.float8 = test.float8,
           .attention = {.whole_rows = test.document == 0},
           .logits_bytes = on_cpu ? 0 : kDeviceLogitsBytes,
+          .round_logits = test.round_logits,
           .round_gradients = test.round_gradients,
           .recompute = test.recompute,
           .workspace_bytes =

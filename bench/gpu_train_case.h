@@ -34,6 +34,7 @@ struct Case {
   std::optional<Float8Options> float8 = {};
   double whole_gb = 0;  // of the GPU's memory, in 1e9 bytes: with less, layers are recomputed
   bool recompute = false;
+  bool round_logits = true;     // to bf16: PyTorch's autocast has them so
   bool round_gradients = true;  // of products, to bf16: PyTorch's autocast does so to weights' too
   std::string beside = "";      // the case of ours that it is compared with, in place of PyTorch
 

@@ -127,6 +127,11 @@ INSTANTIATE_TEST_SUITE_P(
             2,
             "--optimizer.moments=bf16: optimizer.moments: found bf16, whose steps are too wide "
             "for optimizer.betas = [0.999, 0.99]: expected values of at most 0.99, or f32"},
+        BadInput{"LogitsOfF32Training",
+                 {"--train.logits=bf16"},
+                 2,
+                 "--train.logits=bf16: train.logits: found bf16, with train.dtype = \"f32\": "
+                 "expected f32"},
         BadInput{"GradientsOfF32Training",
                  {"--optimizer.gradients=bf16"},
                  2,

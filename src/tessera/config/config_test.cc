@@ -92,6 +92,7 @@ document_separator = "\n\n"
 shuffle = false
 [train]
 dtype = "bf16"
+logits = "bf16"
 [optimizer]
 lr = 1
 betas = [0, 0.99]
@@ -109,6 +110,7 @@ decay = "cosine"
   expected.data.document_separator = "\n\n";
   expected.data.shuffle = false;
   expected.train.dtype = DType::kBF16;
+  expected.train.logits = DType::kBF16;
   expected.optimizer.lr = 1.0;
   expected.optimizer.betas = {0.0, 0.99};
   expected.optimizer.moments = DType::kBF16;

@@ -86,6 +86,7 @@ struct TrainSection {
   std::int64_t global_batch = 4;  // sequences per step
   std::int64_t microbatch = 1;    // sequences per rank and microbatch
   DType dtype = DType::kF32;      // f32 or bf16
+  DType logits = DType::kF32;     // likewise
   bool tf32 = false;
   bool operator==(const TrainSection&) const = default;
 };

@@ -209,7 +209,7 @@ ConfigSection run() {
            codec::boolean(),
            "Whether a run that is repeated gives the same bits. Off, a GPU may add up the parts of "
            "attention's gradients in the order in which they come (with data.document_mask = "
-           "false), which takes less time and memory."),
+           "false), which takes less time and memory, and NVLink's switches those of ranks."),
        row("time_gemms",
            &S::time_gemms,
            codec::boolean(),
@@ -418,6 +418,12 @@ ConfigSection train() {
            &S::dtype,
            codec::choice({DType::kF32, DType::kBF16}, tessera::name),
            "Type of activations and of the weights that compute. Optimizer state is f32."),
+       row("logits",
+           &S::logits,
+           codec::choice({DType::kF32, DType::kBF16}, tessera::name),
+           "Format of logits between the head's product and the loss, which computes in f32. bf16, "
+           "as most other systems have it, halves what GPUs move of them: with train.dtype = "
+           "\"bf16\"."),
        row("tf32",
            &S::tf32,
            codec::boolean(),

@@ -260,6 +260,14 @@ void validate_moments(const RunConfig& config) {
       kLargest);
 }
 
+void validate_logits(const RunConfig& config) {
+  TESSERA_REQUIRE(config.train.logits == DType::kF32 || config.train.dtype == DType::kBF16,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found bf16, with train.dtype = \"{}\": expected f32",
+                  placed(config, "train.logits"),
+                  name(config.train.dtype));
+}
+
 // Sums of gradients are f32.
 void validate_gradients(const RunConfig& config) {
   const bool is_f32 = config.optimizer.gradients == DType::kF32;
@@ -326,6 +334,7 @@ void validate_run(const RunConfig& config) {
   validate_lora(config);
   validate_float8(config);
   validate_moments(config);
+  validate_logits(config);
   validate_gradients(config);
   validate_schedule(config);
 }

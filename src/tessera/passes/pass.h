@@ -76,13 +76,17 @@ Graph choose_attention(Graph graph, const AttentionChoices& choices);
 // gradient for each chunk takes longer than its products.
 inline constexpr std::int64_t kDeviceLogitsBytes = std::int64_t{1} << 30U;
 
-// Rows whose logits, of the whole vocabulary in f32, take at most so many bytes: a multiple of 256,
-// and 256 at least.
-std::int64_t rows_of_logits(std::int64_t vocab, std::int64_t logits_bytes);
+// Rows whose logits, of the whole vocabulary, take at most so many bytes: a multiple of 256, and
+// 256 at least.
+std::int64_t rows_of_logits(std::int64_t vocab, DType logits, std::int64_t logits_bytes);
 
 // Cuts the rows of a forward graph's losses, and with them those of backward, into chunks of
 // rows_of_logits(). Gradients of the head are sums over chunks, which this rounds in another place.
 Graph chunk_loss(Graph graph, std::int64_t logits_bytes);
+
+// Rounds the logits of a forward graph's losses, and with them those of backward, to bf16. Before
+// chunk_loss(), whose chunks are then twice as long.
+Graph round_logits(Graph graph);
 
 // Rounds the gradients of weights that products of bf16 make to bf16, where they are made: what
 // adds up none of them moves half as much. All others stay f32.

@@ -70,6 +70,9 @@ Graph choose(Stages& stage, Graph graph, const CompileOptions& options) {
   if (options.attention != AttentionChoices()) {
     graph = stage("choose_attention", choose_attention(std::move(graph), options.attention));
   }
+  if (options.round_logits) {
+    graph = stage("round_logits", round_logits(std::move(graph)));
+  }
   if (options.logits_bytes > 0) {
     graph = stage("chunk_loss", chunk_loss(std::move(graph), options.logits_bytes));
   }

@@ -17,6 +17,7 @@ struct CompileOptions {
   std::optional<Float8Options> float8 = {};  // none: products as the model has them
   AttentionChoices attention = {};           // not with caches
   std::int64_t logits_bytes = 0;             // of a chunk of the loss; 0: as the model has it
+  bool round_logits = false;                 // to bf16
   bool round_gradients = false;              // of one microbatch and data rank, to bf16
   bool recompute = false;
   bool fuse = true;

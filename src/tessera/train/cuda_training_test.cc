@@ -28,7 +28,8 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.model << ' ' << name(c.dtype) << (c.choices.whole_rows ? " whole rows" : "")
-             << (c.choices.rounded_gradients ? " rounded gradients" : "");
+             << (c.choices.rounded_gradients ? " rounded gradients" : "")
+             << (c.choices.rounded_logits ? " rounded logits" : "");
 }
 
 class CudaTraining : public testing::TestWithParam<Case> {
@@ -127,11 +128,12 @@ TEST(CudaTf32, RoundsFactorsOfF32Alone) {
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  return format("{}_{}{}{}",
+  return format("{}_{}{}{}{}",
                 info.param.model,
                 name(info.param.dtype),
                 info.param.choices.whole_rows ? "_whole_rows" : "",
-                info.param.choices.rounded_gradients ? "_rounded_gradients" : "");
+                info.param.choices.rounded_gradients ? "_rounded_gradients" : "",
+                info.param.choices.rounded_logits ? "_rounded_logits" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -151,7 +153,12 @@ INSTANTIATE_TEST_SUITE_P(
              .tolerance = 1e-2F,
              .choices = {.one_microbatch = true, .rounded_gradients = true}},
         Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kF32, .tolerance = 1e-4F},
-        Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kBF16, .tolerance = 1e-2F}),
+        Case{.model = "gpt2", .describe = tiny_gpt2, .dtype = DType::kBF16, .tolerance = 1e-2F},
+        Case{.model = "gpt2",
+             .describe = tiny_gpt2,
+             .dtype = DType::kBF16,
+             .tolerance = 1e-2F,
+             .choices = {.rounded_logits = true}}),
     case_name);
 
 }  // namespace

@@ -89,6 +89,7 @@ CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& wo
           .attention = {.whole_rows = !config.data.document_mask,
                         .any_order = !config.run.deterministic},
           .logits_bytes = config.run.device == "cuda" ? kDeviceLogitsBytes : 0,
+          .round_logits = config.train.logits == DType::kBF16,
           .round_gradients = config.optimizer.gradients == DType::kBF16,
           .recompute = config.memory.recompute == Recompute::kFull,
           .fuse = config.passes.fuse,

@@ -38,6 +38,22 @@ TEST(StepProgram, ChunksOfTheLossAreOfTheDevice) {
   config.run.device = "cuda";
   config.memory.limit_bytes = 1 << 30;
   EXPECT_THAT(program(), HasSubstr("chunk=894720"));  // 1 GiB of 300 f32
+  config.train.dtype = config.train.logits = DType::kBF16;
+  EXPECT_THAT(program(), HasSubstr("chunk=1789440"));
+}
+
+// Losses that bf16 explains, and other ones.
+TEST(StepProgram, RoundedLogitsTrainAlike) {
+  TestTraining exact(tiny_gpt2(), make_cpu_backend(1), DType::kBF16);
+  TestTraining rounded(tiny_gpt2(), make_cpu_backend(1), DType::kBF16, {.rounded_logits = true});
+  exact.initialize();
+  rounded.initialize();
+  for (int number = 1; number <= 20; ++number) {
+    const float expected = exact.step(number, 1e-3F);
+    EXPECT_NEAR(rounded.step(number, 1e-3F), expected, 1e-2F) << "step " << number;
+    EXPECT_NEAR(rounded.grad_norm() / exact.grad_norm(), 1.0F, 1e-2F) << "step " << number;
+  }
+  EXPECT_NE(rounded.state(), exact.state());
 }
 
 // Half the bytes for most of the gradients, and losses that bf16 explains.

@@ -38,6 +38,7 @@ struct TestChoices {
   bool whole_rows = false;         // sequences are one document each, which the program is told
   bool one_microbatch = false;     // a step
   bool rounded_gradients = false;  // to bf16, of one microbatch
+  bool rounded_logits = false;     // likewise, of any number
 };
 
 // For tests: a tiny model, two microbatches a step, on a backend.
@@ -115,6 +116,7 @@ class TestTraining {
     config.train.global_batch = kBatch;
     config.train.microbatch = choices.one_microbatch ? kBatch : 2;
     config.optimizer.gradients = choices.rounded_gradients ? DType::kBF16 : DType::kF32;
+    config.train.logits = choices.rounded_logits ? DType::kBF16 : DType::kF32;
     config.train.dtype = dtype;
     return compile_step(
         config,

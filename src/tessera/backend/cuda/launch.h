@@ -103,30 +103,31 @@ __device__ T warp_fold(T value, const Combine& combine) {
 }
 
 // The same over the block's threads: every thread of the block calls it.
-template <class T, class Combine>
+template <int kBlock = kThreads, class T, class Combine>
 __device__ T block_fold(T value, const Combine& combine) {
-  __shared__ T values[kThreads / kWarp];
+  __shared__ T values[kBlock / kWarp];
   value = warp_fold(value, combine);
   if (threadIdx.x % kWarp == 0) {
     values[threadIdx.x / kWarp] = value;
   }
   __syncthreads();
   T result = values[0];
-  for (int i = 1; i < kThreads / kWarp; ++i) {
+  for (int i = 1; i < kBlock / kWarp; ++i) {
     result = combine(result, values[i]);
   }
   __syncthreads();  // before the next one writes
   return result;
 }
 
-template <class T>
+template <int kBlock = kThreads, class T>
 __device__ T block_sum(T value) {
-  return block_fold(value, [](T a, T b) { return a + b; });
+  return block_fold<kBlock>(value, [](T a, T b) { return a + b; });
 }
 
 // NaNs lose.
-__device__ inline float block_max(float value) {
-  return block_fold(value, [](float a, float b) { return fmaxf(a, b); });
+template <int kBlock = kThreads>
+__device__ float block_max(float value) {
+  return block_fold<kBlock>(value, [](float a, float b) { return fmaxf(a, b); });
 }
 
 // Notes the first fault.

@@ -112,6 +112,13 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
                     "found dtype {}, expected f32 or bf16",
                     name(attrs.dtype));
   }
+  TESSERA_REQUIRE(
+      attrs.logits == DType::kF32 ||
+          (attrs.logits == DType::kBF16 && (attrs.codes || in[0].dtype == DType::kBF16)),
+      ErrorCode::kInvalidArgument,
+      "found logits in {} of hidden states {}, expected f32, or bf16 where these are no wider",
+      name(attrs.logits),
+      to_string(in[0]));
   if (attrs.accumulate) {
     require_same_shape(in, static_cast<std::size_t>(num_factors(attrs)), 1);
     require_dtype(in, static_cast<std::size_t>(num_factors(attrs)), DType::kF32);
@@ -204,7 +211,8 @@ void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad) {
                                                                    .gradients = true,
                                                                    .head_gradient = wants_head,
                                                                    .chunk = attrs.chunk,
-                                                                   .vocab = attrs.vocab}),
+                                                                   .vocab = attrs.vocab,
+                                                                   .logits = attrs.logits}),
                                          {x, grad.operand(1), grad.operand(2), grad.operand(3)});
   grad.set(0, gradients[0]);
   if (wants_head) {
@@ -221,6 +229,7 @@ void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("vocab", attrs.vocab);
   visitor.field("axes", attrs.axes);
   visitor.field("whole_vocab", attrs.whole_vocab);
+  visitor.field("logits", attrs.logits);
   visitor.field("codes", attrs.codes);
   visitor.field("dtype", attrs.dtype);
   visitor.field("power_of_two", attrs.power_of_two);

@@ -16,20 +16,20 @@ namespace tessera {
 //                  (+ accumulator[v, c])
 // Operands: x (.., C), head (V, C), labels (..) i32, seed () f32, [accumulator (V, C) f32]
 //           -> [loss () f32], [dx (.., C) like x, [dhead (V, C) f32]]
-// Types:    x and head alike in {f32, bf16}; logits and softmax in f32; dlogits are rounded to x's
-//           dtype before the two products; the loss is summed in f64 in row order
-// Workspace: one chunk of logits (chunk x V f32; on CPUs chunk x V in x's dtype too when that is
-// not
-//            f32, where GPUs write dlogits over the logits)
+// Types:    x and head alike in {f32, bf16}; logits rounded to `logits`, softmax in f32; dlogits
+// are
+//           rounded to x's dtype before the two products; the loss is summed in f64 in row order
+// Workspace: one chunk of logits (chunk x V, on CPUs in f32; there chunk x V in x's dtype too when
+//            that is not f32, where GPUs write dlogits over the logits)
 // Factors:  (.. c), (v c), (..), () -> (), (.. c), (v c) | reduce .., v | whole c | rewrite v
 // Errors:   at run time kInvalidData where a label is V or more
 // With `codes` x and head are f8e4m3, and their products scaled_matmul's (float8.h):
 //   Operands: x (.., C), head (V, C), labels, seed, inverse_x () or (..), inverse_head () or (V),
 //             [head transposed (C, V), its inverse () or (C), [x transposed (C, ..), its inverse ()
 //             or (C)]], [accumulator]
-//   dx is in `dtype`; dlogits, at most seed large, are quantized to f8e5m2 with that as the largest
-//   magnitude (f8e4m3 would take probabilities below 2^-18 for zero); seed must not be negative
-//   Workspace: the codes of a chunk's dlogits, as they lie and transposed, too
+//   dx is in `dtype`; dlogits, rounded to `logits` and at most seed large, are quantized to f8e5m2
+//   with that as the largest magnitude (f8e4m3 would take probabilities below 2^-18 for zero); seed
+//   must not be negative Workspace: the codes of a chunk's dlogits, as they lie and transposed, too
 // With `vocab` > 0 only that many rows of the head count; those behind them are padding, which
 // takes no part in the softmax and has no gradient. With `axes` the head is this rank's shard of
 // `whole_vocab` rows, padded behind them. Of each chunk two floats a row are folded over the axes:
@@ -44,8 +44,9 @@ struct CrossEntropyAttrs {
   std::int64_t vocab = 0;    // rows of the head that count; 0: all
   std::string axes = "";
   std::int64_t whole_vocab = 0;
-  bool codes = false;         // of 8-bit floats
-  DType dtype = DType::kF32;  // of dx, and whether dlogits' scale is a power of two, with `codes`
+  DType logits = DType::kF32;  // bf16: where x is, or with `codes`
+  bool codes = false;          // of 8-bit floats
+  DType dtype = DType::kF32;   // of dx, and whether dlogits' scale is a power of two, with `codes`
   bool power_of_two = false;
 
   bool makes_head_gradient() const { return gradients && head_gradient; }

@@ -8,6 +8,7 @@
 #include "tessera/backend/cpu/elements.h"
 #include "tessera/backend/cpu/gemm.h"
 #include "tessera/base/error.h"
+#include "tessera/base/half.h"
 #include "tessera/comm/hierarchical.h"
 #include "tessera/ops/cross_entropy/cross_entropy_problem.h"
 #include "tessera/ops/cross_entropy/loss_of_codes.h"
@@ -22,7 +23,7 @@ struct Problem : CrossEntropyProblem {
   bool is_cut;
 
   Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : CrossEntropyProblem(attrs, operands), is_cut(!attrs.axes.empty()) {}
+      : CrossEntropyProblem(attrs, operands, DType::kF32), is_cut(!attrs.axes.empty()) {}
 
   std::int64_t gradient_bytes() const {
     return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
@@ -34,6 +35,19 @@ struct Problem : CrossEntropyProblem {
 
   std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
 };
+
+// What is left of logits after a stay in memory as `dtype`.
+void round_to(DType dtype, std::span<float> logits, int threads) {
+  if (dtype == DType::kF32) {
+    return;
+  }
+  const auto count = static_cast<std::int64_t>(logits.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (std::int64_t i = 0; i < count; ++i) {
+    float& logit = logits[static_cast<std::size_t>(i)];
+    logit = to_float(to_bfloat16(logit));
+  }
+}
 
 // Makes the sums of each row's shards those of the row. `moved` holds a float a row.
 void join(std::span<cpu::RowSum> sums,
@@ -189,6 +203,9 @@ void run_chunks(const CrossEntropyAttrs& attrs,
   for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
     const RowChunk rows = {.first = row, .count = std::min(problem.chunk, problem.rows - row)};
     products.make_logits(context, rows, parts.logits, parts.products);
+    round_to(attrs.logits,
+             {parts.logits, static_cast<std::size_t>(rows.count * problem.vocab)},
+             context.threads());
     const cpu::SoftmaxRows softmax = {.logits = parts.logits,
                                       .labels = labels.data() + row,
                                       .rows = rows.count,
@@ -233,7 +250,7 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                            Problem::loss_bytes(problem.chunk) + problem.sums_bytes() +
                            problem.moved_bytes();
   if (attrs.codes) {
-    const LossOfCodes products(attrs, problem.chunk, operands, results, nullptr);
+    const LossOfCodes products(attrs, problem.chunk, problem.stored, operands, results, nullptr);
     const auto bytes_of = [&](const LossOfCodes::Product& product) {
       return workspace_bytes(product.attrs, context, product.in(), product.out());
     };
@@ -250,7 +267,7 @@ void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& vie
     return;
   }
   const auto loss = [&](std::byte* codes) {
-    return LossOfCodes(attrs, problem.chunk, views.in, views.out, codes);
+    return LossOfCodes(attrs, problem.chunk, problem.stored, views.in, views.out, codes);
   };
   const Parts parts(problem, loss(nullptr).bytes_kept(), views.workspace);
   run_chunks(attrs, context, views, problem, parts, loss(parts.codes));

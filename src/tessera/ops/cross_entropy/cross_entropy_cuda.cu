@@ -7,6 +7,12 @@ namespace tessera {
 namespace cuda {
 namespace {
 
+// Threads of a block that works on a row. Two blocks share a multiprocessor, and no more of them
+// are started: what they read twice, 264 rows, may then still be in the cache (50 MB of an H100's)
+// the second time.
+constexpr int kRowThreads = 512;
+constexpr int kRowBlocks = 2;
+
 // What is known of a row's softmax.
 struct RowSums {
   float largest;
@@ -19,7 +25,7 @@ struct Problem : CrossEntropyProblem {
   bool is_cut;
 
   Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : CrossEntropyProblem(attrs, operands), is_cut(!attrs.axes.empty()) {}
+      : CrossEntropyProblem(attrs, operands, attrs.logits), is_cut(!attrs.axes.empty()) {}
 
   std::int64_t sums_bytes() const {
     return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(RowSums))) : 0;
@@ -32,15 +38,16 @@ struct Problem : CrossEntropyProblem {
     return logits_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes();
   }
 
-  // The gradient of a row of logits begins where that row does: in bf16 it fills half of it.
+  // The gradient of a row of logits begins where that row does: in bf16 it fills half of one of
+  // f32.
   std::int64_t pitch_dlogits() const {
-    return vocab * 4 / static_cast<std::int64_t>(size_bytes(dtype));
+    return vocab * static_cast<std::int64_t>(size_bytes(stored) / size_bytes(dtype));
   }
 };
 
 // The softmax part over a chunk of rows.
 struct Softmax {
-  float* logits;               // (rows, vocab)
+  void* logits;                // (rows, vocab)
   const std::int32_t* labels;  // (rows); negative: ignored
   std::int64_t first_row;      // of the chunk
   std::int64_t vocab;
@@ -55,8 +62,8 @@ struct Softmax {
 };
 
 // The first `count` of the pack of logits at `place`, with -inf behind them.
-template <int N>
-__device__ Floats<N> load_logits(const float* place, std::int64_t count) {
+template <int N, class L>
+__device__ Floats<N> load_logits(const L* place, std::int64_t count) {
   Floats<N> values = load<N>(place);
   if (count < N) {
     for (int i = 0; i < N; ++i) {
@@ -66,19 +73,24 @@ __device__ Floats<N> load_logits(const float* place, std::int64_t count) {
   return values;
 }
 
-// In one pass over the row, N logits at a time: a thread scales what it has whenever it meets a
-// larger one (Milakov & Gimelshein 2018, arXiv:1805.02867). Where nothing counts the total is zero.
-template <int N>
-__device__ RowSums sums_of_row(const float* logits, std::int64_t counts) {
+// In one pass over the row, two packs at a time, both on their way before either is used: a thread
+// scales what it has whenever it meets a larger one (Milakov & Gimelshein 2018, arXiv:1805.02867).
+// Where nothing counts the total is zero.
+template <int N, class L>
+__device__ RowSums sums_of_row(const L* logits, std::int64_t counts) {
+  constexpr std::int64_t kStep = std::int64_t{kRowThreads} * N;
   float largest = -INFINITY;
   double partial = 0.0;
-#pragma unroll 2
-  for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < counts;
-       i += std::int64_t{kThreads} * N) {
-    const Floats<N> values = load_logits<N>(logits + i, counts - i);
-    float top = values.at[0];
-    for (int k = 1; k < N; ++k) {
-      top = fmaxf(top, values.at[k]);
+#pragma unroll 1
+  for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < counts; i += 2 * kStep) {
+    const bool has_second = i + kStep < counts;
+    const Floats<N> first = load_logits<N>(logits + i, counts - i);
+    // Where there is no second one, the first one again: a load without a branch.
+    const Floats<N> second = load_logits<N>(logits + (has_second ? i + kStep : i),
+                                            counts - (has_second ? i + kStep : i));
+    float top = first.at[0];
+    for (int k = 0; k < N; ++k) {
+      top = fmaxf(top, fmaxf(first.at[k], second.at[k]));
     }
     if (top > largest) {
       partial *= static_cast<double>(expf(largest - top));
@@ -86,15 +98,20 @@ __device__ RowSums sums_of_row(const float* logits, std::int64_t counts) {
     }
     float sum = 0.0F;
     for (int k = 0; k < N; ++k) {
-      sum += quick_exp(values.at[k] - largest);
+      sum += quick_exp(first.at[k] - largest);
+    }
+    if (has_second) {
+      for (int k = 0; k < N; ++k) {
+        sum += quick_exp(second.at[k] - largest);
+      }
     }
     partial += static_cast<double>(sum);
   }
-  const float shift = block_max(largest);
+  const float shift = block_max<kRowThreads>(largest);
   if (partial != 0.0) {
     partial *= static_cast<double>(expf(largest - shift));
   }
-  return {.largest = shift, .total = block_sum(partial)};
+  return {.largest = shift, .total = block_sum<kRowThreads>(partial)};
 }
 
 // The label of a row, negative where it is ignored.
@@ -113,28 +130,33 @@ __device__ inline std::int64_t place_of(std::int32_t label, const Softmax& task)
   return label >= 0 && entry >= 0 && entry < task.counts ? entry : -1;
 }
 
-// The gradient of a row's loss for its logits, over them; that of an ignored row is 0. All threads
-// of the block go through the row side by side: what is narrower than the logits is written over
-// those that were read in this round or earlier ones, and the barrier is between.
-template <int N, class T>
+// The gradient of a row's loss for its logits, over them; that of an ignored row is 0. What is
+// narrower than the logits is written over those that were read in this round or earlier ones: all
+// threads of the block go through the row side by side, with a barrier between. Else a thread
+// writes where it read. The next round's logits are on their way while this one's are used.
+template <int N, class L, class T>
 __device__ void write_gradient(const Softmax& task,
-                               float* logits,
+                               L* logits,
                                std::int32_t label,
                                const RowSums& sums) {
+  constexpr std::int64_t kStep = std::int64_t{kRowThreads} * N;
   T* const gradient = reinterpret_cast<T*>(logits);
   const std::int64_t place = place_of(label, task);
   const std::int64_t counts = label < 0 ? 0 : task.counts;
   const float seed = *task.seed;
   const float factor = seed / static_cast<float>(sums.total);
-  const std::int64_t of_thread = std::int64_t{threadIdx.x} * N;
+  std::int64_t i = std::int64_t{threadIdx.x} * N;
+  Floats<N> coming = {};
+  if (i < task.vocab) {
+    coming = load<N>(logits + i);
+  }
 #pragma unroll 1  // nvcc 13.0 takes the packs apart where it unrolls
-  for (std::int64_t round = 0; round < task.vocab; round += std::int64_t{kThreads} * N) {
-    const std::int64_t i = round + of_thread;
-    Floats<N> shares = {};
-    if (i < task.vocab) {
-      shares = load<N>(logits + i);
+  for (std::int64_t round = 0; round < task.vocab; round += kStep, i += kStep) {
+    Floats<N> shares = coming;
+    if (i + kStep < task.vocab) {
+      coming = load<N>(logits + i + kStep);
     }
-    if constexpr (sizeof(T) < sizeof(float)) {
+    if constexpr (sizeof(T) < sizeof(L)) {
       __syncthreads();
     }
     for (int k = 0; k < N; ++k) {
@@ -149,32 +171,35 @@ __device__ void write_gradient(const Softmax& task,
 }
 
 // A block takes a row. The logits that it reads all over the row are read before the barrier.
-template <int N, class T>
-__global__ void softmax_rows(Softmax task, std::int64_t rows) {
+template <int N, class L, class T>
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks)
+    softmax_rows(Softmax task, std::int64_t rows) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    float* const logits = task.logits + row * task.vocab;
+    L* const logits = static_cast<L*>(task.logits) + row * task.vocab;
     const std::int32_t label = label_of(task, row);
     const std::int64_t place = place_of(label, task);
     const RowSums sums =
         task.sums == nullptr ? sums_of_row<N>(logits, task.counts) : task.sums[row];
-    const double of_label = place < 0 ? 0.0 : static_cast<double>(logits[place]);
+    const double of_label = place < 0 ? 0.0 : static_cast<double>(widen(logits[place]));
     __syncthreads();
     if (threadIdx.x == 0 && task.row_loss != nullptr) {
       const double loss = log(sums.total) + (static_cast<double>(sums.largest) - of_label);
       task.row_loss[row] = place < 0 ? 0.0 : loss;
     }
     if (task.makes_gradient) {
-      write_gradient<N, T>(task, logits, label, sums);
+      write_gradient<N, L, T>(task, logits, label, sums);
     }
   }
 }
 
 // The sums of rows' shards, and their shifts for the others: a shard whose exponentials are all
 // zero has no say.
-template <int N>
-__global__ void sum_shards(Softmax task, std::int64_t rows, float* moved) {
+template <int N, class L>
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks)
+    sum_shards(Softmax task, std::int64_t rows, float* moved) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    RowSums sums = sums_of_row<N>(task.logits + row * task.vocab, task.counts);
+    const L* const logits = static_cast<const L*>(task.logits) + row * task.vocab;
+    RowSums sums = sums_of_row<N>(logits, task.counts);
     if (label_of(task, row) < 0) {
       sums.total = 0.0;
     }
@@ -203,35 +228,56 @@ __global__ void take_totals(RowSums* sums, const float* moved, std::int64_t rows
   }
 }
 
+std::int64_t num_row_blocks(const Context& context, std::int64_t rows) {
+  return std::min<std::int64_t>(rows, std::int64_t{kRowBlocks} * context.multiprocessors());
+}
+
 // Makes task.sums those of whole rows, of which this rank has a shard.
-void join_shards(
-    Context& context, const Softmax& task, std::int64_t rows, float* moved, Levels levels) {
+void join_shards(Context& context,
+                 DType stored,
+                 const Softmax& task,
+                 std::int64_t rows,
+                 float* moved,
+                 Levels levels) {
   const char* const name = "cross_entropy";
   const Elements elements = {
       .dtype = DType::kF32, .data = reinterpret_cast<std::byte*>(moved), .count = rows};
-  launch(context,
-         name,
-         blocks_of_rows(context, rows),
-         task.vocab % kPack == 0 ? sum_shards<kPack> : sum_shards<1>,
-         task,
-         rows,
-         moved);
+  with_type(stored, [&](auto logit) {
+    using L = decltype(logit);
+    launch<kRowThreads>(context,
+                        name,
+                        num_row_blocks(context, rows),
+                        task.vocab % kPack == 0 ? sum_shards<kPack, L> : sum_shards<1, L>,
+                        task,
+                        rows,
+                        moved);
+  });
   all_reduce(Fold::kMax, levels, elements, elements, context.mover());
   launch(context, name, blocks_for(context, rows), shift_sums, task.sums, moved, rows);
   all_reduce(Fold::kSum, levels, elements, elements, context.mover());
   launch(context, name, blocks_for(context, rows), take_totals, task.sums, moved, rows);
 }
 
-void launch_softmax(const Context& context, DType dtype, const Softmax& task, std::int64_t rows) {
-  with_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    launch(context,
-           "cross_entropy",
-           blocks_of_rows(context, rows),
-           task.vocab % kPack == 0 ? softmax_rows<kPack, T> : softmax_rows<1, T>,
-           task,
-           rows);
-  });
+template <class L, class T>
+void launch_softmax(const Context& context, const Softmax& task, std::int64_t rows) {
+  launch<kRowThreads>(context,
+                      "cross_entropy",
+                      num_row_blocks(context, rows),
+                      task.vocab % kPack == 0 ? softmax_rows<kPack, L, T> : softmax_rows<1, L, T>,
+                      task,
+                      rows);
+}
+
+void launch_softmax(const Context& context,
+                    const Problem& problem,
+                    const Softmax& task,
+                    std::int64_t rows) {
+  if (problem.stored == DType::kBF16) {
+    launch_softmax<BFloat16, BFloat16>(context, task, rows);
+  } else {
+    with_type(problem.dtype,
+              [&](auto element) { launch_softmax<float, decltype(element)>(context, task, rows); });
+  }
 }
 
 // One block: the sum of all rows' losses.
@@ -247,7 +293,7 @@ __global__ void sum_losses(const double* row_loss, std::int64_t rows, float* los
 }
 
 struct Parts {
-  float* logits;
+  void* logits;
   double* row_loss;
   RowSums* sums;  // null unless the vocabulary is cut
   float* moved;
@@ -256,7 +302,7 @@ struct Parts {
 
   Parts(const Problem& problem, std::int64_t bytes_of_codes, std::span<std::byte> workspace) {
     WorkspaceParts parts = {.rest = workspace};
-    logits = parts.take<float>(problem.logits_bytes());
+    logits = parts.take<std::byte>(problem.logits_bytes());
     row_loss = parts.take<double>(Problem::loss_bytes(problem.rows));
     sums = problem.is_cut ? parts.take<RowSums>(problem.sums_bytes()) : nullptr;
     moved = parts.take<float>(problem.moved_bytes());
@@ -273,7 +319,7 @@ class LossOfValues {
 
   void make_logits(Context& context,
                    const RowChunk& rows,
-                   float* to,
+                   void* to,
                    std::span<std::byte> workspace) const {
     multiply(context,
              problem_.logits(rows.count),
@@ -283,7 +329,7 @@ class LossOfValues {
 
   void make_gradients(Context& context,
                       const RowChunk& rows,
-                      const float* dlogits,
+                      const void* dlogits,
                       bool accumulate,
                       std::span<std::byte> workspace) const {
     std::byte* const dx = views_.out[attrs_.loss ? 1 : 0].as<std::byte>();
@@ -347,9 +393,9 @@ void run_chunks(const CrossEntropyAttrs& attrs,
                           .makes_gradient = attrs.gradients,
                           .fault = context.fault()};
     if (problem.is_cut) {
-      join_shards(context, task, rows.count, parts.moved, levels);
+      join_shards(context, problem.stored, task, rows.count, parts.moved, levels);
     }
-    launch_softmax(context, problem.dtype, task, rows.count);
+    launch_softmax(context, problem, task, rows.count);
     if (attrs.gradients) {
       products.make_gradients(
           context, rows, parts.logits, attrs.accumulate || row > 0, parts.products);
@@ -376,7 +422,7 @@ std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
   if (!attrs.codes) {
     return problem.workspace_bytes() + cuda::kGemmWorkspaceBytes;
   }
-  const LossOfCodes products(attrs, problem.chunk, operands, results, nullptr);
+  const LossOfCodes products(attrs, problem.chunk, problem.stored, operands, results, nullptr);
   const auto bytes_of = [](const LossOfCodes::Product& product) {
     return cuda_workspace_bytes(product.attrs, product.in(), product.out());
   };
@@ -392,7 +438,7 @@ void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& vi
     return;
   }
   const auto loss = [&](std::byte* codes) {
-    return LossOfCodes(attrs, problem.chunk, views.in, views.out, codes);
+    return LossOfCodes(attrs, problem.chunk, problem.stored, views.in, views.out, codes);
   };
   const cuda::Parts parts(problem, loss(nullptr).bytes_kept(), views.workspace);
   cuda::run_chunks(attrs, context, views, problem, parts, loss(parts.codes));

@@ -34,10 +34,15 @@ struct CrossEntropyProblem {
   std::int64_t vocab;  // rows of the head
   std::int64_t chunk;
   std::int64_t pitch;  // of x
-  DType dtype;         // of the logits' gradient: that of the inputs, f32 for codes
+  DType dtype;         // of the logits' gradient: that of the inputs, for codes that of logits
+  DType stored;        // of logits in memory
 
-  CrossEntropyProblem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : vocab(operands[1].sizes[0]), dtype(attrs.codes ? DType::kF32 : operands[0].dtype) {
+  CrossEntropyProblem(const CrossEntropyAttrs& attrs,
+                      std::span<const View> operands,
+                      DType stored_logits)
+      : vocab(operands[1].sizes[0]),
+        dtype(attrs.codes ? attrs.logits : operands[0].dtype),
+        stored(stored_logits) {
     const View::Rows x = operands[0].rows(1);
     rows = x.count;
     channels = x.width;
@@ -51,7 +56,9 @@ struct CrossEntropyProblem {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  std::int64_t logits_bytes() const { return aligned(chunk * vocab * 4); }
+  std::int64_t logits_bytes() const {
+    return aligned(chunk * vocab * static_cast<std::int64_t>(size_bytes(stored)));
+  }
 
   static std::int64_t loss_bytes(std::int64_t num_rows) { return aligned(num_rows * 8); }
 
@@ -63,7 +70,8 @@ struct CrossEntropyProblem {
             .pitch_a = pitch,
             .pitch_b = channels,
             .pitch_c = vocab,
-            .input = dtype};
+            .input = dtype,
+            .output = stored};
   }
 
   // `pitch_dlogits`: elements from a row of the logits' gradient to the next, as of

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/base/format.h"
+#include "tessera/base/half.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
@@ -61,14 +62,15 @@ constexpr Form kForms[] = {{"loss", true, false, false},
                            {"frozen_head", true, true, false, false},
                            {"frozen_head_gradient", false, true, false, false}};
 
-Sample make_sample(const Case& c, const Form& form, DType dtype) {
+Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = DType::kF32) {
   Sample sample{.name = format("{}_{}_{}", c.name, form.name, name(dtype)),
                 .op = make_op(CrossEntropyAttrs{.loss = form.loss,
                                                 .gradients = form.gradients,
                                                 .head_gradient = form.head_gradient,
                                                 .accumulate = form.accumulate,
                                                 .chunk = c.chunk,
-                                                .vocab = c.padding > 0 ? c.vocab : 0}),
+                                                .vocab = c.padding > 0 ? c.vocab : 0,
+                                                .logits = logits}),
                 .operands = conformance::types(
                     dtype,
                     {format("?[{}, embed={}]", c.positions, c.channels),
@@ -92,6 +94,16 @@ Sample make_sample(const Case& c, const Form& form, DType dtype) {
     sample.result_classes.insert(
         sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRounded);
   }
+  if (logits == DType::kBF16) {
+    sample.name += "_logits_bf16";
+    // A step has no slope, and a logit next to one may be rounded the other way.
+    sample.differentiable = false;
+    sample.result_classes.assign(form.loss ? 1 : 0, OpClass::kRounded);
+    const int num_gradients = form.gradients ? (form.head_gradient ? 2 : 1) : 0;
+    sample.result_classes.resize(
+        sample.result_classes.size() + static_cast<std::size_t>(num_gradients),
+        OpClass::kRoundedTerms);
+  }
   return sample;
 }
 
@@ -112,8 +124,9 @@ constexpr Case kCodesCases[] = {{"odd", "seq=5", 7, 4, 3, 256},
                                 {"groups", "batch=2, seq=32", 96, 4, 48, 32},
                                 {"groups_ragged", "batch=3, seq=32", 80, 4, 32, 64}};
 
-Sample codes_sample(const Case& c, const Form& form, const Scales& scales, DType dtype) {
-  Sample sample = make_sample(c, form, dtype);
+Sample codes_sample(
+    const Case& c, const Form& form, const Scales& scales, DType dtype, DType logits) {
+  Sample sample = make_sample(c, form, dtype, logits);
   sample.name = format("codes_{}_{}", scales.name, sample.name);
   sample.differentiable = false;
   CrossEntropyAttrs attrs = *sample.op->get_if<CrossEntropyAttrs>();
@@ -149,9 +162,16 @@ Sample codes_sample(const Case& c, const Form& form, const Scales& scales, DType
   }
   // A code of the logits' gradient may be the next one, of two that are up to a quarter apart.
   if (form.gradients) {
-    sample.result_classes.assign(form.loss ? 1 : 0, OpClass::kReduction);
+    const OpClass of_loss = logits == DType::kBF16 ? OpClass::kRounded : OpClass::kReduction;
+    sample.result_classes.assign(form.loss ? 1 : 0, of_loss);
     sample.result_classes.insert(
         sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRoundedTerms);
+  }
+  // Tensor cores add in fewer bits than f32.
+  sample.device_classes = sample.result_classes;
+  sample.device_classes.resize(std::max<std::size_t>(sample.device_classes.size(), 1));
+  if (form.loss) {
+    sample.device_classes.front() = OpClass::kRounded;
   }
   return sample;
 }
@@ -170,7 +190,10 @@ void add_codes_samples(DType dtype, SampleList& list) {
     for (const Form& form : kForms) {
       for (const Scales& scales : kScales) {
         if (form.gradients || dtype == DType::kF32) {  // of the loss alone there is one form
-          list.push_back(codes_sample(c, form, scales, dtype));
+          list.push_back(codes_sample(c, form, scales, dtype, DType::kF32));
+        }
+        if (form.gradients && dtype == DType::kBF16) {
+          list.push_back(codes_sample(c, form, scales, dtype, DType::kBF16));
         }
       }
     }
@@ -185,6 +208,9 @@ SampleList samples(SamplesOf<CrossEntropyAttrs>) {
     for (const Case& c : kCases) {
       for (const Form& form : kForms) {
         list.push_back(make_sample(c, form, dtype));
+        if (dtype == DType::kBF16) {
+          list.push_back(make_sample(c, form, dtype, DType::kBF16));
+        }
       }
     }
     add_codes_samples(dtype, list);
@@ -264,7 +290,9 @@ double as_read(const CrossEntropyAttrs& attrs, double seed, double dlogit) {
   if (attrs.power_of_two) {
     scale = std::exp2(std::floor(std::log2(scale)));
   }
-  return round_to_f8e5m2(dlogit * scale) / scale;
+  const double kept =
+      attrs.logits == DType::kBF16 ? to_float(to_bfloat16(static_cast<float>(dlogit))) : dlogit;
+  return round_to_f8e5m2(kept * scale) / scale;
 }
 
 // y (columns) += a (rows) times the matrix b (rows.., columns).
@@ -305,6 +333,11 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
     std::vector<double> logits(vocab);
     for (std::size_t i = 0; i < vocab * channels; ++i) {
       logits[i / channels] += factors.x[at + i % channels] * factors.head[i];
+    }
+    if (attrs.logits == DType::kBF16) {
+      for (double& logit : logits) {
+        logit = to_float(to_bfloat16(static_cast<float>(logit)));
+      }
     }
     const double total = log_sum_exp(logits);
     loss += total - logits[target];

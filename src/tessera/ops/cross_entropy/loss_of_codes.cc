@@ -47,6 +47,7 @@ View scalar(void* data) {
 
 LossOfCodes::LossOfCodes(const CrossEntropyAttrs& attrs,
                          std::int64_t chunk,
+                         DType stored,
                          std::span<const View> operands,
                          std::span<const View> results,
                          std::byte* kept)
@@ -55,6 +56,7 @@ LossOfCodes::LossOfCodes(const CrossEntropyAttrs& attrs,
       channels_(operands[1].sizes[1]),
       vocab_(operands[1].sizes[0]),
       chunk_(chunk),
+      stored_(stored),
       operands_(operands),
       results_(results),
       codes_(kept),
@@ -78,16 +80,16 @@ std::int64_t LossOfCodes::bytes_kept() const {
   return copies * bytes_of_codes() + (copies > 0 ? kAlignment : 0);
 }
 
-LossOfCodes::Product LossOfCodes::logits(const RowChunk& rows, float* to) const {
+LossOfCodes::Product LossOfCodes::logits(const RowChunk& rows, void* to) const {
   const View& x = operands_[0];
   const std::int64_t pitch = x.rows(1).stride;
   return {
-      .attrs = {},
+      .attrs = {.dtype = stored_},
       .operands = {matrix(advanced(x, rows.first * pitch), x.dtype, rows.count, channels_, pitch),
                    operands_[1],
                    inverses(operands_[4], rows.first, rows.count),
                    operands_[5]},
-      .result = dense(to, DType::kF32, rows.count, vocab_)};
+      .result = dense(to, stored_, rows.count, vocab_)};
 }
 
 LossOfCodes::Quantization LossOfCodes::quantization(const RowChunk& rows, void* dlogits) const {
@@ -97,7 +99,7 @@ LossOfCodes::Quantization LossOfCodes::quantization(const RowChunk& rows, void* 
                 .power_of_two = attrs_.power_of_two,
                 .transposed = attrs_.makes_head_gradient(),
                 .rows = attrs_.makes_head_gradient() ? 1 : 0},
-      .operands = {dense(dlogits, DType::kF32, rows.count, vocab_), operands_[3]},
+      .operands = {dense(dlogits, attrs_.logits, rows.count, vocab_), operands_[3]},
       .results = {dense(codes_, DType::kF8E5M2, rows.count, vocab_),
                   dense(transposed_, DType::kF8E5M2, vocab_, rows.count),
                   scalar(inverse_)}};

@@ -35,10 +35,11 @@ class LossOfCodes {
     std::span<const View> out() const { return {&result, 1}; }
   };
 
-  // `chunk`: rows of the largest one. `kept`: bytes_kept() of a workspace, or null where only
-  // shapes are asked for.
+  // `chunk`: rows of the largest one. `stored`: the dtype of logits in memory. `kept`: bytes_kept()
+  // of a workspace, or null where only shapes are asked for.
   LossOfCodes(const CrossEntropyAttrs& attrs,
               std::int64_t chunk,
+              DType stored,
               std::span<const View> operands,
               std::span<const View> results,
               std::byte* kept);
@@ -66,13 +67,13 @@ class LossOfCodes {
   template <class Context>
   void make_logits(Context& context,
                    const RowChunk& rows,
-                   float* to,
+                   void* to,
                    std::span<std::byte> workspace) const {
     run_product(context, logits(rows, to), workspace);
   }
 
-  // What dlogits (count, V) f32, the gradient of the logits of rows, makes. `accumulate`: to what
-  // is there of the head's.
+  // What dlogits (count, V) in attrs.logits, the gradient of the logits of rows, makes.
+  // `accumulate`: to what is there of the head's.
   template <class Context>
   void make_gradients(Context& context,
                       const RowChunk& rows,
@@ -107,7 +108,7 @@ class LossOfCodes {
     run(product.attrs, context, {.in = product.in(), .out = product.out(), .workspace = workspace});
   }
 
-  Product logits(const RowChunk& rows, float* to) const;
+  Product logits(const RowChunk& rows, void* to) const;
   Quantization quantization(const RowChunk& rows, void* dlogits) const;
 
   // Of the hidden states and of the head, if they are asked for.
@@ -121,6 +122,7 @@ class LossOfCodes {
   std::int64_t channels_;
   std::int64_t vocab_;
   std::int64_t chunk_;
+  DType stored_;
   std::span<const View> operands_;
   std::span<const View> results_;
   std::byte* codes_;       // (chunk, V)
