@@ -115,6 +115,12 @@ std::int64_t num_steps(const RankRun& run) {
   return is_watched && !run.one_batch ? std::min(run.steps, kMost) : run.steps;
 }
 
+// Of the checkout, which lies elsewhere where another machine built the test.
+std::filesystem::path source_directory() {
+  const char* const said = std::getenv("TESSERA_SOURCE");
+  return said != nullptr ? said : TESSERA_SOURCE_DIR;
+}
+
 class RankTrainer {
  public:
   RankTrainer(const RankRun& run, World& world)
@@ -274,8 +280,8 @@ ModelDescription description(const RankRun& run) {
 }
 
 Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor) {
-  const Cluster cluster = load_cluster(std::filesystem::path(TESSERA_SOURCE_DIR) /
-                                       format("configs/clusters/virtual-{}.toml", ranks));
+  const Cluster cluster =
+      load_cluster(source_directory() / format("configs/clusters/virtual-{}.toml", ranks));
   return make_mesh(cluster, {.data = ranks / tensor, .tensor = tensor});
 }
 

@@ -27,7 +27,8 @@ enum class Keep : std::uint8_t { kAll, kComputation, kCollectives };
 // Grouped queries, an odd vocabulary, widths that no number of ranks divides.
 LlamaConfig odd_llama();
 
-// That many ranks on configs/clusters/virtual-N.toml, data ranks where no more is said.
+// That many ranks on configs/clusters/virtual-N.toml, data ranks where no more is said. Of the
+// checkout that TESSERA_SOURCE names in the environment, else the one that the test was built from.
 Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor = 1);
 
 // The presets whose levels the mesh has, and parameters cut over more levels than their second

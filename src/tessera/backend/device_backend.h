@@ -17,6 +17,14 @@ struct NativeCollectives {
   // long. Part of synchronize().
   std::function<void()> wait;
 
+  // Returns when `is_done` says so, and throws meanwhile as `wait` does: a collective that hangs
+  // must not let the host wait in a call that knows no deadline.
+  std::function<void(const std::function<bool()>& is_done)> watch;
+
+  // Returns when all ranks have come here. Part of record(): no replay waits for a rank whose
+  // driver is still making a graph ready, which may wait for the devices of all of a process's.
+  std::function<void()> meet;
+
   // What this rank has sent by them, and the addition to that: of a recording, whose collectives
   // the communicators see once, however often it is replayed.
   std::function<Traffic()> sent;

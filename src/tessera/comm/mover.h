@@ -10,8 +10,9 @@
 namespace tessera {
 
 // What handles the elements of collectives where they lie: the host's threads in its memory, or
-// the kernels of a device in the device's. Results have the same bits either way. An operation may
-// only begin; the next ones come after it, and finish() ends them.
+// the kernels of a device in the device's. Results have the same bits either way, but for those by
+// which NaNs differ. An operation may only begin; the next ones come after it, and finish() ends
+// them.
 class Mover {
  public:
   Mover() = default;

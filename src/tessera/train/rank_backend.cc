@@ -1,8 +1,10 @@
 #include "tessera/train/rank_backend.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -23,6 +25,7 @@ constexpr StreamId kComputeStream = StreamId{0};
 constexpr StreamId kCommStream = StreamId{1};
 constexpr std::int64_t kComputeGeneration = 0;
 constexpr std::int64_t kCommGeneration = 1;
+constexpr std::int64_t kMeetingGeneration = 4;  // train/rank_launch.cc has 2 and 3
 
 CommunicatorOf along(const AxisCommunicators& communicators) {
   return [&](std::string_view axis, TrafficClass traffic_class) -> Communicator& {
@@ -130,12 +133,17 @@ RankBackend::RankBackend(World& world,
   device_->set_communicators(kCommStream, along(comm_));
   device_->set_abort(abort);
   if (native_) {
+    std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+    std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+    meeting_ = world.group(ranks, kMeetingGeneration);
     device_->set_native({.wait =
                              [this] {
                                static constexpr std::array kGenerations = {kComputeGeneration,
                                                                            kCommGeneration};
                                native_->synchronize(kGenerations);
                              },
+                         .watch = [this](const auto& is_done) { native_->watch(is_done); },
+                         .meet = [this] { meeting_->barrier(); },
                          .sent = [this] { return sent(); },
                          .add_sent = [this](const Traffic& more) { compute_.add_sent(more); }});
   }

@@ -55,6 +55,7 @@ class RankBackend {
  private:
   std::unique_ptr<DeviceBackend> device_;  // whose movers the communicators use
   std::unique_ptr<NcclWorld> native_;      // whose groups they are, where there is one
+  std::unique_ptr<Communicator> meeting_;  // of all ranks, by the host; with native_ alone
   AxisCommunicators compute_;
   AxisCommunicators comm_;
   std::unique_ptr<Backend> cpu_;

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/watchdog.h"
+#include "tessera/comm/nccl/nccl_world.h"
 #include "tessera/comm/texts.h"
 #include "tessera/config/config.h"
 #include "tessera/runtime/launcher.h"
@@ -107,6 +108,10 @@ void require_launched(const RunConfig& config, const MpiLaunch& launch) {
 std::unique_ptr<World> join_launched(const RunConfig& config,
                                      const std::optional<MpiLaunch>& launch,
                                      const std::function<void(const Error&)>& on_late) {
+  if (config.comm.reduction == Reduction::kNative) {
+    // Neither ranks nor MPI have threads yet.
+    set_nccl_environment(config.run.deterministic);
+  }
   if (!launch) {
     return nullptr;
   }

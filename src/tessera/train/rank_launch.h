@@ -23,7 +23,8 @@ void require_launched(const RunConfig& config, const MpiLaunch& launch);
 // the config's deadline where that is longer, `on_late` is called where there is one, and the
 // process ends with exit code 5; not where rank 0 may train the run's tokenizer first. Errors: as
 // require_launched() and join_mpi_world(); kInvalidConfig, on every rank, naming the first that
-// differs and its keys.
+// differs and its keys. Either way it is what a process calls before its ranks begin: it sets the
+// environment of NCCL, where they talk by it.
 std::unique_ptr<World> join_launched(const RunConfig& config,
                                      const std::optional<MpiLaunch>& launch,
                                      const std::function<void(const Error&)>& on_late = nullptr);

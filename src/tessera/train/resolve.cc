@@ -19,6 +19,7 @@
 #include "tessera/models/family.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/hugging_face.h"
+#include "tessera/train/run_layout.h"
 
 namespace tessera {
 
@@ -29,9 +30,24 @@ namespace {
 // product or attention of a kind, and recorded graphs.
 constexpr std::int64_t kLibrariesReserveBytes = std::int64_t{1} << 30;
 
-// NCCL's kernels, and its buffers for each group: some 10 MB for each of up to 32 channels, either
-// way. An estimate.
-constexpr std::int64_t kNcclReserveBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+
+// NCCL's kernels, and what it keeps for each device. An estimate.
+constexpr std::int64_t kNcclBytes = 256 * kMebibyte;
+
+// What a rank has on its device for one peer and channel, as NCCL 2.28.9 allocates it: buffers to
+// receive in of 0.5, 4.7 and 4 MiB, one for each protocol (init.cc, computeBuffSizes()), and less
+// to send from, each rounded up to 2 MiB (transport/p2p.cc, p2pRecvSetup() and p2pSendSetup()).
+constexpr std::int64_t kNcclConnectionBytes = (10 + 2) * kMebibyte;
+constexpr std::int64_t kNcclChannels = 32;  // at most, by what it logs on nodes of eight Hoppers
+
+// Rings and trees have the neighbours on either side as peers; what ranks exchange has them all.
+std::int64_t nccl_group_bytes(std::int64_t size, bool exchanges) {
+  constexpr std::int64_t kNeighbours = 2;
+  const std::int64_t others = size - 1;
+  const std::int64_t peers = std::min(others, kNeighbours) + (exchanges ? others : 0);
+  return peers * kNcclChannels * kNcclConnectionBytes;
+}
 
 void require_flavor(const RunConfig& run, const ModelFamily& family) {
   const std::string& flavor = run.model.flavor;
@@ -197,8 +213,23 @@ std::int64_t ranks_on_machine(const RunConfig& config) {
   return launch ? launch->local_size : config.parallel.ranks.value_or(1);
 }
 
-std::int64_t device_memory_limit(const Devices& devices, std::int64_t ranks, bool native) {
-  const std::int64_t reserve = kLibrariesReserveBytes + (native ? kNcclReserveBytes : 0);
+std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap) {
+  // A group takes its buffers with the first operation: the second stream's not where it has none.
+  const std::int64_t streams = overlap ? 2 : 1;
+  // Gradients in a format of the wire are exchanged, and summed by each rank.
+  const bool exchanges = !layout.wires.grad.formats.empty();
+  std::int64_t bytes = kNcclBytes;
+  for (const MeshAxis& axis : layout.mesh.axes) {
+    bytes += streams * nccl_group_bytes(axis.size, exchanges && axis.group == AxisGroup::kData);
+  }
+  return bytes;
+}
+
+std::int64_t device_memory_limit(const Devices& devices,
+                                 std::int64_t ranks,
+                                 std::int64_t nccl_bytes) {
+  const bool native = nccl_bytes > 0;
+  const std::int64_t reserve = kLibrariesReserveBytes + nccl_bytes;
   const auto num_devices = static_cast<std::int64_t>(devices.usable.size());
   TESSERA_REQUIRE(
       num_devices > 0, ErrorCode::kDeviceError, "there is no GPU any more: {}", devices.problem);
@@ -220,7 +251,11 @@ std::int64_t memory_limit(const RunConfig& config) {
   if (config.run.device != "cuda") {
     return free_memory_bytes() / ranks;
   }
-  return device_memory_limit(find_devices(), ranks, config.comm.reduction == Reduction::kNative);
+  const bool native = config.comm.reduction == Reduction::kNative;
+  return device_memory_limit(
+      find_devices(),
+      ranks,
+      native ? nccl_reserve_bytes(run_layout(config), config.comm.overlap) : 0);
 }
 
 RunConfig resolve_ranks(RunConfig config) {

@@ -9,6 +9,7 @@
 namespace tessera {
 
 struct Devices;
+struct RunLayout;
 
 // The model that `config` names, its flavor's sizes replaced by those that are given, with the
 // adapters of [lora]. Families are registered in models/family.cc. Errors: kInvalidConfig naming
@@ -36,9 +37,16 @@ std::int64_t ranks_on_machine(const RunConfig& config);
 
 // Bytes that each of `ranks` ranks on this machine may use of its device (make_device_backend()),
 // which ranks may share: what the device in use has free that leaves least, without a reserve for
-// what libraries take beside the plan, NCCL's where they are `native`. One plan is for all ranks.
+// what libraries take beside the plan. Where ranks talk by NCCL and so share none, `nccl_bytes` are
+// what it takes of each; else 0. One plan is for all ranks.
 // Errors: kDeviceError where there is no device.
-std::int64_t device_memory_limit(const Devices& devices, std::int64_t ranks, bool native);
+std::int64_t device_memory_limit(const Devices& devices,
+                                 std::int64_t ranks,
+                                 std::int64_t nccl_bytes);
+
+// What NCCL takes of a rank's device at most: it has a group along each axis, and where collectives
+// overlap, one for either stream.
+std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap);
 
 // Bytes that each rank of a resolved run may use: memory.limit_bytes, or its part of what the
 // machine or device_memory_limit() has.

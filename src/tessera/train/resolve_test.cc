@@ -8,6 +8,7 @@
 
 #include "tessera/backend/devices.h"
 #include "tessera/base/test_error.h"
+#include "tessera/train/run_layout.h"
 
 namespace tessera {
 namespace {
@@ -64,36 +65,56 @@ Devices devices_with(const std::vector<std::int64_t>& free_gibibytes) {
   return devices;
 }
 
-// Of each device a GiB stays for CUDA and its libraries, and another one for NCCL.
+// Of each device a GiB stays for CUDA and its libraries.
 TEST(DeviceMemoryLimit, IsThatOfTheDeviceThatLeavesLeast) {
-  EXPECT_EQ(device_memory_limit(devices_with({140}), 1, false), 139 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({140, 80}), 2, false), 79 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({80, 140}), 2, false), 79 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({80, 140}), 2, true), 78 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({140, 80}), 1, false), 139 * kGibibyte)
+  EXPECT_EQ(device_memory_limit(devices_with({140}), 1, 0), 139 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({140, 80}), 2, 0), 79 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({80, 140}), 2, 0), 79 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({80, 140}), 2, kGibibyte), 78 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({140, 80}), 1, 0), 139 * kGibibyte)
       << "nobody is on the second";
 }
 
 // Ranks go round the devices.
 TEST(DeviceMemoryLimit, IsShared) {
-  EXPECT_EQ(device_memory_limit(devices_with({13}), 4, false), 3 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({13, 13}), 4, false), 6 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({13, 5}), 3, false), 4 * kGibibyte)
+  EXPECT_EQ(device_memory_limit(devices_with({13}), 4, 0), 3 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({13, 13}), 4, 0), 6 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({13, 5}), 3, 0), 4 * kGibibyte)
       << "two are on the first";
-  EXPECT_EQ(device_memory_limit(devices_with({13, 5, 13}), 4, false), 4 * kGibibyte);
-  EXPECT_EQ(device_memory_limit(devices_with({61, 5, 61}), 5, false), 2 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({13, 5, 13}), 4, 0), 4 * kGibibyte);
+  EXPECT_EQ(device_memory_limit(devices_with({61, 5, 61}), 5, 0), 2 * kGibibyte);
 }
 
 TEST(DeviceMemoryLimit, IsNothingOnADeviceThatIsFull) {
-  EXPECT_EQ(device_memory_limit(devices_with({140, 0}), 2, false), 0);
-  EXPECT_EQ(device_memory_limit(devices_with({1}), 1, true), 0);
+  EXPECT_EQ(device_memory_limit(devices_with({140, 0}), 2, 0), 0);
+  EXPECT_EQ(device_memory_limit(devices_with({1}), 1, kGibibyte), 0);
+}
+
+// 32 channels of 12 MiB for each peer, beside 256 MiB for all groups.
+TEST(NcclReserve, GrowsWithGroupsAndPeers) {
+  constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+  constexpr std::int64_t kPeer = 32 * 12 * kMebibyte;
+  constexpr std::int64_t kAll = 256 * kMebibyte;
+  RunLayout layout;
+  EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll);
+  const MeshAxis data = {.name = "data", .group = AxisGroup::kData, .size = 2, .level = "node"};
+  layout.mesh.axes = {data};
+  EXPECT_EQ(nccl_reserve_bytes(layout, false), kAll + kPeer);
+  EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll + 2 * kPeer) << "a group for each stream";
+  layout.mesh.axes[0].size = 8;
+  EXPECT_EQ(nccl_reserve_bytes(layout, false), kAll + 2 * kPeer) << "neighbours alone";
+  layout.mesh.axes.push_back(
+      {.name = "tensor", .group = AxisGroup::kTensor, .size = 4, .level = "node"});
+  EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll + 8 * kPeer);
+  layout.wires.grad.formats = {WireFormat::kInt8};
+  EXPECT_EQ(nccl_reserve_bytes(layout, false), kAll + (4 + 7) * kPeer) << "seven to exchange with";
 }
 
 // A run looks at its devices more than once.
 TEST(DeviceMemoryLimit, NeedsADevice) {
   Devices none;
   none.problem = "the driver sees no GPU";
-  EXPECT_EQ(error_of(ErrorCode::kDeviceError, [&] { device_memory_limit(none, 1, false); }),
+  EXPECT_EQ(error_of(ErrorCode::kDeviceError, [&] { device_memory_limit(none, 1, 0); }),
             "there is no GPU any more: the driver sees no GPU");
 }
 

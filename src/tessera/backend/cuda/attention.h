@@ -77,7 +77,7 @@ struct Backward {
   Heads<T> dq;
   Heads<T> dk;
   Heads<T> dv;
-  float* delta;  // (b, heads, t): the workspace
+  float* delta;  // (b, heads, t): first in the workspace
   float scale;
   bool any_order;
 };
@@ -86,8 +86,14 @@ struct Backward {
 // such tensors: of bf16, heads of at most 128 channels in whole packs that are aligned.
 bool takes_flash(std::span<const View> heads);
 
-void run_flash(const Context& context, const Forward<BFloat16>& task);
-void run_flash(const Context& context, const Backward<BFloat16>& task);
+// With ranges_workspace_bytes() of workspace, which say which tiles see each other.
+std::int64_t ranges_workspace_bytes(const Shape& shape);
+void run_flash(const Context& context,
+               const Forward<BFloat16>& task,
+               std::span<std::byte> workspace);
+void run_flash(const Context& context,
+               const Backward<BFloat16>& task,
+               std::span<std::byte> workspace);
 
 // For the two below: the graph of a task, with whole rows, and the tensors that it reads and
 // writes.
@@ -112,5 +118,19 @@ std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task);
 const std::int32_t* run_sequences(const Context& context,
                                   const Forward<BFloat16>& task,
                                   std::span<std::byte> workspace);
+
+#if defined(__CUDACC__) || defined(TESSERA_EMULATED_CUDA)
+
+// A bit for each lane of the warp, all of which call it.
+__device__ inline std::uint32_t ballot(bool value) {
+#ifdef __CUDACC__
+  return __ballot_sync(0xFFFFFFFFU, value);
+#else
+  const std::uint32_t own = value ? 1U << threadIdx.x % kWarp : 0U;
+  return warp_fold(own, [](std::uint32_t a, std::uint32_t b) { return a | b; });
+#endif
+}
+
+#endif
 
 }  // namespace tessera::cuda

@@ -23,6 +23,7 @@
 #include "tessera/backend/cuda/lt_gemms.h"
 #include "tessera/backend/cuda/staging.h"
 #include "tessera/backend/device_backend.h"
+#include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
 #include "tessera/base/mapping.h"
 #include "tessera/base/units.h"
@@ -68,7 +69,10 @@ class CudaArena final : public Arena {
   CudaArena(std::int64_t bytes, cudaStream_t stream)
       : device_(static_cast<std::size_t>(bytes), stream),
         host_(static_cast<std::size_t>(bytes), "the host's side of the arena"),
-        staging_(stream) {}
+        staging_(stream, Staging::buffer_bytes_for(static_cast<std::size_t>(bytes))) {
+    // A checkpoint's states come here for the first time as fast as pages are faulted in.
+    host_.prefer_huge_pages();
+  }
 
   std::byte* data() override { return device_.data(); }
 
@@ -91,7 +95,9 @@ class CudaArena final : public Arena {
 
 cudaGraphExec_t instantiate(const Graph& graph) {
   cudaGraphExec_t exec = nullptr;
-  check(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate()");
+  // Kernels keep the priority of the streams that they were recorded on.
+  check(cudaGraphInstantiate(&exec, graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+        "cudaGraphInstantiate()");
   return exec;
 }
 
@@ -115,6 +121,12 @@ class CudaRecording final : public Recording {
   void replay() override {
     TESSERA_CHECK(exec_ != nullptr, "a replay of what was dropped");
     begin_(exec_->get());
+  }
+
+  // What the first replay would else do on its way. Returns when the stream is done with it.
+  void make_ready(cudaStream_t stream) {
+    check(cudaGraphUpload(exec_->get(), stream), "cudaGraphUpload()");
+    synchronize(stream);
   }
 
   void drop() { exec_.reset(); }
@@ -153,6 +165,18 @@ cudaGraph_t capture(cudaStream_t stream, const std::function<void()>& runs) {
 cudaStream_t create_stream() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags()");
+  return stream;
+}
+
+// One whose kernels go before those of others that have yet to begin: collectives, for which other
+// ranks wait, take few multiprocessors each.
+cudaStream_t create_urgent_stream() {
+  int least = 0;
+  int greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange()");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+        "cudaStreamCreateWithPriority()");
   return stream;
 }
 
@@ -214,7 +238,7 @@ class CudaBackend final : public DeviceBackend {
       : ordinal_(select_device_of(rank, num_ranks, options.shared)),
         may_record_(options.may_record),
         stream_(create_stream()),
-        comm_stream_(create_stream()),
+        comm_stream_(create_urgent_stream()),
         fault_(sizeof(Fault), stream_.get()),
         gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
         graphs_(options.library_attention ? make_cudnn_graphs() : std::make_unique<NoGraphs>()),
@@ -247,6 +271,9 @@ class CudaBackend final : public DeviceBackend {
   // thread's, and such an op returns when it is done. The first stream may be recorded meanwhile,
   // so that nothing but the event is asked of it.
   void run(const Op& op, const Views& views, StreamId stream) override {
+    if (orders_streams()) {
+      prepare(op, views);
+    }
     if (stream == StreamId{0}) {
       run_op(context_, op, views);
     } else if (orders_streams()) {
@@ -285,18 +312,18 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
     const Traffic before = sent();
     forget_signals();
-    const Graph graph(capture(stream_.get(), [&] {
-      runs();
-      if (is_capturing(comm_stream_.get())) {
-        join(comm_stream_.get(), stream_.get());
-      }
-    }));
+    const Graph graph(capture_all(runs));
     forget_signals();
     Traffic sent_by_it = sent();
     add(sent_by_it, before, -1);
     add_sent(sent_by_it, -1);  // each replay counts it
-    return std::make_unique<CudaRecording>(
+    auto recording = std::make_unique<CudaRecording>(
         graph, recordings_, [this, sent_by_it](cudaGraphExec_t exec) { replay(exec, sent_by_it); });
+    if (has_recorded_collectives_ && native_.meet) {
+      recording->make_ready(stream_.get());
+      native_.meet();
+    }
+    return recording;
   }
 
   // Collectives first, whose wait has a deadline.
@@ -357,6 +384,56 @@ class CudaBackend final : public DeviceBackend {
     check(cudaStreamWaitEvent(stream, event.get(), 0), "cudaStreamWaitEvent()");
   }
 
+  cudaGraph_t capture_all(const std::function<void()>& runs) {
+    is_recording_ = true;
+    has_recorded_collectives_ = false;
+    try {
+      const cudaGraph_t graph = capture(stream_.get(), [&] {
+        runs();
+        if (is_capturing(comm_stream_.get())) {
+          join(comm_stream_.get(), stream_.get());
+        }
+      });
+      is_recording_ = false;
+      return graph;
+    } catch (...) {
+      is_recording_ = false;
+      throw;
+    }
+  }
+
+  // By the thread that has both streams.
+  void prepare(const Op& op, const Views& views) {
+    if (is_recording_) {
+      has_recorded_collectives_ =
+          has_recorded_collectives_ || waits_for_ranks(op, types_of(views.in));
+    } else if (native_.watch) {
+      stay_close();
+    }
+  }
+
+  // A device takes about a thousand launches of a stream before it blocks who begins more. Behind a
+  // collective that hangs that would be for ever: so the rank is at most twice this many ops ahead.
+  void stay_close() {
+    constexpr int kOps = 64;
+    if (++num_begun_ < kOps) {
+      return;
+    }
+    num_begun_ = 0;
+    native_.watch([&] { return is_done(marked_); });
+    signal(marked_, stream_.get());
+  }
+
+  static bool is_done(const Event& event) {
+    const cudaError_t state = cudaEventQuery(event.get());
+    if (state == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    check(state, "cudaEventQuery()");
+    return true;
+  }
+
   // What `then` is given from now on begins when `first` is done with what it was given.
   void join(cudaStream_t first, cudaStream_t then) {
     signal(joined_, first);
@@ -401,8 +478,12 @@ class CudaBackend final : public DeviceBackend {
   Context comm_context_;
   Event handed_over_ = Event(create_event());
   Event joined_ = Event(create_event());
-  std::deque<Event> events_;    // by number
-  std::vector<bool> is_known_;  // by number: whether what waits for it finds it
+  Event marked_ = Event(create_event());  // behind the ops that stay_close() last counted
+  int num_begun_ = 0;                     // since then
+  bool is_recording_ = false;
+  bool has_recorded_collectives_ = false;  // in the last recording of both streams
+  std::deque<Event> events_;               // by number
+  std::vector<bool> is_known_;             // by number: whether what waits for it finds it
   std::set<CudaRecording*> recordings_;
   NativeCollectives native_;
   std::function<void(std::string_view)> abort_;

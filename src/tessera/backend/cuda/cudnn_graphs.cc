@@ -46,32 +46,40 @@ class CudnnHandle {
 
 class CudnnGraphs final : public Graphs {
  public:
+  bool takes(const FlashProblem& problem) override { return planned_for(problem) != nullptr; }
+
   bool run(CUstream_st* stream,
            const FlashProblem& problem,
            const FlashPointers& pointers,
            std::span<std::byte> workspace) override {
+    const Planned* const planned = planned_for(problem);
+    if (planned == nullptr) {
+      return false;
+    }
+    TESSERA_CHECK(static_cast<std::int64_t>(workspace.size()) >= planned->plan->workspace_bytes(),
+                  "{} bytes of workspace for attention, expected {}",
+                  workspace.size(),
+                  planned->plan->workspace_bytes());
+    const Cudnn& cudnn = handle_->cudnn();
+    check(cudnn, cudnn.set_stream(handle_->get(), stream), "cudnnSetStream()");
+    planned->plan->run(handle_->get(), planned->written.by_place(pointers), workspace.data());
+    return true;
+  }
+
+ private:
+  // Null where there is no plan.
+  const Planned* planned_for(const FlashProblem& problem) {
     if (!has_looked_) {
       has_looked_ = true;
       open();
     }
     if (!handle_) {
-      return false;
+      return nullptr;
     }
     const Planned& planned = plan_of(problem);
-    if (!planned.plan) {
-      return false;
-    }
-    TESSERA_CHECK(static_cast<std::int64_t>(workspace.size()) >= planned.plan->workspace_bytes(),
-                  "{} bytes of workspace for attention, expected {}",
-                  workspace.size(),
-                  planned.plan->workspace_bytes());
-    const Cudnn& cudnn = handle_->cudnn();
-    check(cudnn, cudnn.set_stream(handle_->get(), stream), "cudnnSetStream()");
-    planned.plan->run(handle_->get(), planned.written.by_place(pointers), workspace.data());
-    return true;
+    return planned.plan ? &planned : nullptr;
   }
 
- private:
   void open() {
     std::string problem;
     try {

@@ -256,7 +256,7 @@ std::vector<CudnnDescriptor> configurations(const Cudnn& cudnn,
 // Of one of the configurations.
 struct Engine {
   std::int64_t number = 0;
-  bool repeats_bits = true;
+  bool repeats_bits = true;  // as far as it says
 };
 
 Engine engine_of(const Cudnn& cudnn, const CudnnDescriptor& configuration) {
@@ -328,6 +328,9 @@ std::optional<CudnnPlan> CudnnPlan::make(const Cudnn& cudnn,
     for (const CudnnDescriptor& configuration :
          configurations(cudnn, lowered, properties ? &*properties : nullptr, mode, problem)) {
       const Engine engine = engine_of(cudnn, configuration);
+      // Engines of attention say nothing of the kind up to 9.19, not even where dq is added up
+      // atomically: there it is the form of the graph that decides (flash_graph.h). This is for
+      // those that may come.
       if (!engine.repeats_bits && !request.any_order) {
         problem += format("\n  engine {} adds up in any order", engine.number);
         continue;

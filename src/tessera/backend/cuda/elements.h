@@ -82,7 +82,8 @@ __device__ inline float widen(BFloat16 value) {
   return to_float(value);
 }
 
-// Two values as to_bfloat16() rounds them, the first in the lower half; but for a NaN's payload.
+// Two values as to_bfloat16() rounds them, the first in the lower half; but every NaN becomes
+// 0x7fff: to keep its sign and payload would cost two more instructions a value.
 __device__ inline std::uint32_t bfloat16_pair(float low, float high) {
 #ifdef __CUDA_ARCH__
   std::uint32_t pair = 0;
@@ -164,6 +165,13 @@ template <int N, class T>
 __device__ Floats<N> load(const T* place) {
   const auto pack = *reinterpret_cast<const Pack<T, N>*>(place);  // in one access
   return widen(pack);
+}
+
+// Asks for what lies there, for a load that comes later.
+__device__ inline void prefetch([[maybe_unused]] const void* place) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(place));
+#endif
 }
 
 template <int N, class T>

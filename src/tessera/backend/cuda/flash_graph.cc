@@ -22,12 +22,8 @@ class FlashWriter {
         rows_{batch_, problem.heads, problem.tokens, 1},
         scale_(constant(problem.scale)) {
     if (problem.sequences > 0) {
-      const GraphDims sizes = {batch_, 1, 1, 1};
-      lengths_ = put({.sizes = sizes,
-                      .strides = packed_strides(sizes),
-                      .type = GraphType::kI32,
-                      .is_virtual = false});
-      written_.places[FlashTensor::kLengths] = *lengths_;
+      query_lengths_ = lengths(FlashTensor::kQueryLengths);
+      key_lengths_ = lengths(FlashTensor::kKeyLengths);
     }
   }
 
@@ -40,8 +36,8 @@ class FlashWriter {
          .x = q,
          .y = products,
          .b = k,
-         .rows = lengths_,
-         .columns = lengths_});
+         .rows = query_lengths_,
+         .columns = key_lengths_});
     const Node scores = masked(within(binary(GraphOpKind::kMultiply, products, scale_)));
     const Node largest = reduce(GraphOpKind::kMax, scores, fresh(rows_));
     const Node powers = unary(GraphOpKind::kExp, binary(GraphOpKind::kSubtract, scores, largest));
@@ -56,8 +52,8 @@ class FlashWriter {
          .x = weights,
          .y = memory(FlashTensor::kO),
          .b = v,
-         .rows = lengths_,
-         .depth = lengths_});
+         .rows = query_lengths_,
+         .depth = key_lengths_});
     return std::move(written_);
   }
 
@@ -140,11 +136,21 @@ class FlashWriter {
     return in_memory(tensor, turned);
   }
 
+  // How long each sequence is.
+  Node lengths(FlashTensor tensor) {
+    const GraphDims sizes = {batch_, 1, 1, 1};
+    written_.places[tensor] = put({.sizes = sizes,
+                                   .strides = packed_strides(sizes),
+                                   .type = GraphType::kI32,
+                                   .is_virtual = false});
+    return written_.places[tensor];
+  }
+
   Node in_memory(FlashTensor tensor, GraphTensor made) {
     made.is_virtual = false;
-    if (lengths_) {
+    if (problem_.sequences > 0) {
       const GraphDims sizes = {batch_ + 1, 1, 1, 1};
-      made.lengths = lengths_;
+      made.lengths = is_of_keys(tensor) ? key_lengths_ : query_lengths_;
       made.starts = put({.sizes = sizes,
                          .strides = packed_strides(sizes),
                          .type = GraphType::kI64,
@@ -204,13 +210,13 @@ class FlashWriter {
 
   // Without what lies behind the end of a sequence.
   Node within(Node scores) {
-    if (!lengths_) {
+    if (problem_.sequences == 0) {
       return scores;
     }
     const Node row = index(GraphOpKind::kRowIndex, scores);
     const Node column = index(GraphOpKind::kColumnIndex, scores);
-    const Node has_row = compare(GraphOpKind::kLess, row, *lengths_);
-    const Node has_column = compare(GraphOpKind::kLess, column, *lengths_);
+    const Node has_row = compare(GraphOpKind::kLess, row, query_lengths_.value());
+    const Node has_column = compare(GraphOpKind::kLess, column, key_lengths_.value());
     return select(scores, compare(GraphOpKind::kBoth, has_row, has_column));
   }
 
@@ -258,7 +264,8 @@ class FlashWriter {
   GraphDims scores_;  // queries x keys
   GraphDims rows_;    // one for each query
   Node scale_;
-  std::optional<Node> lengths_ = {};
+  std::optional<Node> query_lengths_ = {};  // of sequences within rows
+  std::optional<Node> key_lengths_ = {};
 };
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -274,6 +281,30 @@ std::int64_t largest_divisor(std::int64_t count, const Fits& fits) {
     }
   }
   return 0;
+}
+
+// Without slack.
+std::int64_t measured_workspace_bytes(const FlashProblem& problem) {
+  constexpr std::int64_t kOfEveryGraph = 256;
+  if (!problem.backward) {
+    // What it keeps of each sequence, of so many at least and whatever the device; for an odd
+    // number it takes one less.
+    constexpr std::int64_t kOfSequence = 256;
+    constexpr std::int64_t kFewest = 64;
+    return problem.sequences == 0
+               ? kOfEveryGraph
+               : kOfEveryGraph + kOfSequence * (std::max(kFewest, problem.sequences) + 2);
+  }
+  constexpr std::int64_t kElement = 2;  // bytes
+  const std::int64_t heads = problem.batch * problem.heads;
+  const std::int64_t slopes = problem.any_order ? 0
+                                                : kElement * heads * round_up(problem.tokens, 64) *
+                                                      round_up(problem.tokens, 128);
+  // dk and dv of every head, before those of a group are added.
+  const std::int64_t of_heads = problem.heads == problem.kv_heads
+                                    ? 0
+                                    : 2 * kElement * heads * problem.tokens * problem.channels;
+  return slopes + of_heads + kOfEveryGraph;
 }
 
 }  // namespace
@@ -300,26 +331,7 @@ FlashGraph flash_graph(const FlashProblem& problem) {
 }
 
 std::int64_t flash_workspace_bytes(const FlashProblem& problem) {
-  constexpr std::int64_t kOfEveryGraph = 256;
-  if (!problem.backward) {
-    // What it keeps of each sequence, or if there are more of them, of each multiprocessor, of
-    // which a device may have so many.
-    constexpr std::int64_t kOfSequence = 256;
-    constexpr std::int64_t kOfMultiprocessors = 256 * kOfSequence / 2;
-    return problem.sequences == 0 ? kOfEveryGraph
-                                  : kOfEveryGraph + std::max(kOfMultiprocessors,
-                                                             kOfSequence * (problem.sequences + 2));
-  }
-  constexpr std::int64_t kElement = 2;  // bytes
-  const std::int64_t heads = problem.batch * problem.heads;
-  const std::int64_t slopes = problem.any_order ? 0
-                                                : kElement * heads * round_up(problem.tokens, 64) *
-                                                      round_up(problem.tokens, 128);
-  // dk and dv of every head, before those of a group are added.
-  const std::int64_t of_heads = problem.heads == problem.kv_heads
-                                    ? 0
-                                    : 2 * kElement * heads * problem.tokens * problem.channels;
-  return slopes + of_heads + kOfEveryGraph;
+  return measured_workspace_bytes(problem) + kFlashSlack;
 }
 
 FlashScratch flash_scratch(const FlashProblem& problem) {
@@ -337,7 +349,7 @@ FlashProblem largest_part(const FlashProblem& problem) {
     part.batch = rows;
     part.kv_heads = groups;
     part.heads = groups * (problem.heads / problem.kv_heads);
-    return flash_scratch(part).library + flash_workspace_bytes(part) <= kMostFlashWorkspace;
+    return flash_scratch(part).library + measured_workspace_bytes(part) <= kMostFlashWorkspace;
   };
   const std::int64_t rows = largest_divisor(
       problem.batch, [&](std::int64_t some) { return with(some, problem.kv_heads); });

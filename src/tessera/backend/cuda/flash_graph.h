@@ -15,7 +15,8 @@ namespace tessera::cuda {
 // The tensors of attention that lie in memory: forward reads the first three and writes the next
 // two, backward reads the first six and writes the next three. Then scratch of backward's: dout . o
 // of each query, and in any order dq in f32. Last what says where stretches lie: the starts in the
-// first five (sequences + 1) i64, in elements, and their lengths (sequences) i32.
+// first five (sequences + 1) i64, in elements, and their lengths (sequences) i32: of queries and of
+// keys, equal, as two tensors, which is how NVIDIA's frontend gives them to cuDNN.
 enum class FlashTensor : std::uint8_t {
   kQ,
   kK,
@@ -33,10 +34,11 @@ enum class FlashTensor : std::uint8_t {
   kStartsV,
   kStartsO,
   kStartsLse,
-  kLengths,
+  kQueryLengths,
+  kKeyLengths,
 };
 
-inline constexpr std::size_t kNumFlashTensors = 17;
+inline constexpr std::size_t kNumFlashTensors = 18;
 
 // The starts of one of the first five.
 constexpr FlashTensor starts_of(FlashTensor tensor) {
@@ -88,10 +90,13 @@ struct FlashGraph {
 // of them. In any order, parts of dq are added up as they come, by atomic additions in f32.
 FlashGraph flash_graph(const FlashProblem& problem);
 
-// What cuDNN's engines for Hopper take for the graph, beside the tensors in memory; the older ones
-// take less. That of the deterministic backward grows with the square of the tokens.
-// Source: measured on cuDNN 9.19 (cudnn_plan_test.cc).
+// What cuDNN's engines for Hopper may take for the graph, beside the tensors in memory: what those
+// of 9.19 do and some slack, as another version may want a little more. The older engines take
+// less. That of the deterministic backward grows with the square of the tokens. Source: measured on
+// cuDNN 9.19 (cudnn_plan_test.cc).
 std::int64_t flash_workspace_bytes(const FlashProblem& problem);
+
+inline constexpr std::int64_t kFlashSlack = std::int64_t{1} << 20U;
 
 // Of backward's scratch, one behind the other, the library's workspace behind it: 256-byte places.
 struct FlashScratch {
@@ -102,8 +107,8 @@ struct FlashScratch {
 FlashScratch flash_scratch(const FlashProblem& problem);
 
 // Of backward, which may be done a part at a time: the largest part, in whole rows of the batch or
-// in whole groups of one row's heads, that takes at most kMostFlashWorkspace with its scratch.
-// Batch 0: none does.
+// in whole groups of one row's heads, that takes at most kMostFlashWorkspace with its scratch,
+// without the slack. Batch 0: none does.
 FlashProblem largest_part(const FlashProblem& problem);
 
 // The emulation has parts of small problems, too.

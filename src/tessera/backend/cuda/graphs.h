@@ -17,9 +17,11 @@ class Graphs {
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
+  // Whether run() would do it, which for equal problems is always the same.
+  virtual bool takes(const FlashProblem& problem) = 0;
+
   // Attention as the next of `stream`, with flash_workspace_bytes(). Equal arguments give equal
-  // bits. False, with nothing done, where it cannot be run so, which for equal problems is always
-  // the same. Errors: kDeviceError.
+  // bits. False, with nothing done, where it cannot be run so. Errors: kDeviceError.
   virtual bool run(CUstream_st* stream,
                    const FlashProblem& problem,
                    const FlashPointers& pointers,
@@ -29,6 +31,8 @@ class Graphs {
 // A machine without such a library.
 class NoGraphs final : public Graphs {
  public:
+  bool takes(const FlashProblem& /*problem*/) override { return false; }
+
   bool run(CUstream_st* /*stream*/,
            const FlashProblem& /*problem*/,
            const FlashPointers& /*pointers*/,

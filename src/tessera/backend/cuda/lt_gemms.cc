@@ -124,6 +124,12 @@ class LtGemms final : public Gemms {
     if (known != products_.end()) {
       return **known;
     }
+    // What is recorded has run before, with the same shapes.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(place.stream, &capture), "cudaStreamIsCapturing()");
+    TESSERA_CHECK(capture == cudaStreamCaptureStatusNone,
+                  "a product of {} is first met while a graph is recorded",
+                  key.text());
     auto made = std::make_unique<Product>(key, operands);
     made->choose(algorithm(*made, operands, place));
     products_.push_back(std::move(made));

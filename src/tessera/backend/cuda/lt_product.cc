@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <string_view>
@@ -190,7 +191,8 @@ std::vector<cublasLtMatmulAlgo_t> Product::propose(cublasLtHandle_t handle, int 
                                                                most,
                                                                found.data(),
                                                                &count);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+  // Of shapes that it does not take it says one or the other.
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
     check(status, "cublasLtMatmulAlgoGetHeuristic()");
   }
   std::vector<cublasLtMatmulAlgo_t> proposed;
@@ -229,7 +231,14 @@ cublasLtMatmulAlgo_t Product::fastest(const ProductPlace& place,
       least[i] = std::min(least[i], milliseconds(place, operands, proposed[i]));
     }
   }
-  return proposed[static_cast<std::size_t>(std::ranges::min_element(least) - least.begin())];
+  const auto best = std::ranges::min_element(least);
+  TESSERA_REQUIRE(std::isfinite(*best),
+                  ErrorCode::kDeviceError,
+                  "none of cuBLASLt's {} algorithms for {} runs: {}",
+                  proposed.size(),
+                  key_.text(),
+                  cublasLtGetStatusString(launch(place, operands, proposed.front())));
+  return proposed[static_cast<std::size_t>(best - least.begin())];
 }
 
 void Product::run(const ProductPlace& place, const ProductOperands& operands) const {
@@ -278,7 +287,7 @@ cublasStatus_t Product::launch(const ProductPlace& place,
                         place.stream);
 }
 
-// Of kTimedLaunches. Infinite for one that the library proposes and then does not take.
+// Of kTimedLaunches. Infinite for one that the library proposes and then does not run.
 float Product::milliseconds(const ProductPlace& place,
                             const ProductOperands& operands,
                             const cublasLtMatmulAlgo_t& algorithm) const {
@@ -289,10 +298,10 @@ float Product::milliseconds(const ProductPlace& place,
       check(cudaEventRecord(begin.get(), place.stream), "cudaEventRecord()");
     }
     const cublasStatus_t status = launch(place, operands, algorithm);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      cudaGetLastError();  // which a launch that failed would leave to the next call
       return std::numeric_limits<float>::infinity();
     }
-    check(status, "cublasLtMatmul()");
   }
   check(cudaEventRecord(end.get(), place.stream), "cudaEventRecord()");
   check(cudaEventSynchronize(end.get()), "cudaEventSynchronize()");

@@ -99,7 +99,7 @@ __global__ static void fold_stretches(const float* partials,
     const std::int64_t column = first + threadIdx.x % kWarp;
     Floats<1> sum = {};
     if (column < columns) {
-#pragma unroll 8
+#pragma unroll 16
       for (std::int64_t stretch = threadIdx.x / kWarp; stretch < stretches; stretch += kRowLanes) {
         sum.at[0] += partials[stretch * columns + column];
       }

@@ -58,7 +58,7 @@ void with_whole(bool whole, const Body& body) {
 inline std::int64_t num_team_stretches(std::int64_t rows, std::int64_t width) {
   std::int64_t most = 1;
   with_team(width, [&](auto team) { most = std::int64_t{128} * decltype(team)::kBlocks; });
-  return std::clamp<std::int64_t>((rows + 15) / 16, 1, most);
+  return std::clamp<std::int64_t>((rows + 7) / 8, 1, most);
 }
 
 // Workspace for one sum of columns over these stretches.

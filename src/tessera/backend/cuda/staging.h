@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -15,6 +16,13 @@ namespace tessera::cuda {
 class Staging {
  public:
   static constexpr std::size_t kBufferBytes = std::size_t{8} << 20U;
+
+  // For copies of at most `bytes` at a time: as much as one of them fills, rather than
+  // kBufferBytes.
+  static constexpr std::size_t buffer_bytes_for(std::size_t bytes) {
+    constexpr std::size_t kPage = 4096;
+    return std::clamp((bytes + kPage - 1) / kPage * kPage, kPage, kBufferBytes);
+  }
 
   // Borrows the stream. `buffer_bytes`: of each of the two, a multiple of 256.
   // Errors: kOutOfMemory where no more memory can be pinned; kDeviceError.

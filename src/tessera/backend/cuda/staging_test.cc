@@ -60,5 +60,11 @@ TEST_F(StagingTest, CopiesArriveWhole) {
   }
 }
 
+TEST(Staging, PinsNoMoreThanIsCopied) {
+  EXPECT_EQ(Staging::buffer_bytes_for(0), 4096U);
+  EXPECT_EQ(Staging::buffer_bytes_for(4097), 8192U);
+  EXPECT_EQ(Staging::buffer_bytes_for(std::size_t{1} << 40U), Staging::kBufferBytes);
+}
+
 }  // namespace
 }  // namespace tessera::cuda

@@ -322,6 +322,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec,
   return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t /*exec*/, cudaStream_t /*stream*/) {
+  return cudaSuccess;
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   for (const Work& work : exec->work) {
     stream->give(work);

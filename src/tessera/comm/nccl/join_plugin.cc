@@ -6,4 +6,8 @@ std::unique_ptr<NcclWorld> join_under_test(World& host, const NcclOptions& optio
   return join_nccl_world(host, options);
 }
 
+double short_deadline_seconds() {
+  return 10;
+}
+
 }  // namespace tessera

@@ -10,4 +10,7 @@ namespace tessera {
 // libraries.
 std::unique_ptr<NcclWorld> join_under_test(World& host, const NcclOptions& options);
 
+// A deadline that passes in a test, and in which a group comes about there: GPUs take seconds.
+double short_deadline_seconds();
+
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include "tessera/comm/nccl/nccl_bootstrap.h"
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -112,6 +113,62 @@ TEST(NcclBootstrap, TwoRanksOnOneDeviceAreRefused) {
   EXPECT_THAT(said,
               Each(AllOf(HasSubstr("ranks 2 and 0 are on one GPU, where NCCL allows one rank"),
                          HasSubstr("tessera doctor"))));
+}
+
+// Of a process without what the caller's environment says of NCCL.
+class NcclEnvironment : public testing::Test {
+ protected:
+  void SetUp() override { forget(); }
+
+  void TearDown() override { forget(); }
+
+  static std::string value(const char* name) {
+    const char* const found = std::getenv(name);
+    return found == nullptr ? "unset" : found;
+  }
+
+  // What it warns of.
+  static std::string set(bool deterministic) {
+    testing::internal::CaptureStderr();
+    set_nccl_environment(deterministic);
+    return testing::internal::GetCapturedStderr();
+  }
+
+ private:
+  static void forget() {
+    for (const char* const name :
+         {"NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_GRAPH_MIXING_SUPPORT", "NCCL_NVLS_ENABLE"}) {
+      ::unsetenv(name);
+    }
+  }
+};
+
+TEST_F(NcclEnvironment, GroupsHaveOneOrderAndSumsRepeat) {
+  EXPECT_EQ(set(true), "");
+  EXPECT_EQ(value("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+  EXPECT_EQ(value("NCCL_GRAPH_MIXING_SUPPORT"), "0");
+  EXPECT_EQ(value("NCCL_NVLS_ENABLE"), "0");
+}
+
+TEST_F(NcclEnvironment, SwitchesAddUpWhereSumsNeedNotRepeat) {
+  EXPECT_EQ(set(false), "");
+  EXPECT_EQ(value("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+  EXPECT_EQ(value("NCCL_NVLS_ENABLE"), "unset");
+}
+
+TEST_F(NcclEnvironment, WhatTheUserSetsStays) {
+  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+  ::setenv("NCCL_GRAPH_MIXING_SUPPORT", "1", 1);
+  ::setenv("NCCL_NVLS_ENABLE", "2", 1);
+  EXPECT_EQ(set(false), "");
+  EXPECT_THAT(set(true),
+              AllOf(HasSubstr("NCCL_NVLS_ENABLE=2 in the environment"),
+                    HasSubstr("set run.deterministic = false")));
+  EXPECT_EQ(value("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
+  EXPECT_EQ(value("NCCL_GRAPH_MIXING_SUPPORT"), "1");
+  EXPECT_EQ(value("NCCL_NVLS_ENABLE"), "2");
+  ::setenv("NCCL_NVLS_ENABLE", "0", 1);
+  EXPECT_EQ(set(true), "");
 }
 
 TEST(NcclPlugin, WhereItIsMissingTheErrorSaysWhatToDo) {

@@ -147,18 +147,16 @@ void NcclQueue::forget_done() {
   wait_.reset();
 }
 
-void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
-  const NcclRank& rank = queues.front()->rank_;
-  check_cuda(cudaSetDevice(rank.device), "cudaSetDevice()");
+void NcclQueue::watch(const NcclRank& rank,
+                      std::span<NcclQueue* const> queues,
+                      const std::function<bool()>& is_done) {
   try {
     for (const NcclWait wait(rank);; wait.pause()) {
-      bool are_done = true;
       for (NcclQueue* const queue : queues) {
         queue->watch();
-        are_done = queue->is_done() && are_done;
       }
-      if (are_done) {
-        break;
+      if (is_done()) {
+        return;
       }
     }
   } catch (const Error& error) {
@@ -166,6 +164,12 @@ void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
     stop(queues);
     throw;
   }
+}
+
+void NcclQueue::synchronize(std::span<NcclQueue* const> queues) {
+  const NcclRank& rank = queues.front()->rank_;
+  check_cuda(cudaSetDevice(rank.device), "cudaSetDevice()");
+  watch(rank, queues, [&] { return std::ranges::all_of(queues, &NcclQueue::is_done); });
   for (NcclQueue* const queue : queues) {
     queue->forget_done();
   }

@@ -69,6 +69,12 @@ class NcclQueue {
   void begin(const Call& call);
   void end();
 
+  // Returns when `is_done` says so, watching these queues of `rank` meanwhile. Errors: as
+  // synchronize().
+  static void watch(const NcclRank& rank,
+                    std::span<NcclQueue* const> queues,
+                    const std::function<bool()>& is_done);
+
   // Waits for the streams of these queues of one rank. Errors: as NcclWorld::synchronize(); then
   // the run is aborted, and none of their groups works any more.
   static void synchronize(std::span<NcclQueue* const> queues);

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -77,13 +79,18 @@ class DeviceCopy {
   std::size_t bytes_;
 };
 
+// A group of devices, and what its operations read and write there.
+struct StagedGroup {
+  std::unique_ptr<Communicator> device;
+  std::deque<DeviceCopy> memory = {};
+};
+
 // Operations on memory of the host, as the cases have it: through the device's, and waited for.
 class StagedCommunicator final : public Communicator {
  public:
-  StagedCommunicator(NcclWorld& world,
-                     std::unique_ptr<Communicator> device,
-                     std::int64_t generation)
-      : world_(world), device_(std::move(device)), generation_(generation) {}
+  // Borrows both.
+  StagedCommunicator(NcclWorld& world, StagedGroup& group, std::int64_t generation)
+      : world_(world), group_(group), device_(group.device.get()), generation_(generation) {}
 
   std::int64_t rank() const override { return device_->rank(); }
 
@@ -137,7 +144,7 @@ class StagedCommunicator final : public Communicator {
   }
 
   const DeviceCopy& stage(const std::byte* host, std::size_t bytes) {
-    return staged_.emplace_back(host, bytes);
+    return group_.memory.emplace_back(host, bytes);
   }
 
   void finish(const DeviceCopy& from, std::byte* to) {
@@ -146,16 +153,26 @@ class StagedCommunicator final : public Communicator {
   }
 
   NcclWorld& world_;
-  // Freed at the end: to free is to wait for the device, where operations of other threads' groups
-  // may wait for ranks that do the same.
-  std::deque<DeviceCopy> staged_;
-  std::unique_ptr<Communicator> device_;
+  StagedGroup& group_;
+  Communicator* device_;
   std::int64_t generation_;
 };
 
 class StagedWorld final : public World {
  public:
   explicit StagedWorld(std::unique_ptr<NcclWorld> device) : device_(std::move(device)) {}
+
+  StagedWorld(const StagedWorld&) = delete;
+  StagedWorld& operator=(const StagedWorld&) = delete;
+
+  // In one order on all ranks, which wait for each other: that of each generation's thread.
+  ~StagedWorld() override {
+    for (auto& [generation, groups] : groups_) {
+      for (StagedGroup& group : groups) {
+        group.device.reset();
+      }
+    }
+  }
 
   std::int64_t rank() const override { return device_->rank(); }
 
@@ -165,8 +182,10 @@ class StagedWorld final : public World {
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
                                       std::int64_t generation,
                                       const Mover& /*mover*/) override {
-    return std::make_unique<StagedCommunicator>(
-        *device_, device_->group(members, generation), generation);
+    auto device = device_->group(members, generation);
+    const std::scoped_lock lock(mutex_);
+    StagedGroup& group = groups_[generation].emplace_back(StagedGroup{.device = std::move(device)});
+    return std::make_unique<StagedCommunicator>(*device_, group, generation);
   }
 
   void abort(std::string_view reason) override { device_->abort(reason); }
@@ -177,12 +196,17 @@ class StagedWorld final : public World {
 
  private:
   std::unique_ptr<NcclWorld> device_;
+  std::mutex mutex_;  // guards what follows
+  // By generation. All of it lives until everything is done: to free memory is to wait for the
+  // device, where operations of other threads' groups may wait for ranks that do the same.
+  std::map<std::int64_t, std::deque<StagedGroup>> groups_;
 };
 
 // Runs body(host) on each of `ranks` ranks; returns their errors.
 std::vector<std::string> on_ranks(int ranks,
                                   const WorldOptions& options,
                                   const std::function<void(World&)>& body) {
+  set_nccl_environment(true);  // while this is the only thread
   LocalWorld hosts(ranks, options);
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
@@ -238,6 +262,7 @@ struct OnStream {
   NcclWorld& world;
   cudaStream_t stream;
   std::vector<Recorded*>& recordings;  // dropped where groups are given up
+  Communicator& host;                  // of all ranks
 };
 
 template <class Case>
@@ -278,8 +303,9 @@ TEST_P(NcclFailure, IsFound) {
   if (devices < 2) {
     GTEST_SKIP() << (devices == 1 ? "one GPU, where NCCL allows one rank" : reason);
   }
-  EXPECT_THAT(on_gpus(2, 2, [](World& world) { expect_failure(GetParam(), world); }),
-              Each(IsEmpty()));
+  EXPECT_THAT(
+      on_gpus(2, short_deadline_seconds(), [](World& world) { expect_failure(GetParam(), world); }),
+      Each(IsEmpty()));
 }
 
 // Members are not compared by NCCL: what they disagree on is found before the first step of a run.
@@ -297,7 +323,8 @@ INSTANTIATE_TEST_SUITE_P(All,
                          testing::ValuesIn(native_failures()),
                          name_of<FailureCase>);
 
-// What `runs` enqueues on the stream.
+// What `runs` enqueues on the stream. All ranks make it, and none replays before the others' are
+// ready.
 class Recorded {
  public:
   Recorded(const OnStream& on, const std::function<void()>& runs)
@@ -309,6 +336,9 @@ class Recorded {
     check(cudaGraphInstantiate(&exec_, graph, 0));
     check(cudaGraphDestroy(graph));
     recordings_.push_back(this);
+    check(cudaGraphUpload(exec_, stream_));
+    check(cudaStreamSynchronize(stream_));
+    on.host.barrier();
   }
 
   ~Recorded() {
@@ -342,6 +372,9 @@ std::vector<std::string> on_streams(int ranks,
   return on_ranks(ranks, options, [&](World& host) {
     const auto rank = static_cast<int>(host.rank());
     check(cudaSetDevice(rank));
+    std::vector<std::int64_t> everybody(static_cast<std::size_t>(ranks));
+    std::iota(everybody.begin(), everybody.end(), 0);
+    const auto meeting = host.group(everybody);
     const RankStream stream;
     std::vector<Recorded*> recordings;
     const auto drop = [&] {
@@ -358,12 +391,13 @@ std::vector<std::string> on_streams(int ranks,
           .ranks = ranks,
           .world = *world,
           .stream = stream.get(),
-          .recordings = recordings});
+          .recordings = recordings,
+          .host = *meeting});
   });
 }
 
-// Each rank adds up all ranks' values often in a replay, and gives the stream as many sums beside
-// it: more than a queue lets wait.
+// Each rank adds up all ranks' values often in a replay, and as often beside it: more than a queue
+// lets wait. What is recorded and what is not are never under way together, as in runs.
 void run_recorded(const OnStream& on) {
   constexpr int kSums = 20;
   std::vector<std::int64_t> members(static_cast<std::size_t>(on.ranks));
@@ -401,9 +435,11 @@ void run_recorded(const OnStream& on) {
     check(cudaStreamSynchronize(nullptr));
     recorded.replay();
     expect_sum();
-    sum_often();  // behind what is recorded, and before
-    recorded.replay();
     sum_often();
+    sum_often();
+    expect_sum();
+    recorded.replay();
+    recorded.replay();
     expect_sum();
   }
 }
@@ -417,35 +453,74 @@ TEST(NcclWorld, RecordedOperationsAreReplayed) {
   EXPECT_THAT(on_streams(ranks, 60, run_recorded), Each(IsEmpty()));
 }
 
-// The others' replays wait for the last rank: the second operation is named, which it leaves out.
+// What becomes of it.
+std::string late_sum() {
+  return format("all_reduce of 400 bytes: no answer within {} s", short_deadline_seconds());
+}
+
+void wait_for_abort(World& world) {
+  while (!world.abort_reason()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+// The first rank's second replay waits for the other one, which leaves it out: what it holds is
+// named.
 TEST(NcclWorld, ARecordedOperationHasADeadline) {
   std::string reason;
   const int devices = count_devices(reason);
   if (devices < 2) {
     GTEST_SKIP() << (devices == 1 ? "one GPU, where NCCL allows one rank" : reason);
   }
-  const auto errors = on_streams(2, 1, [](const OnStream& on) {
+  const auto errors = on_streams(2, short_deadline_seconds(), [](const OnStream& on) {
     const std::array<std::int64_t, 2> members = {0, 1};
     const auto group = on.world.group(members);
     const DeviceCopy memory(nullptr, 400);
     const Elements values = {.dtype = DType::kF32, .data = memory.data(), .count = 100};
-    const Recorded recorded(on, [&] {
-      group->barrier();
-      group->all_reduce(Fold::kSum, values, values);
-    });
     constexpr std::array<std::int64_t, 1> kGenerations = {0};
+    group->barrier();
+    group->all_reduce(Fold::kSum, values, values);  // which connects them
+    on.world.synchronize(kGenerations);
+    const Recorded first(on, [&] { group->barrier(); });
+    const Recorded second(on, [&] { group->all_reduce(Fold::kSum, values, values); });
+    first.replay();
     if (on.rank == 0) {
-      recorded.replay();
+      second.replay();
       on.world.synchronize(kGenerations);
     } else {
-      group->barrier();
       on.world.synchronize(kGenerations);
-      while (!on.world.abort_reason()) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
+      wait_for_abort(on.world);
     }
   });
-  EXPECT_THAT(errors[0], HasSubstr("all_reduce of 400 bytes: no answer within 1 s"));
+  EXPECT_THAT(errors[0], HasSubstr(late_sum()));
+  EXPECT_THAT(errors[1], IsEmpty());
+}
+
+// Also where the host waits for something else that stands behind it.
+TEST(NcclWorld, WhatIsWatchedHasADeadline) {
+  std::string reason;
+  const int devices = count_devices(reason);
+  if (devices < 2) {
+    GTEST_SKIP() << (devices == 1 ? "one GPU, where NCCL allows one rank" : reason);
+  }
+  const auto errors = on_streams(2, short_deadline_seconds(), [](const OnStream& on) {
+    const std::array<std::int64_t, 2> members = {0, 1};
+    const auto group = on.world.group(members);
+    const DeviceCopy memory(nullptr, 400);
+    const Elements values = {.dtype = DType::kF32, .data = memory.data(), .count = 100};
+    group->all_reduce(Fold::kSum, values, values);
+    int looks = 0;
+    on.world.watch([&] { return ++looks == 3; });
+    constexpr std::array<std::int64_t, 1> kGenerations = {0};
+    on.world.synchronize(kGenerations);
+    if (on.rank == 0) {
+      group->all_reduce(Fold::kSum, values, values);
+      on.world.watch([] { return false; });
+    } else {
+      wait_for_abort(on.world);
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr(late_sum()));
   EXPECT_THAT(errors[1], IsEmpty());
 }
 

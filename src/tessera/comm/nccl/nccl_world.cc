@@ -3,9 +3,11 @@
 #include "tessera/comm/nccl/nccl_world.h"
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -104,6 +106,15 @@ class PluginWorld final : public NcclWorld {
       queues.push_back(queue(generation).get());
     }
     NcclQueue::synchronize(queues);
+  }
+
+  void watch(const std::function<bool()>& is_done) override {
+    std::vector<NcclQueue*> queues;
+    {
+      const std::scoped_lock lock(mutex_);
+      queues = all_queues_;
+    }
+    NcclQueue::watch(rank_, queues, is_done);
   }
 
   void stop() override {

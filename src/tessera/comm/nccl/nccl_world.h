@@ -25,6 +25,10 @@ class NcclWorld : public World {
   // rank gave up or is gone. After an error no group of the run works any more.
   virtual void synchronize(std::span<const std::int64_t> generations) = 0;
 
+  // Returns when `is_done` says so, and watches meanwhile all that this rank's groups have
+  // enqueued. By the thread that uses them. Errors: as synchronize().
+  virtual void watch(const std::function<bool()>& is_done) = 0;
+
   // Ends at once what this rank's groups have under way, where it cannot go on: none of them works
   // any more. By the thread that uses them.
   virtual void stop() = 0;
@@ -45,6 +49,13 @@ struct NcclOptions {
 // Errors: kInvalidConfig where the plugin is missing, naming what was tried and what to install, or
 // where there is no such device.
 std::unique_ptr<NcclWorld> join_nccl_world(World& host, const NcclOptions& options);
+
+// Writes into the environment what NCCL shall read there when it is first used, where the user has
+// not: one order for all groups of a device, no provision for live operations beside replays, which
+// no run has, and where sums must repeat, none by NVLink's switches; warns where the user wants
+// those. Before the first rank of the process joins and before MPI starts: no other thread may look
+// at the environment meanwhile.
+void set_nccl_environment(bool deterministic);
 
 // For `tessera doctor`: "NCCL 2.28.9", or empty, and `problem` then says what is missing.
 std::string nccl_version(std::string& problem);

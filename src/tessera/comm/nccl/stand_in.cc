@@ -463,4 +463,8 @@ std::unique_ptr<NcclWorld> join_under_test(World& host, const NcclOptions& optio
   return std::unique_ptr<NcclWorld>(tessera_nccl_plugin()->join(host, options));
 }
 
+double short_deadline_seconds() {
+  return 1;
+}
+
 }  // namespace tessera

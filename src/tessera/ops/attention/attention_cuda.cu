@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "tessera/backend/cuda/attention.h"
+#include "tessera/backend/cuda/workspace.h"
 #include "tessera/ops/attention/attention.h"
 
 // The plain form, of any dtype and width: a block of threads takes a query, or in the last kernel a
@@ -283,11 +285,24 @@ enum class Form {
   kAny
 };
 
+// Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
+// with groups of heads lse is written for the first head of each group alone.
 Form form_of(bool whole_rows, bool causal, const View& q, const View& k) {
-  if (q.sizes[1] != k.sizes[1]) {
+  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1) {
     return Form::kAny;
   }
   return whole_rows ? Form::kWholeRows : causal ? Form::kDocuments : Form::kAny;
+}
+
+// Of backward by own kernels: delta, and behind it what run_flash() takes.
+std::int64_t delta_bytes(const Shape& shape) {
+  Parts parts(nullptr);
+  parts.take<float>(shape.batch * shape.heads * shape.queries);
+  return parts.size();
+}
+
+std::span<std::byte> behind(std::span<std::byte> workspace, std::int64_t bytes) {
+  return workspace.subspan(static_cast<std::size_t>(bytes));
 }
 
 }  // namespace
@@ -300,15 +315,16 @@ std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
     return 0;
   }
   const auto task = cuda::forward_task<BFloat16>(attrs, operands, results);
+  const std::int64_t own = cuda::ranges_workspace_bytes(task.shape);
   switch (cuda::form_of(attrs.whole_rows, attrs.causal, operands[0], operands[1])) {
     case cuda::Form::kWholeRows:
-      return cuda::graph_workspace_bytes(task);
+      return std::max(own, cuda::graph_workspace_bytes(task));
     case cuda::Form::kDocuments:
-      return cuda::sequences_workspace_bytes(task);
+      return own + cuda::sequences_workspace_bytes(task);
     case cuda::Form::kAny:
       break;
   }
-  return 0;
+  return own;
 }
 
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
@@ -319,9 +335,11 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
       return;
     }
     if (form == cuda::Form::kDocuments) {
-      task.is_done = cuda::run_sequences(context, task, views.workspace);
+      // Behind what own kernels take: they read what it says.
+      const std::int64_t own = cuda::ranges_workspace_bytes(task.shape);
+      task.is_done = cuda::run_sequences(context, task, cuda::behind(views.workspace, own));
     }
-    cuda::run_flash(context, task);
+    cuda::run_flash(context, task, views.workspace);
     return;
   }
   cuda::with_type(views.in[0].dtype, [&](auto element) {
@@ -336,14 +354,15 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
 std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results) {
-  const std::int64_t delta = operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+  if (!cuda::takes_flash_backward(operands, results)) {
+    return operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+  }
+  const auto task = cuda::backward_task<BFloat16>(attrs, operands, results, nullptr);
+  const std::int64_t own = cuda::delta_bytes(task.shape) + cuda::ranges_workspace_bytes(task.shape);
   return cuda::form_of(attrs.whole_rows, attrs.causal, operands[1], operands[2]) ==
-                     cuda::Form::kWholeRows &&
-                 cuda::takes_flash_backward(operands, results)
-             ? std::max(delta,
-                        cuda::graph_workspace_bytes(
-                            cuda::backward_task<BFloat16>(attrs, operands, results, nullptr)))
-             : delta;
+                 cuda::Form::kWholeRows
+             ? std::max(own, cuda::graph_workspace_bytes(task))
+             : own;
 }
 
 void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
@@ -353,7 +372,7 @@ void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const View
     if (cuda::form_of(attrs.whole_rows, attrs.causal, views.in[1], views.in[2]) !=
             cuda::Form::kWholeRows ||
         !cuda::run_graph(context, task, views.workspace)) {
-      cuda::run_flash(context, task);
+      cuda::run_flash(context, task, cuda::behind(views.workspace, cuda::delta_bytes(task.shape)));
     }
     return;
   }

@@ -1,11 +1,14 @@
 // Attention by tensor cores. A block of four warps takes 64 rows (queries, or in the last kernel
 // keys), 16 a warp, and walks over what they pair with in tiles of 64, which lie in shared memory.
-// Scores are made, weighed and used again in registers. A tile none of whose pairs is seen is
-// passed over. Every sum has one order: bitwise reproducible.
+// Scores are made, weighed and used again in registers. What the ids of each tile lie between is
+// found first: a tile none of whose pairs is seen is passed over, and where all pairs are seen none
+// is asked about. Every sum has one order: bitwise reproducible.
 //
 // Source: Dao 2023, arXiv:2307.08691, without its atomic sums of dq, which has a kernel of its own.
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -31,6 +34,10 @@ constexpr int kPitch = D + kPack;
 template <int D>
 using Rows = SharedMatrix<kPitch<D>>;
 
+// Blocks that a multiprocessor runs at once, which is what registers suffice for.
+template <int D>
+constexpr int kBlocks = D <= 64 ? 3 : 2;
+
 // Elements of a tile in shared memory.
 template <int D>
 constexpr int kTileElements = kTile * kPitch<D>;
@@ -42,28 +49,26 @@ struct Ids {
   std::int64_t count;
 };
 
-// What its positions and documents lie between.
-struct Range {
+// What a tile's positions and documents lie between.
+struct alignas(16) Range {
   std::int32_t min_position;
   std::int32_t max_position;
   std::int32_t min_document;
   std::int32_t max_document;
 };
 
+// Those of all tiles, (b, tiles).
+struct Ranges {
+  Range* queries;
+  Range* keys;
+};
+
 __device__ std::int32_t warp_min(std::int32_t value) {
-  for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-    const std::int32_t other = __shfl_xor_sync(0xFFFFFFFFU, value, lanes);
-    value = other < value ? other : value;
-  }
-  return value;
+  return warp_fold(value, [](std::int32_t a, std::int32_t b) { return b < a ? b : a; });
 }
 
 __device__ std::int32_t warp_max(std::int32_t value) {
-  for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-    const std::int32_t other = __shfl_xor_sync(0xFFFFFFFFU, value, lanes);
-    value = other > value ? other : value;
-  }
-  return value;
+  return warp_fold(value, [](std::int32_t a, std::int32_t b) { return b > a ? b : a; });
 }
 
 // Of the four lanes that have the same rows of C.
@@ -93,25 +98,67 @@ __device__ void load_ids(const std::int32_t* positions,
   }
 }
 
-// Each warp finds it for itself.
-__device__ Range range_of(const Ids& ids) {
-  Range range = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
-  for (int i = lane(); i < ids.count; i += kLanes) {
-    range.min_position = std::min(range.min_position, ids.position[i]);
-    range.max_position = std::max(range.max_position, ids.position[i]);
-    range.min_document = std::min(range.min_document, ids.document[i]);
-    range.max_document = std::max(range.max_document, ids.document[i]);
-  }
-  return {warp_min(range.min_position),
-          warp_max(range.max_position),
-          warp_min(range.min_document),
-          warp_max(range.max_document)};
+// The ids of the queries or the keys of a batch.
+struct IdRows {
+  const std::int32_t* positions;
+  const std::int32_t* documents;
+  std::int64_t length;  // of a sequence
+};
+
+constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
+  return batches * heads * ((length + kTile - 1) / kTile);
 }
 
-// Whether some query may see some key.
-__device__ bool may_see(const Range& queries, const Range& keys, bool causal) {
-  return queries.min_document <= keys.max_document && keys.min_document <= queries.max_document &&
-         (!causal || keys.min_position <= queries.max_position);
+// By a warp.
+__device__ void find_range(const IdRows& ids, std::int64_t number, Range* ranges) {
+  const std::int64_t tiles = tiles_of(1, 1, ids.length);
+  const std::int64_t row = number / tiles * ids.length;
+  const std::int64_t first = number % tiles * kTile;
+  Range range = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
+  for (std::int64_t i = first + lane(); i < first + kTile && i < ids.length; i += kLanes) {
+    range.min_position = std::min(range.min_position, ids.positions[row + i]);
+    range.max_position = std::max(range.max_position, ids.positions[row + i]);
+    range.min_document = std::min(range.min_document, ids.documents[row + i]);
+    range.max_document = std::max(range.max_document, ids.documents[row + i]);
+  }
+  range = {warp_min(range.min_position),
+           warp_max(range.max_position),
+           warp_min(range.min_document),
+           warp_max(range.max_document)};
+  if (lane() == 0) {
+    ranges[number] = range;
+  }
+}
+
+// Of all tiles, a warp each. Not where another kernel has done what they are for.
+__global__ static void find_ranges(
+    IdRows queries, IdRows keys, std::int64_t batches, const std::int32_t* is_done, Ranges ranges) {
+  const std::int64_t of_queries = tiles_of(batches, 1, queries.length);
+  const std::int64_t all = of_queries + tiles_of(batches, 1, keys.length);
+  const std::int64_t count = is_done == nullptr || *is_done == 0 ? all : 0;
+  for (std::int64_t i = first_item() / kLanes; i < count; i += num_threads() / kLanes) {
+    if (i < of_queries) {
+      find_range(queries, i, ranges.queries);
+    } else {
+      find_range(keys, i - of_queries, ranges.keys);
+    }
+  }
+}
+
+// What two tiles see, of queries and of keys.
+struct Sight {
+  bool some = false;  // some query may see some key
+  bool all = false;   // each sees each, as far as they are there
+};
+
+__device__ Sight sight_of(const Range& queries, const Range& keys, bool causal) {
+  const bool one_document = queries.min_document == queries.max_document &&
+                            keys.min_document == keys.max_document &&
+                            queries.min_document == keys.min_document;
+  return {.some = queries.min_document <= keys.max_document &&
+                  keys.min_document <= queries.max_document &&
+                  (!causal || keys.min_position <= queries.max_position),
+          .all = one_document && (!causal || keys.max_position <= queries.min_position)};
 }
 
 __device__ bool sees(const Ids& queries, const Ids& keys, int query, int key, bool causal) {
@@ -216,10 +263,6 @@ __device__ void add_rows(const FragmentC* weights,
   }
 }
 
-constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
-  return batches * heads * ((length + kTile - 1) / kTile);
-}
-
 // Which rows a block has. Late queries see most keys: they come first.
 struct Place {
   std::int64_t batch;
@@ -235,6 +278,43 @@ struct Place {
             .first = (tiles_of(1, 1, length) - 1 - number / heads / batches) * kTile};
   }
 };
+
+// The tiles that a block's own, of queries or of keys, is paired with. Few and narrow: registers
+// are scarce.
+struct Walk {
+  const Range* own;
+  const Range* others;
+  int count;
+  int full;  // so many have all their rows, and so has the block's own
+
+  __device__ static Walk of(const Range* own_ranges,
+                            std::int64_t own_length,
+                            const Range* other_ranges,
+                            std::int64_t other_length,
+                            const Place& place) {
+    return {.own = own_ranges + tiles_of(place.batch, 1, own_length) + place.first / kTile,
+            .others = other_ranges + tiles_of(place.batch, 1, other_length),
+            .count = static_cast<int>(tiles_of(1, 1, other_length)),
+            .full = place.first + kTile <= own_length ? static_cast<int>(other_length / kTile) : 0};
+  }
+};
+
+// Calls body(tile, all_seen) for each tile that has something to see, in order, where
+// sight(own, other) says what there is. A lane looks at a tile: to pass over one costs next to
+// nothing. All threads of a block call it, and get the same.
+template <class SightOf, class Body>
+__device__ void visit_tiles(const Walk& walk, const SightOf& sight, const Body& body) {
+  for (int first = 0; first < walk.count; first += kLanes) {
+    const int tile = first + lane();
+    const Sight found = tile < walk.count ? sight(*walk.own, walk.others[tile]) : Sight();
+    std::uint32_t some = ballot(found.some);
+    const std::uint32_t all = ballot(found.all && tile < walk.full);
+    for (; some != 0; some &= some - 1) {
+      const int bit = std::countr_zero(some);
+      body(first + bit, (all >> bit & 1U) != 0);
+    }
+  }
+}
 
 // A lane's two rows of a softmax that is built up over tiles of keys.
 struct Softmax {
@@ -286,45 +366,54 @@ __device__ HeadRows<T> key_rows(const Heads<T>& heads, const Task& task, const P
   return {heads, place.batch, place.head, place.first, task.shape.keys, task.shape.channels};
 }
 
+// The ids of a tile of keys.
+template <class Task>
+__device__ void load_key_ids(const Task& task, const Place& place, Ids& ids) {
+  const std::int64_t length = task.shape.keys;
+  load_ids(task.mask.key_positions + place.batch * length,
+           task.mask.key_documents + place.batch * length,
+           place.first,
+           length,
+           ids);
+}
+
+// The same of queries.
+template <class Task>
+__device__ void load_query_ids(const Task& task, const Place& place, Ids& ids) {
+  const std::int64_t length = task.shape.queries;
+  load_ids(task.mask.query_positions + place.batch * length,
+           task.mask.query_documents + place.batch * length,
+           place.first,
+           length,
+           ids);
+}
+
 // What the forward kernel and that of dq share: a walk over the keys of a block's queries. Calls
-// body() for each tile that some query may see.
+// body(all_seen) for each tile that some query may see; where all are seen, the tile has no ids.
 template <int D, class Task, class Body>
 __device__ void walk_keys(const Task& task,
+                          const Ranges& ranges,
                           const Place& place,
-                          const Range& queries,
                           const KeyTile& tile,
                           const Body& body) {
-  const std::int64_t length = task.shape.keys;
-  Place keys = {.batch = place.batch, .head = place.head / task.shape.group(), .first = 0};
-  for (; keys.first < length; keys.first += kTile) {
+  const Shape& shape = task.shape;
+  const Walk walk = Walk::of(ranges.queries, shape.queries, ranges.keys, shape.keys, place);
+  const auto sight = [&](const Range& queries, const Range& keys) {
+    return sight_of(queries, keys, task.mask.causal);
+  };
+  visit_tiles(walk, sight, [&](int number, bool all_seen) {
+    const Place keys = {.batch = place.batch,
+                        .head = place.head / shape.group(),
+                        .first = std::int64_t{number} * kTile};
     __syncthreads();  // the tile before is done with
-    load_ids(task.mask.key_positions + place.batch * length,
-             task.mask.key_documents + place.batch * length,
-             keys.first,
-             length,
-             tile.ids);
-    __syncthreads();
-    if (!may_see(queries, range_of(tile.ids), task.mask.causal)) {
-      continue;
+    if (!all_seen) {
+      load_key_ids(task, keys, tile.ids);
     }
     load_tile<D>(key_rows(task.k, task, keys), tile.k);
     load_tile<D>(key_rows(task.v, task, keys), tile.v);
     __syncthreads();
-    body();
-  }
-}
-
-// The ids of a block's own queries; with a barrier behind.
-template <class Task>
-__device__ Range
-load_query_ids(const Task& task, std::int64_t batch, std::int64_t first, Ids& ids) {
-  load_ids(task.mask.query_positions + batch * task.shape.queries,
-           task.mask.query_documents + batch * task.shape.queries,
-           first,
-           task.shape.queries,
-           ids);
-  __syncthreads();
-  return range_of(ids);
+    body(all_seen);
+  });
 }
 
 // The number in its block of the row, and in its tile of the column, that element i of C has.
@@ -336,16 +425,26 @@ __device__ int column_of(int n, int i) {
   return 8 * n + fragment_column() + i % 2;
 }
 
-// Scales the products of queries and keys, in units of ln 2, and leaves those that are seen.
-__device__ void mask_scores(const Forward<BFloat16>& task,
-                            const Ids& queries,
-                            const Ids& keys,
-                            FragmentC* scores) {
+// Scales the products of queries and keys, in units of ln 2, and leaves those for which
+// seen(row, column) holds.
+template <class Seen>
+__device__ void mask_scores(float scale, const Seen& seen, FragmentC* scores) {
   for (int n = 0; n < kTile / 8; ++n) {
     for (int i = 0; i < 4; ++i) {
-      const bool seen = sees(queries, keys, row_of(i), column_of(n, i), task.mask.causal);
-      scores[n].at[i] = seen ? scores[n].at[i] * (task.scale * kLog2E) : -INFINITY;
+      const bool is_seen = seen(row_of(i), column_of(n, i));
+      scores[n].at[i] = is_seen ? scores[n].at[i] * (scale * kLog2E) : -INFINITY;
     }
+  }
+}
+
+// Calls body(seen), where seen(query, key) says of pairs of two tiles whether they are seen.
+template <class Body>
+__device__ void with_mask(
+    bool all_seen, const Ids& queries, const Ids& keys, bool causal, const Body& body) {
+  if (all_seen) {
+    body([](int, int) { return true; });
+  } else {
+    body([&](int query, int key) { return sees(queries, keys, query, key, causal); });
   }
 }
 
@@ -382,7 +481,8 @@ __device__ Place warp_place(Place place) {
 }
 
 template <int D>
-__global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> task) {
+__global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
+    flash_attend(Forward<BFloat16> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
   alignas(16) __shared__ std::uint16_t v[kTileElements<D>];
   __shared__ Ids query_ids;
@@ -393,17 +493,20 @@ __global__ void __launch_bounds__(kFlashThreads) flash_attend(Forward<BFloat16> 
     const Place place = Place::of(number, shape.batch, shape.heads, shape.queries);
     __syncthreads();
     load_tile<D>(query_rows(task.q, task, place), k);
-    const Range range = load_query_ids(task, place.batch, place.first, query_ids);
+    load_query_ids(task, place, query_ids);
+    __syncthreads();
     FragmentA q[D / 16];
     load_fragments<D>({k}, q);
     FragmentC o[D / 8] = {};
     Softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
-    walk_keys<D>(task, place, range, {key_ids, k, v}, [&] {
+    walk_keys<D>(task, ranges, place, {key_ids, k, v}, [&](bool all_seen) {
       FragmentC scores[kTile / 8];
       for (std::int64_t chunk = 0; chunk < kChunks; ++chunk) {
         dot_rows<D>(q, {k}, static_cast<int>(16 * chunk), scores + 2 * chunk);
       }
-      mask_scores(task, query_ids, key_ids, scores);
+      with_mask(all_seen, query_ids, key_ids, task.mask.causal, [&](const auto& seen) {
+        mask_scores(task.scale, seen, scores);
+      });
       float kept[2];
       take_scores(scores, softmax, kept);
       scale_rows<D>(o, kept);
@@ -460,21 +563,17 @@ __device__ void make_delta(const Backward<BFloat16>& task, const Place& place, Q
 
 // The weights and slopes of pairs of the warp's rows with 16 of a tile, in place of their products.
 // kRowsAreQueries: else they are keys, and the tile's rows queries.
-template <bool kRowsAreQueries>
-__device__ void weigh_pairs(const Backward<BFloat16>& task,
-                            const Ids& queries,
-                            const Ids& keys,
-                            const QueryFacts& facts,
-                            int first,
-                            FragmentC (*pairs)[2]) {
+template <bool kRowsAreQueries, class Seen>
+__device__ void weigh_pairs(
+    float scale, const Seen& seen, const QueryFacts& facts, int first, FragmentC (*pairs)[2]) {
   for (int n = 0; n < 2; ++n) {
     for (int i = 0; i < 4; ++i) {
       const int row = row_of(i);
       const int column = first + column_of(n, i);
       const int query = kRowsAreQueries ? row : column;
       const int key = kRowsAreQueries ? column : row;
-      weigh_pair(sees(queries, keys, query, key, task.mask.causal),
-                 task.scale,
+      weigh_pair(seen(query, key),
+                 scale,
                  facts.lse[query],
                  facts.delta[query],
                  pairs[0][n].at[i],
@@ -484,7 +583,8 @@ __device__ void weigh_pairs(const Backward<BFloat16>& task,
 }
 
 template <int D>
-__global__ void __launch_bounds__(kFlashThreads) flash_query_gradients(Backward<BFloat16> task) {
+__global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
+    flash_query_gradients(Backward<BFloat16> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
   alignas(16) __shared__ std::uint16_t v[kTileElements<D>];
   __shared__ Ids query_ids;
@@ -498,18 +598,21 @@ __global__ void __launch_bounds__(kFlashThreads) flash_query_gradients(Backward<
     load_tile<D>(query_rows(task.q, task, place), k);
     load_tile<D>(query_rows(task.dout, task, place), v);
     make_delta(task, place, facts);
-    const Range range = load_query_ids(task, place.batch, place.first, query_ids);
+    load_query_ids(task, place, query_ids);
+    __syncthreads();
     FragmentA q[D / 16];
     FragmentA dout[D / 16];
     load_fragments<D>({k}, q);
     load_fragments<D>({v}, dout);
     FragmentC dq[D / 8] = {};
-    walk_keys<D>(task, place, range, {key_ids, k, v}, [&] {
+    walk_keys<D>(task, ranges, place, {key_ids, k, v}, [&](bool all_seen) {
       for (int first = 0; first < kTile; first += 16) {
         FragmentC pairs[2][2];  // weights and slopes
         dot_rows<D>(q, {k}, first, pairs[0]);
         dot_rows<D>(dout, {v}, first, pairs[1]);
-        weigh_pairs<true>(task, query_ids, key_ids, facts, first, pairs);
+        with_mask(all_seen, query_ids, key_ids, task.mask.causal, [&](const auto& seen) {
+          weigh_pairs<true>(task.scale, seen, facts, first, pairs);
+        });
         add_rows<D>(pairs[1], {k}, first, dq);
       }
     });
@@ -518,7 +621,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_query_gradients(Backward<
   }
 }
 
-// Takes a head's queries of a tile, and what they bring, to shared memory. With barriers around.
+// Takes a head's queries of a tile, and what they bring, to shared memory.
 template <int D>
 __device__ void load_queries(const Backward<BFloat16>& task,
                              const Place& place,
@@ -526,7 +629,6 @@ __device__ void load_queries(const Backward<BFloat16>& task,
                              std::uint16_t* dout,
                              QueryFacts& facts) {
   const Shape& shape = task.shape;
-  __syncthreads();
   load_tile<D>(query_rows(task.q, task, place), q);
   load_tile<D>(query_rows(task.dout, task, place), dout);
   const std::int64_t query = place.first + threadIdx.x;
@@ -535,12 +637,28 @@ __device__ void load_queries(const Backward<BFloat16>& task,
     facts.lse[threadIdx.x] = task.lse[number] * kLog2E;
     facts.delta[threadIdx.x] = task.delta[number];
   }
-  __syncthreads();
+}
+
+// As walk_keys(), over the queries of a block's keys: calls body(place, all_seen).
+template <class Body>
+__device__ void walk_queries(const Backward<BFloat16>& task,
+                             const Ranges& ranges,
+                             const Place& place,
+                             const Body& body) {
+  const Shape& shape = task.shape;
+  const Walk walk = Walk::of(ranges.keys, shape.keys, ranges.queries, shape.queries, place);
+  const auto sight = [&](const Range& keys, const Range& queries) {
+    return sight_of(queries, keys, task.mask.causal);
+  };
+  visit_tiles(walk, sight, [&](int number, bool all_seen) {
+    body(Place{.batch = place.batch, .head = 0, .first = std::int64_t{number} * kTile}, all_seen);
+  });
 }
 
 // Behind flash_query_gradients(), whose delta it reads.
 template <int D>
-__global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BFloat16> task) {
+__global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
+    flash_key_gradients(Backward<BFloat16> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t q[kTileElements<D>];
   alignas(16) __shared__ std::uint16_t dout[kTileElements<D>];
   __shared__ Ids query_ids;
@@ -555,40 +673,35 @@ __global__ void __launch_bounds__(kFlashThreads) flash_key_gradients(Backward<BF
     __syncthreads();
     load_tile<D>(key_rows(task.k, task, place), q);
     load_tile<D>(key_rows(task.v, task, place), dout);
-    load_ids(task.mask.key_positions + place.batch * shape.keys,
-             task.mask.key_documents + place.batch * shape.keys,
-             place.first,
-             shape.keys,
-             key_ids);
+    load_key_ids(task, place, key_ids);
     __syncthreads();
-    const Range keys = range_of(key_ids);
     FragmentA k[D / 16];
     FragmentA v[D / 16];
     load_fragments<D>({q}, k);
     load_fragments<D>({dout}, v);
     FragmentC dk[D / 8] = {};
     FragmentC dv[D / 8] = {};
-    Place queries = {.batch = place.batch, .head = 0, .first = 0};
-    for (; queries.first < shape.queries; queries.first += kTile) {
-      __syncthreads();
-      if (!may_see(load_query_ids(task, place.batch, queries.first, query_ids),
-                   keys,
-                   task.mask.causal)) {
-        continue;
-      }
+    walk_queries(task, ranges, place, [&](Place queries, bool all_seen) {
       for (std::int64_t h = 0; h < shape.group(); ++h) {
         queries.head = place.head * shape.group() + h;
+        __syncthreads();  // the tile before is done with
+        if (h == 0 && !all_seen) {
+          load_query_ids(task, queries, query_ids);
+        }
         load_queries<D>(task, queries, q, dout, facts);
+        __syncthreads();
         for (int first = 0; first < kTile; first += 16) {
           FragmentC pairs[2][2];  // weights and slopes
           dot_rows<D>(k, {q}, first, pairs[0]);
           dot_rows<D>(v, {dout}, first, pairs[1]);
-          weigh_pairs<false>(task, query_ids, key_ids, facts, first, pairs);
+          with_mask(all_seen, query_ids, key_ids, task.mask.causal, [&](const auto& seen) {
+            weigh_pairs<false>(task.scale, seen, facts, first, pairs);
+          });
           add_rows<D>(pairs[0], {dout}, first, dv);
           add_rows<D>(pairs[1], {q}, first, dk);
         }
       }
-    }
+    });
     const float factors[2] = {task.scale, task.scale};
     const float ones[2] = {1.0F, 1.0F};
     store_rows<D>(dk, factors, key_rows(task.dk, task, warp_place(place)));
@@ -610,6 +723,42 @@ void with_width(std::int64_t channels, const Body& body) {
   }
 }
 
+// Launches find_ranges() and says what it fills.
+template <class Task>
+Ranges start_ranges(const Context& context,
+                    const Task& task,
+                    const std::int32_t* is_done,
+                    std::span<std::byte> workspace) {
+  const Shape& shape = task.shape;
+  const Mask& mask = task.mask;
+  TESSERA_CHECK(static_cast<std::int64_t>(workspace.size()) >= ranges_workspace_bytes(shape),
+                "{} bytes of workspace for attention, expected {}",
+                workspace.size(),
+                ranges_workspace_bytes(shape));
+  auto* const all = reinterpret_cast<Range*>(workspace.data());
+  const std::int64_t of_queries = tiles_of(shape.batch, 1, shape.queries);
+  const std::int64_t of_keys = tiles_of(shape.batch, 1, shape.keys);
+  const Ranges ranges = {.queries = all, .keys = all + of_queries};
+  launch(context,
+         "ranges of attention",
+         blocks_for(context, (of_queries + of_keys) * kLanes),
+         find_ranges,
+         IdRows{mask.query_positions, mask.query_documents, shape.queries},
+         IdRows{mask.key_positions, mask.key_documents, shape.keys},
+         shape.batch,
+         is_done,
+         ranges);
+  return ranges;
+}
+
+// Blocks of the forward kernel. Where another one has most likely done its work, all they do is see
+// that: no more than find a place at once, which loop where it has not.
+std::int64_t blocks_of(const Context& context, const Forward<BFloat16>& task) {
+  constexpr std::int64_t kAtOnce = 4;  // on a multiprocessor
+  const std::int64_t tiles = tiles_of(task.shape.batch, task.shape.heads, task.shape.queries);
+  return task.is_done == nullptr ? tiles : std::min(tiles, kAtOnce * context.multiprocessors());
+}
+
 }  // namespace
 
 bool takes_flash(std::span<const View> heads) {
@@ -625,30 +774,39 @@ bool takes_flash(std::span<const View> heads) {
   return true;
 }
 
-void run_flash(const Context& context, const Forward<BFloat16>& task) {
-  const Shape& shape = task.shape;
-  with_width(shape.channels, [&]<int D>() {
-    launch<kFlashThreads>(context,
-                          "attention",
-                          tiles_of(shape.batch, shape.heads, shape.queries),
-                          flash_attend<D>,
-                          task);
+std::int64_t ranges_workspace_bytes(const Shape& shape) {
+  return (tiles_of(shape.batch, 1, shape.queries) + tiles_of(shape.batch, 1, shape.keys)) *
+         std::int64_t{sizeof(Range)};
+}
+
+void run_flash(const Context& context,
+               const Forward<BFloat16>& task,
+               std::span<std::byte> workspace) {
+  const Ranges ranges = start_ranges(context, task, task.is_done, workspace);
+  with_width(task.shape.channels, [&]<int D>() {
+    launch<kFlashThreads>(
+        context, "attention", blocks_of(context, task), flash_attend<D>, task, ranges);
   });
 }
 
-void run_flash(const Context& context, const Backward<BFloat16>& task) {
+void run_flash(const Context& context,
+               const Backward<BFloat16>& task,
+               std::span<std::byte> workspace) {
   const Shape& shape = task.shape;
+  const Ranges ranges = start_ranges(context, task, nullptr, workspace);
   with_width(shape.channels, [&]<int D>() {
     launch<kFlashThreads>(context,
                           "attention_backward",
                           tiles_of(shape.batch, shape.heads, shape.queries),
                           flash_query_gradients<D>,
-                          task);
+                          task,
+                          ranges);
     launch<kFlashThreads>(context,
                           "attention_backward",
                           tiles_of(shape.batch, shape.kv_heads, shape.keys),
                           flash_key_gradients<D>,
-                          task);
+                          task,
+                          ranges);
   });
 }
 

@@ -62,16 +62,35 @@ void* place_of(const Heads<T>& heads, std::int64_t batch, std::int64_t head) {
   return const_cast<std::remove_const_t<T>*>(heads.at(batch, 0, head));
 }
 
+// Where the last tile of 128 keys is half full, cuDNN's backward for Hopper takes the scores of the
+// keys that are not there for 0, unless a causal mask hides them: dq is NaN where exp(-lse)
+// overflows. Source: NVIDIA/cudnn-frontend, pull request 628; pytorch/pytorch, issue 196678.
+bool may_leave_nans(const FlashProblem& problem) {
+  return !problem.causal && problem.tokens % 128 == 64;
+}
+
+// The parts in which a library does backward; batch 0: it cannot.
+FlashProblem part_of(const FlashProblem& problem) {
+  FlashProblem part = largest_part(problem);
+  if (may_leave_nans(problem)) {
+    part.batch = 0;
+  }
+  return part;
+}
+
 // Once: a run's rows are all as long.
-void warn_of_long_rows(const FlashProblem& problem) {
+void warn_of_own_kernels(const FlashProblem& problem) {
   static std::atomic_flag said;
   if (!said.test_and_set()) {
     log_warning(format(
-        "attention backward by own kernels, which are slower: rows of {} tokens need more than {} "
-        "of workspace for each group of heads{}",
-        problem.tokens,
-        format_bytes(kMostFlashWorkspace),
-        problem.any_order ? "" : "; run.deterministic = false takes far less"));
+        "attention backward by own kernels, which are slower: {}",
+        may_leave_nans(problem)
+            ? format("cuDNN's may give NaNs for rows of {} tokens without a causal mask",
+                     problem.tokens)
+            : format("rows of {} tokens need more than {} of workspace for each group of heads{}",
+                     problem.tokens,
+                     format_bytes(kMostFlashWorkspace),
+                     problem.any_order ? "" : "; run.deterministic = false takes far less")));
   }
 }
 
@@ -96,7 +115,7 @@ std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task) {
 }
 
 std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task) {
-  const FlashProblem part = largest_part(backward_problem_of(task));
+  const FlashProblem part = part_of(backward_problem_of(task));
   return part.batch == 0
              ? 0
              : flash_scratch(part).library + flash_workspace_bytes(part) + kWorkspaceAlignment;
@@ -113,9 +132,9 @@ bool run_graph(const Context& context,
                const Backward<BFloat16>& task,
                std::span<std::byte> workspace) {
   const FlashProblem whole = backward_problem_of(task);
-  FlashProblem part = largest_part(whole);
+  FlashProblem part = part_of(whole);
   if (part.batch == 0) {
-    warn_of_long_rows(whole);
+    warn_of_own_kernels(whole);
     return false;
   }
   part.strides[FlashTensor::kDelta] = {part.heads * part.tokens, 1, part.tokens};

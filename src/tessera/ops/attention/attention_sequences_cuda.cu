@@ -1,6 +1,7 @@
 // Causal attention of documents within rows by a library's kernels: what the ids say is found on
 // the device, so that a step's work is the same whatever its documents are.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,41 +50,71 @@ struct SearchTask {
   Sequences out;
 };
 
-// Whether a sequence begins at a token; and what is wrong where tokens do not stand in order.
-__device__ bool begins(const SearchTask& task, std::int64_t token, bool& is_wrong) {
+// Whether a sequence begins at a token; and what is wrong where tokens do not stand in order. Reads
+// all that it may need at once, so that loads do not wait for each other.
+__device__ bool begins(const SearchTask& task, std::int32_t token, bool& is_wrong) {
   const Mask& mask = task.mask;
+  const bool is_first = token % static_cast<std::int32_t>(task.shape.queries) == 0;  // of a row
+  const std::int32_t before = is_first ? token : token - 1;
   const std::int32_t document = mask.query_documents[token];
   const std::int32_t position = mask.query_positions[token];
+  const std::int32_t key_document = mask.key_documents[token];
+  const std::int32_t key_position = mask.key_positions[token];
+  const std::int32_t document_before = mask.query_documents[before];
+  const std::int32_t position_before = mask.query_positions[before];
+  const bool is_new = document != document_before;
+  const bool goes_back = document < document_before || (!is_new && position <= position_before);
   is_wrong =
-      is_wrong || mask.key_documents[token] != document || mask.key_positions[token] != position;
-  if (token % task.shape.queries == 0) {
-    return true;
-  }
-  const std::int32_t before = mask.query_documents[token - 1];
-  is_wrong = is_wrong || document < before ||
-             (document == before && position <= mask.query_positions[token - 1]);
-  return document != before;
+      is_wrong || key_document != document || key_position != position || (!is_first && goes_back);
+  return is_first || is_new;
 }
 
-// What each thread of the block found in its stretch of tokens.
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kAtOnce = 4;  // tokens of a thread, whose loads are on their way together
+
+// A bit for each of kAtOnce x kThreads tokens at which a sequence begins. There are two, by turns:
+// who writes one again has read it.
 struct Findings {
-  std::int32_t begins[kThreads];
-  std::int32_t wrongs[kThreads];
-  std::int32_t total;  // of sequences; 0 where they cannot be used
+  std::uint32_t words[kAtOnce][kWarps];
 };
 
-// From how many begin in each thread's stretch to how many begin before it. By one thread.
-__device__ void add_up(Findings& findings, const Sequences& out) {
-  std::int32_t sum = 0;
-  std::int32_t wrong = 0;
-  for (int i = 0; i < kThreads; ++i) {
-    const std::int32_t of_thread = findings.begins[i];
-    findings.begins[i] = sum;
-    sum += of_thread;
-    wrong += findings.wrongs[i];
+// Notes the first tokens of sequences in order, as far as there is room; returns how many there
+// are, on each thread, and what is wrong with the thread's tokens.
+__device__ std::int32_t note_firsts(const SearchTask& task, Findings* findings, bool& is_wrong) {
+  const Sequences& out = task.out;
+  const auto tokens = static_cast<std::int32_t>(task.shape.batch * task.shape.queries);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::uint32_t lanes_before = (1U << threadIdx.x % kWarp) - 1;
+  std::int32_t count = 0;
+  for (std::int64_t first = 0; first < tokens; first += kAtOnce * kThreads) {
+    Findings& found = findings[first / (kAtOnce * kThreads) % 2];
+    const std::int64_t own = first + threadIdx.x;
+    bool begin[kAtOnce];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int64_t token = own + i * kThreads;
+      const bool is_new =
+          begins(task, static_cast<std::int32_t>(token < tokens ? token : tokens - 1), is_wrong);
+      begin[i] = token < tokens && is_new;
+    }
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::uint32_t word = ballot(begin[i]);
+      if (threadIdx.x % kWarp == 0) {
+        found.words[i][warp] = word;
+      }
+    }
+    __syncthreads();
+    for (int i = 0; i < kAtOnce; ++i) {
+      for (int w = 0; w < kWarps; ++w) {
+        const std::uint32_t word = found.words[i][w];
+        const std::int32_t number = count + std::popcount(word & lanes_before);
+        if (begin[i] && w == warp && number < out.most) {
+          out.first[number] = static_cast<std::int32_t>(own + i * kThreads);
+        }
+        count += std::popcount(word);
+      }
+    }
   }
-  findings.total = wrong == 0 && sum <= out.most ? sum : 0;
-  *out.found = findings.total > 0 ? 1 : 0;
+  return count;
 }
 
 // Where sequence i lies, and how long it is. Not every version of the library takes sequences of no
@@ -102,32 +133,17 @@ __device__ void place_sequence(const SearchTask& task, std::int64_t i, std::int3
   }
 }
 
-// By one block: each thread looks at a stretch of tokens.
+// By one block, whose threads stand side by side in the tokens.
 __global__ static void find_sequences(SearchTask task) {
-  __shared__ Findings findings;
+  __shared__ Findings findings[2];
   const Sequences& out = task.out;
-  const std::int64_t tokens = task.shape.batch * task.shape.queries;
-  const std::int64_t begin = tokens * threadIdx.x / kThreads;
-  const std::int64_t end = tokens * (threadIdx.x + 1) / kThreads;
-  std::int32_t count = 0;
   bool is_wrong = false;
-  for (std::int64_t token = begin; token < end; ++token) {
-    count += begins(task, token, is_wrong) ? 1 : 0;
-  }
-  findings.begins[threadIdx.x] = count;
-  findings.wrongs[threadIdx.x] = is_wrong ? 1 : 0;
-  __syncthreads();
+  const std::int32_t count = note_firsts(task, findings, is_wrong);
+  const bool is_usable = block_sum(is_wrong ? 1 : 0) == 0 && count <= out.most;
+  const std::int32_t total = is_usable ? count : 0;
   if (threadIdx.x == 0) {
-    add_up(findings, out);
-    out.first[findings.total] = static_cast<std::int32_t>(tokens);
-  }
-  __syncthreads();
-  const std::int32_t total = findings.total;
-  std::int32_t number = findings.begins[threadIdx.x];
-  for (std::int64_t token = begin; total > 0 && token < end; ++token) {
-    if (begins(task, token, is_wrong)) {
-      out.first[number++] = static_cast<std::int32_t>(token);
-    }
+    *out.found = total > 0 ? 1 : 0;
+    out.first[total] = static_cast<std::int32_t>(task.shape.batch * task.shape.queries);
   }
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i <= out.most; i += kThreads) {
@@ -191,6 +207,9 @@ const std::int32_t* run_sequences(const Context& context,
   const Scratch scratch(space.data(), task.shape);
   const Sequences& found = scratch.sequences;
   const FlashProblem problem = sequences_problem(task);
+  if (!context.graphs().takes(problem)) {
+    return nullptr;
+  }
   FlashPointers pointers = graph_pointers(task);
   pointers[FlashTensor::kLse] = scratch.lse;
   SearchTask search = {.shape = task.shape, .mask = task.mask, .places = {}, .out = found};
@@ -201,14 +220,13 @@ const std::int32_t* run_sequences(const Context& context,
     search.places[number] = {.row = row, .token = token};
     pointers[starts_of(tensor)] = found.starts[number];
   }
-  pointers[FlashTensor::kLengths] = found.lengths;
+  pointers[FlashTensor::kQueryLengths] = found.lengths;
+  pointers[FlashTensor::kKeyLengths] = found.lengths;
   launch(context, "sequences of attention", 1, find_sequences, search);
-  if (!context.graphs().run(context.stream(),
-                            problem,
-                            pointers,
-                            space.subspan(static_cast<std::size_t>(scratch.library)))) {
-    return nullptr;
-  }
+  context.graphs().run(context.stream(),
+                       problem,
+                       pointers,
+                       space.subspan(static_cast<std::size_t>(scratch.library)));
   const std::int64_t values = task.shape.batch * task.shape.queries * task.shape.heads;
   launch(context,
          "lse of attention",

@@ -1,5 +1,6 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/row_sums.h"
+#include "tessera/backend/cuda/row_teams.h"
 #include "tessera/ops/bias/bias.h"
 
 // y may lie over x: an element is written where it was read.
@@ -25,10 +26,9 @@ struct AddRows {
   }
 };
 
-template <class T>
+template <bool kWhole, class T>
 struct Gradients {
   Matrix<const T> dy;
-  bool whole;  // whether packs move as one
 
   static constexpr int kSums = 1;
 
@@ -36,7 +36,7 @@ struct Gradients {
                       std::int64_t column,
                       std::int64_t left,
                       Floats<kPack> (&sums)[kSums]) const {
-    const Floats<kPack> values = load_pack(dy.at(row, column), left, whole);
+    const Floats<kPack> values = read_pack<kWhole>(dy.at(row, column), left).floats();
     for (int i = 0; i < kPack; ++i) {
       sums[0].at[i] += values.at[i];
     }
@@ -67,14 +67,15 @@ void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& vi
   const auto inner = static_cast<std::int32_t>(attrs.num_dims);
   const View::Rows dy = views.in[0].rows(inner);
   cuda::with_type(views.in[0].dtype, [&](auto element) {
-    const cuda::Gradients<decltype(element)> terms = {
-        .dy = {views.in[0], inner}, .whole = cuda::fits_packs(views.in.first(1), inner)};
-    cuda::sum_rows(context,
-                   "bias_gradient",
-                   terms,
-                   dy,
-                   reinterpret_cast<float*>(views.workspace.data()),
-                   {cpu::flat<float>(views.out[0]).data()});
+    cuda::with_whole(cuda::fits_packs(views.in.first(1), inner), [&](auto whole) {
+      const cuda::Gradients<whole.value, decltype(element)> terms = {.dy = {views.in[0], inner}};
+      cuda::sum_rows(context,
+                     "bias_gradient",
+                     terms,
+                     dy,
+                     reinterpret_cast<float*>(views.workspace.data()),
+                     {cpu::flat<float>(views.out[0]).data()});
+    });
   });
 }
 

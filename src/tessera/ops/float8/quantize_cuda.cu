@@ -156,6 +156,7 @@ struct QuantizeRows {
   __device__ void run(std::int64_t row, std::int64_t column) const {
     const bool is_one = task.sharing == Sharing::kAll;
     const std::int64_t place = is_one ? 0 : row;
+    const Floats<N> values = load<N>(task.x.at(row, column));  // before anything waits
     const float scale = scale_of(task.amax[place], Float8::kMax, task.power_of_two);
     if (column == 0 && (row == 0 || !is_one)) {
       task.inverse[place] = 1.0F / scale;
@@ -165,7 +166,7 @@ struct QuantizeRows {
       scales.at[i] = scale;
     }
     *reinterpret_cast<Pack<std::uint8_t, N>*>(task.codes.at(row, column)) =
-        encode<Float8>(load<N>(task.x.at(row, column)), scales);
+        encode<Float8>(values, scales);
   }
 };
 

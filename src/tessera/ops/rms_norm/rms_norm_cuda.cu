@@ -131,10 +131,15 @@ struct Backward {
   bool whole;       // whether packs move as one
 };
 
+// A thread's columns are the same in all rows: it holds their gains where it has the registers.
+template <class Team, bool kResidual, class T>
+using HeldGains = Held<Team, T, sizeof(T) == 2 && Team::kHeld <= 2 && !kResidual>;
+
 // A row on its way through backward, as a thread has it.
 template <class Team, bool kWhole, bool kResidual, class T>
 struct BackwardRow {
   const Backward<T>& task;
+  const HeldGains<Team, kResidual, T>& gains;
   std::int64_t row;
   std::int64_t width;
   Held<Team, T> dy = {};
@@ -145,8 +150,19 @@ struct BackwardRow {
     return read_pack<kWhole>(from.at(row, column), width - column);
   }
 
-  __device__ Floats<kPack> gain(std::int64_t column) const {
-    return read_pack<kWhole>(task.gain + column, width - column).floats();
+  __device__ Floats<kPack> gain(int k, std::int64_t c) const {
+    return gains.get(k, [&] { return read_pack<kWhole>(task.gain + c, width - c); });
+  }
+
+  // Asks for the row that is the next one for this team.
+  __device__ void prefetch_next(std::int64_t next) const {
+    each_column<Team>(width, [&](int, std::int64_t c) {
+      prefetch(task.dy.at(next, c));
+      prefetch(task.x.at(next, c));
+      if constexpr (kResidual) {
+        prefetch(task.r.at(next, c));
+      }
+    });
   }
 
   // All that is held comes at once.
@@ -169,7 +185,7 @@ struct BackwardRow {
     each_column<Team>(width, [&](int k, std::int64_t c) {
       const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
       const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
-      const Floats<kPack> scales = kInput ? gain(c) : Floats<kPack>();
+      const Floats<kPack> scales = kInput ? gain(k, c) : Floats<kPack>();
       for (int i = 0; i < kPack; ++i) {
         sums.at[k].at[i] += kGain ? arriving.at[i] * (values.at[i] * rstd) : 0.0F;
         partial += kInput ? arriving.at[i] * scales.at[i] * values.at[i] : 0.0F;
@@ -190,7 +206,7 @@ struct BackwardRow {
     each_column<Team>(width, [&](int k, std::int64_t c) {
       const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
       const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
-      const Floats<kPack> scales = gain(c);
+      const Floats<kPack> scales = gain(k, c);
       const Floats<kPack> added = residual(k, c);
       Floats<kPack> gradient;
       for (int i = 0; i < kPack; ++i) {
@@ -214,10 +230,20 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
   const std::int64_t end = rows * (stretch + 1) / stretches;
   ColumnSums<Team> sums;
   Largest largest;
+  HeldGains<Team, kResidual, T> gains;
+  if constexpr (kInput && HeldGains<Team, kResidual, T>::kHolds) {
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      gains.take(k, [&] { return read_pack<kWhole>(task.gain + c, width - c); });
+    });
+  }
   for (std::int64_t row = rows * stretch / stretches + team_of_block<Team>(); row < end;
        row += Team::kOfBlock) {
-    BackwardRow<Team, kWhole, kResidual, T> here = {.task = task, .row = row, .width = width};
+    BackwardRow<Team, kWhole, kResidual, T> here = {
+        .task = task, .gains = gains, .row = row, .width = width};
     here.load();
+    if (kWhole && sizeof(T) == 2 && row + Team::kOfBlock < end) {
+      here.prefetch_next(row + Team::kOfBlock);
+    }
     const float rstd = task.rstd[row];
     const float partial = here.template reduce<kInput, kGain>(rstd, sums);
     if constexpr (kInput) {

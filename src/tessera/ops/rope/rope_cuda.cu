@@ -72,11 +72,13 @@ struct Rotation {
     const auto place = static_cast<std::uint32_t>(column);
     const std::uint32_t within = place - head_dim.quotient(place) * head_dim.divisor();
     Floats<N> values = read<N>(x.at(row, column));
+    // On its way along with x, whether it is needed or not.
+    const Floats<N> turn = read<N>(
+        table.at(row, std::min(std::int64_t{within}, std::max<std::int64_t>(rotated - N, 0))));
     if (within >= rotated) {
       write(y.at(row, column), values, largest);
       return;
     }
-    const Floats<N> turn = read<N>(table.at(row, within));
     for (int i = 0; i < N; i += 2) {
       const float even = values.at[i];
       const float odd = values.at[i + 1];

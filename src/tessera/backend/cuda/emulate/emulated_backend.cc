@@ -190,6 +190,7 @@ class EmulatedBackend final : public DeviceBackend {
     if ((stream != StreamId{0} && !orders_streams()) || recorded_ == nullptr) {
       give(stream, work);
     } else if (waits_for_ranks(op, types_of(views.in))) {
+      has_recorded_collectives_ = true;
       recorded_->emplace_back([this, work, stream] { give(stream, work); });
     } else {
       recorded_->emplace_back(
@@ -225,6 +226,7 @@ class EmulatedBackend final : public DeviceBackend {
     std::vector<std::function<void()>> given;
     given.emplace_back([this] { join_streams(); });
     recorded_ = &given;
+    has_recorded_collectives_ = false;
     try {
       runs();
     } catch (...) {
@@ -233,6 +235,9 @@ class EmulatedBackend final : public DeviceBackend {
     }
     recorded_ = nullptr;
     given.emplace_back([this] { join_streams(); });
+    if (has_recorded_collectives_ && native_.meet) {
+      native_.meet();
+    }
     return std::make_unique<EmulatedRecording>(std::move(given));
   }
 
@@ -373,7 +378,8 @@ class EmulatedBackend final : public DeviceBackend {
   bool may_record_;
   std::size_t num_synchronized_ = 0;
   std::vector<std::function<void()>>* recorded_ = nullptr;  // where run() puts what it begins
-  std::map<std::size_t, std::size_t> signals_;              // the last of each number
+  bool has_recorded_collectives_ = false;
+  std::map<std::size_t, std::size_t> signals_;  // the last of each number
   std::size_t num_signals_ = 0;
   std::set<std::size_t> done_signals_;
   NativeCollectives native_;

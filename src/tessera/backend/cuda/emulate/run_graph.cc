@@ -230,6 +230,8 @@ class Interpreter {
 
 class InterpretedGraphs final : public Graphs {
  public:
+  bool takes(const FlashProblem& /*problem*/) override { return true; }
+
   bool run(CUstream_st* stream,
            const FlashProblem& problem,
            const FlashPointers& pointers,
