@@ -494,7 +494,12 @@ RunConfig unusual_config() {
              .norm_eps = 1.0 / 3};
   c.tokenizer = {.path = "t.json", .train_vocab = 300};
   c.data = unusual_data();
-  c.train = {.steps = 5, .global_batch = 6, .microbatch = 2, .dtype = DType::kBF16, .tf32 = true};
+  c.train = {.steps = 5,
+             .global_batch = 6,
+             .microbatch = 2,
+             .dtype = DType::kBF16,
+             .logits = DType::kBF16,
+             .tf32 = true};
   c.validation = {.every = 3, .sequences = 7};
   c.lora = {.rank = 4, .alpha = 0.5, .targets = {"wq", "q_proj"}};
   c.float8 = {.recipe = Float8Recipe::kTensorwise,

@@ -73,8 +73,8 @@ struct LifeSpan {
 // When a buffer that is not persistent lives: two spans where it lives into the next microbatch.
 std::vector<LifeSpan> life_spans(const Buffer& buffer);
 
-// Offsets in the arena are multiples of this: a cache line and the widest vector of a CPU, and what a
-// warp of a GPU reads at once in few lines.
+// Offsets in the arena are multiples of this: a cache line and the widest vector of a CPU, and what
+// a warp of a GPU reads at once in few lines.
 inline constexpr std::int64_t kArenaAlignment = 256;
 
 // A tensor inside a buffer: strides in elements, offset in bytes from the instance's begin.

@@ -24,15 +24,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // Two microbatches: forward makes b from a, backward makes c from b, update reads the gradient d.
-constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 768 {
+constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 3072 {
   stream "compute"
   stream "copy"
   buffer 0 "a" input 64 bytes x2 at 0 persistent
-  buffer 1 "b" activation 64 bytes x1 at 256 live (0, 0) .. (1, 0)
-  buffer 2 "c" activation 64 bytes x1 at 320 live (1, 0) .. (1, 1)
-  buffer 3 "d" gradient 64 bytes x1 at 128 persistent
-  buffer 4 "w" parameter 64 bytes x1 at 192 persistent
-  buffer 5 "e" activation 64 bytes x1 at 384 persistent
+  buffer 1 "b" activation 64 bytes x1 at 1024 live (0, 0) .. (1, 0)
+  buffer 2 "c" activation 64 bytes x1 at 1280 live (1, 0) .. (1, 1)
+  buffer 3 "d" gradient 64 bytes x1 at 512 persistent
+  buffer 4 "w" parameter 64 bytes x1 at 768 persistent
+  buffer 5 "e" activation 64 bytes x1 at 1536 persistent
   input "a" = #0+0 f32[n=16] strides(1)
   state "d" = #3+0 f32[n=16] strides(1)
   state "w" = #4+0 f32[n=16] strides(1)
@@ -79,17 +79,17 @@ TEST(Program, TextIsStable) {
 
 // The second stream reads "s" and makes "r" while "t" is made, then "v" where "t" lay; "u" lies
 // where "s" lay.
-constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 1 arena 384 {
+constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 1 arena 1536 {
   stream "compute"
   stream "comm"
   buffer 0 "a" input 64 bytes x1 at 0 persistent
-  buffer 1 "s" activation 64 bytes x1 at 64 live (0, 0) .. (0, 2)
-  buffer 2 "r" activation 64 bytes x1 at 128 live (0, 1) .. (0, 3)
-  buffer 3 "t" activation 64 bytes x1 at 192 live (0, 2) .. (0, 3)
-  buffer 4 "u" activation 64 bytes x1 at 64 live (0, 3) .. (0, 5)
-  buffer 5 "v" activation 64 bytes x1 at 192 live (0, 4) .. (0, 5)
-  buffer 6 "w" workspace 64 bytes x1 at 320 live (0, 1) .. (0, 2)
-  buffer 7 "out" activation 64 bytes x1 at 256 persistent
+  buffer 1 "s" activation 64 bytes x1 at 256 live (0, 0) .. (0, 2)
+  buffer 2 "r" activation 64 bytes x1 at 512 live (0, 1) .. (0, 3)
+  buffer 3 "t" activation 64 bytes x1 at 768 live (0, 2) .. (0, 3)
+  buffer 4 "u" activation 64 bytes x1 at 256 live (0, 3) .. (0, 5)
+  buffer 5 "v" activation 64 bytes x1 at 768 live (0, 4) .. (0, 5)
+  buffer 6 "w" workspace 64 bytes x1 at 1280 live (0, 1) .. (0, 2)
+  buffer 7 "out" activation 64 bytes x1 at 1024 persistent
   input "a" = #0+0 f32[n=16] strides(1)
   output "out" = #7+0 f32[n=16] strides(1)
   segment 0 "forward" forward chunk 0 {
@@ -124,22 +124,22 @@ TEST(Program, VerifierOrdersStreamsThatShareBytes) {
       stream_fault({{"stream 1 wait 2", "stream 1"}}),
       HasSubstr("\"v\" takes bytes that were used before on stream compute without an event"));
   // A life that ends before the other stream has read, and one whose bytes are used too early.
-  EXPECT_THAT(stream_fault({{"at 64 live (0, 0) .. (0, 2)", "at 64 live (0, 0) .. (0, 1)"},
-                            {"at 192 live (0, 2) .. (0, 3)", "at 64 live (0, 2) .. (0, 3)"},
-                            {"at 64 live (0, 3) .. (0, 5)", "at 192 live (0, 3) .. (0, 5)"},
-                            {"at 192 live (0, 4)", "at 64 live (0, 4)"}}),
+  EXPECT_THAT(stream_fault({{"at 256 live (0, 0) .. (0, 2)", "at 256 live (0, 0) .. (0, 1)"},
+                            {"at 768 live (0, 2) .. (0, 3)", "at 256 live (0, 2) .. (0, 3)"},
+                            {"at 256 live (0, 3) .. (0, 5)", "at 768 live (0, 3) .. (0, 5)"},
+                            {"at 768 live (0, 4)", "at 256 live (0, 4)"}}),
               HasSubstr("\"t\" takes bytes that were used before on stream comm without an event"));
-  EXPECT_THAT(stream_fault({{"at 128 live (0, 1)", "at 192 live (0, 1)"}}),
+  EXPECT_THAT(stream_fault({{"at 512 live (0, 1)", "at 768 live (0, 1)"}}),
               HasSubstr("are alive at one time and overlap"));
   // The same of a workspace.
-  EXPECT_THAT(stream_fault({{"at 320 live (0, 1) .. (0, 2)", "at 192 live (0, 1) .. (0, 1)"}}),
+  EXPECT_THAT(stream_fault({{"at 1280 live (0, 1) .. (0, 2)", "at 768 live (0, 1) .. (0, 1)"}}),
               HasSubstr("\"t\" takes bytes that were used before on stream comm without an event"));
   EXPECT_THAT(
-      stream_fault({{"arena 384", "arena 448"},
-                    {"at 192 live (0, 2)", "at 384 live (0, 2)"},
-                    {"at 64 live (0, 3)", "at 320 live (0, 3)"},
+      stream_fault({{"arena 1536", "arena 1792"},
+                    {"at 768 live (0, 2)", "at 1536 live (0, 2)"},
+                    {"at 256 live (0, 3)", "at 1280 live (0, 3)"},
                     {"stream 0 wait 1 signal 2", "workspace 6 stream 0 wait 1 signal 2"},
-                    {"at 320 live (0, 1) .. (0, 2)", "at 64 live (0, 3) .. (0, 3)"},
+                    {"at 1280 live (0, 1) .. (0, 2)", "at 256 live (0, 3) .. (0, 3)"},
                     {"workspace 6 stream 1", "stream 1"},
                     {"add(#3+0 f32[n=16] strides(1), #2+0", "add(#3+0 f32[n=16] strides(1), #3+0"},
                     {"wait 1 signal 2", "signal 2"},
@@ -148,15 +148,15 @@ TEST(Program, VerifierOrdersStreamsThatShareBytes) {
 }
 
 // The second stream reads "g" of a microbatch while the next one's forward runs.
-constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena 448 {
+constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena 1792 {
   stream "compute"
   stream "comm"
   buffer 0 "a" input 64 bytes x2 at 0 persistent
-  buffer 1 "b" activation 64 bytes x1 at 128 live (0, 0) .. (1, 0)
-  buffer 2 "c" activation 64 bytes x1 at 192 live (0, 1) .. (1, 0)
-  buffer 3 "g" activation 64 bytes x1 at 256 live (1, 0) .. (0, 0)
-  buffer 4 "sum" gradient 64 bytes x1 at 320 persistent
-  buffer 5 "out" activation 64 bytes x1 at 384 persistent
+  buffer 1 "b" activation 64 bytes x1 at 512 live (0, 0) .. (1, 0)
+  buffer 2 "c" activation 64 bytes x1 at 768 live (0, 1) .. (1, 0)
+  buffer 3 "g" activation 64 bytes x1 at 1024 live (1, 0) .. (0, 0)
+  buffer 4 "sum" gradient 64 bytes x1 at 1280 persistent
+  buffer 5 "out" activation 64 bytes x1 at 1536 persistent
   input "a" = #0+0 f32[n=16] strides(1)
   state "sum" = #4+0 f32[n=16] strides(1)
   output "out" = #5+0 f32[n=16] strides(1)
@@ -190,10 +190,10 @@ TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
     return error_of(ErrorCode::kInternal, [&] { verify(parse_program(replaced(text, from, to))); });
   };
   // "b" would lie over "g" in the next forward, before the wait.
-  EXPECT_THAT(planted("at 128 live (0, 0)", "at 256 live (0, 0)"),
+  EXPECT_THAT(planted("at 512 live (0, 0)", "at 1024 live (0, 0)"),
               HasSubstr("are alive at one time and overlap"));
   // It lives through the update.
-  EXPECT_THAT(planted("at 384 persistent", "at 256 live (2, 0) .. (2, 0)"), HasSubstr("overlap"));
+  EXPECT_THAT(planted("at 1536 persistent", "at 1024 live (2, 0) .. (2, 0)"), HasSubstr("overlap"));
   EXPECT_THAT(planted("strides(1)) stream 0 wait 1\n  }\n  segment 1",
                       "strides(1)) stream 0\n  }\n  segment 1"),
               HasSubstr("\"g\" takes bytes that were used before on stream comm without an event"));
@@ -227,12 +227,12 @@ TEST(FreedMemory, KnowsTheLastUseOfEveryByte) {
 TEST(Program, VerifierFindsFaults) {
   EXPECT_THAT(fault("= gelu(#1+0", "= gelu(#2+0"), HasSubstr("not written before"));
   EXPECT_THAT(fault("gelu(#0+0 f32[n=16]", "gelu(#3+0 f32[n=16]"), HasSubstr("not written before"));
-  EXPECT_THAT(fault("activation 64 bytes x1 at 320", "activation 64 bytes x1 at 256"),
+  EXPECT_THAT(fault("activation 64 bytes x1 at 1280", "activation 64 bytes x1 at 1024"),
               HasSubstr("are alive at one time and overlap"));
-  EXPECT_THAT(fault("at 192 persistent", "at 128 persistent"), HasSubstr("overlap"));
-  EXPECT_THAT(fault("at 192 persistent", "at 100 persistent"),
+  EXPECT_THAT(fault("at 768 persistent", "at 512 persistent"), HasSubstr("overlap"));
+  EXPECT_THAT(fault("at 768 persistent", "at 400 persistent"),
               HasSubstr("does not lie in the arena"));
-  EXPECT_THAT(fault("arena 768", "arena 320"), HasSubstr("does not lie in the arena"));
+  EXPECT_THAT(fault("arena 3072", "arena 1280"), HasSubstr("does not lie in the arena"));
   EXPECT_THAT(fault("live (0, 0) .. (1, 0)", "live (0, 0) .. (0, 0)"),
               HasSubstr("outside its life"));
   EXPECT_THAT(fault("live (0, 0) .. (1, 0)", "live (0, 0) .. (2, 9)"), HasSubstr("never freed"));
@@ -281,7 +281,7 @@ TEST(Program, VerifierChecksBindings) {
     EXPECT_THAT(fault(binding, binding.substr(0, binding.size() - 1) + "9"),
                 HasSubstr("there is no buffer 9"));
   }
-  EXPECT_THAT(fault("at 384 persistent", "at 384 live (2, 1) .. (2, 1)"),
+  EXPECT_THAT(fault("at 1536 persistent", "at 1536 live (2, 1) .. (2, 1)"),
               HasSubstr("output \"e\""));
   EXPECT_THAT(fault("#5+0 f32[n=16] strides(1) = gelu", "#4+0 f32[n=16] strides(1) = gelu"),
               HasSubstr("output \"e\", #5+0 f32[n=16] strides(1), is not written"));
@@ -293,11 +293,11 @@ TEST(Program, VerifierChecksBindings) {
 // All in one buffer, where the arena's checks see nothing: the columns of rows of 16, and a
 // gradient that is added to.
 TEST(Program, VerifierFindsOverlapsInsideABuffer) {
-  const std::string right = R"(program "columns" microbatches 1 arena 448 {
+  const std::string right = R"(program "columns" microbatches 1 arena 1792 {
   stream "compute"
   buffer 0 "x" input 192 bytes x1 at 0 persistent
-  buffer 1 "y" activation 192 bytes x1 at 192 persistent
-  buffer 2 "g" parameter 64 bytes x1 at 384 persistent
+  buffer 1 "y" activation 192 bytes x1 at 768 persistent
+  buffer 2 "g" parameter 64 bytes x1 at 1536 persistent
   input "x" = #0+0 f32[r=4, n=12] strides(12, 1)
   state "g" = #2+0 f32[n=4, m=4] strides(4, 1)
   segment 0 "backward" backward chunk 0 {
@@ -372,11 +372,11 @@ TEST(Region, OverlapOfRandomTensors) {
 }
 
 TEST(Program, PartsMakeAWhole) {
-  const std::string rows = R"(program "parts" microbatches 1 arena 256 {
+  const std::string rows = R"(program "parts" microbatches 1 arena 1024 {
   stream "compute"
   buffer 0 "a" input 32 bytes x1 at 0 persistent
-  buffer 1 "whole" activation 64 bytes x1 at 64 live (0, 0) .. (0, 2)
-  buffer 2 "out" activation 64 bytes x1 at 128 live (0, 2) .. (0, 2)
+  buffer 1 "whole" activation 64 bytes x1 at 256 live (0, 0) .. (0, 2)
+  buffer 2 "out" activation 64 bytes x1 at 512 live (0, 2) .. (0, 2)
   input "a" = #0+0 f32[rows=2, n=4] strides(4, 1)
   segment 0 "forward" forward chunk 0 {
     #1+0 f32[rows=2, n=4] strides(8, 1) = gelu(#0+0 f32[rows=2, n=4] strides(4, 1)) stream 0

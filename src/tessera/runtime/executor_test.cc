@@ -122,14 +122,14 @@ class RecordingBackend final : public Backend {
 };
 
 // Two microbatches of x; the weight's second row is added to the sum of both.
-constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 512 {
+constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 2048 {
   stream "compute"
   buffer 0 "x" input 16 bytes x2 at 0 persistent
-  buffer 1 "w" parameter 32 bytes x1 at 128 persistent
-  buffer 2 "factor" input 4 bytes x1 at 192 persistent
-  buffer 3 "y" activation 16 bytes x1 at 256 live (0, 0) .. (0, 1)
-  buffer 4 "loss" activation 4 bytes x1 at 320 persistent
-  buffer 5 "workspace" workspace 96 bytes x1 at 384 live (0, 1) .. (0, 1)
+  buffer 1 "w" parameter 32 bytes x1 at 512 persistent
+  buffer 2 "factor" input 4 bytes x1 at 768 persistent
+  buffer 3 "y" activation 16 bytes x1 at 1024 live (0, 0) .. (0, 1)
+  buffer 4 "loss" activation 4 bytes x1 at 1280 persistent
+  buffer 5 "workspace" workspace 96 bytes x1 at 1536 live (0, 1) .. (0, 1)
   input "x" = #0+0 f32[n=4] strides(1)
   scalar "factor" = #2+0 f32[] strides()
   state "w" = #1+0 f32[r=2, n=4] strides(4, 1)
@@ -150,8 +150,8 @@ TEST(Executor, RunsTheCallListOnTheArena) {
   verify(program);
   RecordingBackend backend;
   Executor executor(program, backend);
-  EXPECT_THAT(backend.allocated, ElementsAre(512));
-  EXPECT_EQ(executor.memory_bytes(), 512);
+  EXPECT_THAT(backend.allocated, ElementsAre(2048));
+  EXPECT_EQ(executor.memory_bytes(), 2048);
   EXPECT_TRUE(backend.runs.empty());
   executor.run_step();
   EXPECT_EQ(executor.num_replayed(), 0U);
@@ -171,13 +171,13 @@ TEST(Executor, RunsTheCallListOnTheArena) {
     EXPECT_EQ(run.op, first ? "scale" : "add");
     ASSERT_EQ(run.in.size(), 2U);
     ASSERT_EQ(run.out.size(), 1U);
-    EXPECT_EQ(at(run.in[0]), first ? (i / 2 % 2 == 0 ? 0 : 64) : 256);  // x by instance
-    EXPECT_EQ(at(run.in[1]), first ? 192 : 128 + 16);
-    EXPECT_EQ(at(run.out[0]), first ? 256 : 320);
+    EXPECT_EQ(at(run.in[0]), first ? (i / 2 % 2 == 0 ? 0 : 256) : 1024);  // x by instance
+    EXPECT_EQ(at(run.in[1]), first ? 768 : 512 + 16);
+    EXPECT_EQ(at(run.out[0]), first ? 1024 : 1280);
     EXPECT_EQ(run.in[0].num_dims, 1);
     EXPECT_EQ(run.in[0].sizes[0], 4);
     EXPECT_EQ(run.workspace.size(), first ? 0U : 96U);
-    EXPECT_TRUE(first || run.workspace.data() - arena == 384);
+    EXPECT_TRUE(first || run.workspace.data() - arena == 1536);
   }
 }
 
@@ -202,12 +202,12 @@ TEST(Executor, BindingsAreMemory) {
   const auto x0 = executor.bytes(program.inputs[0], 0);
   const auto x1 = executor.bytes(program.inputs[0], 1);
   EXPECT_EQ(x0.size(), 16U);
-  EXPECT_EQ(x1.data() - x0.data(), 64);
+  EXPECT_EQ(x1.data() - x0.data(), 256);
   executor.set_scalar("factor", 2.5F);
   float factor = 0.0F;
   std::memcpy(&factor, executor.bytes(program.scalars[0]).data(), sizeof factor);
   EXPECT_EQ(factor, 2.5F);
-  EXPECT_EQ(executor.bytes(program.scalars[0]).data() - x0.data(), 192);
+  EXPECT_EQ(executor.bytes(program.scalars[0]).data() - x0.data(), 768);
   const float loss = 4.25F;
   std::memcpy(executor.bytes(program.outputs[0]).data(), &loss, sizeof loss);
   EXPECT_EQ(executor.output_scalar("loss"), 4.25F);
@@ -242,14 +242,14 @@ TEST(Executor, ProfilesEveryOp) {
 }
 
 // The second stream makes b, then c, from x while y is made.
-constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 2 arena 448 {
+constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 2 arena 1792 {
   stream "compute"
   stream "comm"
   buffer 0 "x" input 16 bytes x2 at 0 persistent
-  buffer 1 "b" activation 16 bytes x1 at 128 persistent
-  buffer 2 "c" activation 16 bytes x1 at 192 persistent
-  buffer 3 "y" activation 16 bytes x1 at 256 persistent
-  buffer 4 "z" activation 16 bytes x1 at 320 persistent
+  buffer 1 "b" activation 16 bytes x1 at 512 persistent
+  buffer 2 "c" activation 16 bytes x1 at 768 persistent
+  buffer 3 "y" activation 16 bytes x1 at 1024 persistent
+  buffer 4 "z" activation 16 bytes x1 at 1280 persistent
   input "x" = #0+0 f32[n=4] strides(1)
   output "z" = #4+0 f32[n=4] strides(1)
   segment 0 "forward" forward chunk 0 {

@@ -71,27 +71,47 @@ __device__ bool begins(const SearchTask& task, std::int32_t token, bool& is_wron
 
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kAtOnce = 4;  // tokens of a thread, whose loads are on their way together
+constexpr std::int64_t kChunk = std::int64_t{kAtOnce} * kThreads;
 
-// A bit for each of kAtOnce x kThreads tokens at which a sequence begins. There are two, by turns:
+// A bit for each of kChunk tokens at which a sequence begins. There are two, by turns:
 // who writes one again has read it.
 struct Findings {
   std::uint32_t words[kAtOnce][kWarps];
 };
 
+// Notes which of the thread's tokens, from `own` on, begin a sequence; `count` begin before the
+// chunk. Returns how many do up to its end.
+__device__ std::int32_t note_chunk(const Sequences& out,
+                                   const Findings& found,
+                                   const bool (&begin)[kAtOnce],
+                                   std::int64_t own,
+                                   std::int32_t count) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::uint32_t lanes_before = (1U << threadIdx.x % kWarp) - 1;
+  for (int i = 0; i < kAtOnce; ++i) {
+    for (int w = 0; w < kWarps; ++w) {
+      const std::uint32_t word = found.words[i][w];
+      const std::int32_t number = count + std::popcount(word & lanes_before);
+      if (begin[i] && w == warp && number < out.most) {
+        out.first[number] = static_cast<std::int32_t>(own + std::int64_t{i} * kThreads);
+      }
+      count += std::popcount(word);
+    }
+  }
+  return count;
+}
+
 // Notes the first tokens of sequences in order, as far as there is room; returns how many there
 // are, on each thread, and what is wrong with the thread's tokens.
 __device__ std::int32_t note_firsts(const SearchTask& task, Findings* findings, bool& is_wrong) {
-  const Sequences& out = task.out;
   const auto tokens = static_cast<std::int32_t>(task.shape.batch * task.shape.queries);
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::uint32_t lanes_before = (1U << threadIdx.x % kWarp) - 1;
   std::int32_t count = 0;
-  for (std::int64_t first = 0; first < tokens; first += kAtOnce * kThreads) {
-    Findings& found = findings[first / (kAtOnce * kThreads) % 2];
+  for (std::int64_t first = 0; first < tokens; first += kChunk) {
+    Findings& found = findings[first / kChunk % 2];
     const std::int64_t own = first + threadIdx.x;
     bool begin[kAtOnce];
     for (int i = 0; i < kAtOnce; ++i) {
-      const std::int64_t token = own + i * kThreads;
+      const std::int64_t token = own + std::int64_t{i} * kThreads;
       const bool is_new =
           begins(task, static_cast<std::int32_t>(token < tokens ? token : tokens - 1), is_wrong);
       begin[i] = token < tokens && is_new;
@@ -99,20 +119,11 @@ __device__ std::int32_t note_firsts(const SearchTask& task, Findings* findings, 
     for (int i = 0; i < kAtOnce; ++i) {
       const std::uint32_t word = ballot(begin[i]);
       if (threadIdx.x % kWarp == 0) {
-        found.words[i][warp] = word;
+        found.words[i][threadIdx.x / kWarp] = word;
       }
     }
     __syncthreads();
-    for (int i = 0; i < kAtOnce; ++i) {
-      for (int w = 0; w < kWarps; ++w) {
-        const std::uint32_t word = found.words[i][w];
-        const std::int32_t number = count + std::popcount(word & lanes_before);
-        if (begin[i] && w == warp && number < out.most) {
-          out.first[number] = static_cast<std::int32_t>(own + i * kThreads);
-        }
-        count += std::popcount(word);
-      }
-    }
+    count = note_chunk(task.out, found, begin, own, count);
   }
   return count;
 }
