@@ -199,7 +199,7 @@ TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
               HasSubstr("\"g\" takes bytes that were used before on stream comm without an event"));
   const std::vector<MemoryRow> rows = memory_by_category(parse_program(text));
   EXPECT_EQ(rows[5].category, Category::kActivation);
-  EXPECT_EQ(rows[5].peak_bytes, 4 * 64);  // out, b, c, g
+  EXPECT_EQ(rows[5].peak_bytes, 4 * kArenaAlignment);  // out, b, c, g
 }
 
 // Against a look at every byte.
@@ -502,12 +502,12 @@ TEST(Program, VerifierFindsOverlapsInTheArena) {
     std::mt19937 random(seed);
     Program program;
     program.name = "random";
-    program.arena_bytes = 4096;
+    program.arena_bytes = 64 * kArenaAlignment;
     for (int i = 0; i < 8; ++i) {
       Buffer buffer{.name = "b",
-                    .bytes = static_cast<std::int64_t>(random() % 250),
+                    .bytes = static_cast<std::int64_t>(random() % 1000),
                     .persistent = random() % 8 == 0,
-                    .offset = static_cast<std::int64_t>(random() % 60) * 64};
+                    .offset = static_cast<std::int64_t>(random() % 60) * kArenaAlignment};
       draw_life(random, buffer);
       program.buffers.push_back(buffer);
     }
