@@ -219,10 +219,10 @@ TEST_F(MpiTest, ARankThatIsKilledEndsTheRun) {
   const Outcome ended = run_and("kill -KILL $rank", "-n 2", kShortDeadline);
   EXPECT_EQ(ended.code, 128 + SIGKILL) << ended.err;
   std::filesystem::remove_all(path("run"));
-  const Outcome survived =
-      run_and("wait_for run/checkpoints/step-00000002; kill -KILL $rank",
-              "-n 4 --enable-recovery",
-              format("{} --train.microbatch=1 --checkpoint.every=2", kShortDeadline));
+  const Outcome survived = run_and(
+      "wait_for run/checkpoints/step-00000002; kill -KILL $rank",
+      "-n 4 --enable-recovery",
+      format("{} --train.microbatch=1 --checkpoint.every=2 --checkpoint.keep=0", kShortDeadline));
   EXPECT_NE(survived.code, kTimedOut) << survived.err;
   // One may wait for another that waits for rank 1, and may be told of that.
   bool named = false;
