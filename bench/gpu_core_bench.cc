@@ -620,7 +620,7 @@ bool run_benchmarks(const Options& options, const char* self) {
   }
   const std::unique_ptr<Backend> backend = make_backend(options.on_cpu);
   Peer peer = start_peer(options);
-  bool is_whole = options.peer.empty() || peer != nullptr;
+  bool is_whole = true;
   const Shape shape = options.on_cpu ? kSmall : Shape();
   for (const Case& test : all_cases(shape)) {
     if (test.name.find(options.filter) == std::string::npos) {
@@ -641,7 +641,7 @@ bool run_benchmarks(const Options& options, const char* self) {
       is_whole = false;
     }
   }
-  return is_whole;
+  return is_whole && (options.peer.empty() || peer != nullptr);
 }
 
 Options parse(std::span<char*> arguments) {
@@ -653,7 +653,7 @@ Options parse(std::span<char*> arguments) {
     TESSERA_REQUIRE(
         key == "--filter" || key == "--peer" || key == "--kernels" || argument == "--device=cpu",
         ErrorCode::kInvalidConfig,
-        "{}: expected --filter=TEXT, --peer=SCRIPT or --device=cpu",
+        "{}: expected --filter=TEXT, --peer=SCRIPT, --kernels=NAME or --device=cpu",
         argument);
     options.filter = key == "--filter" ? value : options.filter;
     options.peer = key == "--peer" ? value : options.peer;

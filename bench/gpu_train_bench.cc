@@ -6,15 +6,15 @@
 //
 // usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--device=cpu]
 //                       [--gradients=f32]
-//        gpu_train_bench --own=NAME [--activity] [--recompute]   one process of ours; prints a JSON
-//        object gpu_train_bench --ceilings                what the GPU can do, as a JSON object
+//        gpu_train_bench --own=NAME [--activity] [--recompute]
+//                                    one process of ours; prints a JSON object
+//        gpu_train_bench --ceilings  what the GPU can do, as a JSON object
 //   --peer      bench/peers/torch_llama_gpu.py; without it PyTorch is left out
 //   --gradients f32 keeps gradients of products in f32; else they are bf16, but in float8-loss
 //   --steps     of float8-loss (default: 1000)
 //   --device    cpu runs small cases there, and float8-loss if named: to try the program itself
 //   --activity  records what the GPU does, which takes time, and times nothing
-//   --recompute recomputes layers where a case may (default: where the GPU is too small for it
-//   whole)
+//   --recompute recomputes layers where a case may (default: where a GPU is too small without)
 
 #include <algorithm>
 #include <chrono>
