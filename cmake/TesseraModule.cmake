@@ -15,6 +15,10 @@ target_compile_options(tessera_flags INTERFACE "-fmacro-prefix-map=${PROJECT_SOU
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these inside its own headers at -O2 (PR105329, PR105562); clang-tidy covers them.
   target_compile_options(tessera_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
+  # Of types that a .cc file has for itself, where another includes it.
+  if(CMAKE_UNITY_BUILD)
+    target_compile_options(tessera_flags INTERFACE -Wno-subobject-linkage)
+  endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # std::stable_sort of GCC 12's library calls what that library deprecates.
@@ -77,16 +81,32 @@ if(TESSERA_PRECOMPILE)
   target_precompile_headers(tessera_headers PRIVATE ${common_headers})
 endif()
 
-# tessera_module(NAME SOURCES file... [TESTS file...] [LIBRARIES target...]
+# Where some files are compiled as one (CMAKE_UNITY_BUILD): not those that Highway compiles once for
+# each instruction set, which include themselves.
+function(tessera_compile_vectorized_alone)
+  foreach(source ${ARGN})
+    file(STRINGS "${source}" vectorized REGEX "#include.*/foreach_target-inl.h" LIMIT_COUNT 1)
+    if(vectorized)
+      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+endfunction()
+
+# tessera_module(NAME SOURCES file... [ALONE file...] [TESTS file...] [LIBRARIES target...]
 #                [TEST_LIBRARIES target...] [LABEL label] [PRECOMPILE header...])
 #
-# SOURCES become part of libtessera; LIBRARIES are what their .cc files include. TESTS become one
-# GoogleTest program, NAME_test, registered with CTest under LABEL (default: unit), which links
-# TEST_LIBRARIES too. PRECOMPILE: what most SOURCES include and take long over.
+# SOURCES become part of libtessera; LIBRARIES are what their .cc files include. ALONE are those of
+# them whose own names others have, too. TESTS become one GoogleTest program, NAME_test, registered
+# with CTest under LABEL (default: unit), which links TEST_LIBRARIES too. PRECOMPILE: what most
+# SOURCES include and take long over.
 function(tessera_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL"
-                        "SOURCES;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
+                        "SOURCES;ALONE;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
   if(arg_SOURCES)
+    set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    if(CMAKE_UNITY_BUILD)
+      tessera_compile_vectorized_alone(${arg_SOURCES})
+    endif()
     add_library(tessera_${name} OBJECT ${arg_SOURCES})
     set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX

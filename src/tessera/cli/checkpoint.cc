@@ -1,7 +1,6 @@
 #include "tessera/checkpoint/checkpoint.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tessera/base/format.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/cli/subcommands.h"
@@ -20,10 +20,6 @@
 
 namespace tessera {
 namespace {
-
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
 
 std::int64_t num_bytes(const CheckpointReader& reader) {
   std::int64_t bytes = 0;

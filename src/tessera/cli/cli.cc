@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/build_info.h"
 #include "tessera/cli/machine_report.h"
@@ -48,7 +49,7 @@ void add_text_command(CLI::App& app,
                       const std::string& name,
                       const std::string& description,
                       std::string (*text)()) {
-  app.add_subcommand(name, description)->callback([text] { std::fputs(text().c_str(), stdout); });
+  app.add_subcommand(name, description)->callback([text] { print(text()); });
 }
 
 void add_subcommands(CLI::App& app) {

@@ -3,7 +3,6 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/cli/input_options.h"
@@ -137,7 +137,7 @@ void tokenize(const TokenizeCommand& command) {
              format_bytes(result.end.input_bytes),
              format_duration(seconds),
              format_bytes(static_cast<std::int64_t>(read / std::max(seconds, 1e-9))));
-  std::fputs(line.c_str(), stdout);
+  print(line);
 }
 
 // How many lengths there are, by power of two, and what they sum to.
@@ -271,7 +271,7 @@ void inspect_corpus(const Corpus& corpus,
                         length > command.sample_length ? " .." : "");
     }
   }
-  std::fputs((lengths.describe("tokens") + samples).c_str(), stdout);
+  print(lengths.describe("tokens") + samples);
   if (tokenizer) {
     require_ids(corpus, tokenizer->vocab_size());
   }
@@ -352,7 +352,7 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
     encode_files(input.files, text_encoder(*tokenizer), options, {}, tokens);
     text += tokens.lengths().describe("tokens");
   }
-  std::fputs((text + samples.text()).c_str(), stdout);
+  print(text + samples.text());
   if (end.num_skipped > 0) {
     log_warning(describe_skipped(end));
   }
@@ -426,7 +426,7 @@ void inspect_chat(const InspectCommand& command, const std::optional<Tokenizer>&
   ChatSink sink(command, *tokenizer);
   const ReadState end = encode_files(
       input.files, chat_encoder(*tokenizer, input.chat_template), input.text, {}, sink);
-  std::fputs(sink.text().c_str(), stdout);
+  print(sink.text());
   if (end.num_skipped > 0) {
     log_warning(describe_skipped(end));
   }

@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/status_line.h"
@@ -32,10 +32,6 @@ struct EvalCommand {
   std::filesystem::path output;
   bool json = false;
 };
-
-void print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-}
 
 // Shows how far an evaluation is.
 OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -23,6 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/subcommands.h"
@@ -64,7 +64,7 @@ void train(const TrainOptions& options) {
                                   options.output.string(),
                                   tokenizer.vocab_size(),
                                   format_duration(seconds.count()));
-  std::fputs(line.c_str(), stdout);
+  print(line);
 }
 
 struct EncodeCommand {
@@ -86,10 +86,6 @@ struct InspectCommand {
   std::filesystem::path tokenizer;
   bool vocab = false;
 };
-
-void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
 
 // The whole file, or of stdin where none is named.
 std::string read_input(const std::filesystem::path& file) {

@@ -1,5 +1,7 @@
 #include "tessera/mesh/axes.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/ir/text_scanner.h"
 
@@ -35,6 +37,14 @@ AxisSizes parse_axes(std::string_view text) {
                         }
                         return axes;
                       });
+}
+
+bool contains(const AxisSizes& axes, const AxisSize& axis) {
+  return std::ranges::find(axes, axis) != axes.end();
+}
+
+bool contains_all(const AxisSizes& axes, const AxisSizes& others) {
+  return std::ranges::all_of(others, [&](const AxisSize& axis) { return contains(axes, axis); });
 }
 
 std::int64_t num_ranks(const AxisSizes& axes) {

@@ -28,6 +28,9 @@ AxisSize parse_axis(TextScanner& scanner);
 // Errors: kInvalidArgument quoting the text.
 AxisSizes parse_axes(std::string_view text);
 
+bool contains(const AxisSizes& axes, const AxisSize& axis);
+bool contains_all(const AxisSizes& axes, const AxisSizes& others);
+
 // Product of the sizes.
 std::int64_t num_ranks(const AxisSizes& axes);
 

@@ -43,6 +43,10 @@ Cost streaming_cost(double flop, Types operands, Types results) {
   return total;
 }
 
+Cost elementwise_cost(double flop, Types operands, Types results) {
+  return streaming_cost(flop * static_cast<double>(operands[0].num_elements()), operands, results);
+}
+
 FactorRule with_magnitudes(FactorRule rule, std::size_t count) {
   std::set<std::string> names;
   for (const auto* tensors : {&rule.operands, &rule.results}) {

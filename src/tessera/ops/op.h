@@ -43,6 +43,9 @@ struct Cost {
 // Cost with `flop` and the traffic of reading all operands and writing all results once.
 Cost streaming_cost(double flop, Types operands, Types results);
 
+// The same with `flop` for each element of operand 0.
+Cost elementwise_cost(double flop, Types operands, Types results);
+
 // For the form of an op that gives, too, the largest magnitudes of `count` of its results (amax
 // over all dims), which fuse() makes once a graph is cut: nothing of it may be split.
 FactorRule with_magnitudes(FactorRule rule, std::size_t count);

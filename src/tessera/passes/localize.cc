@@ -14,14 +14,6 @@
 namespace tessera {
 namespace {
 
-bool contains(const AxisSizes& axes, const AxisSize& axis) {
-  return std::ranges::find(axes, axis) != axes.end();
-}
-
-bool contains_all(const AxisSizes& axes, const AxisSizes& others) {
-  return std::ranges::all_of(others, [&](const AxisSize& axis) { return contains(axes, axis); });
-}
-
 // Who shares a value that grew: a layer's forward, or its backward.
 using Use = std::pair<bool, std::int32_t>;
 

@@ -13,16 +13,8 @@
 namespace tessera {
 namespace {
 
-bool contains(const AxisSizes& axes, const AxisSize& axis) {
-  return std::ranges::find(axes, axis) != axes.end();
-}
-
 bool overlap(const AxisSizes& a, const AxisSizes& b) {
   return std::ranges::any_of(a, [&](const AxisSize& axis) { return contains(b, axis); });
-}
-
-bool contains_all(const AxisSizes& axes, const AxisSizes& others) {
-  return std::ranges::all_of(others, [&](const AxisSize& axis) { return contains(axes, axis); });
 }
 
 void add_axes(AxisSizes& all, const AxisSizes& more) {

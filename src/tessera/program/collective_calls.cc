@@ -17,7 +17,7 @@ namespace {
 // By stream, how many of its calls are known to have ended.
 using Ended = std::vector<std::size_t>;
 
-void merge(Ended& ended, const Ended& more) {
+void add_ended(Ended& ended, const Ended& more) {
   std::ranges::transform(
       ended, more, ended.begin(), [](std::size_t a, std::size_t b) { return std::max(a, b); });
 }
@@ -72,11 +72,11 @@ class Walk {
     const std::size_t stream = instruction.stream.at();
     Ended& ended = ended_.at(stream);
     if (stream != 0) {
-      merge(ended, ended_[0]);  // it is not issued before
+      add_ended(ended, ended_[0]);  // it is not issued before
     }
     for (const EventId event : instruction.waits) {
       if (const auto found = events_.find(event); found != events_.end()) {
-        merge(ended, found->second);
+        add_ended(ended, found->second);
       }
     }
     if (program_.runs(instruction, call)) {

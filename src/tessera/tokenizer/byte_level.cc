@@ -14,24 +14,24 @@ constexpr bool stands_for_itself(std::size_t byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-struct Alphabet {
+struct Characters {
   std::array<std::uint16_t, 256> character{};                       // by byte
   std::array<std::int16_t, kFirstShifted + kNumShifted> byte_of{};  // by character
 };
 
-constexpr Alphabet make_alphabet() {
-  Alphabet alphabet;
-  alphabet.byte_of.fill(kNoByte);
+constexpr Characters make_characters() {
+  Characters characters;
+  characters.byte_of.fill(kNoByte);
   std::size_t shifted = kFirstShifted;
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const std::size_t character = stands_for_itself(byte) ? byte : shifted++;
-    alphabet.character[byte] = static_cast<std::uint16_t>(character);
-    alphabet.byte_of[character] = static_cast<std::int16_t>(byte);
+    characters.character[byte] = static_cast<std::uint16_t>(character);
+    characters.byte_of[character] = static_cast<std::int16_t>(byte);
   }
-  return alphabet;
+  return characters;
 }
 
-constexpr Alphabet kAlphabet = make_alphabet();
+constexpr Characters kCharacters = make_characters();
 
 }  // namespace
 
@@ -39,7 +39,7 @@ std::string to_byte_level(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size() * 2);
   for (const char byte : bytes) {
-    const unsigned character = kAlphabet.character[static_cast<unsigned char>(byte)];
+    const unsigned character = kCharacters.character[static_cast<unsigned char>(byte)];
     if (character < 0x80) {
       text += static_cast<char>(character);
     } else {
@@ -65,10 +65,10 @@ std::optional<std::string> from_byte_level(std::string_view text) {
       ++i;
       character = ((character & 0x1FU) << 6U) | (static_cast<unsigned char>(text[i]) & 0x3FU);
     }
-    if (character >= kAlphabet.byte_of.size() || kAlphabet.byte_of[character] == kNoByte) {
+    if (character >= kCharacters.byte_of.size() || kCharacters.byte_of[character] == kNoByte) {
       return std::nullopt;
     }
-    bytes += static_cast<char>(kAlphabet.byte_of[character]);
+    bytes += static_cast<char>(kCharacters.byte_of[character]);
   }
   return bytes;
 }
@@ -78,7 +78,7 @@ std::array<std::uint8_t, 256> byte_level_order() {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::uint8_t>(i);
   }
-  std::ranges::sort(bytes, {}, [](std::uint8_t byte) { return kAlphabet.character[byte]; });
+  std::ranges::sort(bytes, {}, [](std::uint8_t byte) { return kCharacters.character[byte]; });
   return bytes;
 }
 

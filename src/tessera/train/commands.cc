@@ -14,6 +14,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/program/cost_table.h"
 #include "tessera/train/exit_record.h"
@@ -30,10 +31,6 @@
 
 namespace tessera {
 namespace {
-
-void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
 
 // Text that streams to the terminal as it arrives.
 void print_now(std::string_view text) {

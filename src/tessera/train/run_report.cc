@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
 #include "tessera/train/exit_record.h"
@@ -479,7 +479,7 @@ void report_command(const ReportOptions& options) {
                                   options.output.string(),
                                   plural(std::ssize(metrics.steps), "step"),
                                   run_dir.string());
-  std::fwrite(line.data(), 1, line.size(), stdout);
+  print(line);
 }
 
 }  // namespace tessera

@@ -56,7 +56,7 @@ FactorRule factors(const AdamwAttrs& attrs, Types in) {
 }
 
 Cost cost(const AdamwAttrs& attrs, Types in) {
-  return streaming_cost(16.0 * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(16.0, in, infer(attrs, in));
 }
 
 void backward(const AdamwAttrs&, GradBuilder& grad) {

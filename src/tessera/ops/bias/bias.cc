@@ -46,7 +46,7 @@ FactorRule factors(const AddBiasAttrs&, Types in) {
 }
 
 Cost cost(const AddBiasAttrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const AddBiasAttrs&, GradBuilder& grad) {
@@ -89,7 +89,7 @@ FactorRule factors(const BiasGradientAttrs& attrs, Types in) {
 }
 
 Cost cost(const BiasGradientAttrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const BiasGradientAttrs&, GradBuilder& grad) {

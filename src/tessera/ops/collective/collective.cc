@@ -181,8 +181,7 @@ FactorRule factors(const AllReduceAttrs&, Types in) {
 
 // A reduce-scatter and an all-gather: each element is added size - 1 times, somewhere.
 Cost cost(const AllReduceAttrs& attrs, Types in) {
-  return streaming_cost(
-      received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
 }
 
 Collectives collectives(const AllReduceAttrs& attrs, Types in) {
@@ -231,8 +230,7 @@ FactorRule factors(const AllReduceSlicesAttrs&, Types in) {
 }
 
 Cost cost(const AllReduceSlicesAttrs& attrs, Types in) {
-  return streaming_cost(
-      received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
 }
 
 Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in) {
@@ -328,8 +326,7 @@ FactorRule factors(const ReduceSlicesAttrs&, Types in) {
 }
 
 Cost cost(const ReduceSlicesAttrs& attrs, Types in) {
-  return streaming_cost(
-      received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
 }
 
 Collectives collectives(const ReduceSlicesAttrs& attrs, Types in) {
@@ -412,8 +409,7 @@ FactorRule factors(const ReduceScatterAttrs& attrs, Types in) {
 }
 
 Cost cost(const ReduceScatterAttrs& attrs, Types in) {
-  return streaming_cost(
-      received_share(attrs.axes) * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
 }
 
 Collectives collectives(const ReduceScatterAttrs& attrs, Types in) {

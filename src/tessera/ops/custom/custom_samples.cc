@@ -50,7 +50,7 @@ FactorRule factors(const SoftCapBackwardAttrs&, Types in) {
 }
 
 Cost cost(const SoftCapBackwardAttrs& attrs, Types in) {
-  return streaming_cost(4.0 * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(4.0, in, infer(attrs, in));
 }
 
 void backward(const SoftCapBackwardAttrs&, GradBuilder& grad) {
@@ -87,7 +87,7 @@ FactorRule factors(const SoftCapAttrs&, Types in) {
 }
 
 Cost cost(const SoftCapAttrs& attrs, Types in) {
-  return streaming_cost(10.0 * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(10.0, in, infer(attrs, in));
 }
 
 void backward(const SoftCapAttrs& attrs, GradBuilder& grad) {

@@ -5,10 +5,6 @@
 namespace tessera {
 namespace {
 
-double elements(Types in) {
-  return static_cast<double>(in[0].num_elements());
-}
-
 OpInfo binary_info(const char* name) {
   return {.name = name,
           .num_operands = 2,
@@ -47,7 +43,7 @@ FactorRule factors(const AddAttrs&, Types in) {
 }
 
 Cost cost(const AddAttrs& attrs, Types in) {
-  return streaming_cost(elements(in), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const AddAttrs&, GradBuilder& grad) {
@@ -77,7 +73,7 @@ FactorRule factors(const MulAttrs&, Types in) {
 }
 
 Cost cost(const MulAttrs& attrs, Types in) {
-  return streaming_cost(elements(in), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const MulAttrs&, GradBuilder& grad) {
@@ -138,7 +134,7 @@ FactorRule factors(const ScaleAttrs&, Types in) {
 }
 
 Cost cost(const ScaleAttrs& attrs, Types in) {
-  return streaming_cost(elements(in), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const ScaleAttrs&, GradBuilder& grad) {
@@ -164,7 +160,7 @@ FactorRule factors(const MultiplyAttrs&, Types in) {
 }
 
 Cost cost(const MultiplyAttrs& attrs, Types in) {
-  return streaming_cost(elements(in), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const MultiplyAttrs& attrs, GradBuilder& grad) {

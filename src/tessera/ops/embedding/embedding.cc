@@ -97,7 +97,7 @@ OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types, const AxisSizes& axe
 }
 
 Cost cost(const EmbeddingBackwardAttrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const EmbeddingBackwardAttrs&, GradBuilder& grad) {

@@ -129,7 +129,7 @@ FactorRule factors(const AmaxAttrs& attrs, Types in) {
 }
 
 Cost cost(const AmaxAttrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const AmaxAttrs&, GradBuilder& grad) {
@@ -189,7 +189,7 @@ FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in) {
 }
 
 Cost cost(const QuantizeFloat8Attrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(1.0, in, infer(attrs, in));
 }
 
 void backward(const QuantizeFloat8Attrs&, GradBuilder& grad) {

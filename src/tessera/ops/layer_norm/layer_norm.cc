@@ -15,10 +15,6 @@ void require_channel(Types in, std::size_t x, std::size_t vector) {
                   to_string(in[x]));
 }
 
-double elements(Types in) {
-  return static_cast<double>(in[0].num_elements());
-}
-
 }  // namespace
 
 std::size_t gain_operand(const LayerNormAttrs& attrs) {
@@ -66,11 +62,7 @@ FactorRule factors(const LayerNormAttrs& attrs, Types in) {
 }
 
 Cost cost(const LayerNormAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * (attrs.biased     ? 9.0
-                                        : attrs.residual ? 8.0
-                                                         : 7.0),
-                        in,
-                        infer(attrs, in));
+  return elementwise_cost(attrs.biased ? 9.0 : attrs.residual ? 8.0 : 7.0, in, infer(attrs, in));
 }
 
 void backward(const LayerNormAttrs& attrs, GradBuilder& grad) {
@@ -138,7 +130,7 @@ FactorRule factors(const LayerNormBackwardAttrs& attrs, Types in) {
 }
 
 Cost cost(const LayerNormBackwardAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * (attrs.weight_gradient ? 13.0 : 10.0), in, infer(attrs, in));
+  return elementwise_cost(attrs.weight_gradient ? 13.0 : 10.0, in, infer(attrs, in));
 }
 
 void backward(const LayerNormBackwardAttrs&, GradBuilder& grad) {
@@ -167,7 +159,7 @@ FactorRule factors(const LayerNormWeightGradientAttrs&, Types in) {
 }
 
 Cost cost(const LayerNormWeightGradientAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * 5.0, in, infer(attrs, in));
+  return elementwise_cost(5.0, in, infer(attrs, in));
 }
 
 void backward(const LayerNormWeightGradientAttrs&, GradBuilder& grad) {

@@ -21,10 +21,6 @@ TensorType row_statistic(const TensorType& x) {
   return with_dtype(without_last(x), DType::kF32);
 }
 
-double elements(Types in) {
-  return static_cast<double>(in[0].num_elements());
-}
-
 // "a b c" for the leading dims of operand 0, and the comma list that reduce takes.
 std::string row_factors(Types in) {
   return factor_names(in[0].num_dims() - 1);
@@ -64,7 +60,7 @@ FactorRule factors(const RmsNormAttrs& attrs, Types in) {
 }
 
 Cost cost(const RmsNormAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * (attrs.residual ? 5.0 : 4.0), in, infer(attrs, in));
+  return elementwise_cost(attrs.residual ? 5.0 : 4.0, in, infer(attrs, in));
 }
 
 void backward(const RmsNormAttrs& attrs, GradBuilder& grad) {
@@ -130,7 +126,7 @@ FactorRule factors(const RmsNormBackwardAttrs& attrs, Types in) {
 }
 
 Cost cost(const RmsNormBackwardAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * (attrs.weight_gradient ? 10.0 : 8.0), in, infer(attrs, in));
+  return elementwise_cost(attrs.weight_gradient ? 10.0 : 8.0, in, infer(attrs, in));
 }
 
 void backward(const RmsNormBackwardAttrs&, GradBuilder& grad) {
@@ -160,7 +156,7 @@ FactorRule factors(const RmsNormWeightGradientAttrs&, Types in) {
 }
 
 Cost cost(const RmsNormWeightGradientAttrs& attrs, Types in) {
-  return streaming_cost(elements(in) * 3.0, in, infer(attrs, in));
+  return elementwise_cost(3.0, in, infer(attrs, in));
 }
 
 void backward(const RmsNormWeightGradientAttrs&, GradBuilder& grad) {

@@ -30,7 +30,7 @@ FactorRule factors(const SwigluAttrs& attrs, Types in) {
 }
 
 Cost cost(const SwigluAttrs& attrs, Types in) {
-  return streaming_cost(8.0 * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(8.0, in, infer(attrs, in));
 }
 
 void backward(const SwigluAttrs& attrs, GradBuilder& grad) {
@@ -74,7 +74,7 @@ FactorRule factors(const SwigluBackwardAttrs& attrs, Types in) {
 }
 
 Cost cost(const SwigluBackwardAttrs& attrs, Types in) {
-  return streaming_cost(14.0 * static_cast<double>(in[0].num_elements()), in, infer(attrs, in));
+  return elementwise_cost(14.0, in, infer(attrs, in));
 }
 
 void backward(const SwigluBackwardAttrs&, GradBuilder& grad) {
