@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -30,6 +29,7 @@
 #include "bench/child_process.h"
 #include "bench/gpu_activity.h"
 #include "bench/gpu_ceilings.h"
+#include "bench/gpu_core_case.h"
 #include "bench/peer_process.h"
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/devices.h"
@@ -37,295 +37,11 @@
 #include "tessera/base/half.h"
 #include "tessera/base/machine.h"
 #include "tessera/ir/view.h"
-#include "tessera/ops/all_ops.h"
-#include "tessera/passes/pass.h"
 
 namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-enum class Fill : std::uint8_t { kRandom, kValue, kIds, kPositions };
-
-struct Tensor {
-  DType dtype = DType::kF32;
-  std::vector<std::int64_t> sizes;
-  Fill fill = Fill::kRandom;
-  double value = 0;        // of kValue; kIds: less than it
-  std::int64_t over = -1;  // a result in the memory of this operand
-
-  std::int64_t elements() const {
-    std::int64_t count = 1;
-    for (const std::int64_t size : sizes) {
-      count *= size;
-    }
-    return count;
-  }
-
-  std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(size_bytes(dtype)); }
-};
-
-struct Case {
-  std::string name;  // by which the peer knows it, if it does
-  OpRef op;
-  std::vector<Tensor> in;
-  std::vector<Tensor> out;
-  double target = 0;  // of the ceiling; 0: none is set
-  double flop = 0;    // of products, at the speed of the large one
-  double bytes = -1;  // that are moved at the speed of a copy; less than 0: all, once
-};
-
-// Sizes of Llama 8B's layers and one sequence of 8192.
-struct Shape {
-  std::int64_t rows = 8192;
-  std::int64_t width = 4096;
-  std::int64_t ffn = 14336;
-  std::int64_t heads = 32;
-  std::int64_t kv_heads = 8;
-  std::int64_t vocab = 128256;
-  std::int64_t flat = std::int64_t{1} << 27U;  // of a shard of parameters
-
-  std::int64_t head() const { return width / heads; }
-};
-
-constexpr Shape kSmall = {
-    .rows = 64, .width = 64, .ffn = 128, .heads = 4, .kv_heads = 2, .vocab = 512, .flat = 4096};
-
-constexpr DType kF32 = DType::kF32;
-constexpr DType kBF16 = DType::kBF16;
-
-Tensor scalar(double value) {
-  return {.dtype = kF32, .sizes = {}, .fill = Fill::kValue, .value = value};
-}
-
-double tensor_bytes(const std::vector<Tensor>& tensors) {
-  double bytes = 0;
-  for (const Tensor& each : tensors) {
-    bytes += static_cast<double>(each.bytes());
-  }
-  return bytes;
-}
-
-double product_flop(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-}
-
-void add_norms(const Shape& s, std::vector<Case>& cases) {
-  const Tensor x{.dtype = kBF16, .sizes = {s.rows, s.width}};
-  const Tensor gain{.dtype = kBF16, .sizes = {s.width}};
-  const Tensor row{.dtype = kF32, .sizes = {s.rows}};
-  const Tensor sums{.dtype = kF32, .sizes = {s.width}};
-  cases.push_back({"rms_norm", make_op(RmsNormAttrs{}), {x, gain}, {x, row}});
-  cases.push_back(
-      {"rms_norm_residual", make_op(RmsNormAttrs{.residual = true}), {x, x, gain}, {x, row, x}});
-  cases.push_back({"rms_norm_backward",
-                   make_op(RmsNormBackwardAttrs{.residual = true, .weight_gradient = true}),
-                   {x, x, gain, row, x},
-                   {x, sums},
-                   0.85});
-  cases.push_back({"layer_norm", make_op(LayerNormAttrs{}), {x, gain, gain}, {x, row, row}});
-  cases.push_back(
-      {"layer_norm_backward", make_op(LayerNormBackwardAttrs{}), {x, x, gain, row, row}, {x}});
-}
-
-void add_elements(const Shape& s, std::vector<Case>& cases) {
-  const Tensor wide{.dtype = kBF16, .sizes = {s.rows, s.ffn}};
-  const Tensor x{.dtype = kBF16, .sizes = {1, s.rows, s.heads, s.head()}};
-  const Tensor table{.dtype = kF32, .sizes = {1, s.rows, s.head()}};
-  cases.push_back({"swiglu", make_op(SwigluAttrs{}), {wide, wide}, {wide}, 0.85});
-  cases.push_back(
-      {"swiglu_backward", make_op(SwigluBackwardAttrs{}), {wide, wide, wide}, {wide, wide}, 0.85});
-  cases.push_back({"gelu", make_op(GeluAttrs{}), {wide}, {wide}});
-  cases.push_back({"gelu_backward", make_op(GeluBackwardAttrs{}), {wide, wide}, {wide}});
-  cases.push_back({"add", make_op(AddAttrs{}), {wide, wide}, {wide}});
-  const Tensor bias{.dtype = kBF16, .sizes = {s.ffn}};
-  const Tensor sums{.dtype = kF32, .sizes = {s.ffn}};
-  cases.push_back({"add_bias", make_op(AddBiasAttrs{}), {wide, bias}, {wide}});
-  cases.push_back({"bias_gradient", make_op(BiasGradientAttrs{}), {wide}, {sums}});
-  cases.push_back({"rope", make_op(RopeAttrs{}), {x, table}, {x}});
-}
-
-void add_update(const Shape& s, std::vector<Case>& cases) {
-  const Tensor flat{.dtype = kF32, .sizes = {s.flat}};
-  Tensor second = flat;  // squares are not negative
-  second.fill = Fill::kValue;
-  second.value = 0.01;
-  const auto over = [](Tensor tensor, std::int64_t operand) {
-    tensor.over = operand;
-    return tensor;
-  };
-  const Tensor parameter{.dtype = kBF16, .sizes = {s.flat}};
-  Case adamw = {
-      "adamw",
-      make_op(AdamwAttrs{.master = true}),
-      {parameter, flat, flat, second, flat, scalar(1e-3), scalar(3), scalar(1), scalar(1)},
-      {over(parameter, 0), over(flat, 2), over(second, 3), over(flat, 4)},
-      0.85};
-  // The parameter is only written.
-  adamw.bytes =
-      tensor_bytes(adamw.in) + tensor_bytes(adamw.out) - static_cast<double>(parameter.bytes());
-  cases.push_back(adamw);
-  const Tensor words{.dtype = DType::kI64, .sizes = {kExactSumWords}};
-  cases.push_back({"sum_squares", make_op(SumSquaresAttrs{}), {flat}, {words}});
-  cases.push_back({"cast", make_op(CastAttrs{.dtype = kBF16}), {flat}, {parameter}});
-}
-
-// Rows whose logits exist at one time, as chunk_loss() chooses them for a GPU.
-std::int64_t loss_chunk(const Shape& s) {
-  return std::min(rows_of_logits(s.vocab, kBF16, kDeviceLogitsBytes), s.rows);
-}
-
-// Logits are read in bf16 for the softmax's sums and for the gradient, which is written so, too.
-double softmax_bytes(const Shape& s) {
-  return static_cast<double>(s.rows) * static_cast<double>(s.vocab) * (2 + 2 + 2);
-}
-
-void add_vocabulary(const Shape& s, std::vector<Case>& cases) {
-  const Tensor x{.dtype = kBF16, .sizes = {s.rows, s.width}};
-  const Tensor table{.dtype = kBF16, .sizes = {s.vocab, s.width}};
-  const Tensor gradient{.dtype = kF32, .sizes = {s.vocab, s.width}};
-  const Tensor ids{.dtype = DType::kI32,
-                   .sizes = {s.rows},
-                   .fill = Fill::kIds,
-                   .value = static_cast<double>(s.vocab)};
-  Case lookup = {"embedding", make_op(EmbeddingAttrs{}), {table, ids}, {x}};
-  lookup.bytes = 2.0 * static_cast<double>(x.bytes());
-  cases.push_back(lookup);
-  Case backward = {"embedding_backward",
-                   make_op(EmbeddingBackwardAttrs{.vocab = s.vocab}),
-                   {x, ids},
-                   {gradient}};
-  cases.push_back(backward);
-  // Its products and, beside them, the softmax between them.
-  Case loss = {
-      "cross_entropy",
-      make_op(CrossEntropyAttrs{.gradients = true, .chunk = loss_chunk(s), .logits = kBF16}),
-      {x, table, ids, scalar(1.0 / static_cast<double>(s.rows))},
-      {scalar(0), x, gradient}};
-  loss.flop = 3 * product_flop(s.rows, s.vocab, s.width);
-  loss.bytes = softmax_bytes(s);
-  cases.push_back(loss);
-}
-
-void add_attention(const Shape& s, std::vector<Case>& cases) {
-  const Tensor q{.dtype = kBF16, .sizes = {1, s.rows, s.heads, s.head()}};
-  const Tensor k{.dtype = kBF16, .sizes = {1, s.rows, s.kv_heads, s.head()}};
-  const Tensor lse{.dtype = kF32, .sizes = {1, s.heads, s.rows}};
-  const Tensor positions{.dtype = DType::kI32, .sizes = {1, s.rows}, .fill = Fill::kPositions};
-  const Tensor documents{.dtype = DType::kI32, .sizes = {1, s.rows}, .fill = Fill::kValue};
-  const double scale = 1.0 / std::sqrt(static_cast<double>(s.head()));
-  // Two products of half a matrix of queries x keys; the backward has five.
-  const double flop = product_flop(s.rows, s.rows, s.width);
-  Case forward = {"attention",
-                  make_op(AttentionAttrs{.scale = scale}),
-                  {q, k, k, positions, positions, documents, documents},
-                  {q, lse}};
-  forward.flop = flop;
-  forward.bytes = 0;
-  Case backward = {"attention_backward",
-                   make_op(AttentionBackwardAttrs{.scale = scale}),
-                   {q, q, k, k, q, lse, positions, positions, documents, documents},
-                   {q, k, k}};
-  backward.flop = 2.5 * flop;
-  backward.bytes = 0;
-  cases.push_back(forward);
-  cases.push_back(backward);
-}
-
-void add_products(const Shape& s, std::vector<Case>& cases) {
-  const Tensor x{.dtype = kBF16, .sizes = {s.rows, s.width}};
-  const Tensor weight{.dtype = kBF16, .sizes = {2 * s.ffn, s.width}};
-  const Tensor wide{.dtype = kBF16, .sizes = {s.rows, 2 * s.ffn}};
-  Tensor gradient{.dtype = kF32, .sizes = {2 * s.ffn, s.width}};
-  // The first one of a step, whose algorithm those have that are added to it.
-  Case first = {
-      "matmul_weight_first", make_op(MatmulAttrs{.transpose_a = true}), {wide, x}, {gradient}};
-  Case forward = {
-      "matmul", make_op(MatmulAttrs{.transpose_b = true, .dtype = kBF16}), {x, weight}, {wide}};
-  Case input = {"matmul_input", make_op(MatmulAttrs{.dtype = kBF16}), {wide, weight}, {x}};
-  const Tensor accumulator = gradient;
-  gradient.over = 2;
-  Case weights = {"matmul_weight",
-                  make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
-                  {wide, x, accumulator},
-                  {gradient}};
-  for (Case* each : {&forward, &input, &first, &weights}) {
-    each->flop = product_flop(s.rows, 2 * s.ffn, s.width);
-    each->bytes = 0;
-    cases.push_back(*each);
-  }
-}
-
-void add_float8(const Shape& s, std::vector<Case>& cases) {
-  constexpr DType kCode = DType::kF8E4M3;
-  const Tensor wide{.dtype = kBF16, .sizes = {s.rows, s.ffn}};
-  const Tensor codes{.dtype = kCode, .sizes = {s.rows, s.ffn}};
-  const Tensor transposed{.dtype = kCode, .sizes = {s.ffn, s.rows}};
-  const Tensor each_row{.dtype = kF32, .sizes = {s.rows}, .fill = Fill::kValue, .value = 1};
-  cases.push_back({"amax", make_op(AmaxAttrs{.dims = 2}), {wide}, {scalar(0)}});
-  cases.push_back({"amax_rows", make_op(AmaxAttrs{}), {wide}, {each_row}});
-  cases.push_back({"quantize_float8",
-                   make_op(QuantizeFloat8Attrs{.dims = 2}),
-                   {wide, scalar(1)},
-                   {codes, scalar(0)}});
-  cases.push_back({"quantize_float8_both",
-                   make_op(QuantizeFloat8Attrs{.dims = 2, .transposed = true, .rows = 1}),
-                   {wide, scalar(1)},
-                   {codes, transposed, scalar(0)}});
-  cases.push_back({"quantize_float8_rows",
-                   make_op(QuantizeFloat8Attrs{.power_of_two = true}),
-                   {wide, each_row},
-                   {codes, each_row}});
-  Case product = {"scaled_matmul",
-                  make_op(ScaledMatmulAttrs{.dtype = kBF16}),
-                  {{.dtype = kCode, .sizes = {s.rows, s.width}},
-                   {.dtype = kCode, .sizes = {2 * s.ffn, s.width}},
-                   scalar(1),
-                   scalar(1)},
-                  {{.dtype = kBF16, .sizes = {s.rows, 2 * s.ffn}}}};
-  product.flop = product_flop(s.rows, 2 * s.ffn, s.width);
-  product.bytes = 0;
-  cases.push_back(product);
-}
-
-// The products of a chunk of the loss, each alone.
-std::vector<Case> loss_products(const Shape& s) {
-  const std::int64_t rows = loss_chunk(s);
-  const Tensor x{.dtype = kBF16, .sizes = {rows, s.width}};
-  const Tensor head{.dtype = kBF16, .sizes = {s.vocab, s.width}};
-  const Tensor logits{.dtype = kBF16, .sizes = {rows, s.vocab}};
-  const Tensor sums{.dtype = kF32, .sizes = {s.vocab, s.width}};
-  Tensor summed = sums;
-  summed.over = 2;
-  std::vector<Case> cases = {
-      {"  logits", make_op(MatmulAttrs{.transpose_b = true, .dtype = kBF16}), {x, head}, {logits}},
-      {"  gradient of x", make_op(MatmulAttrs{.dtype = kBF16}), {logits, head}, {x}},
-      {"  gradient of the head, first",
-       make_op(MatmulAttrs{.transpose_a = true}),
-       {logits, x},
-       {sums}},
-      {"  gradient of the head",
-       make_op(MatmulAttrs{.transpose_a = true, .accumulate = true}),
-       {logits, x, sums},
-       {summed}}};
-  for (Case& each : cases) {
-    each.flop = product_flop(rows, s.vocab, s.width);
-    each.bytes = 0;
-  }
-  return cases;
-}
-
-std::vector<Case> all_cases(const Shape& shape) {
-  std::vector<Case> cases;
-  add_norms(shape, cases);
-  add_elements(shape, cases);
-  add_update(shape, cases);
-  add_vocabulary(shape, cases);
-  add_attention(shape, cases);
-  add_products(shape, cases);
-  add_float8(shape, cases);
-  return cases;
-}
 
 constexpr std::int64_t kAlignment = 4096;
 
@@ -355,9 +71,9 @@ void fill(const Tensor& tensor, std::span<std::byte> bytes) {
                                        : static_cast<float>(next()) / kHalf - 1.0F;
   };
   const std::int64_t count = tensor.elements();
-  if (tensor.dtype == kF32) {
+  if (tensor.dtype == DType::kF32) {
     fill_with<float>(bytes, count, real);
-  } else if (tensor.dtype == kBF16) {
+  } else if (tensor.dtype == DType::kBF16) {
     fill_with<BFloat16>(bytes, count, [&](std::int64_t i) { return to_bfloat16(real(i)); });
   } else if (is_float8(tensor.dtype)) {
     constexpr std::uint32_t kMost = 0x78;  // below it all codes of both formats are finite

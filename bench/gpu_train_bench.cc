@@ -6,7 +6,7 @@
 //
 // usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--device=cpu]
 //                       [--gradients=f32]
-//        gpu_train_bench --own=NAME [--activity] [--recompute]
+//        gpu_train_bench --own=NAME [--activity] [--recompute] [--any-order]
 //                                    one process of ours; prints a JSON object
 //        gpu_train_bench --ceilings  what the GPU can do, as a JSON object
 //   --peer      bench/peers/torch_llama_gpu.py; without it PyTorch is left out
@@ -15,6 +15,7 @@
 //   --device    cpu runs small cases there, and float8-loss if named: to try the program itself
 //   --activity  records what the GPU does, which takes time, and times nothing
 //   --recompute recomputes layers where a case may (default: where a GPU is too small without)
+//   --any-order sums attention's gradients in any order
 
 #include <algorithm>
 #include <chrono>
@@ -70,6 +71,7 @@ struct Options {
   bool f32_gradients = false;
   bool records_activity = false;
   bool recompute = false;
+  bool any_order = false;
   bool measures_ceilings = false;
 };
 
@@ -200,6 +202,7 @@ class Session {
         test.note.empty() ? "" : "; ",
         test.note.c_str());
     Side ours;
+    Side unordered;
     Side other;
     for (int round = 0; round < options_.rounds; ++round) {
       const int before = seconds_left();
@@ -209,11 +212,17 @@ class Session {
         break;
       }
       ours.add(own(test, test.name));
+      if (test.also_any_order) {
+        unordered.add(own(test, test.name, " --any-order"));
+      }
       add_other(test, other);
       last_round_ = before - seconds_left();
     }
     const double flop_per_token = ours.last.at("flop_per_token");
     print_side("tessera", test, ours, flop_per_token);
+    if (test.also_any_order) {
+      print_side("any order", test, unordered, flop_per_token);
+    }
     if (!other.seconds.empty()) {
       const char* const name = test.beside.empty() ? "pytorch" : test.beside.c_str();
       print_side(name, test, other, flop_per_token);
@@ -224,7 +233,10 @@ class Session {
                   other.last.at("attention").get<std::string>().c_str(),
                   format_bytes(other.last.at("peak_bytes").get<std::int64_t>()).c_str());
     }
-    print_ratio(test, ours, other);
+    print_ratio(test, "", ours, other);
+    if (test.also_any_order) {
+      print_ratio(test, ", attention's gradients in any order, as PyTorch's", unordered, other);
+    }
     print_first_step(test, ours.last);
     if (!test.small) {
       print_memory(test, ours.last);
@@ -272,9 +284,9 @@ class Session {
         side.last.at("losses").back().get<double>());
   }
 
-  void print_ratio(const Case& test, const Side& ours, const Side& other) {
+  void print_ratio(const Case& test, const char* how, const Side& ours, const Side& other) {
     const std::string peer = test.beside.empty() ? "PyTorch" : test.beside;
-    const std::string what = format("{}: tokens/s over those of {}", test.name, peer);
+    const std::string what = format("{}{}: tokens/s over those of {}", test.name, how, peer);
     const std::string target = format("at least {:.2f}", test.target);
     if (other.seconds.empty()) {
       if (test.target > 0) {
@@ -284,8 +296,9 @@ class Session {
     }
     const double ratio = median(other.seconds) / median(ours.seconds);
     const std::string stretch = test.stretch > 0 ? format(", stretch {:.2f}", test.stretch) : "";
-    std::printf("  ratio %.3f%s%s%s\n",
+    std::printf("  ratio %.3f%s%s%s%s\n",
                 ratio,
+                how,
                 test.target > 0 ? "   target " : "",
                 test.target > 0 ? target.c_str() : "",
                 stretch.c_str());
@@ -430,12 +443,14 @@ Options parse(std::span<char*> arguments) {
       options.records_activity = true;
     } else if (argument == "--recompute") {
       options.recompute = true;
+    } else if (argument == "--any-order") {
+      options.any_order = true;
     } else if (argument == "--ceilings") {
       options.measures_ceilings = true;
     } else {
       fail(ErrorCode::kInvalidConfig,
            "{}: expected --case=NAME, --peer=SCRIPT, --rounds=N, --steps=N, --device=cpu, "
-           "--gradients=f32, --recompute, --own=NAME, --activity or --ceilings",
+           "--gradients=f32, --recompute, --any-order, --own=NAME, --activity or --ceilings",
            argument);
     }
   }
@@ -447,6 +462,7 @@ std::vector<Case> cases_of(const Options& options) {
   for (Case& test : all) {
     test.round_gradients = test.round_gradients && !options.f32_gradients;
     test.recompute = options.recompute && test.whole_gb > 0;
+    test.any_order = options.any_order;
   }
   return all;
 }

@@ -36,6 +36,8 @@ struct Case {
   bool recompute = false;
   bool round_logits = true;     // to bf16: PyTorch's autocast has them so
   bool round_gradients = true;  // of products, to bf16: PyTorch's autocast does so to weights' too
+  bool any_order = false;       // of sums in attention's gradients (run.deterministic = false)
+  bool also_any_order = false;  // measured in both ways: PyTorch's sums are in any order
   std::string beside = "";      // the case of ours that it is compared with, in place of PyTorch
 
   double tokens() const { return static_cast<double>(batch * seq); }

@@ -179,6 +179,7 @@ def runs_of(op):
         "cross_entropy": lambda: [cross_entropy_run()],
         "attention": lambda: attention_runs(False),
         "attention_backward": lambda: attention_runs(True),
+        "attention_backward_any_order": lambda: attention_runs(True),
         "matmul": lambda: on(lambda x, w: x @ w.t(), row(), w()),
         "matmul_input": lambda: on(torch.matmul, rand(R, 2 * FFN), w()),
         "matmul_weight": lambda: on(lambda d, x: d.t() @ x, rand(R, 2 * FFN), row()),

@@ -160,7 +160,6 @@ class RankTrainer {
     result.sent = by_level(rank_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
     if (layout_.num_data() == world_.size()) {
-      executor_.states_to_host();
       for (const ParameterInit& parameter : parameter_inits(graph_)) {
         result.weights[parameter.name] = whole(parameter);
       }
@@ -224,8 +223,9 @@ class RankTrainer {
   // The whole parameter in f32, gathered by the slices' indices.
   std::vector<float> whole(const ParameterInit& parameter) {
     const Binding& binding = find_binding(program_.states, parameter.name);
-    const std::span<std::byte> bytes = executor_.bytes(binding);
-    std::vector<float> own(static_cast<std::size_t>(binding.tensor.type.num_elements()));
+    const std::int64_t count = binding.tensor.type.num_elements();
+    const std::span<std::byte> bytes = executor_.state_to_host(binding, 0, count);
+    std::vector<float> own(static_cast<std::size_t>(count));
     if (run_.dtype == DType::kF32) {
       std::memcpy(own.data(), bytes.data(), bytes.size());
     } else {

@@ -29,6 +29,8 @@ class Arena {
   // Where the host reads and writes it.
   virtual std::byte* host() = 0;
 
+  bool has_mirror() { return host() != data(); }
+
   // Copies bytes [offset, offset + bytes) from the host's side to the device's, where what stream 0
   // is given from now on finds them, or back, and returns when they are there; nothing where the
   // two are one. No run() may be under way on the device. Errors: kDeviceError.

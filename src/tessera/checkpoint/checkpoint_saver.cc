@@ -243,8 +243,10 @@ void CheckpointSaver::start(const fs::path& directory,
                             const CheckpointMeta& meta,
                             std::span<const CheckpointTensor> tensors) {
   begin(directory, meta, tensors);
-  reserve(tensors);
-  copy();
+  if (options_.copies) {
+    reserve(tensors);
+    copy();
+  }
   become(SaveStatus::kWriting);
   background_ = std::thread([this] { write_part(); });
 }
@@ -272,6 +274,9 @@ std::size_t CheckpointSaver::copy_bytes(std::span<const CheckpointTensor> tensor
 }
 
 void CheckpointSaver::reserve(std::span<const CheckpointTensor> tensors) {
+  if (!options_.copies) {
+    return;
+  }
   const std::size_t bytes = copy_bytes(tensors);
   if (copy_.bytes().size() < bytes) {
     copy_ = PageBuffer();  // gone before the larger one comes

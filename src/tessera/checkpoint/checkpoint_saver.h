@@ -21,7 +21,10 @@ namespace tessera {
 struct SaverOptions {
   std::int64_t rank = 0;
   std::int64_t num_ranks = 1;
-  int threads = 1;  // that copy
+  // Whether start() copies the data, with so many threads. Otherwise it stays as it is for as long
+  // as status() is kWriting.
+  bool copies = true;
+  int threads = 1;
   std::int64_t max_file_bytes = SaveOptions().max_file_bytes;
 };
 
@@ -60,18 +63,18 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  // The memory that start() needs for these, which need no data yet.
+  // The memory of a copy of these, which need no data yet.
   std::size_t copy_bytes(std::span<const CheckpointTensor> tensors) const;
 
-  // Takes that memory, so that the first save need not wait for it.
+  // Takes that memory where start() copies, so that the first save need not wait for it.
   void reserve(std::span<const CheckpointTensor> tensors);
 
   // What it has taken so far, and keeps.
   std::int64_t memory_bytes() const { return std::ssize(copy_.bytes()); }
 
-  // Copies the bytes to memory of its own, which is kept for the next save, and writes them in the
-  // background. Errors: kInvalidArgument unless kIdle, for a repeated (name, role), or data that
-  // does not match the shape.
+  // Copies the bytes to memory of its own, which is kept for the next save, unless it need not, and
+  // writes them in the background. Errors: kInvalidArgument unless kIdle, for a repeated (name,
+  // role), or data that does not match the shape.
   void start(const std::filesystem::path& directory,
              const CheckpointMeta& meta,
              std::span<const CheckpointTensor> tensors);

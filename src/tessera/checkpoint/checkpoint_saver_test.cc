@@ -188,6 +188,22 @@ TEST_F(SaverTest, AStartNeedsTheEarlierSaveFinished) {
               HasSubstr("no save has failed"));
 }
 
+TEST_F(SaverTest, DataThatStaysIsWrittenFromWhereItIs) {
+  std::vector<std::vector<float>> kept;
+  for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+    const SaverOptions options = {.rank = rank, .num_ranks = kRanks, .copies = false};
+    const auto at = static_cast<std::size_t>(rank);
+    savers_[at] = std::make_unique<CheckpointSaver>(options);
+    kept.push_back(part(rank));
+    savers_[at]->reserve(tensors(rank, kept.back()));
+    savers_[at]->start(checkpoint_directory(parent_, 1), meta_of(1), tensors(rank, kept.back()));
+    EXPECT_EQ(savers_[at]->wait(), SaveStatus::kWritten);
+    EXPECT_EQ(savers_[at]->memory_bytes(), 0);
+  }
+  finish_all();
+  expect_values(1);
+}
+
 TEST_F(SaverTest, WithoutACopyItIsTheSame) {
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
     const std::vector<float> data = part(rank);

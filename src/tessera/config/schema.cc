@@ -729,7 +729,7 @@ ConfigSection checkpoint() {
        row("async",
            &S::async,
            codec::boolean(),
-           "Write in the background, from a copy in memory, while training goes on."),
+           "Write in the background, from a copy in the host's memory, while training goes on."),
        row("resume",
            &S::resume,
            codec::text(),

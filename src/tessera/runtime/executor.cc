@@ -56,7 +56,7 @@ Executor::Executor(const Program& program,
   for (const Segment& segment : program.segments) {
     segments_.push_back(bind_segment(segment));
   }
-  if (arena_->host() != arena_->data()) {
+  if (arena_->has_mirror()) {
     taken_ = stretches_of(program.inputs);
     std::ranges::copy(stretches_of(program.scalars), std::back_inserter(taken_));
     brought_ = stretches_of(program.outputs);
@@ -89,16 +89,6 @@ std::vector<Executor::Stretch> Executor::stretches_of(std::span<const Binding> b
     }
   }
   return stretches;
-}
-
-// Accumulators begin every step empty, and caches are the device's alone.
-std::vector<Executor::Stretch> Executor::kept_stretches() const {
-  std::vector<Binding> kept;
-  std::ranges::copy_if(program_.states, std::back_inserter(kept), [&](const Binding& state) {
-    const Category category = program_[state.tensor.buffer].category;
-    return category != Category::kGradient && category != Category::kCache;
-  });
-  return stretches_of(kept);
 }
 
 std::vector<Executor::Bound> Executor::bind_segment(const Segment& segment) {
@@ -382,17 +372,21 @@ void Executor::draw(const Binding& state,
 }
 
 void Executor::state_to_device(const Binding& state) {
-  if (arena_->host() != arena_->data()) {
+  if (arena_->has_mirror()) {
     arena_->to_device(place_of(state.tensor, 0), static_cast<std::int64_t>(bytes(state).size()));
   }
 }
 
-void Executor::states_to_host() {
-  if (arena_->host() != arena_->data()) {
-    for (const Stretch& stretch : kept_stretches()) {
-      arena_->to_host(stretch.offset, stretch.bytes);
-    }
+std::span<std::byte> Executor::state_to_host(const Binding& state,
+                                             std::int64_t first,
+                                             std::int64_t count) {
+  const auto size = static_cast<std::int64_t>(size_bytes(state.tensor.type.dtype));
+  const std::span<std::byte> elements = bytes(state).subspan(
+      static_cast<std::size_t>(first * size), static_cast<std::size_t>(count * size));
+  if (arena_->has_mirror()) {
+    arena_->to_host(place_of(state.tensor, 0) + first * size, std::ssize(elements));
   }
+  return elements;
 }
 
 void Executor::set_scalar(std::string_view scalar, float value) {

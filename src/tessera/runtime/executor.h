@@ -55,11 +55,11 @@ class Executor {
   // Draws elements [begin, begin + count) of a state on the device.
   void draw(const Binding& state, std::int64_t begin, std::int64_t count, const Initial& initial);
 
-  // Brings a state from the host's memory to the device's, and all that outlives a step
-  // (parameters, their copies, optimizer state) back. Nothing where the two are one.
+  // Brings a state from the host's memory to the device's, and `count` of its elements from `first`
+  // on back; the second gives where they are. Nothing is moved where the two are one.
   // Errors: kDeviceError.
   void state_to_device(const Binding& state);
-  void states_to_host();
+  std::span<std::byte> state_to_host(const Binding& state, std::int64_t first, std::int64_t count);
 
   // Convenience for scalars.
   void set_scalar(std::string_view scalar, float value);
@@ -114,7 +114,6 @@ class Executor {
   std::int64_t place_of(const TensorRef& tensor, std::int64_t instance) const;
   View bind(const TensorRef& tensor, std::int64_t instance);
   std::vector<Stretch> stretches_of(std::span<const Binding> bindings) const;
-  std::vector<Stretch> kept_stretches() const;
   void run_all();
   std::vector<Bound> bind_segment(const Segment& segment);
   void start_stream();

@@ -81,6 +81,36 @@ TEST(RunMemory, OfADeviceIsTheArena) {
   EXPECT_EQ(host.total(), programs.arena_bytes() + host.checkpoint_copy);
 }
 
+// Whether in the background or not: the host's side of the arena is written.
+TEST(RunMemory, OfADeviceIsSavedFromTheHost) {
+  RunConfig config = tiny_run("cuda");
+  const RunPrograms programs = compile_run(config, tiny_llama(), {});
+  const RunMemory before = run_memory(config, tiny_llama(), programs);
+  config.checkpoint.async = false;
+  EXPECT_EQ(run_memory(config, tiny_llama(), programs).checkpoint_copy, before.checkpoint_copy);
+  EXPECT_THAT(memory_table(before),
+              testing::HasSubstr("bytes of the host, from which saves are written)\n"));
+  require_fits(programs, config, tiny_llama(), {});
+}
+
+// No machine has so much.
+TEST(RunMemory, OfADeviceIsRefusedWhereTheHostCannotHoldWhatIsSaved) {
+  const RunConfig config = tiny_run("cuda");
+  const ModelDescription model = describe_llama({.dim = 64,
+                                                 .layers = 1,
+                                                 .heads = 2,
+                                                 .kv_heads = 1,
+                                                 .ffn = 96,
+                                                 .vocab = std::int64_t{1} << 40});
+  const RunPrograms programs = compile_run(config, model, {});
+  const std::string message =
+      error_of(ErrorCode::kOutOfMemory, [&] { require_fits(programs, config, model, {}); });
+  EXPECT_THAT(message,
+              testing::StartsWith("the state is saved from the host's memory, of which it needs "));
+  EXPECT_THAT(message, testing::HasSubstr(" is free\n  parameters "));
+  EXPECT_THAT(message, testing::HasSubstr("optimizer.moments = \"bf16\" saves less"));
+}
+
 // As where others have taken the memory since the plan was made: no machine has so much.
 TEST(RunMemory, AnArenaThatIsRefusedShowsThePlan) {
   const RunConfig config = tiny_run("cuda");

@@ -110,6 +110,7 @@ class RankTrainer {
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
         saver_({.rank = world.rank(),
                 .num_ranks = world.size(),
+                .copies = !arena_->has_mirror(),
                 .threads = static_cast<int>(config_.run.threads)}),
         sampler_({.seed = static_cast<std::uint64_t>(config_.run.seed),
                   .sources = sampled_sources(setup.sequences),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/train/resolve.h"
@@ -63,6 +64,40 @@ Remedy shorter_sequences(const RunConfig& config,
   return remedy;
 }
 
+// What ranks 0 to num_ranks - 1 write checkpoints from.
+std::int64_t copies_of_ranks(const RunConfig& config,
+                             const ModelDescription& model,
+                             const Program& step,
+                             std::int64_t num_ranks) {
+  const RunLayout layout = run_layout(config);
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(config, model));
+  std::size_t bytes = 0;
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+    bytes += CheckpointSaver().copy_bytes(
+        saved_tensors(step, parameters, state_part(layout.mesh, rank, layout.dims())));
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+// Rank 0's machine saves most: what several ranks hold is saved by the first.
+void require_host_holds_copies(const RunPrograms& programs,
+                               const RunConfig& config,
+                               const ModelDescription& model,
+                               const RunMemory& memory) {
+  const std::int64_t ranks = ranks_on_machine(config);
+  const std::int64_t needed = copies_of_ranks(config, model, programs.step, ranks);
+  const std::int64_t free = free_memory_bytes();
+  TESSERA_REQUIRE(needed <= free,
+                  ErrorCode::kOutOfMemory,
+                  "the state is saved from the host's memory, of which {} {}, and {} is free\n{}"
+                  "  optimizer.moments = \"bf16\" saves less, and so do parts of the state on more "
+                  "machines (parallel.ranks), or a smaller model\n",
+                  ranks > 1 ? format("{} ranks need", ranks) : "it needs",
+                  format_bytes(needed),
+                  format_bytes(free),
+                  memory_table(memory));
+}
+
 }  // namespace
 
 bool saves_in_background(const RunConfig& config) {
@@ -84,13 +119,9 @@ RunMemory run_memory(const RunConfig& config,
       peak = std::max(peak, rows[i].peak_bytes);
     }
   }
-  if (saves_in_background(config)) {
-    const RunLayout layout = run_layout(config);
+  if (memory.on_device || saves_in_background(config)) {
     // Rank 0 saves most: what several ranks hold, and slices without padding.
-    const auto tensors = saved_tensors(programs.step,
-                                       parameter_inits(step_graph(config, model)),
-                                       state_part(layout.mesh, 0, layout.dims()));
-    memory.checkpoint_copy = static_cast<std::int64_t>(CheckpointSaver().copy_bytes(tensors));
+    memory.checkpoint_copy = copies_of_ranks(config, model, programs.step, 1);
   }
   return memory;
 }
@@ -110,10 +141,11 @@ std::string memory_table(const RunMemory& memory) {
   if (memory.checkpoint_copy > 0) {
     row("checkpoint",
         memory.checkpoint_copy,
-        format("  ({} bytes {}, from which saves are written; none with "
-               "checkpoint.async = false)",
+        format("  ({} bytes {})",
                format_grouped(memory.checkpoint_copy),
-               memory.on_device ? "of the host" : "beside the arena"));
+               memory.on_device ? "of the host, from which saves are written"
+                                : "beside the arena, from which saves are written; none with "
+                                  "checkpoint.async = false"));
   }
   return text;
 }
@@ -125,6 +157,9 @@ void require_fits(const RunPrograms& programs,
   const std::int64_t limit = memory_limit(config);
   const RunMemory memory = run_memory(config, model, programs);
   if (memory.total() <= limit) {
+    if (memory.on_device) {
+      require_host_holds_copies(programs, config, model, memory);
+    }
     return;
   }
   const auto needed_bytes = [&](RunConfig changed) {

@@ -18,8 +18,9 @@ namespace tessera {
 struct RunMemory {
   std::vector<MemoryRow> categories;  // of the arena, each at its own peak in any program
   std::int64_t arena = 0;
-  std::int64_t checkpoint_copy = 0;  // what a save in the background writes from
-  bool on_device = false;            // the arena: then the copy does not stand beside it
+  // What a save writes from that is not the arena: in the background, or of a device's in any way.
+  std::int64_t checkpoint_copy = 0;
+  bool on_device = false;  // the arena: then the copy does not stand beside it
 
   // Of the memory that the arena is in.
   std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy; }
@@ -37,7 +38,7 @@ RunMemory run_memory(const RunConfig& config,
 std::string memory_table(const RunMemory& memory);
 
 // Throws kOutOfMemory, with the table and what would fit, where a rank takes more than
-// memory_limit().
+// memory_limit(); and where ranks with devices save more than the host has free.
 void require_fits(const RunPrograms& programs,
                   const RunConfig& config,
                   const ModelDescription& model,

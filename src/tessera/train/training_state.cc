@@ -349,15 +349,12 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part) {
-  executor.states_to_host();
   std::vector<CheckpointTensor> tensors;
   for_each_saved(executor.program(),
                  parameters,
                  part,
                  [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
-                   tensor.data = executor.bytes(state).subspan(
-                       static_cast<std::size_t>(first) * size_bytes(tensor.dtype),
-                       saved_bytes(tensor));
+                   tensor.data = executor.state_to_host(state, first, tensor.slice->count);
                    tensors.push_back(std::move(tensor));
                  });
   return tensors;

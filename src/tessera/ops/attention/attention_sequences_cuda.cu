@@ -234,10 +234,12 @@ const std::int32_t* run_sequences(const Context& context,
   pointers[FlashTensor::kQueryLengths] = found.lengths;
   pointers[FlashTensor::kKeyLengths] = found.lengths;
   launch(context, "sequences of attention", 1, find_sequences, search);
-  context.graphs().run(context.stream(),
-                       problem,
-                       pointers,
-                       space.subspan(static_cast<std::size_t>(scratch.library)));
+  const bool has_run =
+      context.graphs().run(context.stream(),
+                           problem,
+                           pointers,
+                           space.subspan(static_cast<std::size_t>(scratch.library)));
+  TESSERA_CHECK(has_run, "a graph that is taken does not run");
   const std::int64_t values = task.shape.batch * task.shape.queries * task.shape.heads;
   launch(context,
          "lse of attention",
