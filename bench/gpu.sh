@@ -94,7 +94,10 @@ at_most() {
 # fails where it has no line to print, which is none of the tests' failures.
 run_tests() {
   local -i result=0
-  [[ -x $bundle/tests/$1 ]] || return 0
+  if [[ ! -x $bundle/tests/$1 ]]; then
+    echo "gpu.sh: $1: skipped, since the bundle has none: it was built without that library or the tests"
+    return 0
+  fi
   timeout --kill-after=10 "$(at_most 360)" "$bundle/tests/$1" | { grep --invert-match '^\[ RUN  \|^\[       OK ' || true; } || result=$?
   if ((result == 77)); then
     echo "gpu.sh: $1: all of it skipped, as the lines above say"

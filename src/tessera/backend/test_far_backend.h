@@ -3,22 +3,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "tessera/backend/backend.h"
 #include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/backend/device_backend.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
 
 // For tests: the CPU as a device with memory of its own that works behind the host's back. Nothing
 // runs before synchronize(), so that what reaches the host too early or the device too late is
-// seen.
-class FarBackend final : public Backend {
+// seen. Of one rank.
+class FarBackend final : public DeviceBackend {
  public:
   explicit FarBackend(int threads) : near_(make_cpu_backend(threads)) {}
 
@@ -52,7 +53,29 @@ class FarBackend final : public Backend {
     }
   }
 
-  void abort(std::string_view reason) override { near_->abort(reason); }
+  void abort(std::string_view reason) override {
+    if (abort_) {
+      abort_(reason);
+    }
+  }
+
+  const Mover& mover(StreamId /*stream*/) const override { return host_mover(); }
+
+  void set_communicators(StreamId /*stream*/, CommunicatorOf /*communicator_of*/) override {}
+
+  CUstream_st* native_stream(StreamId /*stream*/) const override { return nullptr; }
+
+  int ordinal() const override { return 0; }
+
+  void set_native(NativeCollectives /*native*/) override {
+    TESSERA_CHECK(false, "a rank alone talks to nobody");
+  }
+
+  void drop_recordings() override {}
+
+  void set_abort(std::function<void(std::string_view reason)> abort) override {
+    abort_ = std::move(abort);
+  }
 
   std::int64_t bytes_to_device = 0;  // copied so far
   std::int64_t bytes_to_host = 0;
@@ -98,6 +121,7 @@ class FarBackend final : public Backend {
   };
 
   std::unique_ptr<Backend> near_;
+  std::function<void(std::string_view reason)> abort_;
   std::vector<Begun> begun_;
 };
 

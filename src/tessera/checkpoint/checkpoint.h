@@ -197,6 +197,11 @@ void prune_checkpoints(const std::filesystem::path& parent,
                        int keep,
                        const std::filesystem::path& written = {});
 
+// Makes checkpoints of the saves in `parent` that all ranks have written and that were interrupted
+// before rank 0 published them. Returns their directories; what lacks a part, or is none, stays as
+// it is. Call it as remove_interrupted_saves().
+std::vector<std::filesystem::path> finish_interrupted_saves(const std::filesystem::path& parent);
+
 // Removes what interrupted saves and removals left in `parent`. Call it from one rank of the run
 // that writes there, before any rank saves. Errors: kDeviceError as above.
 void remove_interrupted_saves(const std::filesystem::path& parent);

@@ -17,6 +17,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
 
 namespace tessera {
 namespace {
@@ -24,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr std::string_view kAbandonedPrefix = "abandoned-";
 constexpr std::string_view kBest = "best";
 

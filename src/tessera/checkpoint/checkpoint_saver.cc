@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -17,6 +19,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/base/stream_copy.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/tensor_size.h"
@@ -140,6 +143,64 @@ void remove_unlisted(const fs::path& directory, const Manifest& manifest) {
   }
 }
 
+// What happens to `directory` meanwhile.
+std::string saving(const fs::path& directory) {
+  return format("while saving checkpoint {}; earlier checkpoints are intact", directory.string());
+}
+
+// Makes the checkpoint `directory` of what all ranks have written to `temporary`.
+void publish(const fs::path& temporary, const fs::path& directory, std::int64_t num_ranks) {
+  with_context(
+      [&] { return saving(directory); },
+      [&] {
+        std::vector<Manifest> parts;
+        for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+          parts.push_back(read_part(temporary, rank, num_ranks));
+        }
+        const Manifest manifest = merge(parts);
+        verify(manifest);
+        write_file_atomic(temporary / "manifest.json", print_manifest(manifest));
+        remove_unlisted(temporary, manifest);
+        const fs::path displaced = temporary.string() + "-old";
+        remove_quietly(displaced);
+        sync_directory(temporary);
+        rename_over(temporary, directory, displaced);
+        sync_directory(directory.has_parent_path() ? directory.parent_path() : fs::path("."));
+        remove_quietly(displaced);
+      });
+}
+
+// The number behind `words` in a name; 0 where there is none.
+std::int64_t number_behind(std::string_view name, std::string_view words) {
+  const std::size_t place = name.find(words);
+  std::int64_t number = 0;
+  if (place != std::string_view::npos) {
+    std::from_chars(name.data() + place + words.size(), name.data() + name.size(), number);
+  }
+  return number;
+}
+
+// The number of ranks all of which have written their parts to `temporary`; 0 where some has not.
+std::int64_t num_complete_parts(const fs::path& temporary) {
+  std::map<std::int64_t, std::int64_t> found;  // parts, by the number that there should be
+  std::error_code error;
+  for (fs::directory_iterator it(temporary, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const std::int64_t rank = number_behind(name, "part-");
+    const std::int64_t num_ranks = number_behind(name, "-of-");
+    if (rank < num_ranks && name == part_name(rank, num_ranks)) {
+      ++found[num_ranks];
+    }
+  }
+  for (const auto& [num_ranks, parts] : found) {
+    if (parts == num_ranks) {
+      return num_ranks;
+    }
+  }
+  return 0;
+}
+
 std::size_t align(std::size_t bytes) {
   return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
 }
@@ -236,7 +297,8 @@ void CheckpointSaver::begin(const fs::path& directory,
   files_ = plan(tensors, part);
   part_ = std::move(part);
   directory_ = directory;
-  temporary_ = directory.parent_path() / format(".tmp-{}", directory.filename().string());
+  temporary_ =
+      directory.parent_path() / format("{}{}", kTemporaryPrefix, directory.filename().string());
 }
 
 void CheckpointSaver::start(const fs::path& directory,
@@ -307,7 +369,7 @@ void CheckpointSaver::copy() {
 void CheckpointSaver::write_part() noexcept {
   try {
     with_context(
-        [&] { return context(); },
+        [&] { return saving(directory_); },
         [&] {
           create_durable_directory(temporary_);
           for (const File& file : files_) {
@@ -325,10 +387,6 @@ void CheckpointSaver::write_part() noexcept {
   } catch (...) {
     become(SaveStatus::kFailed, to_error(std::current_exception()));
   }
-}
-
-std::string CheckpointSaver::context() const {
-  return format("while saving checkpoint {}; earlier checkpoints are intact", directory_.string());
 }
 
 void CheckpointSaver::become(SaveStatus status, std::optional<Error> error) {
@@ -355,34 +413,13 @@ Error CheckpointSaver::error() const {
   return *error_;
 }
 
-void CheckpointSaver::publish() const {
-  with_context(
-      [&] { return context(); },
-      [&] {
-        std::vector<Manifest> parts;
-        for (std::int64_t rank = 0; rank < options_.num_ranks; ++rank) {
-          parts.push_back(read_part(temporary_, rank, options_.num_ranks));
-        }
-        const Manifest manifest = merge(parts);
-        verify(manifest);
-        write_file_atomic(temporary_ / "manifest.json", print_manifest(manifest));
-        remove_unlisted(temporary_, manifest);
-        const fs::path displaced = temporary_.string() + "-old";
-        remove_quietly(displaced);
-        sync_directory(temporary_);
-        rename_over(temporary_, directory_, displaced);
-        sync_directory(directory_.has_parent_path() ? directory_.parent_path() : fs::path("."));
-        remove_quietly(displaced);
-      });
-}
-
 void CheckpointSaver::finish() {
   TESSERA_REQUIRE(status() == SaveStatus::kWritten,
                   ErrorCode::kInvalidArgument,
                   "no save is written that could be finished");
   try {
     if (options_.rank == 0) {
-      publish();
+      publish(temporary_, directory_, options_.num_ranks);
     }
   } catch (...) {
     abandon();
@@ -401,6 +438,32 @@ void CheckpointSaver::abandon() {
     remove_quietly(temporary_);
   }
   become(SaveStatus::kIdle);
+}
+
+std::vector<fs::path> finish_interrupted_saves(const fs::path& parent) {
+  std::vector<fs::path> finished;
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(parent, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    found.push_back(it->path());
+  }
+  for (const fs::path& temporary : found) {
+    const std::string name = temporary.filename().string();
+    const std::int64_t num_ranks =
+        name.starts_with(kTemporaryPrefix) ? num_complete_parts(temporary) : 0;
+    if (num_ranks == 0) {
+      continue;
+    }
+    const fs::path directory = parent / name.substr(kTemporaryPrefix.size());
+    try {
+      publish(temporary, directory, num_ranks);
+      finished.push_back(directory);
+    } catch (const Error& problem) {
+      log_warning(problem.what());
+    }
+  }
+  return finished;
 }
 
 void save_checkpoint(const fs::path& directory,

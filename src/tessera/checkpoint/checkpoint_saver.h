@@ -18,6 +18,9 @@
 
 namespace tessera {
 
+// Before the name of a directory that is being written or removed.
+inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
+
 struct SaverOptions {
   std::int64_t rank = 0;
   std::int64_t num_ranks = 1;
@@ -57,8 +60,8 @@ class CheckpointSaver {
  public:
   explicit CheckpointSaver(const SaverOptions& options = {});
 
-  // Waits for the background. What is not finished stays as a temporary, which
-  // remove_interrupted_saves() removes.
+  // Waits for the background. What is not finished stays as a temporary: where all ranks have
+  // written their parts, finish_interrupted_saves() finishes it.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
@@ -117,8 +120,6 @@ class CheckpointSaver {
              std::span<const CheckpointTensor> tensors);
   void copy();
   void write_part() noexcept;
-  std::string context() const;
-  void publish() const;
   void become(SaveStatus status, std::optional<Error> error = {});
 
   SaverOptions options_;

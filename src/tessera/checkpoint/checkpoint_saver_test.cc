@@ -233,6 +233,38 @@ TEST_F(SaverTest, ACrashBeforeTheEndLeavesTheNewest) {
   expect_values(2);
 }
 
+TEST_F(SaverTest, WhatAllRanksHaveWrittenIsFinishedLater) {
+  start_all(1);
+  savers_ = make_savers();  // as after a crash
+  EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt);
+  EXPECT_THAT(finish_interrupted_saves(parent_), ElementsAre(checkpoint_directory(parent_, 1)));
+  EXPECT_THAT(names_in(parent_), ElementsAre("step-00000001"));
+  expect_values(1);
+  EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
+  EXPECT_THAT(finish_interrupted_saves(parent_ / "missing"), ::testing::IsEmpty());
+}
+
+TEST_F(SaverTest, WhatARankHasNotWrittenIsNotFinishedLater) {
+  start_all(2);
+  savers_ = make_savers();
+  const fs::path temporary = parent_ / ".tmp-step-00000002";
+  fs::rename(temporary / "part-00001-of-00003.json", temporary / "part-00001-of-00004.json");
+  write_test_file(temporary / "part-00003-of-00003.json", "no rank has this number");
+  EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
+  EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000002"));
+  remove_interrupted_saves(parent_);
+  EXPECT_THAT(names_in(parent_), ::testing::IsEmpty());
+}
+
+// Parts that are there and damaged are no checkpoint, and no reason not to go on.
+TEST_F(SaverTest, DamagedPartsAreNotFinishedLater) {
+  start_all(2);
+  savers_ = make_savers();
+  write_test_file(parent_ / ".tmp-step-00000002" / "part-00001-of-00003.json", "{");
+  EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
+  EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt);
+}
+
 TEST_F(SaverTest, AFailedRankLeavesTheNewest) {
   start_all(1);
   finish_all();

@@ -1,6 +1,7 @@
 // What a run says whose step fails: which checkpoint is left, and how to go on.
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -132,6 +133,39 @@ class FailedStep : public testing::Test {
 
   TestDirectory directory_;
 };
+
+TEST_F(FailedStep, FinishesTheSaveUnderWay) {
+  RunConfig one = config("background");
+  one.checkpoint.async = true;
+  const std::string message = error_of(ErrorCode::kDeviceError, [&] { train(one, failing_in(5)); });
+  const std::string left = checkpoint("background", 4);
+  EXPECT_THAT(message, HasSubstr(format("the last good checkpoint is {}: the same command", left)));
+  EXPECT_EQ(CheckpointReader(left).meta().step, 4);
+}
+
+// Whatever it was.
+TEST_F(FailedStep, OfTheHostFinishesTheSaveUnderWay) {
+  RunConfig one = config("host");
+  one.checkpoint.async = true;
+  const TrainHooks hooks = {.before_step = [](std::int64_t, std::int64_t step) {
+    TESSERA_REQUIRE(step < 5, ErrorCode::kInvalidData, "no such token");
+  }};
+  error_of(ErrorCode::kInvalidData, [&] { train(one, tiny_llama(), hooks); });
+  EXPECT_EQ(CheckpointReader(checkpoint("host", 4)).meta().step, 4);
+}
+
+// By several ranks it is the next start that finishes it.
+TEST_F(FailedStep, OfOneRankLosesNoSaveUnderWay) {
+  RunConfig two = on_two_ranks("two");
+  two.checkpoint.async = true;
+  error_of(ErrorCode::kDeviceError,
+           [&] { train(two, tiny_llama(), failing_with(ErrorCode::kDeviceError)); });
+  std::atomic<std::int64_t> first = kSteps + 1;
+  train(two, tiny_llama(), {.before_step = [&](std::int64_t, std::int64_t step) {
+          first = std::min<std::int64_t>(first, step);
+        }});
+  EXPECT_EQ(first, 5);
+}
 
 TEST_F(FailedStep, NamesTheCheckpointThatIsLeft) {
   const std::string left = checkpoint("run", 4);

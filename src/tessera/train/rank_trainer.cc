@@ -93,6 +93,19 @@ Error noted(const Error& error, const std::string& note) {
   return failure;
 }
 
+RankBackend make_backend(const RunSetup& setup, World& world) {
+  const RunConfig& config = setup.config;
+  if (setup.hooks.make_device == nullptr) {
+    return {world, setup.layout.mesh, config};
+  }
+  return {world,
+          setup.layout.mesh,
+          static_cast<int>(config.run.threads),
+          setup.hooks.make_device(world.rank()),
+          nullptr,
+          world_options(config)};
+}
+
 class RankTrainer {
  public:
   RankTrainer(const RunSetup& setup, World& world, std::optional<std::int64_t>& last_step)
@@ -104,7 +117,7 @@ class RankTrainer {
         last_step_(last_step),
         directory_(config_.run.dir),
         control_(control_group(world)),
-        backend_(world, setup.layout.mesh, config_),
+        backend_(make_backend(setup, world)),
         arena_(allocate_arena(*backend_, setup.programs, config_, model_)),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
@@ -118,6 +131,18 @@ class RankTrainer {
                   .shuffle = config_.data.shuffle}) {}
 
   TrainResult run() {
+    try {
+      return train();
+    } catch (const std::exception& error) {
+      finish_save_alone();
+      // Before what other ranks may look at or wait for goes.
+      backend_->abort(error.what());
+      throw;
+    }
+  }
+
+ private:
+  TrainResult train() {
     require_same(program_);
     prepare_validation();
     start_state();
@@ -135,7 +160,6 @@ class RankTrainer {
     return loop();
   }
 
- private:
   // Whether this rank keeps the run's files and speaks for all.
   bool leads() const { return world_.rank() == 0; }
 
@@ -164,6 +188,21 @@ class RankTrainer {
                   is_named ? " with --checkpoint.resume=auto" : "");
   }
 
+  // Behind a failure: a rank alone still makes a checkpoint of the save under way. Several would
+  // have to agree: the next start does it, where all have written theirs.
+  void finish_save_alone() {
+    if (world_.size() > 1 || saver_.wait() != SaveStatus::kWritten) {
+      return;
+    }
+    try {
+      saver_.finish();
+      saved_step_ = saving_.step;
+      saved_ = saving_.path;
+    } catch (const Error& error) {
+      log_warning(error.what());
+    }
+  }
+
   // Runs what a device or another rank may fail in; such an error then says way_on().
   template <class Body>
   decltype(auto) with_way_on(const Body& body) {
@@ -173,6 +212,7 @@ class RankTrainer {
       if (!is_of_machine(error.code())) {
         throw;
       }
+      finish_save_alone();
       throw noted(error, way_on());
     }
   }
@@ -244,6 +284,12 @@ class RankTrainer {
   }
 
   void start_state() {
+    if (leads() && config_.checkpoint.resume == "auto") {
+      for (const std::filesystem::path& path : finish_interrupted_saves(checkpoints())) {
+        log_info(format("{} was written when the run was interrupted, and is now a checkpoint",
+                        path.string()));
+      }
+    }
     // Rank 0 alone looks: others might look at another time.
     const std::string found =
         from_leader(leads() ? resume_from().value_or(std::filesystem::path()).string() : "");

@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
 
 namespace tessera {
+
+class DeviceBackend;
 
 // How a run ended.
 struct TrainResult {
@@ -22,6 +25,9 @@ struct TrainResult {
 // Calls into the caller's code, on the ranks' own threads.
 struct TrainHooks {
   std::function<void(std::int64_t rank, std::int64_t step)> before_step = nullptr;
+
+  // What a rank runs on in place of run.device.
+  std::function<std::unique_ptr<DeviceBackend>(std::int64_t rank)> make_device = nullptr;
 };
 
 // Trains `model` as `config` says: data, program, steps, metrics and checkpoints in config.run.dir,

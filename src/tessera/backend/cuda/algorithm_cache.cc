@@ -23,7 +23,7 @@ AlgorithmCache::AlgorithmCache(const std::string& machine, std::vector<std::file
     : machine_(machine) {
   for (std::filesystem::path& path : files) {
     Entries known = read(path);
-    files_.push_back({.path = std::move(path), .known = std::move(known)});
+    files_.push_back({.path = std::move(path), .known = std::move(known), .changed = {}});
   }
 }
 
@@ -32,7 +32,9 @@ std::optional<std::string> AlgorithmCache::use(const std::string& product) {
   for (const File& file : files_) {
     if (const auto found = file.known.find(key); found != file.known.end()) {
       std::string algorithm = found->second;
-      put(files_.front(), key, algorithm, false);
+      if (File& first = files_.front(); first.known.try_emplace(key, algorithm).second) {
+        first.changed.insert_or_assign(key, algorithm);
+      }
       return algorithm;
     }
   }
@@ -40,32 +42,43 @@ std::optional<std::string> AlgorithmCache::use(const std::string& product) {
 }
 
 void AlgorithmCache::add(const std::string& product, const std::string& algorithm) {
+  const std::string key = key_of(product);
   for (File& file : files_) {
-    put(file, key_of(product), algorithm, &file == &files_.front());
+    if (&file == &files_.front()) {
+      file.known.insert_or_assign(key, algorithm);
+    } else if (!file.known.try_emplace(key, algorithm).second) {
+      continue;
+    }
+    file.changed.insert_or_assign(key, algorithm);
   }
 }
 
-void AlgorithmCache::put(File& file,
-                         const std::string& key,
-                         const std::string& algorithm,
-                         bool replaces) {
-  const auto [known, is_new] = file.known.try_emplace(key, algorithm);
-  if ((!is_new && (!replaces || known->second == algorithm)) || file.is_lost) {
-    return;
+void AlgorithmCache::keep() {
+  for (File& file : files_) {
+    if (file.changed.empty() || file.is_lost) {
+      continue;
+    }
+    try {
+      write_changes(file, &file == &files_.front());
+      file.changed.clear();
+    } catch (const Error& error) {
+      file.is_lost = true;
+      log_warning(
+          format("the fastest algorithms of matrix products are not kept: {}", error.what()));
+    }
   }
-  known->second = algorithm;
-  try {
-    Entries entries = read(file.path);
+}
+
+void AlgorithmCache::write_changes(const File& file, bool replaces) {
+  Entries entries = read(file.path);
+  for (const auto& [key, algorithm] : file.changed) {
     if (replaces) {
       entries.insert_or_assign(key, algorithm);
     } else {
       entries.try_emplace(key, algorithm);
     }
-    write(file.path, entries);
-  } catch (const Error& error) {
-    file.is_lost = true;
-    log_warning(format("the fastest algorithms of matrix products are not kept: {}", error.what()));
   }
+  write(file.path, entries);
 }
 
 AlgorithmCache::Entries AlgorithmCache::read(const std::filesystem::path& path) {

@@ -20,10 +20,13 @@ class AlgorithmCache {
   // What is known of a product. From then on the first file has it, too: it says all that was used.
   std::optional<std::string> use(const std::string& product);
 
-  // From now on, in all files, of which those behind the first keep what they have. What others
-  // wrote since stays, unless they write at the same moment. A file that cannot be written is
-  // warned of, once. Texts have no tabs and no line feeds.
+  // From now on, in all files, of which those behind the first keep what they have. Texts have no
+  // tabs and no line feeds.
   void add(const std::string& product, const std::string& algorithm);
+
+  // Writes what was used or added since, each file at once. What others wrote meanwhile stays,
+  // unless they write at the same moment. A file that cannot be written is warned of, once.
+  void keep();
 
  private:
   // By "machine\tproduct".
@@ -32,12 +35,13 @@ class AlgorithmCache {
   struct File {
     std::filesystem::path path;
     Entries known;
+    Entries changed;       // of these, what the file has not yet
     bool is_lost = false;  // it cannot be written
   };
 
   static Entries read(const std::filesystem::path& path);
   static void write(const std::filesystem::path& path, const Entries& entries);
-  static void put(File& file, const std::string& key, const std::string& algorithm, bool replaces);
+  static void write_changes(const File& file, bool replaces);
   std::string key_of(const std::string& product) const;
 
   std::string machine_;

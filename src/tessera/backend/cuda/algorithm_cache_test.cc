@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,6 +20,14 @@ using ::testing::Optional;
 class AlgorithmCacheOf : public testing::Test {
  protected:
   std::filesystem::path at(const char* name) const { return directory_.path() / name; }
+
+  static void keep(const std::string& machine,
+                   const std::vector<std::filesystem::path>& files,
+                   const std::string& algorithm) {
+    AlgorithmCache cache(machine, files);
+    cache.add("8 x 8", algorithm);
+    cache.keep();
+  }
 
   // What is said while a cache of the file is made.
   static std::string said_of(const std::filesystem::path& file) {
@@ -38,6 +47,8 @@ TEST_F(AlgorithmCacheOf, KeepsWhatItWasTold) {
     cache.add("8 x 8", "01");
     cache.add("8 x 16", "02");
     EXPECT_THAT(cache.use("8 x 8"), Optional(std::string("01")));
+    EXPECT_FALSE(std::filesystem::exists(at("run/gemms.txt")));
+    cache.keep();
   }
   for (const char* file : {"run/gemms.txt", "user/gemms.txt"}) {
     AlgorithmCache cache("H200", {at(file)});
@@ -48,24 +59,26 @@ TEST_F(AlgorithmCacheOf, KeepsWhatItWasTold) {
 
 // Another device, or another version of the library, has algorithms of its own.
 TEST_F(AlgorithmCacheOf, HoldsForOneMachine) {
-  AlgorithmCache("H200", {at("gemms.txt")}).add("8 x 8", "01");
-  AlgorithmCache("H100", {at("gemms.txt")}).add("8 x 8", "02");
+  keep("H200", {at("gemms.txt")}, "01");
+  keep("H100", {at("gemms.txt")}, "02");
   EXPECT_THAT(AlgorithmCache("H200", {at("gemms.txt")}).use("8 x 8"), Optional(std::string("01")));
   EXPECT_THAT(AlgorithmCache("H100", {at("gemms.txt")}).use("8 x 8"), Optional(std::string("02")));
 }
 
 // A run that goes on computes as it began, whatever other runs measured since.
 TEST_F(AlgorithmCacheOf, TheFirstFileDecides) {
-  AlgorithmCache("H200", {at("run.txt")}).add("8 x 8", "01");
-  AlgorithmCache("H200", {at("user.txt")}).add("8 x 8", "02");
+  keep("H200", {at("run.txt")}, "01");
+  keep("H200", {at("user.txt")}, "02");
   AlgorithmCache cache("H200", {at("run.txt"), at("user.txt")});
   EXPECT_THAT(cache.use("8 x 8"), Optional(std::string("01")));
 }
 
 // What a run took from the user's file is in its own, so that it needs no other to go on.
 TEST_F(AlgorithmCacheOf, TheFirstFileHasAllThatWasUsed) {
-  AlgorithmCache("H200", {at("user.txt")}).add("8 x 8", "01");
-  AlgorithmCache("H200", {at("run.txt"), at("user.txt")}).use("8 x 8");
+  keep("H200", {at("user.txt")}, "01");
+  AlgorithmCache run("H200", {at("run.txt"), at("user.txt")});
+  run.use("8 x 8");
+  run.keep();
   std::filesystem::remove(at("user.txt"));
   EXPECT_THAT(AlgorithmCache("H200", {at("run.txt"), at("user.txt")}).use("8 x 8"),
               Optional(std::string("01")));
@@ -74,8 +87,9 @@ TEST_F(AlgorithmCacheOf, TheFirstFileHasAllThatWasUsed) {
 // What was measured first stays for all: a run that measures for itself keeps its own.
 TEST_F(AlgorithmCacheOf, LaterFilesKeepWhatTheyHave) {
   AlgorithmCache mine("H200", {at("mine.txt"), at("user.txt")});
-  AlgorithmCache("H200", {at("yours.txt"), at("user.txt")}).add("8 x 8", "01");
+  keep("H200", {at("yours.txt"), at("user.txt")}, "01");
   mine.add("8 x 8", "02");
+  mine.keep();
   EXPECT_THAT(AlgorithmCache("H200", {at("user.txt")}).use("8 x 8"), Optional(std::string("01")));
   EXPECT_THAT(AlgorithmCache("H200", {at("mine.txt")}).use("8 x 8"), Optional(std::string("02")));
 }
@@ -85,6 +99,8 @@ TEST_F(AlgorithmCacheOf, WhatOthersWriteMeanwhileStays) {
   AlgorithmCache other("H200", {at("gemms.txt")});
   one.add("8 x 8", "01");
   other.add("8 x 16", "02");
+  one.keep();
+  other.keep();
   AlgorithmCache both("H200", {at("gemms.txt")});
   EXPECT_THAT(both.use("8 x 8"), Optional(std::string("01")));
   EXPECT_THAT(both.use("8 x 16"), Optional(std::string("02")));
@@ -92,7 +108,7 @@ TEST_F(AlgorithmCacheOf, WhatOthersWriteMeanwhileStays) {
 
 TEST_F(AlgorithmCacheOf, LeavesOutLinesThatAreNone) {
   const std::filesystem::path file = at("gemms.txt");
-  AlgorithmCache("machine", {file}).add("8 x 8", "01");
+  keep("machine", {file}, "01");
   write_file_atomic(file, read_file(file) + "torn\n");
   EXPECT_THAT(said_of(file),
               HasSubstr("gemms.txt:3: found 4 bytes, expected machine, product and"));
@@ -110,9 +126,11 @@ TEST_F(AlgorithmCacheOf, SaysOnceThatAFileCannotBeWritten) {
   AlgorithmCache cache("machine", {at("file") / "gemms.txt"});
   testing::internal::CaptureStderr();
   cache.add("8 x 8", "01");
+  cache.keep();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("are not kept: cannot create"));
   testing::internal::CaptureStderr();
   cache.add("8 x 16", "02");
+  cache.keep();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), IsEmpty());
   EXPECT_THAT(cache.use("8 x 16"), Optional(std::string("02")));
 }

@@ -1,5 +1,7 @@
 #include "tessera/backend/cuda/check.h"
 
+#include <cstddef>
+
 #include "tessera/backend/cuda/context.h"
 #include "tessera/base/error.h"
 
@@ -47,16 +49,27 @@ void check(cudaError_t result, std::string_view call, std::source_location place
 }
 
 void check(cublasStatus_t result, std::string_view call, std::source_location place) {
-  TESSERA_REQUIRE(
-      result == CUBLAS_STATUS_SUCCESS,
-      ErrorCode::kDeviceError,
-      "{} failed with {} ({}) at {}:{}: look at nvidia-smi; if it comes again, report it "
-      "with the run file",
-      call,
-      cublasLtGetStatusName(result),
-      cublasLtGetStatusString(result),
-      place.file_name(),
-      place.line());
+  if (result == CUBLAS_STATUS_SUCCESS) {
+    return;
+  }
+  check_device(call, place);
+  const bool is_memory = result == CUBLAS_STATUS_ALLOC_FAILED;
+  fail(is_memory ? ErrorCode::kOutOfMemory : ErrorCode::kDeviceError,
+       "{} failed with {} ({}) at {}:{}: {}",
+       call,
+       cublasLtGetStatusName(result),
+       cublasLtGetStatusString(result),
+       place.file_name(),
+       place.line(),
+       is_memory ? advice(cudaErrorMemoryAllocation)
+                 : "look at nvidia-smi; if it comes again, report it with the run file");
+}
+
+void check_device(std::string_view call, std::source_location place) {
+  check(cudaGetLastError(), call, place);
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), call, place);
 }
 
 void check_launch(const char* kernel) {

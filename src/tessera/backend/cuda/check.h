@@ -18,6 +18,11 @@ void check(cublasStatus_t result,
            std::string_view call,
            std::source_location place = std::source_location::current());
 
+// Behind a call of a library that failed: throws where it is the device that did, which CUDA then
+// tells every call.
+void check_device(std::string_view call,
+                  std::source_location place = std::source_location::current());
+
 // A handle of a C library that is destroyed with its owner.
 template <class T, auto kDestroy>
 class Handle {

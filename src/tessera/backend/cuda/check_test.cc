@@ -93,6 +93,24 @@ TEST(Check, NamesWhatCublasSays) {
                     HasSubstr("check_test.cc:")));
 }
 
+// A library's code says little where the device has failed.
+TEST(Check, NamesTheDevicesErrorBehindCublas) {
+  stand_in_machine().devices[0].error = cudaErrorECCUncorrectable;
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError,
+                       [] { check(CUBLAS_STATUS_EXECUTION_FAILED, "cublasLtMatmul()"); }),
+              AllOf(StartsWith("cublasLtMatmul() failed with cudaErrorECCUncorrectable ("),
+                    HasSubstr("have it reset or replaced")));
+  stand_in_machine() = {};
+  check_device("cublasLtMatmul()");
+}
+
+TEST(Check, KnowsWhereCublasFindsNoMemory) {
+  EXPECT_THAT(error_of(ErrorCode::kOutOfMemory,
+                       [] { check(CUBLAS_STATUS_ALLOC_FAILED, "cublasLtCreate()"); }),
+              AllOf(StartsWith("cublasLtCreate() failed with CUBLAS_STATUS_ALLOC_FAILED ("),
+                    HasSubstr("memory.recompute = \"full\"")));
+}
+
 // The runtime keeps an error for who asks next: a kernel's launch, which has no other way to tell.
 TEST(Check, TakesTheErrorThatTheRuntimeKeeps) {
   stand_in_machine().devices.clear();

@@ -341,6 +341,7 @@ class CudaBackend final : public DeviceBackend {
       cuda::synchronize(stream_.get());
       throw_fault(found);
     }
+    gemms_->keep_choices();
   }
 
   // The host waits for other ranks, in collectives.

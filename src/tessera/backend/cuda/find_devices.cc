@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <cublasLt.h>
@@ -87,17 +89,8 @@ int device_count() {
   return error == cudaSuccess ? count : 0;
 }
 
-std::vector<int> usable_ordinals() {
-  std::vector<int> usable;
-  for (int ordinal = 0; ordinal < device_count(); ++ordinal) {
-    if (is_supported(properties_of(ordinal))) {
-      usable.push_back(ordinal);
-    }
-  }
-  return usable;
-}
-
-// To ask CUDA makes a context, hundreds of MB on every GPU, so that it is what is asked last.
+// To ask CUDA makes a context, hundreds of MB on every GPU, so that it is what is asked last. One
+// that is full has no room for that. Errors: kDeviceError where it cannot be used.
 std::int64_t free_bytes_of(int ordinal, const cudaDeviceProp& properties) {
   const auto total = static_cast<std::int64_t>(properties.totalGlobalMem);
   const std::optional<GpuMemory> whole = gpu_memory(properties.uuid);
@@ -105,18 +98,52 @@ std::int64_t free_bytes_of(int ordinal, const cudaDeviceProp& properties) {
   if (whole && whole->total_bytes / 10 * 9 <= total) {
     return std::min(whole->free_bytes, total);
   }
-  check(cudaSetDevice(ordinal), "cudaSetDevice()");
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo()");
+  try {
+    check(cudaSetDevice(ordinal), "cudaSetDevice()");
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo()");
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) {
+      throw;
+    }
+    return 0;
+  }
   return static_cast<std::int64_t>(free_bytes);
 }
 
-Device describe(int ordinal, const cudaDeviceProp& properties) {
-  return {.name = properties.name,
-          .architecture = format("sm_{}{}", properties.major, properties.minor),
-          .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
-          .free_bytes = free_bytes_of(ordinal, properties)};
+// A device that runs can use; else why they cannot, and what to do.
+std::variant<Device, std::string> look_at(int ordinal) {
+  const cudaDeviceProp properties = properties_of(ordinal);
+  const std::string gpu = format("GPU {}, {},", ordinal, properties.name);
+  if (!is_supported(properties)) {
+    return format(
+        "{0} is sm_{1}{2}, and this build has kernels for sm_{3}: configure with "
+        "-DTESSERA_CUDA_ARCHITECTURE={1}{2} and build again",
+        gpu,
+        properties.major,
+        properties.minor,
+        kArchitecture);
+  }
+  try {
+    return Device{.name = properties.name,
+                  .architecture = format("sm_{}{}", properties.major, properties.minor),
+                  .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+                  .free_bytes = free_bytes_of(ordinal, properties)};
+  } catch (const Error& error) {
+    return format("{} cannot be used: {}", gpu, error.what());
+  }
+}
+
+// As find_devices() numbers them.
+std::vector<int> usable_ordinals() {
+  std::vector<int> usable;
+  for (int ordinal = 0; ordinal < device_count(); ++ordinal) {
+    if (std::holds_alternative<Device>(look_at(ordinal))) {
+      usable.push_back(ordinal);
+    }
+  }
+  return usable;
 }
 
 }  // namespace
@@ -150,20 +177,11 @@ void find_devices(Devices& devices) {
     return;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    const cudaDeviceProp properties = properties_of(ordinal);
-    if (is_supported(properties)) {
-      devices.usable.push_back(describe(ordinal, properties));
+    std::variant<Device, std::string> found = look_at(ordinal);
+    if (Device* const device = std::get_if<Device>(&found)) {
+      devices.usable.push_back(std::move(*device));
     } else {
-      devices.unusable.push_back(
-          format("GPU {}, {}, is sm_{}{}, and this build has kernels for sm_{}: configure with "
-                 "-DTESSERA_CUDA_ARCHITECTURE={}{} and build again",
-                 ordinal,
-                 properties.name,
-                 properties.major,
-                 properties.minor,
-                 kArchitecture,
-                 properties.major,
-                 properties.minor));
+      devices.unusable.push_back(std::move(std::get<std::string>(found)));
     }
   }
   if (devices.usable.empty()) {

@@ -129,6 +129,35 @@ TEST_F(FindDevices, AnArchitectureWithoutKernels) {
   EXPECT_THAT(devices.unusable, ElementsAre(devices.problem));
 }
 
+// Another process may hold it, or it is broken.
+TEST_F(FindDevices, AGpuThatCannotBeUsed) {
+  StandInDevice held = usable_gpu();
+  held.error = cudaErrorDevicesUnavailable;
+  stand_in_machine().devices = {held, usable_gpu()};
+  const Devices devices = find();
+  EXPECT_THAT(devices.problem, IsEmpty());
+  EXPECT_THAT(devices.usable, SizeIs(1));
+  EXPECT_THAT(devices.unusable,
+              ElementsAre(StartsWith("GPU 0, NVIDIA One, cannot be used: cudaSetDevice() failed "
+                                     "with cudaErrorDevicesUnavailable")));
+  EXPECT_EQ(num_usable_devices(), 1);
+  EXPECT_EQ(ordinal_of(0), 1);
+  stand_in_machine().devices = {held};
+  const Devices none = find();
+  expect_none(none);
+  EXPECT_THAT(none.problem, HasSubstr("cannot be used"));
+}
+
+// A run is refused as one that does not fit.
+TEST_F(FindDevices, AGpuThatIsFull) {
+  StandInDevice full = usable_gpu();
+  full.error = cudaErrorMemoryAllocation;
+  stand_in_machine().devices = {full};
+  const Devices devices = find();
+  ASSERT_THAT(devices.usable, SizeIs(1));
+  EXPECT_EQ(devices.usable[0].free_bytes, 0);
+}
+
 // Runs count the GPUs that they can use.
 TEST_F(FindDevices, GpusOfSeveralKinds) {
   StandInDevice newer = usable_gpu();

@@ -65,6 +65,9 @@ class Gemms {
                           const Float8Gemm& gemm,
                           const Float8Operands& operands,
                           std::span<std::byte> workspace) = 0;
+
+  // Called between steps: keeps in files what was chosen for products.
+  virtual void keep_choices() {}
 };
 
 }  // namespace tessera::cuda

@@ -92,6 +92,12 @@ class LtGemms final : public Gemms {
         workspace);
   }
 
+  void keep_choices() override {
+    if (cache_) {
+      cache_->keep();
+    }
+  }
+
  private:
   void run(CUstream_st* stream,
            ProductKey key,

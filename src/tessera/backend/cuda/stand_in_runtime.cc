@@ -228,12 +228,14 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   const StandInDevice& found = device_at(selected_device);
   *free = found.free_bytes;
   *total = found.total_bytes;
-  return cudaSuccess;
+  last_error = static_cast<cudaError_t>(found.error);
+  return last_error;
 }
 
 cudaError_t cudaSetDevice(int device) {
   selected_device = device;
-  return cudaSuccess;
+  last_error = static_cast<cudaError_t>(device_at(device).error);
+  return last_error;
 }
 
 cudaError_t cudaMalloc(void** devPtr, std::size_t size) {

@@ -320,9 +320,30 @@ class LocalCommunicator final : public Communicator {
   // Calls body(peer, slot) for every member, this rank first: its part needs no wait.
   template <class Body>
   void for_each_peer(const Body& body) {
-    for (std::int64_t i = 0; i < size(); ++i) {
-      const std::int64_t peer = (rank_ + i) % size();
-      body(peer, arrived(peer));
+    while_reading([&] {
+      for (std::int64_t i = 0; i < size(); ++i) {
+        const std::int64_t peer = (rank_ + i) % size();
+        body(peer, arrived(peer));
+      }
+    });
+  }
+
+  // Where it fails, the others need not wait for this rank to be done with their memory.
+  template <class Body>
+  void while_reading(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      end_reading();
+      throw;
+    }
+  }
+
+  void end_reading() noexcept {
+    try {
+      finish_reading();
+    } catch (const Error&) {
+      // It is done with, and what failed before is what is told.
     }
   }
 
@@ -401,7 +422,7 @@ class LocalCommunicator final : public Communicator {
     for (std::size_t i = 0; i < sources_.size(); ++i) {
       sources_[i] = group_->slots[i].in + offset;
     }
-    mover_.fold(fold, sources_, out, copies);
+    while_reading([&] { mover_.fold(fold, sources_, out, copies); });
   }
 
   static std::span<std::byte> stretch(std::span<std::byte> all, const Part& part) {

@@ -1,6 +1,7 @@
 #include "tessera/comm/local/local_world.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -8,6 +9,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/mover.h"
 
 namespace tessera {
 namespace {
@@ -40,6 +44,75 @@ double seconds_of(const std::vector<std::int64_t>& members, const Body& body) {
   }
   threads.clear();
   return seconds;
+}
+
+// Moves nothing.
+class BrokenMover final : public Mover {
+ public:
+  bool is_host() const override { return true; }
+
+  void copy(const std::byte* /*from*/, std::span<std::byte> /*to*/) const override { fail_here(); }
+
+  void zero(std::span<std::byte> /*to*/) const override {}
+
+  void fold(Fold /*fold*/,
+            std::span<const std::byte* const> /*sources*/,
+            const Elements& /*out*/,
+            std::span<std::byte* const> /*copies*/) const override {
+    fail_here();
+  }
+
+  void encode(const ConstElements& /*from*/,
+              std::int64_t /*padded*/,
+              const Encoding& /*encoding*/,
+              std::byte* /*to*/) const override {}
+
+  void decode_sum(std::span<const std::byte* const> /*parts*/,
+                  const Encoding& /*encoding*/,
+                  const Elements& /*to*/) const override {}
+
+  void finish() const override {}
+
+ private:
+  [[noreturn]] static void fail_here() { fail(ErrorCode::kDeviceError, "the device is gone"); }
+};
+
+// The others end, too, though it never said that it was done with their memory.
+TEST(LocalWorld, ARankWhoseMoverFailsHoldsUpNoOther) {
+  for (const bool gathers : {false, true}) {
+    LocalWorld world(2);
+    const BrokenMover broken;
+    std::vector<ErrorCode> codes(2, ErrorCode::kInternal);
+    std::vector<std::jthread> threads;
+    for (std::int64_t rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::unique_ptr<World> self = world.join(rank);
+        const std::vector<std::int64_t> members = {0, 1};
+        const std::unique_ptr<Communicator> group =
+            self->group(members, 0, rank == 0 ? static_cast<const Mover&>(broken) : host_mover());
+        std::vector<float> in(4, 1.0F);
+        std::vector<float> out(8);
+        try {
+          if (gathers) {
+            group->all_gather(std::as_bytes(std::span(in)),
+                              std::as_writable_bytes(std::span(out)),
+                              in.size() * sizeof(float));
+          } else {
+            const Elements elements{.dtype = DType::kF32,
+                                    .data = std::as_writable_bytes(std::span(in)).data(),
+                                    .count = 4};
+            group->all_reduce(Fold::kSum, elements, elements);
+          }
+        } catch (const Error& error) {
+          codes[static_cast<std::size_t>(rank)] = error.code();
+          self->abort(error.message());  // as a rank's end does
+        }
+      });
+    }
+    threads.clear();
+    EXPECT_EQ(codes[0], ErrorCode::kDeviceError);
+    EXPECT_EQ(codes[1], ErrorCode::kPeerFailure);
+  }
 }
 
 // What a throttle promises is how long an operation takes at least.

@@ -3,6 +3,10 @@
 namespace tessera {
 namespace {
 
+constexpr std::string_view kMoreMemory =
+    "NCCL needs more of the device than the plan leaves it: set memory.limit_bytes to less, or end "
+    "what else uses the device";
+
 std::string_view advice(ncclResult_t result) {
   if (result == ncclRemoteError) {
     return "look at the log of the rank that is gone";
@@ -36,14 +40,18 @@ ErrorCode code_of(ncclResult_t result) {
 
 void check_nccl(ncclResult_t result, std::string_view call, ncclComm_t comm) {
   if (result != ncclSuccess && result != ncclInProgress) {
-    const char* const last = ncclGetLastError(comm);
-    fail(code_of(result),
+    const char* const said = ncclGetLastError(comm);
+    const std::string_view last = said == nullptr ? "" : said;
+    // It has no code for that.
+    const bool is_memory =
+        result == ncclUnhandledCudaError && last.find("out of memory") != std::string_view::npos;
+    fail(is_memory ? ErrorCode::kOutOfMemory : code_of(result),
          "{} failed: {}{}{}: {}",
          call,
          ncclGetErrorString(result),
-         last == nullptr || *last == '\0' ? "" : "; ",
-         last == nullptr ? "" : last,
-         advice(result));
+         last.empty() ? "" : "; ",
+         last,
+         is_memory ? kMoreMemory : advice(result));
   }
 }
 
@@ -51,11 +59,13 @@ void check_cuda(cudaError_t result, std::string_view call) {
   if (result != cudaSuccess) {
     // The state that the runtime keeps for the next call.
     static_cast<void>(cudaGetLastError());
-    fail(ErrorCode::kDeviceError,
-         "{} failed with {} ({}): look at nvidia-smi and at the system's log",
+    const bool is_memory = result == cudaErrorMemoryAllocation;
+    fail(is_memory ? ErrorCode::kOutOfMemory : ErrorCode::kDeviceError,
+         "{} failed with {} ({}): {}",
          call,
          cudaGetErrorName(result),
-         cudaGetErrorString(result));
+         cudaGetErrorString(result),
+         is_memory ? kMoreMemory : "look at nvidia-smi and at the system's log");
   }
 }
 

@@ -45,6 +45,9 @@ TEST(NcclCheck, OfCuda) {
                        [] { check_cuda(cudaErrorECCUncorrectable, "cudaEventQuery()"); }),
               AllOf(HasSubstr("cudaEventQuery() failed with cudaErrorECCUncorrectable"),
                     HasSubstr("look at nvidia-smi and at the system's log")));
+  EXPECT_THAT(error_of(ErrorCode::kOutOfMemory,
+                       [] { check_cuda(cudaErrorMemoryAllocation, "cudaStreamCreate()"); }),
+              HasSubstr("set memory.limit_bytes to less"));
 }
 
 }  // namespace

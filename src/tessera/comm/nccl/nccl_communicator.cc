@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -67,7 +68,7 @@ NcclCommunicator::NcclCommunicator(const NcclRank& rank,
 
 NcclCommunicator::~NcclCommunicator() {
   // Where the run goes on, all members do this and wait for each other. No error may leave.
-  if (comm_ != nullptr && !shared_.host.abort_reason()) {
+  if (comm_ != nullptr && std::uncaught_exceptions() == 0 && !shared_.host.abort_reason()) {
     try {
       NcclQueue* const queue = queue_.get();
       NcclQueue::synchronize({&queue, 1});
