@@ -20,6 +20,7 @@
 
 #include "bench/peer_process.h"
 #include "bench/training.h"
+#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/format.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/train/cached_model.h"
@@ -62,11 +63,8 @@ class Tessera {
  public:
   Tessera(std::int64_t batch, DType dtype)
       : model_(describe_llama(model_config()),
-               {.dtype = dtype,
-                .batch = batch,
-                .sequence_length = kSequence,
-                .chunk = kPrompt,
-                .threads = kThreads}) {
+               make_cpu_backend(kThreads),
+               {.dtype = dtype, .batch = batch, .sequence_length = kSequence, .chunk = kPrompt}) {
     initialize_state(model_.executor(), model_.parameters(), 1);
   }
 

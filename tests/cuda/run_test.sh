@@ -181,9 +181,22 @@ takes_what_is_there() {
 
 generates() {
   local text
-  text=$(timeout 300 "$tessera" generate runs/bf16 --prompt='Line 1' --tokens=16)
+  text=$(timeout 300 "$tessera" generate runs/bf16 --device="$device" --prompt='Line 1' --tokens=16)
   echo "generated: $text"
   [[ $text == 'Line 1'?* ]]
+  # In f32 the likeliest tokens are the CPU's.
+  local -a likeliest=(generate runs/f32 --prompt='Line 1' --tokens=16 --temperature=0)
+  text=$(timeout 300 "$tessera" "${likeliest[@]}" --device="$device")
+  [[ $text == "$(timeout 300 "$tessera" "${likeliest[@]}" --device=cpu)" ]]
+}
+
+evaluates() {
+  local -r loss='s/.*"loss":([0-9.]+).*/\1/'
+  local on_device on_cpu
+  on_device=$(timeout 300 "$tessera" eval runs/f32 --data corpus.txt --json --run.device="$device" | sed -E "$loss")
+  on_cpu=$(timeout 300 "$tessera" eval runs/f32 --data corpus.txt --json --run.device=cpu | sed -E "$loss")
+  echo "loss: $on_device, on the CPU $on_cpu"
+  awk -v a="$on_device" -v b="$on_cpu" 'BEGIN { off = a > b ? a - b : b - a; exit !(off <= 1e-4) }'
 }
 
 refuses_too_little_memory() {
@@ -237,6 +250,7 @@ check "run.device = \"auto\"" takes_what_is_there
 check "float8, tensorwise" trains_in_float8 tensorwise
 check "float8, rowwise" trains_in_float8 rowwise
 check "generate continues a prompt" generates
+check "eval measures as on the CPU" evaluates
 check "too little memory: exit 4, the plan's table, no step" refuses_too_little_memory
 
 ((failed == 0)) || { echo "run_test: $failed checks failed on $device" >&2; exit 1; }

@@ -150,7 +150,7 @@ void evaluate_choices(const EvalCommand& command,
 
 void evaluate(const EvalCommand& command, const std::vector<std::string>& overrides) {
   TrainedModel model = open_trained_model(command.checkpoint);
-  model.config = evaluation_config(std::move(model.config), overrides);
+  model.config = evaluation_config(model, overrides);
   const EvaluatorRanks ranks(model);
   if (command.choices.empty()) {
     evaluate_data(command, model, ranks);
@@ -191,7 +191,8 @@ void add_eval(CLI::App& app) {
       "It runs on one rank, or on those that mpirun or srun started; --parallel.ranks=4 and other\n"
       "keys of [parallel], [state], [cluster] and [comm], and --run.threads, lay it out as they "
       "do\n"
-      "a training. How the model was trained does not matter.");
+      "a training. How the model was trained does not matter, but that it runs on a GPU if it was\n"
+      "trained on one and one is here, unless --run.device says otherwise.");
   // What the parser does not know are overrides, which the config checks.
   command.allow_extras();
   command.callback([&command, options] { evaluate(*options, command.remaining()); });

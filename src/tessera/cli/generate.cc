@@ -153,6 +153,12 @@ void add_generate(CLI::App& app) {
           [options](const std::string& name) { options->dtype = parse_dtype(name); },
           "Of weights and caches, f32 or bf16; not given: as the model was trained")
       ->check(CLI::IsMember({"f32", "bf16"}));
+  command
+      .add_option("--device",
+                  options->device,
+                  "What computes: cpu, cuda (a GPU) or auto, which is cuda where there is one; not "
+                  "given: auto for a model that was trained on GPUs, else cpu")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   command.add_flag("--verbose", options->verbose, "Say how fast it was");
   command.callback([options] {
     if (options->prompt == "-") {

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
 #include "tessera/passes/pipeline.h"
@@ -31,9 +30,11 @@ std::span<std::int32_t> CachedModel::Step::input(std::string_view name) {
   return {reinterpret_cast<std::int32_t*>(bytes.data()), bytes.size() / sizeof(std::int32_t)};
 }
 
-CachedModel::CachedModel(const ModelDescription& model, const CachedModelOptions& options)
+CachedModel::CachedModel(const ModelDescription& model,
+                         std::unique_ptr<Backend> backend,
+                         const CachedModelOptions& options)
     : options_(options),
-      backend_(make_cpu_backend(options.threads)),
+      backend_(std::move(backend)),
       parameters_(parameter_inits(generation_graph(model, 1, options.dtype, options.batch))),
       piece_{.tokens = std::min(options.chunk, options.sequence_length),
              .program = compile(model, std::min(options.chunk, options.sequence_length))},

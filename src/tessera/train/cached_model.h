@@ -19,7 +19,6 @@ struct CachedModelOptions {
   std::int64_t batch = 1;            // sequences at a time
   std::int64_t sequence_length = 0;  // tokens that a sequence may have
   std::int64_t chunk = 1;            // tokens of a prompt that run at a time, at most
-  int threads = 1;
   std::int64_t memory_limit_bytes = INT64_MAX;
 };
 
@@ -28,9 +27,11 @@ struct CachedModelOptions {
 // weights and caches.
 class CachedModel {
  public:
-  // The weights are zeros until `executor()` is filled. Errors: kOutOfMemory, also where weights
-  // and caches need more than the limit.
-  CachedModel(const ModelDescription& model, const CachedModelOptions& options);
+  // On `backend`. The weights are zeros until `executor()` is filled. Errors: kOutOfMemory, also
+  // where weights and caches need more than the limit.
+  CachedModel(const ModelDescription& model,
+              std::unique_ptr<Backend> backend,
+              const CachedModelOptions& options);
 
   // Holds the weights, parameters().
   Executor& executor() { return *single_.executor; }

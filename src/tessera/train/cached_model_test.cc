@@ -91,8 +91,9 @@ class Uncached {
 };
 
 std::unique_ptr<CachedModel> cached(const ModelDescription& model,
-                                    const CachedModelOptions& options) {
-  auto result = std::make_unique<CachedModel>(model, options);
+                                    const CachedModelOptions& options,
+                                    int threads = 1) {
+  auto result = std::make_unique<CachedModel>(model, make_cpu_backend(threads), options);
   fill(result->executor(), result->parameters());
   return result;
 }
@@ -148,7 +149,7 @@ TEST_P(CachedModelTest, LogitsAreThoseWithoutACache) {
   const ModelDescription model = description_of(GetParam());
   Uncached expected(model, DType::kF32);
   for (const std::int64_t chunk : {1, 4, 16, 64}) {
-    const auto found = cached(model, {.sequence_length = kLength, .chunk = chunk, .threads = 2});
+    const auto found = cached(model, {.sequence_length = kLength, .chunk = chunk}, 2);
     for (const std::size_t length : {1U, 3U, 4U, 5U, 17U, 36U}) {
       found->clear(0);
       const Tokens tokens = random_tokens(length, length + 4);
@@ -236,6 +237,7 @@ TEST_P(CachedModelTest, Bf16IsCloseToItselfWithoutACache) {
 TEST(CachedModel, RefusesWhatDoesNotFit) {
   const std::string message = error_of(ErrorCode::kOutOfMemory, [] {
     CachedModel(description_of("llama3"),
+                make_cpu_backend(1),
                 {.batch = 4, .sequence_length = kLength, .memory_limit_bytes = 1024});
   });
   EXPECT_THAT(message, testing::HasSubstr("with room for 4 sequences of 40 tokens needs "));

@@ -127,6 +127,7 @@ void train_command(const RunConfig& config) {
                         .prompt = resolved.sample.prompt,
                         .max_tokens = resolved.sample.tokens,
                         .temperature = resolved.sample.temperature,
+                        .device = resolved.run.device,
                         .seed = static_cast<std::uint64_t>(resolved.run.seed)});
     });
   }

@@ -34,6 +34,7 @@ struct GenerateOptions {
   double repetition_penalty = 1.0;      // 1 = none
   std::vector<std::string> stops = {};  // a continuation ends before the first of them
   std::optional<DType> dtype = {};      // of weights and caches; none: as the run was trained
+  std::string device = {};              // as run.device; empty: TrainedModel::device
   std::uint64_t seed = 42;
   bool verbose = false;  // says how fast it was, on a terminal or not
 };

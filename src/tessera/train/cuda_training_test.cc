@@ -1,11 +1,16 @@
 // Whole training steps on the CUDA kernels, on a device or emulated, against the CPU's.
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +18,8 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/format.h"
+#include "tessera/train/cached_model.h"
+#include "tessera/train/step_program.h"
 #include "tessera/train/test_training.h"
 
 namespace tessera {
@@ -160,6 +167,115 @@ INSTANTIATE_TEST_SUITE_P(
              .tolerance = 1e-2F,
              .choices = {.rounded_logits = true}}),
     case_name);
+
+class CudaUse : public testing::TestWithParam<DType> {
+ protected:
+  static constexpr std::int64_t kLength = 24;
+
+  void SetUp() override {
+    backend_ = cuda::kernels_under_test(reason_);
+    if (backend_ == nullptr) {
+      GTEST_SKIP() << reason_;
+    }
+  }
+
+  // Relative to the largest.
+  static double tolerance() { return GetParam() == DType::kF32 ? 1e-4 : 3e-2; }
+
+  std::unique_ptr<DeviceBackend> backend_;
+
+ private:
+  std::string reason_;
+};
+
+// What `tessera generate` runs: pieces of prompts, then single tokens, whose step is recorded.
+TEST_P(CudaUse, GeneratesAsTheCpu) {
+  const CachedModelOptions options = {
+      .dtype = GetParam(), .batch = 2, .sequence_length = kLength, .chunk = 4};
+  CachedModel cuda(tiny_llama(), std::move(backend_), options);
+  CachedModel cpu(tiny_llama(), make_cpu_backend(1), options);
+  initialize_state(cuda.executor(), cuda.parameters(), 42);
+  initialize_state(cpu.executor(), cpu.parameters(), 42);
+  const auto token = [](std::int64_t i) { return static_cast<std::int32_t>(37 * i % 300); };
+  std::vector<std::vector<std::int32_t>> tokens(2);
+  for (std::int64_t i = 0; i < 7; ++i) {
+    tokens[0].push_back(token(i));
+    if (i < 5) {
+      tokens[1].push_back(token(i + 100));
+    }
+  }
+  for (std::int64_t round = 0; round < 6; ++round) {
+    const std::vector<std::span<const std::int32_t>> pieces(tokens.begin(), tokens.end());
+    cuda.append(pieces);
+    cpu.append(pieces);
+    for (std::int64_t sequence = 0; sequence < 2; ++sequence) {
+      const std::span<const float> found = cuda.logits(sequence);
+      const std::span<const float> expected = cpu.logits(sequence);
+      ASSERT_EQ(found.size(), expected.size());
+      float largest = 0;
+      for (const float logit : expected) {
+        largest = std::max(largest, std::abs(logit));
+      }
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        ASSERT_NEAR(found[i], expected[i], tolerance() * double{largest})
+            << "logit " << i << " of sequence " << sequence << " in round " << round;
+      }
+    }
+    tokens = {{token(round + 20)}, {token(round + 50)}};
+  }
+  EXPECT_GT(cuda.executor().num_replayed(), 0U);
+}
+
+// What `tessera eval` runs.
+TEST_P(CudaUse, EvaluatesAsTheCpu) {
+  constexpr std::int64_t kRows = 3;
+  RunConfig config;
+  config.train.dtype = GetParam();
+  config.parallel.ranks = 1;
+  config.parallel.data = 1;
+  const auto losses = [&](Backend& backend) {
+    const Program program =
+        compile_evaluation(config,
+                           tiny_llama(),
+                           kRows,
+                           kLength,
+                           [&](const Op& op, std::span<const View> in, std::span<const View> out) {
+                             return backend.workspace_bytes(op, in, out);
+                           });
+    Executor executor(program, backend);
+    initialize_state(
+        executor, parameter_inits(evaluation_graph(tiny_llama(), kRows, kLength, GetParam())), 42);
+    for (const Binding& input : program.inputs) {
+      const auto bytes = executor.bytes(input);
+      auto* const ids = reinterpret_cast<std::int32_t*>(bytes.data());
+      for (std::size_t i = 0; i < bytes.size() / sizeof(std::int32_t); ++i) {
+        const auto place = static_cast<std::int32_t>(i);
+        // Two documents a row, of whose labels some do not count.
+        const std::int32_t in_row = place % std::int32_t{kLength};
+        ids[i] = input.name == "documents"                  ? in_row / 15
+                 : input.name == "positions"                ? in_row % 15
+                 : input.name == "labels" && place % 7 == 0 ? -1
+                                                            : 37 * place % 300;
+      }
+    }
+    executor.set_scalar("seed", 0.0F);
+    std::vector<float> found;
+    for (int round = 0; round < 2; ++round) {
+      executor.run_step();
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        found.push_back(executor.output_scalar(format("loss.{}", row)));
+      }
+    }
+    return found;
+  };
+  const std::vector<float> found = losses(*backend_);
+  const std::vector<float> expected = losses(*make_cpu_backend(1));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i] / expected[i], 1.0F, tolerance()) << "row " << i % kRows;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CudaUse, testing::Values(DType::kF32, DType::kBF16));
 
 }  // namespace
 }  // namespace tessera

@@ -23,28 +23,29 @@ constexpr std::int64_t kTokens = 2048;
 constexpr std::int64_t kMaxRows = 32;
 
 bool says_ranks(std::string_view override) {
-  constexpr std::array<std::string_view, 5> kKeys = {
-      "--parallel.", "--state.", "--cluster.", "--comm.", "--run.threads="};
+  constexpr std::array<std::string_view, 6> kKeys = {
+      "--parallel.", "--state.", "--cluster.", "--comm.", "--run.threads=", "--run.device="};
   return std::ranges::any_of(kKeys,
                              [&](std::string_view key) { return override.starts_with(key); });
 }
 
 }  // namespace
 
-RunConfig evaluation_config(RunConfig trained, std::span<const std::string> overrides) {
-  RunConfig config = std::move(trained);
+RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides) {
+  RunConfig config = trained.config;
   config.parallel = {};
   config.state = {};
   config.cluster = {};
   config.comm = {};
   config.run.threads = 0;
-  config.run.device = "cpu";
+  config.run.device = trained.device;
+  config.run.time_gemms = false;  // the run keeps its choices for itself
   for (const std::string& override : overrides) {
     apply_override(config, override);
     TESSERA_REQUIRE(says_ranks(override),
                     ErrorCode::kInvalidConfig,
                     "{}: expected a key that says on what ranks the evaluation runs: one of "
-                    "[parallel], [state], [cluster] or [comm], or run.threads",
+                    "[parallel], [state], [cluster] or [comm], run.device or run.threads",
                     override);
   }
   config = resolve_ranks(std::move(config));
@@ -59,7 +60,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
       world_(world),
       all_(control_group(world)),
       place_(data_place(setup.layout.mesh, world.rank())),
-      backend_(world, setup.layout.mesh, static_cast<int>(setup.model.config.run.threads)),
+      backend_(world, setup.layout.mesh, setup.model.config),
       executor_(setup.program, *backend_) {
   const CheckpointReader reader(
       setup.model.checkpoint,

@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <utility>
 
+#include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/random.h"
 #include "tessera/base/utf8.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/config.h"
 #include "tessera/train/cached_model.h"
 #include "tessera/train/chat_template.h"
+#include "tessera/train/rank_backend.h"
+#include "tessera/train/resolve.h"
 #include "tessera/train/sampler.h"
 #include "tessera/train/stop_filter.h"
 #include "tessera/train/trained_model.h"
@@ -26,6 +31,7 @@ using Tokens = std::vector<std::int32_t>;
 
 // A prompt's tokens run so many at a time: enough for matrix products to be at full speed.
 constexpr std::int64_t kMaxChunk = 128;
+constexpr std::int64_t kMaxChunkOfGpu = 1024;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -205,6 +211,27 @@ Tokens chat_tokens(const ChatTemplate& chat,
   return tokens;
 }
 
+// On the device that `options` name, or the model has.
+std::unique_ptr<CachedModel> make_model(const GenerateOptions& options,
+                                        const TrainedModel& trained,
+                                        CachedModelOptions cached,
+                                        std::size_t longest_prompt) {
+  RunConfig config = trained.config;
+  // As a key of the run's, so that what is wrong with it is told of the command.
+  apply_override(config,
+                 "--run.device=" + (options.device.empty() ? trained.device : options.device));
+  resolve_device(config);
+  const bool on_gpu = config.run.device == "cuda";
+  cached.chunk = std::min(on_gpu ? kMaxChunkOfGpu : kMaxChunk,
+                          static_cast<std::int64_t>(std::bit_ceil(longest_prompt)));
+  cached.memory_limit_bytes =
+      on_gpu ? device_memory_limit(find_devices(), 1, 0) : free_memory_bytes();
+  return std::make_unique<CachedModel>(
+      trained.model,
+      make_run_backend(config.run.device, static_cast<int>(config.run.threads)),
+      cached);
+}
+
 // Of a checkpoint in bf16 the f32 masters are the weights of a model in f32.
 void load(CachedModel& model, const CheckpointReader& checkpoint, DType trained, DType dtype) {
   if (trained == DType::kF32 && dtype == DType::kBF16) {
@@ -269,14 +296,14 @@ GenerationSpeed generate(const GenerateOptions& options,
     ends.push_back(chat->end_of_turn());
   }
   const auto longest = std::ranges::max(tokens, {}, &Tokens::size).size();
-  CachedModel model(
-      trained.model,
-      {.dtype = dtype,
-       .batch = std::min(options.batch, static_cast<std::int64_t>(prompts.size())),
-       .sequence_length = speed.sequence_length,
-       .chunk = std::min(kMaxChunk, static_cast<std::int64_t>(std::bit_ceil(longest))),
-       .threads = static_cast<int>(config.run.threads),
-       .memory_limit_bytes = free_memory_bytes()});
+  const std::unique_ptr<CachedModel> made =
+      make_model(options,
+                 trained,
+                 {.dtype = dtype,
+                  .batch = std::min(options.batch, static_cast<std::int64_t>(prompts.size())),
+                  .sequence_length = speed.sequence_length},
+                 longest);
+  CachedModel& model = *made;
   load(model, *trained.weights, config.train.dtype, dtype);
   for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
     std::vector<Sequence> sequences;

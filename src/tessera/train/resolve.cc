@@ -125,26 +125,6 @@ std::string device_problem(const RunConfig& config) {
   return problem.empty() ? "" : "ranks on GPUs that MPI starts talk by NCCL: " + problem;
 }
 
-// Writes "cpu" or "cuda" for "auto".
-void resolve_device(RunConfig& config) {
-  std::string& device = config.run.device;
-  if (device == "cpu") {
-    return;
-  }
-  const std::string problem = device_problem(config);
-  if (device == "auto") {
-    device = problem.empty() ? "cuda" : "cpu";
-    log_info(problem.empty() ? "run.device = \"auto\": on the GPU"
-                             : format("run.device = \"auto\": on the CPU, since {}", problem));
-    return;
-  }
-  TESSERA_REQUIRE(problem.empty(),
-                  ErrorCode::kInvalidConfig,
-                  "{}: found \"cuda\", but {}",
-                  placed(config, "run.device"),
-                  problem);
-}
-
 // Writes how ranks talk, once the device is known.
 void resolve_reduction(RunConfig& config) {
   std::optional<Reduction>& reduction = config.comm.reduction;
@@ -184,6 +164,25 @@ void resolve_reduction(RunConfig& config) {
 }
 
 }  // namespace
+
+void resolve_device(RunConfig& config) {
+  std::string& device = config.run.device;
+  if (device == "cpu") {
+    return;
+  }
+  const std::string problem = device_problem(config);
+  if (device == "auto") {
+    device = problem.empty() ? "cuda" : "cpu";
+    log_info(problem.empty() ? "run.device = \"auto\": on the GPU"
+                             : format("run.device = \"auto\": on the CPU, since {}", problem));
+    return;
+  }
+  TESSERA_REQUIRE(problem.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"cuda\", but {}",
+                  placed(config, "run.device"),
+                  problem);
+}
 
 ModelDescription resolve_model(const RunConfig& config) {
   const ModelFamily& family = model_family(config.model.name);

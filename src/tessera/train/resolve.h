@@ -31,6 +31,10 @@ RunConfig resolve_run(RunConfig config);
 // The same for ranks, device and threads alone. Errors: kInvalidConfig.
 RunConfig resolve_ranks(RunConfig config);
 
+// Writes "cpu" or "cuda" for run.device = "auto", and says which. Errors: kInvalidConfig where it
+// is "cuda" and there is no GPU for it.
+void resolve_device(RunConfig& config);
+
 // Ranks of a resolved run on this machine: all of them as threads of one process, or as many as a
 // launcher started here.
 std::int64_t ranks_on_machine(const RunConfig& config);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tessera/config/config.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
@@ -12,6 +13,8 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   const std::filesystem::path found = require_checkpoint(path);
   auto weights =
       std::make_unique<const CheckpointReader>(found, ReaderOptions{.verify = Verify::kOnLoad});
+  const bool is_of_gpu =
+      parse_run_config(weights->meta().config, "the checkpoint's config").run.device == "cuda";
   RunConfig config = resolve_stored(weights->meta().config);
   ModelDescription model = resolve_model(config);
   const std::filesystem::path tokenizer = checkpoint_tokenizer(found, config.tokenizer.path);
@@ -19,6 +22,7 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   return {.checkpoint = found,
           .weights = std::move(weights),
           .config = std::move(config),
+          .device = is_of_gpu ? "auto" : "cpu",
           .model = model,
           .tokenizer = load_tokenizer(tokenizer, model.vocab)};
 }

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/run_config.h"
@@ -14,7 +15,8 @@ namespace tessera {
 struct TrainedModel {
   std::filesystem::path checkpoint;
   std::unique_ptr<const CheckpointReader> weights;  // checked as they are loaded
-  RunConfig config;                                 // of the run that made it, resolved
+  RunConfig config;                                 // of the run that made it, resolved for a CPU
+  std::string device;  // what it is used on where nobody names one: "auto" if it was made on a GPU
   ModelDescription model;
   Tokenizer tokenizer;
 };
