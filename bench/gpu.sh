@@ -172,7 +172,9 @@ case $what in
     fi
     run_sanitizer "$(((limit - SECONDS) / 2))" racecheck "$(racecheck_filter)" "$option" kns=tessera
     # The program looks at each call itself, and at some that may fail.
-    run_sanitizer "$limit" memcheck 'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*' --report-api-errors no
+    run_sanitizer "$limit" memcheck \
+      'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*:CudaAttention.OwnKernels*:CudaAttention.Tiles*:CudaSumSquares.*' \
+      --report-api-errors no
     ;;
   core) timeout 540 "$bundle/bench/gpu_core_bench" "${peer[@]}" "$@" || code=$? ;;
   train) timeout 540 "$bundle/bench/gpu_train_bench" "${peer[@]}" "$@" || code=$? ;;

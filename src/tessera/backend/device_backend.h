@@ -15,20 +15,20 @@ namespace tessera {
 struct NativeCollectives {
   // Returns when what both streams were given is done, and throws where a collective takes too
   // long. Part of synchronize().
-  std::function<void()> wait;
+  std::function<void()> wait = nullptr;
 
   // Returns when `is_done` says so, and throws meanwhile as `wait` does: a collective that hangs
   // must not let the host wait in a call that knows no deadline.
-  std::function<void(const std::function<bool()>& is_done)> watch;
+  std::function<void(const std::function<bool()>& is_done)> watch = nullptr;
 
   // Returns when all ranks have come here. Part of record(): no replay waits for a rank whose
   // driver is still making a graph ready, which may wait for the devices of all of a process's.
-  std::function<void()> meet;
+  std::function<void()> meet = nullptr;
 
   // What this rank has sent by them, and the addition to that: of a recording, whose collectives
   // the communicators see once, however often it is replayed.
-  std::function<Traffic()> sent;
-  std::function<void(const Traffic& more)> add_sent;
+  std::function<Traffic()> sent = nullptr;
+  std::function<void(const Traffic& more)> add_sent = nullptr;
 };
 
 // A backend on a device beside the CPU, for one of several ranks. It is made before its

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <ostream>
 #include <span>
@@ -18,9 +19,12 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/format.h"
+#include "tessera/report/metrics_table.h"
 #include "tessera/train/cached_model.h"
 #include "tessera/train/step_program.h"
+#include "tessera/train/test_run.h"
 #include "tessera/train/test_training.h"
+#include "tessera/train/trainer.h"
 
 namespace tessera {
 namespace {
@@ -167,6 +171,44 @@ INSTANTIATE_TEST_SUITE_P(
              .tolerance = 1e-2F,
              .choices = {.rounded_logits = true}}),
     case_name);
+
+// A whole run: validations between steps, whose recordings share the arena with the steps', and
+// checkpoints, of which a second run goes on.
+TEST(CudaTrainer, ValidatesSavesAndResumes) {
+  std::string reason;
+  if (cuda::kernels_under_test(reason) == nullptr) {
+    GTEST_SKIP() << reason;
+  }
+  const TrainHooks on_cuda = {.make_device = [](std::int64_t) {
+    std::string ignored;
+    return cuda::kernels_under_test(ignored);
+  }};
+  const TestRun test;
+  const auto config_of = [&](const std::string& run, std::int64_t steps) {
+    RunConfig config = test.config(run);
+    config.train.dtype = DType::kBF16;
+    config.train.steps = steps;
+    config.validation.every = 2;
+    config.data.validation_share = 0.2;
+    config.checkpoint.every = 2;
+    return config;
+  };
+  const TrainResult whole = train(config_of("whole", 6), tiny_llama(), on_cuda);
+  train(config_of("parts", 4), tiny_llama(), on_cuda);
+  const TrainResult parts = train(config_of("parts", 6), tiny_llama(), on_cuda);
+  EXPECT_EQ(parts.loss, whole.loss);
+  EXPECT_NEAR(whole.loss.value(), train(config_of("cpu", 6), tiny_llama()).loss.value(), 1e-2);
+  const auto losses = [&](const std::string& run) {
+    const MetricsTable metrics = read_metrics(test.run(run) / "metrics.jsonl", BrokenLines::kSkip);
+    const std::span<const double> column = metrics.column("validation_loss");
+    std::vector<double> found;
+    std::ranges::copy_if(
+        column, std::back_inserter(found), [](double loss) { return !std::isnan(loss); });
+    return found;
+  };
+  EXPECT_EQ(losses("whole").size(), 3U);
+  EXPECT_EQ(losses("parts"), losses("whole"));
+}
 
 class CudaUse : public testing::TestWithParam<DType> {
  protected:

@@ -10,12 +10,11 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/test_far_backend.h"
-#include "tessera/base/file.h"
-#include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/train/run_memory.h"
+#include "tessera/train/test_run.h"
 #include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
@@ -67,23 +66,9 @@ TEST(FarBackend, MovesInputsAndOutputsAlone) {
 
 // A whole run: steps go on while checkpoints are written from the host's side of the arena.
 TEST(FarBackend, TrainsAndSavesAsTheHostDoes) {
-  const TestDirectory directory;
-  std::string text;
-  for (int line = 0; line < 200; ++line) {
-    text += format("Line {} of {}: {}\n", line, line * line % 97, line * 7 % 31);
-  }
-  write_test_file(directory.path() / "corpus.txt", text);
+  const TestRun runs;
   const auto config_of = [&](const std::string& run) {
-    RunConfig config;
-    config.run.dir = directory.path() / run;
-    config.run.threads = 1;
-    config.tokenizer = {.path = directory.path() / "tokenizer.json", .train_vocab = 300};
-    config.data.files = {directory.path() / "corpus.txt"};
-    config.data.sequence_length = 16;
-    config.train.steps = 6;
-    config.train.global_batch = 4;
-    config.train.microbatch = 2;
-    config.schedule.warmup = 1;
+    RunConfig config = runs.config(run);
     config.validation.every = 2;
     config.data.validation_share = 0.2;
     config.checkpoint.every = 1;
@@ -95,10 +80,8 @@ TEST(FarBackend, TrainsAndSavesAsTheHostDoes) {
   const TrainResult near = train(config_of("near"), tiny_llama());
   EXPECT_EQ(train(config_of("far"), tiny_llama(), far).loss, near.loss);
   for (std::int64_t step = 1; step <= 6; ++step) {
-    const CheckpointReader expected(
-        checkpoint_directory(directory.path() / "near" / "checkpoints", step));
-    const CheckpointReader found(
-        checkpoint_directory(directory.path() / "far" / "checkpoints", step));
+    const CheckpointReader expected(checkpoint_directory(runs.run("near") / "checkpoints", step));
+    const CheckpointReader found(checkpoint_directory(runs.run("far") / "checkpoints", step));
     ASSERT_EQ(found.tensors().size(), expected.tensors().size());
     for (const ManifestTensor& tensor : expected.tensors()) {
       EXPECT_EQ(found.read(tensor.name, tensor.role), expected.read(tensor.name, tensor.role))

@@ -12,10 +12,10 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
-#include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/ops/custom/custom.h"
+#include "tessera/train/test_run.h"
 #include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
@@ -95,26 +95,10 @@ TrainHooks failing_with(ErrorCode code) {
 
 class FailedStep : public testing::Test {
  protected:
-  FailedStep() {
-    std::string text;
-    for (int line = 0; line < 100; ++line) {
-      text += format("Line {} of {}: {}\n", line, line * line % 97, line * 7 % 31);
-    }
-    write_test_file(directory_.path() / "corpus.txt", text);
-  }
-
   RunConfig config(const std::string& run) const {
-    RunConfig config;
-    config.run.dir = directory_.path() / run;
-    config.run.threads = 1;
-    config.tokenizer = {.path = directory_.path() / "tokenizer.json", .train_vocab = 300};
-    config.data.files = {directory_.path() / "corpus.txt"};
-    config.data.sequence_length = 16;
+    RunConfig config = runs_.config(run);
     config.train.steps = kSteps;
-    config.train.global_batch = 4;
-    config.train.microbatch = 4 / kMicrobatches;
-    config.schedule.warmup = 1;
-    config.schedule.decay_ratio = 0;
+    config.train.microbatch = config.train.global_batch / kMicrobatches;
     config.checkpoint.every = 2;
     config.checkpoint.async = false;  // so that each is there when its step has ended
     return config;
@@ -128,10 +112,10 @@ class FailedStep : public testing::Test {
   }
 
   std::string checkpoint(const std::string& run, std::int64_t step) const {
-    return checkpoint_directory(directory_.path() / run / "checkpoints", step);
+    return checkpoint_directory(runs_.run(run) / "checkpoints", step);
   }
 
-  TestDirectory directory_;
+  TestRun runs_;
 };
 
 TEST_F(FailedStep, FinishesTheSaveUnderWay) {
@@ -177,7 +161,7 @@ TEST_F(FailedStep, NamesTheCheckpointThatIsLeft) {
                     EndsWith(format(" (the last good checkpoint is {}: the same command goes on "
                                     "from there)",
                                     left))));
-  const auto record = nlohmann::json::parse(read_file(directory_.path() / "run/exit-0.json"));
+  const auto record = nlohmann::json::parse(read_file(runs_.run("run") / "exit-0.json"));
   EXPECT_EQ(record["exit_code"], 5);
   EXPECT_EQ(record["step"], 4);
   EXPECT_EQ(record["message"], message);
@@ -218,7 +202,7 @@ TEST_F(FailedStep, OfOneRankIsToldForAll) {
   for (const ErrorCode code :
        {ErrorCode::kDeviceError, ErrorCode::kPeerFailure, ErrorCode::kTimeout}) {
     SCOPED_TRACE(to_string(code));
-    std::filesystem::remove_all(directory_.path() / "run");
+    std::filesystem::remove_all(runs_.run("run"));
     const std::string message =
         error_of(code, [&] { train(on_two_ranks("run"), tiny_llama(), failing_with(code)); });
     const std::size_t at = message.find(left);

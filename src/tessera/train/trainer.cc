@@ -30,9 +30,13 @@ namespace tessera {
 namespace {
 
 // The programs of every rank: they differ in nothing but their place.
-RunPrograms compile_and_check(const RunConfig& config, const ModelDescription& model) {
+RunPrograms compile_and_check(const RunConfig& config,
+                              const ModelDescription& model,
+                              const TrainHooks& hooks) {
   const std::unique_ptr<Backend> backend =
-      make_run_backend(config.run.device, static_cast<int>(config.run.threads));
+      hooks.make_device != nullptr
+          ? hooks.make_device(0)
+          : make_run_backend(config.run.device, static_cast<int>(config.run.threads));
   const WorkspaceQuery query =
       [&](const Op& op, std::span<const View> in, std::span<const View> out) {
         return backend->workspace_bytes(op, in, out);
@@ -114,6 +118,7 @@ struct Prepared {
 
 Prepared prepare(const RunConfig& config,
                  const ModelDescription& model,
+                 const TrainHooks& hooks,
                  const std::optional<MpiLaunch>& launch,
                  const RankFiles& files) {
   if (launch) {
@@ -125,7 +130,7 @@ Prepared prepare(const RunConfig& config,
   }
   std::unique_ptr<World> world = join_launched(
       config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
-  RunPrograms programs = compile_and_check(config, model);
+  RunPrograms programs = compile_and_check(config, model, hooks);
   return {.world = std::move(world),
           .programs = std::move(programs),
           .sequences = load_sequences(config, model)};
@@ -146,7 +151,7 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   }
   const RankFiles files = {.run_dir = resolved.run.dir, .rank = launch ? launch->rank : 0};
   const Prepared prepared = with_exit_record(
-      files, std::nullopt, [&] { return prepare(resolved, adapted, launch, files); });
+      files, std::nullopt, [&] { return prepare(resolved, adapted, hooks, launch, files); });
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, adapted));
   const RunSetup setup = {.config = resolved,
                           .model = adapted,

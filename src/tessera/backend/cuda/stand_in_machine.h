@@ -12,7 +12,8 @@ struct StandInDevice {
   int minor = 0;
   std::size_t total_bytes = 0;
   std::size_t free_bytes = 0;
-  int error = 0;  // the cudaError_t that what uses it fails with
+  int error = 0;               // the cudaError_t that what uses it fails with
+  bool reaches_others = true;  // their memory, and they its
 };
 
 // What the runtime finds that stands for CUDA's (stand_in_runtime.h). The id of a device is its

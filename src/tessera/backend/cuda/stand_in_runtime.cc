@@ -54,6 +54,12 @@ constexpr std::array kErrors = {
     NamedError{cudaErrorSystemDriverMismatch,
                "cudaErrorSystemDriverMismatch",
                "system has unsupported display driver / cuda driver combination"},
+    NamedError{cudaErrorStreamCaptureInvalidated,
+               "cudaErrorStreamCaptureInvalidated",
+               "operation failed due to a previous error during capture"},
+    NamedError{cudaErrorStreamCaptureUnjoined,
+               "cudaErrorStreamCaptureUnjoined",
+               "capturing stream has unjoined work"},
     NamedError{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
@@ -95,6 +101,7 @@ tessera::cuda::StandInMachine& tessera::cuda::stand_in_machine() {
 // Names and types here are CUDA's.
 // NOLINTBEGIN(readability-identifier-naming, google-runtime-int)
 
+// Done one after the other, in the order in which it was recorded.
 struct CUgraph_st {
   std::vector<Work> work;
 };
@@ -105,10 +112,17 @@ struct CUgraphExec_st {
 
 // What a stream had been given when it was last recorded.
 struct CUevent_st {
-  std::mutex mutex;  // guards what follows
-  std::condition_variable changed;
-  std::size_t recorded = 0;
-  std::size_t done = 0;
+  // What streams have of it outlives it.
+  struct State {
+    std::mutex mutex;  // guards what follows
+    std::condition_variable changed;
+    std::size_t recorded = 0;
+    std::size_t done = 0;
+  };
+
+  std::shared_ptr<StandInCapture> capture;  // to which it was recorded; null: to none
+  std::vector<std::size_t> behind;          // of it
+  std::shared_ptr<State> state = std::make_shared<State>();
 };
 
 CUstream_st::CUstream_st(int device_of_it)
@@ -121,8 +135,9 @@ CUstream_st::~CUstream_st() {
 }
 
 void CUstream_st::give(Work work) {
-  if (recorded != nullptr) {
-    recorded->work.push_back(std::move(work));
+  if (capture != nullptr) {
+    capture->nodes.push_back({.work = std::move(work), .behind = last});
+    last = {capture->nodes.size() - 1};
     return;
   }
   const std::scoped_lock lock(mutex_);
@@ -175,6 +190,47 @@ void wait_for_device() {
   for (cudaStream_t stream : all) {
     stream->wait();
   }
+}
+
+}  // namespace
+
+namespace {
+
+// Of this thread: what it began, and no call may disturb that the device might have to wait for.
+thread_local std::shared_ptr<StandInCapture> own_capture;  // NOLINT: CUDA's state of a thread
+
+cudaError_t fail_with(cudaError_t error) {
+  last_error = error;
+  return error;
+}
+
+// Of a call that is not allowed while this thread captures, or of a stream that is captured.
+bool breaks_capture(cudaStream_t stream = nullptr) {
+  const auto capture =
+      stream != nullptr && stream->capture != nullptr ? stream->capture : own_capture;
+  if (capture == nullptr) {
+    return false;
+  }
+  capture->is_broken = true;
+  return true;
+}
+
+// Whether all of them are done before what follows `last`.
+bool is_behind(const StandInCapture& capture,
+               const std::vector<std::size_t>& last,
+               const std::vector<std::size_t>& all) {
+  std::vector<bool> reached(capture.nodes.size(), false);
+  std::vector<std::size_t> left = last;
+  while (!left.empty()) {
+    const std::size_t node = left.back();
+    left.pop_back();
+    if (!reached[node]) {
+      reached[node] = true;
+      const std::vector<std::size_t>& behind = capture.nodes[node].behind;
+      left.insert(left.end(), behind.begin(), behind.end());
+    }
+  }
+  return std::ranges::all_of(all, [&](std::size_t node) { return reached[node]; });
 }
 
 }  // namespace
@@ -238,7 +294,30 @@ cudaError_t cudaSetDevice(int device) {
   return last_error;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int /*device*/) {
+  *value = attr == cudaDevAttrMultiProcessorCount ? 2 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
+  *leastPriority = 0;
+  *greatestPriority = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* canAccessPeer, int device, int peerDevice) {
+  *canAccessPeer = device_at(device).reaches_others && device_at(peerDevice).reaches_others ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int /*peerDevice*/, unsigned /*flags*/) {
+  return cudaSuccess;
+}
+
 cudaError_t cudaMalloc(void** devPtr, std::size_t size) {
+  if (breaks_capture()) {
+    return fail_with(cudaErrorStreamCaptureUnsupported);
+  }
   *devPtr = std::malloc(size);
   return cudaSuccess;
 }
@@ -280,6 +359,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) 
   return cudaSuccess;
 }
 
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int /*priority*/) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   {
     const std::scoped_lock lock(streams_mutex);
@@ -290,30 +373,91 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (stream->recorded != nullptr) {
-    return cudaErrorStreamCaptureUnsupported;
+  if (breaks_capture(stream)) {
+    return fail_with(cudaErrorStreamCaptureUnsupported);
   }
   return stream->is_done() ? cudaSuccess : cudaErrorNotReady;
 }
 
-// Of the first stream, by which the host's own copies go.
-cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
+// By none the host's own copies go, which are done at once.
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == nullptr) {
+    return cudaSuccess;
+  }
+  if (breaks_capture(stream)) {
+    return fail_with(cudaErrorStreamCaptureUnsupported);
+  }
+  stream->wait();
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status =
-      stream->recorded != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+      stream->capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
-  stream->recorded = new CUgraph_st();
+  if (stream->capture != nullptr || own_capture != nullptr) {
+    return fail_with(cudaErrorIllegalState);
+  }
+  own_capture = std::make_shared<StandInCapture>();
+  own_capture->first = stream;
+  own_capture->streams = {stream};
+  stream->capture = own_capture;
+  stream->last.clear();
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = std::exchange(stream->recorded, nullptr);
+  *graph = nullptr;
+  const std::shared_ptr<StandInCapture> capture = std::exchange(own_capture, nullptr);
+  if (capture == nullptr || capture->first != stream) {
+    return fail_with(cudaErrorIllegalState);
+  }
+  capture->has_ended = true;
+  bool is_joined = true;
+  for (cudaStream_t each : capture->streams) {
+    is_joined = is_joined && is_behind(*capture, stream->last, each->last);
+    each->capture = nullptr;
+  }
+  if (capture->is_broken) {
+    return fail_with(cudaErrorStreamCaptureInvalidated);
+  }
+  if (!is_joined) {
+    return fail_with(cudaErrorStreamCaptureUnjoined);
+  }
+  *graph = new CUgraph_st();
+  for (const StandInCapture::Node& node : capture->nodes) {
+    (*graph)->work.push_back(node.work);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  if (event->capture == nullptr) {
+    if (stream->capture != nullptr) {
+      stream->capture->is_broken = true;
+      return fail_with(cudaErrorStreamCaptureIsolation);
+    }
+    const std::scoped_lock lock(event->state->mutex);
+    stream->give([state = event->state, number = event->state->recorded] {
+      std::unique_lock waiting(state->mutex);
+      state->changed.wait(waiting, [&] { return state->done >= number; });
+    });
+    return cudaSuccess;
+  }
+  if (event->capture->has_ended) {
+    return fail_with(cudaErrorCapturedEvent);
+  }
+  if (stream->capture == nullptr) {
+    stream->capture = event->capture;
+    stream->capture->streams.push_back(stream);
+    stream->last.clear();
+  } else if (stream->capture != event->capture) {
+    return fail_with(cudaErrorStreamCaptureMerge);
+  }
+  stream->last.insert(stream->last.end(), event->behind.begin(), event->behind.end());
   return cudaSuccess;
 }
 
@@ -356,31 +500,45 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   return cudaSuccess;
 }
 
-// After what waits for it.
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  cudaEventSynchronize(event);
   delete event;
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  std::size_t number = 0;
-  {
-    const std::scoped_lock lock(event->mutex);
-    number = ++event->recorded;
+  event->capture = stream->capture;
+  if (event->capture != nullptr) {
+    event->behind = stream->last;
+    return cudaSuccess;
   }
-  stream->give([event, number] {
-    const std::scoped_lock lock(event->mutex);
-    event->done = number;
-    event->changed.notify_all();
+  const std::scoped_lock lock(event->state->mutex);
+  stream->give([state = event->state, number = ++event->state->recorded] {
+    const std::scoped_lock done(state->mutex);
+    state->done = number;
+    state->changed.notify_all();
   });
   return cudaSuccess;
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (breaks_capture()) {
+    return fail_with(cudaErrorStreamCaptureUnsupported);
+  }
+  if (event->capture != nullptr) {
+    return fail_with(cudaErrorCapturedEvent);
+  }
+  const std::scoped_lock lock(event->state->mutex);
+  return event->state->done >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  std::unique_lock lock(event->mutex);
-  const std::size_t number = event->recorded;
-  event->changed.wait(lock, [&] { return event->done >= number; });
+  if (breaks_capture()) {
+    return fail_with(cudaErrorStreamCaptureUnsupported);
+  }
+  CUevent_st::State& state = *event->state;
+  std::unique_lock lock(state.mutex);
+  const std::size_t number = state.recorded;
+  state.changed.wait(lock, [&] { return state.done >= number; });
   return cudaSuccess;
 }
 

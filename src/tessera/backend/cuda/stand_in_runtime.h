@@ -5,13 +5,32 @@
 // is given to a stream is done later.
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include <cuda_runtime_api.h>
+
+// What streams are recorded to, from the begin of a capture to its end. As CUDA has it, a stream is
+// part of it from when it waits for an event of one that is, what was given to a stream outside
+// cannot be waited for, and in the end the first stream must have waited for all others.
+struct StandInCapture {
+  struct Node {
+    std::function<void()> work;
+    std::vector<std::size_t> behind;  // nodes that are done before it
+  };
+
+  cudaStream_t first = nullptr;
+  std::vector<cudaStream_t> streams;  // part of it
+  std::vector<Node> nodes;
+  bool is_broken = false;  // by a call that it does not allow
+  bool has_ended = false;
+};
 
 // The name is CUDA's.
 // NOLINTNEXTLINE(readability-identifier-naming)
@@ -32,7 +51,8 @@ struct CUstream_st {
   void wait();
 
   const int device;
-  cudaGraph_t recorded = nullptr;  // where what it is given goes
+  std::shared_ptr<StandInCapture> capture = nullptr;  // where what it is given goes
+  std::vector<std::size_t> last;                      // of that, what the next node is behind
 
  private:
   void loop(const std::stop_token& stop);
