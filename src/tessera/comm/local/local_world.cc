@@ -328,22 +328,14 @@ class LocalCommunicator final : public Communicator {
     });
   }
 
-  // Where it fails, the others need not wait for this rank to be done with their memory.
+  // Where it fails, the others do not wait for this rank to be done with their memory.
   template <class Body>
   void while_reading(const Body& body) {
     try {
       body();
     } catch (...) {
-      end_reading();
+      finish_reading();  // where it fails, too, that is what is told
       throw;
-    }
-  }
-
-  void end_reading() noexcept {
-    try {
-      finish_reading();
-    } catch (const Error&) {
-      // It is done with, and what failed before is what is told.
     }
   }
 

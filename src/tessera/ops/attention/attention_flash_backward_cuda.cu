@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/ops/attention/flash_ranges.h"
+#include "tessera/ops/attention/flash_ranges_cuda.h"
 
 namespace tessera::cuda::flash {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tessera/ops/attention/flash_ranges.h"
+#include "tessera/ops/attention/flash_ranges_cuda.h"
 
 namespace tessera::cuda::flash {
 namespace {

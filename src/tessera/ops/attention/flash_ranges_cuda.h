@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/ops/attention/flash_tiles.h"
+#include "tessera/ops/attention/flash_tiles_cuda.h"
 
 namespace tessera::cuda::flash {
 

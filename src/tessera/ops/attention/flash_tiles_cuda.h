@@ -3,7 +3,8 @@
 // Attention by tensor cores. A block of four warps takes 64 rows (queries, or in the last kernel
 // keys), 16 a warp, and walks over what they pair with in tiles of 64, which lie in shared memory.
 // Scores are made, weighed and used again in registers. Every sum has one order: bitwise
-// reproducible. This is what its kernels share of tiles; flash_ranges.h says which they look at.
+// reproducible. This is what its kernels share of tiles; flash_ranges_cuda.h says which they look
+// at.
 //
 // Source: Dao 2023, arXiv:2307.08691, without its atomic sums of dq, which has a kernel of its own.
 
