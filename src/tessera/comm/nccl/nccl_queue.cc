@@ -28,10 +28,14 @@ bool is_recording(cudaStream_t stream) {
 
 }  // namespace
 
-void NcclWait::pause() const {
+void NcclWait::require_run() const {
   if (const auto reason = rank_.host.abort_reason()) {
     fail(ErrorCode::kPeerFailure, "{}", *reason);
   }
+}
+
+void NcclWait::pause() const {
+  require_run();
   constexpr auto kSpin = std::chrono::milliseconds(1);
   if (Clock::now() - start_ > kSpin) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -156,6 +160,7 @@ void NcclQueue::watch(const NcclRank& rank,
         queue->watch();
       }
       if (is_done()) {
+        wait.require_run();  // whoever gave up before this was done, gave it up for all
         return;
       }
     }

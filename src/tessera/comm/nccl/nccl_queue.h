@@ -34,8 +34,11 @@ class NcclWait {
  public:
   explicit NcclWait(const NcclRank& rank) : rank_(rank), start_(Clock::now()) {}
 
-  // One step. Errors: kPeerFailure with the reason where the run was aborted.
+  // One step. Errors: those of require_run().
   void pause() const;
+
+  // Errors: kPeerFailure with the reason where the run was aborted.
+  void require_run() const;
 
   // Errors: kTimeout where it has lasted for longer than the run's patience.
   void require_time(const std::string& doing) const;
