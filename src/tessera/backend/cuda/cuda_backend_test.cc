@@ -172,13 +172,13 @@ class CudaBackendTest : public testing::Test {
   }
 
   static void run(Backend& backend, int number, StreamId stream = kOwn) {
-    static const OpRef add = make_op(AddAttrs{});
-    give(backend, *add, number, stream);
+    static const OpRef kAdd = make_op(AddAttrs{});
+    give(backend, *kAdd, number, stream);
   }
 
   static void sum(Backend& backend, int number, StreamId stream) {
-    static const OpRef collective = make_op(AllReduceAttrs{.axes = "data=2"});
-    give(backend, *collective, number, stream);
+    static const OpRef kCollective = make_op(AllReduceAttrs{.axes = "data=2"});
+    give(backend, *kCollective, number, stream);
   }
 
  private:
