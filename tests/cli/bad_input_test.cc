@@ -516,6 +516,24 @@ TEST_F(DeviceTest, ARunForAGpuSaysWhatIsMissing) {
   const Outcome automatic = train("run", {"--train.steps=4", "--run.device=auto"});
   EXPECT_EQ(automatic.code, 0);
   EXPECT_THAT(automatic.err, HasSubstr("run.device = \"auto\": on the CPU, since "));
+
+  // So does the use of what was trained.
+  const std::vector<std::string> generate = {"generate", "run", "--prompt=a", "--tokens=2"};
+  const std::vector<std::string> eval = {"eval", "run", "--data=corpus.txt"};
+  for (const auto& [command, option] :
+       {std::pair{generate, "--device="}, std::pair{eval, "--run.device="}}) {
+    const auto on = [&](const char* device) {
+      std::vector<std::string> arguments = command;
+      arguments.push_back(std::string(option) + device);
+      return tessera(arguments);
+    };
+    const Outcome refused = on("cuda");
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("--run.device=cuda: run.device: found \"cuda\", but "));
+    const Outcome taken = on("auto");
+    EXPECT_EQ(taken.code, 0) << taken.err;
+    EXPECT_THAT(taken.err, HasSubstr("run.device = \"auto\": on the CPU, since "));
+  }
 }
 
 }  // namespace
