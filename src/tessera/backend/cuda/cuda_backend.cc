@@ -186,12 +186,6 @@ cudaEvent_t create_event() {
   return event;
 }
 
-int select_device(std::int64_t number) {
-  const int ordinal = ordinal_of(number);
-  check(cudaSetDevice(ordinal), "cudaSetDevice()");
-  return ordinal;
-}
-
 // Lets this thread's device use the memory of another one, by its kernels.
 void reach(int own, int other) {
   int can = 0;
@@ -213,11 +207,17 @@ void reach(int own, int other) {
 // The device of one of several ranks, which with kMemory reaches those of the others.
 int select_device_of(std::int64_t rank, std::int64_t num_ranks, Shared shared) {
   const std::int64_t in_use = std::min(num_ranks, num_usable_devices());
-  const int own = select_device(in_use == 0 ? 0 : rank % in_use);
+  const int own = ordinal_of(in_use == 0 ? 0 : rank % in_use);
+  std::vector<int> others;
   for (std::int64_t number = 0; shared == Shared::kMemory && number < in_use; ++number) {
     if (const int other = ordinal_of(number); other != own) {
-      reach(own, other);
+      others.push_back(other);
     }
+  }
+  // Not before: to look for devices may select them.
+  check(cudaSetDevice(own), "cudaSetDevice()");
+  for (const int other : others) {
+    reach(own, other);
   }
   return own;
 }

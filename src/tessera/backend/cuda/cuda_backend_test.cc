@@ -137,7 +137,9 @@ std::int64_t num_usable_devices() {
   return static_cast<std::int64_t>(stand_in_machine().devices.size());
 }
 
+// As where it has to look at all of them.
 int ordinal_of(std::int64_t number) {
+  check(cudaSetDevice(static_cast<int>(num_usable_devices()) - 1), "cudaSetDevice()");
   return static_cast<int>(number);
 }
 
@@ -430,7 +432,9 @@ TEST_F(CudaBackendTest, AbortTellsTheWorld) {
 TEST_F(CudaBackendTest, RanksTakeDevicesInTurn) {
   stand_in_machine().devices.resize(3);
   for (std::int64_t rank = 0; rank < 5; ++rank) {
-    EXPECT_EQ(open({}, rank, 5)->ordinal(), rank % 3);
+    const auto backend = open({}, rank, 5);
+    EXPECT_EQ(backend->ordinal(), rank % 3);
+    EXPECT_EQ(backend->native_stream(kOwn)->device, rank % 3);
   }
 }
 

@@ -8,7 +8,7 @@ namespace tessera::cuda {
 // for a machine without a device.
 void find_devices(Devices& devices);
 
-// How many devices this build can use.
+// How many devices this build can use. To ask, as below, may leave another device selected.
 std::int64_t num_usable_devices();
 
 // The driver's number of usable device `number`. Errors: kInvalidConfig where there is none.
