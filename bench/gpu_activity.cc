@@ -233,64 +233,70 @@ std::optional<double> GpuActivity::idle_share(std::int64_t least) {
   return 1 - static_cast<double>(busy) / static_cast<double>(until - intervals.front().begin);
 }
 
-class TimedSteps::Replayed final : public Recording {
+class TimedWork::Replayed final : public Recording {
  public:
-  Replayed(TimedSteps& steps, std::unique_ptr<Recording> recording)
-      : steps_(steps), recording_(std::move(recording)) {}
+  Replayed(TimedWork& work, std::unique_ptr<Recording> recording)
+      : work_(work), recording_(std::move(recording)) {}
 
   void replay() override {
-    steps_.begin();
+    work_.begin();
     recording_->replay();
   }
 
  private:
-  TimedSteps& steps_;
+  TimedWork& work_;
   std::unique_ptr<Recording> recording_;
 };
 
-TimedSteps::~TimedSteps() {
+TimedWork::~TimedWork() {
   for (CUevent_st* const event : events_) {
     cudaEventDestroy(event);
   }
 }
 
-void TimedSteps::mark() {
+void TimedWork::mark() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreate(&event), "cudaEventCreate()");
   events_.push_back(event);
   check(cudaEventRecord(event, backend_.native_stream(StreamId{0})), "cudaEventRecord()");
 }
 
-void TimedSteps::begin() {
-  const bool is_within_step = events_.size() % 2 == 1;
-  if (is_on_ && !is_recording_ && !is_within_step) {
+void TimedWork::begin() {
+  if (is_on_ && !is_recording_ && !is_within_span()) {
     mark();
   }
 }
 
-void TimedSteps::run(const Op& op, const Views& views, StreamId stream) {
-  begin();
-  backend_.run(op, views, stream);
+void TimedWork::end() {
+  if (is_within_span()) {
+    mark();
+  }
 }
 
-std::unique_ptr<Recording> TimedSteps::record(const std::function<void()>& runs) {
+void TimedWork::run(const Op& op, const Views& views, StreamId stream) {
+  begin();
+  backend_.run(op, views, stream);
+  if (span_ == Span::kOp) {
+    end();
+  }
+}
+
+std::unique_ptr<Recording> TimedWork::record(const std::function<void()>& runs) {
   is_recording_ = true;
   std::unique_ptr<Recording> recording = backend_.record(runs);
   is_recording_ = false;
   return std::make_unique<Replayed>(*this, std::move(recording));
 }
 
-void TimedSteps::synchronize() {
-  if (events_.size() % 2 == 1) {
-    mark();
-  }
+void TimedWork::synchronize() {
+  end();
   backend_.synchronize();
 }
 
-double TimedSteps::idle_between() const {
+double TimedWork::idle_between() const {
   TESSERA_REQUIRE(events_.size() >= 4 && events_.size() % 2 == 0,
                   ErrorCode::kInvalidArgument,
-                  "{} events of steps, expected two of each of two steps or more",
+                  "{} events, expected two of each of two spans or more",
                   events_.size());
   double idle = 0;
   for (std::size_t i = 1; i + 1 < events_.size(); i += 2) {

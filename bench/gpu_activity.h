@@ -48,19 +48,23 @@ class GpuActivity {
   std::string problem_;
 };
 
-// A device's backend that also notes, by events on its first stream, where each step's first op
-// begins and its last one ends. What is idle between two ops of a step events do not show.
-class TimedSteps final : public Backend {
+// A device's backend that also notes, by events on its first stream, where each span of work begins
+// and ends: a step's, from its first op to its last one, or an op's, for which nothing is recorded,
+// so that each op is begun by itself. Between two ops lie then also their events and what the host
+// takes to begin one: the device is idle for less.
+class TimedWork final : public Backend {
  public:
-  // Borrows the backend. It notes nothing before start().
-  explicit TimedSteps(DeviceBackend& backend) : backend_(backend) {}
+  enum class Span : std::uint8_t { kStep, kOp };
 
-  ~TimedSteps() override;
+  // Borrows the backend. It notes nothing before start().
+  TimedWork(DeviceBackend& backend, Span span) : backend_(backend), span_(span) {}
+
+  ~TimedWork() override;
 
   void start() { is_on_ = true; }
 
-  // The share of the time from the begin of the first noted step to the end of the last one that
-  // lies between a step's end and the next one's begin. Errors: kDeviceError; kInvalidArgument
+  // The share of the time from the begin of the first noted span to the end of the last one that
+  // lies between a span's end and the next one's begin. Errors: kDeviceError; kInvalidArgument
   // where fewer than two were noted.
   double idle_between() const;
 
@@ -87,7 +91,7 @@ class TimedSteps final : public Backend {
   void wait(std::size_t number, StreamId stream) override { backend_.wait(number, stream); }
 
   bool records(const Op& op, std::span<const TensorType> operands) const override {
-    return backend_.records(op, operands);
+    return span_ == Span::kStep && backend_.records(op, operands);
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override;
@@ -99,13 +103,17 @@ class TimedSteps final : public Backend {
  private:
   class Replayed;
 
+  bool is_within_span() const { return events_.size() % 2 == 1; }
+
   void begin();
+  void end();
   void mark();
 
   DeviceBackend& backend_;
+  Span span_;
   bool is_on_ = false;
   bool is_recording_ = false;        // ops, which then do not run
-  std::vector<CUevent_st*> events_;  // of each step its begin and its end
+  std::vector<CUevent_st*> events_;  // of each span its begin and its end
 };
 
 }  // namespace tessera

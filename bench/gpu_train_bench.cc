@@ -7,6 +7,7 @@
 // usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--device=cpu]
 //                       [--gradients=f32]
 //        gpu_train_bench --own=NAME [--activity] [--recompute] [--any-order]
+//                              [--gelu-apart]
 //                                    one process of ours; prints a JSON object
 //        gpu_train_bench --ceilings  what the GPU can do, as a JSON object
 //   --peer      bench/peers/torch_llama_gpu.py; without it PyTorch is left out
@@ -16,6 +17,7 @@
 //   --activity  records what the GPU does, which takes time, and times nothing
 //   --recompute recomputes layers where a case may (default: where a GPU is too small without)
 //   --any-order sums attention's gradients in any order
+//   --gelu-apart has kernels for gelu, else products apply it on a GPU
 
 #include <algorithm>
 #include <chrono>
@@ -72,6 +74,7 @@ struct Options {
   bool records_activity = false;
   bool recompute = false;
   bool any_order = false;
+  bool gelu_apart = false;
   bool measures_ceilings = false;
 };
 
@@ -174,7 +177,7 @@ class Session {
 
   // Of the case, or of the one beside it.
   Json own(const Case& test, const std::string& name, const char* more = "") const {
-    return output_of(format("'{}' --own={} --steps={}{}{}{}{}",
+    return output_of(format("'{}' --own={} --steps={}{}{}{} {}",
                             self_,
                             name,
                             options_.steps,
@@ -202,7 +205,7 @@ class Session {
         test.note.empty() ? "" : "; ",
         test.note.c_str());
     Side ours;
-    Side unordered;
+    std::vector<Side> variants(test.also.size());
     Side other;
     for (int round = 0; round < options_.rounds; ++round) {
       const int before = seconds_left();
@@ -212,16 +215,16 @@ class Session {
         break;
       }
       ours.add(own(test, test.name));
-      if (test.also_any_order) {
-        unordered.add(own(test, test.name, " --any-order"));
+      for (std::size_t i = 0; i < variants.size(); ++i) {
+        variants[i].add(own(test, test.name, test.also[i].option));
       }
       add_other(test, other);
       last_round_ = before - seconds_left();
     }
     const double flop_per_token = ours.last.at("flop_per_token");
     print_side("tessera", test, ours, flop_per_token);
-    if (test.also_any_order) {
-      print_side("any order", test, unordered, flop_per_token);
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      print_side(test.also[i].name, test, variants[i], flop_per_token);
     }
     if (!other.seconds.empty()) {
       const char* const name = test.beside.empty() ? "pytorch" : test.beside.c_str();
@@ -234,8 +237,8 @@ class Session {
                   format_bytes(other.last.at("peak_bytes").get<std::int64_t>()).c_str());
     }
     print_ratio(test, "", ours, other);
-    if (test.also_any_order) {
-      print_ratio(test, ", attention's gradients in any order, as PyTorch's", unordered, other);
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      print_ratio(test, format(", {}", test.also[i].text), variants[i], other);
     }
     print_first_step(test, ours.last);
     if (!test.small) {
@@ -260,7 +263,7 @@ class Session {
 
   Json activity(const Case& test) const {
     try {
-      return own(test, test.name, " --activity");
+      return own(test, test.name, "--activity");
     } catch (const std::exception& error) {
       return {{"problem", error.what()}};
     }
@@ -284,7 +287,7 @@ class Session {
         side.last.at("losses").back().get<double>());
   }
 
-  void print_ratio(const Case& test, const char* how, const Side& ours, const Side& other) {
+  void print_ratio(const Case& test, const std::string& how, const Side& ours, const Side& other) {
     const std::string peer = test.beside.empty() ? "PyTorch" : test.beside;
     const std::string what = format("{}{}: tokens/s over those of {}", test.name, how, peer);
     const std::string target = format("at least {:.2f}", test.target);
@@ -298,7 +301,7 @@ class Session {
     const std::string stretch = test.stretch > 0 ? format(", stretch {:.2f}", test.stretch) : "";
     std::printf("  ratio %.3f%s%s%s%s\n",
                 ratio,
-                how,
+                how.c_str(),
                 test.target > 0 ? "   target " : "",
                 test.target > 0 ? target.c_str() : "",
                 stretch.c_str());
@@ -362,15 +365,22 @@ class Session {
                   target.c_str());
       text += format(" {:.2f} %", 100 * idle);
       is_met = idle <= test.idle_target;
-    } else {
+    } else if (result.contains("idle_between_ops")) {
+      const double idle = result.at("idle_between_ops");
       std::printf(
-          "  GPU idle within a step: not measured, since events show only its begin and its end, "
-          "and of CUPTI: %s\n",
+          "  GPU idle between steps, by events: %.2f %%; between ops that are begun one by one, "
+          "events among them: %.2f %%%s%s\n"
+          "  not measured more closely, since of CUPTI: %s\n",
+          100 * result.at("idle_between_steps").get<double>(),
+          100 * idle,
+          target.empty() ? "" : "   target ",
+          target.c_str(),
           result.at("problem").get<std::string>().c_str());
-    }
-    if (result.contains("idle_between")) {
-      std::printf("  GPU idle between steps, by events: %.2f %%\n",
-                  100 * result.at("idle_between").get<double>());
+      text += format(" at most {:.2f} %, by events", 100 * idle);
+      is_met = idle <= test.idle_target;
+    } else {
+      std::printf("  GPU idle within a step: not measured: %s\n",
+                  result.at("problem").get<std::string>().c_str());
     }
     if (!target.empty()) {
       targets_.push_back({.text = format("{}, {}", text, target), .is_met = is_met});
@@ -445,12 +455,15 @@ Options parse(std::span<char*> arguments) {
       options.recompute = true;
     } else if (argument == "--any-order") {
       options.any_order = true;
+    } else if (argument == "--gelu-apart") {
+      options.gelu_apart = true;
     } else if (argument == "--ceilings") {
       options.measures_ceilings = true;
     } else {
       fail(ErrorCode::kInvalidConfig,
            "{}: expected --case=NAME, --peer=SCRIPT, --rounds=N, --steps=N, --device=cpu, "
-           "--gradients=f32, --recompute, --any-order, --own=NAME, --activity or --ceilings",
+           "--gradients=f32, --recompute, --any-order, --gelu-apart, --own=NAME, --activity or "
+           "--ceilings",
            argument);
     }
   }
@@ -463,6 +476,7 @@ std::vector<Case> cases_of(const Options& options) {
     test.round_gradients = test.round_gradients && !options.f32_gradients;
     test.recompute = options.recompute && test.whole_gb > 0;
     test.any_order = options.any_order;
+    test.gelu_products = !options.gelu_apart;
   }
   return all;
 }

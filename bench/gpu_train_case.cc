@@ -17,6 +17,12 @@ constexpr double kWholeLlama = 115;
 constexpr LlamaConfig kTiny = {
     .dim = 64, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 128, .vocab = 256};
 
+constexpr Variant kAnyOrder = {.name = "any order",
+                               .option = "--any-order",
+                               .text = "attention's gradients in any order, as PyTorch's"};
+constexpr Variant kGeluApart = {
+    .name = "gelu apart", .option = "--gelu-apart", .text = "gelu in kernels of its own"};
+
 }  // namespace
 
 ModelDescription Case::description() const {
@@ -48,7 +54,7 @@ std::vector<Case> cases() {
        .stretch = 1.25,
        .idle_target = 0.01,
        .whole_gb = kWholeLlama,
-       .also_any_order = true},
+       .also = {kAnyOrder}},
       {.name = "llama-documents",
        .sizes = kLlama8bOf16Layers,
        .seq = 8192,
@@ -72,13 +78,8 @@ std::vector<Case> cases() {
        .seq = 1024,
        .target = 1.1,
        .note = "goal: 600,000 tokens/s",
-       .also_any_order = true},
-      {.name = "small",
-       .sizes = kTiny,
-       .batch = 2,
-       .seq = 64,
-       .small = true,
-       .also_any_order = true},
+       .also = {kAnyOrder, kGeluApart}},
+      {.name = "small", .sizes = kTiny, .batch = 2, .seq = 64, .small = true, .also = {kAnyOrder}},
       {.name = "small-documents",
        .sizes = kTiny,
        .batch = 2,
@@ -98,7 +99,8 @@ std::vector<Case> cases() {
        .sizes = {.dim = 64, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 256, .vocab = 256},
        .batch = 2,
        .seq = 64,
-       .small = true}};
+       .small = true,
+       .also = {kGeluApart}}};
 }
 
 CompileOptions compile_options(const Case& test, Backend& backend, bool on_cpu) {
@@ -108,6 +110,7 @@ CompileOptions compile_options(const Case& test, Backend& backend, bool on_cpu) 
           .round_logits = test.round_logits,
           .round_gradients = test.round_gradients,
           .recompute = test.recompute,
+          .gelu_products = !on_cpu && test.gelu_products,
           .workspace_bytes =
               [&backend](const Op& op, std::span<const View> in, std::span<const View> out) {
                 return backend.workspace_bytes(op, in, out);

@@ -17,6 +17,13 @@ namespace tessera {
 
 inline constexpr int kSteps = 6;  // timed ones of a process, ours or the peer's
 
+// A case in another way, measured beside it.
+struct Variant {
+  const char* name;    // of its lines
+  const char* option;  // of the process
+  const char* text;    // what it is
+};
+
 struct Case {
   std::string name;
   bool llama = true;
@@ -37,8 +44,9 @@ struct Case {
   bool round_logits = true;     // to bf16: PyTorch's autocast has them so
   bool round_gradients = true;  // of products, to bf16: PyTorch's autocast does so to weights' too
   bool any_order = false;       // of sums in attention's gradients (run.deterministic = false)
-  bool also_any_order = false;  // measured in both ways: PyTorch's sums are in any order
-  std::string beside = "";      // the case of ours that it is compared with, in place of PyTorch
+  bool gelu_products = true;    // on the GPU
+  std::vector<Variant> also = {};
+  std::string beside = "";  // the case of ours that it is compared with, in place of PyTorch
 
   double tokens() const { return static_cast<double>(batch * seq); }
 

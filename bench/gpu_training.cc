@@ -34,6 +34,28 @@ std::unique_ptr<DeviceBackend> make_gpu_backend() {
   return make_device_backend(0, 1, options);
 }
 
+struct Idle {
+  std::optional<double> by_records;  // CUPTI's, where it works
+  double by_events = 0;              // between the spans
+};
+
+Idle measure_idle(const Case& test, TimedWork::Span span, GpuActivity& activity) {
+  const std::unique_ptr<DeviceBackend> backend = make_gpu_backend();
+  TimedWork timed(*backend, span);
+  Training training(test, timed, false);
+  for (int i = 0; i < kWarmup; ++i) {
+    training.step();
+  }
+  activity.restart();
+  timed.start();
+  for (int i = 0; i < kRecordedSteps; ++i) {
+    training.step();
+  }
+  // Most instructions are one kernel, some several, few none.
+  const std::int64_t least = kRecordedSteps * training.num_instructions() / 2;
+  return {.by_records = activity.idle_share(least), .by_events = timed.idle_between()};
+}
+
 }  // namespace
 
 Training::Training(const Case& test, Backend& backend, bool on_cpu)
@@ -120,23 +142,13 @@ nlohmann::json run_own(const Case& test, bool on_cpu, Clock::time_point start) {
 
 nlohmann::json run_activity(const Case& test) {
   GpuActivity activity;
-  const std::unique_ptr<DeviceBackend> backend = make_gpu_backend();
-  TimedSteps timed(*backend);
-  Training training(test, timed, false);
-  for (int i = 0; i < kWarmup; ++i) {
-    training.step();
+  const Idle within = measure_idle(test, TimedWork::Span::kStep, activity);
+  if (within.by_records) {
+    return {{"idle", *within.by_records}};
   }
-  activity.restart();
-  timed.start();
-  for (int i = 0; i < kRecordedSteps; ++i) {
-    training.step();
-  }
-  // Most instructions are one kernel, some several, few none.
-  const std::int64_t least = kRecordedSteps * training.num_instructions() / 2;
-  if (const auto idle = activity.idle_share(least)) {
-    return {{"idle", *idle}};
-  }
-  return {{"problem", activity.problem()}, {"idle_between", timed.idle_between()}};
+  return {{"problem", activity.problem()},
+          {"idle_between_steps", within.by_events},
+          {"idle_between_ops", measure_idle(test, TimedWork::Span::kOp, activity).by_events}};
 }
 
 }  // namespace tessera

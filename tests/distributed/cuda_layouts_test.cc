@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +55,9 @@ class CudaLayouts : public testing::Test {
   static void expect_equal(const RankResult& a, const RankResult& b) {
     EXPECT_EQ(a.losses, b.losses);
     EXPECT_EQ(a.grad_norms, b.grad_norms);
-    EXPECT_EQ(a.weights, b.weights);
+    for (const auto& [name, weights] : a.weights) {
+      EXPECT_TRUE(weights == b.weights.at(name)) << name;
+    }
   }
 
   static void expect_close(const RankResult& a, const RankResult& b, float tolerance) {
@@ -120,10 +123,14 @@ TEST_F(CudaLayouts, RecomputesTheSame) {
 }
 
 TEST_F(CudaLayouts, Bf16FollowsTheCpu) {
-  RankRun cpu = on_cpu(2);
-  cpu.dtype = DType::kBF16;
-  cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
-  expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-2F);
+  for (const char* const name : {"llama3", "gpt2", "neox"}) {
+    SCOPED_TRACE(name);
+    RankRun cpu = on_cpu(2);
+    cpu.other = odd_model(name);
+    cpu.dtype = DType::kBF16;
+    cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+    expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-2F);
+  }
 }
 
 // Sizes that tensor cores take, and those that need the codes widened. A code that flips is a part
@@ -141,6 +148,11 @@ TEST_F(CudaLayouts, Float8FollowsTheCpu) {
       cpu.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
       const RankResult cuda = run_ranks(on_cuda(cpu));
       expect_close(cuda, run_ranks(cpu), 1e-3F);
+      RankRun cut = cpu;
+      cut.mesh = virtual_mesh(2, 2);
+      cut.placement = {};
+      cut.sequence_parallel = true;
+      expect_close(run_ranks(on_cuda(cut)), run_ranks(cut), 1e-3F);
       RankRun exact = cpu;
       exact.float8.reset();
       EXPECT_NE(run_ranks(on_cuda(exact)).losses, cuda.losses);
@@ -167,6 +179,41 @@ TEST_F(CudaLayouts, TensorParallelismFollowsTheCpu) {
     cpu.model.kv_heads = 2;
     cpu.sequence_parallel = sequence_parallel;
     expect_close(run_ranks(on_cuda(cpu)), run_ranks(cpu), 1e-4F);
+  }
+}
+
+// The other families, whole and with adapters, whose products apply gelu, on data ranks, tensor
+// ranks and both.
+TEST_F(CudaLayouts, OtherModelsFollowTheCpu) {
+  struct Degrees {
+    std::int64_t ranks;
+    std::int64_t tensor;
+  };
+
+  for (const char* const name : {"llama3", "gpt2", "neox"}) {
+    for (const bool is_adapted : {false, true}) {
+      for (const Degrees degrees : {Degrees{2, 1}, Degrees{4, 2}, Degrees{4, 4}}) {
+        if (is_adapted && degrees.tensor == 4) {
+          continue;
+        }
+        SCOPED_TRACE(format("{}{} on {} ranks, {} of them tensor ranks",
+                            name,
+                            is_adapted ? " adapted" : "",
+                            degrees.ranks,
+                            degrees.tensor));
+        RankRun cpu = on_cpu(degrees.ranks);
+        cpu.mesh = virtual_mesh(degrees.ranks, degrees.tensor);
+        cpu.other =
+            odd_model(name, is_adapted ? attention_and_feed_forward() : std::vector<std::string>());
+        cpu.sequence_parallel = degrees.tensor > 1;
+        cpu.microbatches = 2;
+        cpu.placement.optimizer = degrees.ranks / degrees.tensor;
+        const RankResult kept = run_ranks(on_cuda(cpu));
+        expect_close(kept, run_ranks(cpu), 1e-4F);
+        cpu.recompute = true;
+        expect_equal(run_ranks(on_cuda(cpu)), kept);
+      }
+    }
   }
 }
 

@@ -15,7 +15,6 @@
 #include "tessera/base/format.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/mesh/placement.h"
-#include "tessera/models/family.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -339,17 +338,8 @@ INSTANTIATE_TEST_SUITE_P(Degrees,
 
 TEST_P(FamilyLayoutTest, AgreesWithOneRank) {
   for (const char* name : {"gpt2", "neox"}) {
-    const ModelFamily& family = model_family(name);
     RankRun run = tensor_run(GetParam());
-    run.other = family.describe(family.resolve(
-        {.name = name,
-         .dim = 48,
-         .layers = 3,
-         .heads = 8,
-         .ffn = 27,
-         .vocab = 67,
-         .padded_vocab = 71,
-         .rotary_fraction = family.name == "neox" ? std::optional<double>(0.67) : std::nullopt}));
+    run.other = odd_model(name);
     run.microbatches = 2;
     const RankResult single = run_ranks(alone(run));
     for (const Placement& placement : some_placements(run.mesh)) {
@@ -360,22 +350,6 @@ TEST_P(FamilyLayoutTest, AgreesWithOneRank) {
 }
 
 // Low-rank adapters of all weights, or of some, in place of training everything.
-ModelDescription adapted(const char* name, std::vector<std::string> targets) {
-  const ModelFamily& family = model_family(name);
-  ModelDescription model = family.describe(family.resolve(
-      {.name = name,
-       .dim = 48,
-       .layers = 3,
-       .heads = 8,
-       .ffn = 27,
-       .vocab = 67,
-       .rotary_fraction = family.name == "neox" ? std::optional<double>(0.67) : std::nullopt}));
-  model.adapters = {.rank = 3, .alpha = 6.0, .targets = std::move(targets)};
-  return model;
-}
-
-const std::vector<std::string> kAttentionAndFeedForward = {"wq", "wk", "wv", "wo", "w1", "w2"};
-
 class AdapterLayoutTest : public testing::TestWithParam<TensorCase> {};
 
 INSTANTIATE_TEST_SUITE_P(Degrees,
@@ -390,7 +364,7 @@ INSTANTIATE_TEST_SUITE_P(Degrees,
 TEST_P(AdapterLayoutTest, AgreesWithOneRank) {
   for (const char* name : {"llama3", "gpt2", "neox"}) {
     RankRun run = tensor_run(GetParam());
-    run.other = adapted(name, kAttentionAndFeedForward);
+    run.other = odd_model(name, attention_and_feed_forward());
     run.steps = 8;
     for (const std::int64_t microbatches : {1, 2}) {
       run.microbatches = microbatches;
@@ -417,9 +391,9 @@ TEST_P(AdapterLayoutTest, AgreesWithOneRank) {
 
 TEST(Adapters, RecomputeAndOverlapChangeNothing) {
   for (const std::vector<std::string>& targets :
-       {kAttentionAndFeedForward, std::vector<std::string>{"wk", "w2"}}) {
+       {attention_and_feed_forward(), std::vector<std::string>{"wk", "w2"}}) {
     RankRun run = tensor_run({.data = 2, .tensor = 2, .sequence_parallel = true});
-    run.other = adapted("llama3", targets);
+    run.other = odd_model("llama3", targets);
     run.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
     run.steps = 4;
     run.microbatches = 2;
@@ -434,7 +408,7 @@ TEST(Adapters, RecomputeAndOverlapChangeNothing) {
 // In slices, and with a second copy that no update writes.
 TEST(Adapters, FrozenWeightsStay) {
   RankRun run = make_run(4, 2);
-  run.other = adapted("llama3", kAttentionAndFeedForward);
+  run.other = odd_model("llama3", attention_and_feed_forward());
   run.steps = 1;
   const RankResult first = run_ranks(run);
   run.steps = 4;
@@ -442,6 +416,26 @@ TEST(Adapters, FrozenWeightsStay) {
   const RankResult later = run_ranks(run);
   for (const auto& [name, weights] : first.weights) {
     EXPECT_EQ(weights == later.weights.at(name), !is_adapter(name)) << name;
+  }
+}
+
+// Few tokens in odd widths, for which a library of products has several kernels to choose from.
+TEST(Families, RecomputeChangesNothing) {
+  for (const char* name : {"llama3", "gpt2", "neox"}) {
+    for (const std::int64_t length : {5, 8}) {
+      for (const bool is_adapted : {false, true}) {
+        RankRun run = make_run(2, 2);
+        run.other =
+            odd_model(name, is_adapted ? attention_and_feed_forward() : std::vector<std::string>());
+        run.sequence_length = length;
+        run.steps = 3;
+        const RankResult kept = run_ranks(run);
+        run.recompute = true;
+        expect_equal(run_ranks(run),
+                     kept,
+                     format("{}{} of {} tokens", name, is_adapted ? ", adapted," : "", length));
+      }
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
+#include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/runtime/executor.h"
@@ -275,6 +276,28 @@ LlamaConfig odd_llama() {
   return {.dim = 20, .layers = 3, .heads = 2, .kv_heads = 1, .ffn = 27, .vocab = 67};
 }
 
+ModelDescription odd_model(const char* name, std::vector<std::string> adapted) {
+  const ModelFamily& family = model_family(name);
+  const bool is_llama = family.name == "llama3";
+  ModelDescription model = family.describe(family.resolve(
+      {.name = name,
+       .dim = 48,
+       .layers = 3,
+       .heads = 8,
+       .ffn = 27,
+       .vocab = 67,
+       .padded_vocab = is_llama ? std::nullopt : std::optional<std::int64_t>(71),
+       .rotary_fraction = family.name == "neox" ? std::optional<double>(0.67) : std::nullopt}));
+  if (!adapted.empty()) {
+    model.adapters = {.rank = 3, .alpha = 6.0, .targets = std::move(adapted)};
+  }
+  return model;
+}
+
+std::vector<std::string> attention_and_feed_forward() {
+  return {"wq", "wk", "wv", "wo", "w1", "w2"};
+}
+
 ModelDescription description(const RankRun& run) {
   return run.other.model ? run.other : describe_llama(run.model);
 }
@@ -316,6 +339,8 @@ Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) 
                                       .dims = layout_of(run).dims()},
                            .float8 = run.float8,
                            .recompute = run.recompute,
+                           .fuse = run.fuse,
+                           .gelu_products = run.device != nullptr,
                            .overlap = run.overlap,
                            .overlap_layers = run.overlap_layers,
                            .workspace_bytes = workspace_bytes});

@@ -27,6 +27,12 @@ enum class Keep : std::uint8_t { kAll, kComputation, kCollectives };
 // Grouped queries, an odd vocabulary, widths that no number of ranks divides.
 LlamaConfig odd_llama();
 
+// Of any family, odd likewise, with low-rank adapters of the weights that are named.
+ModelDescription odd_model(const char* name, std::vector<std::string> adapted = {});
+
+// Weights of every family's layers.
+std::vector<std::string> attention_and_feed_forward();
+
 // That many ranks on configs/clusters/virtual-N.toml, data ranks where no more is said. Of the
 // checkout that TESSERA_SOURCE names in the environment, else the one that the test was built from.
 Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor = 1);
@@ -50,6 +56,7 @@ struct RankRun {
   DType moments = DType::kF32;
   std::optional<Float8Options> float8 = {};
   bool recompute = false;
+  bool fuse = true;
   bool sequence_parallel = false;
   bool overlap = false;
   std::int64_t overlap_layers = 1;

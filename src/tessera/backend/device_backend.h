@@ -1,6 +1,8 @@
 #pragma once
 
 #include <functional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "tessera/backend/backend.h"
@@ -31,6 +33,10 @@ struct NativeCollectives {
   std::function<void(const Traffic& more)> add_sent = nullptr;
 };
 
+// Which of a library's algorithms for matrix products: all that a device's backend knows, or what
+// it found by timing them.
+enum class ProductChoices { kKnown, kTimed };
+
 // A backend on a device beside the CPU, for one of several ranks. It is made before its
 // communicators, which move what lies in its memory.
 class DeviceBackend : public Backend {
@@ -52,6 +58,20 @@ class DeviceBackend : public Backend {
 
   // Frees what the recordings hold, of which none is replayed any more.
   virtual void drop_recordings() = 0;
+
+  // Of several ranks that compute the same products, each on a device of its own, each times the
+  // algorithms of a product that it does not know when it first meets it, and takes the one that is
+  // proposed first until all have heard of each other's choices; from then on it times no more.
+  // Whether this is one of them:
+  virtual bool shares_product_choices() const { return false; }
+
+  // The choices as text, for take_product_choices().
+  virtual std::string product_choices(ProductChoices /*which*/) const { return {}; }
+
+  // From the next product on, which is not recorded yet: what the ranks say, in their order, of
+  // whom the first that speaks of a product decides.
+  virtual void take_product_choices(ProductChoices /*which*/,
+                                    std::span<const std::string> /*of_ranks*/) {}
 
   // What abort() calls: World::abort.
   virtual void set_abort(std::function<void(std::string_view reason)> abort) = 0;

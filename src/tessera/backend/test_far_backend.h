@@ -19,7 +19,7 @@ namespace tessera {
 // For tests: the CPU as a device with memory of its own that works behind the host's back. Nothing
 // runs before synchronize(), so that what reaches the host too early or the device too late is
 // seen. Of one rank.
-class FarBackend final : public DeviceBackend {
+class FarBackend : public DeviceBackend {
  public:
   explicit FarBackend(int threads) : near_(make_cpu_backend(threads)) {}
 
@@ -79,6 +79,9 @@ class FarBackend final : public DeviceBackend {
 
   std::int64_t bytes_to_device = 0;  // copied so far
   std::int64_t bytes_to_host = 0;
+
+ protected:
+  bool has_begun() const { return !begun_.empty(); }
 
  private:
   class FarArena final : public Arena {

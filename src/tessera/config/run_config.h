@@ -192,6 +192,7 @@ struct SampleSection {
 struct PassesSection {
   bool fuse = true;
   bool group_gemms = true;
+  bool gelu_products = true;
   std::string dump;  // directory for every pass's output; empty = none
   bool operator==(const PassesSection&) const = default;
 };

@@ -216,7 +216,7 @@ ConfigSection run() {
            "On a GPU, whether the algorithms that cuBLASLt proposes for a matrix product are timed "
            "the first time that its shape comes up, and the fastest kept: in the run directory, so "
            "that a run that goes on has the same, and in the user's cache for the next one. Off, "
-           "and on several ranks, the first proposed is taken.")});
+           "and for ranks that share a GPU, the first proposed is taken.")});
 }
 
 ConfigSection model() {
@@ -781,6 +781,11 @@ ConfigSection passes() {
            codec::boolean(),
            "Compute products that share an input (q, k, v; gate, up) as one; changes the last "
            "bits."),
+       row("gelu_products",
+           &S::gelu_products,
+           codec::boolean(),
+           "On a GPU, apply gelu and its gradient within the products around it (cuBLASLt's "
+           "epilogues, for bf16); changes the last bits."),
        row("dump",
            &S::dump,
            codec::text(),

@@ -1,67 +1,46 @@
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "tessera/ops/all_ops.h"
-#include "tessera/passes/graph_edit.h"
+#include "tessera/passes/fusion.h"
 #include "tessera/passes/pass.h"
 
 namespace tessera {
 namespace {
 
-bool is_output(const Graph& graph, ValueId value) {
-  return std::ranges::any_of(graph.outputs,
-                             [&](const Output& output) { return output.value == value; });
-}
-
-// The product whose result `node` alone reads, to add a bias of several dims.
-std::optional<NodeId> product_below(const Graph& graph,
-                                    const std::vector<std::vector<NodeId>>& readers,
-                                    const Node& node) {
-  if (node.op->get_if<AddBiasAttrs>() == nullptr || graph[node.operands[1]].type.num_dims() < 2) {
-    return std::nullopt;
+// y = add_bias(matmul(x, w), b), b of several dims  ->  y = matmul{bias}(x, w, b)
+void bias_into_product(Fusion& fusion, NodeId id) {
+  if (fusion.op<AddBiasAttrs>(id) == nullptr) {
+    return;
   }
-  const ValueId sum = node.operands[0];
-  const NodeId producer = graph[sum].producer;
-  if (!producer.valid() || readers[sum.at()].size() != 1 || is_output(graph, sum)) {
-    return std::nullopt;
+  const Graph& graph = fusion.graph();
+  const Node& node = fusion.node(id);
+  const auto num_dims = static_cast<std::int64_t>(graph[node.operands[1]].type.num_dims());
+  const NodeId producer = graph[node.operands[0]].producer;
+  if (num_dims < 2 || !producer.valid() || !fusion.only_reader(node.operands[0])) {
+    return;
   }
-  const Node& product = graph.nodes[producer.at()];
-  const auto* attrs = product.op->get_if<MatmulAttrs>();
-  const bool has_columns_of_bias =
-      attrs != nullptr &&
-      static_cast<std::int64_t>(graph[product.operands[1]].type.num_dims()) - attrs->contract ==
-          static_cast<std::int64_t>(graph[node.operands[1]].type.num_dims());
-  return has_columns_of_bias && product.phase == node.phase ? std::optional(producer)
-                                                            : std::nullopt;
+  const Node& product = fusion.node(producer);
+  const auto* found = fusion.op<MatmulAttrs>(producer);
+  if (found == nullptr || product.phase != node.phase ||
+      static_cast<std::int64_t>(graph[product.operands[1]].type.num_dims()) - found->contract !=
+          num_dims) {
+    return;
+  }
+  MatmulAttrs attrs = *found;
+  attrs.bias = true;
+  fusion.replace({producer, id},
+                 id,
+                 {.op = make_op(attrs),
+                  .operands = {product.operands[0], product.operands[1], node.operands[1]},
+                  .results = node.results,
+                  .phase = node.phase,
+                  .layer = node.layer});
 }
 
 }  // namespace
 
 Graph bias_products(const Graph& graph) {
-  GraphEdit edit(graph);
-  const auto readers = users(graph);
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    const std::optional<NodeId> found = product_below(graph, readers, node);
-    if (!found) {
-      continue;
-    }
-    const Node& product = graph.nodes[found->at()];
-    MatmulAttrs attrs = *product.op->get_if<MatmulAttrs>();
-    attrs.bias = true;
-    edit.remove(*found);
-    edit.remove(NodeId::of(i));
-    edit.insert(NodeId::of(i),
-                {.op = make_op(attrs),
-                 .operands = {product.operands[0], product.operands[1], node.operands[1]},
-                 .results = node.results,
-                 .phase = node.phase,
-                 .layer = node.layer});
-  }
-  return edit.apply();
+  return apply_to_all(graph, bias_into_product);
 }
 
 }  // namespace tessera

@@ -120,6 +120,12 @@ Graph bias_products(const Graph& graph);
 // run as one is part of the run (D1): a library's sums depend on the shape.
 Graph group_gemms(const Graph& graph);
 
+// Lets products apply gelu to their sums, and gelu's slope to the gradients that they make, for
+// devices whose library does so before it rounds and writes them. After recompute_layers(), which
+// decides whether backward reads what forward computed, and before fuse(), which gives biases to
+// gelu.
+Graph gelu_products(const Graph& graph);
+
 // The forward graph of the next tokens of sequences whose earlier tokens have run already: keys and
 // values are written to caches of `length` rows a sequence, states of kind kCache, and attention
 // reads these. Inputs it adds: "slots" (batch, seq) i32, the row of each token in the caches, or -1
@@ -133,10 +139,15 @@ Graph cache_attention(const Graph& graph, std::int64_t length);
 Graph recompute_layers(const Graph& graph);
 
 // Joins nodes whose joint kernel is bitwise their sequence: add into rms_norm, the residual
-// gradient and the gain's gradient into rms_norm_backward, gradient accumulation into the op that
-// makes the gradient, loss and its gradients into one pass over the logits, the largest magnitude
-// of what is to be quantized into the op that makes it, transposed codes into quantization.
+// gradient and the gain's gradient into rms_norm_backward, loss and its gradients into one pass
+// over the logits, the largest magnitude of what is to be quantized into the op that makes it,
+// transposed codes into quantization.
 Graph fuse(const Graph& graph);
+
+// Joins the accumulation of a gradient with the op that makes it, those of grouped products too.
+// Libraries add what a product is added to where it suits them, so that this is part of the run
+// (D1) and not of fuse().
+Graph join_accumulation(const Graph& graph);
 
 // The same graph for a step's first microbatch: accumulators are written instead of added to.
 // Value ids stay.

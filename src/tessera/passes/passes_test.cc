@@ -176,6 +176,57 @@ TEST(BiasProducts, JoinWhatAloneReadsTheSum) {
   EXPECT_EQ(count_ops(grouped).at("concat {name=\"heads+heads\"}"), 2);
 }
 
+// A GPT-2 of two layers: gelu and its gradient become part of the products around them, also of
+// those that are computed again, whose forward then keeps no argument.
+TEST(GeluProducts, JoinBothWays) {
+  const Gpt2Config config{.dim = 8,
+                          .layers = 2,
+                          .heads = 2,
+                          .ffn = 12,
+                          .vocab = 40,
+                          .padded_vocab = 40,
+                          .positions = 6};
+  const Graph forward = training_graph(describe_gpt2(config), 2, 6, DType::kF32);
+  const Graph graph = append_update(group_gemms(differentiate(forward, "loss")), {});
+  const Graph joint = gelu_products(graph);
+  verify(joint);
+  EXPECT_EQ(count(joint, "gelu"), 0);
+  EXPECT_EQ(count(joint, "gelu_backward"), 0);
+  EXPECT_EQ(count(graph, "add_bias") - count(joint, "add_bias"), 2);
+  EXPECT_EQ(count(graph, "matmul"), count(joint, "matmul"));
+  const std::string kept = "matmul {transpose_b=true, bias=true, gelu=true, keep_argument=true}";
+  const std::string alone = "matmul {transpose_b=true, bias=true, gelu=true}";
+  EXPECT_EQ(count_ops(joint).at(kept), 2);
+  EXPECT_EQ(count_ops(joint).at("matmul {gelu_backward=true}"), 2);
+
+  const auto again = count_ops(gelu_products(recompute_layers(graph)));
+  EXPECT_EQ(again.at(kept), 2);
+  EXPECT_EQ(again.at(alone), 2);
+  EXPECT_EQ(count_ops(gelu_products(forward)).at(alone), 2);
+}
+
+// Sums that others read, too, or that ranks add up first, stay as they are.
+TEST(GeluProducts, LeaveWhatOthersRead) {
+  const Graph graph = parse_graph(R"(graph "train" {
+    %0: f32[batch=2, embed=6] = input "x"
+    %1: f32[mlp=8, embed=6] = parameter "up" normal(0, 0.02, 0)
+    %2: f32[mlp=8] = parameter "up.bias" normal(0, 0.02, 0)
+    %3: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%0, %1) @forward
+    %4: f32[batch=2, mlp=8] = add_bias(%3, %2) @forward
+    %5: f32[batch=2, mlp=8] = gelu(%4) @forward
+    %6: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%0, %1) @forward
+    %7: f32[batch=2, mlp=8] = gelu(%6) @forward
+    %8: f32[batch=2, mlp=8] = matmul {transpose_b=true}(%0, %1) @backward
+    %9: f32[batch=2, mlp=8] = gelu_backward(%8, %4) @backward
+    output "sum" = %3
+    output "gradient" = %8
+    output "y" = %5
+    output "z" = %7
+    output "dx" = %9
+  })");
+  EXPECT_EQ(to_string(gelu_products(graph)), to_string(graph));
+}
+
 // A product in a layer, the gradients of both factors, and the head. Layer 1 stays as it is.
 Graph differentiated_products() {
   return parse_graph(R"(graph "train" {
@@ -622,10 +673,10 @@ TEST(Fuse, AddsBiasesWhereTheyAreRead) {
   EXPECT_EQ(counts.at("layer_norm {residual=true, biased=true}"), 4);
 }
 
-TEST(Fuse, AccumulatesInTheProducer) {
+TEST(JoinAccumulation, AddsInTheProducer) {
   const Graph graph =
       append_update(group_gemms(differentiate(small_llama(), "loss")), {.num_microbatches = 3});
-  const Graph fused = fuse(graph);
+  const Graph fused = join_accumulation(fuse(graph));
   const auto counts = count_ops(fused);
   EXPECT_EQ(counts.at("matmul {transpose_a=true, contract=2, accumulate=true}"), 2 * 4);
   EXPECT_EQ(counts.at("cross_entropy {gradients=true, accumulate=true}"), 1);
@@ -758,8 +809,8 @@ TEST(Lower, FullLogitsNeverExist) {
 }
 
 TEST(StartAccumulators, DropsTheAccumulator) {
-  const Graph graph = fuse(
-      append_update(group_gemms(differentiate(small_llama(), "loss")), {.num_microbatches = 2}));
+  const Graph graph = join_accumulation(fuse(
+      append_update(group_gemms(differentiate(small_llama(), "loss")), {.num_microbatches = 2})));
   const Graph first = start_accumulators(graph);
   EXPECT_EQ(first.values.size(), graph.values.size());
   for (const Node& node : first.nodes) {

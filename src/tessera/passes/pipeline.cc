@@ -125,9 +125,13 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   if (options.recompute) {
     graph = stage("recompute_layers", recompute_layers(graph));
   }
+  if (options.gelu_products) {
+    graph = stage("gelu_products", gelu_products(graph));
+  }
   if (options.fuse) {
     graph = stage("fuse", fuse(graph));
   }
+  graph = stage("join_accumulation", join_accumulation(graph));
   return stage("program", to_program(graph, options.update.num_microbatches, options));
 }
 
@@ -154,6 +158,9 @@ Program compile_forward(Graph forward, const CompileOptions& options) {
   }
   if (!summed.empty()) {
     graph = stage("sum_outputs", sum_outputs(std::move(graph), options.update.state));
+  }
+  if (options.gelu_products) {
+    graph = stage("gelu_products", gelu_products(graph));
   }
   if (options.fuse) {
     graph = stage("fuse", fuse(graph));

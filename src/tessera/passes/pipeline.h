@@ -22,6 +22,7 @@ struct CompileOptions {
   bool recompute = false;
   bool fuse = true;
   bool group_gemms = true;
+  bool gelu_products = false;
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the

@@ -40,18 +40,27 @@ Category category_of(ValueKind kind) {
   return Category::kActivation;
 }
 
+// Libraries choose kernels for products by the pitches of factors and results: these must not
+// depend on what is kept for later (D3). So it is views alone that make a factor or a product lie
+// otherwise than in a buffer of its own.
+bool is_product(const Op& op) {
+  return op.get_if<MatmulAttrs>() != nullptr || op.get_if<ScaledMatmulAttrs>() != nullptr ||
+         op.get_if<CrossEntropyAttrs>() != nullptr;
+}
+
 class StorageAssigner {
  public:
   explicit StorageAssigner(const Graph& graph)
       : graph_(graph),
         last_use_(graph.values.size(), -1),
+        is_factor_(graph.values.size(), false),
         part_of_(graph.values.size()),
         content_of_(graph.values.size()) {
     storage_.tensors.resize(graph.values.size());
   }
 
   Storage run() {
-    find_last_uses();
+    find_uses();
     find_parts();
     find_twins();
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
@@ -78,10 +87,12 @@ class StorageAssigner {
 
   bool placed(ValueId value) const { return storage_.tensors[value.at()].buffer.valid(); }
 
-  void find_last_uses() {
+  void find_uses() {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const bool reads_factors = is_product(*graph_.nodes[i].op);
       for (const ValueId operand : graph_.nodes[i].operands) {
         last_use_[operand.at()] = static_cast<std::int32_t>(i);
+        is_factor_[operand.at()] = is_factor_[operand.at()] || reads_factors;
       }
     }
     for (const Output& output : graph_.outputs) {
@@ -108,10 +119,10 @@ class StorageAssigner {
       for (const Alias& alias : info(*node.op).aliases) {
         const ValueId operand = node.operands[static_cast<std::size_t>(alias.operand)];
         const ValueId result = node.results[static_cast<std::size_t>(alias.result)];
-        const bool is_free = graph_[operand].kind == ValueKind::kResult &&
-                             !part_of_[operand.at()] &&
-                             last_use_[operand.at()] == static_cast<std::int32_t>(i) &&
-                             !is_view_result(operand) && may_lie_over(node, alias.result, operand);
+        const bool is_free =
+            graph_[operand].kind == ValueKind::kResult && !part_of_[operand.at()] &&
+            last_use_[operand.at()] == static_cast<std::int32_t>(i) && !is_view_result(operand) &&
+            !is_product(producer_of(operand)) && may_lie_over(node, alias.result, operand);
         if (part_of_[result.at()] && is_free && same_memory_shape(operand, result)) {
           part_of_[operand.at()] = part_of_[result.at()];
           break;
@@ -142,9 +153,12 @@ class StorageAssigner {
     return true;
   }
 
+  const Op& producer_of(ValueId value) const {
+    return *graph_.nodes[graph_[value].producer.at()].op;
+  }
+
   bool is_view_result(ValueId value) const {
-    const Node& producer = graph_.nodes[graph_[value].producer.at()];
-    return info(*producer.op).view != ViewKind::kNone;
+    return info(producer_of(value)).view != ViewKind::kNone;
   }
 
   bool same_memory_shape(ValueId a, ValueId b) const {
@@ -272,13 +286,20 @@ class StorageAssigner {
     }
     for (const Alias& alias : facts.aliases) {
       const ValueId operand = node.operands[static_cast<std::size_t>(alias.operand)];
-      if (alias.result == r && (alias.required || (may_lie_over(node, r, operand) &&
-                                                   can_overwrite(operand, result, index)))) {
+      if (alias.result == r &&
+          (alias.required || (may_lie_over(node, r, operand) && is_as_dense(operand, result) &&
+                              can_overwrite(operand, result, index)))) {
         take_memory(result, operand);
         return;
       }
     }
     place_in_new_buffer(result, false);
+  }
+
+  // Whether a result lies over the operand as in a buffer of its own, or no product reads it.
+  bool is_as_dense(ValueId operand, ValueId result) const {
+    return !is_factor_[result.at()] ||
+           tensor(operand).strides == dense_strides(graph_[result].type);
   }
 
   void take_memory(ValueId result, ValueId operand) {
@@ -349,6 +370,7 @@ class StorageAssigner {
   Storage storage_;
   std::vector<std::vector<ValueId>> values_in_;  // by buffer
   std::vector<std::int32_t> last_use_;           // node index, by value
+  std::vector<bool> is_factor_;                  // a product reads it, by value
   std::vector<std::optional<Part>> part_of_;
   std::vector<std::optional<ValueId>> content_of_;  // the state that a value updates
   std::map<std::vector<ValueId>, std::vector<ValueId>> concats_of_;  // results, by operands

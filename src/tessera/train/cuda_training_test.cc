@@ -55,12 +55,14 @@ class CudaTraining : public testing::TestWithParam<Case> {
     }
   }
 
-  static TestTraining on_cuda() {
+  static TestTraining on_cuda(const DeviceOptions& options = {}) {
     std::string reason;
+    TestChoices choices = GetParam().choices;
+    choices.as_on_gpu = true;
     return {GetParam().describe(),
-            cuda::kernels_under_test(reason),
+            cuda::kernels_under_test(reason, options),
             GetParam().dtype,
-            GetParam().choices};
+            choices};
   }
 
   static TestTraining on_cpu() {
@@ -93,10 +95,7 @@ TEST_P(CudaTraining, FollowsTheCpu) {
 
 // With one rank there is nothing to wait for: the whole step is recorded.
 TEST_P(CudaTraining, IsTheSameRecorded) {
-  std::string reason;
-  std::unique_ptr<DeviceBackend> backend = cuda::kernels_under_test(reason, {.may_record = false});
-  TestTraining plain(
-      GetParam().describe(), std::move(backend), GetParam().dtype, GetParam().choices);
+  TestTraining plain = on_cuda({.may_record = false});
   TestTraining recorded = on_cuda();
   plain.initialize();
   recorded.initialize();
@@ -169,7 +168,9 @@ INSTANTIATE_TEST_SUITE_P(
              .describe = tiny_gpt2,
              .dtype = DType::kBF16,
              .tolerance = 1e-2F,
-             .choices = {.rounded_logits = true}}),
+             .choices = {.rounded_logits = true}},
+        Case{.model = "neox", .describe = tiny_neox, .dtype = DType::kF32, .tolerance = 1e-4F},
+        Case{.model = "neox", .describe = tiny_neox, .dtype = DType::kBF16, .tolerance = 1e-2F}),
     case_name);
 
 // A whole run: validations between steps, whose recordings share the arena with the steps', and

@@ -90,6 +90,46 @@ TEST(FarBackend, TrainsAndSavesAsTheHostDoes) {
   }
 }
 
+// One of several ranks, as far as it can tell: what it hears of products, and between which steps.
+class SettledBackend final : public FarBackend {
+ public:
+  explicit SettledBackend(std::vector<std::string>& heard) : FarBackend(1), heard_(heard) {}
+
+  void synchronize() override {
+    num_steps_ += has_begun() ? 1 : 0;
+    FarBackend::synchronize();
+  }
+
+  bool shares_product_choices() const override { return true; }
+
+  std::string product_choices(ProductChoices which) const override {
+    return which == ProductChoices::kKnown ? "known" : "timed";
+  }
+
+  void take_product_choices(ProductChoices /*which*/,
+                            std::span<const std::string> of_ranks) override {
+    for (const std::string& text : of_ranks) {
+      heard_.push_back(format("{} after {} steps", text, num_steps_));
+    }
+  }
+
+ private:
+  std::vector<std::string>& heard_;
+  int num_steps_ = 0;
+};
+
+TEST(FarBackend, HearsOfProductsBeforeAndAfterTheFirstStep) {
+  const TestRun runs;
+  std::vector<std::string> heard;
+  const TrainHooks hooks = {
+      .make_device = [&](std::int64_t) { return std::make_unique<SettledBackend>(heard); }};
+  RunConfig config = runs.config("run");
+  config.validation.every = 2;
+  config.data.validation_share = 0.2;
+  train(config, tiny_llama(), hooks);
+  EXPECT_THAT(heard, testing::ElementsAre("known after 0 steps", "timed after 1 steps"));
+}
+
 RunConfig tiny_run(const std::string& device) {
   RunConfig config;
   config.run.device = device;

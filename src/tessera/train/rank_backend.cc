@@ -46,15 +46,22 @@ std::vector<std::filesystem::path> algorithm_files(const RunConfig& config) {
   return files;
 }
 
+bool has_devices_of_their_own(const World& world, const RunConfig& config) {
+  return is_native(config) || std::cmp_less_equal(world.size(), find_devices().usable.size());
+}
+
 // Ranks that talk by a library of their devices may be processes.
 std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& config) {
   if (config.run.device != "cuda") {
     return nullptr;
   }
   DeviceOptions options = {.may_record = config.run.cuda_graphs, .tf32 = config.train.tf32};
-  // Ranks that time for themselves would choose otherwise, and what they all have would differ.
-  if (config.run.time_gemms && world.size() == 1) {
-    options.algorithm_files = algorithm_files(config);
+  // Who shares a device would time what others do.
+  if (config.run.time_gemms && (world.size() == 1 || has_devices_of_their_own(world, config))) {
+    options.shares_choices = world.size() > 1;
+    if (world.rank() == 0) {
+      options.algorithm_files = algorithm_files(config);
+    }
   }
   if (!is_native(config)) {
     return make_device_backend(world.rank(), world.size(), options);
@@ -147,6 +154,14 @@ RankBackend::RankBackend(World& world,
                          .sent = [this] { return sent(); },
                          .add_sent = [this](const Traffic& more) { compute_.add_sent(more); }});
   }
+}
+
+void RankBackend::settle_products(ProductChoices which, bool leads, const GatherTexts& from_all) {
+  if (device_ == nullptr || !device_->shares_product_choices()) {
+    return;
+  }
+  const bool speaks = leads || which == ProductChoices::kTimed;
+  device_->take_product_choices(which, from_all(speaks ? device_->product_choices(which) : ""));
 }
 
 Traffic RankBackend::sent() const {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/backend/backend.h"
 #include "tessera/backend/device_backend.h"
@@ -48,6 +49,13 @@ class RankBackend {
   Backend& operator*() const { return device_ ? static_cast<Backend&>(*device_) : *cpu_; }
 
   Backend* operator->() const { return &**this; }
+
+  // All ranks go on with the same algorithms for products, where each has a device of its own that
+  // times them: before the first step with what rank 0, which leads, knows, after it with what was
+  // timed. `from_all` gathers everybody's text, in rank order. Of a run of which every rank does
+  // so.
+  using GatherTexts = std::function<std::vector<std::string>(const std::string& text)>;
+  void settle_products(ProductChoices which, bool leads, const GatherTexts& from_all);
 
   // What this rank has sent so far, by mesh axis.
   Traffic sent() const;

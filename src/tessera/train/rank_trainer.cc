@@ -144,6 +144,7 @@ class RankTrainer {
  private:
   TrainResult train() {
     require_same(program_);
+    settle_products(ProductChoices::kKnown);
     prepare_validation();
     start_state();
     with_context(
@@ -220,6 +221,11 @@ class RankTrainer {
   void require_same(const Program& program) {
     with_context([&] { return when_; },
                  [&] { require_same_collectives(*control_, program, setup_.layout.mesh); });
+  }
+
+  void settle_products(ProductChoices which) {
+    backend_.settle_products(
+        which, leads(), [this](const std::string& text) { return from_all(text); });
   }
 
   void prepare_validation() {
@@ -535,6 +541,10 @@ class RankTrainer {
   // A step, and the validation where one is due after it.
   StepMetrics train_and_validate() {
     StepMetrics step = run_step();
+    // The first one has met its products, the next one is recorded.
+    if (!std::exchange(has_settled_, true)) {
+      settle_products(ProductChoices::kTimed);
+    }
     last_step_ = step.step;
     if (leads()) {
       show(step);
@@ -807,6 +817,7 @@ class RankTrainer {
   std::optional<std::filesystem::path> saved_;        // the checkpoint of saved_step_; none: fresh
   std::map<std::int64_t, double> validation_losses_;  // by step
   bool left_validation_ = false;                      // of the last step: to stop
+  bool has_settled_ = false;                          // which algorithms products take
   bool was_applied_ = false;                          // the last step
   std::int64_t num_labels_ = 0;                       // of the last step, those that count
   Applied applied_;                                   // the last step that changed the state

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 15> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 16> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "run.deterministic",
                                                           "run.time_gemms",
@@ -33,6 +33,7 @@ constexpr std::array<std::string_view, 15> kKeysOfBits = {"run.threads",
                                                           "optimizer",
                                                           "schedule",
                                                           "passes.group_gemms",
+                                                          "passes.gelu_products",
                                                           "parallel",
                                                           "state",
                                                           "cluster",

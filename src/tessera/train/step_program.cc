@@ -94,6 +94,7 @@ CompileOptions compile_options(const RunConfig& config, const WorkspaceQuery& wo
           .recompute = config.memory.recompute == Recompute::kFull,
           .fuse = config.passes.fuse,
           .group_gemms = config.passes.group_gemms,
+          .gelu_products = config.run.device == "cuda" && config.passes.gelu_products,
           .overlap = config.comm.overlap,
           .overlap_layers = config.comm.overlap_layers,
           .dump = config.passes.dump,

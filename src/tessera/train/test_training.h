@@ -13,6 +13,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/models/neox/neox.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
@@ -34,11 +35,23 @@ inline ModelDescription tiny_gpt2() {
                         .positions = 16});
 }
 
+// Heads of which a part is turned, as its rope is.
+inline ModelDescription tiny_neox() {
+  return describe_neox({.dim = 64,
+                        .layers = 2,
+                        .heads = 4,
+                        .ffn = 160,
+                        .vocab = 300,
+                        .padded_vocab = 320,
+                        .rotary_fraction = 0.5});
+}
+
 struct TestChoices {
   bool whole_rows = false;         // sequences are one document each, which the program is told
   bool one_microbatch = false;     // a step
   bool rounded_gradients = false;  // to bf16, of one microbatch
   bool rounded_logits = false;     // likewise, of any number
+  bool as_on_gpu = false;          // the program that a GPU gets
 };
 
 // For tests: a tiny model, two microbatches a step, on a backend.
@@ -118,6 +131,10 @@ class TestTraining {
     config.optimizer.gradients = choices.rounded_gradients ? DType::kBF16 : DType::kF32;
     config.train.logits = choices.rounded_logits ? DType::kBF16 : DType::kF32;
     config.train.dtype = dtype;
+    if (choices.as_on_gpu) {
+      config.run.device = "cuda";
+      config.memory.limit_bytes = std::int64_t{1} << 30U;  // else a device is asked
+    }
     return compile_step(
         config,
         model_,

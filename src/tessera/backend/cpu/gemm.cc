@@ -35,8 +35,13 @@ bool has_bf16(const dnnl::engine& engine) {
   }
 }
 
+// oneDNN 2.6's kernels for AMX end the process with an illegal instruction where sums are of so
+// many terms, for most sizes of the other dims.
+constexpr std::int64_t kBrokenDepth = 63;
+
 bool is_widened(Context& context, const Gemm& gemm) {
-  return gemm.input == DType::kBF16 && !context.primitives().multiplies_bf16();
+  return gemm.input == DType::kBF16 &&
+         (!context.primitives().multiplies_bf16() || gemm.k == kBrokenDepth);
 }
 
 }  // namespace

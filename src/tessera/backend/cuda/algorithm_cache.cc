@@ -17,35 +17,75 @@ constexpr std::string_view kHeader = "# tessera: fastest algorithms of matrix pr
 constexpr const char* kAdvice =
     "remove it, and algorithms are timed anew (run.time_gemms = false does without)";
 
+template <class Body>
+void for_each_line(std::string_view text, const Body& body) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    body(line);
+  }
+}
+
+// "machine\tproduct" and the algorithm, where the line is an entry.
+std::optional<std::pair<std::string, std::string>> entry_of(std::string_view line) {
+  const std::size_t last = line.rfind('\t');
+  if (last == std::string_view::npos || last + 1 == line.size() || line.find('\t') == last) {
+    return std::nullopt;
+  }
+  return std::pair(std::string(line.substr(0, last)), std::string(line.substr(last + 1)));
+}
+
 }  // namespace
 
 AlgorithmCache::AlgorithmCache(const std::string& machine, std::vector<std::filesystem::path> files)
     : machine_(machine) {
   for (std::filesystem::path& path : files) {
-    Entries known = read(path);
-    files_.push_back({.path = std::move(path), .known = std::move(known), .changed = {}});
+    Entries found = read(path);
+    known_.insert(found.begin(), found.end());
+    files_.push_back({.path = std::move(path), .known = std::move(found), .changed = {}});
   }
 }
 
 std::optional<std::string> AlgorithmCache::use(const std::string& product) {
-  const std::string key = key_of(product);
-  for (const File& file : files_) {
-    if (const auto found = file.known.find(key); found != file.known.end()) {
-      std::string algorithm = found->second;
-      if (File& first = files_.front(); first.known.try_emplace(key, algorithm).second) {
-        first.changed.insert_or_assign(key, algorithm);
-      }
-      return algorithm;
-    }
+  const auto found = known_.find(key_of(product));
+  if (found == known_.end()) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  if (!files_.empty() && files_.front().known.insert(*found).second) {
+    files_.front().changed.insert_or_assign(found->first, found->second);
+  }
+  return found->second;
 }
 
 void AlgorithmCache::add(const std::string& product, const std::string& algorithm) {
-  const std::string key = key_of(product);
+  add_entry(key_of(product), algorithm);
+}
+
+void AlgorithmCache::note(const std::string& product, const std::string& algorithm) {
+  noted_.insert_or_assign(key_of(product), algorithm);
+}
+
+void AlgorithmCache::take(std::string_view text) {
+  for_each_line(text, [&](std::string_view line) {
+    const auto entry = entry_of(line);
+    if (!entry) {
+      return;
+    }
+    const auto known = known_.find(entry->first);
+    if (known == known_.end() || known->second != entry->second) {
+      add_entry(entry->first, entry->second);
+    }
+  });
+}
+
+void AlgorithmCache::add_entry(const std::string& key, const std::string& algorithm) {
+  known_.insert_or_assign(key, algorithm);
   for (File& file : files_) {
     if (&file == &files_.front()) {
-      file.known.insert_or_assign(key, algorithm);
+      const auto [entry, is_new] = file.known.try_emplace(key, algorithm);
+      if (!is_new && std::exchange(entry->second, algorithm) == algorithm) {
+        continue;
+      }
     } else if (!file.known.try_emplace(key, algorithm).second) {
       continue;
     }
@@ -78,7 +118,9 @@ void AlgorithmCache::write_changes(const File& file, bool replaces) {
       entries.try_emplace(key, algorithm);
     }
   }
-  write(file.path, entries);
+  std::error_code error;
+  std::filesystem::create_directories(file.path.parent_path(), error);
+  write_file_atomic(file.path, format("{}\n{}", kHeader, text_of(entries)));
 }
 
 AlgorithmCache::Entries AlgorithmCache::read(const std::filesystem::path& path) {
@@ -95,41 +137,35 @@ AlgorithmCache::Entries AlgorithmCache::read(const std::filesystem::path& path) 
   }
   Entries entries;
   std::size_t number = 0;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+  bool is_ours = true;
+  for_each_line(text, [&](std::string_view line) {
     ++number;
-    if (number == 1 && line == kHeader) {
-      continue;
+    const bool is_header = number == 1;
+    const auto entry = is_header ? std::nullopt : entry_of(line);
+    if (!is_ours || (is_header && line == kHeader)) {
+      return;
     }
-    const std::size_t last = line.rfind('\t');
-    const bool is_entry = number > 1 && last != std::string_view::npos && last + 1 < line.size() &&
-                          line.find('\t') != last;
-    if (!is_entry) {
-      log_warning(format("{}:{}: found {} bytes, expected {}: {}",
-                         path.string(),
-                         number,
-                         line.size(),
-                         number == 1 ? "the header of version 1" : "machine, product and algorithm",
-                         kAdvice));
-      if (number == 1) {
-        return {};
-      }
-      continue;
+    if (entry) {
+      entries.insert_or_assign(entry->first, entry->second);
+      return;
     }
-    entries.insert_or_assign(std::string(line.substr(0, last)), std::string(line.substr(last + 1)));
-  }
+    is_ours = !is_header;
+    log_warning(format("{}:{}: found {} bytes, expected {}: {}",
+                       path.string(),
+                       number,
+                       line.size(),
+                       is_header ? "the header of version 1" : "machine, product and algorithm",
+                       kAdvice));
+  });
   return entries;
 }
 
-void AlgorithmCache::write(const std::filesystem::path& path, const Entries& entries) {
-  std::string text = format("{}\n", kHeader);
+std::string AlgorithmCache::text_of(const Entries& entries) {
+  std::string text;
   for (const auto& [key, algorithm] : entries) {
     text += format("{}\t{}\n", key, algorithm);
   }
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  write_file_atomic(path, text);
+  return text;
 }
 
 std::string AlgorithmCache::key_of(const std::string& product) const {

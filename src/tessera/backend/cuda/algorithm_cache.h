@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::cuda {
@@ -13,8 +14,9 @@ namespace tessera::cuda {
 class AlgorithmCache {
  public:
   // Where a product stands in several files, the first of them decides. A file that is not there is
-  // empty; one that cannot be read, and lines that are none, are warned of and left out.
-  // `machine` is what algorithms hold for: a device and the library's version.
+  // empty; one that cannot be read, and lines that are none, are warned of and left out. Without
+  // files it knows what it is told. `machine` is what algorithms hold for: a device and the
+  // library's version.
   AlgorithmCache(const std::string& machine, std::vector<std::filesystem::path> files);
 
   // What is known of a product. From then on the first file has it, too: it says all that was used.
@@ -23,6 +25,17 @@ class AlgorithmCache {
   // From now on, in all files, of which those behind the first keep what they have. Texts have no
   // tabs and no line feeds.
   void add(const std::string& product, const std::string& algorithm);
+
+  // What was found of a product, for other ranks to hear of: use() does not know it before take().
+  void note(const std::string& product, const std::string& algorithm);
+
+  // All that is known, and what was noted, as text for take(): of every kind of machine.
+  std::string known() const { return text_of(known_); }
+
+  std::string noted() const { return text_of(noted_); }
+
+  // Adds what a text says, in place of what was known. Lines that are none are left out.
+  void take(std::string_view text);
 
   // Writes what was used or added since, each file at once. What others wrote meanwhile stays,
   // unless they write at the same moment. A file that cannot be written is warned of, once.
@@ -40,12 +53,15 @@ class AlgorithmCache {
   };
 
   static Entries read(const std::filesystem::path& path);
-  static void write(const std::filesystem::path& path, const Entries& entries);
   static void write_changes(const File& file, bool replaces);
+  static std::string text_of(const Entries& entries);
   std::string key_of(const std::string& product) const;
+  void add_entry(const std::string& key, const std::string& algorithm);
 
   std::string machine_;
   std::vector<File> files_;
+  Entries known_;
+  Entries noted_;
 };
 
 }  // namespace tessera::cuda

@@ -240,7 +240,7 @@ class CudaBackend final : public DeviceBackend {
         stream_(create_stream()),
         comm_stream_(create_urgent_stream()),
         fault_(sizeof(Fault), stream_.get()),
-        gemms_(make_lt_gemms(options.tf32, options.algorithm_files)),
+        gemms_(make_lt_gemms(options)),
         graphs_(options.library_attention ? make_cudnn_graphs() : std::make_unique<NoGraphs>()),
         context_(stream_.get(), fault(), *gemms_, *graphs_, multiprocessors_of(ordinal_)),
         comm_context_(
@@ -368,6 +368,16 @@ class CudaBackend final : public DeviceBackend {
     for (CudaRecording* const recording : recordings_) {
       recording->drop();
     }
+  }
+
+  bool shares_product_choices() const override { return gemms_->shares_choices(); }
+
+  std::string product_choices(ProductChoices which) const override {
+    return gemms_->choices(which);
+  }
+
+  void take_product_choices(ProductChoices which, std::span<const std::string> of_ranks) override {
+    gemms_->take_choices(which, of_ranks);
   }
 
   void set_abort(std::function<void(std::string_view reason)> abort) override {

@@ -80,7 +80,20 @@ class CountedGemms final : public Gemms {
 
   void keep_choices() override { ++num_kept; }
 
+  bool shares_choices() const override { return true; }
+
+  std::string choices(ProductChoices which) const override {
+    return which == ProductChoices::kKnown ? "known" : "timed" + heard_;
+  }
+
+  void take_choices(ProductChoices which, std::span<const std::string> of_ranks) override {
+    heard_ += which == ProductChoices::kKnown ? " " + of_ranks[0] : "";
+  }
+
   inline static std::atomic<int> num_kept = 0;
+
+ private:
+  std::string heard_;
 };
 
 constexpr int kFails = -1;      // the op's launch
@@ -88,8 +101,7 @@ constexpr int kForbidden = -2;  // it asks what may not be asked while a graph i
 
 }  // namespace
 
-std::unique_ptr<Gemms> make_lt_gemms(bool /*tf32*/,
-                                     const std::vector<std::filesystem::path>& /*files*/) {
+std::unique_ptr<Gemms> make_lt_gemms(const DeviceOptions& /*options*/) {
   return std::make_unique<CountedGemms>();
 }
 
@@ -200,6 +212,14 @@ TEST_F(CudaBackendTest, SynchronizeEndsWhatRunBegan) {
   backend->synchronize();
   EXPECT_THAT(journal().take(), ElementsAre(1, 2, 3));
   EXPECT_EQ(CountedGemms::num_kept, 1);
+}
+
+TEST_F(CudaBackendTest, PassesOnChoicesOfProducts) {
+  const auto backend = open();
+  ASSERT_TRUE(backend->shares_product_choices());
+  const std::string of_ranks[] = {backend->product_choices(ProductChoices::kKnown), ""};
+  backend->take_product_choices(ProductChoices::kKnown, of_ranks);
+  EXPECT_EQ(backend->product_choices(ProductChoices::kTimed), "timed known");
 }
 
 TEST_F(CudaBackendTest, AnArenaIsZeroedAndCopiedBothWays) {

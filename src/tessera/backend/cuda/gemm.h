@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "tessera/backend/cuda/context.h"
+#include "tessera/backend/device_backend.h"
 #include "tessera/ops/gemm.h"
 
 namespace tessera::cuda {
@@ -14,6 +16,17 @@ struct GemmOperands {
   const void* b = nullptr;
   void* c = nullptr;
   const void* bias = nullptr;  // of C's dtype, a number a column; null: none
+};
+
+// A product with a bias whose gelu is C; or, without one, the gradient of gelu(argument), which
+// becomes that of its argument.
+struct GeluOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;       // null: C is multiplied by gelu'(argument)
+  void* argument = nullptr;         // of C's dtype and shape; with a bias it is written, or null
+  std::int64_t pitch_argument = 0;  // elements between its rows
 };
 
 // A product of 8-bit floats as tensor cores take it: the elements of each factor that are summed
@@ -61,6 +74,15 @@ class Gemms {
                    const GemmOperands& operands,
                    std::span<std::byte> workspace) = 0;
 
+  // Whether a library does this in one: if not, nothing was done. Equal arguments get equal
+  // answers.
+  virtual bool run_gelu(CUstream_st* /*stream*/,
+                        const Gemm& /*gemm*/,
+                        const GeluOperands& /*operands*/,
+                        std::span<std::byte> /*workspace*/) {
+    return false;
+  }
+
   virtual void run_float8(CUstream_st* stream,
                           const Float8Gemm& gemm,
                           const Float8Operands& operands,
@@ -68,6 +90,13 @@ class Gemms {
 
   // Called between steps: keeps in files what was chosen for products.
   virtual void keep_choices() {}
+
+  // As DeviceBackend has them.
+  virtual bool shares_choices() const { return false; }
+
+  virtual std::string choices(ProductChoices /*which*/) const { return {}; }
+
+  virtual void take_choices(ProductChoices /*which*/, std::span<const std::string> /*of_ranks*/) {}
 };
 
 }  // namespace tessera::cuda

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,6 +22,9 @@ namespace tessera::cuda {
 namespace {
 
 constexpr std::uintptr_t kBestAlignment = 256;  // more gains nothing
+
+// What cuBLASLt asks of the pitch of gelu's argument.
+constexpr std::int64_t kArgumentPitch = 8;
 
 using LtHandle = Handle<cublasLtHandle_t, cublasLtDestroy>;
 
@@ -53,10 +57,10 @@ std::string machine() {
 
 class LtGemms final : public Gemms {
  public:
-  LtGemms(bool tf32, const std::vector<std::filesystem::path>& files)
-      : tf32_(tf32), handle_(create_handle()) {
-    if (!files.empty()) {
-      cache_.emplace(machine(), files);
+  explicit LtGemms(const DeviceOptions& options)
+      : tf32_(options.tf32), shares_choices_(options.shares_choices), handle_(create_handle()) {
+    if (!options.algorithm_files.empty() || options.shares_choices) {
+      cache_.emplace(machine(), options.algorithm_files);
     }
   }
 
@@ -69,8 +73,37 @@ class LtGemms final : public Gemms {
          .a = gemm.input,
          .b = gemm.input,
          .tf32 = tf32_ && gemm.input == DType::kF32,
-         .bias = operands.bias != nullptr},
+         .epilogue = operands.bias != nullptr ? Epilogue::kBias : Epilogue::kNone},
         {.a = operands.a, .b = operands.b, .c = operands.c, .bias = operands.bias},
+        workspace);
+  }
+
+  // On Hopper and in bf16 this saves moving the product once each way; other kernels of the library
+  // apply gelu in a pass of their own.
+  bool run_gelu(CUstream_st* stream,
+                const Gemm& gemm,
+                const GeluOperands& operands,
+                std::span<std::byte> workspace) override {
+    const bool has_argument = operands.argument != nullptr;
+    if (gemm.input != DType::kBF16 || gemm.output != DType::kBF16 ||
+        (has_argument && operands.pitch_argument % kArgumentPitch != 0)) {
+      return false;
+    }
+    return run_where_possible(
+        stream,
+        {.gemm = gemm,
+         .a = gemm.input,
+         .b = gemm.input,
+         .epilogue = operands.bias == nullptr ? Epilogue::kGeluBackward
+                     : has_argument           ? Epilogue::kGeluWithArgument
+                                              : Epilogue::kGelu,
+         .pitch_argument = has_argument ? operands.pitch_argument : 0,
+         .alignment_argument = has_argument ? alignment_of(operands.argument) : 0},
+        {.a = operands.a,
+         .b = operands.b,
+         .c = operands.c,
+         .bias = operands.bias,
+         .argument = operands.argument},
         workspace);
   }
 
@@ -98,11 +131,53 @@ class LtGemms final : public Gemms {
     }
   }
 
+  bool shares_choices() const override { return shares_choices_; }
+
+  std::string choices(ProductChoices which) const override {
+    return which == ProductChoices::kKnown ? cache_.value().known() : cache_.value().noted();
+  }
+
+  // Products that are added to what is there follow those that are not.
+  void take_choices(ProductChoices which, std::span<const std::string> of_ranks) override {
+    has_heard_ = has_heard_ || which == ProductChoices::kTimed;
+    for (const std::string& text : std::views::reverse(of_ranks)) {
+      cache_.value().take(text);
+    }
+    for (const bool accumulate : {false, true}) {
+      for (const std::unique_ptr<Product>& product : products_) {
+        if (product->key().gemm.accumulate != accumulate) {
+          continue;
+        }
+        if (accumulate) {
+          product->choose(algorithm_of_sum(*product));
+        } else if (const auto algorithm = known(*product)) {
+          product->choose(algorithm);
+        }
+      }
+    }
+  }
+
  private:
   void run(CUstream_st* stream,
-           ProductKey key,
+           const ProductKey& key,
            const ProductOperands& operands,
            std::span<std::byte> workspace) {
+    TESSERA_REQUIRE(run_where_possible(stream, key, operands, workspace),
+                    ErrorCode::kUnsupported,
+                    "cuBLASLt has no algorithm that runs for a product of {} x {} x {} ({} into "
+                    "{}): choose sizes that are multiples of 8",
+                    key.gemm.m,
+                    key.gemm.n,
+                    key.gemm.k,
+                    name(key.a),
+                    name(key.gemm.output));
+  }
+
+  // Whether the library has an algorithm.
+  bool run_where_possible(CUstream_st* stream,
+                          ProductKey key,
+                          const ProductOperands& operands,
+                          std::span<std::byte> workspace) {
     void* start = workspace.data();
     std::size_t space = workspace.size();
     TESSERA_CHECK(std::align(kLtAlignment,
@@ -118,7 +193,12 @@ class LtGemms final : public Gemms {
     const ProductPlace place = {.handle = handle_.get(),
                                 .stream = stream,
                                 .workspace = {static_cast<std::byte*>(start), space}};
-    product(key, operands, place).run(place, operands);
+    const Product& chosen = product(key, operands, place);
+    if (!chosen.algorithm()) {
+      return false;
+    }
+    chosen.run(place, operands);
+    return true;
   }
 
   // A step has some tens of shapes.
@@ -142,41 +222,62 @@ class LtGemms final : public Gemms {
     return *products_.back();
   }
 
-  cublasLtMatmulAlgo_t algorithm(const Product& product,
-                                 const ProductOperands& operands,
-                                 const ProductPlace& place) {
+  std::optional<cublasLtMatmulAlgo_t> algorithm(const Product& product,
+                                                const ProductOperands& operands,
+                                                const ProductPlace& place) {
     if (!cache_) {
-      return product.propose(place.handle, 1)[0];
+      return first_proposed(product);
     }
     if (product.key().gemm.accumulate) {
-      return algorithm_of_sum(product, place);
+      return algorithm_of_sum(product);
+    }
+    if (const auto algorithm = known(product)) {
+      return algorithm;
+    }
+    if (has_heard_) {
+      return first_proposed(product);
     }
     const std::string text = product.key().text();
-    if (const std::optional<std::string> kept = cache_->use(text)) {
-      const auto algorithm = algorithm_of(*kept);
-      if (algorithm && product.takes(place.handle, *algorithm)) {
-        return *algorithm;
-      }
+    const std::vector<cublasLtMatmulAlgo_t> proposed =
+        product.propose(handle_.get(), kTimedAlgorithms);
+    const std::optional<cublasLtMatmulAlgo_t> fastest = product.fastest(place, operands, proposed);
+    if (fastest && shares_choices_) {
+      cache_->note(text, text_of(*fastest));
+      return proposed.front();
     }
-    const cublasLtMatmulAlgo_t fastest =
-        product.fastest(place, operands, product.propose(place.handle, kTimedAlgorithms));
-    cache_->add(text, text_of(fastest));
+    if (fastest) {
+      cache_->add(text, text_of(*fastest));
+    }
     return fastest;
+  }
+
+  // The algorithm that the cache has, where the library takes it.
+  std::optional<cublasLtMatmulAlgo_t> known(const Product& product) {
+    const std::optional<std::string> kept = cache_->use(product.key().text());
+    const auto algorithm = kept ? algorithm_of(*kept) : std::nullopt;
+    return algorithm && product.takes(handle_.get(), *algorithm) ? algorithm : std::nullopt;
+  }
+
+  std::optional<cublasLtMatmulAlgo_t> first_proposed(const Product& product) const {
+    const std::vector<cublasLtMatmulAlgo_t> proposed = product.propose(handle_.get(), 1);
+    return proposed.empty() ? std::nullopt : std::optional(proposed[0]);
   }
 
   // To time a product that is added to what C holds would change that: it takes the algorithm of
   // the same product without, which the first microbatch has run.
-  cublasLtMatmulAlgo_t algorithm_of_sum(const Product& product, const ProductPlace& place) const {
+  std::optional<cublasLtMatmulAlgo_t> algorithm_of_sum(const Product& product) const {
     ProductKey key = product.key();
     key.gemm.accumulate = false;
     const auto twin = std::ranges::find_if(
         products_, [&](const std::unique_ptr<Product>& made) { return made->key() == key; });
-    return twin != products_.end() && product.takes(place.handle, (*twin)->algorithm())
-               ? (*twin)->algorithm()
-               : product.propose(place.handle, 1)[0];
+    const bool takes_it = twin != products_.end() && (*twin)->algorithm() &&
+                          product.takes(handle_.get(), *(*twin)->algorithm());
+    return takes_it ? (*twin)->algorithm() : first_proposed(product);
   }
 
   bool tf32_;
+  bool shares_choices_;
+  bool has_heard_ = false;  // of what other ranks timed
   LtHandle handle_;
   std::optional<AlgorithmCache> cache_;  // none: nothing is timed
   std::vector<std::unique_ptr<Product>> products_;
@@ -184,9 +285,8 @@ class LtGemms final : public Gemms {
 
 }  // namespace
 
-std::unique_ptr<Gemms> make_lt_gemms(bool tf32,
-                                     const std::vector<std::filesystem::path>& algorithm_files) {
-  return std::make_unique<LtGemms>(tf32, algorithm_files);
+std::unique_ptr<Gemms> make_lt_gemms(const DeviceOptions& options) {
+  return std::make_unique<LtGemms>(options);
 }
 
 }  // namespace tessera::cuda

@@ -83,6 +83,47 @@ cublasOperation_t operation(bool transposed) {
   return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
 }
 
+const char* name(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "";
+    case Epilogue::kBias:
+      return " bias";
+    case Epilogue::kGelu:
+      return " bias gelu";
+    case Epilogue::kGeluWithArgument:
+      return " bias gelu argument";
+    case Epilogue::kGeluBackward:
+      return " gelu backward";
+  }
+  fail(ErrorCode::kInternal, "an epilogue outside of its enumeration");
+}
+
+cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::kGelu:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case Epilogue::kGeluWithArgument:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kGeluBackward:
+      return CUBLASLT_EPILOGUE_DGELU;
+  }
+  fail(ErrorCode::kInternal, "an epilogue outside of its enumeration");
+}
+
+bool has_bias(Epilogue epilogue) {
+  return epilogue == Epilogue::kBias || epilogue == Epilogue::kGelu ||
+         epilogue == Epilogue::kGeluWithArgument;
+}
+
+bool has_argument(Epilogue epilogue) {
+  return epilogue == Epilogue::kGeluWithArgument || epilogue == Epilogue::kGeluBackward;
+}
+
 template <class T>
 void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
@@ -95,7 +136,7 @@ std::string ProductKey::text() const {
   const auto matrix = [](DType dtype, bool transposed, std::int64_t pitch, std::uint32_t aligned) {
     return format("{}{}/{}/{}", name(dtype), transposed ? "^T" : "", pitch, aligned);
   };
-  return format("{}x{}x{} {} {} {}{}{}{}{}{}",
+  return format("{}x{}x{} {} {} {}{}{}{}{}{}{}",
                 gemm.m,
                 gemm.n,
                 gemm.k,
@@ -108,7 +149,8 @@ std::string ProductKey::text() const {
                 : scales == Scales::kOne ? " one scale"
                                          : " row scales",
                 fast_accumulation ? " fast accumulation" : "",
-                bias ? " bias" : "");
+                cuda::name(epilogue),
+                has_argument(epilogue) ? format(" {}/{}", pitch_argument, alignment_argument) : "");
 }
 
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
@@ -158,9 +200,14 @@ Product::Product(const ProductKey& key, const ProductOperands& operands)
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(key.fast_accumulation ? 1 : 0));
   }
-  if (key.bias) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  if (key.epilogue != Epilogue::kNone) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
+  }
+  if (has_bias(key.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(key.gemm.output)));
+  }
+  if (has_argument(key.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.pitch_argument);
   }
   set_pointers(operands);
 }
@@ -202,15 +249,6 @@ std::vector<cublasLtMatmulAlgo_t> Product::propose(cublasLtHandle_t handle, int 
       proposed.push_back(result.algo);
     }
   }
-  TESSERA_REQUIRE(!proposed.empty(),
-                  ErrorCode::kUnsupported,
-                  "cuBLASLt has no algorithm for a product of {} x {} x {} ({} into {}): choose "
-                  "sizes that are multiples of 8",
-                  key_.gemm.m,
-                  key_.gemm.n,
-                  key_.gemm.k,
-                  name(key_.a),
-                  name(key_.gemm.output));
   return proposed;
 }
 
@@ -222,9 +260,10 @@ bool Product::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorit
          result.workspaceSize <= static_cast<std::size_t>(kGemmWorkspaceBytes) - kLtAlignment;
 }
 
-cublasLtMatmulAlgo_t Product::fastest(const ProductPlace& place,
-                                      const ProductOperands& operands,
-                                      const std::vector<cublasLtMatmulAlgo_t>& proposed) const {
+std::optional<cublasLtMatmulAlgo_t> Product::fastest(
+    const ProductPlace& place,
+    const ProductOperands& operands,
+    const std::vector<cublasLtMatmulAlgo_t>& proposed) const {
   std::vector<float> least(proposed.size(), std::numeric_limits<float>::infinity());
   for (int round = 0; round < kTimedRounds; ++round) {
     for (std::size_t i = 0; i < proposed.size(); ++i) {
@@ -232,18 +271,14 @@ cublasLtMatmulAlgo_t Product::fastest(const ProductPlace& place,
     }
   }
   const auto best = std::ranges::min_element(least);
-  TESSERA_REQUIRE(std::isfinite(*best),
-                  ErrorCode::kDeviceError,
-                  "none of cuBLASLt's {} algorithms for {} runs: {}",
-                  proposed.size(),
-                  key_.text(),
-                  cublasLtGetStatusString(launch(place, operands, proposed.front())));
-  return proposed[static_cast<std::size_t>(best - least.begin())];
+  return best != least.end() && std::isfinite(*best)
+             ? std::optional(proposed[static_cast<std::size_t>(best - least.begin())])
+             : std::nullopt;
 }
 
 void Product::run(const ProductPlace& place, const ProductOperands& operands) const {
   set_pointers(operands);
-  check(launch(place, operands, algorithm_), "cublasLtMatmul()");
+  check(launch(place, operands, algorithm_.value()), "cublasLtMatmul()");
 }
 
 template <class T>
@@ -259,8 +294,11 @@ void Product::set_pointers(const ProductOperands& operands) const {
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(operands.inverse_b));
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(operands.inverse_a));
   }
-  if (key_.bias) {
+  if (has_bias(key_.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  }
+  if (has_argument(key_.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.argument);
   }
 }
 

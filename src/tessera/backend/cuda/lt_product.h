@@ -19,6 +19,9 @@ inline constexpr std::uintptr_t kLtAlignment = 256;  // of the workspace that cu
 // Products of 8-bit floats have scales.
 enum class Scales { kNone, kOne, kByRow };
 
+// What a product without scales does to its sums.
+enum class Epilogue { kNone, kBias, kGelu, kGeluWithArgument, kGeluBackward };
+
 // What decides about the algorithm.
 struct ProductKey {
   Gemm gemm;
@@ -27,10 +30,12 @@ struct ProductKey {
   bool tf32 = false;
   Scales scales = Scales::kNone;
   bool fast_accumulation = false;  // of products with scales
-  bool bias = false;               // of products without
+  Epilogue epilogue = Epilogue::kNone;
+  std::int64_t pitch_argument = 0;  // of gelu, where its argument is read or written
   std::uint32_t alignment_a = 0;
   std::uint32_t alignment_b = 0;
   std::uint32_t alignment_c = 0;
+  std::uint32_t alignment_argument = 0;
 
   friend bool operator==(const ProductKey&, const ProductKey&) = default;
 
@@ -48,8 +53,9 @@ struct ProductOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* c = nullptr;
-  const void* bias = nullptr;        // with the key's `bias`
-  const float* inverse_a = nullptr;  // with its `scales`
+  const void* bias = nullptr;        // with an epilogue that has one
+  void* argument = nullptr;          // with one that has gelu's
+  const float* inverse_a = nullptr;  // with the key's `scales`
   const float* inverse_b = nullptr;
 };
 
@@ -68,23 +74,26 @@ class Product {
 
   const ProductKey& key() const { return key_; }
 
-  // At most `most` algorithms, best first by the library's estimate. Errors: kUnsupported where it
-  // has none.
+  // At most `most` algorithms, best first by the library's estimate; none where it does not do
+  // this product.
   std::vector<cublasLtMatmulAlgo_t> propose(cublasLtHandle_t handle, int most) const;
 
   // Whether the library takes an algorithm that was chosen elsewhere.
   bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
 
   // The fastest of several, by the least of some rounds each, all in turn; what the last one made
-  // is in C. Of a product that is not added to what C holds.
-  cublasLtMatmulAlgo_t fastest(const ProductPlace& place,
-                               const ProductOperands& operands,
-                               const std::vector<cublasLtMatmulAlgo_t>& proposed) const;
+  // is in C. Nothing where none of them runs. Of a product that is not added to what C holds.
+  std::optional<cublasLtMatmulAlgo_t> fastest(
+      const ProductPlace& place,
+      const ProductOperands& operands,
+      const std::vector<cublasLtMatmulAlgo_t>& proposed) const;
 
-  void choose(const cublasLtMatmulAlgo_t& algorithm) { algorithm_ = algorithm; }
+  void choose(const std::optional<cublasLtMatmulAlgo_t>& algorithm) { algorithm_ = algorithm; }
 
-  const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
+  // None where nothing that the library has does this product.
+  const std::optional<cublasLtMatmulAlgo_t>& algorithm() const { return algorithm_; }
 
+  // By the algorithm, which there is.
   void run(const ProductPlace& place, const ProductOperands& operands) const;
 
  private:
@@ -106,7 +115,7 @@ class Product {
   Layout a_;
   Layout b_;
   Layout c_;
-  cublasLtMatmulAlgo_t algorithm_ = {};
+  std::optional<cublasLtMatmulAlgo_t> algorithm_;
 };
 
 }  // namespace tessera::cuda

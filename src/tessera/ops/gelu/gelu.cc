@@ -47,7 +47,7 @@ FactorRule factors(const GeluAttrs& attrs, Types in) {
 }
 
 Cost cost(const GeluAttrs& attrs, Types in) {
-  return elementwise_cost(12.0, in, infer(attrs, in));
+  return elementwise_cost(kGeluFlop, in, infer(attrs, in));
 }
 
 void backward(const GeluAttrs& attrs, GradBuilder& grad) {
@@ -82,7 +82,7 @@ FactorRule factors(const GeluBackwardAttrs& attrs, Types in) {
 }
 
 Cost cost(const GeluBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(18.0, in, infer(attrs, in));
+  return elementwise_cost(kGeluBackwardFlop, in, infer(attrs, in));
 }
 
 void backward(const GeluBackwardAttrs&, GradBuilder& grad) {

@@ -21,6 +21,10 @@ struct GeluBackwardAttrs {
   friend bool operator==(const GeluBackwardAttrs&, const GeluBackwardAttrs&) = default;
 };
 
+// Floating-point operations an element.
+inline constexpr double kGeluFlop = 12.0;
+inline constexpr double kGeluBackwardFlop = 18.0;
+
 OpInfo info(const GeluAttrs& attrs);
 TensorTypes infer(const GeluAttrs& attrs, Types in);
 FactorRule factors(const GeluAttrs& attrs, Types in);

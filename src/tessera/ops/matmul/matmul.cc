@@ -4,6 +4,7 @@
 #include <span>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/gelu/gelu.h"
 
 namespace tessera {
 namespace {
@@ -48,7 +49,10 @@ std::string factor_group(const std::string& free,
 }  // namespace
 
 OpInfo info(const MatmulAttrs& attrs) {
-  OpInfo result{.name = "matmul", .num_operands = attrs.accumulate || attrs.bias ? 3 : 2};
+  const bool has_third = attrs.accumulate || attrs.bias || attrs.gelu_backward;
+  OpInfo result{.name = "matmul",
+                .num_operands = has_third ? 3 : 2,
+                .num_results = attrs.keep_argument ? 2 : 1};
   if (attrs.accumulate) {
     result.aliases = {{.result = 0, .operand = 2, .required = true}};
   }
@@ -75,9 +79,12 @@ TensorTypes infer(const MatmulAttrs& attrs, Types in) {
   for (std::size_t i = b.free_begin; i < b.free_end; ++i) {
     result.dims.push_back(in[1].dims[i]);
   }
-  TESSERA_REQUIRE(!attrs.bias || !attrs.accumulate,
+  TESSERA_REQUIRE(int{attrs.bias} + int{attrs.accumulate} + int{attrs.gelu_backward} <= 1,
                   ErrorCode::kInvalidArgument,
-                  "a product with a bias and an accumulator");
+                  "a product with more than one of a bias, an accumulator and gelu's argument");
+  TESSERA_REQUIRE((!attrs.gelu || attrs.bias) && (!attrs.keep_argument || attrs.gelu),
+                  ErrorCode::kInvalidArgument,
+                  "a product with gelu needs a bias, one that keeps its argument gelu");
   if (attrs.bias) {
     require_dtype(in, 2, attrs.dtype);
     TESSERA_REQUIRE(
@@ -91,14 +98,15 @@ TensorTypes infer(const MatmulAttrs& attrs, Types in) {
         to_string(in[2]),
         to_string(result));
   }
-  if (attrs.accumulate) {
+  if (attrs.accumulate || attrs.gelu_backward) {
     TESSERA_REQUIRE(in[2] == result,
                     ErrorCode::kInvalidArgument,
-                    "the accumulator is {}, expected {}",
+                    "the {} is {}, expected {}",
+                    attrs.accumulate ? "accumulator" : "argument of gelu",
                     to_string(in[2]),
                     to_string(result));
   }
-  return {result};
+  return attrs.keep_argument ? TensorTypes{result, result} : TensorTypes{result};
 }
 
 FactorRule factors(const MatmulAttrs& attrs, Types in) {
@@ -106,27 +114,29 @@ FactorRule factors(const MatmulAttrs& attrs, Types in) {
   const std::string k = factor_names(contract, 'k');
   const std::string m = factor_names(in[0].num_dims() - contract, 'a');
   const std::string n = factor_names(in[1].num_dims() - contract, 'p');
-  return parse_factor_rule(format("({}), ({}){} -> ({} {}) | reduce {}",
+  const std::string y = format("({} {})", m, n);
+  return parse_factor_rule(format("({}), ({}){} -> {}{} | {} {}",
                                   factor_group(m, k, !attrs.transpose_a),
                                   factor_group(n, k, attrs.transpose_b),
-                                  attrs.accumulate ? format(", ({} {})", m, n)
-                                  : attrs.bias     ? format(", ({})", n)
-                                                   : "",
-                                  m,
-                                  n,
+                                  attrs.accumulate || attrs.gelu_backward ? ", " + y
+                                  : attrs.bias                            ? format(", ({})", n)
+                                                                          : "",
+                                  y,
+                                  attrs.keep_argument ? ", " + y : "",
+                                  attrs.gelu ? "whole" : "reduce",
                                   factor_list(k)));
 }
 
 Cost cost(const MatmulAttrs& attrs, Types in) {
   const GemmShape shape = gemm_shape(attrs, in);
-  return streaming_cost(2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
-                            static_cast<double>(shape.k),
-                        in,
-                        infer(attrs, in));
+  const double elements = static_cast<double>(shape.m) * static_cast<double>(shape.n);
+  const double of_gelu = attrs.gelu ? kGeluFlop : attrs.gelu_backward ? kGeluBackwardFlop : 0.0;
+  return streaming_cost(
+      (2.0 * static_cast<double>(shape.k) + of_gelu) * elements, in, infer(attrs, in));
 }
 
 void backward(const MatmulAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.accumulate && !attrs.bias,
+  TESSERA_CHECK(!attrs.accumulate && !attrs.bias && !attrs.gelu_backward,
                 "the forms that add something are made after differentiation");
   const auto dy = grad.gradient(0);
   if (!dy) {
@@ -167,6 +177,9 @@ void visit(MatmulAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("dtype", attrs.dtype);
   visitor.field("accumulate", attrs.accumulate);
   visitor.field("bias", attrs.bias);
+  visitor.field("gelu", attrs.gelu);
+  visitor.field("keep_argument", attrs.keep_argument);
+  visitor.field("gelu_backward", attrs.gelu_backward);
 }
 
 GemmShape gemm_shape(const MatmulAttrs& attrs, Types in) {

@@ -7,20 +7,26 @@ namespace tessera {
 // Matrix product over several dims: the last (or, transposed, the first) `contract` dims of a with
 // the first (or, transposed, the last) `contract` dims of b.
 //   y[m.., n..] = sum_k a[m.., k..] * b[k.., n..] (+ bias[n..], or + accumulator[m.., n..])
+// With `gelu` that is the argument u of gelu (ops/gelu/gelu.h) and y = gelu(u); with
+// `gelu_backward` it is the gradient of gelu(u) at an argument that is there: y *= gelu'(u).
 // Shapes:  a (m.., k..) or, with transpose_a, (k.., m..); b (k.., n..) or, with transpose_b,
-//          (n.., k..); bias (n..); accumulator like y -> y (m.., n..)
-// Types:   a and b alike in {f32, bf16}; y has `dtype`, and so has bias; sums in f32 (CPUs round y
-//          before a bias is added, too)
-// Factors: k is reduced, every m and n is free
-// Cost:    2*M*N*K FLOP
+//          (n.., k..); bias (n..); accumulator and u like y -> y (m.., n..)[, u]
+// Types:   a and b alike in {f32, bf16}; y has `dtype`, and so have bias and u; sums in f32 (CPUs
+//          round y before a bias is added, too; before a gelu it is rounded but where a device's
+//          library does both in one)
+// Factors: k is reduced, with `gelu` whole; every m and n is free
+// Cost:    2*M*N*K FLOP, and those of gelu
 // Errors:  kInvalidArgument where bounds of contracted dims differ or nothing is left
 struct MatmulAttrs {
   bool transpose_a = false;
   bool transpose_b = false;
   std::int64_t contract = 1;
   DType dtype = DType::kF32;
-  bool accumulate = false;  // a third operand is added; the result takes its memory
-  bool bias = false;        // a third operand is added to every row
+  bool accumulate = false;     // a third operand is added; the result takes its memory
+  bool bias = false;           // a third operand is added to every row
+  bool gelu = false;           // of the sum with its bias
+  bool keep_argument = false;  // that of gelu is a second result
+  bool gelu_backward = false;  // a third operand is the argument
 
   friend bool operator==(const MatmulAttrs&, const MatmulAttrs&) = default;
 };

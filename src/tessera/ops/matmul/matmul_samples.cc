@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string_view>
 #include <utility>
 
 #include "tessera/base/format.h"
+#include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
@@ -30,6 +33,7 @@ const Case kCases[] = {
     {"column", {}, "?[m=19, k=9]", "?[k=9, n=1]"},
     {"even", {}, "?[m=4, k=8]", "?[k=8, n=6]"},
     {"blocks", {}, "?[m=70, k=130]", "?[k=130, n=66]"},
+    {"depth_63", {}, "?[m=68, k=63]", "?[k=63, n=42]"},
     {"linear_row", {.transpose_b = true}, "?[batch=1, seq=1, embed=70]", "?[mlp=36, embed=70]"},
     {"linear_rows", {.transpose_b = true}, "?[batch=2, seq=2, embed=18]", "?[mlp=6, embed=18]"},
     {"linear", {.transpose_b = true}, "?[batch=2, seq=4, embed=18]", "?[mlp=34, embed=18]"},
@@ -96,6 +100,30 @@ Sample biased(const Case& c, DType dtype) {
   return sample;
 }
 
+// With gelu, whose argument is kept or not.
+Sample with_gelu(const Case& c, DType dtype, bool keeps_argument) {
+  Sample sample = biased(c, dtype);
+  MatmulAttrs attrs = *sample.op->get_if<MatmulAttrs>();
+  attrs.gelu = true;
+  attrs.keep_argument = keeps_argument;
+  sample.name += keeps_argument ? "_gelu_and_argument" : "_gelu";
+  sample.op = make_op(attrs);
+  sample.addends = {};
+  return sample;
+}
+
+Sample before_gelu(const Case& c, DType dtype) {
+  Sample sample = plain(c, dtype, dtype);
+  MatmulAttrs attrs = *sample.op->get_if<MatmulAttrs>();
+  sample.operands.push_back(infer(*sample.op, sample.operands)[0]);
+  attrs.gelu_backward = true;
+  sample.name += "_gelu_backward";
+  sample.op = make_op(attrs);
+  sample.op_class = dtype == DType::kBF16 ? OpClass::kRounded : OpClass::kReduction;
+  sample.differentiable = false;
+  return sample;
+}
+
 }  // namespace
 
 SampleList samples(SamplesOf<MatmulAttrs>) {
@@ -106,6 +134,11 @@ SampleList samples(SamplesOf<MatmulAttrs>) {
     list.push_back(plain(c, DType::kBF16, DType::kF32));
     list.push_back(biased(c, DType::kF32));
     list.push_back(biased(c, DType::kBF16));
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      list.push_back(with_gelu(c, dtype, false));
+      list.push_back(with_gelu(c, dtype, true));
+      list.push_back(before_gelu(c, dtype));
+    }
     list.push_back(accumulating(c, DType::kF32, DType::kF32));
     list.push_back(accumulating(c, DType::kBF16, DType::kF32));
   }
@@ -147,6 +180,15 @@ void reference(const MatmulAttrs& attrs, const Views& views) {
       }
       y[m * columns + n] = sum;
     }
+  }
+  if (attrs.keep_argument) {
+    std::ranges::copy(y, reals(views.out[1]).begin());
+  }
+  if (attrs.gelu) {
+    reference(GeluAttrs{}, {.in = views.out.first(1), .out = views.out.first(1), .workspace = {}});
+  } else if (attrs.gelu_backward) {
+    const std::array<View, 2> operands = {views.out[0], views.in[2]};
+    reference(GeluBackwardAttrs{}, {.in = operands, .out = views.out, .workspace = {}});
   }
 }
 
