@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/mesh/placement.h"
+#include "tests/distributed/run_ranks.h"
+
+namespace tessera {
+
+// Numbers that a seed decides, one after the other.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : seed_(seed) {}
+
+  // In [low, high].
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    const std::uint64_t word = mix(seed_ * 1'000'003 + ++count_);
+    return low + static_cast<std::int64_t>(word % static_cast<std::uint64_t>(high - low + 1));
+  }
+
+  bool one_in(std::int64_t n) { return between(1, n) == 1; }
+
+  template <class T>
+  T one_of(const std::vector<T>& choices) {
+    return choices[static_cast<std::size_t>(
+        between(0, static_cast<std::int64_t>(choices.size()) - 1))];
+  }
+
+ private:
+  static std::uint64_t mix(std::uint64_t x) {
+    x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
+    x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
+    return x ^ (x >> 31U);
+  }
+
+  std::uint64_t seed_;
+  std::uint64_t count_ = 0;
+};
+
+// A run that nobody chose: of a small model of any family, in f32 or bf16, on up to six ranks.
+RankRun draw_run(Draw& draw);
+
+// Over how many ranks states are cut; gradients as `grad` says, where it does.
+Placement draw_placement(Draw& draw, const Mesh& mesh, std::optional<std::int64_t> grad = {});
+
+// Says what was drawn.
+std::string text(const RankRun& run);
+
+}  // namespace tessera
