@@ -92,15 +92,16 @@ function(tessera_compile_vectorized_alone)
   endforeach()
 endfunction()
 
-# tessera_module(NAME SOURCES file... [ALONE file...] [TESTS file...] [LIBRARIES target...]
+# tessera_module(NAME [SMALL] SOURCES file... [ALONE file...] [TESTS file...] [LIBRARIES target...]
 #                [TEST_LIBRARIES target...] [LABEL label] [PRECOMPILE header...])
 #
 # SOURCES become part of libtessera; LIBRARIES are what their .cc files include. ALONE are those of
 # them whose own names others have, too. TESTS become one GoogleTest program, NAME_test, registered
 # with CTest under LABEL (default: unit), which links TEST_LIBRARIES too. PRECOMPILE: what most
-# SOURCES include and take long over.
+# SOURCES include and take long over. SMALL: they run once and are compiled for size, which needs a
+# compiled header of their own.
 function(tessera_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SMALL" "LABEL"
                         "SOURCES;ALONE;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
   if(arg_SOURCES)
     set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -111,7 +112,10 @@ function(tessera_module name)
     set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX
                                                   ${arg_LIBRARIES})
-    if(TESSERA_PRECOMPILE AND arg_PRECOMPILE)
+    if(arg_SMALL AND NOT TESSERA_SANITIZE)
+      target_compile_options(tessera_${name} PRIVATE $<$<CONFIG:Release>:-Os>)
+    endif()
+    if(TESSERA_PRECOMPILE AND (arg_PRECOMPILE OR arg_SMALL))
       target_precompile_headers(tessera_${name} PRIVATE ${common_headers} ${arg_PRECOMPILE})
     elseif(TESSERA_PRECOMPILE)
       target_precompile_headers(tessera_${name} REUSE_FROM tessera_headers)
