@@ -11,9 +11,8 @@
 #include "tessera/models/family.h"
 
 namespace tessera {
-namespace {
 
-ModelDescription draw_model(Draw& draw, std::int64_t tensor) {
+ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
   const std::string name = draw.one_of<std::string>({"llama3", "gpt2", "neox"});
   const bool is_llama = name == "llama3";
   const std::int64_t kv_heads = tensor * draw.between(1, 2);
@@ -27,17 +26,11 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor) {
        .heads = heads,
        .kv_heads = is_llama ? std::optional(kv_heads) : std::nullopt,
        .ffn = draw.between(tensor, 70),
-       .vocab = draw.between(tensor, 90),
+       .vocab = vocab,
        .rotary_fraction =
            name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
-  if (draw.one_in(4)) {
-    model.adapters = {
-        .rank = draw.between(1, 4), .alpha = 4.0, .targets = {"wq", "wk", "w1", "w2"}};
-  }
   return model;
 }
-
-}  // namespace
 
 Placement draw_placement(Draw& draw, const Mesh& mesh, std::optional<std::int64_t> grad) {
   const std::vector<std::int64_t> degrees = data_degrees(mesh);
@@ -67,7 +60,11 @@ RankRun draw_run(Draw& draw) {
   const std::int64_t tensor = draw.one_of(tensors);
   RankRun run;
   run.mesh = ranks == 1 ? Mesh{} : virtual_mesh(ranks, tensor);
-  run.other = draw_model(draw, tensor);
+  run.other = draw_model(draw, tensor, draw.between(tensor, 90));
+  if (draw.one_in(4)) {
+    run.other.adapters = {
+        .rank = draw.between(1, 4), .alpha = 4.0, .targets = {"wq", "wk", "w1", "w2"}};
+  }
   run.microbatches = draw.between(1, 3);
   run.global_batch = run.microbatches * (ranks / tensor) * draw.between(1, 3);
   run.sequence_length = draw.between(2, 40);

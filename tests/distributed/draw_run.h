@@ -8,6 +8,7 @@
 
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
+#include "tessera/models/model.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -41,6 +42,9 @@ class Draw {
   std::uint64_t seed_;
   std::uint64_t count_ = 0;
 };
+
+// A small model of any family, for so many tensor ranks.
+ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab);
 
 // A run that nobody chose: of a small model of any family, in f32 or bf16, on up to six ranks.
 RankRun draw_run(Draw& draw);

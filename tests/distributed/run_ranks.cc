@@ -303,9 +303,12 @@ ModelDescription description(const RankRun& run) {
 }
 
 Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor) {
-  const Cluster cluster =
-      load_cluster(source_directory() / format("configs/clusters/virtual-{}.toml", ranks));
-  return make_mesh(cluster, {.data = ranks / tensor, .tensor = tensor});
+  return make_mesh(load_cluster(virtual_cluster(ranks)),
+                   {.data = ranks / tensor, .tensor = tensor});
+}
+
+std::string virtual_cluster(std::int64_t ranks) {
+  return source_directory() / format("configs/clusters/virtual-{}.toml", ranks);
 }
 
 std::vector<Placement> preset_placements(const Mesh& mesh) {

@@ -37,6 +37,9 @@ std::vector<std::string> attention_and_feed_forward();
 // checkout that TESSERA_SOURCE names in the environment, else the one that the test was built from.
 Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor = 1);
 
+// That file.
+std::string virtual_cluster(std::int64_t ranks);
+
 // The presets whose levels the mesh has, and parameters cut over more levels than their second
 // copy, with gradients as topo has them.
 std::vector<Placement> preset_placements(const Mesh& mesh);
