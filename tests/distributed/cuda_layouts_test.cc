@@ -56,6 +56,7 @@ class CudaLayouts : public testing::Test {
   static void expect_equal(const RankResult& a, const RankResult& b) {
     EXPECT_EQ(a.losses, b.losses);
     EXPECT_EQ(a.grad_norms, b.grad_norms);
+    ASSERT_EQ(a.weights.size(), b.weights.size());
     for (const auto& [name, weights] : a.weights) {
       EXPECT_TRUE(weights == b.weights.at(name)) << name;
     }

@@ -18,6 +18,7 @@ namespace {
 void expect_equal(const RankResult& found, const RankResult& expected, const std::string& what) {
   EXPECT_EQ(found.losses, expected.losses) << what;
   EXPECT_EQ(found.grad_norms, expected.grad_norms) << what;
+  ASSERT_EQ(found.weights.size(), expected.weights.size()) << what;
   for (const auto& [name, weights] : expected.weights) {
     EXPECT_TRUE(weights == found.weights.at(name)) << what << ": " << name;
   }

@@ -60,9 +60,9 @@ class DeviceBackend : public Backend {
   virtual void drop_recordings() = 0;
 
   // Of several ranks that compute the same products, each on a device of its own, each times the
-  // algorithms of a product that it does not know when it first meets it, and takes the one that is
-  // proposed first until all have heard of each other's choices; from then on it times no more.
-  // Whether this is one of them:
+  // algorithms of a product that it does not know when it first meets it, until all have heard of
+  // each other's choices: from then on they compute alike, and time no more. Whether this is one of
+  // them:
   virtual bool shares_product_choices() const { return false; }
 
   // The choices as text, for take_product_choices().

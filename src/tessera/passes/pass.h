@@ -121,9 +121,8 @@ Graph bias_products(const Graph& graph);
 Graph group_gemms(const Graph& graph);
 
 // Lets products apply gelu to their sums, and gelu's slope to the gradients that they make, for
-// devices whose library does so before it rounds and writes them. After recompute_layers(), which
-// decides whether backward reads what forward computed, and before fuse(), which gives biases to
-// gelu.
+// devices whose library does so before it rounds and writes them. Before recompute_layers(), so
+// that what is computed again is the same op, and before fuse(), which gives biases to gelu.
 Graph gelu_products(const Graph& graph);
 
 // The forward graph of the next tokens of sequences whose earlier tokens have run already: keys and

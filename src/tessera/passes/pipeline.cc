@@ -121,12 +121,14 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   // What the step does with gradients: reduce, accumulate, clip, update.
   graph = stage("append_update", append_update(std::move(graph), options.update));
 
+  // Before recompute_layers(), so that what is computed again is the same op.
+  if (options.gelu_products) {
+    graph = stage("gelu_products", gelu_products(graph));
+  }
+
   // Before fusion, which joins nodes across the line between kept and recomputed values.
   if (options.recompute) {
     graph = stage("recompute_layers", recompute_layers(graph));
-  }
-  if (options.gelu_products) {
-    graph = stage("gelu_products", gelu_products(graph));
   }
   if (options.fuse) {
     graph = stage("fuse", fuse(graph));

@@ -89,9 +89,16 @@ class StorageAssigner {
 
   void find_uses() {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const bool reads_factors = is_product(*graph_.nodes[i].op);
       for (const ValueId operand : graph_.nodes[i].operands) {
         last_use_[operand.at()] = static_cast<std::int32_t>(i);
+      }
+    }
+    // From the last node back: of what a product reads by a view, too.
+    for (std::size_t i = graph_.nodes.size(); i-- > 0;) {
+      const Node& node = graph_.nodes[i];
+      const bool reads_factors = is_product(*node.op) || (info(*node.op).view != ViewKind::kNone &&
+                                                          is_factor_[node.results[0].at()]);
+      for (const ValueId operand : node.operands) {
         is_factor_[operand.at()] = is_factor_[operand.at()] || reads_factors;
       }
     }
@@ -119,10 +126,11 @@ class StorageAssigner {
       for (const Alias& alias : info(*node.op).aliases) {
         const ValueId operand = node.operands[static_cast<std::size_t>(alias.operand)];
         const ValueId result = node.results[static_cast<std::size_t>(alias.result)];
-        const bool is_free =
-            graph_[operand].kind == ValueKind::kResult && !part_of_[operand.at()] &&
-            last_use_[operand.at()] == static_cast<std::int32_t>(i) && !is_view_result(operand) &&
-            !is_product(producer_of(operand)) && may_lie_over(node, alias.result, operand);
+        const bool is_free = graph_[operand].kind == ValueKind::kResult &&
+                             !part_of_[operand.at()] &&
+                             last_use_[operand.at()] == static_cast<std::int32_t>(i) &&
+                             !is_view_result(operand) && !is_product(producer_of(operand)) &&
+                             !is_factor_[operand.at()] && may_lie_over(node, alias.result, operand);
         if (part_of_[result.at()] && is_free && same_memory_shape(operand, result)) {
           part_of_[operand.at()] = part_of_[result.at()];
           break;
@@ -298,8 +306,10 @@ class StorageAssigner {
 
   // Whether a result lies over the operand as in a buffer of its own, or no product reads it.
   bool is_as_dense(ValueId operand, ValueId result) const {
+    constexpr std::int64_t kAligned = 256;  // of which libraries take notice
+    const TensorRef& place = tensor(operand);
     return !is_factor_[result.at()] ||
-           tensor(operand).strides == dense_strides(graph_[result].type);
+           (place.strides == dense_strides(graph_[result].type) && place.offset % kAligned == 0);
   }
 
   void take_memory(ValueId result, ValueId operand) {

@@ -157,7 +157,7 @@ RankBackend::RankBackend(World& world,
 }
 
 void RankBackend::settle_products(ProductChoices which, bool leads, const GatherTexts& from_all) {
-  if (device_ == nullptr || !device_->shares_product_choices()) {
+  if (!settles_products()) {
     return;
   }
   const bool speaks = leads || which == ProductChoices::kTimed;

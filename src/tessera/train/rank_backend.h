@@ -50,8 +50,10 @@ class RankBackend {
 
   Backend* operator->() const { return &**this; }
 
-  // All ranks go on with the same algorithms for products, where each has a device of its own that
-  // times them: before the first step with what rank 0, which leads, knows, after it with what was
+  // Whether this is one of several ranks that each have a device that times products.
+  bool settles_products() const { return device_ != nullptr && device_->shares_product_choices(); }
+
+  // Then all go on with the same algorithms: with what rank 0, which leads, knows, or with what was
   // timed. `from_all` gathers everybody's text, in rank order. Of a run of which every rank does
   // so.
   using GatherTexts = std::function<std::vector<std::string>(const std::string& text)>;

@@ -228,6 +228,21 @@ class RankTrainer {
         which, leads(), [this](const std::string& text) { return from_all(text); });
   }
 
+  // Ranks that each time their products do so in a step that changes no state, so that all that
+  // counts is computed alike.
+  void rehearse() {
+    if (!backend_.settles_products() || meta_.step >= config_.train.steps) {
+      return;
+    }
+    load_batch(meta_.step + 1);
+    for (const char* const name : {"seed", "learning_rate", "apply"}) {
+      executor_.set_scalar(name, 0.0F);
+    }
+    executor_.set_scalar("update_number", 1.0F);
+    executor_.run_step();
+    settle_products(ProductChoices::kTimed);
+  }
+
   void prepare_validation() {
     const std::optional<Program>& program = setup_.programs.validation;
     if (!program) {
@@ -426,6 +441,7 @@ class RankTrainer {
       open_metrics();
       progress_ = std::make_unique<Progress>(ProgressOptions{.plain_every = config_.log.every});
     }
+    with_way_on([&] { rehearse(); });
     if (owes_validation) {
       with_way_on([&] { make_up_validation(); });
     }
@@ -541,10 +557,6 @@ class RankTrainer {
   // A step, and the validation where one is due after it.
   StepMetrics train_and_validate() {
     StepMetrics step = run_step();
-    // The first one has met its products, the next one is recorded.
-    if (!std::exchange(has_settled_, true)) {
-      settle_products(ProductChoices::kTimed);
-    }
     last_step_ = step.step;
     if (leads()) {
       show(step);
@@ -817,7 +829,6 @@ class RankTrainer {
   std::optional<std::filesystem::path> saved_;        // the checkpoint of saved_step_; none: fresh
   std::map<std::int64_t, double> validation_losses_;  // by step
   bool left_validation_ = false;                      // of the last step: to stop
-  bool has_settled_ = false;                          // which algorithms products take
   bool was_applied_ = false;                          // the last step
   std::int64_t num_labels_ = 0;                       // of the last step, those that count
   Applied applied_;                                   // the last step that changed the state

@@ -51,7 +51,9 @@ std::optional<std::string> AlgorithmCache::use(const std::string& product) {
   if (found == known_.end()) {
     return std::nullopt;
   }
-  if (!files_.empty() && files_.front().known.insert(*found).second) {
+  if (files_.empty()) {
+    noted_.insert(*found);
+  } else if (files_.front().known.insert(*found).second) {
     files_.front().changed.insert_or_assign(found->first, found->second);
   }
   return found->second;
@@ -65,17 +67,18 @@ void AlgorithmCache::note(const std::string& product, const std::string& algorit
   noted_.insert_or_assign(key_of(product), algorithm);
 }
 
-void AlgorithmCache::take(std::string_view text) {
-  for_each_line(text, [&](std::string_view line) {
-    const auto entry = entry_of(line);
-    if (!entry) {
-      return;
-    }
-    const auto known = known_.find(entry->first);
-    if (known == known_.end() || known->second != entry->second) {
-      add_entry(entry->first, entry->second);
-    }
-  });
+void AlgorithmCache::take(std::span<const std::string> texts) {
+  Entries decided;
+  for (const std::string& text : texts) {
+    for_each_line(text, [&](std::string_view line) {
+      if (auto entry = entry_of(line)) {
+        decided.insert(*std::move(entry));
+      }
+    });
+  }
+  for (const auto& [key, algorithm] : decided) {
+    add_entry(key, algorithm);
+  }
 }
 
 void AlgorithmCache::add_entry(const std::string& key, const std::string& algorithm) {

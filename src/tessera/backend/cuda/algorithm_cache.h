@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tessera::cuda {
@@ -20,6 +20,7 @@ class AlgorithmCache {
   AlgorithmCache(const std::string& machine, std::vector<std::filesystem::path> files);
 
   // What is known of a product. From then on the first file has it, too: it says all that was used.
+  // Without files it is noted().
   std::optional<std::string> use(const std::string& product);
 
   // From now on, in all files, of which those behind the first keep what they have. Texts have no
@@ -34,8 +35,9 @@ class AlgorithmCache {
 
   std::string noted() const { return text_of(noted_); }
 
-  // Adds what a text says, in place of what was known. Lines that are none are left out.
-  void take(std::string_view text);
+  // Adds what texts say, in place of what was known; of a product the first that speaks of it
+  // decides. Lines that are none are left out.
+  void take(std::span<const std::string> texts);
 
   // Writes what was used or added since, each file at once. What others wrote meanwhile stays,
   // unless they write at the same moment. A file that cannot be written is warned of, once.

@@ -75,7 +75,7 @@ class Gemms {
                    std::span<std::byte> workspace) = 0;
 
   // Whether a library does this in one: if not, nothing was done. Equal arguments get equal
-  // answers.
+  // answers, but where take_choices() came in between.
   virtual bool run_gelu(CUstream_st* /*stream*/,
                         const Gemm& /*gemm*/,
                         const GeluOperands& /*operands*/,

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -78,14 +77,16 @@ class LtGemms final : public Gemms {
         workspace);
   }
 
-  // On Hopper and in bf16 this saves moving the product once each way; other kernels of the library
-  // apply gelu in a pass of their own.
+  // In bf16: of other dtypes the library was found to apply gelu in a pass of its own
+  // (karpathy/llm.c, pull requests 338 and 653, where both directions gain on H100). It is gelu's
+  // tanh form (NVIDIA/TensorRT-LLM, pull request 17693).
   bool run_gelu(CUstream_st* stream,
                 const Gemm& gemm,
                 const GeluOperands& operands,
                 std::span<std::byte> workspace) override {
     const bool has_argument = operands.argument != nullptr;
     if (gemm.input != DType::kBF16 || gemm.output != DType::kBF16 ||
+        gemm.pitch_c % kArgumentPitch != 0 ||
         (has_argument && operands.pitch_argument % kArgumentPitch != 0)) {
       return false;
     }
@@ -140,9 +141,7 @@ class LtGemms final : public Gemms {
   // Products that are added to what is there follow those that are not.
   void take_choices(ProductChoices which, std::span<const std::string> of_ranks) override {
     has_heard_ = has_heard_ || which == ProductChoices::kTimed;
-    for (const std::string& text : std::views::reverse(of_ranks)) {
-      cache_.value().take(text);
-    }
+    cache_.value().take(of_ranks);
     for (const bool accumulate : {false, true}) {
       for (const std::unique_ptr<Product>& product : products_) {
         if (product->key().gemm.accumulate != accumulate) {
@@ -190,6 +189,7 @@ class LtGemms final : public Gemms {
     key.alignment_a = alignment_of(operands.a);
     key.alignment_b = alignment_of(operands.b);
     key.alignment_c = alignment_of(operands.c);
+    key.alignment_bias = operands.bias != nullptr ? alignment_of(operands.bias) : 0;
     const ProductPlace place = {.handle = handle_.get(),
                                 .stream = stream,
                                 .workspace = {static_cast<std::byte*>(start), space}};
@@ -234,18 +234,19 @@ class LtGemms final : public Gemms {
     if (const auto algorithm = known(product)) {
       return algorithm;
     }
-    if (has_heard_) {
-      return first_proposed(product);
-    }
     const std::string text = product.key().text();
-    const std::vector<cublasLtMatmulAlgo_t> proposed =
-        product.propose(handle_.get(), kTimedAlgorithms);
-    const std::optional<cublasLtMatmulAlgo_t> fastest = product.fastest(place, operands, proposed);
+    if (has_heard_) {
+      const auto algorithm = first_proposed(product);
+      if (algorithm) {
+        cache_->add(text, text_of(*algorithm));  // as other ranks do, and when the run goes on
+      }
+      return algorithm;
+    }
+    const std::optional<cublasLtMatmulAlgo_t> fastest =
+        product.fastest(place, operands, product.propose(handle_.get(), kTimedAlgorithms));
     if (fastest && shares_choices_) {
       cache_->note(text, text_of(*fastest));
-      return proposed.front();
-    }
-    if (fastest) {
+    } else if (fastest) {
       cache_->add(text, text_of(*fastest));
     }
     return fastest;

@@ -124,6 +124,11 @@ bool has_argument(Epilogue epilogue) {
   return epilogue == Epilogue::kGeluWithArgument || epilogue == Epilogue::kGeluBackward;
 }
 
+// Of what it does not do the library says one or the other.
+bool is_refusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
+
 template <class T>
 void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
@@ -136,7 +141,7 @@ std::string ProductKey::text() const {
   const auto matrix = [](DType dtype, bool transposed, std::int64_t pitch, std::uint32_t aligned) {
     return format("{}{}/{}/{}", name(dtype), transposed ? "^T" : "", pitch, aligned);
   };
-  return format("{}x{}x{} {} {} {}{}{}{}{}{}{}",
+  return format("{}x{}x{} {} {} {}{}{}{}{}{}{}{}",
                 gemm.m,
                 gemm.n,
                 gemm.k,
@@ -150,7 +155,8 @@ std::string ProductKey::text() const {
                                          : " row scales",
                 fast_accumulation ? " fast accumulation" : "",
                 cuda::name(epilogue),
-                has_argument(epilogue) ? format(" {}/{}", pitch_argument, alignment_argument) : "");
+                has_argument(epilogue) ? format(" {}/{}", pitch_argument, alignment_argument) : "",
+                has_bias(epilogue) ? format(" {}", alignment_bias) : "");
 }
 
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
@@ -238,8 +244,7 @@ std::vector<cublasLtMatmulAlgo_t> Product::propose(cublasLtHandle_t handle, int 
                                                                most,
                                                                found.data(),
                                                                &count);
-  // Of shapes that it does not take it says one or the other.
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
+  if (!is_refusal(status)) {
     check(status, "cublasLtMatmulAlgoGetHeuristic()");
   }
   std::vector<cublasLtMatmulAlgo_t> proposed;
@@ -271,9 +276,16 @@ std::optional<cublasLtMatmulAlgo_t> Product::fastest(
     }
   }
   const auto best = std::ranges::min_element(least);
-  return best != least.end() && std::isfinite(*best)
-             ? std::optional(proposed[static_cast<std::size_t>(best - least.begin())])
-             : std::nullopt;
+  if (best != least.end() && std::isfinite(*best)) {
+    return proposed[static_cast<std::size_t>(best - least.begin())];
+  }
+  if (best != least.end()) {
+    const cublasStatus_t status = launch(place, operands, proposed.front());
+    if (!is_refusal(status)) {
+      check(status, "cublasLtMatmul()");
+    }
+  }
+  return std::nullopt;
 }
 
 void Product::run(const ProductPlace& place, const ProductOperands& operands) const {

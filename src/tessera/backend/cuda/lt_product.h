@@ -36,6 +36,7 @@ struct ProductKey {
   std::uint32_t alignment_b = 0;
   std::uint32_t alignment_c = 0;
   std::uint32_t alignment_argument = 0;
+  std::uint32_t alignment_bias = 0;
 
   friend bool operator==(const ProductKey&, const ProductKey&) = default;
 
@@ -82,7 +83,8 @@ class Product {
   bool takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
 
   // The fastest of several, by the least of some rounds each, all in turn; what the last one made
-  // is in C. Nothing where none of them runs. Of a product that is not added to what C holds.
+  // is in C. Nothing where the library does none of them after all. Of a product that is not added
+  // to what C holds. Errors: as of run(), where none runs for another reason.
   std::optional<cublasLtMatmulAlgo_t> fastest(
       const ProductPlace& place,
       const ProductOperands& operands,
