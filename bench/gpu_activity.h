@@ -50,8 +50,8 @@ class GpuActivity {
 
 // A device's backend that also notes, by events on its first stream, where each span of work begins
 // and ends: a step's, from its first op to its last one, or an op's, for which nothing is recorded,
-// so that each op is begun by itself. An
-// estimate: what lies between an op's kernels counts as work, and its events as idle.
+// so that each op is begun by itself. An estimate: what lies between an op's kernels counts as
+// work, and its events as idle.
 class TimedWork final : public Backend {
  public:
   enum class Span : std::uint8_t { kStep, kOp };

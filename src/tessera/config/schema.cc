@@ -215,8 +215,9 @@ ConfigSection run() {
            codec::boolean(),
            "On a GPU, whether the algorithms that cuBLASLt proposes for a matrix product are timed "
            "the first time that its shape comes up, and the fastest kept: in the run directory, so "
-           "that a run that goes on has the same, and in the user's cache for the next one. Off, "
-           "and for ranks that share a GPU, the first proposed is taken.")});
+           "that a run that goes on has the same, and in the user's cache for the next one. "
+           "Several ranks that have a GPU each do so in a step without effect before their first. "
+           "Off, and for ranks that share a GPU, the first proposed is taken.")});
 }
 
 ConfigSection model() {

@@ -27,9 +27,8 @@ struct Storage {
 // Slices are views of their operand; operands of a concat are made inside its result (states: lie
 // side by side in one buffer); a result takes an operand's memory where the op requires it, or
 // allows it and nothing reads those bytes later (of what a product reads or makes, only where it
-// lies as in a buffer of its own); the new content of a state takes the state's
-// memory; everything else gets a buffer of its own. Errors: kInternal where these rules contradict
-// each other.
+// lies as in a buffer of its own); the new content of a state takes the state's memory; everything
+// else gets a buffer of its own. Errors: kInternal where these rules contradict each other.
 Storage assign_storage(const Graph& graph);
 
 }  // namespace tessera

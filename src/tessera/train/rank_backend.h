@@ -54,8 +54,7 @@ class RankBackend {
   bool settles_products() const { return device_ != nullptr && device_->shares_product_choices(); }
 
   // Then all go on with the same algorithms: with what rank 0, which leads, knows, or with what was
-  // timed. `from_all` gathers everybody's text, in rank order. Of a run of which every rank does
-  // so.
+  // timed. `from_all` gathers everybody's text, in rank order; every rank of the run calls it.
   using GatherTexts = std::function<std::vector<std::string>(const std::string& text)>;
   void settle_products(ProductChoices which, bool leads, const GatherTexts& from_all);
 

@@ -36,7 +36,7 @@ bool has_bf16(const dnnl::engine& engine) {
 }
 
 // oneDNN 2.6's kernels for AMX end the process with an illegal instruction where sums are of so
-// many terms, for most sizes of the other dims.
+// many terms, for some sizes of the other dims: of 68 x 14 and 68 x 42, say.
 constexpr std::int64_t kBrokenDepth = 63;
 
 bool is_widened(Context& context, const Gemm& gemm) {

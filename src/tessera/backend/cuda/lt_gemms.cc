@@ -57,8 +57,11 @@ std::string machine() {
 class LtGemms final : public Gemms {
  public:
   explicit LtGemms(const DeviceOptions& options)
-      : tf32_(options.tf32), shares_choices_(options.shares_choices), handle_(create_handle()) {
-    if (!options.algorithm_files.empty() || options.shares_choices) {
+      : tf32_(options.tf32),
+        shares_choices_(options.shares_choices),
+        has_files_(!options.algorithm_files.empty()),
+        handle_(create_handle()) {
+    if (has_files_ || shares_choices_) {
       cache_.emplace(machine(), options.algorithm_files);
     }
   }
@@ -141,7 +144,10 @@ class LtGemms final : public Gemms {
   // Products that are added to what is there follow those that are not.
   void take_choices(ProductChoices which, std::span<const std::string> of_ranks) override {
     has_heard_ = has_heard_ || which == ProductChoices::kTimed;
-    cache_.value().take(of_ranks);
+    // What is known is what files say: who has them knows it, and keeps what is used.
+    if (which == ProductChoices::kTimed || !has_files_) {
+      cache_.value().take(of_ranks);
+    }
     for (const bool accumulate : {false, true}) {
       for (const std::unique_ptr<Product>& product : products_) {
         if (product->key().gemm.accumulate != accumulate) {
@@ -278,6 +284,7 @@ class LtGemms final : public Gemms {
 
   bool tf32_;
   bool shares_choices_;
+  bool has_files_;
   bool has_heard_ = false;  // of what other ranks timed
   LtHandle handle_;
   std::optional<AlgorithmCache> cache_;  // none: nothing is timed

@@ -76,6 +76,7 @@ std::int32_t epilogue_of(cublasLtMatmulDesc_t description) {
 
 using tessera::cuda::library;
 
+// The names are CUDA's.
 // NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
@@ -277,7 +278,7 @@ TEST_F(LtGemmsTest, TellsRefusalsFromFailures) {
   }
   EXPECT_THAT(error_of(ErrorCode::kDeviceError,
                        [&] { run(*make_lt_gemms({.algorithm_files = {file()}})); }),
-              HasSubstr("cublasLtMatmul()"));
+              HasSubstr("cublasLtMatmul() of 64x32x16"));
 }
 
 TEST_F(LtGemmsTest, GivesGeluItsOperands) {
@@ -349,6 +350,29 @@ TEST_F(LtGemmsTest, RanksTakeTheChoiceOfTheFirst) {
   }
   library().launches.clear();
   EXPECT_EQ(run(*make_lt_gemms({.algorithm_files = {file()}}), of_other), (Taken{3, 1}));
+}
+
+// The run's file has what the run uses, not all that the user's has.
+TEST_F(LtGemmsTest, TheLeaderKeepsWhatIsUsed) {
+  Gemm unused = kGemm;
+  unused.m = 256;
+  {
+    const auto earlier = make_lt_gemms({.algorithm_files = {file()}});
+    run(*earlier);
+    run(*earlier, unused);
+    earlier->keep_choices();
+  }
+  const std::filesystem::path of_run = file().parent_path() / "run.txt";
+  const auto leader = make_lt_gemms({.algorithm_files = {of_run, file()}, .shares_choices = true});
+  for (const ProductChoices which : {ProductChoices::kKnown, ProductChoices::kTimed}) {
+    leader->take_choices(which, std::vector{leader->choices(which)});
+    EXPECT_EQ(run(*leader), (Taken{2, 1}));
+  }
+  leader->keep_choices();
+  library().milliseconds[3] = 0.5F;
+  const auto later = make_lt_gemms({.algorithm_files = {of_run}});
+  EXPECT_EQ(run(*later), (Taken{2, 1}));
+  EXPECT_EQ(run(*later, unused), (Taken{3, kTimed}));
 }
 
 }  // namespace

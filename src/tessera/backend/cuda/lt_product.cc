@@ -282,7 +282,7 @@ std::optional<cublasLtMatmulAlgo_t> Product::fastest(
   if (best != least.end()) {
     const cublasStatus_t status = launch(place, operands, proposed.front());
     if (!is_refusal(status)) {
-      check(status, "cublasLtMatmul()");
+      check(status, format("cublasLtMatmul() of {}", key_.text()));
     }
   }
   return std::nullopt;
