@@ -24,6 +24,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/comm/nccl/nccl_world.h"
 #include "tests/distributed/draw_run.h"
+#include "tests/distributed/expect_results.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -51,15 +52,6 @@ class CudaLayouts : public testing::Test {
       return cuda::kernels_under_test(reason);
     };
     return run;
-  }
-
-  static void expect_equal(const RankResult& a, const RankResult& b) {
-    EXPECT_EQ(a.losses, b.losses);
-    EXPECT_EQ(a.grad_norms, b.grad_norms);
-    ASSERT_EQ(a.weights.size(), b.weights.size());
-    for (const auto& [name, weights] : a.weights) {
-      EXPECT_TRUE(weights == b.weights.at(name)) << name;
-    }
   }
 
   static void expect_close(const RankResult& a, const RankResult& b, float tolerance) {

@@ -19,7 +19,7 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
   const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;
   const std::int64_t half_width = draw.between(1, 9);  // of a head
   const ModelFamily& family = model_family(name);
-  ModelDescription model = family.describe(family.resolve(
+  return family.describe(family.resolve(
       {.name = name,
        .dim = heads * 2 * half_width,
        .layers = draw.between(1, 3),
@@ -29,7 +29,6 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
        .vocab = vocab,
        .rotary_fraction =
            name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
-  return model;
 }
 
 Placement draw_placement(Draw& draw, const Mesh& mesh, std::optional<std::int64_t> grad) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/random.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/models/model.h"
@@ -20,8 +21,8 @@ class Draw {
 
   // In [low, high].
   std::int64_t between(std::int64_t low, std::int64_t high) {
-    const std::uint64_t word = mix(seed_ * 1'000'003 + ++count_);
-    return low + static_cast<std::int64_t>(word % static_cast<std::uint64_t>(high - low + 1));
+    return low + static_cast<std::int64_t>(uniform(seed_, count_++) *
+                                           static_cast<double>(high - low + 1));
   }
 
   bool one_in(std::int64_t n) { return between(1, n) == 1; }
@@ -33,12 +34,6 @@ class Draw {
   }
 
  private:
-  static std::uint64_t mix(std::uint64_t x) {
-    x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-    x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
-    return x ^ (x >> 31U);
-  }
-
   std::uint64_t seed_;
   std::uint64_t count_ = 0;
 };

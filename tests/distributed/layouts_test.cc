@@ -2,11 +2,9 @@
 // every degree, bit by bit where sums keep their order (DESIGN D3), closely else (D4).
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "tessera/base/format.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/mesh/placement.h"
+#include "tests/distributed/expect_results.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -48,14 +47,6 @@ std::string text(const Placement& placement) {
                 placement.secondary,
                 placement.grad,
                 placement.optimizer);
-}
-
-void expect_equal(const RankResult& a, const RankResult& b, const std::string& what) {
-  EXPECT_EQ(a.losses, b.losses) << what;
-  EXPECT_EQ(a.grad_norms, b.grad_norms) << what;
-  for (const auto& [name, weights] : a.weights) {
-    EXPECT_EQ(weights, b.weights.at(name)) << what << ": " << name;
-  }
 }
 
 // D4: losses within 1e-6 relative at step 1, 1e-4 later; norms, which drift sooner, loosely later.

@@ -10,19 +10,11 @@
 
 #include "tessera/base/format.h"
 #include "tests/distributed/draw_run.h"
+#include "tests/distributed/expect_results.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
 namespace {
-
-void expect_equal(const RankResult& found, const RankResult& expected, const std::string& what) {
-  EXPECT_EQ(found.losses, expected.losses) << what;
-  EXPECT_EQ(found.grad_norms, expected.grad_norms) << what;
-  ASSERT_EQ(found.weights.size(), expected.weights.size()) << what;
-  for (const auto& [name, weights] : expected.weights) {
-    EXPECT_TRUE(weights == found.weights.at(name)) << what << ": " << name;
-  }
-}
 
 // D4, where nothing is rounded on its way.
 void expect_close(const RankResult& found, const RankResult& expected) {

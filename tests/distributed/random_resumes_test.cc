@@ -2,7 +2,6 @@
 // (DESIGN D3), for models and layouts that nobody chose.
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -11,7 +10,8 @@
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/config/run_config.h"
-#include "tessera/mesh/cluster.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/mesh/placement.h"
 #include "tessera/train/test_run.h"
 #include "tessera/train/trainer.h"
 #include "tests/distributed/draw_run.h"

@@ -30,13 +30,44 @@ std::optional<NodeId> product_of(const Fusion& fusion, ValueId value, NodeId rea
   return is_found ? std::optional(producer) : std::nullopt;
 }
 
-// Whether a bias has the dims of a product's columns.
-bool has_columns_of(const Fusion& fusion, NodeId product, ValueId bias) {
-  const Graph& graph = fusion.graph();
-  const auto factor =
-      static_cast<std::int64_t>(graph[fusion.node(product).operands[1]].type.num_dims());
-  return factor - plain_product(fusion, product)->contract ==
-         static_cast<std::int64_t>(graph[bias].type.num_dims());
+// The product to whose sums alone `id` adds a bias, which has the dims of the product's columns.
+std::optional<NodeId> biased_product(const Fusion& fusion, NodeId id) {
+  if (fusion.op<AddBiasAttrs>(id) == nullptr) {
+    return std::nullopt;
+  }
+  const Node& addition = fusion.node(id);
+  const std::optional<NodeId> product = product_of(fusion, addition.operands[0], id);
+  const auto num_dims = [&](ValueId value) {
+    return static_cast<std::int64_t>(fusion.graph()[value].type.num_dims());
+  };
+  return product && num_dims(fusion.node(*product).operands[1]) -
+                            plain_product(fusion, *product)->contract ==
+                        num_dims(addition.operands[1])
+             ? product
+             : std::nullopt;
+}
+
+// The operands of a product with a bias.
+std::vector<ValueId> biased_operands(const Node& product, const Node& addition) {
+  return {product.operands[0], product.operands[1], addition.operands[1]};
+}
+
+// y = add_bias(matmul(x, w), b), b of several dims  ->  y = matmul{bias}(x, w, b)
+void bias_into_product(Fusion& fusion, NodeId id) {
+  const std::optional<NodeId> found = biased_product(fusion, id);
+  const Node& node = fusion.node(id);
+  if (!found || fusion.graph()[node.operands[1]].type.num_dims() < 2) {
+    return;
+  }
+  MatmulAttrs attrs = *plain_product(fusion, *found);
+  attrs.bias = true;
+  fusion.replace({*found, id},
+                 id,
+                 {.op = make_op(attrs),
+                  .operands = biased_operands(fusion.node(*found), node),
+                  .results = node.results,
+                  .phase = node.phase,
+                  .layer = node.layer});
 }
 
 // u = add_bias(matmul(x, w), b); y = gelu(u)  ->  y, u = matmul{bias, gelu}(x, w, b)
@@ -48,16 +79,10 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
   const Node& node = fusion.node(id);
   const ValueId argument = node.operands[0];
   const NodeId sum = fusion.graph()[argument].producer;
-  if (!sum.valid() || fusion.op<AddBiasAttrs>(sum) == nullptr ||
-      fusion.node(sum).phase != node.phase) {
+  const std::optional<NodeId> found = sum.valid() ? biased_product(fusion, sum) : std::nullopt;
+  if (!found || fusion.node(sum).phase != node.phase) {
     return;
   }
-  const Node& addition = fusion.node(sum);
-  const std::optional<NodeId> found = product_of(fusion, addition.operands[0], sum);
-  if (!found || !has_columns_of(fusion, *found, addition.operands[1])) {
-    return;
-  }
-  const Node& product = fusion.node(*found);
   MatmulAttrs attrs = *plain_product(fusion, *found);
   attrs.bias = true;
   attrs.gelu = true;
@@ -69,7 +94,7 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
   fusion.replace({*found, sum, id},
                  sum,
                  {.op = make_op(attrs),
-                  .operands = {product.operands[0], product.operands[1], addition.operands[1]},
+                  .operands = biased_operands(fusion.node(*found), fusion.node(sum)),
                   .results = std::move(results),
                   .phase = node.phase,
                   .layer = node.layer});
@@ -99,6 +124,10 @@ void gelu_backward_into_product(Fusion& fusion, NodeId id) {
 }
 
 }  // namespace
+
+Graph bias_products(const Graph& graph) {
+  return apply_to_all(graph, bias_into_product);
+}
 
 Graph gelu_products(const Graph& graph) {
   return apply_to_all(apply_to_all(graph, gelu_into_product), gelu_backward_into_product);
