@@ -32,6 +32,8 @@ ir/ir_test\.cc      ops/                    graphs in tests are made of real ops
 program/.*_test\.cc passes/                 the planner's plans are what the verifier must accept
 passes/.*_test\.cc  models/                 passes are tested on a real model ..
 passes/.*_test\.cc  train/                  .. with its loss
+passes/test_graphs\.h  models/              the same: what such tests share
+passes/test_graphs\.h  train/               the same
 passes/.*_test\.cc  backend/                what passes must keep is what a run computes ..
 passes/.*_test\.cc  runtime/                .. so tests run it
 runtime/.*_test\.cc models/                 the arena of a real model is what its plan says ..
