@@ -36,7 +36,8 @@ bool has_bf16(const dnnl::engine& engine) {
 }
 
 // oneDNN 2.6's kernels for AMX end the process with an illegal instruction where sums are of so
-// many terms, for some sizes of the other dims: of 68 x 14 and 68 x 42, say.
+// many terms, for some sizes of the other dims (68 x 14 and 68 x 42, say), or on two threads give
+// wrong sums (57 x 8).
 constexpr std::int64_t kBrokenDepth = 63;
 
 bool is_widened(Context& context, const Gemm& gemm) {
