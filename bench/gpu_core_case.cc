@@ -167,7 +167,9 @@ void add_float8(const Shape& s, std::vector<Case>& cases) {
   const Tensor transposed{.dtype = kCode, .sizes = {s.ffn, s.rows}};
   const Tensor each_row{.dtype = kF32, .sizes = {s.rows}, .fill = Fill::kValue, .value = 1};
   cases.push_back({"amax", make_op(AmaxAttrs{.dims = 2}), {wide}, {scalar(0)}});
-  cases.push_back({"amax_rows", make_op(AmaxAttrs{}), {wide}, {each_row}});
+  Tensor each_column = each_row;
+  each_column.sizes = {s.ffn};
+  cases.push_back({"amax_columns", make_op(AmaxAttrs{.leading = true}), {wide}, {each_column}});
   cases.push_back({"quantize_float8",
                    make_op(QuantizeFloat8Attrs{.dims = 2}),
                    {wide, scalar(1)},
@@ -177,9 +179,30 @@ void add_float8(const Shape& s, std::vector<Case>& cases) {
                    {wide, scalar(1)},
                    {codes, transposed, scalar(0)}});
   cases.push_back({"quantize_float8_rows",
-                   make_op(QuantizeFloat8Attrs{.power_of_two = true}),
-                   {wide, each_row},
+                   make_op(QuantizeFloat8Attrs{.power_of_two = true, .amax = true}),
+                   {wide},
                    {codes, each_row}});
+  const Float8Results of_rows = {.codes = true};
+  cases.push_back({"swiglu_codes",
+                   make_op(SwigluAttrs{.float8 = of_rows}),
+                   {wide, wide},
+                   {wide, codes, each_row}});
+  cases.push_back({"swiglu_backward_codes",
+                   make_op(SwigluBackwardAttrs{.float8 = of_rows}),
+                   {wide, wide, wide},
+                   {wide, wide, codes, each_row, codes, each_row}});
+  const Tensor x{.dtype = kBF16, .sizes = {s.rows, s.width}};
+  const Tensor gain{.dtype = kBF16, .sizes = {s.width}};
+  const Tensor codes_of_x{.dtype = kCode, .sizes = {s.rows, s.width}};
+  cases.push_back({"rms_norm_codes",
+                   make_op(RmsNormAttrs{.residual = true, .float8 = of_rows}),
+                   {x, x, gain},
+                   {x, each_row, x, codes_of_x, each_row}});
+  cases.push_back(
+      {"rms_norm_backward_codes",
+       make_op(RmsNormBackwardAttrs{.residual = true, .weight_gradient = true, .float8 = of_rows}),
+       {x, x, gain, each_row, x},
+       {x, {.dtype = kF32, .sizes = {s.width}}, codes_of_x, each_row}});
   Case product = {"scaled_matmul",
                   make_op(ScaledMatmulAttrs{.dtype = kBF16}),
                   {{.dtype = kCode, .sizes = {s.rows, s.width}},

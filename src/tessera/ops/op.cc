@@ -47,7 +47,7 @@ Cost elementwise_cost(double flop, Types operands, Types results) {
   return streaming_cost(flop * static_cast<double>(operands[0].num_elements()), operands, results);
 }
 
-FactorRule with_magnitudes(FactorRule rule, std::size_t count) {
+FactorRule with_results(FactorRule rule, const std::vector<FactorRule::Factors>& more) {
   std::set<std::string> names;
   for (const auto* tensors : {&rule.operands, &rule.results}) {
     for (const FactorRule::Factors& tensor : *tensors) {
@@ -58,7 +58,7 @@ FactorRule with_magnitudes(FactorRule rule, std::size_t count) {
   rule.reduce.clear();
   rule.max.clear();
   rule.rewrite.clear();
-  rule.results.resize(rule.results.size() + count);
+  rule.results.insert(rule.results.end(), more.begin(), more.end());
   return rule;
 }
 

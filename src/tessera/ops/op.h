@@ -46,11 +46,11 @@ Cost streaming_cost(double flop, Types operands, Types results);
 // The same with `flop` for each element of operand 0.
 Cost elementwise_cost(double flop, Types operands, Types results);
 
-// For the form of an op that gives, too, the largest magnitudes of `count` of its results (amax
-// over all dims), which fuse() makes once a graph is cut: nothing of it may be split.
-FactorRule with_magnitudes(FactorRule rule, std::size_t count);
+// For the form of an op that has `more` results, which fuse() makes once a graph is cut: nothing of
+// it may be split.
+FactorRule with_results(FactorRule rule, const std::vector<FactorRule::Factors>& more);
 
-// The type of such a magnitude.
+// The type of the largest magnitude of a tensor.
 inline const TensorType kMagnitude = {.dtype = DType::kF32, .dims = {}};
 
 enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll };

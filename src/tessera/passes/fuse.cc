@@ -296,65 +296,127 @@ void transposition_into_quantize(Fusion& fusion, NodeId id) {
                   .layer = main.layer});
 }
 
-// The op that finds the largest magnitudes of its first results along with them, for the ops that
+// The op that makes of its first results what `float8` asks for along with them, for the ops that
 // can.
-std::optional<OpRef> with_amax(const Op& op) {
-  const auto with = [](auto attrs) -> std::optional<OpRef> {
-    if (attrs.amax) {
-      return std::nullopt;
+std::optional<OpRef> with_float8(const Op& op, const Float8Results& float8) {
+  std::optional<OpRef> found;
+  const auto try_op = [&]<class Attrs>(const Attrs* attrs) {
+    if (attrs != nullptr && attrs->float8.count() == 0) {
+      Attrs joint = *attrs;
+      joint.float8 = float8;
+      found = make_op(joint);
     }
-    attrs.amax = true;
-    return make_op(attrs);
   };
-  if (const auto* norm = op.get_if<RmsNormAttrs>(); norm != nullptr) {
-    return with(*norm);
+  try_op(op.get_if<RmsNormAttrs>());
+  try_op(op.get_if<RmsNormBackwardAttrs>());
+  try_op(op.get_if<SwigluAttrs>());
+  try_op(op.get_if<SwigluBackwardAttrs>());
+  const auto* rope = op.get_if<RopeAttrs>();
+  if (rope != nullptr && !rope->amax && float8.amax) {
+    found = make_op(RopeAttrs{.inverse = rope->inverse, .amax = true});
   }
-  if (const auto* norm = op.get_if<RmsNormBackwardAttrs>(); norm != nullptr) {
-    return with(*norm);
-  }
-  if (const auto* rope = op.get_if<RopeAttrs>(); rope != nullptr) {
-    return with(*rope);
-  }
-  if (const auto* swiglu = op.get_if<SwigluAttrs>(); swiglu != nullptr) {
-    return with(*swiglu);
-  }
-  if (const auto* swiglu = op.get_if<SwigluBackwardAttrs>(); swiglu != nullptr) {
-    return with(*swiglu);
+  return found;
+}
+
+std::int64_t num_dims(const Fusion& fusion, ValueId value) {
+  return static_cast<std::int64_t>(fusion.graph()[value].type.num_dims());
+}
+
+// What of a value another op could make along with it: the nodes that do now, what they make, and
+// how the op is asked for it.
+struct OfValue {
+  std::vector<NodeId> nodes;
+  std::vector<ValueId> results;
+  Float8Results float8;
+};
+
+// a = amax(y) over everything
+std::optional<OfValue> largest_magnitude(const Fusion& fusion, ValueId y) {
+  for (const NodeId reader : fusion.readers(y)) {
+    const auto* amax = fusion.op<AmaxAttrs>(reader);
+    if (amax != nullptr && amax->dims == num_dims(fusion, y)) {
+      return OfValue{
+          .nodes = {reader}, .results = fusion.node(reader).results, .float8 = {.amax = true}};
+    }
   }
   return std::nullopt;
 }
 
-// y = f(..); a = amax(y) over everything  ->  y, a = f{amax}(..)
-void amax_into_producer(Fusion& fusion, NodeId id) {
-  const Node& node = fusion.node(id);
-  const auto op = fusion.taken(id) ? std::nullopt : with_amax(*node.op);
-  if (!op) {
-    return;
+// The amax of rows that finds the magnitudes for the quantize_float8 `id`, and for nothing else.
+std::optional<NodeId> own_amax(const Fusion& fusion, NodeId id) {
+  const auto* quantize = fusion.op<QuantizeFloat8Attrs>(id);
+  if (quantize == nullptr || quantize->amax || quantize->leading || quantize->transposed) {
+    return std::nullopt;
   }
+  const Node& node = fusion.node(id);
+  const ValueId a = node.operands[1];
+  const NodeId producer = fusion.graph()[a].producer;
+  const bool is_found = producer.valid() && fusion.op<AmaxAttrs>(producer) != nullptr &&
+                        fusion.only_reader(a) == std::optional(id) &&
+                        fusion.node(producer).phase == node.phase &&
+                        quantize->dims < num_dims(fusion, node.operands[0]);
+  return is_found ? std::optional(producer) : std::nullopt;
+}
+
+// a = amax(y) of rows; c, i = quantize_float8(y, a)
+std::optional<OfValue> codes_of_rows(const Fusion& fusion, ValueId y) {
+  for (const NodeId reader : fusion.readers(y)) {
+    const auto amax = own_amax(fusion, reader);
+    const auto* quantize = fusion.op<QuantizeFloat8Attrs>(reader);
+    if (amax && quantize->dims == 1 && quantize->power_of_two) {
+      return OfValue{.nodes = {*amax, reader},
+                     .results = fusion.node(reader).results,
+                     .float8 = {.codes = true, .dtype = quantize->dtype}};
+    }
+  }
+  return std::nullopt;
+}
+
+// y = f(..), and what `find` finds of y  ->  all from one pass
+template <class Find>
+void float8_into_producer(Fusion& fusion, NodeId id, const Find& find) {
+  const Node& node = fusion.node(id);
   const std::size_t num_seen = node.op->get_if<SwigluBackwardAttrs>() != nullptr ? 2 : 1;
   std::vector<NodeId> parts = {id};
   std::vector<ValueId> results = node.results;
+  Float8Results float8;
   for (std::size_t i = 0; i < num_seen; ++i) {
-    const ValueId seen = node.results[i];
-    const auto num_dims = static_cast<std::int64_t>(fusion.graph()[seen].type.num_dims());
-    const auto& readers = fusion.readers(seen);
-    const auto reader = std::ranges::find_if(readers, [&](NodeId other) {
-      const auto* amax = fusion.op<AmaxAttrs>(other);
-      return amax != nullptr && amax->dims == num_dims && fusion.node(other).phase == node.phase;
-    });
-    if (reader == readers.end()) {
+    const std::optional<OfValue> found = find(fusion, node.results[i]);
+    if (!found || fusion.node(found->nodes.back()).phase != node.phase ||
+        (i > 0 && found->float8 != float8)) {
       return;
     }
-    parts.push_back(*reader);
-    results.push_back(fusion.node(*reader).results[0]);
+    float8 = found->float8;
+    parts.insert(parts.end(), found->nodes.begin(), found->nodes.end());
+    results.insert(results.end(), found->results.begin(), found->results.end());
   }
-  fusion.replace(parts,
-                 id,
-                 {.op = *op,
-                  .operands = node.operands,
-                  .results = std::move(results),
-                  .phase = node.phase,
-                  .layer = node.layer});
+  const auto op = fusion.taken(id) ? std::nullopt : with_float8(*node.op, float8);
+  if (op) {
+    fusion.replace(parts,
+                   id,
+                   {.op = *op,
+                    .operands = node.operands,
+                    .results = std::move(results),
+                    .phase = node.phase,
+                    .layer = node.layer});
+  }
+}
+
+// a = amax(x) of rows; c, i = quantize_float8(x, a)  ->  c, i = quantize_float8{amax}(x)
+void amax_into_quantize(Fusion& fusion, NodeId id) {
+  const auto amax = own_amax(fusion, id);
+  if (amax) {
+    const Node& node = fusion.node(id);
+    QuantizeFloat8Attrs joint = *fusion.op<QuantizeFloat8Attrs>(id);
+    joint.amax = true;
+    fusion.replace({*amax, id},
+                   id,
+                   {.op = make_op(joint),
+                    .operands = {node.operands[0]},
+                    .results = node.results,
+                    .phase = node.phase,
+                    .layer = node.layer});
+  }
 }
 
 }  // namespace
@@ -372,7 +434,12 @@ Graph fuse(const Graph& graph) {
   result = apply_to_all(result, residual_into_norm_backward<LayerNormBackwardAttrs>);
   result = apply_to_all(result, loss_with_gradients);
   result = apply_to_all(result, transposition_into_quantize);
-  return apply_to_all(result, amax_into_producer);
+  result = apply_to_all(result, [](Fusion& fusion, NodeId id) {
+    float8_into_producer(fusion, id, largest_magnitude);
+  });
+  result = apply_to_all(
+      result, [](Fusion& fusion, NodeId id) { float8_into_producer(fusion, id, codes_of_rows); });
+  return apply_to_all(result, amax_into_quantize);
 }
 
 }  // namespace tessera

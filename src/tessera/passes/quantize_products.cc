@@ -32,7 +32,7 @@ struct Factor {
 class Quantizing {
  public:
   Quantizing(const Graph& graph, const Float8Options& options)
-      : graph_(graph), edit_(graph), options_(options) {
+      : graph_(graph), edit_(graph), options_(options), users_(users(graph)) {
     for (const Node& node : graph.nodes) {
       num_layers_ = std::max(num_layers_, node.layer + 1);
     }
@@ -169,13 +169,14 @@ class Quantizing {
     const auto [found, is_new] =
         codes_.try_emplace({factor.value, factor.dims, factor.leading, again});
     if (is_new) {
-      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh(), .position = reader};
+      const NodeId position = position_of_codes(reader, factor.value);
+      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh(), .position = position};
       const ValueId amax = edit_.fresh();
-      insert(reader,
+      insert(position,
              make_op(AmaxAttrs{.dims = factor.dims, .leading = factor.leading}),
              {factor.value},
              {amax});
-      insert(reader,
+      insert(position,
              make_op(QuantizeFloat8Attrs{.dims = factor.dims,
                                          .leading = factor.leading,
                                          .dtype = dtype_of(factor.value),
@@ -184,6 +185,32 @@ class Quantizing {
              {found->second.codes, found->second.inverse});
     }
     return found->second;
+  }
+
+  // Where codes that `reader` is the first to read are made: right there; those of an activation
+  // that nothing else in backward reads beside its codes for forward, so that backward keeps a byte
+  // an element.
+  NodeId position_of_codes(NodeId reader, ValueId value) const {
+    const auto is_forward = [&](NodeId id) {
+      return graph_.nodes[id.at()].phase == Phase::kForward;
+    };
+    const auto reads_codes = [&](NodeId id) {
+      const Node& node = graph_.nodes[id.at()];
+      return is_forward(id) || (node.op->get_if<MatmulAttrs>() != nullptr && is_chosen(node));
+    };
+    if (graph_[value].kind == ValueKind::kParameter ||
+        !std::ranges::all_of(users_[value.at()], reads_codes)) {
+      return reader;
+    }
+    for (auto known = codes_.lower_bound({value, 0, false, false});
+         known != codes_.end() && std::get<ValueId>(known->first) == value;
+         ++known) {
+      const Codes& codes = known->second;
+      if (codes.position.valid() && is_forward(codes.position)) {
+        return codes.position;
+      }
+    }
+    return reader;
   }
 
   // What backward makes is a gradient.
@@ -210,6 +237,7 @@ class Quantizing {
   const Graph& graph_;
   GraphEdit edit_;
   const Float8Options& options_;
+  std::vector<std::vector<NodeId>> users_;
   std::int32_t num_layers_ = 0;
   std::set<ValueId> of_adapters_;            // adapters, and their gradients
   std::set<std::string> adapter_gradients_;  // names of outputs

@@ -38,6 +38,17 @@ class Largest {
         block_fold(bits_, [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); }));
   }
 
+  // That of the thread's team, see row_teams.h.
+  template <class Team>
+  __device__ float of_team() const {
+    if constexpr (Team::kSize == kWarp) {
+      return std::bit_cast<float>(
+          warp_fold(bits_, [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); }));
+    } else {
+      return of_block();
+    }
+  }
+
   // Raises a magnitude that all blocks find together. Every thread of the block calls it.
   __device__ void raise(float* known) const {
     const float found = of_block();

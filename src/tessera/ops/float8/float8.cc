@@ -143,7 +143,7 @@ void visit(AmaxAttrs& attrs, AttrVisitor& visitor) {
 
 OpInfo info(const QuantizeFloat8Attrs& attrs) {
   return {.name = "quantize_float8",
-          .num_operands = 2,
+          .num_operands = attrs.amax ? 1 : 2,
           .num_results = 1 + (attrs.codes ? 1 : 0) + (attrs.transposed ? 1 : 0)};
 }
 
@@ -154,8 +154,15 @@ TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in) {
                   "found dtype {}, expected f8e4m3 or f8e5m2",
                   name(attrs.dtype));
   const TensorType scales = scales_type(shared_dims(attrs.dims, attrs.leading, in), in[0]);
-  require_dims(in, 1, static_cast<int>(scales.num_dims()));
-  require_inverse(in, 1, scales.dims);
+  if (attrs.amax) {
+    TESSERA_REQUIRE(!attrs.leading && !attrs.transposed && scales.num_dims() > 0,
+                    ErrorCode::kInvalidArgument,
+                    "the largest magnitudes of {} are asked for that are not of rows",
+                    to_string(in[0]));
+  } else {
+    require_dims(in, 1, static_cast<int>(scales.num_dims()));
+    require_inverse(in, 1, scales.dims);
+  }
   TESSERA_REQUIRE(attrs.codes || attrs.transposed,
                   ErrorCode::kInvalidArgument,
                   "neither codes nor transposed ones are asked for");
@@ -182,10 +189,13 @@ TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in) {
 FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in) {
   const std::size_t count = in[0].num_dims();
   const Names names = names_of(shared_dims(attrs.dims, attrs.leading, in), count);
-  std::string text = format("({0}), ({1}) -> ", names.all, names.scales);
+  std::string text = format("({})", names.all);
+  text += attrs.amax ? std::string(" -> ") : format(", ({}) -> ", names.scales);
   text += attrs.codes ? format("({}), ", names.all) : "";
   text += attrs.transposed ? format("({}), ", transposed_names(attrs.rows, count)) : "";
-  return parse_factor_rule(text + format("({})", names.scales));
+  text += format("({})", names.scales);
+  text += attrs.amax ? format(" | whole {}", factor_list(names.shared)) : "";
+  return parse_factor_rule(text);
 }
 
 Cost cost(const QuantizeFloat8Attrs& attrs, Types in) {
@@ -204,6 +214,7 @@ void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor) {
   visitor.field("codes", attrs.codes);
   visitor.field("transposed", attrs.transposed);
   visitor.field("rows", attrs.rows);
+  visitor.field("amax", attrs.amax);
 }
 
 OpInfo info(const TransposeCodesAttrs&) {

@@ -31,8 +31,8 @@ struct AmaxAttrs {
 // `power_of_two` scales are rounded down to one, so that codes are off by their own rounding alone.
 // The floor keeps the scale finite; torchao's, 1e-12, would lose gradients that this one keeps.
 // With `transposed` the codes come, too, as transpose_codes{rows} of them has them; without `codes`
-// they come in no other way.
-//   Operands: x as above, a (r..) f32 -> [q like x in `dtype`], [q transposed], inverse (r..) f32
+// they come in no other way. With `amax` it finds a itself, where that is of rows.
+//   Operands: x as above, [a (r..) f32] -> [q like x in `dtype`], [q transposed], inverse (r..) f32
 struct QuantizeFloat8Attrs {
   std::int64_t dims = 1;
   bool leading = false;
@@ -41,6 +41,7 @@ struct QuantizeFloat8Attrs {
   bool codes = true;
   bool transposed = false;
   std::int64_t rows = 0;  // of transposed codes
+  bool amax = false;
 
   friend bool operator==(const QuantizeFloat8Attrs&, const QuantizeFloat8Attrs&) = default;
 };
@@ -122,9 +123,5 @@ void require_inverse(Types in, std::size_t index, std::span<const Dim> dims);
 
 // The product of codes alone.
 MatmulAttrs product_of(const ScaledMatmulAttrs& attrs);
-
-// For ops that find the largest magnitude of a result along with it: bitwise as amax over all dims,
-// x -> amax () f32.
-void store_amax(cpu::Context& context, const View& x, const View& amax);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "tessera/base/float8.h"
 #include "tessera/base/half.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/float8/scales.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
 
@@ -122,7 +123,7 @@ class Quantizer {
                            common_inner_dims(std::array{views.in[0], codes}))),
         x_(views.in[0], shape_.inner),
         codes_(codes, shape_.inner),
-        amax_(flat<const float>(views.in[1]).data()),
+        amax_(attrs.amax ? nullptr : flat<const float>(views.in[1]).data()),
         inverse_(flat<float>(views.out.back()).data()) {}
 
   void run() const {
@@ -138,6 +139,13 @@ class Quantizer {
 
  private:
   float scale(std::int64_t i) const { return scale_of(amax_[i], Float8::kMax, power_of_two_); }
+
+  float scale_of_row(std::int64_t row) const {
+    return amax_ != nullptr ? scale(row)
+                            : scale_of(std::bit_cast<float>(largest_of(x_[row], x_.width)),
+                                       Float8::kMax,
+                                       power_of_two_);
+  }
 
   static void encode(const T* x, std::int64_t count, float scale, Float8* codes) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -164,7 +172,7 @@ class Quantizer {
   void rows() const {
     parallel_ranges(threads_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
       for (std::int64_t row = range.begin; row < range.end; ++row) {
-        const float scale = this->scale(row);
+        const float scale = scale_of_row(row);
         inverse_[row] = 1.0F / scale;
         encode(x_[row], x_.width, scale, codes_[row]);
       }
@@ -200,7 +208,7 @@ class Quantizer {
   ScaleShape shape_;
   RowsOf<const T> x_;
   RowsOf<Float8> codes_;
-  const float* amax_;
+  const float* amax_;  // null: found here
   float* inverse_;
 };
 
@@ -274,10 +282,18 @@ void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views) {
   }
 }
 
-void store_amax(cpu::Context& context, const View& x, const View& amax) {
-  run(AmaxAttrs{.dims = x.num_dims},
-      context,
-      {.in = std::span(&x, 1), .out = std::span(&amax, 1), .workspace = {}});
+void make_float8(const Float8Results& wanted,
+                 cpu::Context& context,
+                 const View& y,
+                 std::span<const View> results) {
+  const Views views = {.in = std::span(&y, 1),
+                       .out = results.last(static_cast<std::size_t>(wanted.count())),
+                       .workspace = {}};
+  if (wanted.amax) {
+    run(AmaxAttrs{.dims = y.num_dims}, context, views);
+  } else if (wanted.codes) {
+    run(code_attrs(wanted), context, views);
+  }
 }
 
 // Codes that nobody asked for.

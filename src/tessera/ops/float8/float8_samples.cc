@@ -25,6 +25,10 @@ struct Shape {
   std::string_view x;
   std::int64_t dims;  // that share a scale
   bool leading = false;
+
+  bool is_of_rows() const {
+    return !leading && dims < static_cast<std::int64_t>(types(DType::kF32, {x})[0].num_dims());
+  }
 };
 
 constexpr Shape kShapes[] = {
@@ -36,6 +40,9 @@ constexpr Shape kShapes[] = {
     {"rows_odd", "?[seq=5, embed=67]", 1},
     {"rows_of_heads", "?[batch=2, seq=4, heads=2, head_dim=6]", 2},
     {"rows_large", "?[seq=131, embed=260]", 1},
+    {"rows_wide", "?[seq=3, embed=1040]", 1},
+    {"rows_wider", "?[seq=2, embed=4104]", 1},
+    {"rows_widest", "?[seq=2, embed=8200]", 1},
     {"columns", "?[batch=2, seq=4, mlp=6]", 2, true},
     {"columns_odd", "?[seq=9, mlp=67]", 1, true},
     {"columns_of_heads", "?[seq=6, heads=2, head_dim=4]", 1, true},
@@ -198,19 +205,24 @@ Sample quantize_sample(std::string_view name,
                        DType from,
                        const QuantizeFloat8Attrs& attrs) {
   TensorTypes operands = types(from, {x});
-  operands.push_back(infer(AmaxAttrs{.dims = attrs.dims, .leading = attrs.leading}, operands)[0]);
-  return {.name = format("{}_{}_{}{}{}{}",
+  if (!attrs.amax) {
+    operands.push_back(infer(AmaxAttrs{.dims = attrs.dims, .leading = attrs.leading}, operands)[0]);
+  }
+  return {.name = format("{}_{}_{}{}{}{}{}",
                          name,
                          tessera::name(from),
                          tessera::name(attrs.dtype),
                          attrs.power_of_two ? "_power_of_two" : "",
                          attrs.transposed ? "_transposed" : "",
-                         attrs.codes ? "" : "_alone"),
+                         attrs.codes ? "" : "_alone",
+                         attrs.amax ? "_amax" : ""),
           .op = make_op(attrs),
           .operands = operands,
           .prepare =
               [leading = attrs.leading](std::span<HostTensor> tensors) {
-                largest(tensors[0].f64(), leading, tensors[1].f64());
+                if (tensors.size() > 1) {
+                  largest(tensors[0].f64(), leading, tensors[1].f64());
+                }
               },
           .differentiable = false};
 }
@@ -220,14 +232,15 @@ Sample quantize_sample(std::string_view name,
 SampleList samples(SamplesOf<QuantizeFloat8Attrs>) {
   SampleList list;
   for (const Shape& shape : kShapes) {
-    const auto add = [&](DType from, DType to, bool power_of_two) {
+    const auto add = [&](DType from, DType to, bool power_of_two, bool amax = false) {
       Sample sample = quantize_sample(shape.name,
                                       shape.x,
                                       from,
                                       {.dims = shape.dims,
                                        .leading = shape.leading,
                                        .dtype = to,
-                                       .power_of_two = power_of_two});
+                                       .power_of_two = power_of_two,
+                                       .amax = amax});
       sample.sliced_dim = sliced_dim(shape, sample.operands[0]);
       list.push_back(std::move(sample));
     };
@@ -236,6 +249,10 @@ SampleList samples(SamplesOf<QuantizeFloat8Attrs>) {
       add(from, DType::kF8E5M2, false);
     }
     add(DType::kF32, DType::kF8E4M3, true);
+    if (shape.is_of_rows()) {
+      add(DType::kF32, DType::kF8E5M2, false, true);
+      add(DType::kBF16, DType::kF8E4M3, true, true);
+    }
   }
   for (const Transposition& form : kTranspositions) {
     for (const bool leading : {false, true}) {
@@ -300,8 +317,13 @@ void reference(const AmaxAttrs& attrs, const Views& views) {
 // Codes are not rounded here: the kernel's are off by that alone.
 void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
   const auto x = reals(views.in[0]);
-  const auto amax = reals(views.in[1]);
   const auto inverse = reals(views.out.back());
+  std::vector<double> amax(inverse.size());
+  if (attrs.amax) {
+    largest(x, attrs.leading, std::span(amax));
+  } else {
+    std::ranges::copy(reals(views.in[1]), amax.begin());
+  }
   std::vector<double> codes(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
     const std::size_t place = scale_of(i, x.size(), amax.size(), attrs.leading);
@@ -319,6 +341,19 @@ void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
   if (attrs.transposed) {
     transpose(
         codes, leading_elements(views.in[0], attrs.rows), reals(views.out[attrs.codes ? 1 : 0]));
+  }
+}
+
+void conformance::make_float8(const Float8Results& wanted,
+                              const View& y,
+                              std::span<const View> results) {
+  const Views views = {.in = std::span(&y, 1),
+                       .out = results.last(static_cast<std::size_t>(wanted.count())),
+                       .workspace = {}};
+  if (wanted.amax) {
+    reference(AmaxAttrs{.dims = y.num_dims}, views);
+  } else if (wanted.codes) {
+    reference(code_attrs(wanted), views);
   }
 }
 

@@ -5,9 +5,12 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/largest.h"
 #include "tessera/backend/cuda/row_sums.h"
+#include "tessera/backend/cuda/row_teams.h"
 #include "tessera/base/float8.h"
+#include "tessera/ops/float8/codes_cuda.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"
+#include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/float8/scales.h"
 
 namespace tessera {
@@ -100,40 +103,6 @@ void run_amax(const Context& context, const ScaleShape& shape, const View& x, fl
          result);
 }
 
-// Two codes as to_float8() rounds them, the first in the lower half; but for a NaN's sign.
-template <class Float8>
-__device__ std::uint32_t float8_pair(float low, float high) {
-#ifdef __CUDA_ARCH__
-  std::uint16_t pair = 0;
-  if constexpr (Float8::kHasInfinity) {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
-#else
-  return to_float8<Float8>(low).bits | static_cast<std::uint32_t>(to_float8<Float8>(high).bits)
-                                           << 8U;
-#endif
-}
-
-// The codes of a pack times its scales.
-template <class Float8, int N>
-__device__ Pack<std::uint8_t, N> encode(const Floats<N>& values, const Floats<N>& scales) {
-  Pack<std::uint8_t, N> codes;
-  if constexpr (N == 1) {
-    codes.at[0] = static_cast<std::uint8_t>(float8_pair<Float8>(values.at[0] * scales.at[0], 0.0F));
-  } else {
-    std::array<std::uint16_t, N / 2> pairs;
-    for (int i = 0; i < N; i += 2) {
-      pairs[static_cast<std::size_t>(i / 2)] = static_cast<std::uint16_t>(
-          float8_pair<Float8>(values.at[i] * scales.at[i], values.at[i + 1] * scales.at[i + 1]));
-    }
-    codes = std::bit_cast<Pack<std::uint8_t, N>>(pairs);
-  }
-  return codes;
-}
-
 // What a kernel of codes reads and writes.
 template <class T>
 struct Quantization {
@@ -214,21 +183,6 @@ struct TilePlace {
     whole = row + Tile::kSide <= grid.rows && column + Tile::kSide <= grid.columns;
   }
 };
-
-// The first `count` bytes of a pack; all of them, in one access, if it is whole.
-template <int N>
-__device__ void store_bytes(std::uint8_t* place,
-                            const Pack<std::uint8_t, N>& bytes,
-                            std::int64_t count,
-                            bool whole) {
-  if (whole) {
-    *reinterpret_cast<Pack<std::uint8_t, N>*>(place) = bytes;
-    return;
-  }
-  for (int i = 0; i < N && i < count; ++i) {
-    place[i] = bytes.at[i];
-  }
-}
 
 // to (columns, rows) = the tile, which is written. Every thread of the block calls it.
 __device__ inline void store_turned(Tile& tile,
@@ -364,6 +318,53 @@ void run_quantize(const Context& context, const Quantization<T>& task, const Vie
   launch(context, name, blocks_of_rows(context, grid.count), quantize_tiles<T, Float8>, task, grid);
 }
 
+// Codes of rows whose largest magnitudes are found first. A team of threads takes a row.
+template <class Team, bool kWhole, class T>
+__global__ void quantize_found_rows(Matrix<const T> x,
+                                    RowCodes to,
+                                    std::int64_t rows,
+                                    std::int64_t width) {
+  const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
+  for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
+       row < rows;
+       row += step) {
+    const auto read = [&](std::int64_t c) { return read_pack<kWhole>(x.at(row, c), width - c); };
+    Held<Team, T> held;
+    Largest largest;
+    each_column<Team>(width, [&](int k, std::int64_t c) { held.take(k, [&] { return read(c); }); });
+    each_column<Team>(width, [&](int k, std::int64_t c) {
+      largest.take(narrow<T>(held.get(k, [&] { return read(c); })));
+    });
+    to.write<Team, kWhole>(row, width, largest, [&](int k, std::int64_t c) {
+      return held.get(k, [&] { return read(c); });
+    });
+  }
+}
+
+void quantize_rows(const QuantizeFloat8Attrs& attrs, const Context& context, const Views& views) {
+  const View& x = views.in[0];
+  const auto inner = static_cast<std::int32_t>(attrs.dims);
+  const std::array<View, 2> both = {x, views.out[0]};
+  const RowCodes to(views.out[0], views.out[1], inner, attrs.power_of_two);
+  const View::Rows rows = x.rows(inner);
+  with_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_team(rows.width, [&](auto team) {
+      using Team = decltype(team);
+      with_whole(fits_packs(both, inner), [&](auto whole) {
+        launch(context,
+               "quantize_float8",
+               blocks_of_teams<Team>(context, rows.count),
+               quantize_found_rows<Team, whole.value, T>,
+               Matrix<const T>(x, inner),
+               to,
+               rows.count,
+               rows.width);
+      });
+    });
+  });
+}
+
 // How a matrix of x lies: in rows for turning over, else as it shares scales.
 std::int32_t inner_dims(const QuantizeFloat8Attrs& attrs, const View& x, const ScaleShape& shape) {
   return attrs.transposed ? x.num_dims - static_cast<std::int32_t>(attrs.rows) : shape.inner;
@@ -411,6 +412,10 @@ void run(const AmaxAttrs& attrs, cuda::Context& context, const Views& views) {
 }
 
 void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& views) {
+  if (attrs.amax) {
+    cuda::quantize_rows(attrs, context, views);
+    return;
+  }
   const View& x = views.in[0];
   const View* const codes = attrs.codes ? views.out.data() : nullptr;
   const std::array<View, 2> both = {x, codes != nullptr ? *codes : x};

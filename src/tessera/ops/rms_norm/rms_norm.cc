@@ -31,7 +31,7 @@ std::string row_factors(Types in) {
 OpInfo info(const RmsNormAttrs& attrs) {
   OpInfo result{.name = "rms_norm",
                 .num_operands = attrs.residual ? 3 : 2,
-                .num_results = 2 + (attrs.residual ? 1 : 0) + (attrs.amax ? 1 : 0)};
+                .num_results = 2 + (attrs.residual ? 1 : 0) + attrs.float8.count()};
   if (attrs.residual) {
     result.aliases = {{.result = 2, .operand = 0}, {.result = 2, .operand = 1}};
   }
@@ -45,9 +45,7 @@ TensorTypes infer(const RmsNormAttrs& attrs, Types in) {
     require_same_shape(in, 0, 1);
     results.push_back(in[0]);
   }
-  if (attrs.amax) {
-    results.push_back(kMagnitude);
-  }
+  append_types(attrs.float8, results[0], results);
   return results;
 }
 
@@ -56,7 +54,7 @@ FactorRule factors(const RmsNormAttrs& attrs, Types in) {
   FactorRule rule = parse_factor_rule(
       attrs.residual ? format("({0} z), ({0} z), (z) -> ({0} z), ({0}), ({0} z) | whole z", r)
                      : format("({0} z), (z) -> ({0} z), ({0}) | whole z", r));
-  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
+  return with_float8(attrs.float8, std::move(rule), 1);
 }
 
 Cost cost(const RmsNormAttrs& attrs, Types in) {
@@ -64,7 +62,8 @@ Cost cost(const RmsNormAttrs& attrs, Types in) {
 }
 
 void backward(const RmsNormAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.residual && !attrs.amax, "the fused form is made after differentiation");
+  TESSERA_CHECK(!attrs.residual && attrs.float8.count() == 0,
+                "the fused form is made after differentiation");
   const auto dy = grad.gradient(0);
   if (!dy) {
     return;
@@ -85,13 +84,13 @@ void backward(const RmsNormAttrs& attrs, GradBuilder& grad) {
 void visit(RmsNormAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("eps", attrs.eps);
   visitor.field("residual", attrs.residual);
-  visitor.field("amax", attrs.amax);
+  visit(attrs.float8, visitor);
 }
 
 OpInfo info(const RmsNormBackwardAttrs& attrs) {
   OpInfo result{.name = "rms_norm_backward",
                 .num_operands = attrs.residual ? 5 : 4,
-                .num_results = 1 + (attrs.weight_gradient ? 1 : 0) + (attrs.amax ? 1 : 0),
+                .num_results = 1 + (attrs.weight_gradient ? 1 : 0) + attrs.float8.count(),
                 .aliases = {{.result = 0, .operand = 0}}};
   if (attrs.residual) {
     result.aliases.push_back({.result = 0, .operand = 4});
@@ -109,9 +108,7 @@ TensorTypes infer(const RmsNormBackwardAttrs& attrs, Types in) {
   if (attrs.weight_gradient) {
     results.push_back(with_dtype(in[2], DType::kF32));
   }
-  if (attrs.amax) {
-    results.push_back(kMagnitude);
-  }
+  append_types(attrs.float8, results[0], results);
   return results;
 }
 
@@ -122,7 +119,7 @@ FactorRule factors(const RmsNormBackwardAttrs& attrs, Types in) {
   text += format(" -> ({} z)", r);
   text += attrs.weight_gradient ? format(", (z) | reduce {}", factor_list(r)) : "";
   FactorRule rule = parse_factor_rule(text + " | whole z");
-  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
+  return with_float8(attrs.float8, std::move(rule), 1);
 }
 
 Cost cost(const RmsNormBackwardAttrs& attrs, Types in) {
@@ -136,7 +133,7 @@ void backward(const RmsNormBackwardAttrs&, GradBuilder& grad) {
 void visit(RmsNormBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("residual", attrs.residual);
   visitor.field("weight_gradient", attrs.weight_gradient);
-  visitor.field("amax", attrs.amax);
+  visit(attrs.float8, visitor);
 }
 
 OpInfo info(const RmsNormWeightGradientAttrs&) {

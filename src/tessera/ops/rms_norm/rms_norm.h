@@ -1,5 +1,6 @@
 #pragma once
 
+#include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
@@ -12,12 +13,12 @@ namespace tessera {
 //           dtype before it is normalized, so that the fused form is bitwise add + rms_norm
 // Factors:  (.. c), (c) -> (.. c), (..) | whole c
 // Saves:    rstd for backward; recomputable from h
-// With `amax` the last result is max |y| () f32.
+// With `float8` the last results are what that asks for of y.
 // Source:   Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4
 struct RmsNormAttrs {
   double eps = 1e-5;
   bool residual = false;
-  bool amax = false;
+  Float8Results float8 = {};
 
   friend bool operator==(const RmsNormAttrs&, const RmsNormAttrs&) = default;
 };
@@ -28,11 +29,11 @@ struct RmsNormAttrs {
 //   dg[c] = sum_.. dy[.., c] * x[.., c] * rstd
 // Operands: dy (.., C), x (.., C), g (C), rstd (..), [r (.., C)] -> dx (.., C), [dg (C) f32]
 // The r term is added to the rounded dx, and dg is the same bits as rms_norm_weight_gradient: the
-// fused forms are bitwise their parts. With `amax` the last result is max |dx| () f32.
+// fused forms are bitwise their parts. With `float8` the last results are what that asks for of dx.
 struct RmsNormBackwardAttrs {
   bool residual = false;
   bool weight_gradient = false;
-  bool amax = false;
+  Float8Results float8 = {};
 
   friend bool operator==(const RmsNormBackwardAttrs&, const RmsNormBackwardAttrs&) = default;
 };

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/ops/float8/float8.h"
 #include "tessera/ops/rms_norm/rms_norm.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -238,9 +237,7 @@ void run(const RmsNormAttrs& attrs, cpu::Context& context, const Views& views) {
   cpu::parallel_ranges(context.threads(),
                        {.count = x.count, .elements = x.width},
                        [&](cpu::Range range) { rows(attrs, views, range, form); });
-  if (attrs.amax) {
-    store_amax(context, views.out[0], views.out.back());
-  }
+  make_float8(attrs.float8, context, views.out[0], views.out);
 }
 
 std::int64_t workspace_bytes(const RmsNormBackwardAttrs& attrs,
@@ -265,9 +262,7 @@ void run(const RmsNormBackwardAttrs& attrs, cpu::Context& context, const Views& 
                          {.count = x.count, .elements = x.width},
                          [&](cpu::Range range) { rows(attrs, views, range, nullptr, form); });
   }
-  if (attrs.amax) {
-    store_amax(context, views.out[0], views.out.back());
-  }
+  make_float8(attrs.float8, context, views.out[0], views.out);
 }
 
 std::int64_t workspace_bytes(const RmsNormWeightGradientAttrs& /*attrs*/,

@@ -7,6 +7,7 @@
 #include "tessera/backend/cuda/largest.h"
 #include "tessera/backend/cuda/row_sums.h"
 #include "tessera/backend/cuda/row_teams.h"
+#include "tessera/ops/float8/codes_cuda.h"
 #include "tessera/ops/rms_norm/rms_norm.h"
 
 // A team of threads takes a row. It is reduced before any of it is written, and a thread writes
@@ -25,11 +26,12 @@ struct Normalize {
   float* rstd;
   Matrix<T> h;  // of the residual form
   float* amax;  // of y, or null
+  RowCodes codes;
   float eps;
 };
 
 // A row on its way through the kernel, as a thread has it.
-template <class Team, bool kWhole, bool kResidual, class T>
+template <class Team, bool kWhole, bool kResidual, bool kCodes, class T>
 struct NormalizeRow {
   const Normalize<T>& task;
   std::int64_t row;
@@ -79,7 +81,8 @@ struct NormalizeRow {
     return squares;
   }
 
-  __device__ void write(float factor, Largest& largest) const {
+  // With codes it holds y where it held h.
+  __device__ void write(float factor, Largest& largest) {
     each_column<Team>(width, [&](int k, std::int64_t c) {
       const Floats<kPack> values = h.get(k, [&] { return Words<T>::of(hidden(k, c)); });
       Floats<kPack> result = read_pack<kWhole>(task.gain + c, width - c).floats();
@@ -90,30 +93,46 @@ struct NormalizeRow {
         store_pack(task.h.at(row, c), values, width - c, kWhole);
       }
       store_pack(task.y.at(row, c), result, width - c, kWhole);
-      if (task.amax != nullptr) {
+      if (kCodes || task.amax != nullptr) {
         largest.take(narrow<T>(result));
       }
+      if constexpr (kCodes) {
+        h.take(k, [&] { return Words<T>::of(result); });
+      }
+    });
+  }
+
+  __device__ void write_codes(const Largest& largest) const {
+    task.codes.template write<Team, kWhole>(row, width, largest, [&](int k, std::int64_t c) {
+      return h.get(k, [&] { return read_pack<kWhole>(task.y.at(row, c), width - c); });
     });
   }
 };
 
-template <class Team, bool kWhole, bool kResidual, class T>
+template <class Team, bool kWhole, bool kResidual, bool kCodes, class T>
 __global__ void normalize_rows(Normalize<T> task, std::int64_t rows, std::int64_t width) {
   Largest largest;
   const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
        row < rows;
        row += step) {
-    NormalizeRow<Team, kWhole, kResidual, T> here = {.task = task, .row = row, .width = width};
+    NormalizeRow<Team, kWhole, kResidual, kCodes, T> here = {
+        .task = task, .row = row, .width = width};
     here.load();
     const float mean = team_sum<Team>(here.reduce()) / static_cast<float>(width);
     const float factor = 1.0F / sqrtf(mean + task.eps);
     if (threadIdx.x % Team::kSize == 0) {
       task.rstd[row] = factor;
     }
-    here.write(factor, largest);
+    if constexpr (kCodes) {
+      Largest of_row;
+      here.write(factor, of_row);
+      here.write_codes(of_row);
+    } else {
+      here.write(factor, largest);
+    }
   }
-  if (task.amax != nullptr) {
+  if (!kCodes && task.amax != nullptr) {
     largest.raise(task.amax);
   }
 }
@@ -127,6 +146,7 @@ struct Backward {
   Matrix<const T> r;  // of the residual form
   Matrix<T> dx;
   float* amax;      // of dx, or null
+  RowCodes codes;   // of dx
   float* partials;  // of the gain's gradient, by stretch
   bool whole;       // whether packs move as one
 };
@@ -202,7 +222,9 @@ struct BackwardRow {
     }
   }
 
-  __device__ void write(float rstd, float pull, Largest& largest) const {
+  // With codes it holds dx where it held dy.
+  template <bool kCodes>
+  __device__ void write(float rstd, float pull, Largest& largest) {
     each_column<Team>(width, [&](int k, std::int64_t c) {
       const Floats<kPack> arriving = dy.get(k, [&] { return read(task.dy, c); });
       const Floats<kPack> values = x.get(k, [&] { return read(task.x, c); });
@@ -214,16 +236,25 @@ struct BackwardRow {
         gradient.at[i] = kResidual ? rounded_to<T>(own) + added.at[i] : own;
       }
       store_pack(task.dx.at(row, c), gradient, width - c, kWhole);
-      if (task.amax != nullptr) {
+      if (kCodes || task.amax != nullptr) {
         largest.take(narrow<T>(gradient));
       }
+      if constexpr (kCodes) {
+        dy.take(k, [&] { return Words<T>::of(gradient); });
+      }
+    });
+  }
+
+  __device__ void write_codes(const Largest& largest) const {
+    task.codes.template write<Team, kWhole>(row, width, largest, [&](int k, std::int64_t c) {
+      return dy.get(k, [&] { return read_pack<kWhole>(task.dx.at(row, c), width - c); });
     });
   }
 };
 
 // Makes dx, with r added to it, and sums for dg. A block takes a stretch of rows, its teams by
 // turns.
-template <class Team, bool kWhole, bool kInput, bool kResidual, bool kGain, class T>
+template <class Team, bool kWhole, bool kInput, bool kResidual, bool kGain, bool kCodes, class T>
 __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     backward_rows(Backward<T> task, std::int64_t rows, std::int64_t width, std::int64_t stretches) {
   const std::int64_t stretch = blockIdx.x;
@@ -248,10 +279,17 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     const float partial = here.template reduce<kInput, kGain>(rstd, sums);
     if constexpr (kInput) {
       const float slope = team_sum<Team>(partial) / static_cast<float>(width);
-      here.write(rstd, rstd * rstd * rstd * slope, largest);
+      const float pull = rstd * rstd * rstd * slope;
+      if constexpr (kCodes) {
+        Largest of_row;
+        here.template write<true>(rstd, pull, of_row);
+        here.write_codes(of_row);
+      } else {
+        here.template write<false>(rstd, pull, largest);
+      }
     }
   }
-  if (kInput && task.amax != nullptr) {
+  if (kInput && !kCodes && task.amax != nullptr) {
     largest.raise(task.amax);
   }
   if constexpr (kGain) {
@@ -290,16 +328,21 @@ void launch_backward(const Context& context, const Backward<T>& task, const View
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
     if constexpr (Team::kHeld > 0 || !kGain) {
-      with_whole(task.whole, [&](auto whole) {
+      const auto start = [&](auto whole, auto codes) {
         launch(context,
                "rms_norm_backward",
                stretches,
-               backward_rows<Team, whole.value, kInput, kResidual, kGain, T>,
+               backward_rows<Team, whole.value, kInput, kResidual, kGain, codes.value, T>,
                task,
                rows.count,
                rows.width,
                stretches);
-      });
+      };
+      if (task.codes.inverse == nullptr) {
+        with_whole(task.whole, [&](auto whole) { start(whole, std::false_type()); });
+      } else if constexpr (kInput && sizeof(T) == 2) {
+        start(std::true_type(), std::true_type());
+      }
     }
   });
 }
@@ -356,15 +399,20 @@ void launch_normalize(const Context& context,
                       bool are_whole) {
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
-    with_whole(are_whole, [&](auto whole) {
+    const auto start = [&](auto whole, auto codes) {
       launch(context,
              "rms_norm",
              blocks_of_teams<Team>(context, rows.count),
-             normalize_rows<Team, whole.value, kResidual, T>,
+             normalize_rows<Team, whole.value, kResidual, codes.value, T>,
              task,
              rows.count,
              rows.width);
-    });
+    };
+    if (task.codes.inverse == nullptr) {
+      with_whole(are_whole, [&](auto whole) { start(whole, std::false_type()); });
+    } else if constexpr (sizeof(T) == 2) {
+      start(std::true_type(), std::true_type());
+    }
   });
 }
 
@@ -378,6 +426,9 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
                                       views.in[gain],
                                       views.out[0],
                                       views.out[attrs.residual ? 2 : 0]};
+  const bool whole = cuda::fits_packs(packed, 1);  // whether packs move as one
+  const cuda::CodesOfResults codes(attrs.float8, views.out, 1, whole);
+  float* const amax = attrs.float8.amax ? views.out.back().as<float>() : nullptr;
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::Normalize<T> task = {.x = {packed[0], 1},
@@ -386,11 +437,11 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
                                      .y = {packed[3], 1},
                                      .rstd = cpu::flat<float>(views.out[1]).data(),
                                      .h = {packed[4], 1},
-                                     .amax = attrs.amax ? views.out.back().as<float>() : nullptr,
+                                     .amax = amax,
+                                     .codes = codes.of_kernel(),
                                      .eps = static_cast<float>(attrs.eps)};
     const View::Rows rows = packed[0].rows(1);
-    const bool whole = cuda::fits_packs(packed, 1);  // whether packs move as one
-    if (attrs.amax) {
+    if (amax != nullptr) {
       cuda::clear(context, "rms_norm", cuda::Places<1>{{task.amax}});
     }
     if (attrs.residual) {
@@ -399,6 +450,7 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
       cuda::launch_normalize<false>(context, task, rows, whole);
     }
   });
+  codes.make_rest(context);
 }
 
 std::int64_t cuda_workspace_bytes(const RmsNormBackwardAttrs& attrs,
@@ -410,6 +462,9 @@ std::int64_t cuda_workspace_bytes(const RmsNormBackwardAttrs& attrs,
 void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
   const std::array<View, 5> packed = {
       views.in[0], views.in[1], views.in[2], views.in[attrs.residual ? 4 : 0], views.out[0]};
+  const bool whole = cuda::fits_packs(packed, 1);
+  const cuda::CodesOfResults codes(attrs.float8, views.out, 1, whole);
+  float* const amax = attrs.float8.amax ? views.out.back().as<float>() : nullptr;
   cuda::with_type(views.in[0].dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::Backward<T> task = {.dy = {packed[0], 1},
@@ -418,15 +473,17 @@ void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views&
                                     .rstd = cpu::flat<const float>(views.in[3]).data(),
                                     .r = {packed[3], 1},
                                     .dx = {packed[4], 1},
-                                    .amax = attrs.amax ? views.out.back().as<float>() : nullptr,
+                                    .amax = amax,
+                                    .codes = codes.of_kernel(),
                                     .partials = reinterpret_cast<float*>(views.workspace.data()),
-                                    .whole = cuda::fits_packs(packed, 1)};
+                                    .whole = whole};
     float* const dg = attrs.weight_gradient ? cpu::flat<float>(views.out[1]).data() : nullptr;
-    if (attrs.amax) {
+    if (amax != nullptr) {
       cuda::clear(context, "rms_norm_backward", cuda::Places<1>{{task.amax}});
     }
     cuda::run_backward(context, task, packed[1].rows(1), attrs.residual, dg);
   });
+  codes.make_rest(context);
 }
 
 std::int64_t cuda_workspace_bytes(const RmsNormWeightGradientAttrs& /*attrs*/,
@@ -445,6 +502,7 @@ void run(const RmsNormWeightGradientAttrs& /*attrs*/, cuda::Context& context, co
                                     .r = {},
                                     .dx = {},
                                     .amax = nullptr,
+                                    .codes = {},
                                     .partials = reinterpret_cast<float*>(views.workspace.data()),
                                     .whole = cuda::fits_packs(views.in.first(2), 1)};
     float* const dg = cpu::flat<float>(views.out[0]).data();

@@ -87,8 +87,15 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
         fused.result_classes = {OpClass::kRounded, OpClass::kRounded, OpClass::kElementwise};
       }
       list.push_back(fused);
+      if (!shape.leading.empty()) {
+        const Float8Results float8 = {.codes = true};
+        Sample coded = fused;
+        coded.op = make_op(RmsNormAttrs{.eps = eps, .residual = true, .float8 = float8});
+        add_codes(coded, float8, 1);
+        list.push_back(std::move(coded));
+      }
       fused.name += "_amax";
-      fused.op = make_op(RmsNormAttrs{.eps = eps, .residual = true, .amax = true});
+      fused.op = make_op(RmsNormAttrs{.eps = eps, .residual = true, .float8 = {.amax = true}});
       if (dtype == DType::kBF16) {
         fused.result_classes.push_back(OpClass::kRounded);
       }
@@ -100,9 +107,16 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
 
 namespace {
 
+// Codes of gradients may have either dtype.
+DType coded_dtype(int form) {
+  return form / 4 == 2 && form % 2 == 1 ? DType::kF8E5M2 : DType::kF8E4M3;
+}
+
 Sample backward_sample(const Shape& shape, DType dtype, int form) {
   const RmsNormBackwardAttrs attrs{
-      .residual = form % 2 == 1, .weight_gradient = form / 2 % 2 == 1, .amax = form >= 4};
+      .residual = form % 2 == 1,
+      .weight_gradient = form / 2 % 2 == 1,
+      .float8 = {.amax = form / 4 == 1, .codes = form / 4 == 2, .dtype = coded_dtype(form)}};
   const TensorType x = rows_type(shape, dtype);
   Sample sample{
       .name = format("{}_{}_form{}", shape.name, name(dtype), form),
@@ -117,7 +131,10 @@ Sample backward_sample(const Shape& shape, DType dtype, int form) {
   if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
     sample.result_classes = {OpClass::kRounded, OpClass::kReduction};
   }
-  if (attrs.amax && dtype == DType::kBF16) {
+  if (attrs.float8.codes) {
+    add_codes(sample, attrs.float8, 1);
+  }
+  if (attrs.float8.amax && dtype == DType::kBF16) {
     sample.result_classes.resize(attrs.weight_gradient ? 2 : 1, OpClass::kReduction);
     sample.result_classes.push_back(OpClass::kRounded);
   }
@@ -130,8 +147,10 @@ SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
     for (const Shape& shape : kShapes) {
-      for (const int form : {0, 1, 2, 3, 4, 7}) {
-        list.push_back(backward_sample(shape, dtype, form));
+      for (const int form : {0, 1, 2, 3, 4, 7, 8, 9, 10, 11}) {
+        if (form < 8 || !shape.leading.empty()) {
+          list.push_back(backward_sample(shape, dtype, form));
+        }
       }
     }
   }
@@ -175,9 +194,7 @@ void reference(const RmsNormAttrs& attrs, const Views& views) {
       y[r * columns + c] = h[r * columns + c] * gain[c] * rstd[r];
     }
   }
-  if (attrs.amax) {
-    conformance::store_largest(y, views.out.back());
-  }
+  conformance::make_float8(attrs.float8, views.out[0], views.out);
 }
 
 void reference(const RmsNormBackwardAttrs& attrs, const Views& views) {
@@ -203,9 +220,7 @@ void reference(const RmsNormBackwardAttrs& attrs, const Views& views) {
     reference(RmsNormWeightGradientAttrs{},
               {.in = parts, .out = views.out.subspan(1), .workspace = {}});
   }
-  if (attrs.amax) {
-    conformance::store_largest(dx, views.out.back());
-  }
+  conformance::make_float8(attrs.float8, views.out[0], views.out);
 }
 
 void reference(const RmsNormWeightGradientAttrs&, const Views& views) {

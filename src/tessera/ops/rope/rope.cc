@@ -89,7 +89,7 @@ TensorTypes infer(const RopeAttrs& attrs, Types in) {
 
 FactorRule factors(const RopeAttrs& attrs, Types) {
   FactorRule rule = parse_factor_rule("(b t h d), (b t r) -> (b t h d) | whole d, r");
-  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
+  return attrs.amax ? with_results(std::move(rule), {{}}) : rule;
 }
 
 Cost cost(const RopeAttrs& attrs, Types in) {

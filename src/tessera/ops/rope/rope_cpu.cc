@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/rope/rope.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -129,7 +129,7 @@ void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views) {
         rows(views, range, attrs.inverse ? -1.0F : 1.0F, form);
       });
   if (attrs.amax) {
-    store_amax(context, views.out[0], views.out[1]);
+    make_float8({.amax = true}, context, views.out[0], views.out);
   }
 }
 

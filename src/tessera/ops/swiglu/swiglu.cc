@@ -10,7 +10,7 @@ namespace tessera {
 OpInfo info(const SwigluAttrs& attrs) {
   return {.name = "swiglu",
           .num_operands = 2,
-          .num_results = attrs.amax ? 2 : 1,
+          .num_results = 1 + attrs.float8.count(),
           .aliases = {{.result = 0, .operand = 0}, {.result = 0, .operand = 1}}};
 }
 
@@ -19,14 +19,14 @@ TensorTypes infer(const SwigluAttrs& attrs, Types in) {
   require_same_shape(in, 0, 1);
   require_dtype(in, 1, in[0].dtype);
   TensorTypes results = {in[0]};
-  results.resize(attrs.amax ? 2 : 1, kMagnitude);
+  append_types(attrs.float8, results[0], results);
   return results;
 }
 
 FactorRule factors(const SwigluAttrs& attrs, Types in) {
   FactorRule rule =
       parse_factor_rule(format("({0}), ({0}) -> ({0})", factor_names(in[0].num_dims())));
-  return attrs.amax ? with_magnitudes(std::move(rule), 1) : rule;
+  return with_float8(attrs.float8, std::move(rule), 1);
 }
 
 Cost cost(const SwigluAttrs& attrs, Types in) {
@@ -34,7 +34,7 @@ Cost cost(const SwigluAttrs& attrs, Types in) {
 }
 
 void backward(const SwigluAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.amax, "the fused form is made after differentiation");
+  TESSERA_CHECK(attrs.float8.count() == 0, "the fused form is made after differentiation");
   const auto dy = grad.gradient(0);
   const bool wants_gate = grad.start(0);
   const bool wants_up = grad.start(1);
@@ -48,13 +48,13 @@ void backward(const SwigluAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(SwigluAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("amax", attrs.amax);
+  visit(attrs.float8, visitor);
 }
 
 OpInfo info(const SwigluBackwardAttrs& attrs) {
   return {.name = "swiglu_backward",
           .num_operands = 3,
-          .num_results = attrs.amax ? 4 : 2,
+          .num_results = 2 + 2 * attrs.float8.count(),
           .aliases = {{.result = 0, .operand = 1}, {.result = 1, .operand = 2}}};
 }
 
@@ -63,14 +63,15 @@ TensorTypes infer(const SwigluBackwardAttrs& attrs, Types in) {
   require_same_shape(in, 0, 1);
   require_same_shape(in, 0, 2);
   TensorTypes results = {in[1], in[2]};
-  results.resize(attrs.amax ? 4 : 2, kMagnitude);
+  append_types(attrs.float8, results[0], results);
+  append_types(attrs.float8, results[1], results);
   return results;
 }
 
 FactorRule factors(const SwigluBackwardAttrs& attrs, Types in) {
   FactorRule rule = parse_factor_rule(
       format("({0}), ({0}), ({0}) -> ({0}), ({0})", factor_names(in[0].num_dims())));
-  return attrs.amax ? with_magnitudes(std::move(rule), 2) : rule;
+  return with_float8(attrs.float8, std::move(rule), 2);
 }
 
 Cost cost(const SwigluBackwardAttrs& attrs, Types in) {
@@ -82,7 +83,7 @@ void backward(const SwigluBackwardAttrs&, GradBuilder& grad) {
 }
 
 void visit(SwigluBackwardAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("amax", attrs.amax);
+  visit(attrs.float8, visitor);
 }
 
 Value swiglu(const Value& gate, const Value& up) {

@@ -1,24 +1,25 @@
 #pragma once
 
+#include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
 
 // y = silu(gate) * up, silu(x) = x / (1 + exp(-x)).
 // Operands: gate (..), up (..) -> y (..); types alike in {f32, bf16}, products in f32.
-// With `amax`: -> y, max |y| () f32.
+// With `float8` the last results are what that asks for of y.
 // Source:   Shazeer 2020, arXiv:2002.05202
 struct SwigluAttrs {
-  bool amax = false;
+  Float8Results float8 = {};
 
   friend bool operator==(const SwigluAttrs&, const SwigluAttrs&) = default;
 };
 
 // dgate = dy * up * s * (1 + gate * (1 - s)), dup = dy * gate * s, s = 1 / (1 + exp(-gate)).
-// Operands: dy (..), gate (..), up (..) -> dgate (..), dup (..), with `amax` max |dgate| () f32 and
-//           max |dup| () f32, too
+// Operands: dy (..), gate (..), up (..) -> dgate (..), dup (..)
+// With `float8` the last results are what that asks for of dgate, then of dup.
 struct SwigluBackwardAttrs {
-  bool amax = false;
+  Float8Results float8 = {};
 
   friend bool operator==(const SwigluBackwardAttrs&, const SwigluBackwardAttrs&) = default;
 };

@@ -1,7 +1,6 @@
 #include <array>
 #include <cstdint>
 
-#include "tessera/ops/float8/float8.h"
 #include "tessera/ops/swiglu/swiglu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -96,9 +95,7 @@ void run(const SwigluAttrs& attrs, cpu::Context& context, const Views& views) {
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_segment);
   cpu::parallel_segments<3>(
       context.threads(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
-  if (attrs.amax) {
-    store_amax(context, views.out[0], views.out[1]);
-  }
+  make_float8(attrs.float8, context, views.out[0], views.out);
 }
 
 void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
@@ -108,10 +105,9 @@ void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& v
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_backward_segment);
   cpu::parallel_segments<5>(
       context.threads(), all, [&](const cpu::Segment<5>& part) { segment(part, form); });
-  if (attrs.amax) {
-    store_amax(context, views.out[0], views.out[2]);
-    store_amax(context, views.out[1], views.out[3]);
-  }
+  const auto count = static_cast<std::size_t>(attrs.float8.count());
+  make_float8(attrs.float8, context, views.out[0], views.out.first(2 + count));
+  make_float8(attrs.float8, context, views.out[1], views.out);
 }
 
 }  // namespace tessera

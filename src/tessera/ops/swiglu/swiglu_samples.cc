@@ -10,34 +10,52 @@
 
 namespace tessera {
 
+using conformance::add_codes;
 using conformance::amax_classes;
 using conformance::normal;
 using conformance::reals;
 using conformance::Sample;
-using conformance::store_largest;
 using conformance::types;
 
 namespace {
 
-constexpr std::string_view kShapes[] = {
-    "?[mlp=1]", "?[seq=3, mlp=5]", "?[batch=2, seq=4, mlp=38]", "?[seq=67, mlp=129]"};
+constexpr std::string_view kShapes[] = {"?[seq=1, mlp=1]",
+                                        "?[seq=3, mlp=5]",
+                                        "?[batch=2, seq=4, mlp=38]",
+                                        "?[seq=67, mlp=129]",
+                                        "?[seq=3, mlp=2064]"};
 
-SampleList over_shapes(const OpRef& op, std::size_t num_operands, bool amax = false) {
+template <class Attrs>
+SampleList over_shapes(std::size_t num_operands, const Float8Results& float8) {
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::string_view shape : kShapes) {
-      Sample sample{.name = format("{}_{}{}", list.size(), name(dtype), amax ? "_amax" : ""),
-                    .op = op};
+      Sample sample{.name = format("{}_{}{}", list.size(), name(dtype), float8.amax ? "_amax" : ""),
+                    .op = make_op(Attrs{.float8 = float8})};
       sample.operands = TensorTypes(num_operands, types(dtype, {shape})[0]);
       sample.fills = {normal(3.0), normal(3.0)};
-      sample.differentiable = num_operands == 2 && !amax;
-      if (amax) {
+      sample.differentiable = num_operands == 2 && float8.count() == 0;
+      if (float8.amax) {
         sample.result_classes = amax_classes(dtype, num_operands - 1);
+      }
+      if (float8.codes) {
+        add_codes(sample, float8, num_operands - 1);
       }
       // Gate and up are halves of one GEMM's result.
       sample.sliced_dim = static_cast<std::int32_t>(sample.operands[0].num_dims()) - 1;
       list.push_back(std::move(sample));
     }
+  }
+  return list;
+}
+
+template <class Attrs>
+SampleList all_forms(std::size_t num_operands) {
+  SampleList list = over_shapes<Attrs>(num_operands, {});
+  for (const Float8Results& float8 : {Float8Results{.amax = true},
+                                      Float8Results{.codes = true},
+                                      Float8Results{.codes = true, .dtype = DType::kF8E5M2}}) {
+    std::ranges::move(over_shapes<Attrs>(num_operands, float8), std::back_inserter(list));
   }
   return list;
 }
@@ -49,17 +67,11 @@ double sigmoid(double x) {
 }  // namespace
 
 SampleList samples(SamplesOf<SwigluAttrs>) {
-  SampleList list = over_shapes(make_op(SwigluAttrs{}), 2);
-  std::ranges::move(over_shapes(make_op(SwigluAttrs{.amax = true}), 2, true),
-                    std::back_inserter(list));
-  return list;
+  return all_forms<SwigluAttrs>(2);
 }
 
 SampleList samples(SamplesOf<SwigluBackwardAttrs>) {
-  SampleList list = over_shapes(make_op(SwigluBackwardAttrs{}), 3);
-  std::ranges::move(over_shapes(make_op(SwigluBackwardAttrs{.amax = true}), 3, true),
-                    std::back_inserter(list));
-  return list;
+  return all_forms<SwigluBackwardAttrs>(3);
 }
 
 void reference(const SwigluAttrs& attrs, const Views& views) {
@@ -69,9 +81,7 @@ void reference(const SwigluAttrs& attrs, const Views& views) {
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] = gate[i] * sigmoid(gate[i]) * up[i];
   }
-  if (attrs.amax) {
-    store_largest(y, views.out[1]);
-  }
+  conformance::make_float8(attrs.float8, views.out[0], views.out);
 }
 
 void reference(const SwigluBackwardAttrs& attrs, const Views& views) {
@@ -85,10 +95,9 @@ void reference(const SwigluBackwardAttrs& attrs, const Views& views) {
     dgate[i] = dy[i] * up[i] * s * (1.0 + gate[i] * (1.0 - s));
     dup[i] = dy[i] * gate[i] * s;
   }
-  if (attrs.amax) {
-    store_largest(dgate, views.out[2]);
-    store_largest(dup, views.out[3]);
-  }
+  const auto count = static_cast<std::size_t>(attrs.float8.count());
+  conformance::make_float8(attrs.float8, views.out[0], views.out.first(2 + count));
+  conformance::make_float8(attrs.float8, views.out[1], views.out);
 }
 
 }  // namespace tessera

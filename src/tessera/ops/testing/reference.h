@@ -46,13 +46,7 @@ inline RowsAndColumns rows_and_columns(const View& view) {
   return {.rows = static_cast<std::size_t>(view.num_elements()) / columns, .columns = columns};
 }
 
-// What forms of ops with `amax` give of a result.
-inline void store_largest(std::span<const double> values, const View& amax) {
-  double& largest = reals(amax)[0];
-  largest = 0;
-  for (const double value : values) {
-    largest = std::max(largest, std::abs(value));
-  }
-}
+// What a fused op makes of y for products in 8-bit floats, the last of `results`.
+void make_float8(const Float8Results& wanted, const View& y, std::span<const View> results);
 
 }  // namespace tessera::conformance

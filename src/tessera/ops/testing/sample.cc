@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/ops/all_ops.h"
 
 namespace tessera::conformance {
 namespace {
@@ -94,6 +95,17 @@ std::uint64_t sample_seed() {
 }
 
 }  // namespace
+
+void add_codes(Sample& sample, const Float8Results& float8, std::size_t count) {
+  const std::size_t first = infer(*sample.op, sample.operands).size() - 2 * count;
+  for (std::size_t i = 0; i < count; ++i) {
+    sample.parts.push_back({.op = make_op(code_attrs(float8)),
+                            .operands = {i},
+                            .results = {first + 2 * i, first + 2 * i + 1}});
+  }
+  sample.name += format("_{}", name(float8.dtype));
+  sample.differentiable = false;
+}
 
 std::vector<HostTensor> make_operands(const Sample& sample) {
   TESSERA_CHECK(sample.fills.size() <= sample.operands.size(),

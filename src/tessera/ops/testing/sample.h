@@ -14,6 +14,7 @@
 
 #include "tessera/ir/op.h"
 #include "tessera/ops/custom/custom.h"
+#include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/testing/host_tensor.h"
 #include "tessera/ops/testing/tolerance.h"
 
@@ -52,6 +53,13 @@ CustomReference custom_reference() {
   };
 }
 
+// Results that another op makes of earlier ones.
+struct Part {
+  OpRef op;
+  std::vector<std::size_t> operands;  // which results
+  std::vector<std::size_t> results;
+};
+
 // One case of an op: attributes, operand types and contents, and what the checks need to know about
 // it. The reference of the op computes the results of all operands in f64, naively.
 struct Sample {
@@ -66,6 +74,10 @@ struct Sample {
   OpClass op_class = OpClass::kElementwise;
   std::vector<OpClass> result_classes = {};  // of each result where they differ from op_class
   std::vector<OpClass> device_classes = {};  // the same of kernels of a device, where those differ
+
+  // What is held to other ops' CPU kernels, bitwise, and not to the reference: of values that were
+  // rounded, a scale may be another one.
+  std::vector<Part> parts = {};
 
   // Maps an integer result to what is compared with the reference (an encoded sum, say).
   std::function<HostTensor(const HostTensor&)> decode = nullptr;
@@ -103,6 +115,10 @@ inline std::vector<OpClass> amax_classes(DType dtype, std::size_t results) {
   }
   return classes;
 }
+
+// The sample of a fused form whose `count` results have codes of their rows, the last results, as
+// `float8` asks for them.
+void add_codes(Sample& sample, const Float8Results& float8, std::size_t count);
 
 // One type a text, '?' standing for `dtype`: types(DType::kF32, {"?[seq=3, embed=8]",
 // "i32[seq=3]"}).
