@@ -445,8 +445,8 @@ TEST_F(BadFileTest, RunDirectoryInUse) {
   const Outcome second = train("run");
   EXPECT_EQ(second.code, 2);
   EXPECT_EQ(second.err,
-            format("error: run is in use by process {}: wait for it to end, or choose another "
-                   "directory\n",
+            format("error: the run directory run is in use by process {}: wait for it to end, or "
+                   "choose another one\n",
                    first.id()));
   EXPECT_EQ(first.finish().code, 0);
   EXPECT_THAT(metrics("run"), SizeIs(200));

@@ -112,8 +112,8 @@ TEST_F(NotFiniteTest, StepsAreSkipped) {
     EXPECT_THAT(
         outcome.err,
         ContainsRegex(format("warning: step {} is not applied: loss -?nan, gradient norm", step)));
-    EXPECT_THAT(differing_tensors(checkpoint("a", step), checkpoint("a", step - 1)), IsEmpty());
-    EXPECT_THAT(differing_tensors(checkpoint("a", step + 1), checkpoint("a", step)),
+    EXPECT_FALSE(std::filesystem::exists(path("a/checkpoints/" + format("step-{:08}", step))));
+    EXPECT_THAT(differing_tensors(checkpoint("a", step + 1), checkpoint("a", step - 1)),
                 Not(IsEmpty()));
   }
   EXPECT_EQ(CheckpointReader(checkpoint("a", 20)).meta().applied_steps, 17);
@@ -132,7 +132,10 @@ TEST_F(NotFiniteTest, ThreeInARowStopTheRun) {
   EXPECT_THAT(outcome.err,
               HasSubstr("error: steps 5 to 7 were not finite: training has diverged. Try a lower "
                         "optimizer.lr"));
-  EXPECT_THAT(outcome.err, HasSubstr("the last good checkpoint is a/checkpoints/step-00000004\n"));
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("They began with a/checkpoints/step-00000004, which may be ruined; there is "
+                "no checkpoint before it\n"));
   EXPECT_EQ(checkpoint("a"), checkpoint("a", 4));
 }
 
@@ -145,8 +148,9 @@ TEST_F(NotFiniteTest, WildLearningRate) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("error: steps 6 to 8 were not finite"));
   EXPECT_THAT(outcome.err,
-              HasSubstr("; the last good checkpoint is a/checkpoints/step-00000005, the one before "
-                        "it a/checkpoints/step-00000004\n"));
+              HasSubstr("They began with a/checkpoints/step-00000005, which may be ruined; "
+                        "--checkpoint.resume=a/checkpoints/step-00000004 goes on from the "
+                        "checkpoint before it\n"));
   const CheckpointMeta meta = CheckpointReader(checkpoint("a", 5)).meta();
   EXPECT_EQ(meta.step, 5);
   EXPECT_EQ(meta.applied_steps, 5);
@@ -162,12 +166,35 @@ TEST_F(NotFiniteTest, WithoutACheckpointTheLastAppliedStepIsSaved) {
   const Outcome outcome = train("a", {"--optimizer.lr=1e10"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("error: steps 2 to 4 were not finite"));
-  EXPECT_THAT(outcome.err, HasSubstr("the last good checkpoint is a/checkpoints/step-00000001\n"));
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("They began with a/checkpoints/step-00000001, which may be ruined; there is "
+                "no checkpoint before it\n"));
   const Outcome saved = train("b", {"--optimizer.lr=1e10", "--checkpoint.every=1"});
-  EXPECT_THAT(saved.err, HasSubstr("the last good checkpoint is b/checkpoints/step-00000003\n"))
-      << "which holds the same state";
+  EXPECT_THAT(saved.err, HasSubstr("They began with b/checkpoints/step-00000001, which may be"));
   EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b", 1)), IsEmpty());
-  EXPECT_THAT(differing_tensors(checkpoint("a"), checkpoint("b", 3)), IsEmpty());
+  EXPECT_EQ(checkpoint("b"), checkpoint("b", 1)) << "steps that changed nothing are not saved";
+}
+
+// Checkpoints go when what came after the newest shows it to be good: of a step that has ruined the
+// weights the run keeps the one before, however many saves are due meanwhile and with any `keep`.
+TEST_F(NotFiniteTest, GoodCheckpointsOutliveARuinedOne) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  const std::vector<std::string> wild = {
+      "--optimizer.lr=1e10", "--checkpoint.keep=1", "--checkpoint.every=1"};
+  const Outcome first = train("a", wild);
+  EXPECT_EQ(first.code, 1);
+  EXPECT_THAT(first.err, HasSubstr("resume=a/checkpoints/step-00000004 goes on from"));
+  EXPECT_EQ(CheckpointReader(checkpoint("a", 4)).meta().step, 4);
+  // The ruined one is the newest, and no rate mends it: what to do is said again.
+  const Outcome again = train("a", {"--checkpoint.keep=1"});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.err, HasSubstr("They began with a/checkpoints/step-00000005, which may be"));
+  EXPECT_THAT(again.err, HasSubstr("resume=a/checkpoints/step-00000004 goes on from"));
+  ASSERT_EQ(
+      train("a", {"--checkpoint.resume=a/checkpoints/step-00000004", "--checkpoint.keep=1"}).code,
+      0);
+  EXPECT_FALSE(std::filesystem::exists(path("a/checkpoints/step-00000004")));
 }
 
 // One sequence of one token a step: where a document ends, no label counts.

@@ -223,9 +223,9 @@ TEST(File, AtomicWriteReadMapAndLock) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
     EXPECT_THAT(error.what(), HasSubstr("missing: No such file"));
   }
-  const FileLock lock(directory / "lock");
+  const FileLock lock(directory / "lock", "the run");
   try {
-    const FileLock second(directory / "lock");
+    const FileLock second(directory / "lock", "the run");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
@@ -245,7 +245,7 @@ TEST(FileLock, HasOneHolderThoughEachTakesItsFileAway) {
     threads.emplace_back([&] {
       for (int attempt = 0; attempt < 1500; ++attempt) {
         try {
-          const FileLock lock(path);
+          const FileLock lock(path, "the run");
           overlaps += ++holders > 1 ? 1 : 0;
           ++taken;
           --holders;

@@ -49,6 +49,7 @@ bool leads_to(const std::filesystem::path& path, const FileDescriptor& file) {
 }
 
 [[noreturn]] void refuse_lock(const std::filesystem::path& path,
+                              const std::string& what,
                               const FileDescriptor& file,
                               int error) {
   TESSERA_REQUIRE(error == EWOULDBLOCK,
@@ -64,8 +65,8 @@ bool leads_to(const std::filesystem::path& path, const FileDescriptor& file) {
     holder.pop_back();
   }
   fail(ErrorCode::kInvalidConfig,
-       "{} is in use by process {}: wait for it to end, or choose another directory",
-       path.parent_path().string(),
+       "{} is in use by process {}: wait for it to end, or choose another one",
+       what,
        holder.empty() ? "(unknown)" : holder);
 }
 
@@ -239,7 +240,7 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
   file.commit();
 }
 
-FileLock::FileLock(const std::filesystem::path& path) {
+FileLock::FileLock(const std::filesystem::path& path, const std::string& what) {
   do {
     file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     TESSERA_REQUIRE(file_.get() >= 0,
@@ -248,16 +249,21 @@ FileLock::FileLock(const std::filesystem::path& path) {
                     path.string(),
                     reason(errno));
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      refuse_lock(path, file_, errno);
+      refuse_lock(path, what, file_, errno);
     }
   } while (!leads_to(path, file_));
   const std::string owner = format("{}\n", static_cast<int>(::getpid()));
-  TESSERA_REQUIRE(::ftruncate(file_.get(), 0) == 0,
-                  ErrorCode::kDeviceError,
-                  "cannot write {}: {}",
-                  path.string(),
-                  reason(errno));
-  write_all(file_, owner, path);
+  try {
+    TESSERA_REQUIRE(::ftruncate(file_.get(), 0) == 0,
+                    ErrorCode::kDeviceError,
+                    "cannot write {}: {}",
+                    path.string(),
+                    reason(errno));
+    write_all(file_, owner, path);
+  } catch (...) {
+    ::unlink(path.c_str());  // still held: whoever made it in between has another file
+    throw;
+  }
 }
 
 bool FileLock::is_held(const std::filesystem::path& path) {

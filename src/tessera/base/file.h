@@ -96,11 +96,12 @@ class AtomicFile {
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
 // An exclusive advisory lock on `path` (created when absent; its holder may take it away), held for
-// the object's life and freed by the kernel if the process dies. Errors: kInvalidConfig naming the
-// holder's process id when another process holds it.
+// the object's life and freed by the kernel if the process dies. `what` says what it guards.
+// Errors: kInvalidConfig naming that and the holder's process id when another process holds it;
+// kDeviceError.
 class FileLock {
  public:
-  explicit FileLock(const std::filesystem::path& path);
+  FileLock(const std::filesystem::path& path, const std::string& what);
 
   // Whether a process holds the lock right now; not where there is no such file.
   static bool is_held(const std::filesystem::path& path);

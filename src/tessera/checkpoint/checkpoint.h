@@ -165,14 +165,16 @@ class CheckpointReader {
 // "<parent>/step-00000400"
 std::filesystem::path checkpoint_directory(const std::filesystem::path& parent, std::int64_t step);
 
-// The complete checkpoint in `parent` with the highest step; none where there is no checkpoint or
-// no such directory. Temporary and other names are ignored; a directory without a manifest is
-// skipped with a warning. Damage shows when it is opened: an older one is never taken in silence.
-std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& parent);
+// The complete checkpoint in `parent` with the highest step, of those before `end` where that is
+// given; none where there is no checkpoint or no such directory. Temporary and other names are
+// ignored; a directory without a manifest is skipped with a warning. Damage shows when it is
+// opened: an older one is never taken in silence.
+std::optional<std::filesystem::path> find_newest_checkpoint(
+    const std::filesystem::path& parent, std::optional<std::int64_t> end = std::nullopt);
 
-// The checkpoint that a user names: `path` itself, or the newest one of the run directory `path`;
-// none where it is neither. Errors: kInvalidData naming the path and the system's reason where it
-// cannot be looked at.
+// The checkpoint that a user names: `path` itself, or the newest one of the run directory `path`,
+// or of its folder of checkpoints; none where it is none of these. Errors: kInvalidConfig for a
+// file; kInvalidData naming the path and the system's reason where it cannot be looked at.
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& path);
 
 // Renames the complete checkpoints of `parent` after `step` to "abandoned-step-<number>" (with

@@ -120,13 +120,22 @@ fs::path checkpoint_directory(const fs::path& parent, std::int64_t step) {
   return parent / format("{}{:08}", kPrefix, step);
 }
 
-std::optional<fs::path> find_newest_checkpoint(const fs::path& parent) {
-  const std::vector<Found> found = complete_checkpoints(parent);
-  return found.empty() ? std::nullopt : std::optional(found.front().path);
+std::optional<fs::path> find_newest_checkpoint(const fs::path& parent,
+                                               std::optional<std::int64_t> end) {
+  for (const Found& found : complete_checkpoints(parent)) {
+    if (!end || found.step < *end) {
+      return found.path;
+    }
+  }
+  return std::nullopt;
 }
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
   std::error_code error;
+  TESSERA_REQUIRE(!fs::is_regular_file(path, error),
+                  ErrorCode::kInvalidConfig,
+                  "{} is a file, expected a run directory or a checkpoint",
+                  path.string());
   const fs::path manifest = path / "manifest.json";
   const fs::file_status status = fs::status(manifest, error);
   if (fs::exists(status)) {
@@ -137,7 +146,8 @@ std::optional<fs::path> find_checkpoint(const fs::path& path) {
                   "cannot open {}: {}",
                   manifest.string(),
                   error.message());
-  return find_newest_checkpoint(path / "checkpoints");
+  const std::optional<fs::path> of_run = find_newest_checkpoint(path / "checkpoints");
+  return of_run ? of_run : find_newest_checkpoint(path);
 }
 
 std::vector<fs::path> set_aside_checkpoints(const fs::path& parent, std::int64_t step) {

@@ -96,6 +96,7 @@ std::string print_body(const Manifest& manifest) {
   body += format(" \"model\": {},\n", Json::parse(manifest.meta.model).dump());
   body += format(" \"config\": {},\n", Json(manifest.meta.config).dump());
   body += format(" \"tokenizer\": {},\n", Json(manifest.meta.tokenizer).dump());
+  body += format(" \"data\": {},\n", Json(manifest.meta.data).dump());
   body += format(" \"files\": {},\n", print_lines(manifest.files));
   body += format(" \"tensors\": {}\n}}", print_lines(manifest.tensors));
   return body;
@@ -196,7 +197,8 @@ Manifest parse_body(const Json& json) {
                    .seed = trainer.at("seed"),
                    .model = json.at("model").dump(),
                    .config = json.at("config"),
-                   .tokenizer = json.value("tokenizer", "")};
+                   .tokenizer = json.value("tokenizer", ""),
+                   .data = json.value("data", "")};
   for (const Json& file : json.at("files")) {
     manifest.files.push_back(parse_file(file));
   }

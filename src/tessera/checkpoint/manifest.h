@@ -31,6 +31,7 @@ struct CheckpointMeta {
   std::string model = {};      // JSON text; compared when a run resumes
   std::string config = {};     // the resolved config, as text
   std::string tokenizer = {};  // XXH3, 128 bits, of the run's tokenizer.json; empty: not known
+  std::string data = {};       // the sizes of what it was trained on, in words; empty: not known
 
   friend bool operator==(const CheckpointMeta&, const CheckpointMeta&) = default;
 };

@@ -97,6 +97,9 @@ std::string missing_command(const CLI::App& app) {
     return "expected a command (see tessera --help)";
   }
   const std::string typed = app.remaining().front();
+  if (typed.starts_with('-')) {
+    return format("unknown option {} (see tessera --help)", typed);
+  }
   const auto commands = app.get_subcommands({});
   const auto nearest = std::ranges::min_element(commands, {}, [&](const CLI::App* command) {
     return edit_distance(typed, command->get_name());
@@ -106,9 +109,20 @@ std::string missing_command(const CLI::App& app) {
                 (*nearest)->get_name());
 }
 
+// The arguments, the last one first; "help train" as "train --help".
+std::vector<std::string> reversed_arguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments.front() == "help") {
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  }
+  std::ranges::reverse(arguments);
+  return arguments;
+}
+
 int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
   try {
-    app.parse(argc, argv);
+    app.parse(reversed_arguments(argc, argv));
     return app.get_subcommands().empty() ? report(missing_command(app), kUsageError) : 0;
   } catch (const CLI::Success& asked) {
     return app.exit(asked);  // prints help or version

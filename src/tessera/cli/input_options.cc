@@ -2,32 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
 
 #include <CLI/CLI.hpp>
 
 #include "tessera/base/machine.h"
-#include "tessera/data/byte_stream.h"
 
 namespace tessera {
 namespace {
-
-DataFormat format_by_name(std::filesystem::path path) {
-  if (compression_of(path) != Compression::kNone) {
-    path.replace_extension();
-  }
-  const std::filesystem::path extension = path.extension();
-  if (extension == ".jsonl" || extension == ".ndjson") {
-    return DataFormat::kJsonl;
-  }
-  std::error_code error;
-  // Half a pair is one too: opening it names the file that is missing.
-  const bool is_prefix = !std::filesystem::exists(path, error) &&
-                         (std::filesystem::exists(path.string() + ".idx", error) ||
-                          std::filesystem::exists(path.string() + ".bin", error));
-  return extension == ".bin" || extension == ".idx" || is_prefix ? DataFormat::kMegatron
-                                                                 : DataFormat::kText;
-}
 
 // The one of `all` with that name, which has been checked; the first for none.
 template <class T, std::size_t n>

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -168,6 +170,25 @@ void apply_override(RunConfig& config, std::string_view override) {
   config.origins.places[format("{}.{}", section.name, key.name)] = override;
 }
 
+namespace {
+
+// What nobody named of the schedule gives way to what was named: a run may be shorter than the
+// usual warmup and decay.
+void fit_schedule(RunConfig& config) {
+  const auto is_named = [&](std::string_view key) { return config.origins.places.contains(key); };
+  Schedule& schedule = config.schedule;
+  const std::int64_t steps = config.train.steps;
+  if (!is_named("schedule.warmup")) {
+    const std::int64_t left = steps - num_decay_steps(schedule, steps);
+    schedule.warmup = std::min(schedule.warmup, left);
+  } else if (!is_named("schedule.decay_ratio") && schedule.warmup <= steps) {
+    const double left = static_cast<double>(steps - schedule.warmup) / static_cast<double>(steps);
+    schedule.decay_ratio = std::min(schedule.decay_ratio, left);
+  }
+}
+
+}  // namespace
+
 RunConfig load_run_config(const std::filesystem::path& path,
                           std::span<const std::string> overrides) {
   std::string text;
@@ -181,6 +202,7 @@ RunConfig load_run_config(const std::filesystem::path& path,
   for (const std::string& override : overrides) {
     apply_override(config, override);
   }
+  fit_schedule(config);
   validate(config);
   return config;
 }

@@ -552,11 +552,14 @@ ConfigSection schedule() {
       {row("warmup",
            &S::warmup,
            codec::size_or_zero(),
-           "Steps of linear warmup: step n takes optimizer.lr * min(1, n / warmup)."),
+           "Steps of linear warmup: step n takes optimizer.lr * min(1, n / warmup). Left out, it "
+           "is "
+           "shorter where the run is too short for it and the decay."),
        row("decay_ratio",
            &S::decay_ratio,
            codec::ratio(),
-           "Share of the steps, at the end, over which the rate decays. 0: never."),
+           "Share of the steps, at the end, over which the rate decays. 0: never. With a warmup "
+           "that is named it may be left out, too."),
        row("decay",
            &S::decay,
            codec::choice({Decay::kLinear, Decay::kCosine, Decay::kSqrt}),
@@ -577,7 +580,7 @@ ConfigSection parallel() {
            &S::ranks,
            codec::size(),
            "Ranks of the run: threads of this process, or the processes that mpirun or srun "
-           "started. Left out: what the launcher started, else 1."),
+           "started. Left out: what the launcher started, else parallel.data x parallel.tensor."),
        row("data",
            &S::data,
            codec::size(),
@@ -721,7 +724,8 @@ ConfigSection checkpoint() {
        row("keep",
            &S::keep,
            codec::size_or_zero(),
-           "Newest checkpoints that stay on disk. 0: all."),
+           "Newest checkpoints that stay on disk, once a step after the newest was finite. 0: "
+           "all."),
        row("keep_best",
            &S::keep_best,
            codec::boolean(),
@@ -735,7 +739,8 @@ ConfigSection checkpoint() {
            &S::resume,
            codec::text(),
            "\"auto\": from the newest checkpoint in run.dir, if any. \"none\": from the "
-           "start. Else the path of a checkpoint, or of a run directory for its newest.")});
+           "start, which is refused where run.dir has a checkpoint. Else the path of a checkpoint, "
+           "or of a run directory for its newest.")});
 }
 
 ConfigSection log() {

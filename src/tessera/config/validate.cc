@@ -13,10 +13,12 @@ void require_text(const RunConfig& config,
                   std::string_view key,
                   std::string_view value,
                   std::string_view expected) {
+  const bool is_left_out = !config.origins.file.empty() && !config.origins.places.contains(key);
   TESSERA_REQUIRE(!value.empty(),
                   ErrorCode::kInvalidConfig,
-                  "{}: found an empty string, expected {}",
+                  "{}: found {}, expected {}",
                   placed(config, key),
+                  is_left_out ? "nothing" : "an empty string",
                   expected);
 }
 

@@ -170,7 +170,10 @@ struct Paths {
 // Held while the output is written; its file goes with it.
 class OutputLock {
  public:
-  explicit OutputLock(std::filesystem::path path) : path_(std::move(path)), lock_(path_) {}
+  explicit OutputLock(std::filesystem::path path)
+      : path_(std::move(path)),
+        lock_(path_,
+              format("the output {}", std::filesystem::path(path_).replace_extension().string())) {}
 
   ~OutputLock() {
     std::error_code error;

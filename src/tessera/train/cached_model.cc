@@ -48,11 +48,12 @@ CachedModel::CachedModel(const ModelDescription& model,
   TESSERA_REQUIRE(arena_bytes <= options.memory_limit_bytes,
                   ErrorCode::kOutOfMemory,
                   "the model with room for {} sequences of {} tokens needs {}, and may use {}: "
-                  "choose a smaller --batch, or --dtype=bf16",
+                  "choose a smaller --context{}, or --dtype=bf16",
                   options.batch,
                   options.sequence_length,
                   format_bytes(arena_bytes),
-                  format_bytes(options.memory_limit_bytes));
+                  format_bytes(options.memory_limit_bytes),
+                  options.batch > 1 ? " or --batch" : "");
   const std::shared_ptr<Arena> arena = backend_->allocate(arena_bytes);
   start(piece_, arena, arena_bytes);
   start(single_, arena, arena_bytes);

@@ -47,7 +47,7 @@ GenerationSpeed generate_one(const GenerateOptions& options, const Prompt& promp
       std::span(&prompt, 1),
       {.text = [](std::size_t, std::string_view text) { print_now(text); },
        .finished = [&](std::size_t, const Continuation& found) { finish = found.finish; }});
-  print("\n");
+  print_now("\n");  // before what comes on stderr
   if (finish == Finish::kContext) {
     log_info(
         format("the text has the {} tokens that the model's sequences may have "

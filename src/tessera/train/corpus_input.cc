@@ -1,12 +1,31 @@
 #include "tessera/train/corpus_input.h"
 
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "tessera/data/byte_stream.h"
 #include "tessera/data/token_stream.h"
 #include "tessera/train/text_encoder.h"
 
 namespace tessera {
+
+DataFormat format_by_name(std::filesystem::path path) {
+  if (compression_of(path) != Compression::kNone) {
+    path.replace_extension();
+  }
+  const std::filesystem::path extension = path.extension();
+  if (extension == ".jsonl" || extension == ".ndjson") {
+    return DataFormat::kJsonl;
+  }
+  std::error_code error;
+  // Half a pair is one too: opening it names the file that is missing.
+  const bool is_prefix = !std::filesystem::exists(path, error) &&
+                         (std::filesystem::exists(path.string() + ".idx", error) ||
+                          std::filesystem::exists(path.string() + ".bin", error));
+  return extension == ".bin" || extension == ".idx" || is_prefix ? DataFormat::kMegatron
+                                                                 : DataFormat::kText;
+}
 
 TextFormat text_format(DataFormat format) {
   return format == DataFormat::kChat    ? TextFormat::kChat

@@ -23,6 +23,9 @@ struct CorpusInput {
   ChatTemplateName chat_template = ChatTemplateName::kAuto;  // of chat
 };
 
+// What a file's name says of its format.
+DataFormat format_by_name(std::filesystem::path path);
+
 // How files of text are read; kText for the formats that hold tokens.
 TextFormat text_format(DataFormat format);
 

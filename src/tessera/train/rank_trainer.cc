@@ -1,14 +1,10 @@
 #include "tessera/train/rank_trainer.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,16 +14,10 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/checkpoint_saver.h"
-#include "tessera/comm/texts.h"
 #include "tessera/config/config.h"
 #include "tessera/data/batch_sampler.h"
 #include "tessera/metrics/metrics_writer.h"
-#include "tessera/metrics/moving_mean.h"
-#include "tessera/metrics/progress.h"
-#include "tessera/metrics/tensorboard_writer.h"
 #include "tessera/optim/schedule.h"
-#include "tessera/report/metrics_table.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/companions.h"
@@ -35,13 +25,15 @@
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/rank_backend.h"
+#include "tessera/train/rank_control.h"
 #include "tessera/train/rank_launch.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
+#include "tessera/train/run_record.h"
+#include "tessera/train/run_saves.h"
 #include "tessera/train/same_collectives.h"
 #include "tessera/train/same_data.h"
-#include "tessera/train/session_log.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/training_state.h"
@@ -53,13 +45,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxNotFiniteInARow = 3;
-constexpr std::size_t kSmoothedSteps = 10;
-
-// Seconds since 1970.
-double wall_time() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -116,15 +101,18 @@ class RankTrainer {
         world_(world),
         last_step_(last_step),
         directory_(config_.run.dir),
-        control_(control_group(world)),
+        control_(world),
         backend_(make_backend(setup, world)),
         arena_(allocate_arena(*backend_, setup.programs, config_, model_)),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
         part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
-        saver_({.rank = world.rank(),
+        saves_(control_,
+               config_,
+               {.rank = world.rank(),
                 .num_ranks = world.size(),
                 .copies = !arena_->has_mirror(),
-                .threads = static_cast<int>(config_.run.threads)}),
+                .threads = static_cast<int>(config_.run.threads)},
+               [this](const std::string& message) { warn(message); }),
         sampler_({.seed = static_cast<std::uint64_t>(config_.run.seed),
                   .sources = sampled_sources(setup.sequences),
                   .global_batch = config_.train.global_batch,
@@ -134,7 +122,7 @@ class RankTrainer {
     try {
       return train();
     } catch (const std::exception& error) {
-      finish_save_alone();
+      saves_.end_alone();
       // Before what other ranks may look at or wait for goes.
       backend_->abort(error.what());
       throw;
@@ -147,13 +135,13 @@ class RankTrainer {
     settle_products(ProductChoices::kKnown);
     prepare_validation();
     start_state();
-    with_context(
-        [&] { return when_; },
-        [&] { require_same_data(*control_, describe_data(setup_.sequences, meta_.tokenizer)); });
+    control_.talk([&](Communicator& group) {
+      require_same_data(group, describe_data(setup_.sequences, meta_.tokenizer));
+    });
     if (saves_in_background(config_)) {
-      saver_.reserve(saved_tensors(program_, setup_.parameters, part_));
+      saves_.reserve(saved_tensors(program_, setup_.parameters, part_));
     }
-    if (leads()) {
+    if (control_.leads()) {
       write_file_atomic(directory_ / "config.toml", to_toml(config_));
       keep_tokenizer(directory_, config_.tokenizer.path, meta_.tokenizer);
       keep_companions(config_, directory_, meta_.tokenizer);
@@ -161,50 +149,8 @@ class RankTrainer {
     return loop();
   }
 
-  // Whether this rank keeps the run's files and speaks for all.
-  bool leads() const { return world_.rank() == 0; }
-
-  // What every rank says, on every rank.
-  std::vector<std::string> from_all(const std::string& text) {
-    return with_context([&] { return when_; }, [&] { return gather_texts(*control_, text); });
-  }
-
-  // What rank 0 says, on every rank.
-  std::string from_leader(const std::string& text) { return from_all(text)[0]; }
-
-  std::string last_good_checkpoint() const {
-    return format("the last good checkpoint is {}",
-                  saved_ ? saved_->string() : "the initial state");
-  }
-
-  // What is left of a run whose step failed.
-  std::string way_on() const {
-    if (!saved_) {
-      return "there is no checkpoint yet: the same command begins again";
-    }
-    const bool is_named =
-        config_.checkpoint.resume != "auto" && saved_->parent_path() == checkpoints();
-    return format("{}: the same command{} goes on from there",
-                  last_good_checkpoint(),
-                  is_named ? " with --checkpoint.resume=auto" : "");
-  }
-
-  // Behind a failure: a rank alone still makes a checkpoint of the save under way. Several would
-  // have to agree: the next start does it, where all have written theirs.
-  void finish_save_alone() {
-    if (world_.size() > 1 || saver_.wait() != SaveStatus::kWritten) {
-      return;
-    }
-    try {
-      saver_.finish();
-      saved_step_ = saving_.step;
-      saved_ = saving_.path;
-    } catch (const Error& error) {
-      log_warning(error.what());
-    }
-  }
-
-  // Runs what a device or another rank may fail in; such an error then says way_on().
+  // Runs what a device or another rank may fail in; such an error then says
+  // the way on.
   template <class Body>
   decltype(auto) with_way_on(const Body& body) {
     try {
@@ -213,19 +159,20 @@ class RankTrainer {
       if (!is_of_machine(error.code())) {
         throw;
       }
-      finish_save_alone();
-      throw noted(error, way_on());
+      saves_.end_alone();
+      throw noted(error, saves_.way_on());
     }
   }
 
   void require_same(const Program& program) {
-    with_context([&] { return when_; },
-                 [&] { require_same_collectives(*control_, program, setup_.layout.mesh); });
+    control_.talk(
+        [&](Communicator& group) { require_same_collectives(group, program, setup_.layout.mesh); });
   }
 
   void settle_products(ProductChoices which) {
-    backend_.settle_products(
-        which, leads(), [this](const std::string& text) { return from_all(text); });
+    backend_.settle_products(which, control_.leads(), [this](const std::string& text) {
+      return control_.from_all(text);
+    });
   }
 
   // Ranks that each time their products do so in a step that changes no state, so that all that
@@ -262,59 +209,8 @@ class RankTrainer {
             .place = data_place(setup_.layout.mesh, world_.rank())};
   }
 
-  // What the ranks tell each other between two steps; each word is true where any rank says so.
-  struct Said {
-    bool stop = false;
-    bool writing = false;  // its part of a checkpoint, in the background
-    bool failed = false;   // to write it
-  };
-
-  Said exchange(bool stop, SaveStatus save) {
-    std::optional<Unhurried> patience;
-    if (save != SaveStatus::kIdle && saving_.how == Saving::kNow) {
-      patience.emplace();  // others may still be writing
-    }
-    std::array<std::int64_t, 3> flags = {
-        stop, save == SaveStatus::kWriting, save == SaveStatus::kFailed};
-    const Elements elements = {.dtype = DType::kI64,
-                               .data = reinterpret_cast<std::byte*>(flags.data()),
-                               .count = std::int64_t{flags.size()}};
-    with_context([&] { return when_; },
-                 [&] { control_->all_reduce(Fold::kMax, elements, elements); });
-    return {.stop = flags[0] != 0, .writing = flags[1] != 0, .failed = flags[2] != 0};
-  }
-
-  std::filesystem::path checkpoints() const { return directory_ / "checkpoints"; }
-
-  std::optional<std::filesystem::path> resume_from() const {
-    auto newest = find_newest_checkpoint(checkpoints());
-    if (config_.checkpoint.resume == "none") {
-      TESSERA_REQUIRE(!newest,
-                      ErrorCode::kInvalidConfig,
-                      "checkpoint.resume = \"none\", but {} exists: choose another run.dir, remove "
-                      "it, or resume",
-                      newest.value_or("").string());
-      return std::nullopt;
-    }
-    if (config_.checkpoint.resume == "auto") {
-      return newest;
-    }
-    // What is no checkpoint is reported when it is opened.
-    const std::filesystem::path named = config_.checkpoint.resume;
-    return find_checkpoint(named).value_or(named);
-  }
-
   void start_state() {
-    if (leads() && config_.checkpoint.resume == "auto") {
-      for (const std::filesystem::path& path : finish_interrupted_saves(checkpoints())) {
-        log_info(format("{} was written when the run was interrupted, and is now a checkpoint",
-                        path.string()));
-      }
-    }
-    // Rank 0 alone looks: others might look at another time.
-    const std::string found =
-        from_leader(leads() ? resume_from().value_or(std::filesystem::path()).string() : "");
-    const auto path = found.empty() ? std::nullopt : std::optional<std::filesystem::path>(found);
+    const std::optional<std::filesystem::path> path = saves_.find_start();
     if (path.has_value()) {
       const CheckpointReader reader(
           *path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
@@ -331,9 +227,10 @@ class RankTrainer {
                       path->string(),
                       meta_.seed,
                       config_.run.seed);
-      if (leads()) {
+      if (control_.leads()) {
         log_info(format("resuming from {} after step {}", path->string(), meta_.step));
         warn_of_changes(*path);
+        warn_of_other_data(*path);
       }
     } else {
       initialize_state(
@@ -343,11 +240,11 @@ class RankTrainer {
       }
       meta_.seed = static_cast<std::uint64_t>(config_.run.seed);
     }
-    saved_ = path;
+    saves_.start_from(path, meta_.step);
     meta_.model = model_.json;
     meta_.config = to_toml(config_);
     meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
-    saved_step_ = meta_.step;
+    meta_.data = describe_sequences(setup_.sequences);
     last_step_ = meta_.step;
     applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
   }
@@ -359,7 +256,7 @@ class RankTrainer {
                  setup_.parameters,
                  HuggingFaceWeights(config_.model.weights, config_.model),
                  part_);
-    if (leads()) {
+    if (control_.leads()) {
       log_info(format("starting from the weights of {}", config_.model.weights));
     }
   }
@@ -385,61 +282,28 @@ class RankTrainer {
     }
   }
 
-  // The steps to come replace those that the run directory has after this one.
-  void leave_other_branch() {
-    remove_interrupted_saves(checkpoints());
-    for (const std::filesystem::path& path : set_aside_checkpoints(checkpoints(), meta_.step)) {
-      log_info(format("set aside as {}: the run goes on from step {}", path.string(), meta_.step));
-    }
-  }
-
-  void open_metrics() {
-    metrics_ = std::make_unique<MetricsWriter>(directory_ / "metrics.jsonl", meta_.step);
-    cut_event_files(directory_, meta_.step);
-    if (config_.log.tensorboard) {
-      events_ = std::make_unique<TensorBoardWriter>(directory_, meta_.step, wall_time());
-    }
-    read_validation_losses();
-    log_session_start(directory_,
-                      {.step = meta_.step, .parameters = count_parameters(setup_.parameters).all});
-  }
-
-  // Of the steps before this start, so that the best checkpoint is known without a file of its own.
-  void read_validation_losses() {
-    if (!validator_ || !config_.checkpoint.keep_best) {
+  // As warn_of_changes(). Files of the same names may have other texts.
+  void warn_of_other_data(const std::filesystem::path& checkpoint) const {
+    const std::string now = describe_sequences(setup_.sequences);
+    if (meta_.data.empty() || meta_.data == now) {
       return;
     }
-    const MetricsTable metrics = read_metrics(directory_ / "metrics.jsonl", BrokenLines::kSkip);
-    const std::span<const double> losses = metrics.column("validation_loss");
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      validation_losses_[metrics.steps[i]] = losses[i];
-    }
-    link_best();
-  }
-
-  void write_metrics(const StepMetrics& step) {
-    metrics_->write(step);
-    if (events_) {
-      events_->write(step, wall_time());
-    }
-  }
-
-  void log_end(const TrainResult& result) const {
-    if (leads()) {
-      log_session_end(directory_, {.step = result.step, .stopped = result.interrupted});
-    }
+    const auto [own, before] = first_difference(now, meta_.data);
+    log_warning(format("these are not the data that {} was trained on: found {}; it had {}",
+                       checkpoint.string(),
+                       own,
+                       before));
   }
 
   // What comes before the first step of this start.
   void begin(bool owes_validation) {
-    when_ = "between two steps";
+    control_.go_on("between two steps");
     if (setup_.takes_signals) {
       stop_.emplace();
     }
-    if (leads()) {
-      leave_other_branch();
-      open_metrics();
-      progress_ = std::make_unique<Progress>(ProgressOptions{.plain_every = config_.log.every});
+    if (control_.leads()) {
+      saves_.leave_other_branch(meta_.step);
+      open_record();
     }
     with_way_on([&] { rehearse(); });
     if (owes_validation) {
@@ -447,28 +311,48 @@ class RankTrainer {
     }
   }
 
+  void open_record() {
+    const ParameterCounts parameters = count_parameters(setup_.parameters);
+    const double flop_per_token =
+        training_flop_per_token(model_, parameters, config_.data.sequence_length);
+    record_ = std::make_unique<RunRecord>(
+        config_,
+        RunRecord::Model{.parameters = parameters.all, .flop_per_token = flop_per_token},
+        meta_.step);
+    if (validator_ && config_.checkpoint.keep_best) {
+      // Of the steps before this start, so that the best one is known without a file of its own.
+      for_each_validation(
+          config_, [this](std::int64_t step, double loss) { saves_.note_validation(step, loss); });
+      saves_.link_best();
+    }
+  }
+
   TrainResult loop() {
     const bool owes_validation = agree_on_owed_validation();
     if (meta_.step >= config_.train.steps && !owes_validation) {
-      if (leads()) {
+      if (control_.leads()) {
         log_info(
             format("nothing to do: the run is at step {} of {}", meta_.step, config_.train.steps));
       }
-      return {.step = meta_.step, .checkpoint = saved_};
+      return {.step = meta_.step, .checkpoint = saves_.last()};
     }
     begin(owes_validation);
     TrainResult result{.step = meta_.step};
+    bool owes_save = false;
     while (meta_.step < config_.train.steps &&
-           !with_way_on([&] { return agreed_to_stop(wants_to_stop()); })) {
+           !with_way_on([&] { return saves_.agreed_to_stop(wants_to_stop()); })) {
       const StepMetrics step = with_way_on([&] { return train_and_validate(); });
       result.step = step.step;
       result.loss = step.loss;
-      if (leads()) {
-        with_context([&] { return last_good_checkpoint(); }, [&] { write_metrics(step); });
+      if (record_) {
+        with_context([&] { return saves_.last_good(); }, [&] { record_->write(step); });
       }
       note_applied(step);
-      if (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0) {
-        save(meta_, config_.checkpoint.async ? Saving::kBackground : Saving::kNow);
+      owes_save =
+          owes_save || (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0);
+      if (owes_save && not_finite_.empty()) {
+        owes_save = false;
+        save(meta_, config_.checkpoint.async ? RunSaves::How::kBackground : RunSaves::How::kNow);
       }
       if (!peak_flop_per_second_ && meta_.step < config_.train.steps &&
           config_.run.device == "cpu") {
@@ -478,17 +362,22 @@ class RankTrainer {
             measure_peak(*backend_, config_.train.dtype) * static_cast<double>(world_.size());
       }
     }
-    if (progress_) {
-      progress_->finish();
+    if (record_) {
+      record_->finish_progress();
     }
     result.interrupted = meta_.step < config_.train.steps || left_validation_;
-    end_save();
-    if (meta_.step > saved_step_) {
-      save(meta_, Saving::kNow);
-      end_save();
+    saves_.end();
+    if (meta_.step > saves_.last_step()) {
+      save(meta_, RunSaves::How::kNow);
+      saves_.end();
     }
-    result.checkpoint = saved_;
-    log_end(result);
+    if (not_finite_.empty()) {
+      saves_.prune();
+    }
+    result.checkpoint = saves_.last();
+    if (record_) {
+      record_->end(result);
+    }
     return result;
   }
 
@@ -549,7 +438,7 @@ class RankTrainer {
   std::int64_t memory_bytes() const {
     return RunMemory{.categories = {},
                      .arena = setup_.programs.arena_bytes(),
-                     .checkpoint_copy = saver_.memory_bytes(),
+                     .checkpoint_copy = saves_.memory_bytes(),
                      .on_device = config_.run.device == "cuda"}
         .total();
   }
@@ -558,8 +447,8 @@ class RankTrainer {
   StepMetrics train_and_validate() {
     StepMetrics step = run_step();
     last_step_ = step.step;
-    if (leads()) {
-      show(step);
+    if (record_) {
+      record_->show(step, peak_flop_per_second_);
     }
     if (is_validated(step.step)) {
       step.validation_loss = validate();
@@ -575,19 +464,18 @@ class RankTrainer {
   // who goes on from here makes up for it.
   std::optional<double> validate() {
     const std::optional<double> loss = validator_->loss([&](std::int64_t done, std::int64_t total) {
-      if (leads()) {
-        progress_->show_activity(format("validation {}/{}", done, total));
+      if (record_) {
+        record_->show_validation(done, total);
       }
-      return !agreed_to_stop(wants_to_stop());
+      return !saves_.agreed_to_stop(wants_to_stop());
     });
     left_validation_ = !loss;
     if (!loss) {
       return loss;
     }
-    validation_losses_[meta_.step] = *loss;
-    if (leads()) {
-      progress_->clear();
-      log_info(format("step {}: validation loss {:.4f}", meta_.step, *loss));
+    saves_.note_validation(meta_.step, *loss);
+    if (record_) {
+      record_->inform(format("step {}: validation loss {:.4f}", meta_.step, *loss));
     }
     return loss;
   }
@@ -597,30 +485,19 @@ class RankTrainer {
     if (!is_validated(meta_.step)) {
       return false;
     }
-    bool owes = false;
-    const std::filesystem::path path = directory_ / "metrics.jsonl";
-    if (leads() && std::filesystem::exists(path)) {
-      const MetricsTable metrics = read_metrics(path, BrokenLines::kSkip);
-      const auto line = std::ranges::find(metrics.steps, meta_.step);
-      const std::span<const double> losses = metrics.column("validation_loss");
-      owes = line != metrics.steps.end() &&
-             (losses.empty() ||
-              std::isnan(losses[static_cast<std::size_t>(line - metrics.steps.begin())]));
-    }
-    return !from_leader(owes ? "owes" : "").empty();
+    const bool owes = control_.leads() && lacks_validation(config_, meta_.step);
+    return !control_.from_leader(owes ? "owes" : "").empty();
   }
 
   void make_up_validation() {
-    if (leads()) {
-      log_info(format("validating step {}, in whose validation the run was stopped", meta_.step));
+    if (record_) {
+      record_->inform(
+          format("validating step {}, in whose validation the run was stopped", meta_.step));
     }
     const std::optional<double> loss = validate();
-    if (loss && leads()) {
-      metrics_->add_validation(meta_.step, *loss);
-      if (events_) {
-        events_->write_validation(meta_.step, *loss, wall_time());
-      }
-      link_best();
+    if (loss && record_) {
+      record_->write_validation(meta_.step, *loss);
+      saves_.link_best();
     }
   }
 
@@ -630,6 +507,7 @@ class RankTrainer {
       ++meta_.applied_steps;
       applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
       not_finite_.clear();
+      saves_.prune_before(meta_.step);
       return;
     }
     if (num_labels_ == 0) {
@@ -649,153 +527,55 @@ class RankTrainer {
   }
 
   void warn(const std::string& message) {
-    if (leads()) {
-      progress_->clear();
-      log_warning(message);
+    if (record_) {
+      record_->warn(message);
     }
   }
 
-  // Pruning might take the checkpoint that is good in truth, so that none is done here.
+  // The state before these steps is saved, though the step that made it may have ruined it.
   [[noreturn]] void stop_diverged() {
-    end_save();
-    const std::optional<std::filesystem::path> before = saved_;
-    if (saved_step_ < applied_.step) {
+    saves_.end();
+    if (saves_.last_step() < applied_.step) {
       CheckpointMeta meta = meta_;
       meta.step = applied_.step;
       meta.tokens_seen = applied_.tokens_seen;
-      save(meta, Saving::kNow);
-      end_save(Prune::kNo);
+      save(meta, RunSaves::How::kNow);
+      saves_.end();
     }
     fail(ErrorCode::kDiverged,
          "steps {} to {} were not finite: training has diverged. Try a lower optimizer.lr, a "
-         "longer schedule.warmup or a smaller optimizer.clip; {}{}",
+         "longer schedule.warmup or a smaller optimizer.clip. {}",
          not_finite_.front(),
          not_finite_.back(),
-         last_good_checkpoint(),
-         before && before != saved_ ? format(", the one before it {}", before->string()) : "");
+         states_before_divergence());
   }
 
-  void show(const StepMetrics& step) {
-    const double seconds = step_seconds_.add(step.step_seconds);
-    const double tokens_per_second =
-        static_cast<double>(config_.train.global_batch * config_.data.sequence_length) / seconds;
-    const double flop_per_second =
-        tokens_per_second * training_flop_per_token(model_,
-                                                    count_parameters(setup_.parameters),
-                                                    config_.data.sequence_length);
-    progress_->update(
-        {.step = step.step,
-         .num_steps = config_.train.steps,
-         .loss = step.loss,
-         .grad_norm = step.grad_norm,
-         .tokens_per_second = tokens_per_second,
-         .flop_per_second = flop_per_second,
-         .share_of_peak = peak_flop_per_second_
-                              ? std::optional(flop_per_second / *peak_flop_per_second_)
-                              : std::nullopt,
-         .memory_bytes = step.memory_bytes,
-         .seconds_left = seconds * static_cast<double>(config_.train.steps - step.step)});
+  std::string states_before_divergence() const {
+    const std::optional<std::filesystem::path>& last = saves_.last();
+    if (!last) {
+      return "They began with the initial state: there is no checkpoint";
+    }
+    const std::string began = format("They began with {}, which may be ruined", last->string());
+    const auto before = saves_.before(saves_.last_step());
+    return before ? format("{}; --checkpoint.resume={} goes on from the checkpoint before it",
+                           began,
+                           before->string())
+                  : format("{}; there is no checkpoint before it", began);
   }
-
-  enum class Saving { kBackground, kNow };
-  enum class Prune { kYes, kNo };
 
   bool wants_to_stop() const { return stop_ && stop_->requested(); }
 
-  // Whether any rank wants to stop. Also ends a save that all ranks have written.
-  bool agreed_to_stop(bool stop) {
-    const Said said = exchange(stop, saver_.status());
-    if (saver_.status() != SaveStatus::kIdle && !said.writing) {
-      settle(said.failed, Prune::kYes);
-    }
-    return said.stop;
-  }
-
   // Starts to save the state as that of `meta`.
-  void save(const CheckpointMeta& meta, Saving how) {
+  void save(const CheckpointMeta& meta, RunSaves::How how) {
     const Unhurried patience;
-    end_save();
-    if (progress_) {
-      progress_->clear();
+    saves_.end();
+    if (record_) {
+      record_->clear_progress();
     }
-    saving_ = {
-        .path = checkpoint_directory(checkpoints(), meta.step), .step = meta.step, .how = how};
     const auto tensors =
         with_way_on([&] { return state_tensors(executor_, setup_.parameters, part_); });
-    if (how == Saving::kNow) {
-      saver_.write(saving_.path, meta, tensors);
-    } else {
-      saver_.start(saving_.path, meta, tensors);
-    }
+    saves_.start(meta, tensors, how);
   }
-
-  // Waits for the save under way, if any.
-  void end_save(Prune prune = Prune::kYes) {
-    if (saver_.status() == SaveStatus::kIdle) {
-      return;
-    }
-    const Unhurried patience;
-    settle(exchange(false, saver_.wait()).failed, prune);
-  }
-
-  // Ends a save that no rank writes any more: in a checkpoint, or in nothing. Every earlier one
-  // stays, so that training goes on without one that was made in the background.
-  void settle(bool failed, Prune prune) {
-    const Unhurried patience;
-    std::string reason;
-    if (failed) {
-      const bool own = saver_.status() == SaveStatus::kFailed;
-      for (const std::string& text : from_all(own ? saver_.error().what() : "")) {
-        reason = reason.empty() ? text : reason;
-      }
-      saver_.abandon();
-    } else {
-      reason = published();
-    }
-    if (reason.empty()) {
-      saved_step_ = saving_.step;
-      saved_ = saving_.path;
-      if (leads() && prune == Prune::kYes) {
-        link_best();
-        prune_checkpoints(checkpoints(), static_cast<int>(config_.checkpoint.keep), saving_.path);
-      }
-      return;
-    }
-    if (saving_.how == Saving::kNow) {
-      fail(ErrorCode::kDeviceError, "{}", reason);
-    }
-    warn(format(
-        "there is no checkpoint of step {}: {}; {}", saving_.step, reason, last_good_checkpoint()));
-  }
-
-  // Not worth the run: the link is for people, all checkpoints are there without it.
-  void link_best() {
-    if (!validator_ || !config_.checkpoint.keep_best) {
-      return;
-    }
-    try {
-      link_best_checkpoint(checkpoints(), validation_losses_);
-    } catch (const Error& error) {
-      warn(error.what());
-    }
-  }
-
-  // Why rank 0 could not publish what all ranks have written; empty where it could.
-  std::string published() {
-    std::string reason;
-    try {
-      saver_.finish();
-    } catch (const Error& error) {
-      reason = error.what();
-    }
-    return from_leader(reason);
-  }
-
-  struct SaveUnderWay {
-    std::filesystem::path path;
-    std::int64_t step = 0;
-    Saving how = Saving::kNow;
-  };
 
   struct Applied {
     std::int64_t step = 0;
@@ -809,31 +589,23 @@ class RankTrainer {
   World& world_;
   std::optional<std::int64_t>& last_step_;
   std::filesystem::path directory_;
-  std::unique_ptr<Communicator> control_;  // all ranks, between steps
-  const char* when_ = "before the first step";
+  RankControl control_;
   RankBackend backend_;
   std::shared_ptr<Arena> arena_;  // of both programs
   Executor executor_;
   std::unique_ptr<Executor> validation_executor_;  // null where the run does not validate
   std::optional<Validator> validator_;             // as that
   StatePart part_;
-  CheckpointSaver saver_;
-  SaveUnderWay saving_;
+  RunSaves saves_;
   BatchSampler sampler_;
-  std::unique_ptr<MetricsWriter> metrics_;     // on rank 0
-  std::unique_ptr<TensorBoardWriter> events_;  // on rank 0, with log.tensorboard
-  std::unique_ptr<Progress> progress_;         // on rank 0
-  std::optional<StopSignal> stop_;             // where the process takes signals
+  std::unique_ptr<RunRecord> record_;  // on rank 0, from the first step on
+  std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
-  std::int64_t saved_step_ = 0;
-  std::optional<std::filesystem::path> saved_;        // the checkpoint of saved_step_; none: fresh
-  std::map<std::int64_t, double> validation_losses_;  // by step
-  bool left_validation_ = false;                      // of the last step: to stop
-  bool was_applied_ = false;                          // the last step
-  std::int64_t num_labels_ = 0;                       // of the last step, those that count
-  Applied applied_;                                   // the last step that changed the state
+  bool left_validation_ = false;          // of the last step: to stop
+  bool was_applied_ = false;              // the last step
+  std::int64_t num_labels_ = 0;           // of the last step, those that count
+  Applied applied_;                       // the last step that changed the state
   std::vector<std::int64_t> not_finite_;  // steps since then whose loss or gradient was not
-  MovingMean step_seconds_{kSmoothedSteps};
   std::optional<double> peak_flop_per_second_;
 };
 

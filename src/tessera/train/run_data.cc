@@ -45,9 +45,28 @@ TextOptions text_options(const RunConfig& config, const DataSource& source) {
           .scratch = config.run.dir};
 }
 
+// A file of another format is text, too, but hardly what is meant.
+void warn_of_formats(const DataSource& source) {
+  if (source.format != DataFormat::kText) {
+    return;
+  }
+  for (const std::filesystem::path& file : paths_of(source.files)) {
+    const DataFormat named = format_by_name(file);
+    if (named != DataFormat::kText) {
+      log_warning(
+          format("{} is read as plain text, its syntax included: data.format = \"{}\" reads "
+                 "what is in it",
+                 file.string(),
+                 to_string(named)));
+      return;
+    }
+  }
+}
+
 std::shared_ptr<const Corpus> open_source(const RunConfig& config,
                                           const DataSource& source,
                                           const Tokenizer& tokenizer) {
+  warn_of_formats(source);
   return open_corpus(
       {.files = paths_of(source.files),
        .format = source.format.value_or(DataFormat::kText),
@@ -209,6 +228,11 @@ RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) 
         format("; for validation: {} tokens", format_grouped(sequences.validation->num_tokens()));
   }
   log_info(line);
+  if (config.data.validation_share > 0 && config.validation.every == 0) {
+    log_warning(
+        "data.validation_share holds these back, and nothing validates on them: set "
+        "validation.every");
+  }
   log_packing(sequences.train.packing(), options);
   return sequences;
 }

@@ -20,7 +20,7 @@ FileLock open_run_directory(const std::filesystem::path& directory) {
                   "cannot create run.dir {}: {}",
                   directory.string(),
                   error.message());
-  FileLock lock(directory / "lock");
+  FileLock lock(directory / "lock", format("the run directory {}", directory.string()));
   remove_exit_records(directory);
   return lock;
 }

@@ -66,7 +66,7 @@ TEST_F(RunReportTest, SaysHowTheRunEnded) {
   EXPECT_EQ(describe().status.text, "Finished after step 1,000");
   EXPECT_EQ(describe().status.tone, Tone::kGood);
   {
-    const FileLock lock(run() / "lock");
+    const FileLock lock(run() / "lock", "the run");
     EXPECT_EQ(describe().status.text, "Training now");
   }
   const Error error(ErrorCode::kDiverged, "no good");

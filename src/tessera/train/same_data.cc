@@ -25,28 +25,26 @@ std::string describe(std::string_view what, const SequenceSource& source) {
                 sequences);
 }
 
-struct Difference {
-  std::string own;
-  std::string leaders;
-};
+}  // namespace
 
-Difference first_difference(const std::string& own, const std::string& leaders) {
+DataDifference first_difference(const std::string& own, const std::string& other) {
   std::istringstream own_lines(own);
-  std::istringstream leaders_lines(leaders);
-  Difference lines;
+  std::istringstream other_lines(other);
+  DataDifference lines;
   do {
     std::getline(own_lines, lines.own);
-    std::getline(leaders_lines, lines.leaders);
-  } while (own_lines && leaders_lines && lines.own == lines.leaders);
+    std::getline(other_lines, lines.other);
+  } while (own_lines && other_lines && lines.own == lines.other);
   return lines;
 }
 
-}  // namespace
+std::string describe_sequences(const RunSequences& sequences) {
+  return describe("training data", sequences.train) +
+         (sequences.validation ? describe("validation data", *sequences.validation) : "");
+}
 
 std::string describe_data(const RunSequences& sequences, const std::string& tokenizer_checksum) {
-  return format("tokenizer: checksum {}\n", tokenizer_checksum) +
-         describe("training data", sequences.train) +
-         (sequences.validation ? describe("validation data", *sequences.validation) : "");
+  return format("tokenizer: checksum {}\n", tokenizer_checksum) + describe_sequences(sequences);
 }
 
 void require_same_data(Communicator& all, const std::string& own) {
@@ -55,12 +53,12 @@ void require_same_data(Communicator& all, const std::string& own) {
     if (texts[rank] == texts[0]) {
       continue;
     }
-    const Difference lines = first_difference(texts[rank], texts[0]);
+    const DataDifference lines = first_difference(texts[rank], texts[0]);
     fail(ErrorCode::kInvalidData,
          "rank {} has other files than rank 0: {}; rank 0: {}: give all ranks the same files",
          rank,
          lines.own,
-         lines.leaders);
+         lines.other);
   }
 }
 

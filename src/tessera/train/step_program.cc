@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -49,14 +50,19 @@ void require_inputs_fit(const RunConfig& config, const Graph& graph) {
   bytes *= static_cast<double>(num_microbatches(config)) /
            static_cast<double>(config.parallel.data.value_or(1));
   const std::int64_t limit = memory_limit(config);
+  // Where one sequence is too much already, no batch is small enough.
+  const double of_one = bytes / static_cast<double>(config.train.global_batch);
+  const std::string_view key =
+      of_one > static_cast<double>(limit) ? "data.sequence_length" : "train.global_batch";
   TESSERA_REQUIRE(bytes <= static_cast<double>(limit),
                   ErrorCode::kOutOfMemory,
-                  "{}: the token ids of {} microbatches need {:.3g} bytes, and the run may use {}: "
-                  "choose a smaller train.global_batch",
-                  placed(config, "train.global_batch"),
+                  "{}: the token ids of {} microbatches need {}, and the run may use {}: choose a "
+                  "smaller {}",
+                  placed(config, key),
                   num_microbatches(config),
-                  bytes,
-                  format_bytes(limit));
+                  format_bytes(static_cast<std::int64_t>(std::min(bytes, 0x1p62))),
+                  format_bytes(limit),
+                  key);
 }
 
 std::optional<Float8Options> float8_options(const Float8Section& float8) {

@@ -130,6 +130,7 @@ LlamaConfig llama_config(const ModelSection& section) {
   refuse_key(section.positions.has_value(), kName, "positions");
   refuse_key(section.rotary_fraction.has_value(), kName, "rotary_fraction");
   LlamaConfig result = llama_flavor(section.flavor).value_or(LlamaConfig());
+  const double usual_factor = result.rope_factor;
   result.dim = section.dim.value_or(result.dim);
   result.layers = section.layers.value_or(result.layers);
   result.heads = section.heads.value_or(result.heads);
@@ -141,6 +142,10 @@ LlamaConfig llama_config(const ModelSection& section) {
   result.rope_factor = section.rope_factor.value_or(result.rope_factor);
   result.rope_theta = section.rope_theta.value_or(result.rope_theta);
   result.norm_eps = section.norm_eps.value_or(result.norm_eps);
+  TESSERA_REQUIRE(result.rope_scaling || result.rope_factor == usual_factor,
+                  ErrorCode::kInvalidConfig,
+                  "model.rope_factor = {} has no use without model.rope_scaling = true",
+                  result.rope_factor);
   validate(result);
   return result;
 }

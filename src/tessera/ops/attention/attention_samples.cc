@@ -257,7 +257,7 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
                                                          .any_order = c.any_order}),
                     .operands = operands,
                     .prepare = prepare,
-                    .op_class = OpClass::kReduction,
+                    .op_class = OpClass::kUnequalTerms,
                     .device_classes = dtype == DType::kBF16
                                           ? std::vector<OpClass>(3, OpClass::kRoundedTerms)
                                           : std::vector<OpClass>(),

@@ -92,7 +92,7 @@ Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = 
       sample.result_classes = {OpClass::kReduction};
     }
     sample.result_classes.insert(
-        sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRounded);
+        sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRoundedTerms);
   }
   if (logits == DType::kBF16) {
     sample.name += "_logits_bf16";

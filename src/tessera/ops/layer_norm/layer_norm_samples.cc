@@ -75,8 +75,10 @@ Statistics statistics(std::span<const double> row, double eps) {
   return result;
 }
 
-// With few channels and a small eps, dx is what almost equal terms leave: no f32 kernel has it.
-double eps_of(std::size_t columns) {
+// With few channels and a small eps results are what almost equal terms leave: no f32 kernel has
+// them.
+template <class Integer>
+double eps_of(Integer columns) {
   return columns < 4 ? 0.25 : 1e-5;
 }
 
@@ -96,8 +98,9 @@ namespace {
 
 Sample residual_sample(const Shape& shape, DType dtype, bool biased) {
   const auto [x, channel, statistic] = types_of(shape, dtype);
-  const LayerNormAttrs attrs{
-      .eps = dtype == DType::kF32 ? 1e-5 : 0.25, .residual = true, .biased = biased};
+  const LayerNormAttrs attrs{.eps = dtype == DType::kF32 ? eps_of(shape.channels) : 0.25,
+                             .residual = true,
+                             .biased = biased};
   Sample sample{.name = format("{}_{}_{}", shape.name, name(dtype), biased ? "biased" : "residual"),
                 .op = make_op(attrs),
                 .operands = {x, x, channel, channel},
@@ -122,9 +125,10 @@ SampleList samples(SamplesOf<LayerNormAttrs>) {
   for (const DType dtype : kDTypes) {
     for (const Shape& shape : kShapes) {
       const auto [x, channel, statistic] = types_of(shape, dtype);
-      // f32 with the default eps, bf16 with a large one; a mean that is not zero.
+      // f32 mostly with the default eps, bf16 with a large one; a mean that is not zero.
       list.push_back({.name = format("{}_{}", shape.name, name(dtype)),
-                      .op = make_op(LayerNormAttrs{.eps = dtype == DType::kF32 ? 1e-5 : 0.25}),
+                      .op = make_op(LayerNormAttrs{
+                          .eps = dtype == DType::kF32 ? eps_of(shape.channels) : 0.25}),
                       .operands = {x, channel, channel},
                       .fills = {normal(1.0, 2.0)},
                       .op_class = OpClass::kReduction,

@@ -56,26 +56,60 @@ void require_same_bits(const Outcome& found,
   }
 }
 
+std::vector<HostTensor> expected_results(const Sample& sample,
+                                         std::span<const HostTensor> operands) {
+  std::vector<HostTensor> wide;
+  std::ranges::transform(operands, std::back_inserter(wide), widened);
+  return reference_results(*sample.op, sample.operands, wide, sample.custom_references);
+}
+
+// What is expected of a sample, and the root mean square of each result: over more draws where one
+// that is no scalar has few elements, which may happen to be small beside what they are made of.
+struct Expected {
+  std::vector<HostTensor> results;
+  std::vector<double> rms;
+
+  Expected(const Sample& sample, std::span<const HostTensor> operands)
+      : results(expected_results(sample, operands)) {
+    constexpr double kEnough = 256;
+    constexpr std::uint64_t kMostDraws = 32;
+    std::vector<Squares> squares(results.size());
+    const auto add = [&](const std::vector<HostTensor>& drawn) {
+      bool are_enough = true;
+      for (std::size_t i = 0; i < drawn.size(); ++i) {
+        squares[i].add(drawn[i]);
+        are_enough = are_enough && (squares[i].count >= kEnough || drawn[i].type().num_dims() == 0);
+      }
+      return are_enough;
+    };
+    bool are_enough = add(results);
+    for (std::uint64_t draw = 1; draw < kMostDraws && !are_enough; ++draw) {
+      are_enough = add(expected_results(sample, make_operands(sample, draw)));
+    }
+    std::ranges::transform(squares, std::back_inserter(rms), &Squares::root_mean);
+  }
+};
+
 void compare_with_reference(const Sample& sample,
                             std::span<const OpClass> classes,
                             const Outcome& outcome,
-                            std::span<const HostTensor> expected,
+                            const Expected& expected,
                             Failures& failures) {
-  for (std::size_t i = 0; i < expected.size(); ++i) {
+  for (std::size_t i = 0; i < expected.results.size(); ++i) {
     if (std::ranges::any_of(sample.parts, [&](const Part& part) {
           return std::ranges::count(part.results, i) > 0;
         })) {
       continue;
     }
     const OpClass op_class = i < classes.size() ? classes[i] : sample.op_class;
-    const bool is_encoded = sample.decode && !is_floating(expected[i].type().dtype);
-    const auto wrong = is_encoded
-                           ? difference(sample.decode(outcome.results[i]),
-                                        sample.decode(expected[i]),
-                                        tolerance(op_class, DType::kF32))
-                           : difference(outcome.results[i],
-                                        expected[i],
-                                        tolerance(op_class, outcome.results[i].type().dtype));
+    const bool is_encoded = sample.decode && !is_floating(expected.results[i].type().dtype);
+    const auto wrong = is_encoded ? difference(sample.decode(outcome.results[i]),
+                                               sample.decode(expected.results[i]),
+                                               tolerance(op_class, DType::kF32))
+                                  : difference(outcome.results[i],
+                                               expected.results[i],
+                                               tolerance(op_class, outcome.results[i].type().dtype),
+                                               expected.rms[i]);
     if (wrong) {
       failures.push_back(format("result {}: {}", i, *wrong));
     }
@@ -117,10 +151,7 @@ Failures check_executions(const Sample& sample, std::span<const Execution> bases
   Failures failures;
   const Op& op = *sample.op;
   const std::vector<HostTensor> operands = make_operands(sample);
-  std::vector<HostTensor> wide;
-  std::ranges::transform(operands, std::back_inserter(wide), widened);
-  const std::vector<HostTensor> expected =
-      reference_results(op, sample.operands, wide, sample.custom_references);
+  const Expected expected(sample, operands);
   for (const Execution& base : bases) {
     const Outcome plain = execute(op, operands, base);
     failures.insert(failures.end(), plain.failures.begin(), plain.failures.end());

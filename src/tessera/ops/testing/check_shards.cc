@@ -198,7 +198,9 @@ class ResultCheck {
         index < sample_.result_classes.size() ? sample_.result_classes[index] : sample_.op_class;
     const Tolerance once =
         tolerance(op_class, is_encoded(whole) ? DType::kF32 : whole.type().dtype);
-    return {.relative = 2 * once.relative, .of_rms = 2 * once.of_rms};
+    return {.relative = 2 * once.relative,
+            .of_rms = 2 * once.of_rms,
+            .of_largest = 2 * once.of_largest};
   }
 
   void compare(std::size_t index,

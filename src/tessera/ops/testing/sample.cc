@@ -107,7 +107,7 @@ void add_codes(Sample& sample, const Float8Results& float8, std::size_t count) {
   sample.differentiable = false;
 }
 
-std::vector<HostTensor> make_operands(const Sample& sample) {
+std::vector<HostTensor> make_operands(const Sample& sample, std::uint64_t draw) {
   TESSERA_CHECK(sample.fills.size() <= sample.operands.size(),
                 "{} has {} fills for {} operands",
                 full_name(sample),
@@ -116,7 +116,8 @@ std::vector<HostTensor> make_operands(const Sample& sample) {
   std::vector<HostTensor> operands;
   for (std::size_t i = 0; i < sample.operands.size(); ++i) {
     operands.emplace_back(reference_type(sample.operands[i]));
-    const std::uint64_t key = random_key(i + (sample_seed() << 8U), full_name(sample));
+    const std::uint64_t key =
+        random_key(i + (sample_seed() << 8U) + (draw << 40U), full_name(sample));
     (i < sample.fills.size() ? sample.fills[i] : normal())(key, operands.back());
   }
   round_to(operands, sample.operands);

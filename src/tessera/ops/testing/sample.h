@@ -127,7 +127,7 @@ TensorTypes types(DType dtype, std::initializer_list<std::string_view> texts);
 // "rms_norm.odd_bf16": the op's name and the sample's.
 std::string full_name(const Sample& sample);
 
-// The operands in their own dtypes. Two calls give the same bits.
-std::vector<HostTensor> make_operands(const Sample& sample);
+// The operands in their own dtypes. Two calls give the same bits; each `draw` gives others.
+std::vector<HostTensor> make_operands(const Sample& sample, std::uint64_t draw = 0);
 
 }  // namespace tessera::conformance

@@ -1,5 +1,6 @@
 #include "tessera/ops/testing/tolerance.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -35,28 +36,16 @@ std::vector<double> numbers(const HostTensor& tensor) {
   fail(ErrorCode::kInternal, "no comparison of {}", to_string(tensor.type()));
 }
 
-// Over the finite elements.
-double root_mean_square(std::span<const double> values) {
-  double sum = 0;
-  double count = 0;
-  for (const double value : values) {
-    if (std::isfinite(value)) {
-      sum += value * value;
-      count += 1;
-    }
-  }
-  return count == 0 ? 0 : std::sqrt(sum / count);
-}
-
 // By how many times its limit an element is off; 0 where it is equal.
-double excess(double found, double expected, const Tolerance& limit, double rms) {
+// `absolute` is what any element may be off.
+double excess(double found, double expected, const Tolerance& limit, double absolute) {
   if (found == expected || (std::isnan(found) && std::isnan(expected))) {
     return 0;
   }
   if (!std::isfinite(found) || !std::isfinite(expected)) {
     return HUGE_VAL;
   }
-  const double allowed = limit.relative * std::abs(expected) + limit.of_rms * rms;
+  const double allowed = limit.relative * std::abs(expected) + absolute;
   return allowed == 0 ? HUGE_VAL : std::abs(found - expected) / allowed;
 }
 
@@ -77,27 +66,53 @@ Tolerance tolerance(OpClass op_class, DType dtype) {
     case OpClass::kReduction:
       return is_half ? Tolerance{.relative = 0.00392, .of_rms = 1e-5}
                      : Tolerance{.relative = 5e-6, .of_rms = 5e-6};
+    case OpClass::kUnequalTerms:
+      return is_half ? Tolerance{.relative = 0.00392, .of_rms = 1e-5, .of_largest = 5e-6}
+                     : Tolerance{.relative = 5e-6, .of_rms = 5e-6, .of_largest = 5e-6};
     case OpClass::kRounded:
       return {.relative = 0.008, .of_rms = 0.008};
     case OpClass::kRoundedTerms:
-      return {.relative = 0.008, .of_rms = 0.02};
+      return {.relative = 0.008, .of_rms = 0.008, .of_largest = 0.004};
   }
   fail(ErrorCode::kInternal, "an op class outside the table");
 }
 
+void Squares::add(const HostTensor& tensor) {
+  for (const double value : numbers(tensor)) {
+    if (std::isfinite(value)) {
+      sum += value * value;
+      count += 1;
+    }
+  }
+}
+
+double Squares::root_mean() const {
+  return count == 0 ? 0 : std::sqrt(sum / count);
+}
+
 std::optional<std::string> difference(const HostTensor& found,
                                       const HostTensor& expected,
-                                      const Tolerance& limit) {
+                                      const Tolerance& limit,
+                                      std::optional<double> rms) {
   const std::vector<double> a = numbers(found);
   const std::vector<double> b = numbers(expected);
   if (a.size() != b.size()) {
     return format("{} elements, expected {}", a.size(), b.size());
   }
-  const double rms = root_mean_square(b);
+  if (!rms) {
+    Squares squares;
+    squares.add(expected);
+    rms = squares.root_mean();
+  }
+  double largest = 0;
+  for (const double value : b) {
+    largest = std::isfinite(value) ? std::max(largest, std::abs(value)) : largest;
+  }
+  const double absolute = limit.of_rms * *rms + limit.of_largest * largest;
   std::size_t worst = 0;
   double worst_excess = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double here = excess(a[i], b[i], limit, rms);
+    const double here = excess(a[i], b[i], limit, absolute);
     if (here > worst_excess) {
       worst = i;
       worst_excess = here;

@@ -1,0 +1,118 @@
+#include "tessera/train/run_record.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/report/metrics_table.h"
+#include "tessera/train/session_log.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kSmoothedSteps = 10;
+
+std::filesystem::path metrics_file(const RunConfig& config) {
+  return std::filesystem::path(config.run.dir) / "metrics.jsonl";
+}
+
+// Seconds since 1970.
+double wall_time() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+}  // namespace
+
+bool lacks_validation(const RunConfig& config, std::int64_t step) {
+  const std::filesystem::path path = metrics_file(config);
+  if (!std::filesystem::exists(path)) {
+    return false;
+  }
+  const MetricsTable metrics = read_metrics(path, BrokenLines::kSkip);
+  const auto line = std::ranges::find(metrics.steps, step);
+  const std::span<const double> losses = metrics.column("validation_loss");
+  return line != metrics.steps.end() &&
+         (losses.empty() ||
+          std::isnan(losses[static_cast<std::size_t>(line - metrics.steps.begin())]));
+}
+
+void for_each_validation(const RunConfig& config,
+                         const std::function<void(std::int64_t step, double loss)>& each) {
+  const MetricsTable metrics = read_metrics(metrics_file(config), BrokenLines::kSkip);
+  const std::span<const double> losses = metrics.column("validation_loss");
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    each(metrics.steps[i], losses[i]);
+  }
+}
+
+RunRecord::RunRecord(const RunConfig& config, const Model& model, std::int64_t step)
+    : config_(config),
+      flop_per_token_(model.flop_per_token),
+      metrics_(metrics_file(config), step),
+      progress_({.plain_every = config.log.every}),
+      step_seconds_(kSmoothedSteps) {
+  cut_event_files(config.run.dir, step);
+  if (config.log.tensorboard) {
+    events_ = std::make_unique<TensorBoardWriter>(config.run.dir, step, wall_time());
+  }
+  log_session_start(config.run.dir, {.step = step, .parameters = model.parameters});
+}
+
+void RunRecord::show(const StepMetrics& step, std::optional<double> peak_flop_per_second) {
+  const double seconds = step_seconds_.add(step.step_seconds);
+  const double tokens_per_second =
+      static_cast<double>(config_.train.global_batch * config_.data.sequence_length) / seconds;
+  const double flop_per_second = tokens_per_second * flop_per_token_;
+  progress_.update(
+      {.step = step.step,
+       .num_steps = config_.train.steps,
+       .loss = step.loss,
+       .grad_norm = step.grad_norm,
+       .tokens_per_second = tokens_per_second,
+       .flop_per_second = flop_per_second,
+       .share_of_peak = peak_flop_per_second
+                            ? std::optional(flop_per_second / *peak_flop_per_second)
+                            : std::nullopt,
+       .memory_bytes = step.memory_bytes,
+       .seconds_left = seconds * static_cast<double>(config_.train.steps - step.step)});
+}
+
+void RunRecord::show_validation(std::int64_t done, std::int64_t total) {
+  progress_.show_activity(format("validation {}/{}", done, total));
+}
+
+void RunRecord::inform(const std::string& message) {
+  progress_.clear();
+  log_info(message);
+}
+
+void RunRecord::warn(const std::string& message) {
+  progress_.clear();
+  log_warning(message);
+}
+
+void RunRecord::write(const StepMetrics& step) {
+  metrics_.write(step);
+  if (events_) {
+    events_->write(step, wall_time());
+  }
+}
+
+void RunRecord::write_validation(std::int64_t step, double loss) {
+  metrics_.add_validation(step, loss);
+  if (events_) {
+    events_->write_validation(step, loss, wall_time());
+  }
+}
+
+void RunRecord::end(const TrainResult& result) {
+  log_session_end(config_.run.dir, {.step = result.step, .stopped = result.interrupted});
+}
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/config/run_config.h"
+#include "tessera/metrics/metrics_writer.h"
+#include "tessera/metrics/moving_mean.h"
+#include "tessera/metrics/progress.h"
+#include "tessera/metrics/tensorboard_writer.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera {
+
+// Whether metrics.jsonl in the run's directory has a line of `step` that lacks the validation loss:
+// the run was stopped in that validation.
+bool lacks_validation(const RunConfig& config, std::int64_t step);
+
+// each(step, loss) for the validation losses that metrics.jsonl has.
+void for_each_validation(const RunConfig& config,
+                         const std::function<void(std::int64_t step, double loss)>& each);
+
+// What rank 0 keeps and shows of a session of the run: metrics.jsonl, TensorBoard's events,
+// sessions.jsonl, the progress on stderr. Errors: kDeviceError and kInvalidData of these files.
+class RunRecord {
+ public:
+  struct Model {
+    std::int64_t parameters = 0;
+    double flop_per_token = 0;
+  };
+
+  // Of the steps after `step`: lines of later ones are cut off.
+  RunRecord(const RunConfig& config, const Model& model, std::int64_t step);
+
+  // The progress, beside the machine's peak where that is known.
+  void show(const StepMetrics& step, std::optional<double> peak_flop_per_second);
+  void show_validation(std::int64_t done, std::int64_t total);
+
+  // A line of its own on stderr, above the progress.
+  void inform(const std::string& message);
+  void warn(const std::string& message);
+
+  // Before others write to stderr.
+  void clear_progress() { progress_.clear(); }
+
+  void write(const StepMetrics& step);
+
+  // Of the last step that was written.
+  void write_validation(std::int64_t step, double loss);
+
+  // The last step's progress stays on stderr.
+  void finish_progress() { progress_.finish(); }
+
+  void end(const TrainResult& result);
+
+ private:
+  const RunConfig& config_;
+  double flop_per_token_;
+  MetricsWriter metrics_;
+  std::unique_ptr<TensorBoardWriter> events_;  // with log.tensorboard
+  Progress progress_;
+  MovingMean step_seconds_;
+};
+
+}  // namespace tessera

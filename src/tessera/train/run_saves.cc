@@ -1,0 +1,207 @@
+#include "tessera/train/run_saves.h"
+
+#include <array>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/train/stop_signal.h"
+
+namespace tessera {
+
+RunSaves::RunSaves(RankControl& control,
+                   const RunConfig& config,
+                   const SaverOptions& options,
+                   std::function<void(const std::string&)> warn)
+    : control_(control), config_(config), saver_(options), warn_(std::move(warn)) {}
+
+std::filesystem::path RunSaves::directory() const {
+  return std::filesystem::path(config_.run.dir) / "checkpoints";
+}
+
+std::optional<std::filesystem::path> RunSaves::configured_start() const {
+  auto newest = find_newest_checkpoint(directory());
+  if (config_.checkpoint.resume == "none") {
+    TESSERA_REQUIRE(!newest,
+                    ErrorCode::kInvalidConfig,
+                    "checkpoint.resume = \"none\", but {} exists: choose another run.dir, remove "
+                    "it, or resume",
+                    newest.value_or("").string());
+    return std::nullopt;
+  }
+  if (config_.checkpoint.resume == "auto") {
+    return newest;
+  }
+  // What is no checkpoint is reported when it is opened.
+  const std::filesystem::path named = config_.checkpoint.resume;
+  return find_checkpoint(named).value_or(named);
+}
+
+std::optional<std::filesystem::path> RunSaves::find_start() {
+  // Rank 0 alone looks: others might look at another time.
+  std::string found;
+  if (control_.leads()) {
+    if (config_.checkpoint.resume == "auto") {
+      for (const std::filesystem::path& path : finish_interrupted_saves(directory())) {
+        log_info(format("{} was written when the run was interrupted, and is now a checkpoint",
+                        path.string()));
+      }
+    }
+    found = configured_start().value_or(std::filesystem::path()).string();
+  }
+  found = control_.from_leader(found);
+  return found.empty() ? std::nullopt : std::optional<std::filesystem::path>(found);
+}
+
+void RunSaves::start_from(const std::optional<std::filesystem::path>& checkpoint,
+                          std::int64_t step) {
+  last_ = checkpoint;
+  last_step_ = step;
+}
+
+void RunSaves::leave_other_branch(std::int64_t step) const {
+  remove_interrupted_saves(directory());
+  for (const std::filesystem::path& path : set_aside_checkpoints(directory(), step)) {
+    log_info(format("set aside as {}: the run goes on from step {}", path.string(), step));
+  }
+}
+
+void RunSaves::start(const CheckpointMeta& meta,
+                     std::span<const CheckpointTensor> tensors,
+                     How how) {
+  under_way_ = {
+      .path = checkpoint_directory(directory(), meta.step), .step = meta.step, .how = how};
+  if (how == How::kNow) {
+    saver_.write(under_way_.path, meta, tensors);
+  } else {
+    saver_.start(under_way_.path, meta, tensors);
+  }
+}
+
+void RunSaves::end() {
+  if (saver_.status() == SaveStatus::kIdle) {
+    return;
+  }
+  const Unhurried patience;
+  settle(exchange(false, saver_.wait()).failed);
+}
+
+void RunSaves::prune() {
+  if (is_new_ && control_.leads()) {
+    prune_checkpoints(directory(), static_cast<int>(config_.checkpoint.keep), last_.value());
+  }
+  is_new_ = false;
+}
+
+void RunSaves::prune_before(std::int64_t step) {
+  if (step > last_step_) {
+    prune();
+  }
+}
+
+std::optional<std::filesystem::path> RunSaves::before(std::int64_t step) const {
+  return find_newest_checkpoint(directory(), step);
+}
+
+void RunSaves::end_alone() {
+  if (!control_.is_alone() || saver_.wait() != SaveStatus::kWritten) {
+    return;
+  }
+  try {
+    saver_.finish();
+    start_from(under_way_.path, under_way_.step);
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
+}
+
+bool RunSaves::agreed_to_stop(bool stop) {
+  const Said said = exchange(stop, saver_.status());
+  if (saver_.status() != SaveStatus::kIdle && !said.writing) {
+    settle(said.failed);
+  }
+  return said.stop;
+}
+
+RunSaves::Said RunSaves::exchange(bool stop, SaveStatus save) {
+  std::optional<Unhurried> patience;
+  if (save != SaveStatus::kIdle && under_way_.how == How::kNow) {
+    patience.emplace();  // others may still be writing
+  }
+  std::array<std::int64_t, 3> flags = {
+      stop, save == SaveStatus::kWriting, save == SaveStatus::kFailed};
+  control_.take_largest(flags);
+  return {.stop = flags[0] != 0, .writing = flags[1] != 0, .failed = flags[2] != 0};
+}
+
+// Ends a save that no rank writes any more: in a checkpoint, or in nothing.
+void RunSaves::settle(bool failed) {
+  const Unhurried patience;
+  const std::string reason = failed ? failure() : published();
+  if (reason.empty()) {
+    start_from(under_way_.path, under_way_.step);
+    is_new_ = true;
+    if (control_.leads()) {
+      link_best();
+    }
+    return;
+  }
+  if (under_way_.how == How::kNow) {
+    fail(ErrorCode::kDeviceError, "{}", reason);
+  }
+  if (control_.leads()) {
+    warn_(
+        format("there is no checkpoint of step {}: {}; {}", under_way_.step, reason, last_good()));
+  }
+}
+
+// Why the first rank that failed could not write its part of the save, which is given up.
+std::string RunSaves::failure() {
+  const bool own = saver_.status() == SaveStatus::kFailed;
+  std::string reason;
+  for (const std::string& text : control_.from_all(own ? saver_.error().what() : "")) {
+    reason = reason.empty() ? text : reason;
+  }
+  saver_.abandon();
+  return reason;
+}
+
+// Why rank 0 could not publish what all ranks have written; empty where it could.
+std::string RunSaves::published() {
+  std::string reason;
+  try {
+    saver_.finish();
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  return control_.from_leader(reason);
+}
+
+std::string RunSaves::last_good() const {
+  return format("the last good checkpoint is {}", last_ ? last_->string() : "the initial state");
+}
+
+std::string RunSaves::way_on() const {
+  if (!last_) {
+    return "there is no checkpoint yet: the same command begins again";
+  }
+  const bool is_named = config_.checkpoint.resume != "auto" && last_->parent_path() == directory();
+  return format("{}: the same command{} goes on from there",
+                last_good(),
+                is_named ? " with --checkpoint.resume=auto" : "");
+}
+
+// Not worth the run: the link is for people, all checkpoints are there without it.
+void RunSaves::link_best() const {
+  if (config_.validation.every == 0 || !config_.checkpoint.keep_best) {
+    return;
+  }
+  try {
+    link_best_checkpoint(directory(), validation_losses_);
+  } catch (const Error& error) {
+    warn_(error.what());
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/config/run_config.h"
+#include "tessera/train/rank_control.h"
+
+namespace tessera {
+
+// The checkpoints of a run, as each of its ranks has them: where it starts from, the save under
+// way, and the last good one. All ranks call the same, at the same points. Errors: what the ranks'
+// talk throws; kDeviceError where a checkpoint that training waits for could not be written.
+class RunSaves {
+ public:
+  enum class How { kBackground, kNow };
+  // `options` are those of this rank's part; `warn` is told, on rank 0, what the run survives.
+  RunSaves(RankControl& control,
+           const RunConfig& config,
+           const SaverOptions& options,
+           std::function<void(const std::string&)> warn);
+
+  // The checkpoint that the run starts from, as checkpoint.resume says; none: the initial state.
+  // Saves that an interruption left are finished first. Errors: kInvalidConfig.
+  std::optional<std::filesystem::path> find_start();
+
+  // What the run has: the state after `step`, which `checkpoint` holds unless it is the initial
+  // one.
+  void start_from(const std::optional<std::filesystem::path>& checkpoint, std::int64_t step);
+
+  // Sets aside the checkpoints that lie after `step`: the steps to come replace them. Rank 0 alone.
+  void leave_other_branch(std::int64_t step) const;
+
+  // Takes the memory for copies of these, which need no data yet.
+  void reserve(std::span<const CheckpointTensor> tensors) { saver_.reserve(tensors); }
+
+  std::int64_t memory_bytes() const { return saver_.memory_bytes(); }
+
+  // Starts to save `tensors` as the state of `meta`, of which no save is under way.
+  void start(const CheckpointMeta& meta, std::span<const CheckpointTensor> tensors, How how);
+
+  // Waits for the save under way, if any, and makes a checkpoint of it. One that was made in the
+  // background and failed is warned of. Every earlier one stays.
+  void end();
+
+  // Removes all but the checkpoints that the run keeps, if there is a new one. Only when that is
+  // known to be good: its last step may have ruined the weights, which the next one shows.
+  void prune();
+
+  // The same, `step` being one that was finite.
+  void prune_before(std::int64_t step);
+
+  // The newest checkpoint before that of `step`.
+  std::optional<std::filesystem::path> before(std::int64_t step) const;
+
+  // Behind a failure: a rank alone still makes a checkpoint of the save under way. Several would
+  // have to agree: the next start does it, where all have written theirs.
+  void end_alone();
+
+  // Whether any rank wants to stop. Also ends a save that all ranks have written.
+  bool agreed_to_stop(bool stop);
+
+  // The last good checkpoint; none: the initial state.
+  const std::optional<std::filesystem::path>& last() const { return last_; }
+
+  // The step of that state.
+  std::int64_t last_step() const { return last_step_; }
+
+  // "the last good checkpoint is ..", for errors.
+  std::string last_good() const;
+
+  // What is left of a run whose step failed.
+  std::string way_on() const;
+
+  // The loss by which link_best() knows the best checkpoint.
+  void note_validation(std::int64_t step, double loss) { validation_losses_[step] = loss; }
+
+  // Links the best checkpoint, if the run keeps it. Rank 0 alone.
+  void link_best() const;
+
+ private:
+  struct UnderWay {
+    std::filesystem::path path;
+    std::int64_t step = 0;
+    How how = How::kNow;
+  };
+
+  // What the ranks tell each other; each word is true where any rank says so.
+  struct Said {
+    bool stop = false;
+    bool writing = false;  // its part of a checkpoint, in the background
+    bool failed = false;   // to write it
+  };
+
+  std::filesystem::path directory() const;
+  std::optional<std::filesystem::path> configured_start() const;
+  Said exchange(bool stop, SaveStatus save);
+  void settle(bool failed);
+  std::string failure();
+  std::string published();
+
+  RankControl& control_;
+  const RunConfig& config_;
+  CheckpointSaver saver_;
+  std::function<void(const std::string&)> warn_;
+  UnderWay under_way_;
+  std::optional<std::filesystem::path> last_;
+  std::int64_t last_step_ = 0;
+  bool is_new_ = false;                               // `last_`, since checkpoints were pruned
+  std::map<std::int64_t, double> validation_losses_;  // by step
+};
+
+}  // namespace tessera
