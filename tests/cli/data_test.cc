@@ -88,6 +88,14 @@ TEST_F(DataTest, APairOfTokenizerFilesEncodesAsOne) {
   EXPECT_GT(std::filesystem::file_size(path("ids.bin")), 0U);
 }
 
+TEST_F(DataTest, TextByAnotherFormatsNameIsTold) {
+  write_jsonl("a.jsonl", 1);
+  const Outcome outcome = train("raw", {"--data.files=a.jsonl", "--tokenizer.path=t.json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: a.jsonl is read as plain text, its syntax included: data.format = \"jsonl\" reads what is in it\n"));
+}
+
 TEST_F(DataTest, TrainsOnCompressedJsonlAndKeepsDataForValidation) {
   write_jsonl("a.jsonl", 1);
   ASSERT_EQ(shell("gzip -k a.jsonl").code, 0);

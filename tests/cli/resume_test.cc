@@ -21,7 +21,9 @@
 namespace tessera {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 
 // Enough steps that a program cannot end while its output is not read (see Process).
@@ -127,6 +129,31 @@ TEST_F(KillTest, ResumeFromANamedCheckpointOrNot) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err,
               HasSubstr("checkpoint.resume = \"none\", but b/checkpoints/step-00000012 exists"));
+}
+
+// That nobody reads its progress any more does not end a run.
+TEST_F(KillTest, AClosedPipeCostsNoStep) {
+  const Outcome outcome =
+      shell("{ \"$tessera\" train run.toml --run.dir=a --train.steps=200 --log.every=1 2>&1; "
+            "echo $? > code; } | head -n 8");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(metrics("a"), SizeIs(200));
+  EXPECT_EQ(CheckpointReader(checkpoint("a")).meta().step, 200);
+}
+
+// The same names may hold another text: the run goes on, and says so.
+TEST_F(KillTest, OtherDataAreTold) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  const Outcome same = train("a", {"--train.steps=8"});
+  EXPECT_THAT(same.err, Not(HasSubstr("these are not the data")));
+  const std::string text = read_file(path("corpus.txt"));
+  write_test_file(path("corpus.txt"), text + text);
+  const Outcome other = train("a", {"--train.steps=12"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.err,
+              ContainsRegex("warning: these are not the data that a/checkpoints/step-00000008 was "
+                            "trained on: found training data: [0-9]+ tokens in 1 documents, [0-9]+ "
+                            "sequences; it had training data: [0-9]+ tokens in 1 documents"));
 }
 
 // A run that goes on from an older checkpoint of its own leaves the newer ones behind.

@@ -96,7 +96,9 @@ std::string print_body(const Manifest& manifest) {
   body += format(" \"model\": {},\n", Json::parse(manifest.meta.model).dump());
   body += format(" \"config\": {},\n", Json(manifest.meta.config).dump());
   body += format(" \"tokenizer\": {},\n", Json(manifest.meta.tokenizer).dump());
-  body += format(" \"data\": {},\n", Json(manifest.meta.data).dump());
+  if (!manifest.meta.data.empty()) {
+    body += format(" \"data\": {},\n", Json(manifest.meta.data).dump());
+  }
   body += format(" \"files\": {},\n", print_lines(manifest.files));
   body += format(" \"tensors\": {}\n}}", print_lines(manifest.tensors));
   return body;

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/config/schema.h"
 
 namespace tessera {
@@ -352,6 +353,30 @@ TEST(Validate, NamesThePlaceOfTheKey) {
   EXPECT_EQ(config_error([&] { validate(config); }),
             "run.toml: model.dim: found nothing, expected a value, because model.flavor and "
             "model.weights are empty");
+}
+
+// Short runs need not name a schedule: what nobody named gives way.
+TEST(LoadRunConfig, SchedulesFitShortRuns) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "run.toml";
+  write_test_file(path,
+                  "[run]\ndir = \"r\"\n[tokenizer]\npath = \"t\"\n[data]\nfiles = [\"f\"]\n"
+                  "[model]\nflavor = \"debug\"\n");
+  const auto load = [&](const std::vector<std::string>& overrides) {
+    return load_run_config(path, overrides).schedule;
+  };
+  EXPECT_EQ(load({"--train.steps=30"}).warmup, 6);
+  EXPECT_EQ(load({"--train.steps=30"}).decay_ratio, 0.8);
+  EXPECT_EQ(load({"--train.steps=1"}).warmup, 0);
+  EXPECT_EQ(load({"--train.steps=50"}).warmup, 10);
+  EXPECT_EQ(load({"--train.steps=30", "--schedule.warmup=15"}).decay_ratio, 0.5);
+  EXPECT_EQ(load({"--train.steps=30", "--schedule.decay_ratio=1"}).warmup, 0);
+  EXPECT_THAT(config_error([&] {
+                load({"--train.steps=30", "--schedule.decay_ratio=0.8", "--schedule.warmup=7"});
+              }),
+              HasSubstr("--schedule.warmup=7: schedule.warmup: found 7, expected at most 6"));
+  EXPECT_THAT(config_error([&] { load({"--train.steps=30", "--schedule.warmup=31"}); }),
+              HasSubstr("schedule.warmup: found 31, expected at most 6"));
 }
 
 TEST(Validate, ModelDims) {

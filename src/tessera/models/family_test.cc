@@ -116,6 +116,8 @@ TEST(ModelFamilies, RefuseKeysThatTheyHaveNoUseFor) {
               HasSubstr("turns 3 elements, expected an even number"));
   EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .padded_vocab = 4096}),
               HasSubstr("model.padded_vocab is set"));
+  EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_factor = 4.0}),
+              HasSubstr("model.rope_factor = 4 has no use without model.rope_scaling = true"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .padded_vocab = 100}),
               HasSubstr("model.padded_vocab = 100 is less than model.vocab = 250"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .heads = 5}),
