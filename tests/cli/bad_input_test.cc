@@ -486,6 +486,27 @@ TEST_F(BadFileTest, PlanThatDoesNotFit) {
   EXPECT_THAT(shorter.err, ContainsRegex("data.sequence_length = 16 .* needs .*, which fits"));
 }
 
+TEST_F(BadFileTest, ExplainSaysWhetherAPlanFits) {
+  const std::string needed = format_bytes(arena_bytes({}));
+  const Outcome fits = tessera({"explain", "run.toml"});
+  EXPECT_THAT(fits.out, HasSubstr(format("  it fits: it needs {}, and this machine has", needed)));
+  const Outcome limited = tessera({"explain", "run.toml", "--memory.limit_bytes=1024000"});
+  EXPECT_THAT(limited.out,
+              HasSubstr(format("  it does not fit: it needs {}, and memory.limit_bytes allows {}\n",
+                               needed,
+                               format_bytes(1024000))));
+  write_test_file(
+      path("small.toml"),
+      "name = \"small\"\n[device]\nname = \"chip\"\nmemory = \"10 kB\"\n"
+      "[[levels]]\nname = \"node\"\nsize = 2\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\n");
+  const Outcome small = tessera({"explain", "run.toml", "--cluster.file=small.toml"});
+  EXPECT_THAT(small.out,
+              HasSubstr(format("  it does not fit: it needs {}, and a chip of the cluster has 9.77 "
+                               "KiB\n",
+                               needed)))
+      << small.err;
+}
+
 TEST_F(BadFileTest, PlanThatCannotBeMadeToFit) {
   const Outcome outcome = train("run", {"--memory.limit_bytes=100000"});
   EXPECT_EQ(outcome.code, 4);

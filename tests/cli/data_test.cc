@@ -93,7 +93,8 @@ TEST_F(DataTest, TextByAnotherFormatsNameIsTold) {
   const Outcome outcome = train("raw", {"--data.files=a.jsonl", "--tokenizer.path=t.json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err,
-              HasSubstr("warning: a.jsonl is read as plain text, its syntax included: data.format = \"jsonl\" reads what is in it\n"));
+              HasSubstr("warning: a.jsonl is read as plain text, its syntax included: data.format "
+                        "= \"jsonl\" reads what is in it\n"));
 }
 
 TEST_F(DataTest, TrainsOnCompressedJsonlAndKeepsDataForValidation) {

@@ -133,9 +133,9 @@ TEST_F(KillTest, ResumeFromANamedCheckpointOrNot) {
 
 // That nobody reads its progress any more does not end a run.
 TEST_F(KillTest, AClosedPipeCostsNoStep) {
-  const Outcome outcome =
-      shell("{ \"$tessera\" train run.toml --run.dir=a --train.steps=200 --log.every=1 2>&1; "
-            "echo $? > code; } | head -n 8");
+  const Outcome outcome = shell(
+      "{ \"$tessera\" train run.toml --run.dir=a --train.steps=200 --log.every=1 2>&1; "
+      "echo $? > code; } | head -n 8");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(metrics("a"), SizeIs(200));
   EXPECT_EQ(CheckpointReader(checkpoint("a")).meta().step, 200);

@@ -104,6 +104,21 @@ std::string cost_text(const Program& program) {
   return text;
 }
 
+// Whether a rank's memory is there: by memory.limit_bytes, on the cluster's devices, or here.
+std::string fit_text(const RunConfig& config, const RunLayout& layout, std::int64_t needed) {
+  const bool is_limited = config.memory.limit_bytes > 0;
+  const bool is_described = !is_limited && layout.device.memory_bytes > 0;
+  const std::int64_t limit = is_described ? layout.device.memory_bytes : memory_limit(config);
+  const std::string where = is_limited     ? "memory.limit_bytes allows"
+                            : is_described ? format("a {} of the cluster has", layout.device.name)
+                                           : "this machine has free for it";
+  return format("  it {}: it needs {}, and {} {}\n",
+                needed <= limit ? "fits" : "does not fit",
+                format_bytes(needed),
+                where,
+                format_bytes(limit));
+}
+
 }  // namespace
 
 void train_command(const RunConfig& config) {
@@ -162,9 +177,11 @@ void explain_command(const RunConfig& config) {
   if (ranks > 1) {
     print(explain_ranks(layout, parameter_inits(step_graph(resolved, model)), program));
   }
-  print(format("\nmemory {}at its peak, by category\n{}",
+  const RunMemory memory = run_memory(resolved, model, programs);
+  print(format("\nmemory {}at its peak, by category\n{}{}",
                ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
-               memory_table(run_memory(resolved, model, programs))));
+               memory_table(memory),
+               fit_text(resolved, layout, memory.total())));
   print(format("\nwork of a step{}, by op (attention counts visible pairs of causal sequences)\n{}",
                ranks > 1 ? " on a rank" : "",
                cost_text(program)));

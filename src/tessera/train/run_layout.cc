@@ -146,6 +146,9 @@ RunLayout run_layout(const RunConfig& config) {
       with_context([&] { return placed(config, "parallel.ranks"); },
                    [&] { return make_mesh(cluster, {.data = data, .tensor = parallel.tensor}); });
   layout.sequence_parallel = parallel.sequence_parallel;
+  if (!config.cluster.file.empty() && config.cluster.file != "local") {
+    layout.device = cluster.device;
+  }
   const PlacementPreset plan = StatePlan(config, layout.mesh).read();
   layout.placement = plan.placement;
   layout.secondary_use = config.state.secondary_use;

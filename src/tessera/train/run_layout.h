@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/config/run_config.h"
+#include "tessera/mesh/cluster.h"
 #include "tessera/mesh/dim_axes.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
@@ -17,6 +18,7 @@ struct RunLayout {
   Mesh mesh;
   Placement placement;
   SecondaryUse secondary_use = SecondaryUse::kAll;
+  DeviceSpec device = {};          // of cluster.file; all unknown where none is named
   StateWires wires;                // by level
   std::vector<std::string> notes;  // about the placement, for people
   bool sequence_parallel = false;
