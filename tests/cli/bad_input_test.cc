@@ -495,10 +495,19 @@ TEST_F(BadFileTest, ExplainSaysWhetherAPlanFits) {
               HasSubstr(format("  it does not fit: it needs {}, and memory.limit_bytes allows {}\n",
                                needed,
                                format_bytes(1024000))));
-  write_test_file(
-      path("small.toml"),
-      "name = \"small\"\n[device]\nname = \"chip\"\nmemory = \"10 kB\"\n"
-      "[[levels]]\nname = \"node\"\nsize = 2\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\n");
+  write_test_file(path("small.toml"), R"(
+name = "small"
+[device]
+name = "chip"
+memory = "10 kB"
+memory_bandwidth = "1 GB/s"
+peak = { f32 = "1 GFLOP/s", bf16 = "1 GFLOP/s" }
+[[levels]]
+name = "node"
+size = 2
+bandwidth = "1 GB/s"
+latency = "1 us"
+)");
   const Outcome small = tessera({"explain", "run.toml", "--cluster.file=small.toml"});
   EXPECT_THAT(small.out,
               HasSubstr(format("  it does not fit: it needs {}, and a chip of the cluster has 9.77 "
