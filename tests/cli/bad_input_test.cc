@@ -224,9 +224,9 @@ INSTANTIATE_TEST_SUITE_P(
                  "least 258"},
         BadInput{"NoSuchCheckpoint",
                  {"--checkpoint.resume=none/such"},
-                 3,
-                 "none/such is not a checkpoint: it has no manifest.json (while opening checkpoint "
-                 "none/such)"}),
+                 2,
+                 "none/such does not exist, expected a run directory or a checkpoint "
+                 "(--checkpoint.resume=none/such: checkpoint.resume)"}),
     [](const auto& test) { return test.param.name; });
 
 class BadFileTest : public TrainingTest {

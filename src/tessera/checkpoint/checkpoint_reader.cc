@@ -297,6 +297,14 @@ void CheckpointReader::require_model(std::string_view model,
              found,
              wanted);
       };
+  const auto is_state = [](const auto& tensor) { return tensor.role != TensorRole::kParameter; };
+  TESSERA_REQUIRE(scope != Scope::kAll || std::ranges::none_of(expected, is_state) ||
+                      std::ranges::any_of(tensors_, is_state),
+                  ErrorCode::kInvalidData,
+                  "checkpoint {} has weights alone, as an import makes it, and a run goes on from "
+                  "the optimizer's state, too: start from Hugging Face's weights with "
+                  "model.weights",
+                  directory_.string());
   for (const CheckpointTensor& tensor : expected) {
     if (!is_looked_at(tensor.role)) {
       continue;

@@ -17,8 +17,8 @@ PackedConversations::PackedConversations(CorpusPart part, const SequenceOptions&
   const std::int64_t end = corpus.documents_up_to(part_.end - 1);
   TESSERA_REQUIRE(begin < end,
                   ErrorCode::kInvalidData,
-                  "found no conversation in the part, expected at least one: add data, or choose "
-                  "another share");
+                  "found no conversation here, expected at least one: add data, choose another "
+                  "data.validation_share, or see what data.skip_broken leaves out");
   std::vector<std::int32_t> tokens;
   std::int64_t filled = 0;  // of the last sequence
   for (std::int64_t i = begin; i < end; ++i) {

@@ -158,7 +158,7 @@ TEST(PackedConversations, ASplitKeepsConversationsWhole) {
     FAIL() << "a part without a conversation";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
-    EXPECT_THAT(error.what(), HasSubstr("found no conversation in the part"));
+    EXPECT_THAT(error.what(), HasSubstr("found no conversation here"));
   }
 }
 

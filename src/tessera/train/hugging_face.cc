@@ -233,6 +233,12 @@ class Segments {
 
 HuggingFaceModel read_hugging_face_model(const fs::path& directory) {
   const fs::path path = directory / "config.json";
+  std::error_code error;
+  TESSERA_REQUIRE(fs::exists(path, error),
+                  ErrorCode::kInvalidConfig,
+                  "{} has no config.json, expected a directory in Hugging Face's form; of a "
+                  "checkpoint `tessera checkpoint export` makes one",
+                  directory.string());
   return hugging_face_model(HuggingFaceConfig(read_file(path), path.string()));
 }
 
@@ -246,7 +252,8 @@ void require_same_model(const RunConfig& config, const HuggingFaceModel& weights
                                 : format("\"{}\"", weights.section.name);
   TESSERA_REQUIRE(found == expected,
                   ErrorCode::kInvalidConfig,
-                  "model.weights = \"{}\" is another model: found {}, expected {}",
+                  "model.weights = \"{}\" is another model: found {}, expected {}; without sizes "
+                  "and flavor in [model] the run has those of the weights",
                   config.model.weights,
                   found,
                   expected);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <memory>
@@ -48,6 +49,11 @@ constexpr std::size_t kMaxNotFiniteInARow = 3;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The sign of a NaN says nothing.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::abs(value) : value;
 }
 
 std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
@@ -423,9 +429,9 @@ class RankTrainer {
     meta_.step = step;
     meta_.tokens_seen += tokens;
     return {.step = step,
-            .loss = double{executor_.output_scalar("loss")} /
-                    static_cast<double>(std::max<std::int64_t>(valid, 1)),
-            .grad_norm = double{executor_.output_scalar("grad_norm")},
+            .loss = unsigned_nan(double{executor_.output_scalar("loss")} /
+                                 static_cast<double>(std::max<std::int64_t>(valid, 1))),
+            .grad_norm = unsigned_nan(double{executor_.output_scalar("grad_norm")}),
             .lr = lr,
             .tokens = meta_.tokens_seen,
             .step_seconds = seconds,

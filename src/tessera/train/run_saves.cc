@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/train/resume.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera {
@@ -33,9 +34,8 @@ std::optional<std::filesystem::path> RunSaves::configured_start() const {
   if (config_.checkpoint.resume == "auto") {
     return newest;
   }
-  // What is no checkpoint is reported when it is opened.
-  const std::filesystem::path named = config_.checkpoint.resume;
-  return find_checkpoint(named).value_or(named);
+  return with_context([this] { return placed(config_, "checkpoint.resume"); },
+                      [this] { return require_checkpoint(config_.checkpoint.resume); });
 }
 
 std::optional<std::filesystem::path> RunSaves::find_start() {

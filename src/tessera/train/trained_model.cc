@@ -1,7 +1,9 @@
 #include "tessera/train/trained_model.h"
 
+#include <system_error>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/config/config.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
@@ -18,6 +20,14 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   RunConfig config = resolve_stored(weights->meta().config);
   ModelDescription model = resolve_model(config);
   const std::filesystem::path tokenizer = checkpoint_tokenizer(found, config.tokenizer.path);
+  std::error_code error;
+  TESSERA_REQUIRE(std::filesystem::exists(tokenizer, error),
+                  ErrorCode::kInvalidData,
+                  "{} has no tokenizer beside it, and the one that its run named, {}, is not there: "
+                  "copy it to {}",
+                  found.string(),
+                  tokenizer.string(),
+                  tokenizer_copy(found).string());
   require_tokenizer(tokenizer, found, weights->meta());
   return {.checkpoint = found,
           .weights = std::move(weights),
