@@ -406,7 +406,9 @@ TEST_F(BadFileTest, PathsThatCannotBeLookedAt) {
   refused({"--tokenizer.path=" + name}, 3, format("cannot open {}: File name too long", name));
   refused({"--checkpoint.resume=" + name},
           3,
-          format("cannot open {}/manifest.json: File name too long", name));
+          format("cannot open {0}/manifest.json: File name too long (--checkpoint.resume={0}: "
+                 "checkpoint.resume)",
+                 name));
   refused({"--passes.dump=/proc/none"}, 5, "cannot access /proc/none: No such file or directory");
   const Outcome outcome = tessera({"generate", name});
   EXPECT_EQ(outcome.code, 3);

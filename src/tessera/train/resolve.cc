@@ -271,11 +271,12 @@ RunConfig resolve_ranks(RunConfig config) {
   if (config.run.threads == 0) {
     config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks);
   } else if (config.run.threads * ranks > std::int64_t{2} * usable_cores()) {
-    log_warning(format("{} threads{} on {} cores keep each other waiting: run.threads = 0 takes as "
-                       "many as there is room for",
-                       config.run.threads,
-                       ranks > 1 ? format(" for each of {} ranks", ranks) : "",
-                       usable_cores()));
+    log_warning(
+        format("{} threads{} on {} cores keep each other waiting: run.threads = 0 takes as "
+               "many as there is room for",
+               config.run.threads,
+               ranks > 1 ? format(" for each of {} ranks", ranks) : "",
+               usable_cores()));
   }
   return config;
 }

@@ -21,13 +21,14 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   ModelDescription model = resolve_model(config);
   const std::filesystem::path tokenizer = checkpoint_tokenizer(found, config.tokenizer.path);
   std::error_code error;
-  TESSERA_REQUIRE(std::filesystem::exists(tokenizer, error),
-                  ErrorCode::kInvalidData,
-                  "{} has no tokenizer beside it, and the one that its run named, {}, is not there: "
-                  "copy it to {}",
-                  found.string(),
-                  tokenizer.string(),
-                  tokenizer_copy(found).string());
+  TESSERA_REQUIRE(
+      std::filesystem::exists(tokenizer, error),
+      ErrorCode::kInvalidData,
+      "{} has no tokenizer beside it, and the one that its run named, {}, is not there: "
+      "copy it to {}",
+      found.string(),
+      tokenizer.string(),
+      tokenizer_copy(found).string());
   require_tokenizer(tokenizer, found, weights->meta());
   return {.checkpoint = found,
           .weights = std::move(weights),

@@ -286,9 +286,7 @@ void make_float8(const Float8Results& wanted,
                  cpu::Context& context,
                  const View& y,
                  std::span<const View> results) {
-  const Views views = {.in = std::span(&y, 1),
-                       .out = results.last(static_cast<std::size_t>(wanted.count())),
-                       .workspace = {}};
+  const Views views = float8_views(wanted, y, results);
   if (wanted.amax) {
     run(AmaxAttrs{.dims = y.num_dims}, context, views);
   } else if (wanted.codes) {

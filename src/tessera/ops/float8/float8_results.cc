@@ -44,6 +44,12 @@ FactorRule with_float8(const Float8Results& wanted, FactorRule rule, std::size_t
   return with_results(std::move(rule), more);
 }
 
+Views float8_views(const Float8Results& wanted, const View& y, std::span<const View> results) {
+  return {.in = std::span(&y, 1),
+          .out = results.last(static_cast<std::size_t>(wanted.count())),
+          .workspace = {}};
+}
+
 void visit(Float8Results& wanted, AttrVisitor& visitor) {
   visitor.field("amax", wanted.amax);
   visitor.field("codes", wanted.codes);

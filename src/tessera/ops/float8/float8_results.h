@@ -33,6 +33,9 @@ FactorRule with_float8(const Float8Results& wanted, FactorRule rule, std::size_t
 
 void visit(Float8Results& wanted, AttrVisitor& visitor);
 
+// Of the op that makes them of y: they are the last of `results`.
+Views float8_views(const Float8Results& wanted, const View& y, std::span<const View> results);
+
 // Makes them of y, which was written already, as the last of `results`: bitwise as amax and
 // quantize_float8.
 void make_float8(const Float8Results& wanted,

@@ -347,9 +347,7 @@ void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
 void conformance::make_float8(const Float8Results& wanted,
                               const View& y,
                               std::span<const View> results) {
-  const Views views = {.in = std::span(&y, 1),
-                       .out = results.last(static_cast<std::size_t>(wanted.count())),
-                       .workspace = {}};
+  const Views views = float8_views(wanted, y, results);
   if (wanted.amax) {
     reference(AmaxAttrs{.dims = y.num_dims}, views);
   } else if (wanted.codes) {
