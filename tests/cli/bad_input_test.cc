@@ -561,7 +561,8 @@ TEST_F(DeviceTest, ARunForAGpuSaysWhatIsMissing) {
     };
     const Outcome refused = on("cuda");
     EXPECT_EQ(refused.code, 2);
-    EXPECT_THAT(refused.err, HasSubstr("--run.device=cuda: run.device: found \"cuda\", but "));
+    EXPECT_THAT(refused.err,
+                HasSubstr(std::string(option) + "cuda: run.device: found \"cuda\", but "));
     const Outcome taken = on("auto");
     EXPECT_EQ(taken.code, 0) << taken.err;
     EXPECT_THAT(taken.err, HasSubstr("run.device = \"auto\": on the CPU, since "));

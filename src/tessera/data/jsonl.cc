@@ -53,13 +53,16 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(std::string& name) override {
     wanted_ = depth_ == 1 && name == field_;
+    has_messages_ = has_messages_ || (depth_ == 1 && name == "messages");
     return true;
   }
 
   bool end_object() override {
     --depth_;
     if (depth_ == 0 && !found_) {
-      problem_ = format("found no key \"{}\" in the object", field_);
+      problem_ = format("found no key \"{}\" in the object{}",
+                        field_,
+                        has_messages_ ? ", but \"messages\": the format chat reads those" : "");
     }
     return true;
   }
@@ -104,7 +107,8 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   std::string& text_;
   std::string problem_;
   int depth_ = 0;
-  bool wanted_ = false;  // the next value is the field's
+  bool wanted_ = false;        // the next value is the field's
+  bool has_messages_ = false;  // as a conversation has
   bool found_ = false;
 };
 

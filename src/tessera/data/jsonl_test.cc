@@ -34,6 +34,8 @@ TEST(Jsonl, TakesTheFieldOfTheObjectItself) {
 
 TEST(Jsonl, SaysWhatIsWrong) {
   EXPECT_EQ(problem_of(R"({"txt": "a"})"), "found no key \"text\" in the object");
+  EXPECT_EQ(problem_of(R"({"messages": [{"role": "user"}]})"),
+            "found no key \"text\" in the object, but \"messages\": the format chat reads those");
   EXPECT_EQ(problem_of(R"({"text": 3})"), "found a number under \"text\", expected a string");
   EXPECT_EQ(problem_of(R"({"text": null})"), "found null under \"text\", expected a string");
   EXPECT_EQ(problem_of(R"({"text": ["a"]})"), "found a list under \"text\", expected a string");

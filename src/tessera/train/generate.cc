@@ -220,6 +220,9 @@ std::unique_ptr<CachedModel> make_model(const GenerateOptions& options,
   // As a key of the run's, so that what is wrong with it is told of the command.
   apply_override(config,
                  "--run.device=" + (options.device.empty() ? trained.device : options.device));
+  if (!options.device.empty()) {
+    config.origins.places["run.device"] = "--device=" + options.device;
+  }
   resolve_device(config);
   const bool on_gpu = config.run.device == "cuda";
   cached.chunk = std::min(on_gpu ? kMaxChunkOfGpu : kMaxChunk,
