@@ -351,7 +351,9 @@ std::optional<NodeId> own_amax(const Fusion& fusion, NodeId id) {
   const Node& node = fusion.node(id);
   const ValueId a = node.operands[1];
   const NodeId producer = fusion.graph()[a].producer;
-  const bool is_found = producer.valid() && fusion.op<AmaxAttrs>(producer) != nullptr &&
+  const auto* amax = producer.valid() ? fusion.op<AmaxAttrs>(producer) : nullptr;
+  const bool is_found = amax != nullptr && amax->dims == quantize->dims && !amax->leading &&
+                        fusion.node(producer).operands[0] == node.operands[0] &&
                         fusion.only_reader(a) == std::optional(id) &&
                         fusion.node(producer).phase == node.phase &&
                         quantize->dims < num_dims(fusion, node.operands[0]);
