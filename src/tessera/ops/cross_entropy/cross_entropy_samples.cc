@@ -87,12 +87,15 @@ Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = 
     sample.operands.push_back(with_dtype(sample.operands[1], DType::kF32));
     sample.addends = {4};
   }
-  if (form.gradients && dtype == DType::kBF16) {  // dlogits are rounded between
+  if (form.gradients) {
     if (form.loss) {
       sample.result_classes = {OpClass::kReduction};
     }
     sample.result_classes.insert(
-        sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRoundedTerms);
+        sample.result_classes.end(),
+        form.head_gradient ? 2 : 1,
+        // In bf16 dlogits are rounded between.
+        dtype == DType::kBF16 ? OpClass::kRoundedTerms : OpClass::kUnequalTerms);
   }
   if (logits == DType::kBF16) {
     sample.name += "_logits_bf16";

@@ -160,7 +160,7 @@ Sample backward_sample(const Shape& shape, DType dtype, const LayerNormBackwardA
     sample.operands.push_back(x);
   }
   if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
-    sample.result_classes = {OpClass::kRounded, OpClass::kReduction, OpClass::kReduction};
+    sample.result_classes = {OpClass::kRoundedTerms, OpClass::kReduction, OpClass::kReduction};
   }
   return sample;
 }

@@ -129,7 +129,7 @@ Sample backward_sample(const Shape& shape, DType dtype, int form) {
     sample.operands.push_back(x);
   }
   if (attrs.residual && dtype == DType::kBF16) {  // dx is rounded before r is added
-    sample.result_classes = {OpClass::kRounded, OpClass::kReduction};
+    sample.result_classes = {OpClass::kRoundedTerms, OpClass::kReduction};
   }
   if (attrs.float8.codes) {
     add_codes(sample, attrs.float8, 1);
