@@ -344,22 +344,12 @@ class RankTrainer {
     }
     begin(owes_validation);
     TrainResult result{.step = meta_.step};
-    bool owes_save = false;
     while (meta_.step < config_.train.steps &&
            !with_way_on([&] { return saves_.agreed_to_stop(wants_to_stop()); })) {
       const StepMetrics step = with_way_on([&] { return train_and_validate(); });
       result.step = step.step;
       result.loss = step.loss;
-      if (record_) {
-        with_context([&] { return saves_.last_good(); }, [&] { record_->write(step); });
-      }
-      note_applied(step);
-      owes_save =
-          owes_save || (config_.checkpoint.every > 0 && step.step % config_.checkpoint.every == 0);
-      if (owes_save && not_finite_.empty()) {
-        owes_save = false;
-        save(meta_, config_.checkpoint.async ? RunSaves::How::kBackground : RunSaves::How::kNow);
-      }
+      keep(step);
       if (!peak_flop_per_second_ && meta_.step < config_.train.steps &&
           config_.run.device == "cpu") {
         // Not before the first step, which it would keep waiting; by all ranks at once, since they
@@ -368,6 +358,26 @@ class RankTrainer {
             measure_peak(*backend_, config_.train.dtype) * static_cast<double>(world_.size());
       }
     }
+    end_session(result);
+    return result;
+  }
+
+  // What is kept of a step: its line in the metrics, and a checkpoint where one is due. Of a step
+  // that was not finite there is none: the next one that is makes up for it.
+  void keep(const StepMetrics& step) {
+    if (record_) {
+      with_context([&] { return saves_.last_good(); }, [&] { record_->write(step); });
+    }
+    note_applied(step);
+    const std::int64_t every = config_.checkpoint.every;
+    owes_save_ = owes_save_ || (every > 0 && step.step % every == 0);
+    if (owes_save_ && not_finite_.empty()) {
+      owes_save_ = false;
+      save(meta_, config_.checkpoint.async ? RunSaves::How::kBackground : RunSaves::How::kNow);
+    }
+  }
+
+  void end_session(TrainResult& result) {
     if (record_) {
       record_->finish_progress();
     }
@@ -384,7 +394,6 @@ class RankTrainer {
     if (record_) {
       record_->end(result);
     }
-    return result;
   }
 
   // Writes this rank's rows of every microbatch; returns the labels that count on all ranks.
@@ -607,6 +616,7 @@ class RankTrainer {
   std::unique_ptr<RunRecord> record_;  // on rank 0, from the first step on
   std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
+  bool owes_save_ = false;                // since a step that was not finite
   bool left_validation_ = false;          // of the last step: to stop
   bool was_applied_ = false;              // the last step
   std::int64_t num_labels_ = 0;           // of the last step, those that count
