@@ -1,5 +1,6 @@
 #include "tessera/train/commands.h"
 
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <optional>
@@ -105,9 +106,11 @@ std::string cost_text(const Program& program) {
 }
 
 // Whether a rank's memory is there: by memory.limit_bytes, on the cluster's devices, or here.
-std::string fit_text(const RunConfig& config, const RunLayout& layout, std::int64_t needed) {
+std::string fit_text(const RunConfig& config, const RunLayout& layout, const RunMemory& memory) {
   const bool is_limited = config.memory.limit_bytes > 0;
   const bool is_described = !is_limited && layout.device.memory_bytes > 0;
+  // What checkpoints are written from lies on the host.
+  const std::int64_t needed = is_described ? memory.arena : memory.total();
   const std::int64_t limit = is_described ? layout.device.memory_bytes : memory_limit(config);
   const std::string where = is_limited     ? "memory.limit_bytes allows"
                             : is_described ? format("a {} of the cluster has", layout.device.name)
@@ -122,6 +125,8 @@ std::string fit_text(const RunConfig& config, const RunLayout& layout, std::int6
 }  // namespace
 
 void train_command(const RunConfig& config) {
+  // What nobody reads is no reason to end before all is saved, printed and sampled.
+  std::signal(SIGPIPE, SIG_IGN);
   const RunConfig resolved = resolve(config);
   const TrainResult result = train(resolved, resolve_model(resolved));
   if (result.rank != 0) {
@@ -181,7 +186,7 @@ void explain_command(const RunConfig& config) {
   print(format("\nmemory {}at its peak, by category\n{}{}",
                ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
                memory_table(memory),
-               fit_text(resolved, layout, memory.total())));
+               fit_text(resolved, layout, memory)));
   print(format("\nwork of a step{}, by op (attention counts visible pairs of causal sequences)\n{}",
                ranks > 1 ? " on a rank" : "",
                cost_text(program)));

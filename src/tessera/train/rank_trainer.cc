@@ -294,11 +294,10 @@ class RankTrainer {
     if (meta_.data.empty() || meta_.data == now) {
       return;
     }
-    const auto [own, before] = first_difference(now, meta_.data);
     log_warning(format("these are not the data that {} was trained on: found {}; it had {}",
                        checkpoint.string(),
-                       own,
-                       before));
+                       now,
+                       meta_.data));
   }
 
   // What comes before the first step of this start.
@@ -377,18 +376,33 @@ class RankTrainer {
     }
   }
 
+  // Saves the state as that of `meta`, unless a checkpoint holds it.
+  void save_last(const CheckpointMeta& meta) {
+    saves_.end();
+    if (meta.step > saves_.last_step()) {
+      save(meta, RunSaves::How::kNow);
+      saves_.end();
+    }
+  }
+
+  // The same as that of the last step that changed it.
+  void save_applied() {
+    CheckpointMeta meta = meta_;
+    meta.step = applied_.step;
+    meta.tokens_seen = applied_.tokens_seen;
+    save_last(meta);
+  }
+
   void end_session(TrainResult& result) {
     if (record_) {
       record_->finish_progress();
     }
     result.interrupted = meta_.step < config_.train.steps || left_validation_;
-    saves_.end();
-    if (meta_.step > saves_.last_step()) {
-      save(meta_, RunSaves::How::kNow);
-      saves_.end();
-    }
     if (not_finite_.empty()) {
+      save_last(meta_);
       saves_.prune();
+    } else {
+      save_applied();
     }
     result.checkpoint = saves_.last();
     if (record_) {
@@ -549,14 +563,7 @@ class RankTrainer {
 
   // The state before these steps is saved, though the step that made it may have ruined it.
   [[noreturn]] void stop_diverged() {
-    saves_.end();
-    if (saves_.last_step() < applied_.step) {
-      CheckpointMeta meta = meta_;
-      meta.step = applied_.step;
-      meta.tokens_seen = applied_.tokens_seen;
-      save(meta, RunSaves::How::kNow);
-      saves_.end();
-    }
+    save_applied();
     fail(ErrorCode::kDiverged,
          "steps {} to {} were not finite: training has diverged. Try a lower optimizer.lr, a "
          "longer schedule.warmup or a smaller optimizer.clip. {}",

@@ -39,12 +39,14 @@ DataDifference first_difference(const std::string& own, const std::string& other
 }
 
 std::string describe_sequences(const RunSequences& sequences) {
-  return describe("training data", sequences.train) +
-         (sequences.validation ? describe("validation data", *sequences.validation) : "");
+  return format(
+      "{} tokens in {} documents", sequences.train.num_tokens(), sequences.train.num_documents());
 }
 
 std::string describe_data(const RunSequences& sequences, const std::string& tokenizer_checksum) {
-  return format("tokenizer: checksum {}\n", tokenizer_checksum) + describe_sequences(sequences);
+  return format("tokenizer: checksum {}\n", tokenizer_checksum) +
+         describe("training data", sequences.train) +
+         (sequences.validation ? describe("validation data", *sequences.validation) : "");
 }
 
 void require_same_data(Communicator& all, const std::string& own) {

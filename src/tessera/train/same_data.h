@@ -8,7 +8,7 @@ namespace tessera {
 
 struct RunSequences;
 
-// The sizes of the data of a run, line by line.
+// The sizes of what a run is trained on.
 std::string describe_sequences(const RunSequences& sequences);
 
 // The first lines of two such texts that differ.
