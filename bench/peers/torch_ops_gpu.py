@@ -128,9 +128,15 @@ def both_codes(x, amax):
     return q, q.t().contiguous(), inverse
 
 
-def code_rows(x, amax):
+def row_codes(x):
+    """The same with a power of two for each row, whose largest magnitude is found first."""
+    amax = x.float().abs().amax(-1, keepdim=True).clamp(min=2.0 ** -100)
     scale = torch.exp2(torch.floor(torch.log2(448.0 / amax)))
     return (x.float() * scale).clamp(-448.0, 448.0).to(E4M3), 1.0 / scale
+
+
+def coded(y):
+    return (y, *row_codes(y))
 
 
 def scaled_matmul_run():
@@ -155,7 +161,7 @@ def runs_of(op):
     norm = lambda x, g, b: F.layer_norm(x, (C,), g, b)
     w = lambda: rand(2 * FFN, C)
     flat = lambda: rand(FLAT, dtype=torch.float32)
-    one, ones = torch.ones((), device=dev), torch.ones(R, 1, device=dev)
+    one = torch.ones((), device=dev)
     cases = {
         "rms_norm": lambda: on(rms, row(), gain),
         "rms_norm_residual": lambda: on(lambda x, r, g: (lambda h: (rms(h, g), h))(x + r), row(), row(), gain),
@@ -184,10 +190,17 @@ def runs_of(op):
         "matmul_input": lambda: on(torch.matmul, rand(R, 2 * FFN), w()),
         "matmul_weight": lambda: on(lambda d, x: d.t() @ x, rand(R, 2 * FFN), row()),
         "amax": lambda: on(lambda x: x.abs().amax().float(), wide()),
-        "amax_rows": lambda: on(lambda x: x.abs().amax(-1).float(), wide()),
+        "amax_columns": lambda: on(lambda x: x.abs().amax(0).float(), wide()),
         "quantize_float8": lambda: on(codes_of, wide(), one),
         "quantize_float8_both": lambda: on(both_codes, wide(), one),
-        "quantize_float8_rows": lambda: on(code_rows, wide(), ones),
+        "quantize_float8_rows": lambda: on(row_codes, wide()),
+        "swiglu_codes": lambda: on(lambda g, u: coded(F.silu(g) * u), wide(), wide()),
+        "swiglu_backward_codes": lambda: on(
+            lambda dy, g, u: [coded(d) for d in swiglu_backward(dy, g, u)], wide(), wide(), wide()),
+        "rms_norm_codes": lambda: on(lambda x, r, g: (lambda h: (coded(rms(h, g)), h))(x + r), row(), row(), gain),
+        "rms_norm_backward_codes": lambda: on(
+            lambda *all_of: (lambda made: (coded(made[0]), *made[1:]))(rms_backward(*all_of)),
+            row(), row(), gain, stat, row()),
         "scaled_matmul": lambda: [scaled_matmul_run()],
     }
     return cases[op]()

@@ -497,25 +497,33 @@ TEST_F(BadFileTest, ExplainSaysWhetherAPlanFits) {
               HasSubstr(format("  it does not fit: it needs {}, and memory.limit_bytes allows {}\n",
                                needed,
                                format_bytes(1024000))));
-  write_test_file(path("small.toml"), R"(
+  const auto on_a_chip_of = [&](std::int64_t bytes, const std::vector<std::string>& more) {
+    write_test_file(path("small.toml"),
+                    format(R"(
 name = "small"
 [device]
 name = "chip"
-memory = "10 kB"
+memory = "{} B"
 memory_bandwidth = "1 GB/s"
-peak = { f32 = "1 GFLOP/s", bf16 = "1 GFLOP/s" }
+peak = {{ f32 = "1 GFLOP/s", bf16 = "1 GFLOP/s" }}
 [[levels]]
 name = "node"
 size = 2
 bandwidth = "1 GB/s"
 latency = "1 us"
-)");
-  const Outcome small = tessera({"explain", "run.toml", "--cluster.file=small.toml"});
-  EXPECT_THAT(small.out,
-              HasSubstr(format("  it does not fit: it needs {}, and a chip of the cluster has 9.77 "
-                               "KiB\n",
-                               needed)))
-      << small.err;
+)",
+                           bytes));
+    std::vector<std::string> command = {"explain", "run.toml", "--cluster.file=small.toml"};
+    command.insert(command.end(), more.begin(), more.end());
+    const Outcome outcome = tessera(command);
+    return outcome.out + outcome.err;
+  };
+  EXPECT_THAT(
+      on_a_chip_of(arena_bytes({}) - 1, {}),
+      HasSubstr(format("  it does not fit: it needs {}, and a chip of the cluster has ", needed)));
+  // The copy from which a save is written in the background is the host's.
+  EXPECT_THAT(on_a_chip_of(arena_bytes({}), {"--checkpoint.every=4"}),
+              HasSubstr(format("  it fits: it needs {}, and a chip of the cluster has ", needed)));
 }
 
 TEST_F(BadFileTest, PlanThatCannotBeMadeToFit) {

@@ -197,6 +197,17 @@ TEST_F(NotFiniteTest, GoodCheckpointsOutliveARuinedOne) {
   EXPECT_FALSE(std::filesystem::exists(path("a/checkpoints/step-00000004")));
 }
 
+// A run that ends among such steps is saved as of the step before them, not as another one.
+TEST_F(NotFiniteTest, TheEndSavesTheLastAppliedStep) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  const Outcome outcome =
+      train("a", {"--optimizer.lr=1e10", "--checkpoint.keep=0", "--train.steps=7"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("warning: step 7 is not applied"));
+  EXPECT_EQ(checkpoint("a"), checkpoint("a", 5));
+  EXPECT_EQ(CheckpointReader(checkpoint("a", 4)).meta().step, 4);
+}
+
 // One sequence of one token a step: where a document ends, no label counts.
 TEST_F(NotFiniteTest, AStepWithoutLabelsIsNotOneOfThem) {
   std::string text;

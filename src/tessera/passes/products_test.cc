@@ -206,6 +206,26 @@ TEST(QuantizeProducts, RowsAreCodedWhereTensorsAreMade) {
   EXPECT_EQ(count(fused, "amax"), layers * (4 + 7 + 7));
 }
 
+// Magnitudes of another value, or of other rows, stay operands.
+TEST(QuantizeProducts, MagnitudesOfOthersAreNotFoundAnew) {
+  const Graph graph = parse_graph(R"(graph "train" {
+    %0: bf16[batch=2, seq=3, embed=6] = input "x"
+    %1: bf16[batch=2, seq=3, embed=6] = input "z"
+    %2: f32[batch=2, seq=3] = amax(%1) @forward
+    %3: f8e4m3[batch=2, seq=3, embed=6], %4: f32[batch=2, seq=3] = quantize_float8 {power_of_two=true}(%0, %2) @forward
+    %5: f32[batch=2, seq=3] = amax(%1) @forward
+    %6: f8e4m3[batch=2, seq=3, embed=6], %7: f32[batch=2, seq=3] = quantize_float8 {power_of_two=true}(%1, %5) @forward
+    output "a" = %3
+    output "b" = %4
+    output "c" = %6
+    output "d" = %7
+  })");
+  const std::map<std::string, int> ops = count_ops(fuse(graph));
+  EXPECT_EQ(ops.at("amax"), 1);
+  EXPECT_EQ(ops.at("quantize_float8 {power_of_two=true}"), 1);
+  EXPECT_EQ(ops.at("quantize_float8 {power_of_two=true, amax=true}"), 1);
+}
+
 // Columns of activations are coded in forward, so that backward keeps a byte an element, but for
 // attention's results, which its backward reads as they are.
 TEST(QuantizeProducts, BackwardKeepsCodesOfColumns) {

@@ -155,8 +155,7 @@ class RankTrainer {
     return loop();
   }
 
-  // Runs what a device or another rank may fail in; such an error then says
-  // the way on.
+  // Runs what a device or another rank may fail in; such an error then says the way on.
   template <class Body>
   decltype(auto) with_way_on(const Body& body) {
     try {

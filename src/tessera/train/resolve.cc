@@ -204,6 +204,9 @@ RunConfig resolve_stored(std::string_view text) {
   RunConfig config = parse_run_config(text, "the checkpoint's config");
   config.run.device = "cpu";
   config.comm = {};
+  if (config.model.rope_scaling == false) {
+    config.model.rope_factor.reset();  // older runs might name one, of which nothing came
+  }
   return resolve(std::move(config));
 }
 
@@ -267,16 +270,8 @@ RunConfig resolve_ranks(RunConfig config) {
   parallel.data = *parallel.ranks / parallel.tensor;
   resolve_device(config);
   resolve_reduction(config);
-  const std::int64_t ranks = ranks_on_machine(config);
   if (config.run.threads == 0) {
-    config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks);
-  } else if (config.run.threads * ranks > std::int64_t{2} * usable_cores()) {
-    log_warning(
-        format("{} threads{} on {} cores keep each other waiting: run.threads = 0 takes as "
-               "many as there is room for",
-               config.run.threads,
-               ranks > 1 ? format(" for each of {} ranks", ranks) : "",
-               usable_cores()));
+    config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks_on_machine(config));
   }
   return config;
 }

@@ -34,8 +34,8 @@ std::optional<std::filesystem::path> RunSaves::configured_start() const {
   if (config_.checkpoint.resume == "auto") {
     return newest;
   }
-  return with_context([this] { return placed(config_, "checkpoint.resume"); },
-                      [this] { return require_checkpoint(config_.checkpoint.resume); });
+  const std::filesystem::path named = config_.checkpoint.resume;
+  return of_resume([&] { return find_checkpoint(named).value_or(named); });
 }
 
 std::optional<std::filesystem::path> RunSaves::find_start() {
@@ -51,7 +51,11 @@ std::optional<std::filesystem::path> RunSaves::find_start() {
     found = configured_start().value_or(std::filesystem::path()).string();
   }
   found = control_.from_leader(found);
-  return found.empty() ? std::nullopt : std::optional<std::filesystem::path>(found);
+  if (found.empty()) {
+    return std::nullopt;
+  }
+  // What is no checkpoint all ranks refuse alike.
+  return of_resume([&] { return require_checkpoint(found); });
 }
 
 void RunSaves::start_from(const std::optional<std::filesystem::path>& checkpoint,

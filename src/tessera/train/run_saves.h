@@ -100,6 +100,13 @@ class RunSaves {
 
   std::filesystem::path directory() const;
   std::optional<std::filesystem::path> configured_start() const;
+
+  // body(), whose errors say the place of checkpoint.resume.
+  template <class Body>
+  std::filesystem::path of_resume(const Body& body) const {
+    return with_context([this] { return placed(config_, "checkpoint.resume"); }, body);
+  }
+
   Said exchange(bool stop, SaveStatus save);
   void settle(bool failed);
   std::string failure();

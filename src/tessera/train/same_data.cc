@@ -25,18 +25,24 @@ std::string describe(std::string_view what, const SequenceSource& source) {
                 sequences);
 }
 
-}  // namespace
+struct Difference {
+  std::string own;
+  std::string other;
+};
 
-DataDifference first_difference(const std::string& own, const std::string& other) {
+// The first lines of two texts that differ.
+Difference first_difference(const std::string& own, const std::string& other) {
   std::istringstream own_lines(own);
   std::istringstream other_lines(other);
-  DataDifference lines;
+  Difference lines;
   do {
     std::getline(own_lines, lines.own);
     std::getline(other_lines, lines.other);
   } while (own_lines && other_lines && lines.own == lines.other);
   return lines;
 }
+
+}  // namespace
 
 std::string describe_sequences(const RunSequences& sequences) {
   return format(
@@ -55,7 +61,7 @@ void require_same_data(Communicator& all, const std::string& own) {
     if (texts[rank] == texts[0]) {
       continue;
     }
-    const DataDifference lines = first_difference(texts[rank], texts[0]);
+    const Difference lines = first_difference(texts[rank], texts[0]);
     fail(ErrorCode::kInvalidData,
          "rank {} has other files than rank 0: {}; rank 0: {}: give all ranks the same files",
          rank,

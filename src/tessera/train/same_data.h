@@ -11,14 +11,6 @@ struct RunSequences;
 // The sizes of what a run is trained on.
 std::string describe_sequences(const RunSequences& sequences);
 
-// The first lines of two such texts that differ.
-struct DataDifference {
-  std::string own;
-  std::string other;
-};
-
-DataDifference first_difference(const std::string& own, const std::string& other);
-
 // What `tokenizer_checksum` and the sizes of the data say of a rank's files, line by line.
 std::string describe_data(const RunSequences& sequences, const std::string& tokenizer_checksum);
 

@@ -53,9 +53,6 @@ StopSignal::StopSignal() {
   for (const int signal : kSignals) {
     sigaddset(&action.sa_mask, signal);
   }
-  struct sigaction ignored = {};
-  ignored.sa_handler = SIG_IGN;
-  ::sigaction(SIGPIPE, &ignored, &pipe_before_);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], nullptr, &before_[i]);
     if (before_[i].sa_handler != SIG_IGN) {
@@ -66,7 +63,6 @@ StopSignal::StopSignal() {
 
 StopSignal::~StopSignal() {
   stop_noted = false;
-  ::sigaction(SIGPIPE, &pipe_before_, nullptr);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     ::sigaction(kSignals[i], &before_[i], nullptr);
   }

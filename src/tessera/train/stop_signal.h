@@ -24,8 +24,7 @@ class Unhurried {
 
 // While one lives, the first SIGINT, SIGTERM or SIGHUP is only noted and announced on stderr; a
 // second one, of whichever kind, ends the process at once. What was ignored before (nohup, a job
-// in the background) stays ignored. Nor does SIGPIPE end the process: that nobody reads what it
-// says any more is no reason to lose a step. One may live at a time.
+// in the background) stays ignored. One may live at a time.
 class StopSignal {
  public:
   StopSignal();
@@ -40,7 +39,6 @@ class StopSignal {
   static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
 
   std::array<struct sigaction, kSignals.size()> before_ = {};
-  struct sigaction pipe_before_ = {};
 };
 
 }  // namespace tessera

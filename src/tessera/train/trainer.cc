@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/runtime/launcher.h"
@@ -75,6 +76,14 @@ void say_what_runs(const RunSetup& setup) {
                                      config.parallel.tensor,
                                      config.state.preset)
                             : ""));
+  const std::int64_t threads = config.run.threads * ranks_on_machine(config);
+  if (threads > std::int64_t{2} * usable_cores() && config.run.threads > 1) {
+    log_warning(
+        format("{} threads on {} cores keep each other waiting: run.threads = 0 takes as "
+               "many as there is room for",
+               threads,
+               usable_cores()));
+  }
 }
 
 // Trains as the rank of `world`; an error that leaves it leaves the rank's record.

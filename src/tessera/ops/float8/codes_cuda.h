@@ -87,7 +87,7 @@ struct RowCodes {
         power_of_two(rounded_down) {}
 
   // Writes a row that a team has: get(k, column) is its k-th pack, rounded as it lies in memory,
-  // and `largest` what the thread met in them. Every thread of the block calls it.
+  // and `largest` what the thread met in them. Every thread of the team calls it.
   template <class Team, bool kWhole, class Get>
   __device__ void write(std::int64_t row,
                         std::int64_t width,
