@@ -18,25 +18,26 @@
 
 namespace tessera {
 
-// A script of bench/peers/ that runs beside a benchmark: it says a JSON object when it is ready,
-// and answers each line of stdin, a JSON object, with another one; {"quit": true} ends it.
+// A program that runs beside a benchmark, as the scripts of bench/peers/ do: it says a JSON object
+// when it is ready, and answers each line of stdin, a JSON object, with another one; {"quit": true}
+// ends it.
 class PeerProcess {
  public:
+  // Starts arguments[0], a path, with the other arguments. `name` is what errors call it.
+  // Errors: kDeviceError where it ends before it is ready.
+  PeerProcess(std::string name, std::vector<std::string> arguments) : name_(std::move(name)) {
+    start(arguments);
+    answer();
+  }
+
   // Starts TESSERA_PYTHON, else /usr/bin/python3, with the script, a path, and --KEY=SIZE for each
   // size, and --dtype.
   // Errors: kDeviceError where it ends before it is ready.
   PeerProcess(const char* script,
               const std::vector<std::pair<const char*, std::int64_t>>& sizes,
-              std::string_view dtype) {
-    const char* const python = std::getenv("TESSERA_PYTHON");
-    std::vector<std::string> arguments = {python == nullptr ? "/usr/bin/python3" : python, script};
-    for (const auto& [key, size] : sizes) {
-      arguments.push_back(format("--{}={}", key, size));
-    }
-    arguments.push_back(format("--dtype={}", dtype));
-    start(arguments);
-    answer();
-  }
+              std::string_view dtype)
+      : PeerProcess("PyTorch (is it installed, and does it work here?)",
+                    arguments_of(script, sizes, dtype)) {}
 
   ~PeerProcess() {
     std::fputs("{\"quit\": true}\n", to_);
@@ -56,6 +57,19 @@ class PeerProcess {
   }
 
  private:
+  static std::vector<std::string> arguments_of(
+      const char* script,
+      const std::vector<std::pair<const char*, std::int64_t>>& sizes,
+      std::string_view dtype) {
+    const char* const python = std::getenv("TESSERA_PYTHON");
+    std::vector<std::string> arguments = {python == nullptr ? "/usr/bin/python3" : python, script};
+    for (const auto& [key, size] : sizes) {
+      arguments.push_back(format("--{}={}", key, size));
+    }
+    arguments.push_back(format("--dtype={}", dtype));
+    return arguments;
+  }
+
   void start(std::vector<std::string>& arguments) {
     int in[2];
     int out[2];
@@ -86,10 +100,12 @@ class PeerProcess {
     char line[65536];
     TESSERA_REQUIRE(std::fgets(line, sizeof line, from_) != nullptr,
                     ErrorCode::kDeviceError,
-                    "PyTorch ended: is it installed, and does it work here?");
+                    "{} ended before it answered",
+                    name_);
     return nlohmann::json::parse(line);
   }
 
+  std::string name_;
   pid_t process_ = 0;
   std::FILE* to_ = nullptr;
   std::FILE* from_ = nullptr;

@@ -21,16 +21,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/own_training.h"
 #include "bench/peer_process.h"
-#include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/runtime/executor.h"
-#include "tessera/train/step_program.h"
-#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
@@ -67,57 +65,32 @@ std::vector<Case> cases() {
           {"debug", llama_flavor("debug").value_or(LlamaConfig()), 1, 2048, 4.0}};
 }
 
-// Our side: the training program of the case on random tokens.
+// Our side.
 class Tessera {
  public:
   Tessera(const Case& test, DType dtype)
-      : backend_(make_cpu_backend(kThreads)),
-        graph_(training_graph(describe_llama(test.model), test.batch, test.seq, dtype)),
-        program_(compile_training(graph_, {.workspace_bytes = query()})),
-        executor_(program_, *backend_) {
-    initialize_state(executor_, parameter_inits(graph_), 1);
-    std::uint32_t random = 12345;
-    for (const Binding& input : program_.inputs) {
-      auto* values = reinterpret_cast<std::int32_t*>(executor_.bytes(input).data());
-      for (std::int64_t i = 0; i < input.tensor.type.num_elements(); ++i) {
-        random = random * 1664525U + 1013904223U;
-        const auto token = static_cast<std::int32_t>((random >> 8U) %
-                                                     static_cast<std::uint32_t>(test.model.vocab));
-        values[i] = input.name == "documents"   ? 0
-                    : input.name == "positions" ? static_cast<std::int32_t>(i % test.seq)
-                                                : token;
-      }
-    }
-    executor_.set_scalar("seed", static_cast<float>(1.0 / test.tokens()));
-    executor_.set_scalar("learning_rate", 3e-4F);
-    executor_.set_scalar("apply", 1.0F);
-  }
+      : training_(test.model, test.batch, test.seq, dtype, kThreads) {}
 
-  double step() {
-    const Clock::time_point start = Clock::now();
-    executor_.set_scalar("update_number", static_cast<float>(++updates_));
-    executor_.run_step();
-    return seconds_since(start);
-  }
-
-  const Program& program() const { return program_; }
+  double step() { return training_.step(); }
 
   // Seconds by op name of one step, each instruction timed alone in its place in the step.
-  std::vector<std::pair<std::string, double>> profile() { return executor_.profile_step(); }
+  std::vector<std::pair<std::string, double>> profile() {
+    return training_.executor().profile_step();
+  }
 
   // The step's matrix products alone, back to back, those of head and loss included: the bound that
   // the library sets.
   double gemm_seconds(const Case& test, DType dtype) {
-    Program only = program_;
+    Program only = training_.program();
     for (Segment& segment : only.segments) {
       std::erase_if(segment.instructions, [](const Instruction& instruction) {
         return instruction.op->get_if<MatmulAttrs>() == nullptr;
       });
     }
-    Executor products(only, *backend_);
+    Executor products(only, training_.backend());
     const Program head_program =
-        compile_forward(head_products(test, dtype), {.workspace_bytes = query()});
-    Executor head(head_program, *backend_);
+        compile_forward(head_products(test, dtype), {.workspace_bytes = training_.query()});
+    Executor head(head_program, training_.backend());
     std::vector<double> seconds;
     for (int i = 0; i < 5; ++i) {
       const Clock::time_point start = Clock::now();
@@ -129,12 +102,6 @@ class Tessera {
   }
 
  private:
-  WorkspaceQuery query() {
-    return [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-      return backend_->workspace_bytes(op, in, out);
-    };
-  }
-
   // What cross_entropy multiplies: logits, hidden gradient and head gradient of every chunk of
   // rows.
   static Graph head_products(const Case& test, DType dtype) {
@@ -162,11 +129,7 @@ class Tessera {
     return builder.take();
   }
 
-  std::unique_ptr<Backend> backend_;
-  Graph graph_;
-  Program program_;
-  Executor executor_;
-  int updates_ = 0;
+  OwnTraining training_;
 };
 
 std::int64_t peak_bytes_of_this_process() {

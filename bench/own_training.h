@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/passes/pipeline.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/train/step_program.h"
+#include "tessera/train/training_state.h"
+
+namespace tessera {
+
+// The training program of a Llama on the CPU, on random tokens.
+class OwnTraining {
+ public:
+  OwnTraining(
+      const LlamaConfig& model, std::int64_t batch, std::int64_t seq, DType dtype, int threads)
+      : backend_(make_cpu_backend(threads)),
+        tokens_(static_cast<double>(batch * seq)),
+        graph_(training_graph(describe_llama(model), batch, seq, dtype)),
+        program_(compile_training(graph_, {.workspace_bytes = query()})),
+        executor_(program_, *backend_) {
+    initialize_state(executor_, parameter_inits(graph_), 1);
+    std::uint32_t random = 12345;
+    for (const Binding& input : program_.inputs) {
+      auto* values = reinterpret_cast<std::int32_t*>(executor_.bytes(input).data());
+      for (std::int64_t i = 0; i < input.tensor.type.num_elements(); ++i) {
+        random = random * 1664525U + 1013904223U;
+        const auto token =
+            static_cast<std::int32_t>((random >> 8U) % static_cast<std::uint32_t>(model.vocab));
+        values[i] = input.name == "documents"   ? 0
+                    : input.name == "positions" ? static_cast<std::int32_t>(i % seq)
+                                                : token;
+      }
+    }
+    executor_.set_scalar("seed", static_cast<float>(1.0 / tokens_));
+    executor_.set_scalar("learning_rate", 3e-4F);
+    executor_.set_scalar("apply", 1.0F);
+  }
+
+  // Seconds of one more step.
+  double step() {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    executor_.set_scalar("update_number", static_cast<float>(++updates_));
+    executor_.run_step();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  Backend& backend() { return *backend_; }
+
+  const Program& program() const { return program_; }
+
+  Executor& executor() { return executor_; }
+
+  WorkspaceQuery query() {
+    return [this](const Op& op, std::span<const View> in, std::span<const View> out) {
+      return backend_->workspace_bytes(op, in, out);
+    };
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  double tokens_;  // of a step
+  Graph graph_;
+  Program program_;
+  Executor executor_;
+  int updates_ = 0;
+};
+
+}  // namespace tessera
