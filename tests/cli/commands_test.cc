@@ -113,6 +113,7 @@ TEST_F(CommandsTest, GenerateRefusesAnotherTokenizer) {
 }
 
 TEST_F(CommandsTest, TokenizerOfItsOwnTrainsTheSameRun) {
+  std::filesystem::create_directory(path("own"));
   const Outcome trained =
       tessera({"tokenizer", "train", "corpus.txt", "--vocab", "300", "--output", "own/own.json"});
   ASSERT_EQ(trained.code, 0) << trained.err;

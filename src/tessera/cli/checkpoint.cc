@@ -12,6 +12,7 @@
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/tensor_size.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/train/export_weights.h"
@@ -87,8 +88,7 @@ void add_path_command(CLI::App& app,
   CLI::App& command = *app.add_subcommand(name, description);
   // Shared with the callback, which lives as long as the command.
   auto path = std::make_shared<std::filesystem::path>();
-  command
-      .add_option("CHECKPOINT", *path, "A checkpoint, or a run directory: its newest checkpoint")
+  add_path(command, "CHECKPOINT", *path, "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
   command.callback([path, body] { body(*path); });
 }
@@ -97,12 +97,12 @@ void add_export(CLI::App& checkpoint) {
   CLI::App& command = *checkpoint.add_subcommand(
       "export", "Write the weights as a directory that Hugging Face's transformers load");
   auto options = std::make_shared<ExportOptions>();
-  command
-      .add_option("CHECKPOINT",
-                  options->checkpoint,
-                  "A checkpoint, or a run directory: its newest checkpoint")
+  add_path(command,
+           "CHECKPOINT",
+           options->checkpoint,
+           "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
-  command.add_option("OUT_DIR", options->output, "The directory to write; new or empty")
+  add_output(command, "OUT_DIR", options->output, "The directory to write; new or empty")
       ->required();
   auto dtype = std::make_shared<std::string>();
   command
@@ -123,9 +123,9 @@ void add_import(CLI::App& checkpoint) {
   CLI::App& command =
       *checkpoint.add_subcommand("import", "Make a checkpoint of weights in Hugging Face's form");
   auto options = std::make_shared<ImportOptions>();
-  command.add_option("HF_DIR", options->source, "A directory with config.json and *.safetensors")
+  add_path(command, "HF_DIR", options->source, "A directory with config.json and *.safetensors")
       ->required();
-  command.add_option("-o,--output", options->checkpoint, "The checkpoint to write; must not exist")
+  add_output(command, "-o,--output", options->checkpoint, "The checkpoint to write; must not exist")
       ->required();
   command.callback([options] {
     import_weights(*options);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "tessera/base/units.h"
 #include "tessera/cli/build_info.h"
 #include "tessera/cli/machine_report.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
 #include "tessera/train/commands.h"
@@ -34,8 +36,8 @@ void add_run_command(CLI::App& app,
                      void (*body)(const RunConfig&)) {
   CLI::App& command = *app.add_subcommand(name, description);
   // Shared with the callback, which lives as long as the command.
-  auto path = std::make_shared<std::string>();
-  command.add_option("RUN.toml", *path, "The run file")->required();
+  auto path = std::make_shared<std::filesystem::path>();
+  add_path(command, "RUN.toml", *path, "The run file")->required();
   command.footer(
       "Every key of the run file can be set with --section.key=value, as in --train.steps=100;\n"
       "`tessera config` lists them.");

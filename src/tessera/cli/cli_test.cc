@@ -1,5 +1,6 @@
 #include "tessera/cli/cli.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -29,9 +30,9 @@ struct Outcome {
   std::string err;
 };
 
-Outcome run(std::initializer_list<const char*> arguments) {
+Outcome run(const std::vector<const char*>& arguments) {
   std::vector<const char*> argv = {"tessera"};
-  argv.insert(argv.end(), arguments);
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   Outcome outcome;
@@ -200,7 +201,7 @@ TEST_F(CliFiles, OverridesReachTheConfig) {
 
 TEST_F(CliFiles, TrainsATokenizer) {
   const std::string text = write("text.txt", "the cat and the dog and the bird");
-  const std::string output = path("new/tokenizer.json");
+  const std::string output = path("tokenizer.json");
   const Outcome outcome =
       run({"tokenizer", "train", text.c_str(), "--vocab", "262", "--output", output.c_str()});
   EXPECT_EQ(outcome.code, 0);
@@ -208,6 +209,71 @@ TEST_F(CliFiles, TrainsATokenizer) {
   const Tokenizer tokenizer = Tokenizer::load(output);
   EXPECT_EQ(tokenizer.vocab_size(), 262);
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("the bird")), "the bird");
+}
+
+// All that are paths, in all commands; no shell has seen them.
+TEST(Cli, PathsAreExpanded) {
+  ::unsetenv("TESSERA_TEST_UNSET");
+  constexpr const char* kUnset = "$TESSERA_TEST_UNSET/x";
+  const std::vector<std::vector<const char*>> commands = {
+      {"train", kUnset},
+      {"explain", kUnset},
+      {"generate", kUnset, "--prompt=a"},
+      {"generate", "c", "--prompt-file", kUnset},
+      {"generate", "c", "--prompts", kUnset},
+      {"generate", "c", "--prompts=p.txt", "--output", kUnset},
+      {"eval", kUnset, "--data=a.txt"},
+      {"eval", "c", "--data", "a.txt", kUnset},
+      {"eval", "c", "--choices", kUnset},
+      {"eval", "c", "--choices=q.jsonl", "-o", kUnset},
+      {"report", kUnset},
+      {"report", "r", "-o", kUnset},
+      {"checkpoint", "verify", kUnset},
+      {"checkpoint", "inspect", kUnset},
+      {"checkpoint", "export", kUnset, "out"},
+      {"checkpoint", "export", "c", kUnset},
+      {"checkpoint", "import", kUnset, "-o", "out"},
+      {"checkpoint", "import", "hf", "-o", kUnset},
+      {"tokenizer", "train", kUnset, "--vocab=300"},
+      {"tokenizer", "train", "a.txt", "--vocab=300", "-o", kUnset},
+      {"tokenizer", "encode", kUnset},
+      {"tokenizer", "encode", "t.json", kUnset},
+      {"tokenizer", "decode", kUnset},
+      {"tokenizer", "decode", "t.json", "--file", kUnset},
+      {"tokenizer", "inspect", kUnset},
+      {"data", "tokenize", kUnset, "--tokenizer=t.json", "-o", "x"},
+      {"data", "tokenize", "a.txt", "--tokenizer", kUnset, "-o", "x"},
+      {"data", "tokenize", "a.txt", "--tokenizer=t.json", "-o", kUnset},
+      {"data", "inspect", kUnset},
+      {"data", "inspect", "a.txt", "--tokenizer", kUnset}};
+  for (const std::vector<const char*>& command : commands) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(command);
+    EXPECT_THAT(outcome.err, HasSubstr("TESSERA_TEST_UNSET is not set"))
+        << testing::PrintToString(command);
+  }
+}
+
+// A slip in the name of what is made would make a folder that nobody looks for.
+TEST_F(CliFiles, OutputsAreMadeInFoldersThatExist) {
+  const std::string text = write("text.txt", "the cat and the dog and the bird");
+  const std::string output = path("none/x");
+  for (const std::vector<const char*>& command : std::vector<std::vector<const char*>>{
+           {"tokenizer", "train", text.c_str(), "--vocab=262", "-o", output.c_str()},
+           {"report", "r", "-o", output.c_str()},
+           {"eval", "c", "--choices=q.jsonl", "-o", output.c_str()},
+           {"generate", "c", "--prompts=p.txt", "--output", output.c_str()},
+           {"data", "tokenize", text.c_str(), "--tokenizer=t.json", "-o", output.c_str()},
+           {"checkpoint", "export", "c", output.c_str()},
+           {"checkpoint", "import", "hf", "-o", output.c_str()}}) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(command);
+    EXPECT_THAT(outcome.err,
+                HasSubstr(output + " is to be made in " + path("none") +
+                          ", which does not exist: make that folder first"))
+        << testing::PrintToString(command);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
 }
 
 TEST_F(CliFiles, TokenizerErrors) {

@@ -19,6 +19,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/cli/input_options.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/run_config.h"
@@ -47,7 +48,7 @@ void add_data_options(CLI::App& command,
                       DataCommand& data,
                       const std::vector<std::string>& formats,
                       const std::string& footer) {
-  command.add_option("FILE", data.input.files, "Input files, read in this order")->required();
+  add_paths(command, "FILE", data.input.files, "Input files, read in this order")->required();
   add_input_options(command, data.input, formats);
   command.add_option("--threads", data.input.text.threads, "Threads; 0: the cores that there are")
       ->check(CLI::Range(0, 4096))
@@ -107,12 +108,11 @@ void tokenize(const TokenizeCommand& command) {
                              .force = command.force};
   options.text.add_bos = !command.no_bos;
   options.text.add_eos = !command.no_eos;
-  // Before a directory is made for what never comes.
+  // Before files are made for what never comes.
   require_texts(input.files);
   // Beside the output, where there must be room anyway.
   options.text.scratch =
       options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");
-  std::filesystem::create_directories(options.text.scratch);
   TokenizeResult result;
   {
     TokenizeLine line;
@@ -469,12 +469,12 @@ void add_tokenize(CLI::App& data) {
                    {"text", "jsonl"},
                    "Text and jsonl may be compressed (.gz, .zst). A run that was stopped goes on "
                    "where it was\nwhen it is started again with the same arguments.");
-  command
-      .add_option("--tokenizer",
-                  options->data.tokenizer,
-                  "A tokenizer.json, or any other form of a tokenizer")
+  add_path(command,
+           "--tokenizer",
+           options->data.tokenizer,
+           "A tokenizer.json, or any other form of a tokenizer")
       ->required();
-  command.add_option("-o,--output", options->output, "Path of the .bin and .idx, without these")
+  add_output(command, "-o,--output", options->output, "Path of the .bin and .idx, without these")
       ->required();
   command.add_flag("--no-bos", options->no_bos, "Begin no document with BOS");
   command.add_flag("--no-eos", options->no_eos, "End no document with EOS");
@@ -491,11 +491,11 @@ void add_inspect(CLI::App& data) {
                    {"text", "jsonl", "tokens", "megatron", "chat"},
                    "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids), "
                    "megatron (.bin and .idx).");
-  command.add_option(
-      "--tokenizer",
-      options->data.tokenizer,
-      "A tokenizer.json: counts tokens of text, decodes samples of tokens and checks that "
-      "all are its own; needed for chat");
+  add_path(command,
+           "--tokenizer",
+           options->data.tokenizer,
+           "A tokenizer.json: counts tokens of text, decodes samples of tokens and checks that "
+           "all are its own; needed for chat");
   command.add_option("--samples", options->samples, "Documents to show")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

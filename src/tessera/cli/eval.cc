@@ -15,6 +15,7 @@
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/input_options.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/choices.h"
@@ -165,26 +166,27 @@ void add_eval(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("eval", "Measure how well a trained model predicts");
   // Shared with the callback, which lives as long as the command.
   auto options = std::make_shared<EvalCommand>();
-  command
-      .add_option("CHECKPOINT",
-                  options->checkpoint,
-                  "A checkpoint, or a run directory: its newest checkpoint")
+  add_path(command,
+           "CHECKPOINT",
+           options->checkpoint,
+           "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
   CLI::App& input = *command.add_option_group("input", "What it predicts, one of");
-  CLI::Option& data = *input.add_option(
-      "--data", options->data.files, "Files of data: loss, perplexity and bits per byte");
+  CLI::Option& data = *add_paths(
+      input, "--data", options->data.files, "Files of data: loss, perplexity and bits per byte");
   CLI::Option& choices =
-      *input.add_option("--choices",
-                        options->choices,
-                        "Lines of {\"ctx\": .., \"endings\": [..], \"label\": n}: how often the "
-                        "likeliest ending is the right one");
+      *add_path(input,
+                "--choices",
+                options->choices,
+                "Lines of {\"ctx\": .., \"endings\": [..], \"label\": n}: how often the "
+                "likeliest ending is the right one");
   input.require_option(1);
   for (CLI::Option* option :
        add_input_options(command, options->data, {"text", "jsonl", "chat", "tokens", "megatron"})) {
     option->needs(&data);
   }
-  command
-      .add_option("-o,--output", options->output, "JSONL with the scores of every ending of a line")
+  add_output(
+      command, "-o,--output", options->output, "JSONL with the scores of every ending of a line")
       ->needs(&choices);
   command.add_flag("--json", options->json, "Print the result as one JSON object");
   command.footer(

@@ -8,6 +8,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/base/utf8.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/train/commands.h"
@@ -46,25 +47,25 @@ void add_prompts(CLI::App& command, const std::shared_ptr<GenerateOptions>& opti
   CLI::Option* const prompt =
       command.add_option("--prompt", options->prompt, "Text to continue; -: what stdin says");
   CLI::Option* const prompt_file =
-      command
-          .add_option("--prompt-file",
-                      options->prompt_file,
-                      "A file with the text to continue, whose last line feed does not count; -: "
-                      "stdin")
+      add_path(command,
+               "--prompt-file",
+               options->prompt_file,
+               "A file with the text to continue, whose last line feed does not count; -: "
+               "stdin")
           ->excludes(prompt);
   CLI::Option* const prompts_file =
-      command
-          .add_option("--prompts",
-                      options->prompts_file,
-                      "A file of prompts, one a line, or (.jsonl) \"prompt\" of an object a line; "
-                      "gives an object a line, in the same order; -: stdin")
+      add_path(command,
+               "--prompts",
+               options->prompts_file,
+               "A file of prompts, one a line, or (.jsonl) \"prompt\" of an object a line; "
+               "gives an object a line, in the same order; -: stdin")
           ->excludes(prompt)
           ->excludes(prompt_file);
-  command
-      .add_option("--output",
-                  options->output,
-                  "Where the objects go that --prompts gives; not "
-                  "given: to stdout")
+  add_output(command,
+             "--output",
+             options->output,
+             "Where the objects go that --prompts gives; not "
+             "given: to stdout")
       ->needs(prompts_file);
   command.add_option("--batch", options->batch, "How many of --prompts run at a time")
       ->check(CLI::Range(std::int64_t{1}, kMaxBatch))
@@ -139,10 +140,10 @@ void add_generate(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("generate", "Continue a prompt with a trained model");
   // Shared with the callback, which lives as long as the command.
   auto options = std::make_shared<GenerateOptions>();
-  command
-      .add_option("CHECKPOINT",
-                  options->checkpoint,
-                  "A checkpoint, or a run directory: its newest checkpoint")
+  add_path(command,
+           "CHECKPOINT",
+           options->checkpoint,
+           "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
   add_prompts(command, options);
   add_chat(command, options);

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/run_report.h"
 
@@ -13,9 +14,9 @@ void add_report(CLI::App& app) {
   // Shared with the callback, which lives as long as the command.
   auto options = std::make_shared<ReportOptions>();
   auto skip = std::make_shared<bool>(false);
-  command.add_option("RUN_DIR", options->run_dir, "The directory of a run, ended or under way")
+  add_path(command, "RUN_DIR", options->run_dir, "The directory of a run, ended or under way")
       ->required();
-  command.add_option("-o,--output", options->output, "The page to write")->capture_default_str();
+  add_output(command, "-o,--output", options->output, "The page to write")->capture_default_str();
   command.add_flag("--skip-broken", *skip, "Leave out and count broken lines of metrics.jsonl");
   command.callback([options, skip] {
     options->broken = *skip ? BrokenLines::kSkip : BrokenLines::kRefuse;

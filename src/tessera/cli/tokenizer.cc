@@ -25,6 +25,7 @@
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/input_options.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/train_tokenizer.h"
 
@@ -193,13 +194,13 @@ void add_train(CLI::App& tokenizer) {
       *tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
   // Shared with the callback, which lives as long as the command; so are the options below.
   auto options = std::make_shared<TrainOptions>();
-  command.add_option("FILE", options->input.files, "Text or JSONL, plain or compressed")
+  add_paths(command, "FILE", options->input.files, "Text or JSONL, plain or compressed")
       ->required();
   add_input_options(command, options->input, {"text", "jsonl"});
   command.add_option("--vocab", options->vocab, "Entries, the 256 bytes and 2 marks included")
       ->required()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()}));
-  command.add_option("-o,--output", options->output, "The tokenizer.json to write")
+  add_output(command, "-o,--output", options->output, "The tokenizer.json to write")
       ->capture_default_str();
   command.add_flag("--force", options->force, "Replace an output that exists");
   command.callback([options] { train(*options); });
@@ -212,8 +213,8 @@ constexpr const char* kTokenizerHelp =
 void add_encode(CLI::App& tokenizer) {
   CLI::App& command = *tokenizer.add_subcommand("encode", "Print the tokens of a text");
   auto options = std::make_shared<EncodeCommand>();
-  command.add_option("TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
-  CLI::Option* file = command.add_option("FILE", options->file, "The text; without it: stdin");
+  add_path(command, "TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
+  CLI::Option* file = add_path(command, "FILE", options->file, "The text; without it: stdin");
   command.add_option("--text", options->text, "The text itself")->excludes(file);
   command.add_flag(
       "--add-special", options->options.add_special, "Add what the tokenizer puts around a text");
@@ -227,9 +228,9 @@ void add_encode(CLI::App& tokenizer) {
 void add_decode(CLI::App& tokenizer) {
   CLI::App& command = *tokenizer.add_subcommand("decode", "Print the text of tokens");
   auto options = std::make_shared<DecodeCommand>();
-  command.add_option("TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
+  add_path(command, "TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
   CLI::Option* ids = command.add_option("ID", options->ids, "The ids; without them: --file");
-  command.add_option("--file", options->file, "A file of ids; without it: stdin")->excludes(ids);
+  add_path(command, "--file", options->file, "A file of ids; without it: stdin")->excludes(ids);
   command.add_flag("--keep-special", options->keep_special, "Print special tokens by name");
   command.callback([options] { decode(*options); });
 }
@@ -237,7 +238,7 @@ void add_decode(CLI::App& tokenizer) {
 void add_inspect(CLI::App& tokenizer) {
   CLI::App& command = *tokenizer.add_subcommand("inspect", "Say what a tokenizer is");
   auto options = std::make_shared<InspectCommand>();
-  command.add_option("TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
+  add_path(command, "TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
   command.add_flag("--vocab", options->vocab, "Print every token");
   command.callback([options] { inspect(*options); });
 }

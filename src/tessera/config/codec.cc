@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/expand_path.h"
 
 namespace tessera::codec {
 namespace {
@@ -35,6 +36,27 @@ Codec<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::strin
   };
   return {
       .expected = expected, .read = read, .write = [](std::int64_t x) { return ConfigValue{x}; }};
+}
+
+// `element` has text.
+Codec<std::vector<std::string>> list_of(const Codec<std::string>& element,
+                                        const std::string& expected) {
+  auto read = [=, read = element.read](const ConfigValue& value) {
+    std::vector<std::string> strings;
+    for (const ConfigValue& entry : require<ConfigValue::List>(value, expected)) {
+      require<std::string>(entry, expected);
+      strings.push_back(read(entry));
+    }
+    return strings;
+  };
+  auto write = [write = element.write](const std::vector<std::string>& strings) {
+    ConfigValue::List list;
+    for (const std::string& string : strings) {
+      list.push_back(write(string));
+    }
+    return ConfigValue{std::move(list)};
+  };
+  return {.expected = expected, .form = ValueForm::kList, .read = read, .write = write};
 }
 
 }  // namespace
@@ -104,23 +126,21 @@ Codec<std::string> text() {
 }
 
 Codec<std::vector<std::string>> text_list() {
-  constexpr std::string_view kExpected = "list of strings";
-  auto read = [=](const ConfigValue& value) {
-    std::vector<std::string> strings;
-    for (const ConfigValue& element : require<ConfigValue::List>(value, kExpected)) {
-      strings.push_back(require<std::string>(element, kExpected));
-    }
-    return strings;
+  return list_of(text(), "list of strings");
+}
+
+Codec<std::string> path() {
+  Codec<std::string> result = text();
+  result.expected = "path";
+  result.read = [](const ConfigValue& value) {
+    return expand_path(require<std::string>(value, "path"));
   };
-  auto write = [](const std::vector<std::string>& strings) {
-    ConfigValue::List list;
-    for (const std::string& string : strings) {
-      list.push_back(ConfigValue{string});
-    }
-    return ConfigValue{std::move(list)};
-  };
-  return {
-      .expected = std::string(kExpected), .form = ValueForm::kList, .read = read, .write = write};
+  result.write = [](const std::string& path) { return ConfigValue{unexpanded_path(path)}; };
+  return result;
+}
+
+Codec<std::vector<std::string>> path_list() {
+  return list_of(path(), "list of paths");
 }
 
 Codec<std::string> degree() {

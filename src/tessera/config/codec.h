@@ -62,6 +62,10 @@ Codec<std::array<double, 2>> pair(const Codec<double>& element);
 Codec<std::string> text();
 Codec<std::vector<std::string>> text_list();
 
+// Paths of files and folders, expanded as they are read (base/expand_path.h).
+Codec<std::string> path();
+Codec<std::vector<std::string>> path_list();
+
 // A whole number or a name, held as text.
 Codec<std::string> degree();
 Codec<std::string> word(const std::vector<std::string_view>& words);

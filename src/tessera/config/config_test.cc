@@ -188,13 +188,13 @@ TEST(ParseConfig, WrongTypes) {
   EXPECT_EQ(parse_error("[train]\nsteps = 1.5\n"),
             "run.toml:2:9: train.steps: found number 1.5, expected integer from 1 to 2147483647");
   EXPECT_EQ(parse_error("[run]\ndir = 3\n"),
-            "run.toml:2:7: run.dir: found integer 3, expected string");
+            "run.toml:2:7: run.dir: found integer 3, expected path");
   EXPECT_EQ(parse_error("[data]\nshuffle = 1\n"),
             "run.toml:2:11: data.shuffle: found integer 1, expected true or false");
   EXPECT_EQ(parse_error("[data]\nfiles = \"a.txt\"\n"),
-            "run.toml:2:9: data.files: found string \"a.txt\", expected list of strings");
+            "run.toml:2:9: data.files: found string \"a.txt\", expected list of paths");
   EXPECT_EQ(parse_error("[data]\nfiles = [\"a.txt\", true]\n"),
-            "run.toml:2:9: data.files: found boolean true, expected list of strings");
+            "run.toml:2:9: data.files: found boolean true, expected list of paths");
   EXPECT_EQ(parse_error("[optimizer]\nlr = [1]\n"),
             "run.toml:2:6: optimizer.lr: found list [1], expected number above 0");
   EXPECT_EQ(parse_error("[optimizer]\nlr = 2024-01-01\n"),
@@ -282,13 +282,13 @@ TEST(Override, Errors) {
             "--optimizer.lr={a=1}: optimizer.lr: found a table, expected number above 0");
   EXPECT_EQ(override_error("--data.files=[\"a\""),
             "--data.files=[\"a\": data.files: found [\"a\", which is not a TOML value, expected "
-            "list of strings");
+            "list of paths");
   EXPECT_EQ(override_error("--data.files=[1]"),
-            "--data.files=[1]: data.files: found integer 1, expected list of strings");
+            "--data.files=[1]: data.files: found integer 1, expected list of paths");
   EXPECT_EQ(override_error("--run.dir=\"x"),
-            "--run.dir=\"x: run.dir: found \"x, which is not a TOML value, expected string");
+            "--run.dir=\"x: run.dir: found \"x, which is not a TOML value, expected path");
   EXPECT_EQ(override_error("--run.dir=\xff"),
-            "--run.dir=\xff: run.dir: found bytes that are not UTF-8, expected string");
+            "--run.dir=\xff: run.dir: found bytes that are not UTF-8, expected path");
   EXPECT_EQ(override_error("--train.step=3"),
             "--train.step=3: unknown key \"train.step\"; did you mean \"steps\"?");
   EXPECT_EQ(override_error("--trian.steps=3"),
@@ -568,8 +568,62 @@ RunConfig unusual_config() {
 }
 
 TEST(ToToml, ParsesBackToAnEqualConfig) {
-  for (const RunConfig& config : {RunConfig{}, valid_config(), unusual_config()}) {
+  RunConfig expanded = unusual_config();
+  for (const ConfigSection& section : schema()) {
+    for (const ConfigKey& key : section.keys) {
+      if (key.expected == "path") {
+        key.set(expanded, {std::string("/x/$$HOME/$${x}/$$$$/$5")});
+      }
+    }
+  }
+  expanded.data.sources[0].files = {"$HOME", "$(x)"};
+  expanded.data.validation_files = {"a$$"};
+  EXPECT_EQ(expanded.run.dir, "/x/$HOME/${x}/$$/$5");
+  for (const RunConfig& config : {RunConfig{}, valid_config(), unusual_config(), expanded}) {
     EXPECT_EQ(parse_run_config(to_toml(config), "resolved"), config);
+  }
+}
+
+// Each key that is a path, in files and in overrides; text stays as it is.
+TEST(Paths, AreExpanded) {
+  ::setenv("TESSERA_TEST_PLACE", "/scratch/a", 1);
+  ::unsetenv("TESSERA_TEST_UNSET");
+  RunConfig config = parse_run_config(R"(
+[run]
+dir = "$TESSERA_TEST_PLACE/x"
+[tokenizer]
+path = "${TESSERA_TEST_PLACE}/tok.json"
+[data]
+files = ["$TESSERA_TEST_PLACE/a.txt", "b.txt"]
+document_separator = "$TESSERA_TEST_UNSET"
+[sample]
+prompt = "~/$TESSERA_TEST_UNSET"
+)",
+                                      "run.toml");
+  EXPECT_EQ(config.run.dir, "/scratch/a/x");
+  EXPECT_EQ(config.tokenizer.path, "/scratch/a/tok.json");
+  EXPECT_EQ(config.data.files, (std::vector<std::string>{"/scratch/a/a.txt", "b.txt"}));
+  EXPECT_EQ(config.data.document_separator, "$TESSERA_TEST_UNSET");
+  EXPECT_EQ(config.sample.prompt, "~/$TESSERA_TEST_UNSET");
+  const RunConfig sources =
+      parse_run_config("[[data.sources]]\nfiles = [\"$TESSERA_TEST_PLACE/c.txt\"]\n", "run.toml");
+  EXPECT_EQ(sources.data.sources[0].files[0], "/scratch/a/c.txt");
+  EXPECT_EQ(
+      parse_error("[run]\ndir = \"$TESSERA_TEST_UNSET/x\"\n"),
+      "run.toml:2:7: run.dir: found the path \"$TESSERA_TEST_UNSET/x\", but the environment "
+      "variable TESSERA_TEST_UNSET is not set: set it, or write the path out ($$ stands for a "
+      "$)");
+  for (const char* key : {"run.dir",
+                          "model.weights",
+                          "tokenizer.path",
+                          "data.files",
+                          "data.validation_files",
+                          "cluster.file",
+                          "checkpoint.resume",
+                          "passes.dump"}) {
+    apply_override(config, format("--{}=$TESSERA_TEST_PLACE/o", key));
+    EXPECT_THAT(to_toml(config), HasSubstr("/scratch/a/o")) << key;
+    EXPECT_THAT(override_error(format("--{}=~nobody/x", key)), HasSubstr("./~nobody/x")) << key;
   }
 }
 

@@ -56,7 +56,9 @@ std::string to_toml(const RunConfig& config) {
 std::string schema_toml() {
   std::string text =
       "# Every key of a run file at its default. Keys may be left out, except those marked\n"
-      "# Required; each can be set on the command line as --section.key=value.\n";
+      "# Required; each can be set on the command line as --section.key=value. In paths a leading "
+      "~\n"
+      "# is the home directory, $NAME and ${NAME} an environment variable, $$ a $.\n";
   for (const ConfigSection& section : schema()) {
     text += format("\n# {}\n[{}]\n", section.doc, section.name);
     for (const ConfigKey& key : section.keys) {
@@ -84,7 +86,13 @@ std::string schema_markdown() {
       "(`--data.files='[\"a.txt\", \"b.txt\"]'`) or, with one element, as that element. Unknown "
       "keys,\n"
       "wrong types and values out of range are errors. The resolved config is written to the run\n"
-      "directory, and reads back to the same run.\n";
+      "directory, and reads back to the same run.\n"
+      "\n"
+      "In paths, here and on the command line of every command, a leading `~` is the home\n"
+      "directory and `$NAME` or `${NAME}` an environment variable, also where no shell has "
+      "replaced\n"
+      "them; a variable that is not set or empty is an error. `$$` stands for a `$`, `./~` for a\n"
+      "leading `~`.\n";
   for (const ConfigSection& section : schema()) {
     text += format("\n## [{}]\n\n{}\n\n", section.name, section.doc);
     text += kTableHead;

@@ -180,7 +180,7 @@ ConfigSection run() {
       "Where the run lives and what it may use.",
       {row("dir",
            &S::dir,
-           codec::text(),
+           codec::path(),
            "Directory of metrics, checkpoints and the resolved config. Required."),
        row("seed",
            &S::seed,
@@ -235,7 +235,7 @@ ConfigSection model() {
            "weights."),
        row("weights",
            &S::weights,
-           codec::text(),
+           codec::path(),
            "Directory in Hugging Face's form (config.json, *.safetensors) whose weights training "
            "starts from, and whose sizes hold where no flavor and no dims are given. A checkpoint "
            "of the run comes before it."),
@@ -305,7 +305,7 @@ ConfigSection tokenizer() {
       "How text becomes tokens.",
       {row("path",
            &S::path,
-           codec::text(),
+           codec::path(),
            "A tokenizer: tokenizer.json, a tiktoken or SentencePiece .model, or encoder.json "
            "beside vocab.bpe (docs/formats.md). Required."),
        row("train_vocab",
@@ -317,7 +317,7 @@ ConfigSection tokenizer() {
 
 std::vector<Row<DataSource>> data_source() {
   using S = DataSource;
-  return {row("files", &S::files, codec::text_list(), "Input files of the source. Required."),
+  return {row("files", &S::files, codec::path_list(), "Input files of the source. Required."),
           row("weight",
               &S::weight,
               codec::positive(),
@@ -339,7 +339,7 @@ ConfigSection data() {
       "What the model reads. Relative paths start at the working directory.",
       {row("files",
            &S::files,
-           codec::text_list(),
+           codec::path_list(),
            "Input files, read in this order. Required, unless there are sources."),
        table_row("sources",
                  &S::sources,
@@ -381,7 +381,7 @@ ConfigSection data() {
            "Share of each source, at its end, that is kept out of training for validation."),
        row("validation_files",
            &S::validation_files,
-           codec::text_list(),
+           codec::path_list(),
            "Files for validation, in the format of [data]; instead of validation_share."),
        row("sequence_length", &S::sequence_length, codec::size(), "Tokens per sequence."),
        row("shuffle",
@@ -688,7 +688,7 @@ ConfigSection cluster() {
                  "The machine that the ranks run on.",
                  {row("file",
                       &S::file,
-                      codec::text(),
+                      codec::path(),
                       "Cluster file (docs/formats.md): its levels order the ranks. \"local\": the "
                       "levels of this machine. Empty: the ranks are one level, \"local\".")});
 }
@@ -736,7 +736,7 @@ ConfigSection checkpoint() {
            "Write in the background, from a copy in the host's memory, while training goes on."),
        row("resume",
            &S::resume,
-           codec::text(),
+           codec::path(),
            "\"auto\": from the newest checkpoint in run.dir, if any. \"none\": from the "
            "start, which is refused where run.dir has a checkpoint. Else the path of a checkpoint, "
            "or of a run directory for its newest.")});
@@ -793,7 +793,7 @@ ConfigSection passes() {
            "epilogues, for bf16); changes the last bits."),
        row("dump",
            &S::dump,
-           codec::text(),
+           codec::path(),
            "Directory that receives the output of every pass as text. Empty: none.")});
 }
 
