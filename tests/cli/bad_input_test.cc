@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"UnreadableFile",
                  {"--data.files=directory"},
                  3,
-                 "directory is not a regular file (data.files: directory)"},
+                 "directory is not a regular file but a directory (data.files: directory)"},
         BadInput{"NoTokenizer",
                  {"--tokenizer.path=none.json", "--tokenizer.train_vocab=0"},
                  2,
@@ -574,6 +574,39 @@ TEST_F(DeviceTest, ARunForAGpuSaysWhatIsMissing) {
     const Outcome taken = on("auto");
     EXPECT_EQ(taken.code, 0) << taken.err;
     EXPECT_THAT(taken.err, HasSubstr("run.device = \"auto\": on the CPU, since "));
+  }
+}
+
+// Whatever a command reads may be a named pipe, which nobody writes.
+TEST_F(TrainingTest, NoCommandWaitsForAPipe) {
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+  ASSERT_EQ(shell("mkfifo pipe && mkdir weights && mkfifo weights/config.json").code, 0);
+  for (const std::string command : {"train pipe",
+                                    "train run.toml --data.files=pipe",
+                                    "train run.toml --tokenizer.path=pipe",
+                                    "train run.toml --cluster.file=pipe",
+                                    "train run.toml --checkpoint.resume=pipe",
+                                    "train run.toml --run.dir=tuned --model.weights=weights",
+                                    "explain pipe",
+                                    "eval run --data pipe",
+                                    "eval run --choices pipe",
+                                    "eval pipe --data corpus.txt",
+                                    "generate run --prompt-file pipe",
+                                    "generate run --prompts pipe",
+                                    "generate pipe",
+                                    "data inspect pipe",
+                                    "data inspect corpus.txt --tokenizer pipe",
+                                    "data tokenize pipe --tokenizer tokenizer.json -o out",
+                                    "tokenizer train pipe --vocab 300 -o made.json",
+                                    "tokenizer inspect pipe",
+                                    "tokenizer encode tokenizer.json pipe",
+                                    "tokenizer decode tokenizer.json --file pipe",
+                                    "checkpoint inspect pipe",
+                                    "checkpoint import weights -o made",
+                                    "report pipe"}) {
+    const Outcome outcome = shell("timeout 20 \"$tessera\" " + command);
+    EXPECT_THAT(outcome.code, testing::AnyOf(2, 3, 5)) << command << ": " << outcome.err;
+    EXPECT_THAT(last_line(outcome.err), AllOf(StartsWith("error: "), HasSubstr("pipe"))) << command;
   }
 }
 

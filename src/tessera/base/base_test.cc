@@ -11,7 +11,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/half.h"
@@ -207,6 +209,28 @@ TEST(File, AtomicWritesGoThroughLinksAndToDevices) {
   }
   write_file_atomic("/dev/null", "taken");
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+// A pipe that nobody writes would be waited for.
+TEST(File, RefusesAtOnceWhatIsNoRegularFile) {
+  const TestDirectory made;
+  const std::filesystem::path pipe = made.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::filesystem::path link = made.path() / "link";
+  std::filesystem::create_symlink("pipe", link);
+  const auto refusal = [](const std::filesystem::path& path) {
+    return error_of(ErrorCode::kInvalidData, [&] { open_for_reading(path); });
+  };
+  EXPECT_EQ(refusal(pipe), format("{} is not a regular file but a pipe", pipe.string()));
+  EXPECT_EQ(refusal(link), format("{} is not a regular file but a pipe", link.string()));
+  EXPECT_EQ(refusal("/dev/null"), "/dev/null is not a regular file but a device");
+  EXPECT_EQ(refusal(made.path()),
+            format("{} is not a regular file but a directory", made.path().string()));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { const MappedFile mapped(pipe); }),
+              HasSubstr("but a pipe"));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { const DirectReader reader(pipe); }),
+              HasSubstr("but a pipe"));
+  EXPECT_FALSE(FileLock::is_held(pipe));
 }
 
 TEST(File, AtomicWriteReadMapAndLock) {

@@ -278,12 +278,7 @@ void DirectWriter::join() {
 }
 
 DirectReader::DirectReader(std::filesystem::path path)
-    : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  TESSERA_REQUIRE(file_.get() >= 0,
-                  ErrorCode::kInvalidData,
-                  "cannot open {}: {}",
-                  path_.string(),
-                  std::strerror(errno));
+    : path_(std::move(path)), file_(open_for_reading(path_)) {
   set_direct(file_, true);
 }
 

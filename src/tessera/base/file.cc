@@ -21,11 +21,20 @@ std::string reason(int error) {
   return std::strerror(error);
 }
 
-FileDescriptor open_for_reading(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  TESSERA_REQUIRE(
-      file.get() >= 0, ErrorCode::kInvalidData, "cannot open {}: {}", path.string(), reason(errno));
-  return file;
+// "a directory": what is there that is no regular file.
+std::string_view kind_of(const struct stat& info) {
+  return S_ISDIR(info.st_mode)    ? "a directory"
+         : S_ISFIFO(info.st_mode) ? "a pipe"
+         : S_ISSOCK(info.st_mode) ? "a socket"
+                                  : "a device";
+}
+
+void require_regular(const struct stat& info, const std::filesystem::path& path) {
+  TESSERA_REQUIRE(S_ISREG(info.st_mode),
+                  ErrorCode::kInvalidData,
+                  "{} is not a regular file but {}",
+                  path.string(),
+                  kind_of(info));
 }
 
 std::size_t file_size(const FileDescriptor& file, const std::filesystem::path& path) {
@@ -35,8 +44,7 @@ std::size_t file_size(const FileDescriptor& file, const std::filesystem::path& p
                   "cannot stat {}: {}",
                   path.string(),
                   reason(errno));
-  TESSERA_REQUIRE(
-      S_ISREG(info.st_mode), ErrorCode::kInvalidData, "{} is not a regular file", path.string());
+  require_regular(info, path);
   return static_cast<std::size_t>(info.st_size);
 }
 
@@ -84,6 +92,22 @@ FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   return *this;
+}
+
+FileDescriptor open_for_reading(const std::filesystem::path& path) {
+  // A pipe without a writer would keep open() waiting.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const int error = errno;
+  struct stat info{};
+  // A socket cannot even be opened.
+  const bool is_known =
+      (file.get() >= 0 ? ::fstat(file.get(), &info) : ::stat(path.c_str(), &info)) == 0;
+  if (is_known && (file.get() >= 0 || error == ENXIO)) {
+    require_regular(info, path);
+  }
+  TESSERA_REQUIRE(
+      file.get() >= 0, ErrorCode::kInvalidData, "cannot open {}: {}", path.string(), reason(error));
+  return file;
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -267,7 +291,7 @@ FileLock::FileLock(const std::filesystem::path& path, const std::string& what) {
 }
 
 bool FileLock::is_held(const std::filesystem::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   // Shared, so that two who ask do not see each other; given back when the file is closed.
   return file.get() >= 0 && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }

@@ -34,6 +34,10 @@ class FileDescriptor {
   int descriptor_ = -1;
 };
 
+// A regular file, open for reading. What is none (a directory, a pipe, a device) is refused at
+// once: nobody waits for what may never come. Errors: kInvalidData naming the path and the reason.
+FileDescriptor open_for_reading(const std::filesystem::path& path);
+
 // A file mapped read-only; unmapped on destruction. Empty files give an empty span.
 // Errors: kInvalidData naming the path and the system's reason.
 class MappedFile {

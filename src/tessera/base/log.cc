@@ -40,4 +40,8 @@ void silence_info() {
   logger().set_level(spdlog::level::warn);
 }
 
+bool is_info_silenced() {
+  return !logger().should_log(spdlog::level::info);
+}
+
 }  // namespace tessera

@@ -11,5 +11,6 @@ void log_error(std::string_view message);
 
 // From now on this process says nothing but warnings and errors: another one speaks for all.
 void silence_info();
+bool is_info_silenced();
 
 }  // namespace tessera

@@ -16,11 +16,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/print.h"
+#include "tessera/base/status_line.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
-#include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/run_config.h"
 #include "tessera/data/conversation.h"
@@ -56,33 +56,6 @@ void add_data_options(CLI::App& command,
   command.footer(footer);
 }
 
-// How far tokenizing is, and how long it will take.
-class TokenizeLine {
- public:
-  void update(const TokenizeProgress& now) {
-    first_bytes_ = first_bytes_.value_or(now.input_bytes);
-    if (!line_.is_due()) {
-      return;
-    }
-    const double rate =
-        static_cast<double>(now.input_bytes - first_bytes_.value_or(0)) / line_.seconds();
-    const auto left = static_cast<double>(now.total_bytes - now.input_bytes);
-    line_.show(format("{} of {} ({:.0f} %)  {} tokens  {} documents  {}/s  {} left",
-                      format_bytes(now.input_bytes),
-                      format_bytes(now.total_bytes),
-                      100.0 * static_cast<double>(now.input_bytes) /
-                          static_cast<double>(std::max<std::int64_t>(now.total_bytes, 1)),
-                      format_count(static_cast<double>(now.tokens)),
-                      format_count(static_cast<double>(now.documents)),
-                      format_bytes(static_cast<std::int64_t>(rate)),
-                      rate > 0 ? format_duration(left / rate) : "?"));
-  }
-
- private:
-  StatusLine line_;
-  std::optional<std::int64_t> first_bytes_;
-};
-
 struct TokenizeCommand {
   DataCommand data;
   std::filesystem::path output;
@@ -115,8 +88,14 @@ void tokenize(const TokenizeCommand& command) {
       options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");
   TokenizeResult result;
   {
-    TokenizeLine line;
-    options.progress = [&](const TokenizeProgress& now) { line.update(now); };
+    WorkLine line("tokenizing", total_bytes(input.files));
+    options.progress = [&](const TokenizeProgress& now) {
+      line.reach(now.input_bytes, [&] {
+        return format("{} tokens  {} documents",
+                      format_count(static_cast<double>(now.tokens)),
+                      format_count(static_cast<double>(now.documents)));
+      });
+    };
     result = tokenize_to_megatron(input.files, text_encoder(tokenizer), options);
   }
   if (result.resumed_bytes > 0) {

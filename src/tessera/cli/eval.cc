@@ -13,10 +13,10 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/base/print.h"
+#include "tessera/base/status_line.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
-#include "tessera/cli/status_line.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/train/choices.h"
 #include "tessera/train/evaluate.h"
@@ -37,17 +37,12 @@ struct EvalCommand {
 // Shows how far an evaluation is.
 OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {
   return [&line, unit](const EvalProgress& now) {
-    if (!line.is_due()) {
-      return;
+    if (line.is_due()) {
+      line.show(format(
+          "{}  loss {:.4f}",
+          describe_work({.done = now.done, .total = now.total, .seconds = line.seconds()}, unit),
+          now.loss));
     }
-    const double done = static_cast<double>(now.done) / static_cast<double>(now.total);
-    line.show(format("{} of {} {} ({:.0f} %)  loss {:.4f}  {} left",
-                     format_grouped(now.done),
-                     format_grouped(now.total),
-                     unit,
-                     100.0 * done,
-                     now.loss,
-                     format_duration(line.seconds() * (1.0 - done) / done)));
   };
 }
 

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -28,18 +26,7 @@ constexpr int kGzipWindowBits = 15 + 16;
 class RawFile {
  public:
   explicit RawFile(const std::filesystem::path& path)
-      : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    TESSERA_REQUIRE(file_.get() >= 0,
-                    ErrorCode::kInvalidData,
-                    "cannot open {}: {}",
-                    path_.string(),
-                    std::strerror(errno));
-    struct stat info{};
-    TESSERA_REQUIRE(::fstat(file_.get(), &info) == 0 && S_ISREG(info.st_mode),
-                    ErrorCode::kInvalidData,
-                    "{} is not a regular file",
-                    path_.string());
-  }
+      : path_(path), file_(open_for_reading(path)) {}
 
   // At most out.size() bytes; none at the end.
   std::size_t read(std::span<char> out) {

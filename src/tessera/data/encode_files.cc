@@ -390,6 +390,16 @@ void require_texts(std::span<const std::filesystem::path> files) {
   }
 }
 
+std::int64_t total_bytes(std::span<const std::filesystem::path> files) {
+  std::int64_t total = 0;
+  for (const std::filesystem::path& file : files) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(file, error);
+    total += error ? 0 : static_cast<std::int64_t>(size);
+  }
+  return total;
+}
+
 ReadState encode_files(std::span<const std::filesystem::path> files,
                        const TextEncoder& encoder,
                        const TextOptions& options,

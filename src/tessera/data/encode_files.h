@@ -81,6 +81,9 @@ class DocumentSink {
 // Errors: kInvalidData where there is no file, or one is missing, unreadable or empty.
 void require_texts(std::span<const std::filesystem::path> files);
 
+// Of the files as they lie on disk; a missing one counts as empty.
+std::int64_t total_bytes(std::span<const std::filesystem::path> files);
+
 // Reads `files` from `start` on, encodes them on options.threads threads and gives the documents to
 // `sink`. A document is BOS, its tokens, EOS, or what encode_conversation makes of it; empty ones
 // are dropped. What the sink gets depends neither on threads nor on where a run before it stopped,

@@ -1,7 +1,6 @@
 #include "tessera/data/stretch_reader.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -46,13 +45,8 @@ StretchReader::StretchReader(std::span<const std::filesystem::path> files,
       encoder_(encoder),
       file_(static_cast<std::size_t>(start.file)),
       offset_(start.offset),
-      document_open_(start.document_open) {
-  for (std::size_t i = 0; i < std::min(file_, files_.size()); ++i) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(files_[i], error);
-    finished_bytes_ += error ? 0 : static_cast<std::int64_t>(size);
-  }
-}
+      document_open_(start.document_open),
+      finished_bytes_(total_bytes(files.first(std::min(file_, files.size())))) {}
 
 void StretchReader::open_next() {
   stream_ = std::make_unique<ByteStream>(

@@ -3,13 +3,15 @@
 #include <cstddef>
 
 #include "tessera/base/log.h"
+#include "tessera/base/status_line.h"
 
 namespace tessera {
 namespace {
 
 class StreamSink : public DocumentSink {
  public:
-  explicit StreamSink(TokenStream& stream) : stream_(stream) {}
+  StreamSink(TokenStream& stream, std::int64_t total_bytes)
+      : stream_(stream), line_("tokenizing", total_bytes) {}
 
   void append(std::span<const std::int32_t> tokens) override { stream_.tokens.append(tokens); }
 
@@ -18,9 +20,12 @@ class StreamSink : public DocumentSink {
     start_ = static_cast<std::int64_t>(stream_.tokens.size());
   }
 
+  void reached(const ReadState& state) override { line_.reach(state.input_bytes); }
+
  private:
   TokenStream& stream_;
   std::int64_t start_ = 0;
+  WorkLine line_;
 };
 
 }  // namespace
@@ -29,7 +34,7 @@ TokenStream tokenize_text_files(std::span<const std::filesystem::path> files,
                                 const TextEncoder& encoder,
                                 const TextOptions& options) {
   TokenStream stream{.tokens = TokenFile(options.scratch), .document_starts = {}};
-  StreamSink sink(stream);
+  StreamSink sink(stream, total_bytes(files));
   const ReadState end = encode_files(files, encoder, options, {}, sink);
   stream.tokens.seal();
   stream.num_skipped = end.num_skipped;

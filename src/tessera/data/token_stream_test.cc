@@ -166,7 +166,7 @@ TEST_F(TokenStreamTest, RefusesBadFilesByName) {
   const std::filesystem::path empty = write("empty", "");
   EXPECT_EQ(message(empty), format("{} is empty: expected text", empty.string()));
   EXPECT_EQ(message(directory_.path()),
-            format("{} is not a regular file", directory_.path().string()));
+            format("{} is not a regular file but a directory", directory_.path().string()));
   EXPECT_EQ(num_encoded, 0) << "every file is checked before the first is encoded";
   const std::filesystem::path separators = write("separators", "||");
   EXPECT_EQ(message(separators),

@@ -290,16 +290,6 @@ class MegatronSink : public DocumentSink {
   std::future<void> saving_;  // the last, whose end its destructor awaits
 };
 
-std::int64_t total_size(std::span<const std::filesystem::path> files) {
-  std::int64_t total = 0;
-  for (const std::filesystem::path& file : files) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(file, error);
-    total += error ? 0 : static_cast<std::int64_t>(size);
-  }
-  return total;
-}
-
 // Turns complete partial files into the data set; each step may find that a killed run has done it.
 void publish(const Paths& paths, const TokenizeOptions& options) {
   std::error_code error;
@@ -352,12 +342,12 @@ TokenizeResult tokenize_to_megatron(std::span<const std::filesystem::path> files
   result.state = start.state;
   if (start.is_complete) {
     result.end = {.input_bytes = start.state.input_bytes,
-                  .total_bytes = total_size(files),
+                  .total_bytes = total_bytes(files),
                   .tokens = start.bin_bytes / size_of(options.type),
                   .documents = start.documents};
   } else {
     try {
-      MegatronSink sink(paths, options, start, total_size(files));
+      MegatronSink sink(paths, options, start, total_bytes(files));
       result.state = encode_files(files, encoder, options.text, start.state, sink);
       sink.complete();
       result.end = sink.progress();
