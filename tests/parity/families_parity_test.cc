@@ -463,19 +463,19 @@ TEST_P(HuggingFaceDirectory, RefusesAnotherDType) {
 
 TEST_P(HuggingFaceDirectory, AnIndexMustFitItsFiles) {
   const fs::path index = source_ / "model.safetensors.index.json";
+  fs::rename(source_ / "model.safetensors", source_ / "other.safetensors");
   write_file_atomic(index, R"({"weight_map": {"a": "model-00001-of-00002.safetensors",
-                                             "b": "model.safetensors"}})");
+                                             "b": "other.safetensors"}})");
   const std::string message = refusal();
   EXPECT_THAT(message,
               HasSubstr("model-00001-of-00002.safetensors is not there, which should "
                         "hold 1 tensors, such as 'a'"));
-  EXPECT_THAT(message, HasSubstr("model.safetensors has no tensor 'b'"));
-  write_file_atomic(index, R"({"weight_map": {"a": "../model.safetensors"}})");
+  EXPECT_THAT(message, HasSubstr("other.safetensors has no tensor 'b'"));
+  write_file_atomic(index, R"({"weight_map": {"a": "../other.safetensors"}})");
   EXPECT_THAT(refusal(), HasSubstr("expected the name of a file beside the index"));
   write_file_atomic(index, R"({"weight_map": )");
   EXPECT_THAT(refusal(), HasSubstr("model.safetensors.index.json: not JSON"));
   fs::remove(index);
-  fs::remove(source_ / "model.safetensors");
   EXPECT_THAT(refusal(), HasSubstr("has neither model.safetensors nor"));
 }
 

@@ -52,13 +52,15 @@ HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config) {
   config.require(!config.has(kQuantized), kQuantized, "weights that are not quantized");
   const std::string dtype = config.text("torch_dtype", config.text("dtype", "float32"));
   const char* length_key = config.has("n_positions") ? "n_positions" : "max_position_embeddings";
-  return {.section = family.from_hugging_face(config),
-          .facts = {.dtype = dtype == "bfloat16"  ? DType::kBF16
-                             : dtype == "float16" ? DType::kF16
-                                                  : DType::kF32,
-                    .sequence_length = config.size(length_key, 2048),
-                    .bos = config.tokens("bos_token_id"),
-                    .eos = config.tokens("eos_token_id")}};
+  HuggingFaceModel model{.section = family.from_hugging_face(config),
+                         .facts = {.dtype = dtype == "bfloat16"  ? DType::kBF16
+                                            : dtype == "float16" ? DType::kF16
+                                                                 : DType::kF32,
+                                   .sequence_length = config.size(length_key, 2048),
+                                   .bos = config.tokens("bos_token_id"),
+                                   .eos = config.tokens("eos_token_id")}};
+  model.unknown_keys = config.check_unread();
+  return model;
 }
 
 ModelSection completed(ModelSection section, const ModelSection& defaults) {

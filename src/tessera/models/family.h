@@ -59,6 +59,7 @@ const ModelFamily& hugging_face_family(const HuggingFaceConfig& config);
 struct HuggingFaceModel {
   ModelSection section;
   HuggingFaceFacts facts;
+  std::vector<std::string> unknown_keys = {};  // that nothing here knows, with their values
 };
 
 // Errors: kInvalidData naming file, key, found and expected.

@@ -3,11 +3,14 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/models/gpt2/gpt2.h"
@@ -154,6 +157,142 @@ TEST(ModelFamilies, NeoxReadsRotaryParametersInOneObject) {
                [&] { read(R"({"rope_theta": 20000, "rope_type": "linear"})"); }),
       HasSubstr(
           "\"rope_parameters.rope_type\" at byte 206: found \"linear\", expected \"default\""));
+}
+
+// Of a whole config.json of each family, with more keys.
+HuggingFaceModel read_with(const std::string& family, const std::string& keys) {
+  const std::map<std::string, std::string> own = {
+      {"llama", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "intermediate_size": 96)"},
+      {"gpt_neox", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                      "intermediate_size": 96, "hidden_act": "gelu_fast")"},
+      {"gpt2", R"("n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128)"}};
+  return hugging_face_model(HuggingFaceConfig(R"({"model_type": ")" + family +
+                                                  R"(", "vocab_size": 100, )" + own.at(family) +
+                                                  (keys.empty() ? "" : ", ") + keys + "}",
+                                              "config.json"));
+}
+
+// The key at the front of the refusal.
+std::string refused_key(const std::string& family, const std::string& keys) {
+  const std::string message = error_of(ErrorCode::kInvalidData, [&] { read_with(family, keys); });
+  const std::size_t first = message.find('"') + 1;
+  EXPECT_THAT(message, HasSubstr(": found ")) << message;
+  return message.substr(first, message.find('"', first) - first);
+}
+
+TEST(HuggingFaceKeys, ScaledPositionsAreRefusedInEveryForm) {
+  for (const std::string family : {"llama", "gpt_neox"}) {
+    for (const std::string object : {"rope_scaling", "rope_parameters"}) {
+      for (const std::string type : {"type", "rope_type"}) {
+        const std::string theta = object == "rope_parameters" ? R"(, "rope_theta": 10000.0)" : "";
+        const std::string keys =
+            format(R"("{}": {{"{}": "linear", "factor": 4.0{}}})", object, type, theta);
+        EXPECT_EQ(refused_key(family, keys), object + "." + type) << family;
+      }
+    }
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"factor": 4.0})"), "rope_scaling.factor");
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": "linear")"), "rope_scaling");
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"type": ["linear"], "factor": 2})"),
+              "rope_scaling.type");
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"rope_type": "default", "type": "linear"})"),
+              "rope_scaling.type");
+    // transformers 5 take "rope_scaling" where both are there; 4 know no "rope_parameters".
+    EXPECT_EQ(refused_key(family,
+                          R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+                             "rope_scaling": {"type": "linear", "factor": 4.0})"),
+              "rope_scaling.type");
+    EXPECT_NO_THROW(read_with(family, R"("rope_scaling": {"rope_type": "default"})"));
+    EXPECT_NO_THROW(read_with(family, R"("rope_scaling": {})"));
+    EXPECT_NO_THROW(read_with(family, R"("rope_scaling": null, "rope_parameters": null)"));
+  }
+  EXPECT_EQ(refused_key("gpt2", R"("rope_scaling": {"type": "linear", "factor": 4.0})"),
+            "rope_scaling.factor");
+}
+
+TEST(HuggingFaceKeys, TwoNamesOfOneThingMustAgree) {
+  EXPECT_EQ(read_with("gpt_neox", R"("rotary_pct": 0.5, "partial_rotary_factor": 0.5)")
+                .section.rotary_fraction,
+            0.5);
+  EXPECT_EQ(read_with("gpt_neox",
+                      R"("rotary_pct": 0.5,
+                         "rope_parameters": {"rope_type": "default", "rope_theta": 500})")
+                .section.rotary_fraction,
+            0.5);
+  // Beside the family's own key, or its default.
+  EXPECT_EQ(refused_key("gpt_neox", R"("rotary_pct": 0.5, "partial_rotary_factor": 0.25)"),
+            "partial_rotary_factor");
+  EXPECT_EQ(refused_key("gpt_neox", R"("partial_rotary_factor": 0.5)"), "partial_rotary_factor");
+  EXPECT_EQ(refused_key("gpt_neox", R"("rotary_emb_base": 10000, "rope_theta": 500)"),
+            "rope_theta");
+  EXPECT_EQ(refused_key("gpt_neox",
+                        R"("rotary_pct": 1.0, "rope_parameters":
+                             {"rope_theta": 10000.0, "partial_rotary_factor": 0.5})"),
+            "rotary_pct");
+  EXPECT_EQ(refused_key("llama", R"("rope_theta": 500.0, "rope_scaling": {"rope_theta": 600.0})"),
+            "rope_scaling.rope_theta");
+  EXPECT_EQ(refused_key("llama", R"("rotary_pct": 0.5)"), "rotary_pct");
+  EXPECT_EQ(refused_key("gpt2", R"("hidden_size": 32)"), "hidden_size");
+  EXPECT_EQ(refused_key("gpt2", R"("num_attention_heads": 2)"), "num_attention_heads");
+  EXPECT_EQ(refused_key("gpt_neox", R"("head_dim": 32)"), "head_dim");
+  EXPECT_EQ(refused_key("gpt_neox", R"("num_key_value_heads": 2)"), "num_key_value_heads");
+  EXPECT_NO_THROW(read_with("gpt2", R"("hidden_size": 64, "head_dim": 16, "n_ctx": 128)"));
+}
+
+TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
+  const std::vector<std::pair<std::string, std::string>> anywhere = {
+      {"sliding_window", "4096"},
+      {"layer_types", R"(["sliding_attention", "full_attention"])"},
+      {"logit_scale", "0.0625"},
+      {"final_logit_softcapping", "30.0"},
+      {"num_experts", "8"},
+      {"add_cross_attention", "true"},
+      {"is_encoder_decoder", "true"},
+      {"pruned_heads", R"({"0": [1]})"},
+      {"quantization_config", R"({"load_in_4bit": true})"},
+      {"scale_attn_by_inverse_layer_idx", "true"},
+      {"rope_interleaved", "true"}};
+  for (const std::string family : {"llama", "gpt_neox", "gpt2"}) {
+    for (const auto& [key, value] : anywhere) {
+      EXPECT_THAT(refused_key(family, format(R"("{}": {})", key, value)), testing::StartsWith(key))
+          << family;
+    }
+  }
+  EXPECT_EQ(refused_key("llama", R"("attention_bias": true)"), "attention_bias");
+  EXPECT_EQ(refused_key("llama", R"("mlp_bias": true)"), "mlp_bias");
+  EXPECT_EQ(refused_key("llama", R"("tie_word_embeddings": "yes")"), "tie_word_embeddings");
+  EXPECT_EQ(refused_key("gpt_neox", R"("attention_bias": false)"), "attention_bias");
+  EXPECT_EQ(refused_key("gpt_neox", R"("tie_word_embeddings": true)"), "tie_word_embeddings");
+  EXPECT_EQ(refused_key("gpt2", R"("scale_attn_weights": false)"), "scale_attn_weights");
+  EXPECT_EQ(refused_key("gpt2", R"("tie_word_embeddings": false)"), "tie_word_embeddings");
+  EXPECT_EQ(refused_key("gpt2", R"("activation_function": "gelu")"), "activation_function");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidData,
+                     [] { read_with("gpt2", R"("layer_types": ["sliding_attention"])"); }),
+            "config.json: \"layer_types\" at byte 103: found [\"sliding_attention\"], expected "
+            "nothing: it is for what a model computes, and this program has no such model");
+}
+
+TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {
+  for (const std::string family : {"llama", "gpt_neox", "gpt2"}) {
+    const HuggingFaceModel model =
+        read_with(family,
+                  R"("architectures": ["X"], "transformers_version": "4.40.0", "use_cache": true,
+           "attention_dropout": 0.1, "initializer_range": 0.02, "pretraining_tp": 2,
+           "sliding_window": null, "layer_types": null, "quantization_config": null,
+           "num_experts": null, "rope_interleaved": false, "pruned_heads": {},
+           "id2label": {"0": "LABEL_0"}, "task_specific_params": {"text": {"max_length": 50}},
+           "reorder_and_upcast_attn": true, "n_ctx": 1024, "unsloth_version": "2024.9",
+           "tokenizer_class": "X", "pad_token_id": 0, "temperature": 0.7)");
+    EXPECT_THAT(model.unknown_keys, testing::IsEmpty());
+  }
+  EXPECT_NO_THROW(read_with("llama", R"("sliding_window": 4096, "use_sliding_window": false)"));
+}
+
+TEST(HuggingFaceKeys, WhatNobodyKnowsIsNamed) {
+  EXPECT_THAT(read_with("gpt2", R"("my_key": 3, "my_object": {"a": [1.5, "b"]}, "my_flag": false)")
+                  .unknown_keys,
+              testing::ElementsAre("config.json: \"my_key\" at byte 103: found 3",
+                                   "config.json: \"my_object.a\" at byte 130: found [1.5,\"b\"]"));
 }
 
 }  // namespace

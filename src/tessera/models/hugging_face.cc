@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/json.h"
+#include "tessera/models/hugging_face_keys.h"
 
 namespace tessera {
 namespace {
@@ -27,6 +28,24 @@ std::string listed(const std::vector<Number>& numbers) {
 
 std::int64_t head_rows_of(const HuggingFaceWeight& weight) {
   return weight.head_rows > 0 ? weight.head_rows : weight.part_rows();
+}
+
+// False, or empty: what is not used.
+template <class Field>
+bool is_off(const Field& field) {
+  return std::visit(
+      [](const auto& value) {
+        using Value = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, bool>) {
+          return !value;
+        } else if constexpr (std::is_same_v<Value, std::string> ||
+                             std::is_same_v<Value, std::vector<std::int64_t>>) {
+          return value.empty();
+        } else {
+          return false;
+        }
+      },
+      field);
 }
 
 }  // namespace
@@ -113,20 +132,24 @@ HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
       values_.emplace(key, value.get<std::string>());
     } else if (value.is_array() && std::ranges::all_of(value, is_whole)) {
       values_.emplace(key, value.get<std::vector<std::int64_t>>());
+    } else if (!value.is_null()) {
+      values_.emplace(key, Other{value.dump(-1, ' ', false, Json::error_handler_t::replace)});
     }
   };
   for (const auto& [key, value] : object.items()) {
-    keep(key, value);
     has_rope_parameters_ = has_rope_parameters_ || (key == "rope_parameters" && value.is_object());
-    if (value.is_object()) {
-      for (const auto& [inner, inner_value] : value.items()) {
-        keep(format("{}.{}", key, inner), inner_value);
-      }
+    if (!value.is_object()) {
+      keep(key, value);
+      continue;
+    }
+    for (const auto& [inner, inner_value] : value.items()) {
+      keep(format("{}.{}", key, inner), inner_value);
     }
   }
 }
 
 const HuggingFaceConfig::Field* HuggingFaceConfig::find(std::string_view key) const {
+  asked_.emplace(key);
   const auto at = values_.find(key);
   return at == values_.end() ? nullptr : &at->second;
 }
@@ -143,6 +166,9 @@ std::string HuggingFaceConfig::found(std::string_view key) const {
         } else if constexpr (std::is_same_v<std::decay_t<decltype(value)>,
                                             std::vector<std::int64_t>>) {
           return listed(value);
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(value)>, Other>) {
+          constexpr std::size_t kMost = 60;
+          return value.json.size() > kMost ? value.json.substr(0, kMost) + ".." : value.json;
         } else {
           return format("{}", value);
         }
@@ -169,6 +195,27 @@ void HuggingFaceConfig::require(bool known, std::string_view key, std::string_vi
   if (!known) {
     refuse(key, expected);
   }
+}
+
+void HuggingFaceConfig::require_same(std::string_view key,
+                                     double value,
+                                     std::string_view other) const {
+  require(!has(key) || real(key) == value, key, format("{}, as \"{}\" has it", value, other));
+}
+
+std::vector<std::string> HuggingFaceConfig::check_unread() const {
+  std::vector<std::string> unknown;
+  for (const auto& [key, field] : values_) {
+    const std::string_view outer = std::string_view(key).substr(0, key.find('.'));
+    if (asked_.contains(key) || is_off(field) || is_harmless_key(outer)) {
+      continue;
+    }
+    require(!changes_result(outer),
+            key,
+            "nothing: it is for what a model computes, and this program has no such model");
+    unknown.push_back(format("{}: found {}", place(key), found(key)));
+  }
+  return unknown;
 }
 
 std::int64_t HuggingFaceConfig::size(std::string_view key,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -81,15 +82,16 @@ class HuggingFaceConfigText {
 // "1.0", "1e-05".
 std::string python_float(double value);
 
-// A config.json that was read: numbers, flags and texts by key, those of an object as
-// "rope_scaling.factor". Keys that are null, and lists of other than whole numbers, are not there.
+// A config.json that was read: values by key, those of an object as "rope_scaling.factor". Keys
+// that are null are not there. It remembers which keys were asked for: what nobody read and what
+// changes a model's result must not be passed over.
 class HuggingFaceConfig {
  public:
   // `path` is for messages. Errors: kInvalidData naming file and byte for what is not a JSON object
   // or has a key twice; kInvalidData naming the key, found and expected for the readers below.
   HuggingFaceConfig(std::string_view json, std::string path);
 
-  bool has(std::string_view key) const { return values_.contains(key); }
+  bool has(std::string_view key) const { return find(key) != nullptr; }
 
   // Whether the rotary embedding is described in one object, "rope_parameters", as transformers 5
   // write it, and not under each family's own keys.
@@ -108,10 +110,25 @@ class HuggingFaceConfig {
   // Refuses the value of a key that this program has no model for.
   void require(bool known, std::string_view key, std::string_view expected) const;
 
+  // That `key`, another name of `other`, is absent or has this value too.
+  void require_same(std::string_view key, double value, std::string_view other) const;
+
+  // To be called when all is read that the family reads. Keys that nobody read are refused where
+  // other models have them for what a model computes; those that no model here knows are returned,
+  // as "\"key\" at byte 9: found 3"; those that leave the result alone, and what is false or empty,
+  // are passed over.
+  std::vector<std::string> check_unread() const;
+
   const std::string& path() const { return path_; }
 
  private:
-  using Field = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+  // What no reader takes, a list of texts for one, as JSON.
+  struct Other {
+    std::string json;
+  };
+
+  using Field =
+      std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>, Other>;
 
   std::int64_t whole(std::string_view key, std::int64_t max) const;
 
@@ -123,6 +140,7 @@ class HuggingFaceConfig {
   std::string text_;  // of the file
   std::string path_;
   std::map<std::string, Field, std::less<>> values_;
+  mutable std::set<std::string, std::less<>> asked_;
   bool has_rope_parameters_ = false;
 };
 

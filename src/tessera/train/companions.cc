@@ -9,6 +9,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json.h"
+#include "tessera/base/repository.h"
+#include "tessera/base/utf8.h"
 #include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/chat_template.h"
 #include "tessera/train/hugging_face.h"
@@ -30,9 +32,52 @@ constexpr const char* kChatTemplate = "chat_template.jinja";
 // A file of this kind has some KiB.
 constexpr std::uintmax_t kMostBytes = std::uintmax_t{16} << 20U;
 
-bool is_there(const fs::path& path) {
+// The text of a file of `directory`; nothing where there is none. It will be copied, and may come
+// from anybody: only a file of the directory's own, of no more than some size, that is what its
+// name says. Errors: kInvalidData naming the file.
+std::optional<std::string> read_companion(const fs::path& directory, const std::string& name) {
+  const fs::path path = directory / name;
   std::error_code error;
-  return fs::is_regular_file(path, error) && fs::file_size(path, error) <= kMostBytes && !error;
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) {
+    return std::nullopt;
+  }
+  if (const auto end = leads_out(directory, name)) {
+    fail(ErrorCode::kInvalidData,
+         "{} is a link to {}, which is not part of {}: found a file that others would get with "
+         "the model, expected one of the directory's own (put a copy in the link's place, or "
+         "remove it)",
+         path.string(),
+         end->string(),
+         directory.string());
+  }
+  TESSERA_REQUIRE(fs::is_regular_file(path, error),
+                  ErrorCode::kInvalidData,
+                  "{} is not a regular file",
+                  path.string());
+  const std::uintmax_t size = fs::file_size(path, error);
+  TESSERA_REQUIRE(!error && size <= kMostBytes,
+                  ErrorCode::kInvalidData,
+                  "{}: found {} bytes, expected at most {}",
+                  path.string(),
+                  size,
+                  kMostBytes);
+  std::string text = read_file(path);
+  if (path.extension() == ".json") {
+    const auto json = parse_json(text, {.name = path.string()});
+    TESSERA_REQUIRE(json.is_object(),
+                    ErrorCode::kInvalidData,
+                    "{}: byte 0: found a JSON {}, expected an object",
+                    path.string(),
+                    json.type_name());
+  } else {
+    const std::size_t valid = std::min(valid_utf8_prefix(text), text.find('\0'));
+    TESSERA_REQUIRE(valid == text.size() || text.empty(),
+                    ErrorCode::kInvalidData,
+                    "{}: byte {}: found no UTF-8 text, expected a chat template",
+                    path.string(),
+                    valid);
+  }
+  return text;
 }
 
 // Beside the checkpoint's own files, or its run's.
@@ -42,16 +87,14 @@ std::optional<fs::path> find_kept(const fs::path& checkpoint) {
   for (const fs::path& above : {place, place.parent_path().parent_path()}) {
     std::error_code absent;
     if (!error && fs::is_directory(above / kFolder, absent)) {
+      TESSERA_REQUIRE(!fs::is_symlink(above / kFolder, absent),
+                      ErrorCode::kInvalidData,
+                      "{} is a link, expected the directory that an import or a run made",
+                      (above / kFolder).string());
       return above / kFolder;
     }
   }
   return std::nullopt;
-}
-
-// What parse_json() takes, with its keys in their order.
-Json parse(const std::string& text, const fs::path& path) {
-  parse_json(text, {.name = path.string()});
-  return Json::parse(text);
 }
 
 std::string to_text(const Json& json) {
@@ -60,18 +103,23 @@ std::string to_text(const Json& json) {
 
 }  // namespace
 
-void keep_companions(const fs::path& source, const fs::path& directory) {
-  const fs::path folder = directory / kFolder;
+Companions::Companions(const fs::path& source) {
   for (const char* const name :
        {kConfig, kGenerationConfig, kTokenizerConfig, kSpecialTokens, kChatTemplate}) {
-    if (!is_there(source / name)) {
-      continue;
+    if (std::optional<std::string> text = read_companion(source, name)) {
+      files_.emplace(name, *std::move(text));
     }
-    std::error_code error;
-    fs::create_directories(folder, error);
-    TESSERA_REQUIRE(
-        !error, ErrorCode::kDeviceError, "cannot create {}: {}", folder.string(), error.message());
-    write_file_atomic(folder / name, read_file(source / name));
+  }
+}
+
+void Companions::keep(const fs::path& directory) const {
+  const fs::path folder = directory / kFolder;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  TESSERA_REQUIRE(
+      !error, ErrorCode::kDeviceError, "cannot create {}: {}", folder.string(), error.message());
+  for (const auto& [name, text] : files_) {
+    write_file_atomic(folder / name, text);
   }
 }
 
@@ -84,7 +132,7 @@ void keep_companions(const RunConfig& config,
   }
   const std::optional<fs::path> theirs = find_tokenizer(config.model.weights);
   if (theirs && tessera::tokenizer_checksum(*theirs) == tokenizer_checksum) {
-    keep_companions(config.model.weights, run_dir);
+    Companions(config.model.weights).keep(run_dir);
   }
 }
 
@@ -93,7 +141,7 @@ ExportCompanions::ExportCompanions(const fs::path& checkpoint,
                                    const std::optional<Tokenizer>& tokenizer,
                                    HuggingFaceFacts& facts)
     : kept_(find_kept(checkpoint)), tokenizer_(tokenizer), facts_(facts) {
-  if (kept_ && is_there(*kept_ / kConfig)) {
+  if (kept(kConfig)) {
     const HuggingFaceModel theirs = read_hugging_face_model(*kept_);
     facts.sequence_length = std::max(facts.sequence_length, theirs.facts.sequence_length);
     if (!theirs.facts.bos.empty()) {
@@ -120,24 +168,26 @@ void ExportCompanions::write(const fs::path& directory) const {
     return;
   }
   for (const char* const name : {kGenerationConfig, kSpecialTokens, kChatTemplate}) {
-    if (is_there(*kept_ / name)) {
-      const std::string text = read_file(*kept_ / name);
+    if (const std::optional<std::string> text = kept(name)) {
       write_file_atomic(directory / name,
-                        name == kGenerationConfig ? generation_config(text) : text);
+                        name == kGenerationConfig ? generation_config(*text) : *text);
     }
   }
 }
 
+std::optional<std::string> ExportCompanions::kept(const std::string& name) const {
+  return kept_ ? read_companion(*kept_, name) : std::nullopt;
+}
+
 // As it came, but for a template that a run of conversations gives to a model without one.
 std::string ExportCompanions::tokenizer_config() const {
-  const bool is_kept = kept_ && is_there(*kept_ / kTokenizerConfig);
-  std::string text =
-      is_kept ? read_file(*kept_ / kTokenizerConfig) : hugging_face_tokenizer_config(*tokenizer_);
-  if (chat_template_.empty() || (kept_ && is_there(*kept_ / kChatTemplate))) {
+  const std::optional<std::string> theirs = kept(kTokenizerConfig);
+  const std::string text = theirs ? *theirs : hugging_face_tokenizer_config(*tokenizer_);
+  if (chat_template_.empty() || kept(kChatTemplate)) {
     return text;
   }
-  Json json = parse(text, is_kept ? *kept_ / kTokenizerConfig : fs::path(kTokenizerConfig));
-  if (!json.is_object() || json.contains("chat_template")) {
+  Json json = Json::parse(text);
+  if (json.contains("chat_template")) {
     return text;
   }
   json["chat_template"] = chat_template_;
@@ -149,10 +199,7 @@ std::string ExportCompanions::generation_config(const std::string& text) const {
   if (chat_template_.empty()) {
     return text;
   }
-  Json json = parse(text, *kept_ / kGenerationConfig);
-  if (!json.is_object()) {
-    return text;
-  }
+  Json json = Json::parse(text);
   json["eos_token_id"] = facts_.eos;
   return to_text(json);
 }

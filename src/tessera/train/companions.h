@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -14,12 +15,22 @@ namespace tessera {
 // by: how long texts may be, what ends them, how a conversation is written. A checkpoint that comes
 // of such a directory keeps these files, and what is exported from it has them again.
 
-// Copies config.json, generation_config.json, tokenizer_config.json, special_tokens_map.json and
-// chat_template.jinja of `source`, those that there are, to a folder in `directory`, a checkpoint's
-// or a run's. Errors: kDeviceError.
-void keep_companions(const std::filesystem::path& source, const std::filesystem::path& directory);
+// config.json, generation_config.json, tokenizer_config.json, special_tokens_map.json and
+// chat_template.jinja of a directory, those that there are.
+class Companions {
+ public:
+  // Errors: kInvalidData naming one that a link takes from outside the directory's repository
+  // (base/repository.h), that is larger than such files are, or not what its name says.
+  explicit Companions(const std::filesystem::path& source);
 
-// The same for a run whose model.weights are such a directory, if its tokenizer is the run's, and
+  // Writes them to a folder in `directory`, a checkpoint's or a run's. Errors: kDeviceError.
+  void keep(const std::filesystem::path& directory) const;
+
+ private:
+  std::map<std::string, std::string> files_;
+};
+
+// Keeps them for a run whose model.weights are such a directory, if its tokenizer is the run's, and
 // once: the directory may be gone when the run goes on.
 void keep_companions(const RunConfig& config,
                      const std::filesystem::path& run_dir,
@@ -36,10 +47,11 @@ class ExportCompanions {
                    const std::optional<Tokenizer>& tokenizer,
                    HuggingFaceFacts& facts);
 
-  // All but config.json. Errors: kDeviceError.
+  // All but config.json. Errors: as of Companions.
   void write(const std::filesystem::path& directory) const;
 
  private:
+  std::optional<std::string> kept(const std::string& name) const;
   std::string tokenizer_config() const;
   std::string generation_config(const std::string& text) const;
 

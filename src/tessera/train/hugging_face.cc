@@ -12,6 +12,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/base/repository.h"
 #include "tessera/checkpoint/read_files.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/models/family.h"
@@ -240,6 +242,28 @@ HuggingFaceModel read_hugging_face_model(const fs::path& directory) {
                   "checkpoint `tessera checkpoint export` makes one",
                   directory.string());
   return hugging_face_model(HuggingFaceConfig(read_file(path), path.string()));
+}
+
+void warn_of_oddities(const fs::path& directory, const HuggingFaceModel& model) {
+  for (const std::string& key : model.unknown_keys) {
+    log_warning(format("{}, which no model here has a use for: it is passed over", key));
+  }
+  if (has_stale_index(directory)) {
+    log_warning(format("{}: the weights are those of {}, as transformers choose; {} is passed over",
+                       directory.string(),
+                       kSingleFile,
+                       kIndexFile));
+  }
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const auto end = leads_out(directory, entry.path().filename());
+    if (end && entry.is_regular_file(error)) {
+      log_warning(format("{} is a link to {}, which is not part of {}",
+                         entry.path().string(),
+                         end->string(),
+                         directory.string()));
+    }
+  }
 }
 
 void require_same_model(const RunConfig& config, const HuggingFaceModel& weights) {

@@ -21,6 +21,11 @@ namespace tessera {
 // Errors: kInvalidData naming file, key, found and expected.
 HuggingFaceModel read_hugging_face_model(const std::filesystem::path& directory);
 
+// Warns of what is read over in a directory whose weights are taken, or may not be what its owner
+// means: keys of config.json that nothing here knows, an index beside model.safetensors, and links
+// to files that are not of the directory's repository.
+void warn_of_oddities(const std::filesystem::path& directory, const HuggingFaceModel& model);
+
 // That the model of `config`, which is resolved, is the one of its weights, padding of the
 // vocabulary aside. Errors: kInvalidConfig with both.
 void require_same_model(const RunConfig& config, const HuggingFaceModel& weights);
@@ -34,7 +39,7 @@ struct WeightRead {
 };
 
 // The weights of a Hugging Face directory as the parameters that they are to us: model.safetensors,
-// or the files of model.safetensors.index.json, mapped.
+// else the files of model.safetensors.index.json, mapped.
 class HuggingFaceWeights {
  public:
   // Reads headers only. Errors: kInvalidData for an index that is none and, all in one message, for

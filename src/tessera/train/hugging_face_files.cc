@@ -15,9 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
-
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::status(path, error).type() != fs::file_type::not_found;
@@ -25,20 +22,24 @@ bool is_there(const fs::path& path) {
 
 }  // namespace
 
+bool has_stale_index(const fs::path& directory) {
+  return is_there(directory / kSingleFile) && is_there(directory / kIndexFile);
+}
+
 HuggingFaceFiles::HuggingFaceFiles(const fs::path& directory, std::string_view prefix)
     : prefix_(prefix) {
-  if (is_there(directory / kIndex)) {
-    index_ = directory / kIndex;
+  const fs::path path = directory / kSingleFile;
+  if (!is_there(path)) {
+    TESSERA_REQUIRE(is_there(directory / kIndexFile),
+                    ErrorCode::kInvalidData,
+                    "{} has neither {} nor {}",
+                    directory.string(),
+                    kSingleFile,
+                    kIndexFile);
+    index_ = directory / kIndexFile;
     open_indexed(directory);
     return;
   }
-  const fs::path path = directory / kSingle;
-  TESSERA_REQUIRE(is_there(path),
-                  ErrorCode::kInvalidData,
-                  "{} has neither {} nor {}",
-                  directory.string(),
-                  kSingle,
-                  kIndex);
   files_.push_back({.path = path, .content = SafetensorsFile(path)});
   add_tensors();
 }

@@ -13,9 +13,15 @@
 
 namespace tessera {
 
-// The files of weights of a Hugging Face directory, mapped: model.safetensors, or those of
-// model.safetensors.index.json. What is wrong with them is collected, so that all of it is told
-// together with what else does not fit.
+inline constexpr std::string_view kSingleFile = "model.safetensors";
+inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+
+// Whether both are there, of which the index is not looked at.
+bool has_stale_index(const std::filesystem::path& directory);
+
+// The files of weights of a Hugging Face directory, mapped: model.safetensors, else, as
+// transformers choose, those of model.safetensors.index.json. What is wrong with them is collected,
+// so that all of it is told together with what else does not fit.
 class HuggingFaceFiles {
  public:
   struct File {

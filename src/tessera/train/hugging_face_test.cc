@@ -202,6 +202,21 @@ TEST_F(HuggingFaceFilesTest, ADtypeThatNoOpHasIsListedOnce) {
                   "model.safetensors: tensor 'mask': U32 (2) is none of the model's"));
 }
 
+// Left there by a save in fewer files: transformers look for model.safetensors first.
+TEST_F(HuggingFaceFilesTest, AnIndexBesideTheOneFileIsPassedOver) {
+  std::vector<SafetensorsTensor> tensors = files_[kFirst];
+  tensors.insert(tensors.end(), files_[kSecond].begin(), files_[kSecond].end());
+  write();
+  EXPECT_FALSE(has_stale_index(directory_.path()));
+  fs::remove(path(kSecond));
+  EXPECT_THAT(problems(), testing::Not(testing::IsEmpty()));
+  write_safetensors(path("model.safetensors"), tensors);
+  EXPECT_TRUE(has_stale_index(directory_.path()));
+  EXPECT_NO_THROW(read());
+  write_test_file(path("model.safetensors.index.json"), "no index");
+  EXPECT_NO_THROW(read());
+}
+
 TEST_F(HuggingFaceFilesTest, TheListEnds) {
   for (int i = 0; i < 150; ++i) {
     index_[format("more.{}", i)] = kFirst;

@@ -98,6 +98,7 @@ void import_weights(const ImportOptions& options) {
                   "{} exists: choose another directory for the checkpoint",
                   options.checkpoint.string());
   const HuggingFaceModel model = read_hugging_face_model(options.source);
+  const Companions companions(options.source);
   const HuggingFaceWeights weights(options.source, model.section);
   const RunConfig config = run_of(model, weights.dtype(), options);
   const ModelDescription description = resolve_model(config);
@@ -130,11 +131,12 @@ void import_weights(const ImportOptions& options) {
                        options.source.string(),
                        kTokenizerNames));
   }
+  warn_of_oddities(options.source, model);
   save_checkpoint(options.checkpoint, meta, tensors);
   if (tokenizer) {
     write_file_atomic(tokenizer_copy(options.checkpoint), read_tokenizer_file(*tokenizer));
   }
-  keep_companions(options.source, options.checkpoint);
+  companions.keep(options.checkpoint);
 }
 
 }  // namespace tessera

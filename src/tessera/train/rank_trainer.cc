@@ -263,6 +263,7 @@ class RankTrainer {
                  part_);
     if (control_.leads()) {
       log_info(format("starting from the weights of {}", config_.model.weights));
+      warn_of_oddities(config_.model.weights, source);
     }
   }
 

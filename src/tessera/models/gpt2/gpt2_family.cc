@@ -202,6 +202,16 @@ ModelSection gpt2_from_hugging_face(const HuggingFaceConfig& config) {
                           .positions = config.size("n_positions"),
                           .norm_eps = config.real("layer_norm_epsilon", 1e-5)};
   config.require(dim % result.heads == 0, "n_head", format("a divisor of \"n_embd\" = {}", dim));
+  // transformers know these by the names that other families have, too.
+  const auto require_same = [&](const char* key, std::int64_t value, const char* own) {
+    config.require_same(key, static_cast<double>(value), own);
+  };
+  require_same("hidden_size", dim, "n_embd");
+  require_same("num_hidden_layers", result.layers, "n_layer");
+  require_same("num_attention_heads", result.heads, "n_head");
+  require_same("max_position_embeddings", result.positions, "n_positions");
+  require_same("num_key_value_heads", result.heads, "n_head");
+  require_same("head_dim", dim / result.heads, "n_head");
   const std::string activation = config.text("activation_function", "gelu_new");
   config.require(activation == "gelu_new" || activation == "gelu_pytorch_tanh",
                  "activation_function",

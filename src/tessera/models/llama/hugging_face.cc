@@ -2,6 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/hugging_face_rope.h"
 #include "tessera/ops/rope/rope.h"
 
 namespace tessera {
@@ -77,31 +78,16 @@ std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFact
 
 namespace {
 
-void read_rope(const HuggingFaceConfig& config, LlamaConfig& result) {
-  const bool in_one = config.has_rope_parameters();
-  const std::string object = in_one ? "rope_parameters." : "rope_scaling.";
-  // What the first Llamas leave out.
-  result.rope_theta = in_one && !config.has("rope_theta")
-                          ? config.real("rope_parameters.rope_theta")
-                          : config.real(in_one && config.has("rope_parameters.rope_theta")
-                                            ? "rope_parameters.rope_theta"
-                                            : "rope_theta",
-                                        10000.0);
-  constexpr const char* kInObject = "rope_parameters.rope_theta";
-  config.require(!config.has(kInObject) || !config.has("rope_theta") ||
-                     config.real(kInObject) == config.real("rope_theta"),
-                 kInObject,
-                 "the same as \"rope_theta\"");
-  for (const char* const key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"}) {
-    config.require(config.real(key, 1.0) == 1.0, key, "1.0: all of each head");
-  }
-  // The type's name is "type" in older files.
-  const std::string key = object + (config.has(object + "rope_type") ? "rope_type" : "type");
-  const std::string type = config.text(key, "default");
-  config.require(type == "default" || type == "llama3", key, "\"llama3\" or nothing");
-  if (type != "llama3") {
+void take_rope(const HuggingFaceConfig& config, LlamaConfig& result) {
+  const HuggingFaceRope rope = read_rope(config, {});
+  result.rope_theta = rope.theta;
+  config.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
+  config.require(
+      rope.type == "default" || rope.type == "llama3", rope.type_key, "\"llama3\" or nothing");
+  if (rope.type != "llama3") {
     return;
   }
+  const std::string& object = rope.object;
   result.rope_scaling = true;
   result.rope_factor = config.real(object + "factor");
   const RopeTableAttrs known = rope_attrs(result);
@@ -151,7 +137,7 @@ LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
   config.require(!config.has("sliding_window") || !config.flag("use_sliding_window", true),
                  "sliding_window",
                  "null: attention that sees all that is before");
-  read_rope(config, result);
+  take_rope(config, result);
   return result;
 }
 

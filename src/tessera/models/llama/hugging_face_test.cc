@@ -190,8 +190,8 @@ TEST(HuggingFace, RefusesWhatWouldNotRunAsItWasTrained) {
             "config.json: \"sliding_window\": found 4096, expected null: attention that sees all "
             "that is before");
   EXPECT_EQ(message(R"(, "rope_theta": 10000, "rope_parameters": {"rope_theta": 20000.0})"),
-            "config.json: \"rope_parameters.rope_theta\": found 20000, expected the same as "
-            "\"rope_theta\"");
+            "config.json: \"rope_theta\": found 10000, expected 20000, as "
+            "\"rope_parameters.rope_theta\" has it");
   for (const char* const ids : {"-1", "\"</s>\"", "[1, -2]", "4294967296", "1.5"}) {
     EXPECT_THAT(message(format(R"(, "eos_token_id": {})", ids)),
                 HasSubstr("\"eos_token_id\": found "));

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/hugging_face_rope.h"
 #include "tessera/models/neox/neox.h"
 
 namespace tessera {
@@ -190,28 +191,29 @@ std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts
 
 ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
   const std::int64_t vocab = config.size("vocab_size");
-  const bool in_one = config.has_rope_parameters();
-  const char* const fraction = in_one ? "rope_parameters.partial_rotary_factor" : "rotary_pct";
-  const char* const theta = in_one ? "rope_parameters.rope_theta" : "rotary_emb_base";
+  const HuggingFaceRope rope = read_rope(
+      config, {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
   const NeoxConfig result{.dim = config.size("hidden_size"),
                           .layers = config.layers("num_hidden_layers"),
                           .heads = config.size("num_attention_heads"),
                           .ffn = config.size("intermediate_size"),
                           .vocab = vocab,
                           .padded_vocab = vocab,
-                          .rotary_fraction = config.real(fraction, 0.25),
-                          .rope_theta = config.real(theta, 10000.0),
+                          .rotary_fraction = rope.fraction,
+                          .rope_theta = rope.theta,
                           .norm_eps = config.real("layer_norm_eps", 1e-5)};
   config.require(result.dim % result.heads == 0,
                  "num_attention_heads",
                  format("a divisor of \"hidden_size\" = {}", result.dim));
+  config.require_same(
+      "head_dim", static_cast<double>(result.dim / result.heads), "num_attention_heads");
+  config.require_same(
+      "num_key_value_heads", static_cast<double>(result.heads), "num_attention_heads");
   config.require(
       result.rotary_fraction <= 1.0 && rotary_dim(result) > 0 && rotary_dim(result) % 2 == 0,
-      fraction,
+      rope.fraction_key,
       "a part of each head with an even number of elements");
-  for (const char* const key : {"rope_parameters.rope_type", "rope_scaling.rope_type"}) {
-    config.require(config.text(key, "default") == "default", key, "\"default\" or nothing");
-  }
+  config.require(rope.type == "default", rope.type_key, "\"default\" or nothing");
   const std::string activation = config.text("hidden_act", "gelu");
   config.require(
       activation == "gelu_fast" || activation == "gelu_new" || activation == "gelu_pytorch_tanh",

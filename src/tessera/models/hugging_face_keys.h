@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string_view>
+
+namespace tessera {
+
+// What is known of keys of a config.json that no family reads. Source: transformers'
+// PretrainedConfig and the configs of its models.
+
+// Whether a key leaves the logits alone: how texts are generated, how training drops out, where the
+// file came from.
+bool is_harmless_key(std::string_view key);
+
+// Whether a model somewhere computes something else by this key.
+bool changes_result(std::string_view key);
+
+}  // namespace tessera
