@@ -172,6 +172,36 @@ TEST_F(MpiTest, RefusesAnotherNumberOfRanks) {
               HasSubstr("parallel.ranks: found 4, but the launcher started 2 processes: start 4"));
 }
 
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
+    ++found;
+  }
+  return found;
+}
+
+// Not once for each of hundreds of ranks.
+TEST_F(MpiTest, WhatAllRanksRefuseIsSaidOnce) {
+  make_tokenizer();
+
+  for (const char* const overrides :
+       {"--train.stepz=3",
+        "--parallel.ranks=7 --train.global_batch=7 --train.microbatch=1",
+        "--run.dir=bad --data.files=nothing.txt",
+        "--run.dir=bad --memory.limit_bytes=1000"}) {
+    const Outcome outcome = shell(mpirun("-n 3", format("--train.global_batch=6 {}", overrides)));
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_EQ(count(outcome.err, "error: "), 1U) << outcome.err;
+  }
+  // An error of one rank alone is said, too, and ends the others.
+  const Outcome one =
+      shell(mpirun("-n 1", "--run.dir=one : -n 1 $tessera train run.toml --train.stepz=3"));
+  EXPECT_NE(one.code, 0);
+  EXPECT_NE(one.code, kTimedOut);
+  EXPECT_EQ(count(one.err, "error: "), 1U) << one.err;
+  EXPECT_THAT(one.err, HasSubstr("train.stepz"));
+}
+
 TEST_F(MpiTest, RefusesDifferentConfigs) {
   make_tokenizer();
   const Outcome outcome =
@@ -261,6 +291,26 @@ TEST_F(MpiTest, ARankThatHangsEndsTheRun) {
   EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
   EXPECT_THAT(message_of(0), HasSubstr("missing: rank 1"));
   expect_no_process();
+}
+
+// Any rank may be asked.
+TEST_F(MpiTest, SignalsSaveAndStop) {
+  make_tokenizer();
+  const Outcome outcome = run_and(
+      "kill -USR1 $rank\n"
+      "while kill -0 $launch && ! ls run/checkpoints | grep -q ^step-; do sleep 0.05; done\n"
+      "kill -USR2 $rank",
+      "-n 2",
+      "--checkpoint.every=0 --checkpoint.keep=0");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the same command goes on from there"));
+  int checkpoints = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    const Outcome verified = tessera({"checkpoint", "verify", entry.path().string()});
+    EXPECT_EQ(verified.code, 0) << verified.err;
+    ++checkpoints;
+  }
+  EXPECT_EQ(checkpoints, 2);
 }
 
 // Nobody waits for the deadline, which is longer than the launch may take.

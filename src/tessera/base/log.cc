@@ -44,4 +44,8 @@ bool is_info_silenced() {
   return !logger().should_log(spdlog::level::info);
 }
 
+void silence_errors() {
+  logger().set_level(spdlog::level::off);
+}
+
 }  // namespace tessera

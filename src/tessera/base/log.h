@@ -13,4 +13,7 @@ void log_error(std::string_view message);
 void silence_info();
 bool is_info_silenced();
 
+// Nor errors: another one has said why this process ends.
+void silence_errors();
+
 }  // namespace tessera

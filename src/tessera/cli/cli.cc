@@ -23,6 +23,7 @@
 #include "tessera/config/config.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/exit_record.h"
+#include "tessera/train/rank_launch.h"
 
 namespace tessera {
 namespace {
@@ -122,6 +123,16 @@ std::vector<std::string> reversed_arguments(int argc, const char* const* argv) {
   return arguments;
 }
 
+// The same, where it is that of all processes of a launch: as one of them.
+int report_launched(const CLI::App& app, const Error& error) {
+  const auto chosen = app.get_subcommands();
+  const std::string command = chosen.empty() ? "" : chosen.front()->get_name();
+  if (command == "train" || command == "eval") {
+    share_early_error(error);
+  }
+  return report(error.what(), exit_code(error.code()));
+}
+
 int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
   try {
     app.parse(reversed_arguments(argc, argv));
@@ -130,12 +141,13 @@ int parse_and_run(CLI::App& app, int argc, const char* const* argv) {
     return app.exit(asked);  // prints help or version
   } catch (const CLI::ParseError& error) {
     const bool no_command = app.get_subcommands().empty();
-    return report(no_command ? missing_command(app)
-                             : format("{} (see {} --help)", error.what(), command_of(app)),
-                  kUsageError);
+    return report_launched(
+        app,
+        Error(ErrorCode::kInvalidConfig,
+              no_command ? missing_command(app)
+                         : format("{} (see {} --help)", error.what(), command_of(app))));
   } catch (...) {
-    const Error error = to_error(std::current_exception());
-    return report(error.what(), exit_code(error.code()));
+    return report_launched(app, to_error(std::current_exception()));
   }
 }
 

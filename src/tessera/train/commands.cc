@@ -27,6 +27,7 @@
 #include "tessera/train/run_layout.h"
 #include "tessera/train/run_memory.h"
 #include "tessera/train/step_program.h"
+#include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 #include "tessera/train/training_state.h"
 
@@ -127,6 +128,7 @@ std::string fit_text(const RunConfig& config, const RunLayout& layout, const Run
 void train_command(const RunConfig& config) {
   // What nobody reads is no reason to end before all is saved, printed and sampled.
   std::signal(SIGPIPE, SIG_IGN);
+  const NothingToSave outside_steps;
   const RunConfig resolved = resolve(config);
   const TrainResult result = train(resolved, resolve_model(resolved));
   if (result.rank != 0) {

@@ -25,6 +25,8 @@ namespace {
 // Groups of all ranks; the programs' own have 0 and 1.
 constexpr std::int64_t kControlGeneration = 2;
 constexpr std::int64_t kConfigGeneration = 3;
+constexpr std::int64_t kEarlyErrorGeneration = 4;
+constexpr std::int64_t kErrorGeneration = 5;
 
 std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation) {
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
@@ -32,11 +34,19 @@ std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation
   return world.group(ranks, generation);
 }
 
-// Processes start at other times, so that they have a minute at least.
+// How long processes that start at other times may take to come together, in seconds.
+constexpr double kStart = 60;
+
+[[noreturn]] void end_process(const Error& error) {
+  log_error(error.what());
+  std::fflush(nullptr);
+  // Not exit(): MPI waits in another thread.
+  std::_Exit(exit_code(error.code()));
+}
+
 std::unique_ptr<World> join_in_time(const RunConfig& config,
                                     const MpiLaunch& launch,
                                     const std::function<void(const Error&)>& on_late) {
-  constexpr double kStart = 60;
   const double limit = std::max(kStart, config.comm.deadline_seconds);
   const auto give_up = [&] {
     const Error error(ErrorCode::kTimeout,
@@ -49,16 +59,33 @@ std::unique_ptr<World> join_in_time(const RunConfig& config,
     if (on_late) {
       on_late(error);
     }
-    log_error(error.what());
-    std::fflush(nullptr);
-    // Not exit(): MPI waits in another thread.
-    std::_Exit(exit_code(error.code()));
+    end_process(error);
   };
   std::optional<Watchdog> watchdog;
   if (launch.rank == 0 || config.tokenizer.train_vocab == 0) {
     watchdog.emplace(limit, give_up);
   }
   return join_mpi_world(launch, world_options(config));
+}
+
+// Throws `failed`, or what another process of the group has. Of processes with the same error the
+// first one alone says it.
+void require_none_failed(Communicator& group, const std::optional<Error>& failed) {
+  const std::vector<std::string> errors = gather_texts(group, failed ? failed->what() : "");
+  const auto first = std::ranges::find_if(errors, [&](const std::string& error) {
+    return failed ? error == failed->what() : !error.empty();
+  });
+  if (first == errors.end()) {
+    return;
+  }
+  const std::int64_t rank = first - errors.begin();
+  if (rank != group.rank()) {
+    silence_errors();
+  }
+  if (failed) {
+    throw Error(*failed);
+  }
+  fail(ErrorCode::kPeerFailure, "rank {} failed: {}", rank, *first);
 }
 
 // Processes may have been given other files or overrides.
@@ -85,6 +112,20 @@ void require_same_config(const RunConfig& config, World& world) {
                     rank,
                     differences[rank]);
   }
+}
+
+// Of ranks that end because another has failed, rank 0 says so for all.
+void run_launched(World& world, const std::function<void(World&)>& body) {
+  try {
+    run_as_rank(world, body);
+  } catch (...) {
+    const std::string reason = world.abort_reason().value_or("");
+    if (world.rank() != 0 && !reason.starts_with(format("rank {} failed: ", world.rank()))) {
+      silence_errors();
+    }
+    throw;
+  }
+  world.leave();
 }
 
 }  // namespace
@@ -117,8 +158,27 @@ std::unique_ptr<World> join_launched(const RunConfig& config,
   }
   require_launched(config, *launch);
   std::unique_ptr<World> world = join_in_time(config, *launch, on_late);
+  require_none_failed(*group_of_all(*world, kEarlyErrorGeneration), std::nullopt);
   require_same_config(config, *world);
   return world;
+}
+
+void share_early_error(const Error& error) {
+  try {
+    const std::optional<MpiLaunch> launch = find_mpi_launch();
+    if (launch) {
+      const Watchdog watchdog(kStart, [&] { end_process(error); });
+      const std::unique_ptr<World> world = join_mpi_world(*launch, {.deadline_seconds = kStart});
+      require_none_failed(*group_of_all(*world, kEarlyErrorGeneration), error);
+    }
+  } catch (const Error&) {
+    // That error, or there is no way to tell others of it: they were never started, or have joined
+    // a run with this process before, which tells them by itself.
+  }
+}
+
+void require_none_failed(World& launched, const std::optional<Error>& failed) {
+  require_none_failed(*group_of_all(launched, kErrorGeneration), failed);
 }
 
 std::unique_ptr<Communicator> control_group(World& world) {
@@ -127,8 +187,7 @@ std::unique_ptr<Communicator> control_group(World& world) {
 
 void run_ranks(const RunConfig& config, World* launched, const std::function<void(World&)>& body) {
   if (launched != nullptr) {
-    run_as_rank(*launched, body);
-    launched->leave();
+    run_launched(*launched, body);
     return;
   }
   launch_ranks(config.parallel.ranks.value_or(1),

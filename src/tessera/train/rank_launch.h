@@ -1,8 +1,10 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
@@ -28,6 +30,34 @@ void require_launched(const RunConfig& config, const MpiLaunch& launch);
 std::unique_ptr<World> join_launched(const RunConfig& config,
                                      const std::optional<MpiLaunch>& launch,
                                      const std::function<void(const Error&)>& on_late = nullptr);
+
+// Of an error for which a process ends that would otherwise call join_launched(): tells the others
+// of the launch, which end, too. Those that ended alike say it once: all but the first are
+// silenced. Waits as join_launched() does.
+void share_early_error(const Error& error);
+
+// What `failed`, an error of this process if any, is to the processes of `launched`: returns where
+// none has one. Errors: `failed`, said once as above; kPeerFailure, which says nothing, where
+// another has failed.
+void require_none_failed(World& launched, const std::optional<Error>& failed);
+
+// Runs body(), which all processes of a launch call before their ranks begin; where one of them
+// fails all do. Errors: as require_none_failed().
+template <class Body>
+auto run_together(World* launched, const Body& body) {
+  if (launched == nullptr) {
+    return body();
+  }
+  std::optional<decltype(body())> result;
+  std::optional<Error> failed;
+  try {
+    result.emplace(body());
+  } catch (...) {
+    failed = to_error(std::current_exception());
+  }
+  require_none_failed(*launched, failed);
+  return std::move(*result);
+}
 
 // Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
 // the config's ranks, on threads of this process. Errors: as run_as_rank() and launch_ranks().

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <memory>
@@ -305,6 +306,7 @@ class RankTrainer {
     control_.go_on("between two steps");
     if (setup_.takes_signals) {
       stop_.emplace();
+      say_what_is_ignored();
     }
     if (control_.leads()) {
       saves_.leave_other_branch(meta_.step);
@@ -313,6 +315,13 @@ class RankTrainer {
     with_way_on([&] { rehearse(); });
     if (owes_validation) {
       with_way_on([&] { make_up_validation(); });
+    }
+  }
+
+  // As a script starts its background jobs: whoever interrupts one wonders why it goes on.
+  void say_what_is_ignored() const {
+    if (control_.leads() && stop_->ignores(SIGINT)) {
+      log_info("SIGINT is ignored, as it was when the run started: stop it by SIGTERM");
     }
   }
 
@@ -343,8 +352,10 @@ class RankTrainer {
     }
     begin(owes_validation);
     TrainResult result{.step = meta_.step};
-    while (meta_.step < config_.train.steps &&
-           !with_way_on([&] { return saves_.agreed_to_stop(wants_to_stop()); })) {
+    while (meta_.step < config_.train.steps && !with_way_on([&] { return agreed_to_stop(); })) {
+      if (meta_.step > 0) {
+        save_owed();
+      }
       const StepMetrics step = with_way_on([&] { return train_and_validate(); });
       result.step = step.step;
       result.loss = step.loss;
@@ -370,8 +381,15 @@ class RankTrainer {
     note_applied(step);
     const std::int64_t every = config_.checkpoint.every;
     owes_save_ = owes_save_ || (every > 0 && step.step % every == 0);
-    if (owes_save_ && not_finite_.empty()) {
-      owes_save_ = false;
+    save_owed();
+  }
+
+  void save_owed() {
+    if (!owes_save_ || !not_finite_.empty()) {
+      return;
+    }
+    owes_save_ = false;
+    if (!saves_.has(meta_.step)) {
       save(meta_, config_.checkpoint.async ? RunSaves::How::kBackground : RunSaves::How::kNow);
     }
   }
@@ -496,7 +514,7 @@ class RankTrainer {
       if (record_) {
         record_->show_validation(done, total);
       }
-      return !saves_.agreed_to_stop(wants_to_stop());
+      return !agreed_to_stop();
     });
     left_validation_ = !loss;
     if (!loss) {
@@ -585,7 +603,22 @@ class RankTrainer {
                   : format("{}; there is no checkpoint before it", began);
   }
 
-  bool wants_to_stop() const { return stop_ && stop_->requested(); }
+  // Whether any rank was asked to stop. A save that one was asked for is owed from then on, and
+  // told of once it is there.
+  bool agreed_to_stop() {
+    const bool was_asked_to_save = stop_ && stop_->take_save_request();
+    const RunSaves::Asked any =
+        saves_.agree({.stop = stop_ && stop_->requested(), .save = was_asked_to_save});
+    if (owes_word_ && !owes_save_ && !saves_.is_under_way()) {
+      owes_word_ = false;
+      if (record_) {
+        record_->inform(saves_.last_good());
+      }
+    }
+    owes_save_ = owes_save_ || any.save;
+    owes_word_ = owes_word_ || any.save;
+    return any.stop;
+  }
 
   // Starts to save the state as that of `meta`.
   void save(const CheckpointMeta& meta, RunSaves::How how) {
@@ -623,7 +656,8 @@ class RankTrainer {
   std::unique_ptr<RunRecord> record_;  // on rank 0, from the first step on
   std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
-  bool owes_save_ = false;                // since a step that was not finite
+  bool owes_save_ = false;                // since a step that was not finite, or a signal
+  bool owes_word_ = false;                // of that save, to whoever asked for it
   bool left_validation_ = false;          // of the last step: to stop
   bool was_applied_ = false;              // the last step
   std::int64_t num_labels_ = 0;           // of the last step, those that count

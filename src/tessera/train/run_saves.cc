@@ -88,7 +88,7 @@ void RunSaves::end() {
     return;
   }
   const Unhurried patience;
-  settle(exchange(false, saver_.wait()).failed);
+  settle(exchange({}, saver_.wait()).failed);
 }
 
 void RunSaves::prune() {
@@ -120,23 +120,29 @@ void RunSaves::end_alone() {
   }
 }
 
-bool RunSaves::agreed_to_stop(bool stop) {
-  const Said said = exchange(stop, saver_.status());
-  if (saver_.status() != SaveStatus::kIdle && !said.writing) {
+RunSaves::Asked RunSaves::agree(const Asked& own) {
+  const Said said = exchange(own, saver_.status());
+  if (is_under_way() && !said.writing) {
     settle(said.failed);
   }
-  return said.stop;
+  return said.asked;
 }
 
-RunSaves::Said RunSaves::exchange(bool stop, SaveStatus save) {
+bool RunSaves::has(std::int64_t step) const {
+  return is_under_way() ? under_way_.step == step : last_ && last_step_ == step;
+}
+
+RunSaves::Said RunSaves::exchange(const Asked& own, SaveStatus save) {
   std::optional<Unhurried> patience;
   if (save != SaveStatus::kIdle && under_way_.how == How::kNow) {
     patience.emplace();  // others may still be writing
   }
-  std::array<std::int64_t, 3> flags = {
-      stop, save == SaveStatus::kWriting, save == SaveStatus::kFailed};
+  std::array<std::int64_t, 4> flags = {
+      own.stop, own.save, save == SaveStatus::kWriting, save == SaveStatus::kFailed};
   control_.take_largest(flags);
-  return {.stop = flags[0] != 0, .writing = flags[1] != 0, .failed = flags[2] != 0};
+  return {.asked = {.stop = flags[0] != 0, .save = flags[1] != 0},
+          .writing = flags[2] != 0,
+          .failed = flags[3] != 0};
 }
 
 // Ends a save that no rank writes any more: in a checkpoint, or in nothing.

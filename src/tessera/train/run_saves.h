@@ -63,8 +63,19 @@ class RunSaves {
   // have to agree: the next start does it, where all have written theirs.
   void end_alone();
 
-  // Whether any rank wants to stop. Also ends a save that all ranks have written.
-  bool agreed_to_stop(bool stop);
+  // What a rank has been asked for, or any of them.
+  struct Asked {
+    bool stop = false;
+    bool save = false;
+  };
+
+  // What any rank has been asked for. Also ends a save that all ranks have written.
+  Asked agree(const Asked& own);
+
+  // Whether the state after `step` is saved, or being saved.
+  bool has(std::int64_t step) const;
+
+  bool is_under_way() const { return saver_.status() != SaveStatus::kIdle; }
 
   // The last good checkpoint; none: the initial state.
   const std::optional<std::filesystem::path>& last() const { return last_; }
@@ -93,7 +104,7 @@ class RunSaves {
 
   // What the ranks tell each other; each word is true where any rank says so.
   struct Said {
-    bool stop = false;
+    Asked asked = {};
     bool writing = false;  // its part of a checkpoint, in the background
     bool failed = false;   // to write it
   };
@@ -107,7 +118,7 @@ class RunSaves {
     return with_context([this] { return placed(config_, "checkpoint.resume"); }, body);
   }
 
-  Said exchange(bool stop, SaveStatus save);
+  Said exchange(const Asked& own, SaveStatus save);
   void settle(bool failed);
   std::string failure();
   std::string published();

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <cstddef>
 
 namespace tessera {
 
@@ -22,23 +24,48 @@ class Unhurried {
   Unhurried& operator=(const Unhurried&) = delete;
 };
 
-// While one lives, the first SIGINT, SIGTERM or SIGHUP is only noted and announced on stderr; a
-// second one, of whichever kind, ends the process at once. What was ignored before (nohup, a job
-// in the background) stays ignored. One may live at a time.
+// While one lives, signals are noted and announced on stderr:
+//   SIGINT, SIGTERM, SIGHUP   stop; another of them, after `repeats`, ends the process at once.
+//                             Until then it is the same one: Slurm sends two within 5 ms, and
+//                             Ctrl-C comes from the terminal and from the launcher.
+//   SIGUSR2, SIGXCPU          stop, however often they come: they warn of a limit ahead
+//   SIGUSR1                   save, and go on
+// What was ignored before (nohup, a job in the background) stays ignored. One may live at a time.
 class StopSignal {
  public:
-  StopSignal();
-  // Restores what was before, and forgets the signal.
+  static constexpr std::chrono::milliseconds kRepeats = std::chrono::seconds(1);
+
+  explicit StopSignal(std::chrono::milliseconds repeats = kRepeats);
+  // Restores what was before, and forgets the signals.
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
   bool requested() const { return stop_requested(); }
 
+  // Whether a save was asked for since this was last called.
+  bool take_save_request();
+
+  bool ignores(int signal) const;
+
  private:
-  static constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array<int, 6> kSignals = {
+      SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
 
   std::array<struct sigaction, kSignals.size()> before_ = {};
+};
+
+// While one lives and no StopSignal does, SIGUSR1 is answered with a line where it would end the
+// process: who asks for a save at fixed times need not know how far a run is.
+class NothingToSave {
+ public:
+  NothingToSave();
+  ~NothingToSave();
+  NothingToSave(const NothingToSave&) = delete;
+  NothingToSave& operator=(const NothingToSave&) = delete;
+
+ private:
+  struct sigaction before_ = {};
 };
 
 }  // namespace tessera

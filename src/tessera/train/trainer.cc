@@ -139,10 +139,12 @@ Prepared prepare(const RunConfig& config,
   }
   std::unique_ptr<World> world = join_launched(
       config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
-  RunPrograms programs = compile_and_check(config, model, hooks);
+  auto [programs, sequences] = run_together(world.get(), [&] {
+    return std::pair(compile_and_check(config, model, hooks), load_sequences(config, model));
+  });
   return {.world = std::move(world),
           .programs = std::move(programs),
-          .sequences = load_sequences(config, model)};
+          .sequences = std::move(sequences)};
 }
 
 }  // namespace
