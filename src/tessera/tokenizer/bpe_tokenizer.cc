@@ -68,6 +68,20 @@ std::string mark_of_spaces(const TokenizerSpec& spec) {
   return replacing == spec.normalizer.end() ? "" : replacing->to;
 }
 
+// Those that can cut anything: a space that the normalizer has replaced is in no text.
+std::vector<Split> active_splits(const TokenizerSpec& spec) {
+  std::vector<Split> splits = spec.splits;
+  const bool no_spaces =
+      !spec.normalizer.empty() && spec.normalizer.back().kind == NormalizerStep::Kind::kReplace &&
+      spec.normalizer.back().from == " " && spec.normalizer.back().to == kSpaceSymbol;
+  std::erase_if(splits, [&](const Split& split) {
+    // Where nothing matches, what is removed is nothing, or all.
+    return no_spaces && split.pattern == " " &&
+           (split.behavior != SplitBehavior::kRemoved || !split.invert);
+  });
+  return splits;
+}
+
 // Whether no merge reaches over the place before a `mark` that does not follow another: text can
 // then be cut there, and each word merged by itself, without changing a token.
 bool merges_stop_before(const TokenizerSpec& spec, const std::string& mark) {
@@ -189,7 +203,7 @@ class BpeTokenizer::Pass {
       memory = with_metaspace(*tokenizer_.spec_.metaspace, text, is_first, goes_on);
       text = memory;
     }
-    cut_at_marks(text);
+    tokenizer_.pre_tokenizer_.split(text, [&](std::string_view piece) { cut_at_marks(piece); });
   }
 
   static std::string with_metaspace(const Metaspace& metaspace,
@@ -356,7 +370,7 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
     : spec_(checked(std::move(spec))),
       normalizer_(spec_.normalizer),
       rest_normalizer_(steps_without_prepend(spec_.normalizer)),
-      pre_tokenizer_(spec_.patterns),
+      pre_tokenizer_(active_splits(spec_)),
       model_(spec_),
       mark_(word_mark(spec_)),
       plain_added_(spec_, normalizer_, false),
@@ -390,7 +404,7 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
 bool BpeTokenizer::may_part() const {
   // Where words begin with the mark no merge reaches over a cut; an added token must not either.
   return spec_.alphabet == Alphabet::kCharacters && mark_.text == kSpaceSymbol &&
-         std::ranges::all_of(spec_.normalizer, keeps_words_apart) &&
+         active_splits(spec_).empty() && std::ranges::all_of(spec_.normalizer, keeps_words_apart) &&
          std::ranges::none_of(spec_.added, [&](const AddedToken& token) {
            std::string memory;
            return token.normalized && spans_words(normalizer_.run(token.content, memory));
@@ -479,7 +493,10 @@ std::string BpeTokenizer::kind() const {
 }
 
 bool BpeTokenizer::is_lossless() const {
-  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty();
+  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty() &&
+         std::ranges::all_of(spec_.splits, [](const Split& split) {
+           return split.behavior != SplitBehavior::kRemoved || keeps_matches(split);
+         });
 }
 
 }  // namespace tessera

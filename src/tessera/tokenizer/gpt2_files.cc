@@ -38,7 +38,7 @@ TokenizerSpec parse_gpt2_files(std::string_view encoder, std::string_view merges
   }
   TokenizerSpec spec;
   vocabulary.give(spec);
-  spec.patterns.emplace_back(kGpt2Pattern);
+  spec.splits.push_back({.pattern = std::string(kGpt2Pattern)});
   check_spec(spec, ErrorCode::kInvalidData);
   return spec;
 }

@@ -24,10 +24,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<std::string> pieces(std::string_view pattern, std::string_view text) {
+std::vector<std::string> pieces(const Split& split, std::string_view text) {
   std::vector<std::string> out;
-  PreTokenizer(pattern).split(text, [&](std::string_view piece) { out.emplace_back(piece); });
+  PreTokenizer(split).split(text, [&](std::string_view piece) { out.emplace_back(piece); });
   return out;
+}
+
+std::vector<std::string> pieces(std::string_view pattern, std::string_view text) {
+  return pieces(Split{.pattern = std::string(pattern)}, text);
 }
 
 // Ends of the pieces that the regex engine finds in valid text.
@@ -35,9 +39,15 @@ std::vector<std::size_t> regex_ends(const Regex& regex, std::string_view text) {
   std::vector<std::size_t> ends;
   Regex::Scan scan(regex, text);
   std::size_t end = 0;
-  for (std::string_view piece = scan.next(); !piece.empty(); piece = scan.next()) {
-    end += piece.size();
+  while (const auto match = scan.next()) {
+    if (match->begin > end) {
+      ends.push_back(match->begin);
+    }
+    end = match->end;
     ends.push_back(end);
+  }
+  if (end < text.size()) {
+    ends.push_back(text.size());
   }
   return ends;
 }
@@ -186,9 +196,9 @@ TEST(PreTokenizer, OtherPatterns) {
                      "5"),
               ElementsAre("12", " 灯", "34", "\xFF", "5"));
   EXPECT_THAT(pieces(R"(\p{Lu}?\p{Ll}+|\s)", "aBcDE f"), ElementsAre("a", "Bc", "DE", " ", "f"));
-  // An empty match cuts nothing.
+  // An empty match cuts, too.
   EXPECT_THAT(pieces("x*", "axx灯x"), ElementsAre("a", "xx", "灯", "x"));
-  EXPECT_THAT(pieces("(?=b)", "abab"), ElementsAre("abab"));
+  EXPECT_THAT(pieces("(?=b)", "abab"), ElementsAre("a", "ba", "b"));
   EXPECT_THAT(pieces("(?=灯)|.", "a灯b"), ElementsAre("a", "灯", "b"));
   // Unicode's White_Space, which U+180E left in version 6.3.
   EXPECT_THAT(pieces(R"(\s+)", "a\u180Eb\u3000\u0085c"),
@@ -219,16 +229,19 @@ TEST(Regex, Refuses) {
   expect_refused(R"(\p{Nonsense})", ErrorCode::kInvalidData, "unknown property");
   expect_refused(R"(ab\h+)", ErrorCode::kUnsupported, "the escape \\h at offset 2");
   expect_refused(R"(\w+)", ErrorCode::kUnsupported, "the escape \\w at offset 0");
-  expect_refused("[a[bc]]", ErrorCode::kUnsupported, "the set operation '[' at offset 2");
-  expect_refused("[a-z&&b]", ErrorCode::kUnsupported, "the set operation '&' at offset 4");
+  expect_refused("[a[:alpha:]]", ErrorCode::kUnsupported, "the set operation '[:' at offset 2");
+  expect_refused("[a-[b]]", ErrorCode::kUnsupported, "'-' beside a set at offset 3");
+  expect_refused("[[a]-z]", ErrorCode::kUnsupported, "'-' beside a set at offset 4");
+  expect_refused("[a-z&&]", ErrorCode::kUnsupported, "an empty set at offset 0");
+  expect_refused("a{2}?", ErrorCode::kUnsupported, "'?' behind an interval at offset 4");
+  expect_refused("a[b", ErrorCode::kInvalidData, "the set at offset 1 is not closed");
+  expect_refused(std::string(100, '['), ErrorCode::kUnsupported, "a set so deep within others");
 }
 
 // As Oniguruma has them (libonig 6.9): of every line, whatever the text ends with.
 TEST(Regex, LinesBeginAndEndAsTheirWritersMeant) {
   const auto split = [](std::string_view pattern, std::string_view text) {
-    std::vector<std::string> pieces;
-    PreTokenizer(pattern).split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
-    return pieces;
+    return pieces(pattern, text);
   };
   EXPECT_THAT(split("^t", "\nthe the"), ElementsAre("\n", "t", "he the"));
   EXPECT_THAT(split("e$", "the\nthe"), ElementsAre("th", "e", "\nth", "e"));
@@ -260,8 +273,9 @@ TEST(PreTokenizerCuts, ArePlacesWhereAPieceEndsAnyway) {
       "a",      "Zq",     "7",      "42",     " ",       "  ",     "\n",       "\n",
       "\n\n",   "\r\n",   "\t",     ".",      ",\"",     "'s",     "'",        "\u4f60",
       "\u597d", "\u3002", "\uff0c", "\u3000", "e\u0301", "\u00a0", "\xe4\xbd", "\xff"};
-  for (const std::string_view pattern : {kGpt2Pattern, kLlama3Pattern, kQwenPattern}) {
-    const PreTokenizer tokenizer(pattern);
+  for (const std::string_view pattern :
+       {kGpt2Pattern, kLlama3Pattern, kQwenPattern, kO200kPattern}) {
+    const PreTokenizer tokenizer(Split{.pattern = std::string(pattern)});
     const auto split = [&](std::string_view text) {
       std::vector<std::string> out;
       tokenizer.split(text, [&](std::string_view piece) { out.emplace_back(piece); });

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 namespace tessera {
@@ -18,8 +20,13 @@ class Regex {
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  // Walks over one text: the matches, and the stretches between them. One thread uses a Scan; any
-  // number of them may share the Regex, which must outlive them.
+  struct Match {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  // Walks over the matches in one text. One thread uses a Scan; any number of them may share the
+  // Regex, which must outlive them.
   class Scan {
    public:
     // `text` must be valid UTF-8 and stay alive.
@@ -30,8 +37,9 @@ class Regex {
     Scan(Scan&&) = delete;
     Scan& operator=(Scan&&) = delete;
 
-    // The next piece, empty at the end of the text. Errors: kInvalidData if the engine gives up.
-    std::string_view next();
+    // The next match, which may be empty, but not right behind the one before. Errors: kInvalidData
+    // if the engine gives up.
+    std::optional<Match> next();
 
    private:
     struct State;

@@ -1,10 +1,9 @@
 #include "tessera/tokenizer/text_cut.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
-#include "tessera/tokenizer/scanner.h"
+#include "tessera/tokenizer/pre_tokenizer.h"
 #include "tessera/tokenizer/tokenizer_spec.h"
 
 namespace tessera {
@@ -91,9 +90,8 @@ std::size_t last_text_cut(std::string_view text, std::size_t most) {
 // and those that end there look no further than the next character. A single line feed behind
 // something visible ends a match whether a letter or nothing follows. NFC joins none of these.
 bool may_cut_text(const TokenizerSpec& spec) {
-  constexpr std::array kPatterns = {kGpt2Pattern, kLlama3Pattern, kQwenPattern};
-  const bool known = spec.alphabet == Alphabet::kBytes && spec.patterns.size() == 1 &&
-                     std::ranges::find(kPatterns, spec.patterns.front()) != kPatterns.end() &&
+  const bool known = spec.alphabet == Alphabet::kBytes && spec.splits.size() == 1 &&
+                     keeps_matches(spec.splits.front()) &&
                      std::ranges::all_of(spec.normalizer, [](const NormalizerStep& step) {
                        return step.kind == NormalizerStep::Kind::kNfc;
                      });

@@ -173,7 +173,7 @@ TokenizerSpec parse_tiktoken(std::string_view text) {
     lines.push_back(entry.line);
   }
   add_merges(lines, spec);
-  spec.patterns.emplace_back(kLlama3Pattern);
+  spec.splits.push_back({.pattern = std::string(kLlama3Pattern)});
   spec.ignore_merges = true;  // a word that is a token is taken whole
   for (const std::string& name : special_tokens()) {
     spec.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()),

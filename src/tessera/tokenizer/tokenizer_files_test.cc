@@ -16,7 +16,9 @@
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/base/utf8.h"
+#include "tessera/tokenizer/byte_level.h"
 #include "tessera/tokenizer/normalizer.h"
+#include "tessera/tokenizer/pre_tokenizer.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/tokenizer/tiktoken.h"
 #include "tessera/tokenizer/tokenizer.h"
@@ -80,14 +82,40 @@ TEST(TokenizerGolden, Pipelines) {
   EXPECT_GT(num_cases, 600U);
 }
 
+// What Hugging Face's tokenizers cut texts to, step by step and behind each other.
+TEST(TokenizerGolden, Splits) {
+  const Json characters = golden("characters.json");
+  const Json bytes = Json::parse(format_tokenizer_json(
+      train_bpe(read_file(golden_path("corpus.txt")), {.vocab_size = 300}).spec()));
+  std::size_t num_texts = 0;
+  for (const Json& item : golden("splits.json")) {
+    SCOPED_TRACE(item["pre_tokenizer"].dump());
+    const bool is_byte_level = item["pre_tokenizer"].dump().find("ByteLevel") != std::string::npos;
+    Json file = is_byte_level ? bytes : characters;
+    file["pre_tokenizer"] = item["pre_tokenizer"];
+    const TokenizerSpec spec = parse_tokenizer_json(file.dump());
+    EXPECT_EQ(parse_tokenizer_json(format_tokenizer_json(spec)).splits, spec.splits);
+    const PreTokenizer pre_tokenizer(spec.splits);
+    for (const Json& text : item["texts"]) {
+      std::vector<std::string> pieces;
+      pre_tokenizer.split(text["text"].get<std::string>(), [&](std::string_view piece) {
+        pieces.push_back(is_byte_level ? to_byte_level(piece) : std::string(piece));
+      });
+      EXPECT_EQ(pieces, text["pieces"].get<std::vector<std::string>>()) << text["text"];
+      ++num_texts;
+    }
+  }
+  EXPECT_GT(num_texts, 1000U);
+}
+
 TEST(TokenizerGolden, TiktokenAndNfc) {
   const Tokenizer tiktoken = Tokenizer::load(golden_path("ranks.tiktoken"));
   const std::string corpus = read_file(golden_path("corpus.txt"));
   TokenizerSpec qwen = train_bpe(corpus, {.vocab_size = 700}).spec();
-  qwen.patterns = {std::string(kQwenPattern)};
+  qwen.splits = {{.pattern = std::string(kQwenPattern)}};
   qwen.normalizer = {{.kind = NormalizerStep::Kind::kNfc, .from = "", .to = ""}};
   TokenizerSpec by_engine = qwen;
-  by_engine.patterns = {"(?:" + std::string(kQwenPattern) + ")"};
+  by_engine.splits = {{.pattern = "(?:" + std::string(kQwenPattern) + ")"}};
   for (const Json& item : golden("ranks.json")) {
     const std::string text = from_hex(item["hex"]);
     SCOPED_TRACE(item["hex"]);
@@ -184,7 +212,7 @@ TEST(TokenizerFiles, ReadsGpt2Files) {
   const Tokenizer loaded = Tokenizer::load(directory.path() / "vocab.bpe");
   EXPECT_EQ(loaded.spec().tokens, trained.spec().tokens);
   EXPECT_EQ(loaded.spec().merges, trained.spec().merges);
-  EXPECT_THAT(loaded.spec().patterns, ElementsAre(kGpt2Pattern));
+  EXPECT_THAT(loaded.spec().splits, ElementsAre(Split{.pattern = std::string(kGpt2Pattern)}));
   EXPECT_EQ(loaded.bos(), 399);
   // What a run keeps of the two is one file that loads alike.
   write_test_file(directory.path() / "kept", read_tokenizer_file(directory.path()));

@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
-#include "tessera/tokenizer/pre_tokenizer.h"
+#include "tessera/tokenizer/regex.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/tokenizer/vocabulary.h"
 
@@ -104,20 +104,49 @@ std::string quote_for_regex(std::string_view text) {
   return result;
 }
 
-std::string read_split_pattern(const JsonNode& node) {
-  node.expect_object({"type", "pattern", "behavior", "invert"});
-  const JsonNode behavior = node.at("behavior");
-  behavior.support(behavior.string() == "Isolated", "\"Isolated\"");
-  // Isolated keeps matches and what lies between them alike, so `invert` changes nothing.
-  const JsonNode pattern = node.at("pattern");
+SplitBehavior read_behavior(const JsonNode& node) {
+  const std::string name = node.string();
+  const auto found = std::ranges::find(kSplitBehaviors, name);
+  node.support(found != kSplitBehaviors.end(),
+               "Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
+  return static_cast<SplitBehavior>(found - kSplitBehaviors.begin());
+}
+
+std::string read_split_pattern(const JsonNode& pattern) {
   pattern.expect_object({"Regex", "String"});
   if (const auto text = pattern.find("String")) {
     return quote_for_regex(read_text(*text));
   }
   const JsonNode regex = pattern.at("Regex");
-  with_context([&] { return "the pattern of " + regex.place(); },
-               [&] { PreTokenizer(regex.string()); });
+  with_context([&] { return "the pattern of " + regex.place(); }, [&] { Regex(regex.string()); });
   return regex.string();
+}
+
+Split read_split(const JsonNode& node) {
+  node.expect_object({"type", "pattern", "behavior", "invert"});
+  return {.pattern = read_split_pattern(node.at("pattern")),
+          .behavior = read_behavior(node.at("behavior")),
+          .invert = node.boolean_or("invert", false)};
+}
+
+// Nothing if `node` is another kind of step.
+std::optional<Split> read_cut(const JsonNode& node) {
+  const std::string type = type_of(node);
+  if (type == "Split") {
+    return read_split(node);
+  }
+  if (type == "Digits") {
+    node.expect_object({"type", "individual_digits"});
+    return Split{.pattern = node.boolean_or("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)"};
+  }
+  if (type == "Punctuation") {
+    node.expect_object({"type", "behavior"});
+    const auto behavior = node.find("behavior");
+    // What ASCII calls punctuation, which Unicode calls symbols in part, and what Unicode calls so.
+    return Split{.pattern = R"([!-/:-@\[-`{-~\p{P}])",
+                 .behavior = behavior ? read_behavior(*behavior) : SplitBehavior::kIsolated};
+  }
+  return std::nullopt;
 }
 
 Metaspace read_metaspace(const JsonNode& node) {
@@ -143,32 +172,23 @@ Metaspace read_metaspace(const JsonNode& node) {
 void read_pre_tokenizer(const std::optional<JsonNode>& node, TokenizerSpec& spec) {
   const std::vector<JsonNode> steps = steps_of(node, "pretokenizers");
   spec.alphabet = Alphabet::kCharacters;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const JsonNode& step = steps[i];
+  for (const JsonNode& step : steps) {
     const std::string type = type_of(step);
-    const bool is_last = i + 1 == steps.size();
-    if (type == "Split") {
-      spec.patterns.push_back(read_split_pattern(step));
-    } else if (type == "Digits") {
-      step.expect_object({"type", "individual_digits"});
-      spec.patterns.emplace_back(step.boolean_or("individual_digits", false) ? R"(\p{N})"
-                                                                             : R"(\p{N}+)");
+    if (auto cut = read_cut(step)) {
+      cut->in_byte_alphabet = spec.alphabet == Alphabet::kBytes;
+      spec.splits.push_back(*std::move(cut));
     } else if (type == "ByteLevel") {
-      step.support(is_last, "ByteLevel as the last pre-tokenizer");
+      step.support(spec.alphabet == Alphabet::kCharacters, "one ByteLevel");
       spec.alphabet = Alphabet::kBytes;
       if (byte_level_uses_regex(step)) {
-        spec.patterns.emplace_back(kGpt2Pattern);
+        spec.splits.push_back({.pattern = std::string(kGpt2Pattern)});
       }
     } else if (type == "Metaspace") {
       step.support(steps.size() == 1, "Metaspace alone");
       spec.metaspace = read_metaspace(step);
     } else {
-      refuse_type(step, "Split, Digits and ByteLevel, or Metaspace");
+      refuse_type(step, "Split, Digits, Punctuation and ByteLevel, or Metaspace");
     }
-  }
-  if (node) {
-    node->support(spec.alphabet == Alphabet::kBytes || spec.patterns.empty(),
-                  "Split or Digits with ByteLevel behind it");
   }
 }
 

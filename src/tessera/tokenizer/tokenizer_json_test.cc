@@ -82,7 +82,7 @@ Json llama3_like() {
 
 TEST(TokenizerJson, ReadsGpt2Form) {
   const TokenizerSpec spec = parse_tokenizer_json(gpt2_like().dump());
-  EXPECT_THAT(spec.patterns, ElementsAre(kGpt2Pattern));
+  EXPECT_THAT(spec.splits, ElementsAre(Split{.pattern = std::string(kGpt2Pattern)}));
   EXPECT_FALSE(spec.ignore_merges);
   EXPECT_EQ(spec.tokens[257], " ab");
   EXPECT_THAT(spec.merges,
@@ -98,7 +98,7 @@ TEST(TokenizerJson, ReadsGpt2Form) {
 
 TEST(TokenizerJson, ReadsLlama3Form) {
   const TokenizerSpec spec = parse_tokenizer_json(llama3_like().dump());
-  EXPECT_THAT(spec.patterns, ElementsAre(kLlama3Pattern));
+  EXPECT_THAT(spec.splits, ElementsAre(Split{.pattern = std::string(kLlama3Pattern)}));
   EXPECT_TRUE(spec.ignore_merges);
   EXPECT_EQ(spec.tokens.size(), 260U);
   EXPECT_EQ(spec.tokens[259], "灯 x");
@@ -299,7 +299,7 @@ TEST(TokenizerJsonErrors, Unsupported) {
   const std::string byte_level = "/pre_tokenizer/pretokenizers/1";
   expect_all_refused(
       llama3_like(),
-      {{split + "/behavior", "Removed", kNo, split + "/behavior is \"Removed\", supported is"},
+      {{split + "/behavior", "Dropped", kNo, split + "/behavior is \"Dropped\", supported is"},
        {split + "/pattern", {{"Glob", " "}}, kNo, split + "/pattern/Glob is not a key"},
        {split + "/pattern/Regex",
         "\\w+",
@@ -308,13 +308,12 @@ TEST(TokenizerJsonErrors, Unsupported) {
         "supported (the pattern of " +
             split + "/pattern"},
        {split + "/pattern/Regex", "(", ErrorCode::kInvalidData, "the pattern does not compile"},
-       {split + "/type", "Punctuation", kNo, split + "/type is \"Punctuation\", supported is"},
-       {byte_level, kRemoved, kNo, "supported is Split or Digits with ByteLevel behind it"},
-       {"/pre_tokenizer/pretokenizers",
-        Json::array({llama3_like()["pre_tokenizer"]["pretokenizers"][1],
-                     llama3_like()["pre_tokenizer"]["pretokenizers"][0]}),
+       {split + "/type", "Whitespace", kNo, split + "/type is \"Whitespace\", supported is"},
+       {byte_level, kRemoved, kNo, "/decoder is object, supported is a ByteLevel decoder"},
+       {split,
+        llama3_like()["pre_tokenizer"]["pretokenizers"][1],
         kNo,
-        "/pre_tokenizer/pretokenizers/0 is object, supported is ByteLevel as the last"},
+        "/pre_tokenizer/pretokenizers/1 is object, supported is one ByteLevel"},
        {"/post_processor/processors/0/type", "X", kNo, "/post_processor/processors/0/type is"}});
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,13 @@ Json normalizer(const TokenizerSpec& spec) {
   return sequence(std::move(steps), "normalizers");
 }
 
+Json split_step(const Split& split) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", split.pattern}}},
+          {"behavior", kSplitBehaviors[static_cast<std::size_t>(split.behavior)]},
+          {"invert", split.invert}};
+}
+
 Json pre_tokenizer(const TokenizerSpec& spec) {
   if (spec.metaspace) {
     return {{"type", "Metaspace"},
@@ -77,19 +85,22 @@ Json pre_tokenizer(const TokenizerSpec& spec) {
             {"split", spec.metaspace->split}};
   }
   std::vector<Json> steps;
+  const auto byte_level = std::ranges::find(spec.splits, true, &Split::in_byte_alphabet);
+  const std::span before(spec.splits.begin(), byte_level);
   // ByteLevel brings GPT-2's pattern along.
-  const bool own_pattern = !spec.patterns.empty() && spec.patterns.back() == kGpt2Pattern;
-  for (std::size_t i = 0; i + (own_pattern ? 1 : 0) < spec.patterns.size(); ++i) {
-    steps.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", spec.patterns[i]}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
+  const bool own_pattern =
+      !before.empty() && before.back() == Split{.pattern = std::string(kGpt2Pattern)};
+  for (const Split& split : before.first(before.size() - (own_pattern ? 1 : 0))) {
+    steps.push_back(split_step(split));
   }
   if (spec.alphabet == Alphabet::kBytes) {
     steps.push_back({{"type", "ByteLevel"},
                      {"add_prefix_space", false},
                      {"trim_offsets", true},
                      {"use_regex", own_pattern}});
+  }
+  for (const Split& split : std::span(byte_level, spec.splits.end())) {
+    steps.push_back(split_step(split));
   }
   return sequence(std::move(steps), "pretokenizers");
 }

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -46,6 +48,29 @@ struct NormalizerStep {
   bool operator==(const NormalizerStep&) const = default;
 };
 
+// What becomes of the stretches of text that a pattern matches, and of those between them.
+enum class SplitBehavior {
+  kIsolated,            // each is a piece
+  kRemoved,             // those between the matches are pieces, the matches are gone
+  kMergedWithPrevious,  // a match is joined to what is before it
+  kMergedWithNext,
+  kContiguous,  // matches that touch are one piece
+};
+
+// How a tokenizer.json writes them, in their order.
+inline constexpr std::array<std::string_view, 5> kSplitBehaviors = {
+    "Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+
+// One cut of text into pieces: a step of a pre-tokenizer.
+struct Split {
+  std::string pattern;  // a regular expression
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // what lies between the matches counts as matches, and they do not
+  bool in_byte_alphabet = false;  // it sees the byte-level alphabet's character for each byte
+
+  bool operator==(const Split&) const = default;
+};
+
 // Spaces become a visible character, and words begin with it (SentencePiece's way).
 struct Metaspace {
   enum class Prepend { kNever, kFirst, kAlways };
@@ -85,7 +110,7 @@ struct TokenizerSpec {
   std::vector<MergeRule> merges;    // those that are applied first come first
   std::vector<AddedToken> added;    // in the order of ids
   std::vector<NormalizerStep> normalizer;
-  std::vector<std::string> patterns;   // each cuts the pieces of the one before it
+  std::vector<Split> splits;           // each cuts the pieces of the one before it
   std::optional<Metaspace> metaspace;  // kCharacters only
   std::vector<DecoderStep> decoder;    // kCharacters only: bytes are just joined
   std::optional<std::int32_t> unk;     // kCharacters only

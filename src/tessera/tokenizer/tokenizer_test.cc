@@ -51,7 +51,7 @@ std::string repeated(const std::string& unit, std::size_t count) {
 
 TokenizerSpec byte_spec() {
   TokenizerSpec spec;
-  spec.patterns = {std::string(kLlama3Pattern)};
+  spec.splits = {{.pattern = std::string(kLlama3Pattern)}};
   for (const std::uint8_t byte : byte_level_order()) {
     spec.tokens.emplace_back(1, static_cast<char>(byte));
   }
@@ -85,7 +85,9 @@ const Tokenizer& trained() {
 
 std::vector<std::size_t> piece_sizes(std::string_view pattern, std::string_view text) {
   std::vector<std::size_t> sizes;
-  PreTokenizer(pattern).split(text, [&](std::string_view piece) { sizes.push_back(piece.size()); });
+  PreTokenizer(Split{.pattern = std::string(pattern)}).split(text, [&](std::string_view piece) {
+    sizes.push_back(piece.size());
+  });
   return sizes;
 }
 
@@ -110,7 +112,7 @@ TEST(TokenizerGolden, PreTokensAndIds) {
 // The regex engine in place of the scanner gives the same ids.
 TEST(TokenizerGolden, WithRegexEngine) {
   TokenizerSpec spec = trained().spec();
-  spec.patterns = {"(?:" + std::string(kLlama3Pattern) + ")"};
+  spec.splits = {{.pattern = "(?:" + std::string(kLlama3Pattern) + ")"}};
   const Tokenizer tokenizer(spec);
   for (const Json& item : Json::parse(golden("cases.json"))) {
     if (!item.contains("repeat")) {
@@ -200,9 +202,8 @@ TEST(Tokenizer, PartsAreTheWhole) {
 TEST(Tokenizer, WordsDoNotDependOnTheirNeighbours) {
   const std::string corpus = golden("corpus.txt");
   std::vector<std::int32_t> by_word;
-  PreTokenizer(kLlama3Pattern).split(corpus, [&](std::string_view word) {
-    trained().encode(word, by_word);
-  });
+  PreTokenizer(Split{.pattern = std::string(kLlama3Pattern)})
+      .split(corpus, [&](std::string_view word) { trained().encode(word, by_word); });
   const std::size_t num_ids = by_word.size();
   const std::vector<std::int32_t> ids = trained().encode(repeated(corpus, 20));
   ASSERT_EQ(ids.size(), num_ids * 20);
@@ -389,7 +390,7 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
   expect_error(
       [] {
         TokenizerSpec spec = byte_spec();
-        spec.patterns = {"a("};
+        spec.splits = {{.pattern = "a("}};
         Tokenizer{spec};
       },
       ErrorCode::kInvalidData,

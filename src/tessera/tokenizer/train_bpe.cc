@@ -36,13 +36,14 @@ class Words {
   Words(std::string_view text, const std::array<std::int32_t, kNumBytes>& id_of_byte) {
     std::unordered_map<std::string_view, std::size_t> index_of;
     std::vector<std::pair<std::string_view, std::int64_t>> counts;  // in order of first occurrence
-    PreTokenizer(kLlama3Pattern).split(text, [&](std::string_view word) {
-      const auto [entry, is_new] = index_of.try_emplace(word, counts.size());
-      if (is_new) {
-        counts.emplace_back(word, 0);
-      }
-      ++counts[entry->second].second;
-    });
+    PreTokenizer(Split{.pattern = std::string(kLlama3Pattern)})
+        .split(text, [&](std::string_view word) {
+          const auto [entry, is_new] = index_of.try_emplace(word, counts.size());
+          if (is_new) {
+            counts.emplace_back(word, 0);
+          }
+          ++counts[entry->second].second;
+        });
     for (const auto& [word, count] : counts) {
       for (std::size_t i = 0; i < word.size(); ++i) {
         const std::size_t at = places_.size();
@@ -239,7 +240,7 @@ void add_special_tokens(const TrainBpeOptions& options, TokenizerSpec& spec) {
 Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options) {
   check_options(options);
   TokenizerSpec spec;
-  spec.patterns.emplace_back(kLlama3Pattern);
+  spec.splits.push_back({.pattern = std::string(kLlama3Pattern)});
   std::array<std::int32_t, kNumBytes> id_of_byte{};
   for (const std::uint8_t byte : byte_level_order()) {
     id_of_byte[byte] = static_cast<std::int32_t>(spec.tokens.size());

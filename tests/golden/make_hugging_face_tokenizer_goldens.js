@@ -1,0 +1,104 @@
+// Goldens of tokenizer.json's parts, from Hugging Face's tokenizers (Rust) by its package for Node.
+//
+// usage: npm install @anush008/tokenizers@0.6.0 in some folder; NODE_PATH=FOLDER/node_modules node
+//        make_hugging_face_tokenizer_goldens.js [--write]
+//
+// Without --write it compares with the committed files and fails where they differ.
+//
+// splits.json        pre-tokenizers, each with texts and the pre-tokens that it makes of them
+// added_tokens.json  tokenizers with added tokens of every kind, each with texts and their ids;
+//                    vocabulary and merges are common to all of them
+
+const fs = require("fs");
+const path = require("path");
+const { Tokenizer } = require("@anush008/tokenizers");
+
+const kBehaviors = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"];
+
+const split = (regex, behavior = "Isolated", invert = false) => ({
+  type: "Split", pattern: { Regex: regex }, behavior, invert });
+const splitText = (text, behavior = "Isolated", invert = false) => ({
+  type: "Split", pattern: { String: text }, behavior, invert });
+const sequence = (...pretokenizers) => ({ type: "Sequence", pretokenizers });
+const byteLevel = (use_regex) => ({
+  type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex });
+
+const kWords =
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" +
+  " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+const kSets = " ?[^(\\s|[.,!?…。，、।۔،])]+";
+
+const kTexts = [
+  "it's 12345, é² ½!!?? $x", "a1b22c333 4444", "--a--b c---", "Hello,  World!\n\n 7 \u3000x",
+  "…。，、 हिन्दी। اردو۔ f(x)|y", "aab abab bb", " ", "a", "¡olé! «x» ^`~+=<>|", "\t a\r\nb  ",
+];
+
+function makeSplits() {
+  const cases = [];
+  for (const behavior of kBehaviors) {
+    for (const invert of [false, true]) {
+      for (const regex of ["\\p{N}+", "\\p{N}", "(?=b)", "a*", kWords, "[^\\s]+", "^|-"]) {
+        cases.push(split(regex, behavior, invert));
+      }
+      cases.push(splitText(" ", behavior, invert), splitText("--", behavior, invert));
+      cases.push(sequence(split(kSets, behavior, invert), split("\\p{L}", "MergedWithNext")));
+    }
+    cases.push({ type: "Punctuation", behavior });
+    cases.push(sequence({ type: "Punctuation", behavior }, { type: "Digits", individual_digits: true }));
+  }
+  for (const regex of ["[a[bc]d]+", "[^a[bc]]+", "[a-z&&[^b]]+", "[^a-c&&b-z]+", "[]a]+", "[[^a]b]+",
+                       "[a[^b]&&[^c]]+", "[[a-]b]+", "[\\p{L}&&[^\\p{Lu}]]+", "[x[^\\s]]+",
+                       "\\p{N}{1,3}+", "(?:a|b){2}+", "é{1,2}+", "[ab]{1,2}?", "a{,2}", "a{,}", "b{a}"]) {
+    cases.push(split(regex));
+  }
+  cases.push({ type: "Digits", individual_digits: false });
+  return cases;
+}
+
+// Steps behind ByteLevel see its alphabet, in which some bytes are digits.
+function makeByteSplits() {
+  const digits = { type: "Digits", individual_digits: false };
+  return [
+    sequence({ type: "Punctuation", behavior: "Contiguous" }, byteLevel(true), digits,
+             split("[0-9][0-9][0-9]")),
+    sequence(byteLevel(false), split("\\p{L}+", "Removed", true)),
+    sequence(digits, byteLevel(true), split("Ġ", "MergedWithNext")),
+  ];
+}
+
+// Each part of a pipeline stands in a whole file.
+function tokenizerOf(parts) {
+  return Tokenizer.fromString(JSON.stringify({
+    version: "1.0", truncation: null, padding: null, added_tokens: [], normalizer: null,
+    pre_tokenizer: null, post_processor: null, decoder: null,
+    model: { type: "BPE", dropout: null, unk_token: null, continuing_subword_prefix: null,
+             end_of_word_suffix: null, fuse_unk: false, byte_fallback: false, vocab: { a: 0 },
+             merges: [] },
+    ...parts }));
+}
+
+function splits() {
+  return [...makeSplits(), ...makeByteSplits()].map((pre_tokenizer) => {
+    const tokenizer = tokenizerOf({ pre_tokenizer }).getPreTokenizer();
+    const texts = kTexts.map((text) => ({
+      text, pieces: tokenizer.preTokenizeString(text).map((piece) => piece[0]) }));
+    return { pre_tokenizer, texts };
+  });
+}
+
+function compact(list) {
+  return "[\n" + list.map((item) => JSON.stringify(item)).join(",\n") + "\n]\n";
+}
+
+const kFiles = { "splits.json": splits };
+const write = process.argv.includes("--write");
+for (const [name, make] of Object.entries(kFiles)) {
+  const file = path.join(__dirname, "tokenizer", name);
+  const text = compact(make());
+  if (write) {
+    fs.writeFileSync(file, text);
+  } else if (fs.readFileSync(file, "utf8") !== text) {
+    console.error(`${file} differs`);
+    process.exitCode = 1;
+  }
+}
