@@ -104,6 +104,20 @@ decay_ratio = 0.0
     std::filesystem::copy(path(from), path(directory));
   }
 
+  static std::vector<double> floats(const SafetensorsFile& file, const std::string& name) {
+    const SafetensorsTensor* const tensor = file.find(name);
+    std::vector<float> values(tensor->data.size() / sizeof(float));
+    std::memcpy(values.data(), tensor->data.data(), tensor->data.size());
+    return {values.begin(), values.end()};
+  }
+
+  // By the names that transformers give: no bias, no norm, no table that is looked up alone.
+  static bool is_matrix(const std::string& name) {
+    return !name.ends_with(".bias") && name.find("norm") == std::string::npos &&
+           name.find(".ln_") == std::string::npos && !name.ends_with(".wpe.weight") &&
+           !name.ends_with(".embed_tokens.weight") && !name.ends_with(".embed_in.weight");
+  }
+
   std::map<std::string, std::string> files(const std::string& directory) const {
     std::map<std::string, std::string> all;
     for (const auto& entry : std::filesystem::directory_iterator(path(directory))) {
@@ -387,6 +401,54 @@ TEST_P(WeightsTest, MustBeOfTheModel) {
   const Outcome missing = tessera({"train", "family.toml", "--run.dir=d", "--model.weights=out"});
   EXPECT_EQ(missing.code, 3);
   EXPECT_THAT(missing.err, HasSubstr("out has neither model.safetensors nor"));
+}
+
+// Decoupled decay, of a step at this rate: w = (w of the run without it) - rate * decay * (w before
+// it), in matrices alone; whatever layout the state has.
+TEST_P(WeightsTest, DecayWhereTheyAreMatrices) {
+  const std::string name = format("name = \"{}\"\n", GetParam().name);
+  write_run("family.toml", name + GetParam().keys);
+  train_file("family.toml", "start", {"--train.steps=1"});
+  ASSERT_EQ(tessera({"checkpoint", "export", "start", "before"}).code, 0);
+  write_run("from.toml", name + "weights = \"before\"");
+  constexpr double kRate = 0.01;
+  constexpr double kDecay = 0.5;
+  const auto step = [&](const std::string& run, std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"--train.steps=1", format("--optimizer.lr={}", kRate)});
+    train_file("from.toml", run, overrides);
+    ASSERT_EQ(tessera({"checkpoint", "export", run, run + "-out"}).code, 0);
+  };
+  const std::string decay = format("--optimizer.weight_decay={}", kDecay);
+  const std::string matrices = "--optimizer.decay=matrices";
+  const SafetensorsFile before(path("before/model.safetensors"));
+  const std::vector<std::vector<std::string>> layouts = {
+      {},
+      {"--parallel.ranks=2", "--state.preset=fsdp", "--train.microbatch=1"},
+      {"--parallel.ranks=2", "--parallel.tensor=2", "--memory.recompute=full"}};
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), layouts[i].begin(), layouts[i].end());
+      return more;
+    };
+    const std::string without = format("without-{}", i);
+    step(without, with({"--optimizer.weight_decay=0"}));
+    const SafetensorsFile plain(path(without + "-out/model.safetensors"));
+    for (const bool all : {false, true}) {
+      const std::string run = format("with-{}-{}", i, all);
+      step(run, with(all ? std::vector{decay} : std::vector{decay, matrices}));
+      const SafetensorsFile decayed(path(run + "-out/model.safetensors"));
+      for (const SafetensorsTensor& tensor : decayed.tensors()) {
+        const bool decays = all || is_matrix(tensor.name);
+        const auto w0 = floats(before, tensor.name);
+        const auto w = floats(plain, tensor.name);
+        const auto found = floats(decayed, tensor.name);
+        for (std::size_t at = 0; at < found.size(); ++at) {
+          const double expected = w[at] - (decays ? kRate * kDecay * w0[at] : 0.0);
+          ASSERT_NEAR(found[at], expected, decays ? 1e-6 : 0.0) << run << " " << tensor.name;
+        }
+      }
+    }
+  }
 }
 
 // What f16 cannot hold is refused, by its tensor, before any file appears.

@@ -539,6 +539,7 @@ RunConfig unusual_config() {
                  .betas = {0.1 + 0.2, 0.999},
                  .eps = 5e-324,
                  .weight_decay = 1e22,
+                 .decay = DecayedWeights::kMatrices,
                  .clip = 100,
                  .moments = DType::kBF16,
                  .gradients = DType::kBF16};

@@ -64,6 +64,16 @@ std::string_view to_string(OptimizerName name) {
   return "?";
 }
 
+std::string_view to_string(DecayedWeights decay) {
+  switch (decay) {
+    case DecayedWeights::kAll:
+      return "all";
+    case DecayedWeights::kMatrices:
+      return "matrices";
+  }
+  return "?";
+}
+
 std::string_view to_string(Recompute recompute) {
   switch (recompute) {
     case Recompute::kNone:

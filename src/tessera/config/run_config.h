@@ -24,6 +24,7 @@ enum class DataFormat { kText, kJsonl, kTokens, kMegatron, kChat };
 enum class RawTokens { kU16, kU32 };
 enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
+enum class DecayedWeights { kAll, kMatrices };
 enum class Recompute { kNone, kFull };
 enum class Reduction { kOrdered, kNative };
 enum class Float8Recipe { kOff, kTensorwise, kRowwise };
@@ -117,6 +118,7 @@ struct OptimizerSection {
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
+  DecayedWeights decay = DecayedWeights::kAll;
   double clip = 1.0;              // global L2 norm; 0 = off
   DType moments = DType::kF32;    // or bf16
   DType gradients = DType::kF32;  // likewise
@@ -240,6 +242,7 @@ std::string_view to_string(DataFormat format);
 std::string_view to_string(ChatTemplateName name);
 std::string_view to_string(RawTokens type);
 std::string_view to_string(OptimizerName name);
+std::string_view to_string(DecayedWeights decay);
 std::string_view to_string(Recompute recompute);
 std::string_view to_string(Reduction reduction);
 std::string_view to_string(Float8Recipe recipe);

@@ -525,7 +525,19 @@ ConfigSection optimizer() {
        row("lr", &S::lr, codec::positive(), "Peak learning rate."),
        row("betas", &S::betas, codec::pair(codec::below_one()), "Decay of the two moments."),
        row("eps", &S::eps, codec::positive(), "Added to the root of the second moment."),
-       row("weight_decay", &S::weight_decay, codec::not_negative(), "Decoupled weight decay."),
+       row("weight_decay",
+           &S::weight_decay,
+           codec::not_negative(),
+           "Decoupled weight decay: each step takes the learning rate times this off the weights "
+           "that decay names."),
+       row("decay",
+           &S::decay,
+           codec::choice({DecayedWeights::kAll, DecayedWeights::kMatrices}),
+           "Which weights decay. all: every weight that is trained, norms, biases and embeddings "
+           "too, as PyTorch's AdamW over all parameters does. matrices: the weights of products, "
+           "adapters too, and of a tied model the embedding, which is its head; norms, biases and "
+           "embeddings that are looked up alone stay out. So nanoGPT and llm.c do it, but for "
+           "GPT-2's embedding of positions, which decays there."),
        row("clip",
            &S::clip,
            codec::not_negative(),

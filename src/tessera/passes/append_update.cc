@@ -230,10 +230,11 @@ class Update {
     std::vector<Value> operands = states;
     operands.insert(operands.begin() + 1, gradient);
     operands.insert(operands.end(), {learning_rate_, update_number_, scale, applied});
+    const double decay = options_.undecayed.contains(name) ? 0.0 : options_.weight_decay;
     const auto results = builder_.emit(make_op(AdamwAttrs{.beta1 = options_.beta1,
                                                           .beta2 = options_.beta2,
                                                           .eps = options_.eps,
-                                                          .weight_decay = options_.weight_decay,
+                                                          .weight_decay = decay,
                                                           .master = rounds}),
                                        operands);
     for (std::size_t i = 0; i < states.size(); ++i) {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include "tessera/ir/dtype.h"
 #include "tessera/ir/graph.h"
@@ -48,6 +50,7 @@ struct UpdateOptions {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  std::set<std::string> undecayed = {};  // parameters that it leaves alone
   double clip = 1.0;
   DType moments = DType::kF32;
   std::int64_t num_microbatches = 1;

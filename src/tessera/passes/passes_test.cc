@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "tessera/passes/pass.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/passes/test_graphs.h"
+#include "tessera/passes/undecayed_weights.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/step_program.h"
 
@@ -322,6 +324,30 @@ TEST(GroupGemms, AWeightOfTwoInputsJoinsOneGroup) {
       EXPECT_NEAR(grouped[i], apart[i], 1e-5F * (1.0F + std::abs(apart[i]))) << i;
     }
   }
+}
+
+// A GPT-2's embedding of tokens is its head.
+TEST(UndecayedWeights, AreNormsBiasesAndTables) {
+  const Graph graph = small_gpt2();
+  std::set<std::string> expected = {"pos_embeddings.weight"};
+  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+    const std::string& name = graph[parameter].name;
+    if (name.ends_with(".bias") || name.find("norm") != std::string::npos) {
+      expected.insert(name);
+    }
+  }
+  EXPECT_EQ(undecayed_weights(graph), expected);
+  EXPECT_EQ(expected.size(), 1U + 2U + 2U * (4U + 6U));
+  EXPECT_TRUE(undecayed_weights(small_llama()).contains("tok_embeddings.weight"));
+  EXPECT_FALSE(undecayed_weights(small_llama()).contains("output.weight"));
+  EXPECT_THAT(undecayed_weights(
+                  add_adapters(small_llama(), {.rank = 2, .alpha = 2.0, .targets = {"wq", "w2"}})),
+              testing::IsEmpty());
+  // Each parameter has an adamw of its own.
+  const auto counts = count_ops(
+      append_update(differentiate(graph, "loss"), {.weight_decay = 0.25, .undecayed = expected}));
+  EXPECT_EQ(counts.at("adamw {weight_decay=0}"), static_cast<std::int64_t>(expected.size()));
+  EXPECT_EQ(counts.at("adamw {weight_decay=0.25}"), 1 + 2 * 6);
 }
 
 TEST(Fuse, JoinsWhatItNames) {

@@ -302,18 +302,20 @@ FactGroup data_facts(const RunConfig& config) {
 
 FactGroup optimizer_facts(const RunConfig& config) {
   const OptimizerSection& optimizer = config.optimizer;
-  return {
-      .title = "Optimizer",
-      .facts = {{.label = "Name", .value = std::string(to_string(optimizer.name))},
-                {.label = "Learning rate", .value = number(optimizer.lr)},
-                {.label = "Betas",
-                 .value = format("{}, {}", number(optimizer.betas[0]), number(optimizer.betas[1]))},
-                {.label = "Weight decay", .value = number(optimizer.weight_decay)},
-                {.label = "Clipping",
-                 .value = optimizer.clip > 0 ? format("norm {}", number(optimizer.clip)) : "off"},
-                {.label = "Warmup", .value = plural(config.schedule.warmup, "step")},
-                {.label = "Decay",
-                 .value = format("last {} of the steps", number(config.schedule.decay_ratio))}}};
+  return {.title = "Optimizer",
+          .facts = {
+              {.label = "Name", .value = std::string(to_string(optimizer.name))},
+              {.label = "Learning rate", .value = number(optimizer.lr)},
+              {.label = "Betas",
+               .value = format("{}, {}", number(optimizer.betas[0]), number(optimizer.betas[1]))},
+              {.label = "Weight decay",
+               .value = format(
+                   "{} of {} weights", number(optimizer.weight_decay), to_string(optimizer.decay))},
+              {.label = "Clipping",
+               .value = optimizer.clip > 0 ? format("norm {}", number(optimizer.clip)) : "off"},
+              {.label = "Warmup", .value = plural(config.schedule.warmup, "step")},
+              {.label = "Decay",
+               .value = format("last {} of the steps", number(config.schedule.decay_ratio))}}};
 }
 
 // "2026-01-31T23:59:59Z" as "2026-01-31 23:59 UTC"

@@ -13,6 +13,7 @@
 #include "tessera/ops/view/view_ops.h"
 #include "tessera/passes/add_adapters.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/passes/undecayed_weights.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_layout.h"
 
@@ -178,7 +179,11 @@ Program compile_step(const RunConfig& config,
                      const WorkspaceQuery& workspace_bytes) {
   Graph graph = step_graph(config, model);
   require_inputs_fit(config, graph);
-  return compile_training(std::move(graph), compile_options(config, workspace_bytes));
+  CompileOptions options = compile_options(config, workspace_bytes);
+  if (config.optimizer.decay == DecayedWeights::kMatrices) {
+    options.update.undecayed = undecayed_weights(graph);
+  }
+  return compile_training(std::move(graph), options);
 }
 
 Program compile_evaluation(const RunConfig& config,
