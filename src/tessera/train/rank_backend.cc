@@ -100,13 +100,20 @@ std::unique_ptr<Backend> make_run_backend(const std::string& device, int threads
                              {.shared = Shared::kNothing});
 }
 
-RankBackend::RankBackend(World& world, const Mesh& mesh, const RunConfig& config)
+RankBackend::RankBackend(World& world,
+                         const Mesh& mesh,
+                         const RunConfig& config,
+                         const Wrap& wrap)
     : RankBackend(world,
                   mesh,
                   static_cast<int>(config.run.threads),
                   open_device(world, config),
                   is_native(config) ? join_nccl_world : JoinNative(),
-                  world_options(config)) {}
+                  world_options(config)) {
+  if (cpu_ && wrap) {
+    cpu_ = wrap(std::move(cpu_));
+  }
+}
 
 RankBackend::RankBackend(World& world, const Mesh& mesh, int threads)
     : RankBackend(world, mesh, threads, nullptr) {}

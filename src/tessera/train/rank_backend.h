@@ -30,9 +30,14 @@ using JoinNative =
 // its own along the mesh's axes.
 class RankBackend {
  public:
-  // What a run's config says of it. Every rank of the run makes one, on its own thread. Borrows
-  // `world`.
-  RankBackend(World& world, const Mesh& mesh, const RunConfig& config);
+  using Wrap = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend> backend)>;
+
+  // What a run's config says of it; on the CPU what `wrap`, where given, makes of that. Every rank
+  // of the run makes one, on its own thread. Borrows `world`.
+  RankBackend(World& world,
+              const Mesh& mesh,
+              const RunConfig& config,
+              const Wrap& wrap = nullptr);
 
   // On the CPU.
   RankBackend(World& world, const Mesh& mesh, int threads);

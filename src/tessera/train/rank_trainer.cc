@@ -88,7 +88,13 @@ Error noted(const Error& error, const std::string& note) {
 RankBackend make_backend(const RunSetup& setup, World& world) {
   const RunConfig& config = setup.config;
   if (setup.hooks.make_device == nullptr) {
-    return {world, setup.layout.mesh, config};
+    RankBackend::Wrap wrap;
+    if (setup.hooks.wrap_backend) {
+      wrap = [&](std::unique_ptr<Backend> backend) {
+        return setup.hooks.wrap_backend(world.rank(), std::move(backend));
+      };
+    }
+    return {world, setup.layout.mesh, config, wrap};
   }
   return {world,
           setup.layout.mesh,

@@ -11,6 +11,7 @@
 
 namespace tessera {
 
+class Backend;
 class DeviceBackend;
 
 // How a run ended.
@@ -28,6 +29,10 @@ struct TrainHooks {
 
   // What a rank runs on in place of run.device.
   std::function<std::unique_ptr<DeviceBackend>(std::int64_t rank)> make_device = nullptr;
+
+  // What a rank on the CPU runs on, around the backend that it would run on.
+  std::function<std::unique_ptr<Backend>(std::int64_t rank, std::unique_ptr<Backend> backend)>
+      wrap_backend = nullptr;
 };
 
 // Trains `model` as `config` says: data, program, steps, metrics and checkpoints in config.run.dir,
