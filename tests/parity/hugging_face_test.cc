@@ -98,8 +98,8 @@ class HuggingFaceExport : public testing::Test {
                                            static_cast<std::size_t>(slice.count) * 4)});
         }
       }
-      savers.push_back(
-          std::make_unique<CheckpointSaver>(SaverOptions{.rank = rank, .num_ranks = kRanks}));
+      savers.push_back(std::make_unique<CheckpointSaver>(
+          SaverOptions{.rank = rank, .num_ranks = kRanks, .launch = "launch"}));
       savers.back()->write(
           checkpoint_,
           {.step = 1, .model = resolve_model(config_).json, .config = to_toml(config_)},

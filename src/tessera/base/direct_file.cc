@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/stream_copy.h"
+#include "tessera/base/threads.h"
 
 namespace tessera {
 namespace {
@@ -230,13 +231,16 @@ void DirectWriter::flush_run() {
 }
 
 void DirectWriter::push(const Write& write) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (failure_) {
     std::rethrow_exception(failure_);
   }
   queue_.push_back(write);
   if (threads_.size() < kNumWriters && threads_.size() < queue_.size()) {
-    threads_.emplace_back([this] { work(); });
+    start_thread(threads_, [this] { work(); });
+  }
+  if (threads_.empty()) {
+    write_next(lock);
   }
   changed_.notify_all();
 }
@@ -248,24 +252,28 @@ void DirectWriter::work() {
     if (failure_ || queue_.empty()) {
       return;
     }
-    const Write write = queue_.front();
-    queue_.pop_front();
-    lock.unlock();
-    std::exception_ptr failure;
-    try {
-      write_at(file_, write.bytes, write.offset, path_);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    lock.lock();
-    if (failure && !failure_) {
-      failure_ = failure;
-    }
-    if (write.slot) {
-      free_.push_back(*write.slot);
-    }
-    changed_.notify_all();
+    write_next(lock);
   }
+}
+
+void DirectWriter::write_next(std::unique_lock<std::mutex>& lock) {
+  const Write write = queue_.front();
+  queue_.pop_front();
+  lock.unlock();
+  std::exception_ptr failure;
+  try {
+    write_at(file_, write.bytes, write.offset, path_);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  lock.lock();
+  if (failure && !failure_) {
+    failure_ = failure;
+  }
+  if (write.slot) {
+    free_.push_back(*write.slot);
+  }
+  changed_.notify_all();
 }
 
 void DirectWriter::join() {

@@ -48,8 +48,8 @@ class PageBuffer {
 };
 
 // Writes a new file from its begin to its end: threads write what has come while the caller
-// makes what follows. Errors, thrown by whichever call comes next: kDeviceError naming `path` and
-// the system's reason.
+// makes what follows, or the caller writes where the system gives none. Errors, thrown by whichever
+// call comes next: kDeviceError naming `path` and the system's reason.
 class DirectWriter {
  public:
   // `size` bytes will come. `file` is open for writing, and outlives this.
@@ -82,6 +82,7 @@ class DirectWriter {
   void flush_run();
   void push(const Write& write);
   void work();
+  void write_next(std::unique_lock<std::mutex>& lock);
   void join();
 
   const FileDescriptor& file_;

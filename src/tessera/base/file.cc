@@ -140,6 +140,22 @@ void sync_directory(const std::filesystem::path& directory) {
                   reason(errno));
 }
 
+void create_durable_directories(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (directory.empty() || std::filesystem::is_directory(directory, error)) {
+    return;
+  }
+  create_durable_directories(directory.parent_path());
+  std::filesystem::create_directory(directory, error);
+  TESSERA_REQUIRE(!error,
+                  ErrorCode::kDeviceError,
+                  "cannot create directory {}: {}",
+                  directory.string(),
+                  error.message());
+  sync_directory(directory.has_parent_path() ? directory.parent_path()
+                                             : std::filesystem::path("."));
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path)
     : MappedFile(open_for_reading(path), path) {}
 

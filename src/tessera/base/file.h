@@ -15,6 +15,10 @@ std::string read_file(const std::filesystem::path& path);
 // Makes renames and creations inside `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 
+// Creates `directory` and what is missing above it, each made durable in its parent.
+// Errors: kDeviceError naming the path and the system's reason.
+void create_durable_directories(const std::filesystem::path& directory);
+
 // An owned file descriptor.
 class FileDescriptor {
  public:

@@ -20,6 +20,8 @@
 
 namespace tessera {
 
+class DirectoryRemover;
+
 // A global tensor of the training state, or the part of it that a rank holds. `data` is borrowed,
 // row-major, little-endian: the slice's elements.
 struct CheckpointTensor {
@@ -165,6 +167,9 @@ class CheckpointReader {
 // "<parent>/step-00000400"
 std::filesystem::path checkpoint_directory(const std::filesystem::path& parent, std::int64_t step);
 
+// The step that such a name says; none for any other name.
+std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& directory);
+
 // The complete checkpoint in `parent` with the highest step, of those before `end` where that is
 // given; none where there is no checkpoint or no such directory. Temporary and other names are
 // ignored; a directory without a manifest is skipped with a warning. Damage shows when it is
@@ -194,18 +199,19 @@ void link_best_checkpoint(const std::filesystem::path& parent,
 // Removes all but the newest `keep` complete checkpoints; a save under way is left alone. keep = 0
 // keeps all; `written`, the one just saved, and what "<parent>/best" links to stay in any case.
 // Call it only from one rank of the run that writes to `parent`. Errors: kDeviceError naming the
-// path and the system's reason.
+// path and the system's reason. They lose their names at once, and `remover` does the rest.
 void prune_checkpoints(const std::filesystem::path& parent,
                        int keep,
-                       const std::filesystem::path& written = {});
+                       const std::filesystem::path& written,
+                       DirectoryRemover& remover);
 
 // Makes checkpoints of the saves in `parent` that all ranks have written and that were interrupted
-// before rank 0 published them. Returns their directories; what lacks a part, or is none, stays as
-// it is. Call it as remove_interrupted_saves().
+// before they had their names. Returns their directories; a warning names the parts that others
+// lack. Call it as remove_interrupted_saves().
 std::vector<std::filesystem::path> finish_interrupted_saves(const std::filesystem::path& parent);
 
 // Removes what interrupted saves and removals left in `parent`. Call it from one rank of the run
 // that writes there, before any rank saves. Errors: kDeviceError as above.
-void remove_interrupted_saves(const std::filesystem::path& parent);
+void remove_interrupted_saves(const std::filesystem::path& parent, DirectoryRemover& remover);
 
 }  // namespace tessera

@@ -17,7 +17,8 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/checkpoint/directory_remover.h"
+#include "tessera/checkpoint/save_directory.h"
 
 namespace tessera {
 namespace {
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kAbandonedPrefix = "abandoned-";
+constexpr std::string_view kDoomedPrefix = ".tmp-removed-";
 constexpr std::string_view kBest = "best";
 
 struct Found {
@@ -90,9 +92,9 @@ void rename_directory(const fs::path& from, const fs::path& to) {
                   error.message());
 }
 
-// What has not been set aside under the name of `checkpoint` before.
-fs::path abandoned_name(const fs::path& checkpoint) {
-  const std::string name = format("{}{}", kAbandonedPrefix, checkpoint.filename().string());
+// The name of `checkpoint` with `prefix` before it, or that with a number where it is taken.
+fs::path free_name(const fs::path& checkpoint, std::string_view prefix) {
+  const std::string name = format("{}{}", prefix, checkpoint.filename().string());
   fs::path path = checkpoint.parent_path() / name;
   std::error_code ignored;
   for (int i = 2; fs::exists(path, ignored); ++i) {
@@ -101,7 +103,7 @@ fs::path abandoned_name(const fs::path& checkpoint) {
   return path;
 }
 
-void remove_directory(const fs::path& path) {
+void remove_entry(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
   TESSERA_REQUIRE(
@@ -115,6 +117,10 @@ fs::path best_name(const fs::path& parent) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> checkpoint_step(const fs::path& directory) {
+  return parse_step(directory.filename().string());
+}
 
 fs::path checkpoint_directory(const fs::path& parent, std::int64_t step) {
   return parent / format("{}{:08}", kPrefix, step);
@@ -154,7 +160,7 @@ std::vector<fs::path> set_aside_checkpoints(const fs::path& parent, std::int64_t
   std::vector<fs::path> renamed;
   for (const Found& found : complete_checkpoints(parent)) {
     if (found.step > step) {
-      renamed.push_back(abandoned_name(found.path));
+      renamed.push_back(free_name(found.path, kAbandonedPrefix));
       rename_directory(found.path, renamed.back());
     }
   }
@@ -164,10 +170,16 @@ std::vector<fs::path> set_aside_checkpoints(const fs::path& parent, std::int64_t
   return renamed;
 }
 
-void remove_interrupted_saves(const fs::path& parent) {
+void remove_interrupted_saves(const fs::path& parent, DirectoryRemover& remover) {
   for (const fs::path& path : entries_of(parent)) {
-    if (path.filename().string().starts_with(kTemporaryPrefix)) {
-      remove_directory(path);
+    std::error_code error;
+    if (!path.filename().string().starts_with(kTemporaryPrefix)) {
+      continue;
+    }
+    if (fs::is_directory(fs::symlink_status(path, error))) {
+      remover.remove(path);
+    } else {
+      remove_entry(path);
     }
   }
 }
@@ -188,7 +200,7 @@ void link_best_checkpoint(const fs::path& parent, const std::map<std::int64_t, d
   std::error_code error;
   if (best == nullptr) {
     if (!before.empty() && !fs::exists(link, error)) {
-      remove_directory(link);
+      remove_entry(link);
     }
     return;
   }
@@ -196,7 +208,7 @@ void link_best_checkpoint(const fs::path& parent, const std::map<std::int64_t, d
     return;
   }
   const fs::path made = parent / format("{}{}", kTemporaryPrefix, kBest);
-  remove_directory(made);  // what a kill has left
+  remove_entry(made);  // what a kill has left
   fs::create_directory_symlink(best->path.filename(), made, error);
   TESSERA_REQUIRE(!error,
                   ErrorCode::kDeviceError,
@@ -208,7 +220,10 @@ void link_best_checkpoint(const fs::path& parent, const std::map<std::int64_t, d
   sync_directory(parent);
 }
 
-void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written) {
+void prune_checkpoints(const fs::path& parent,
+                       int keep,
+                       const fs::path& written,
+                       DirectoryRemover& remover) {
   const std::vector<Found> found = complete_checkpoints(parent);
   const fs::path best = best_name(parent);
   const std::size_t kept = keep == 0 ? found.size() : static_cast<std::size_t>(keep);
@@ -217,11 +232,9 @@ void prune_checkpoints(const fs::path& parent, int keep, const fs::path& written
       continue;
     }
     // Under a temporary name first, so that a kill half-way leaves nothing that looks complete.
-    const fs::path doomed =
-        parent / format("{}removed-{}", kTemporaryPrefix, found[i].path.filename().string());
-    remove_directory(doomed);  // what an earlier prune that was killed has left
+    const fs::path doomed = free_name(found[i].path, kDoomedPrefix);
     rename_directory(found[i].path, doomed);
-    remove_directory(doomed);
+    remover.remove(doomed);
   }
 }
 

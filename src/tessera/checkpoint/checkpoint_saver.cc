@@ -3,25 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
-#include <charconv>
-#include <cstdio>
-#include <cstring>
 #include <exception>
-#include <map>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
-#include "tessera/base/log.h"
 #include "tessera/base/stream_copy.h"
+#include "tessera/base/threads.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/save_directory.h"
 #include "tessera/checkpoint/tensor_size.h"
 
 namespace tessera {
@@ -72,135 +65,6 @@ std::vector<std::vector<const CheckpointTensor*>> split(std::span<const Checkpoi
   return files;
 }
 
-// Creates `directory` and what is missing above it, each made durable in its parent.
-void create_durable_directory(const fs::path& directory) {
-  std::error_code error;
-  if (directory.empty() || fs::is_directory(directory, error)) {
-    return;
-  }
-  create_durable_directory(directory.parent_path());
-  fs::create_directory(directory, error);
-  TESSERA_REQUIRE(!error,
-                  ErrorCode::kDeviceError,
-                  "cannot create directory {}: {}",
-                  directory.string(),
-                  error.message());
-  sync_directory(directory.has_parent_path() ? directory.parent_path() : fs::path("."));
-}
-
-void remove_quietly(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
-}
-
-// Gives `from` the name `to`. A directory that has the name goes, under a temporary name, to
-// `displaced` or is left under `from`.
-void rename_over(const fs::path& from, const fs::path& to, const fs::path& displaced) {
-  if (::rename(from.c_str(), to.c_str()) == 0) {
-    return;
-  }
-  if (errno == ENOTEMPTY || errno == EEXIST) {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-      return;
-    }
-    // Not every file system can exchange names in one go (NFS cannot).
-    if (::rename(to.c_str(), displaced.c_str()) == 0 && ::rename(from.c_str(), to.c_str()) == 0) {
-      return;
-    }
-  }
-  fail(ErrorCode::kDeviceError,
-       "cannot rename {} to {}: {}",
-       from.string(),
-       to.string(),
-       std::strerror(errno));
-}
-
-std::string part_name(std::int64_t rank, std::int64_t num_ranks) {
-  return format("part-{:05}-of-{:05}.json", rank, num_ranks);
-}
-
-Manifest read_part(const fs::path& directory, std::int64_t rank, std::int64_t num_ranks) {
-  const fs::path path = directory / part_name(rank, num_ranks);
-  std::error_code error;
-  TESSERA_REQUIRE(fs::exists(path, error),
-                  ErrorCode::kDeviceError,
-                  "{} is missing, which rank {} has written: all ranks must see one file system",
-                  path.string(),
-                  rank);
-  return parse_manifest(read_file(path), path, ManifestScope::kPart);
-}
-
-// Parts, and what an interrupted save of the same step left behind.
-void remove_unlisted(const fs::path& directory, const Manifest& manifest) {
-  std::set<std::string, std::less<>> listed = {"manifest.json"};
-  for (const ManifestFile& file : manifest.files) {
-    listed.insert(file.name);
-  }
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (!listed.contains(entry.path().filename().string())) {
-      fs::remove_all(entry.path());
-    }
-  }
-}
-
-// What happens to `directory` meanwhile.
-std::string saving(const fs::path& directory) {
-  return format("while saving checkpoint {}; earlier checkpoints are intact", directory.string());
-}
-
-// Makes the checkpoint `directory` of what all ranks have written to `temporary`.
-void publish(const fs::path& temporary, const fs::path& directory, std::int64_t num_ranks) {
-  with_context(
-      [&] { return saving(directory); },
-      [&] {
-        std::vector<Manifest> parts;
-        for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
-          parts.push_back(read_part(temporary, rank, num_ranks));
-        }
-        const Manifest manifest = merge(parts);
-        verify(manifest);
-        write_file_atomic(temporary / "manifest.json", print_manifest(manifest));
-        remove_unlisted(temporary, manifest);
-        const fs::path displaced = temporary.string() + "-old";
-        remove_quietly(displaced);
-        sync_directory(temporary);
-        rename_over(temporary, directory, displaced);
-        sync_directory(directory.has_parent_path() ? directory.parent_path() : fs::path("."));
-        remove_quietly(displaced);
-      });
-}
-
-// The number behind `words` in a name; 0 where there is none.
-std::int64_t number_behind(std::string_view name, std::string_view words) {
-  const std::size_t place = name.find(words);
-  std::int64_t number = 0;
-  if (place != std::string_view::npos) {
-    std::from_chars(name.data() + place + words.size(), name.data() + name.size(), number);
-  }
-  return number;
-}
-
-// The number of ranks all of which have written their parts to `temporary`; 0 where some has not.
-std::int64_t num_complete_parts(const fs::path& temporary) {
-  std::map<std::int64_t, std::int64_t> found;  // parts, by the number that there should be
-  std::error_code error;
-  for (fs::directory_iterator it(temporary, error); !error && it != fs::directory_iterator();
-       it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    const std::int64_t rank = number_behind(name, "part-");
-    const std::int64_t num_ranks = number_behind(name, "-of-");
-    if (rank < num_ranks && name == part_name(rank, num_ranks)) {
-      ++found[num_ranks];
-    }
-  }
-  for (const auto& [num_ranks, parts] : found) {
-    if (parts == num_ranks) {
-      return num_ranks;
-    }
-  }
-  return 0;
-}
-
 std::size_t align(std::size_t bytes) {
   return (bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
 }
@@ -222,8 +86,7 @@ void run(std::span<const Copy> copies, int threads) {
   };
   std::vector<std::jthread> others;
   const auto helpers = std::min(static_cast<std::size_t>(threads), copies.size());
-  for (std::size_t i = 1; i < helpers; ++i) {
-    others.emplace_back(work);
+  for (std::size_t i = 1; i < helpers && start_thread(others, work); ++i) {
   }
   work();
 }
@@ -296,9 +159,15 @@ void CheckpointSaver::begin(const fs::path& directory,
   Manifest part{.meta = meta, .files = {}, .tensors = {}};
   files_ = plan(tensors, part);
   part_ = std::move(part);
+  attempt_ = directory == directory_ ? attempt_ + 1 : 0;
   directory_ = directory;
-  temporary_ =
-      directory.parent_path() / format("{}{}", kTemporaryPrefix, directory.filename().string());
+  TESSERA_REQUIRE(options_.num_ranks == 1 || !options_.launch.empty(),
+                  ErrorCode::kInvalidArgument,
+                  "several ranks save under the name of one launch");
+  if (options_.launch.empty()) {
+    options_.launch = make_launch_name();
+  }
+  temporary_ = save_directory(directory, options_.launch, attempt_);
 }
 
 void CheckpointSaver::start(const fs::path& directory,
@@ -309,8 +178,14 @@ void CheckpointSaver::start(const fs::path& directory,
     reserve(tensors);
     copy();
   }
-  become(SaveStatus::kWriting);
-  background_ = std::thread([this] { write_part(); });
+  write_in_background();
+}
+
+void CheckpointSaver::start_in_place(const fs::path& directory,
+                                     const CheckpointMeta& meta,
+                                     std::span<const CheckpointTensor> tensors) {
+  begin(directory, meta, tensors);
+  write_in_background();
 }
 
 void CheckpointSaver::write(const fs::path& directory,
@@ -319,6 +194,15 @@ void CheckpointSaver::write(const fs::path& directory,
   begin(directory, meta, tensors);
   become(SaveStatus::kWriting);
   write_part();
+}
+
+void CheckpointSaver::write_in_background() {
+  become(SaveStatus::kWriting);
+  try {
+    background_ = std::thread([this] { write_part(); });
+  } catch (const std::system_error&) {
+    write_part();
+  }
 }
 
 // Each file's data begin at a multiple of the alignment, as they do in the file.
@@ -371,7 +255,12 @@ void CheckpointSaver::write_part() noexcept {
     with_context(
         [&] { return saving(directory_); },
         [&] {
-          create_durable_directory(temporary_);
+          std::error_code error;
+          TESSERA_REQUIRE(options_.home.empty() || fs::is_directory(options_.home, error),
+                          ErrorCode::kDeviceError,
+                          "{} is no longer there",
+                          options_.home.string());
+          create_durable_directories(temporary_);
           for (const File& file : files_) {
             // "pt" is what readers of model files expect of row-major weights.
             part_.files.push_back({.name = file.name,
@@ -419,11 +308,12 @@ void CheckpointSaver::finish() {
                   "no save is written that could be finished");
   try {
     if (options_.rank == 0) {
-      publish(temporary_, directory_, options_.num_ranks);
+      publish(temporary_, directory_, options_.num_ranks, remover_);
     }
   } catch (...) {
+    const Error error = to_error(std::current_exception());
     abandon();
-    throw;
+    throw Error(error);
   }
   abandon();
 }
@@ -433,43 +323,18 @@ void CheckpointSaver::abandon() {
   if (background_.joinable()) {
     background_.join();
   }
-  if (options_.rank == 0 && !temporary_.empty()) {
-    // After a save over an older checkpoint of the same name this is the older one.
-    remove_quietly(temporary_);
+  std::error_code error;
+  if (options_.rank == 0 && fs::exists(temporary_, error)) {
+    remover_.remove(temporary_);
   }
   become(SaveStatus::kIdle);
-}
-
-std::vector<fs::path> finish_interrupted_saves(const fs::path& parent) {
-  std::vector<fs::path> finished;
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator it(parent, error); !error && it != fs::directory_iterator();
-       it.increment(error)) {
-    found.push_back(it->path());
-  }
-  for (const fs::path& temporary : found) {
-    const std::string name = temporary.filename().string();
-    const std::int64_t num_ranks =
-        name.starts_with(kTemporaryPrefix) ? num_complete_parts(temporary) : 0;
-    if (num_ranks == 0) {
-      continue;
-    }
-    const fs::path directory = parent / name.substr(kTemporaryPrefix.size());
-    try {
-      publish(temporary, directory, num_ranks);
-      finished.push_back(directory);
-    } catch (const Error& problem) {
-      log_warning(problem.what());
-    }
-  }
-  return finished;
 }
 
 void save_checkpoint(const fs::path& directory,
                      const CheckpointMeta& meta,
                      std::span<const CheckpointTensor> tensors,
                      const SaveOptions& options) {
+  remove_left_saves(directory);
   CheckpointSaver saver({.max_file_bytes = options.max_file_bytes});
   saver.write(directory, meta, tensors);
   if (saver.status() == SaveStatus::kFailed) {

@@ -14,12 +14,10 @@
 #include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/directory_remover.h"
 #include "tessera/checkpoint/safetensors.h"
 
 namespace tessera {
-
-// Before the name of a directory that is being written or removed.
-inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
 struct SaverOptions {
   std::int64_t rank = 0;
@@ -29,6 +27,10 @@ struct SaverOptions {
   bool copies = true;
   int threads = 1;
   std::int64_t max_file_bytes = SaveOptions().max_file_bytes;
+  // What make_launch_name() gave rank 0, on every rank; one alone may leave it out.
+  std::string launch = {};
+  // Is never made anew: where it is gone, a save fails. Empty: what is missing is made.
+  std::filesystem::path home = {};
 };
 
 enum class SaveStatus {
@@ -39,13 +41,14 @@ enum class SaveStatus {
 };
 
 // One rank's side of saving checkpoints. Every rank writes what it holds, all at the same time:
-//   .tmp-step-00000400/                                       beside the final directory
+//   .tmp-step-00000400.<launch>.<attempt>/                    beside the final directory
 //     model-00001-of-0000N.safetensors                        parameters, under their own names
 //     optimizer-00001-of-0000N.safetensors                    the rest, under "<role>/<name>"
 //     rank-00003-model-00001-of-0000N.safetensors, ...        the same of several ranks
 //     part-00003-of-00008.json                                a manifest of what this rank wrote
 // and once all have done so rank 0 merges the parts into manifest.json and renames the directory.
-// Whatever happens before the rename, earlier checkpoints stay as they were.
+// Whatever happens before the rename, earlier checkpoints stay as they were. What another launch
+// writes lies elsewhere, so that a rank that outlives its run harms nobody.
 //
 // The ranks share a file system. They agree on what happens next, at the same point of each
 // one's program:
@@ -56,6 +59,13 @@ enum class SaveStatus {
 //      and those that failed report error().
 // Before the next start(), and at the end of the run, they call wait() instead of status(), and
 // then do 3. One rank alone does the same without an exchange.
+//
+// A rank on its way out, which can talk to nobody, still saves what it has: where status() is kIdle
+// it calls write() for the last step that ended, where kWriting or kWritten that step's save goes
+// on (wait() tells how it ended), and it calls neither finish() nor abandon() but ends. All ranks'
+// attempts of a step have the same number as long as they called start() and write() for it equally
+// often. finish_interrupted_saves() of the next start makes a checkpoint where all parts are there,
+// and else says which are missing.
 class CheckpointSaver {
  public:
   explicit CheckpointSaver(const SaverOptions& options = {});
@@ -75,14 +85,24 @@ class CheckpointSaver {
   // What it has taken so far, and keeps.
   std::int64_t memory_bytes() const { return std::ssize(copy_.bytes()); }
 
+  void set_launch(std::string launch) { options_.launch = std::move(launch); }
+
+  void set_home(std::filesystem::path home) { options_.home = std::move(home); }
+
   // Copies the bytes to memory of its own, which is kept for the next save, unless it need not, and
-  // writes them in the background. Errors: kInvalidArgument unless kIdle, for a repeated (name,
-  // role), or data that does not match the shape.
+  // writes them in the background, or at once where the system gives no thread. Errors:
+  // kInvalidArgument unless kIdle, for a repeated (name, role), or data that does not match the
+  // shape.
   void start(const std::filesystem::path& directory,
              const CheckpointMeta& meta,
              std::span<const CheckpointTensor> tensors);
 
-  // The same without the copy and in the foreground: kWritten or kFailed when it returns.
+  // The same without the copy: data stay as they are for as long as status() is kWriting.
+  void start_in_place(const std::filesystem::path& directory,
+                      const CheckpointMeta& meta,
+                      std::span<const CheckpointTensor> tensors);
+
+  // The same in the foreground: kWritten or kFailed when it returns.
   void write(const std::filesystem::path& directory,
              const CheckpointMeta& meta,
              std::span<const CheckpointTensor> tensors);
@@ -104,8 +124,12 @@ class CheckpointSaver {
   // temporary is then removed.
   void finish();
 
-  // After kWritten or kFailed on all ranks: gives the save up. Rank 0 removes the temporary.
+  // After kWritten or kFailed on all ranks: gives the save up. Rank 0 removes the temporary, or
+  // leaves that to a thread of its own where it takes long.
   void abandon();
+
+  // Removes on a thread of its own what a run has no use for.
+  DirectoryRemover& remover() { return remover_; }
 
  private:
   struct File {
@@ -119,12 +143,15 @@ class CheckpointSaver {
              const CheckpointMeta& meta,
              std::span<const CheckpointTensor> tensors);
   void copy();
+  void write_in_background();
   void write_part() noexcept;
   void become(SaveStatus status, std::optional<Error> error = {});
 
   SaverOptions options_;
   std::filesystem::path directory_;
+  std::int64_t attempt_ = 0;  // to save `directory_`
   std::filesystem::path temporary_;
+  DirectoryRemover remover_;
   Manifest part_;
   std::vector<File> files_;
   PageBuffer copy_;

@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/checkpoint_saver.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -20,6 +21,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/testing/faults.h"
 #include "tessera/checkpoint/file_size_limit.h"
 #include "tessera/checkpoint/manifest.h"
 
@@ -137,11 +139,12 @@ class SaverTest : public ::testing::Test {
     return std::span(values_).subspan(static_cast<std::size_t>(first), like.size());
   }
 
-  static std::vector<std::unique_ptr<CheckpointSaver>> make_savers() {
+  static std::vector<std::unique_ptr<CheckpointSaver>> make_savers(
+      const std::string& launch = "launch") {
     std::vector<std::unique_ptr<CheckpointSaver>> savers;
     for (std::int64_t rank = 0; rank < kRanks; ++rank) {
       savers.push_back(std::make_unique<CheckpointSaver>(
-          SaverOptions{.rank = rank, .num_ranks = kRanks, .threads = 2}));
+          SaverOptions{.rank = rank, .num_ranks = kRanks, .threads = 2, .launch = launch}));
     }
     return savers;
   }
@@ -154,7 +157,7 @@ class SaverTest : public ::testing::Test {
 
 TEST_F(SaverTest, RanksMakeOneCheckpoint) {
   start_all();
-  EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000001"));
+  EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000001.launch.0"));
   EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt) << "nobody has finished it";
   finish_all();
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000001"));
@@ -191,7 +194,8 @@ TEST_F(SaverTest, AStartNeedsTheEarlierSaveFinished) {
 TEST_F(SaverTest, DataThatStaysIsWrittenFromWhereItIs) {
   std::vector<std::vector<float>> kept;
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
-    const SaverOptions options = {.rank = rank, .num_ranks = kRanks, .copies = false};
+    const SaverOptions options = {
+        .rank = rank, .num_ranks = kRanks, .copies = false, .launch = "launch"};
     const auto at = static_cast<std::size_t>(rank);
     savers_[at] = std::make_unique<CheckpointSaver>(options);
     kept.push_back(part(rank));
@@ -221,16 +225,103 @@ TEST_F(SaverTest, ACrashBeforeTheEndLeavesTheNewest) {
   start_all(1);
   finish_all();
   start_all(2);
-  savers_ = make_savers();
+  savers_ = make_savers("another");
   EXPECT_EQ(find_newest_checkpoint(parent_), checkpoint_directory(parent_, 1));
-  write_test_file(parent_ / ".tmp-step-00000002" / "part-00007-of-00008.json", "left behind");
-  write_test_file(parent_ / ".tmp-step-00000002" / "rank-00007-model-00001-of-00001.safetensors",
-                  "left behind");
   std::ranges::reverse(values_);
   start_all(2);
   finish_all();
   EXPECT_EQ(names_in(checkpoint_directory(parent_, 2)).size(), 4U);
   expect_values(2);
+}
+
+// A rank of a run that was given up writes on when the next one is on its way.
+TEST_F(SaverTest, PartsOfTwoLaunchesNeverMeet) {
+  start(0);
+  start(2);
+  for (const std::size_t rank : {0U, 2U}) {
+    ASSERT_EQ(savers_[rank]->wait(), SaveStatus::kWritten);
+  }
+  auto late = std::move(savers_);
+  savers_ = make_savers("another");
+  start_all();
+  const std::vector<float> other(9, -1.0F);
+  late[1]->write(checkpoint_directory(parent_, 1), meta_of(1), tensors(1, other));
+  ASSERT_EQ(late[1]->status(), SaveStatus::kWritten);
+  finish_all();
+  expect_values(1);
+  // What the first one has whole by now comes too late.
+  EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
+  expect_values(1);
+}
+
+// As two attempts of one launch: the second begins while the first is being removed.
+TEST_F(SaverTest, AnotherAttemptLiesElsewhere) {
+  start_all();
+  const std::set<std::string> first = names_in(parent_);
+  {
+    const Faults faults(
+        {{.call = FaultCall::kRemove, .path = "launch.0/rank", .delay_seconds = 0.1}});
+    abandon_all();
+    start_all();
+    finish_all();
+    savers_[0]->remover().wait();
+    EXPECT_EQ(faults.hits(), 1);
+  }
+  expect_values(1);
+  EXPECT_THAT(names_in(parent_), Not(::testing::IsSupersetOf(first)));
+}
+
+// A kill on either side of the name.
+TEST_F(SaverTest, AKillWhileAManifestGetsItsNameLosesNothing) {
+  for (const bool has_parts : {true, false}) {
+    start_all();
+    {
+      const Faults faults(
+          {{.call = FaultCall::kRename, .path = "step-00000001/", .after = 0},
+           {.call = FaultCall::kRename, .path = "checkpoints/step-00000001", .error = EIO},
+           {.call = FaultCall::kRemove, .path = ".tmp-", .times = Fault::kAlways, .error = EIO}});
+      EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { savers_[0]->finish(); }),
+                  HasSubstr("cannot rename"));
+      savers_[0]->remover().wait();
+    }
+    savers_ = make_savers();
+    const fs::path save = parent_ / ".tmp-step-00000001.launch.0";
+    ASSERT_TRUE(fs::exists(save / "manifest.json"));
+    if (!has_parts) {
+      fs::remove(save / "part-00001-of-00003.json");
+    }
+    EXPECT_THAT(finish_interrupted_saves(parent_), ElementsAre(checkpoint_directory(parent_, 1)));
+    EXPECT_EQ(names_in(checkpoint_directory(parent_, 1)).size(), 4U);
+    expect_values(1);
+    fs::remove_all(parent_);
+  }
+}
+
+// NFS cannot exchange two names: after a kill between its two renames the new one takes its place.
+TEST_F(SaverTest, AKillBetweenTwoRenamesLosesNothing) {
+  start_all();
+  finish_all();
+  std::ranges::reverse(values_);
+  start_all();
+  {
+    const Faults faults(
+        {{.call = FaultCall::kRename,
+          .path = "checkpoints/step-00000001",
+          .after = 1,
+          .error = EINVAL},
+         {.call = FaultCall::kRename,
+          .path = "checkpoints/step-00000001",
+          .after = 3,
+          .error = EIO},
+         {.call = FaultCall::kRemove, .path = ".tmp-", .times = Fault::kAlways, .error = EIO}});
+    EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { savers_[0]->finish(); }),
+                HasSubstr("cannot rename"));
+    savers_[0]->remover().wait();
+  }
+  savers_ = make_savers();
+  EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt);
+  EXPECT_THAT(finish_interrupted_saves(parent_), ElementsAre(checkpoint_directory(parent_, 1)));
+  expect_values(1);
 }
 
 TEST_F(SaverTest, WhatAllRanksHaveWrittenIsFinishedLater) {
@@ -247,12 +338,15 @@ TEST_F(SaverTest, WhatAllRanksHaveWrittenIsFinishedLater) {
 TEST_F(SaverTest, WhatARankHasNotWrittenIsNotFinishedLater) {
   start_all(2);
   savers_ = make_savers();
-  const fs::path temporary = parent_ / ".tmp-step-00000002";
+  const fs::path temporary = parent_ / ".tmp-step-00000002.launch.0";
   fs::rename(temporary / "part-00001-of-00003.json", temporary / "part-00001-of-00004.json");
   write_test_file(temporary / "part-00003-of-00003.json", "no rank has this number");
   EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
-  EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000002"));
-  remove_interrupted_saves(parent_);
+  EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000002.launch.0"));
+  {
+    DirectoryRemover remover;
+    remove_interrupted_saves(parent_, remover);
+  }
   EXPECT_THAT(names_in(parent_), ::testing::IsEmpty());
 }
 
@@ -260,7 +354,7 @@ TEST_F(SaverTest, WhatARankHasNotWrittenIsNotFinishedLater) {
 TEST_F(SaverTest, DamagedPartsAreNotFinishedLater) {
   start_all(2);
   savers_ = make_savers();
-  write_test_file(parent_ / ".tmp-step-00000002" / "part-00001-of-00003.json", "{");
+  write_test_file(parent_ / ".tmp-step-00000002.launch.0" / "part-00001-of-00003.json", "{");
   EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
   EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt);
 }
@@ -283,6 +377,7 @@ TEST_F(SaverTest, AFailedRankLeavesTheNewest) {
   EXPECT_THAT(error.message(), HasSubstr("File too large"));
   EXPECT_THAT(error.what(), HasSubstr("step-00000002; earlier checkpoints are intact"));
   abandon_all();
+  savers_[0]->remover().wait();
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000001"));
   expect_values(1);
   // The next one is as if nothing had happened.
@@ -301,12 +396,59 @@ TEST_F(SaverTest, ADirectoryThatIsGoneIsAFailure) {
 
 TEST_F(SaverTest, AMissingPartIsNamed) {
   start_all();
-  fs::remove(parent_ / ".tmp-step-00000001" / "part-00002-of-00003.json");
+  fs::remove(parent_ / ".tmp-step-00000001.launch.0" / "part-00002-of-00003.json");
   EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { savers_[0]->finish(); }),
               HasSubstr("part-00002-of-00003.json is missing, which rank 2 has written: all ranks "
                         "must see one file system"));
-  EXPECT_THAT(names_in(parent_), Not(::testing::Contains(".tmp-step-00000001")));
+  savers_[0]->remover().wait();
+  EXPECT_THAT(names_in(parent_), ::testing::IsEmpty());
   EXPECT_EQ(savers_[0]->status(), SaveStatus::kIdle);
+}
+
+// As after a removal by a process that knows nothing of this one: its manifest is there.
+TEST_F(SaverTest, AListedFileThatIsGoneOrShortIsNotPublished) {
+  const std::string name = "rank-00001-optimizer-00001-of-00001.safetensors";
+  for (const bool is_there : {false, true}) {
+    start_all();
+    const fs::path file = fs::directory_iterator(parent_)->path() / name;
+    if (is_there) {
+      fs::resize_file(file, fs::file_size(file) - 1);
+    } else {
+      fs::remove(file);
+    }
+    EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { savers_[0]->finish(); }), HasSubstr(name));
+    savers_[0]->remover().wait();
+    EXPECT_THAT(names_in(parent_), ::testing::IsEmpty());
+    for (std::size_t rank = 1; rank < kRanks; ++rank) {
+      savers_[rank]->abandon();
+    }
+  }
+}
+
+TEST_F(SaverTest, WithoutThreadsItWritesByItself) {
+  // A copy in pieces, and a file that several threads would write.
+  const std::vector<float> values(std::size_t{5} << 20U, 1.5F);
+  const CheckpointTensor tensor = {
+      .name = "w", .shape = {std::ssize(values)}, .data = std::as_bytes(std::span(values))};
+  CheckpointSaver saver({.threads = 3});
+  {
+    const Faults faults({{.call = FaultCall::kThread, .times = Fault::kAlways, .error = EAGAIN}});
+    saver.start(checkpoint_directory(parent_, 1), meta_of(1), {&tensor, 1});
+    ASSERT_EQ(saver.wait(), SaveStatus::kWritten) << saver.error().what();
+    EXPECT_GE(faults.hits(), 3);
+  }
+  saver.finish();
+  const CheckpointReader reader(checkpoint_directory(parent_, 1));
+  EXPECT_TRUE(std::ranges::equal(reader.read("w", TensorRole::kParameter), tensor.data));
+}
+
+TEST_F(SaverTest, WhatCannotBeRemovedIsNoFailure) {
+  start_all();
+  const Faults faults(
+      {{.call = FaultCall::kRemove, .path = "part-00001", .times = Fault::kAlways, .error = EIO}});
+  finish_all();
+  EXPECT_GE(faults.hits(), 1);
+  expect_values(1);
 }
 
 TEST_F(SaverTest, PartsThatDoNotMakeUpATensorAreRefused) {

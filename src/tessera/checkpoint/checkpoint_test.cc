@@ -25,6 +25,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/checkpoint/directory_remover.h"
 #include "tessera/checkpoint/file_size_limit.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors.h"
@@ -115,6 +116,16 @@ void expect_state(const CheckpointReader& reader, State& state) {
   reader.require_model(kModel, state.tensors());
 }
 
+void prune(const fs::path& parent, int keep, const fs::path& written = {}) {
+  DirectoryRemover remover;
+  prune_checkpoints(parent, keep, written, remover);
+}
+
+void remove_left(const fs::path& parent) {
+  DirectoryRemover remover;
+  remove_interrupted_saves(parent, remover);
+}
+
 class CheckpointTest : public ::testing::Test {
  protected:
   fs::path save(std::int64_t step, std::uint8_t fill) const {
@@ -128,7 +139,7 @@ class CheckpointTest : public ::testing::Test {
     try {
       for (std::int64_t step = 1;; step = step % 5 + 1) {
         save(step, static_cast<std::uint8_t>(step));
-        prune_checkpoints(parent_, 2);
+        prune(parent_, 2);
       }
     } catch (const std::exception& error) {
       std::cerr << "the saving child: " << error.what() << '\n';
@@ -247,45 +258,48 @@ TEST_F(CheckpointTest, PruneKeepsTheNewest) {
     save(step, 1);
   }
   fs::create_directories(parent_ / "mine");
-  prune_checkpoints(parent_, 0);
+  prune(parent_, 0);
   EXPECT_THAT(
       names_in(parent_),
       ElementsAre("mine", "step-00000001", "step-00000002", "step-00000003", "step-00000010"));
-  prune_checkpoints(parent_, 2);
+  prune(parent_, 2);
   EXPECT_THAT(names_in(parent_), ElementsAre("mine", "step-00000003", "step-00000010"));
-  prune_checkpoints(root_.path() / "missing", 2);
+  prune(root_.path() / "missing", 2);
 }
 
-// Another rank may have begun the next save.
-TEST_F(CheckpointTest, PruneGoesOnFromAKilledOne) {
+// What it has left may still be going.
+TEST_F(CheckpointTest, PruneLeavesWhatAKilledOneLeft) {
   save(1, 1);
   save(2, 2);
   const fs::path left = parent_ / ".tmp-removed-step-00000001";
   fs::create_directory(left);
   std::ofstream(left / "manifest.json") << "a part of what was there";
-  prune_checkpoints(parent_, 1);
+  prune(parent_, 1);
+  EXPECT_THAT(names_in(parent_), ElementsAre(left.filename(), "step-00000002"));
+  remove_left(parent_);
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000002"));
 }
 
+// Another rank may have begun the next save.
 TEST_F(CheckpointTest, PruneLeavesTemporariesAlone) {
   for (const std::int64_t step : {1, 2}) {
     save(step, 1);
   }
   fs::create_directories(parent_ / ".tmp-step-00000003" / "x");
   fs::create_directories(parent_ / ".tmp-removed-step-00000000" / "x");
-  prune_checkpoints(parent_, 1);
+  prune(parent_, 1);
   EXPECT_THAT(names_in(parent_),
               ElementsAre(".tmp-removed-step-00000000", ".tmp-step-00000003", "step-00000002"));
-  remove_interrupted_saves(parent_);
+  remove_left(parent_);
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000002"));
-  remove_interrupted_saves(root_.path() / "missing");
+  remove_left(root_.path() / "missing");
 }
 
 TEST_F(CheckpointTest, PruneNeverTakesTheOneJustWritten) {
   for (const std::int64_t step : {7, 8, 10}) {
     save(step, 1);
   }
-  prune_checkpoints(parent_, 1, checkpoint_directory(parent_, 7));
+  prune(parent_, 1, checkpoint_directory(parent_, 7));
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000007", "step-00000010"));
 }
 
@@ -300,7 +314,7 @@ TEST_F(CheckpointTest, BestIsLinkedAndNotPruned) {
   link_best_checkpoint(parent_, {{2, 3.5}, {4, 3.25}, {6, 3.25}, {8, 3.75}, {10, 1.0}});
   EXPECT_EQ(best(), "step-00000004");
   EXPECT_EQ(find_checkpoint(parent_ / "best"), parent_ / "best");
-  prune_checkpoints(parent_, 1);
+  prune(parent_, 1);
   EXPECT_THAT(names_in(parent_), ElementsAre("best", "step-00000004", "step-00000008"));
   link_best_checkpoint(parent_, {});
   EXPECT_EQ(best(), "step-00000004") << "nothing is known of any other";
@@ -323,7 +337,7 @@ TEST_F(CheckpointTest, SetAsideAreNeitherFoundNorPruned) {
   save(8, 2);
   EXPECT_THAT(set_aside_checkpoints(parent_, 6),
               ElementsAre(parent_ / "abandoned-step-00000008.2"));
-  prune_checkpoints(parent_, 1);
+  prune(parent_, 1);
   EXPECT_THAT(names_in(parent_),
               ElementsAre("abandoned-step-00000008",
                           "abandoned-step-00000008.2",
@@ -481,8 +495,8 @@ TEST_F(CheckpointTest, AKilledSaveLeavesAWholeCheckpoint) {
     State state(static_cast<std::uint8_t>(reader.meta().step));
     expect_state(reader, state);
   }
-  remove_interrupted_saves(parent_);
-  prune_checkpoints(parent_, 1);
+  remove_left(parent_);
+  prune(parent_, 1);
   EXPECT_EQ(names_in(parent_).size(), 1U);
 }
 

@@ -173,7 +173,9 @@ FileDigest write_safetensors(const std::filesystem::path& path,
   for (auto& [unused, read] : reads) {
     files.push_back(std::move(read));
   }
-  read_files(files);
+  if (!files.empty()) {
+    read_files(files);
+  }
   put_until(order.size());
   writer.finish();
   file.commit();

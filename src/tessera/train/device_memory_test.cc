@@ -39,7 +39,7 @@ TEST_P(DeviceMemory, IsFilledFromCheckpoints) {
   TestTraining first(tiny_llama(), std::make_unique<FarBackend>(1), GetParam());
   first.initialize();
   first.step(1);
-  const auto path = directory.path() / "step-1";
+  const auto path = directory.path() / "saved";
   first.save(path);
   TestTraining second(tiny_llama(), std::make_unique<FarBackend>(1), GetParam());
   second.load(path);

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/save_directory.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/stop_signal.h"
 
@@ -39,6 +40,7 @@ std::optional<std::filesystem::path> RunSaves::configured_start() const {
 }
 
 std::optional<std::filesystem::path> RunSaves::find_start() {
+  saver_.set_launch(control_.from_leader(control_.leads() ? make_launch_name() : ""));
   // Rank 0 alone looks: others might look at another time.
   std::string found;
   if (control_.leads()) {
@@ -64,8 +66,8 @@ void RunSaves::start_from(const std::optional<std::filesystem::path>& checkpoint
   last_step_ = step;
 }
 
-void RunSaves::leave_other_branch(std::int64_t step) const {
-  remove_interrupted_saves(directory());
+void RunSaves::leave_other_branch(std::int64_t step) {
+  remove_interrupted_saves(directory(), saver_.remover());
   for (const std::filesystem::path& path : set_aside_checkpoints(directory(), step)) {
     log_info(format("set aside as {}: the run goes on from step {}", path.string(), step));
   }
@@ -77,7 +79,8 @@ void RunSaves::start(const CheckpointMeta& meta,
   under_way_ = {
       .path = checkpoint_directory(directory(), meta.step), .step = meta.step, .how = how};
   if (how == How::kNow) {
-    saver_.write(under_way_.path, meta, tensors);
+    saver_.start_in_place(under_way_.path, meta, tensors);
+    end();
   } else {
     saver_.start(under_way_.path, meta, tensors);
   }
@@ -93,7 +96,8 @@ void RunSaves::end() {
 
 void RunSaves::prune() {
   if (is_new_ && control_.leads()) {
-    prune_checkpoints(directory(), static_cast<int>(config_.checkpoint.keep), last_.value());
+    prune_checkpoints(
+        directory(), static_cast<int>(config_.checkpoint.keep), last_.value(), saver_.remover());
   }
   is_new_ = false;
 }
@@ -115,7 +119,7 @@ void RunSaves::end_alone() {
   try {
     saver_.finish();
     start_from(under_way_.path, under_way_.step);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log_warning(error.what());
   }
 }
@@ -169,11 +173,13 @@ void RunSaves::settle(bool failed) {
 // Why the first rank that failed could not write its part of the save, which is given up.
 std::string RunSaves::failure() {
   const bool own = saver_.status() == SaveStatus::kFailed;
+  const std::string own_reason = own ? saver_.error().what() : "";
+  // Before any rank may begin the next save.
+  saver_.abandon();
   std::string reason;
-  for (const std::string& text : control_.from_all(own ? saver_.error().what() : "")) {
+  for (const std::string& text : control_.from_all(own_reason)) {
     reason = reason.empty() ? text : reason;
   }
-  saver_.abandon();
   return reason;
 }
 
@@ -182,7 +188,7 @@ std::string RunSaves::published() {
   std::string reason;
   try {
     saver_.finish();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     reason = error.what();
   }
   return control_.from_leader(reason);

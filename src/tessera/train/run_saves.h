@@ -35,7 +35,7 @@ class RunSaves {
   void start_from(const std::optional<std::filesystem::path>& checkpoint, std::int64_t step);
 
   // Sets aside the checkpoints that lie after `step`: the steps to come replace them. Rank 0 alone.
-  void leave_other_branch(std::int64_t step) const;
+  void leave_other_branch(std::int64_t step);
 
   // Takes the memory for copies of these, which need no data yet.
   void reserve(std::span<const CheckpointTensor> tensors) { saver_.reserve(tensors); }

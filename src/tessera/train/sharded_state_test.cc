@@ -280,8 +280,9 @@ TEST_P(ShardedStateTest, EveryLayoutReadsEveryOther) {
         state.load(before);
       }
       savers.push_back(std::make_unique<CheckpointSaver>(
-          SaverOptions{.rank = rank, .num_ranks = num_ranks, .threads = 2}));
-      savers.back()->start(directory, {.step = 1, .model = model.json}, state.tensors());
+          SaverOptions{.rank = rank, .num_ranks = num_ranks, .threads = 2, .launch = "launch"}));
+      savers.back()->start(
+          directory, {.step = static_cast<std::int64_t>(i), .model = model.json}, state.tensors());
     }
     for (const auto& saver : savers) {
       ASSERT_EQ(saver->wait(), SaveStatus::kWritten);
