@@ -86,19 +86,81 @@ function splits() {
   });
 }
 
+const added = (content, flags = "", normalized = false) => ({
+  content, special: !flags.includes("o"), normalized, single_word: flags.includes("w"),
+  lstrip: flags.includes("l"), rstrip: flags.includes("r") });
+
+const kAddedSets = [
+  [added("<|u|>", "r"), added("<|e|>", "lr"), added("<x>", "l"), added("<n>", "")],
+  [added("cat", "wo"), added("<|e|>", "wlr"), added("cat cat", "wo"), added("at", "o")],
+  [added("cat", "wo", true), added("the", "lro", true), added("éa", "wo", true), added("<x>", "l", true)],
+  [added("<|u|>", "r"), added("\n", "o"), added("  ", "o"), added(" <x>", "lro"), added("xy", "wlr")],
+];
+
+const kAddedTexts = [
+  "<|u|>\nhello <|e|>\n hello world", "hello world", " <|u|>  <|e|>  <x>  <n>  ", "<|u|> <|u|>\u3000<x>",
+  "a <x> <x>b<x>", "<|e|><|e|> <|e|>", "\t<|e|>\u0085\u2028 \u200b<|e|>\ufeff x", "cat", "cat cat cat",
+  "concat cats cat cat_ _cat 1cat cat2 cat-cat", "cat\u0301 \u0301cat cat\u200dx Ⓐcat cat½ cat² catⅧ cat٣",
+  "灯cat cat灯 cat。cat", "the cat the  the", "éa céa e\u0301a xéa e\u0301a", "<|u|>\n\n  <|u|>  xy  <x>  xy", "xy<x>xy <x> xy",
+  "<|e|>cat<|e|>", "cat<|e|>x", "  ", "", "a<x", "<|u|", "the<x>the", " the", "the ", "<s> the</s>  cat",
+];
+
+function baseFile(base) {
+  const file = base === "bytes" ? "../../fuzz/corpus/tokenizer_json/byte_level.json"
+                                : "tokenizer/characters.json";
+  const json = JSON.parse(fs.readFileSync(path.join(__dirname, file), "utf8"));
+  const pair = (merge) => (typeof merge === "string" ? merge.split(" ") : merge);
+  json.model.merges = json.model.merges.map(pair);  // they are all of one form there
+  return json;
+}
+
+async function addedTokens() {
+  const cases = [];
+  const pipelines = [
+    ["bytes", { normalizer: null, post_processor: null }],
+    ["bytes", { normalizer: { type: "NFC" }, post_processor: null,
+                pre_tokenizer: sequence(split(kSets), byteLevel(false)) }],
+    ["characters", { post_processor: null }],
+    ["characters", { post_processor: null, normalizer: null,
+                     pre_tokenizer: { type: "Metaspace", replacement: "▁", prepend_scheme: "first",
+                                      split: true } }],
+  ];
+  for (const [base, patch] of pipelines) {
+    for (const set of kAddedSets) {
+      const file = { ...baseFile(base), ...patch };
+      let next = base === "bytes" ? 258 : 627;
+      const idOf = (content) => file.model.vocab[content] ?? next++;
+      const kept = base === "bytes" ? [] : file.added_tokens.slice(0, 3);
+      file.added_tokens = [...kept, ...set.map((token) => ({ id: idOf(token.content), ...token }))];
+      const tokenizer = Tokenizer.fromString(JSON.stringify(file));
+      const texts = [];
+      for (const text of kAddedTexts) {
+        const ids = Array.from((await tokenizer.encode(text, null, { addSpecialTokens: false })).getIds());
+        texts.push({ text, ids });
+      }
+      cases.push({ base, patch: { ...patch, added_tokens: file.added_tokens }, texts });
+    }
+  }
+  return cases;
+}
+
 function compact(list) {
   return "[\n" + list.map((item) => JSON.stringify(item)).join(",\n") + "\n]\n";
 }
 
-const kFiles = { "splits.json": splits };
-const write = process.argv.includes("--write");
-for (const [name, make] of Object.entries(kFiles)) {
-  const file = path.join(__dirname, "tokenizer", name);
-  const text = compact(make());
-  if (write) {
-    fs.writeFileSync(file, text);
-  } else if (fs.readFileSync(file, "utf8") !== text) {
-    console.error(`${file} differs`);
-    process.exitCode = 1;
+const kFiles = { "splits.json": splits, "added_tokens.json": addedTokens };
+
+async function main() {
+  for (const [name, make] of Object.entries(kFiles)) {
+    const file = path.join(__dirname, "tokenizer", name);
+    const text = compact(await make());
+    if (process.argv.includes("--write")) {
+      fs.writeFileSync(file, text);
+    } else if (fs.readFileSync(file, "utf8") !== text) {
+      console.error(`${file} differs`);
+      process.exitCode = 1;
+    }
   }
 }
+
+main();

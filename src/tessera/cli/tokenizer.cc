@@ -166,15 +166,26 @@ std::string describe_token(const Tokenizer& tokenizer, std::optional<std::int32_
 
 void inspect(const InspectCommand& command) {
   const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
-  std::int32_t num_special = 0;
-  std::int32_t longest = 0;
+  std::vector<std::int32_t> ids;
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!std::ranges::binary_search(tokenizer.holes(), id)) {
+      ids.push_back(id);
+    }
+  }
+  std::int32_t num_special = 0;
+  std::int32_t longest = ids.empty() ? 0 : ids.front();
+  for (const std::int32_t id : ids) {
     num_special += tokenizer.is_special(id) ? 1 : 0;
     const bool is_longer = tokenizer.token_bytes(id).size() > tokenizer.token_bytes(longest).size();
     longest = is_longer && !tokenizer.is_special(id) ? id : longest;
   }
   print(format("kind        {}\n", tokenizer.kind()));
-  print(format("entries     {}, {} of them special\n", tokenizer.vocab_size(), num_special));
+  print(format("entries     {}, {} of them special\n", ids.size(), num_special));
+  if (ids.size() < static_cast<std::size_t>(tokenizer.vocab_size())) {
+    print(format("ids         0 to {}, {} of which belong to nothing\n",
+                 tokenizer.vocab_size() - 1,
+                 tokenizer.holes().size()));
+  }
   print(format("begins with {}\n", describe_token(tokenizer, tokenizer.bos())));
   print(format("ends with   {}\n", describe_token(tokenizer, tokenizer.eos())));
   print(format("longest     {}, {} bytes\n",
@@ -183,7 +194,8 @@ void inspect(const InspectCommand& command) {
   print(format(
       "round trip  {}\n",
       tokenizer.is_lossless() ? "every text, byte for byte" : "text in its normalized form"));
-  for (std::int32_t id = 0; command.vocab && id < tokenizer.vocab_size(); ++id) {
+  for (std::size_t i = 0; command.vocab && i < ids.size(); ++i) {
+    const std::int32_t id = ids[i];
     print(format(
         "{}\t{}{}\n", id, tokenizer.spelling(id), tokenizer.is_special(id) ? "\tspecial" : ""));
   }

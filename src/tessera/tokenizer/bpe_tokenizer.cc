@@ -51,7 +51,7 @@ std::vector<AddedTokenFinder::Entry> entries(const TokenizerSpec& spec,
     const std::string text(normalizer == nullptr ? token.content
                                                  : normalizer->run(token.content, memory));
     if (!text.empty()) {
-      result.push_back({.text = text, .id = token.id});
+      result.push_back({.text = text, .id = token.id, .rule = token.rule});
     }
   }
   return result;
@@ -120,21 +120,6 @@ bool merges_blocks(const TokenizerSpec& spec) {
     return is_byte_token(spec, spec.tokens[static_cast<std::size_t>(rule.result)]);
   });
   return spec.alphabet == Alphabet::kBytes || (spec.byte_fallback && are_bytes_alone);
-}
-
-// Calls stretch(text, begin) with what lies between added tokens, and token(id) with those.
-template <class Stretch, class Token>
-void cut_at_added(const AddedTokenFinder& finder,
-                  std::string_view text,
-                  const Stretch& stretch,
-                  const Token& token) {
-  std::size_t at = 0;
-  while (const auto match = finder.find(text, at)) {
-    stretch(text.substr(at, match->begin - at), at);
-    token(match->id);
-    at = match->end;
-  }
-  stretch(text.substr(at), at);
 }
 
 }  // namespace
@@ -382,7 +367,8 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       merges_blocks_(merges_blocks(spec_)),
       part_rule_(make_part_rule()),
       finds_cuts_(cuts_lines_ || std::ranges::none_of(spec_.added, [](const AddedToken& token) {
-                    return !token.normalized && !token.special && spans_words(token.content);
+                    return !token.normalized && !token.special &&
+                           (spans_words(token.content) || token.rule.single_word);
                   })) {
   for (const AddedToken& token : spec_.added) {
     special_[static_cast<std::size_t>(token.id)] = token.special;
@@ -407,7 +393,8 @@ bool BpeTokenizer::may_part() const {
          active_splits(spec_).empty() && std::ranges::all_of(spec_.normalizer, keeps_words_apart) &&
          std::ranges::none_of(spec_.added, [&](const AddedToken& token) {
            std::string memory;
-           return token.normalized && spans_words(normalizer_.run(token.content, memory));
+           return token.normalized &&
+                  (spans_words(normalizer_.run(token.content, memory)) || token.rule.single_word);
          });
 }
 
@@ -494,8 +481,13 @@ std::string BpeTokenizer::kind() const {
 
 bool BpeTokenizer::is_lossless() const {
   return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty() &&
-         std::ranges::all_of(spec_.splits, [](const Split& split) {
-           return split.behavior != SplitBehavior::kRemoved || keeps_matches(split);
+         std::ranges::all_of(spec_.splits,
+                             [](const Split& split) {
+                               return split.behavior != SplitBehavior::kRemoved ||
+                                      keeps_matches(split);
+                             }) &&
+         std::ranges::none_of(spec_.added, [](const AddedToken& token) {
+           return !token.special && token.rule.strips();
          });
 }
 

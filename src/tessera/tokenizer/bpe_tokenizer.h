@@ -40,6 +40,8 @@ class BpeTokenizer : public TokenizerImpl {
   std::string kind() const override;
   bool is_lossless() const override;
 
+  std::span<const std::int32_t> holes() const override { return spec_.holes; }
+
   const TokenizerSpec* spec() const override { return &spec_; }
 
   // How texts made of characters are cut.

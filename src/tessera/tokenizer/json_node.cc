@@ -82,11 +82,10 @@ std::int32_t JsonNode::id(std::size_t limit) const {
   const bool fits = value_->is_number_unsigned() && value_->get<std::uint64_t>() < limit;
   TESSERA_REQUIRE(fits,
                   ErrorCode::kInvalidData,
-                  "{} is {}, but the file has {} tokens, so ids are 0 to {} without holes",
+                  "{} is {}, expected an id from 0 to {}",
                   place(),
                   found(),
-                  limit,
-                  limit - 1);
+                  std::max<std::size_t>(limit, 1) - 1);
   return value_->get<std::int32_t>();
 }
 

@@ -54,7 +54,7 @@ class JsonNode {
   // An integer from 0 to `limit`.
   std::size_t count(std::size_t limit) const;
 
-  // An id of a vocabulary of at most `limit` tokens.
+  // An id below `limit`.
   std::int32_t id(std::size_t limit) const;
 
   // Errors: kInvalidData with what was found.

@@ -96,7 +96,10 @@ bool may_cut_text(const TokenizerSpec& spec) {
                        return step.kind == NormalizerStep::Kind::kNfc;
                      });
   return known && std::ranges::none_of(spec.added, [](const AddedToken& token) {
-           return spans_a_cut(token.content);
+           // White space that it takes along ends where a letter is, as a cut does.
+           return spans_a_cut(token.content) ||
+                  (token.rule.lstrip && begins_with_letter(token.content)) ||
+                  (token.rule.rstrip && ends_with_letter(token.content));
          });
 }
 

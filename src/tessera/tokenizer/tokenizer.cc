@@ -1,5 +1,6 @@
 #include "tessera/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -20,6 +21,14 @@ void require_id(std::int32_t id, std::int32_t vocab_size, std::string_view what)
                   vocab_size - 1);
 }
 
+void require_no_hole(std::int32_t id, std::span<const std::int32_t> holes, std::string_view what) {
+  TESSERA_REQUIRE(!std::ranges::binary_search(holes, id),
+                  ErrorCode::kInvalidArgument,
+                  "{} is {}, which belongs to no token: the vocabulary leaves this id out",
+                  what,
+                  id);
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerSpec spec)
@@ -37,6 +46,10 @@ void Tokenizer::save(const std::filesystem::path& path) const {
 
 std::int32_t Tokenizer::vocab_size() const {
   return impl_->vocab_size();
+}
+
+std::span<const std::int32_t> Tokenizer::holes() const {
+  return impl_->holes();
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
@@ -78,6 +91,9 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, DecodeOptions o
                     ids.size(),
                     ids[i],
                     vocab_size() - 1);
+    if (!holes().empty()) {
+      require_no_hole(ids[i], holes(), format("id {} of {} to decode", i, ids.size()));
+    }
     if (!options.skip_special || !impl_->is_special(ids[i])) {
       wanted.push_back(ids[i]);
     }
@@ -102,6 +118,7 @@ std::optional<std::int32_t> Tokenizer::eos() const {
 
 std::string_view Tokenizer::token_bytes(std::int32_t id) const {
   require_id(id, vocab_size(), "the token id");
+  require_no_hole(id, holes(), "the token id");
   return impl_->token_bytes(id);
 }
 
@@ -112,6 +129,7 @@ bool Tokenizer::is_special(std::int32_t id) const {
 
 std::string Tokenizer::spelling(std::int32_t id) const {
   require_id(id, vocab_size(), "the token id");
+  require_no_hole(id, holes(), "the token id");
   return impl_->spelling(id);
 }
 

@@ -53,8 +53,12 @@ class Tokenizer {
   // for a SentencePiece model, which is its own file.
   void save(const std::filesystem::path& path) const;
 
-  // Number of tokens, added ones included: ids are 0 to vocab_size() - 1.
+  // The largest id, added tokens included, and 1: ids are 0 to vocab_size() - 1, all but holes().
   std::int32_t vocab_size() const;
+
+  // Ids in this range that belong to no token, rising. encode() never gives one, and asking for
+  // what it stands for is an error.
+  std::span<const std::int32_t> holes() const;
 
   // The tokens of `text`, any bytes; no BOS or EOS is added unless `options` say so. Added tokens
   // that are not special are found in the text always. decode() of the result is `text` if

@@ -108,6 +108,28 @@ TEST(TokenizerGolden, Splits) {
   EXPECT_GT(num_texts, 1000U);
 }
 
+// Ids of Hugging Face's tokenizers where added tokens stand beside white space, words and others.
+TEST(TokenizerGolden, AddedTokens) {
+  const std::string bytes = read_file(std::filesystem::path(TESSERA_SOURCE_DIR) /
+                                      "fuzz/corpus/tokenizer_json/byte_level.json");
+  std::size_t num_texts = 0;
+  for (const Json& item : golden("added_tokens.json")) {
+    SCOPED_TRACE(item["patch"].dump());
+    Json file = item["base"] == "bytes" ? Json::parse(bytes) : golden("characters.json");
+    file.update(item["patch"]);
+    const Tokenizer tokenizer(parse_tokenizer_json(file.dump()));
+    for (const Json& text : item["texts"]) {
+      EXPECT_EQ(tokenizer.encode(text["text"].get<std::string>(), {.parse_special = true}),
+                text["ids"].get<Ids>())
+          << text["text"];
+      ++num_texts;
+    }
+    const TokenizerSpec& spec = tokenizer.spec();
+    EXPECT_EQ(parse_tokenizer_json(format_tokenizer_json(spec)), spec);
+  }
+  EXPECT_GT(num_texts, 400U);
+}
+
 TEST(TokenizerGolden, TiktokenAndNfc) {
   const Tokenizer tiktoken = Tokenizer::load(golden_path("ranks.tiktoken"));
   const std::string corpus = read_file(golden_path("corpus.txt"));
@@ -296,7 +318,7 @@ TEST(TokenizerFiles, BrokenPipelines) {
   constexpr ErrorCode kNo = ErrorCode::kUnsupported;
   expect_refused(Json::parse(R"({"post_processor": {"special_tokens": {"<s>": {"ids": [9999]}}}})"),
                  kData,
-                 "/post_processor/special_tokens/<s>/ids/0 is 9999, but the file has");
+                 "/post_processor/special_tokens/<s>/ids/0 is 9999, expected an id from 0 to ");
   expect_refused(Json::parse(R"({"post_processor": {"single": []}})"),
                  kData,
                  "/post_processor/single is array, expected a list with the text");

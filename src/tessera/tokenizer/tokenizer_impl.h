@@ -60,6 +60,9 @@ class TokenizerImpl {
   // Whether decode(encode(text)) is `text` for all bytes.
   virtual bool is_lossless() const = 0;
 
+  // Ids in range that belong to no token, rising.
+  virtual std::span<const std::int32_t> holes() const = 0;
+
   // Null where there is none.
   virtual const TokenizerSpec* spec() const = 0;
 };

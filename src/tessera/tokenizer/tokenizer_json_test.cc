@@ -151,6 +151,81 @@ TEST(TokenizerJson, SavesAndLoads) {
   EXPECT_EQ(template_json["special_tokens"]["<|begin_of_text|>"]["ids"][0], 498);
 }
 
+// Ids belong to what the file gives them, whatever is left out before them.
+TEST(TokenizerJson, LeavesOutIds) {
+  Json json = gpt2_like();
+  json["model"]["vocab"]["Ġab"] = 300;
+  json["model"]["vocab"].erase("<|endoftext|>");
+  json["added_tokens"][0]["id"] = 310;
+  const Tokenizer tokenizer(parse_tokenizer_json(json.dump()));
+  EXPECT_EQ(tokenizer.vocab_size(), 311);
+  EXPECT_EQ(tokenizer.holes().size(), 311U - 259U);
+  EXPECT_EQ(tokenizer.holes().front(), 257);
+  EXPECT_EQ(tokenizer.bos(), 310);
+  EXPECT_THAT(tokenizer.encode(" ab a<|endoftext|>", {.parse_special = true}),
+              ElementsAre(300, 256, 310));
+  EXPECT_EQ(tokenizer.decode(std::vector{300, 310, 256}, {.skip_special = false}),
+            " ab<|endoftext|> a");
+  const auto fails = [](const auto& body) { return error_of(ErrorCode::kInvalidArgument, body); };
+  EXPECT_THAT(fails([&] { tokenizer.decode(std::vector{300, 299}); }),
+              HasSubstr("id 1 of 2 to decode is 299, which belongs to no token"));
+  EXPECT_THAT(fails([&] { tokenizer.spelling(309); }), HasSubstr("the token id is 309, which"));
+  EXPECT_FALSE(tokenizer.is_special(309));
+  // Hugging Face numbers what the vocabulary lacks by the count of its entries: it lacks nothing.
+  const std::string text = format_tokenizer_json(tokenizer.spec());
+  EXPECT_EQ(parse_tokenizer_json(text), tokenizer.spec());
+  EXPECT_EQ(Json::parse(text)["model"]["vocab"]["<|endoftext|>"], 310);
+  json["post_processor"] = Json::parse(
+      R"({"type": "TemplateProcessing", "pair": [], "single": [{"SpecialToken": {"id": "x"}},
+          {"Sequence": {}}], "special_tokens": {"x": {"ids": [299]}}})");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { parse_tokenizer_json(json.dump()); }),
+              HasSubstr("a token of the post-processor has the id 299, which belongs to no token"));
+}
+
+// Bytes that are no token's fall back to ids behind holes.
+TEST(TokenizerJson, LeavesOutIdsAmongBytes) {
+  Json json = Json::parse(
+      read_file(std::string(TESSERA_SOURCE_DIR) + "/tests/golden/tokenizer/characters.json"));
+  const Tokenizer dense(parse_tokenizer_json(json.dump()));
+  for (Json& id : json["model"]["vocab"]) {
+    id = id.get<int>() < 100 ? id.get<int>() : id.get<int>() + 1000;
+  }
+  json["added_tokens"].erase(3);
+  const Tokenizer tokenizer(parse_tokenizer_json(json.dump()));
+  const std::string text = "the light \u00ff \U0001F5FC 灯塔";
+  std::vector<std::int32_t> expected = dense.encode(text);
+  EXPECT_GT(*std::ranges::min_element(expected), 2);
+  for (std::int32_t& id : expected) {
+    id += id < 100 ? 0 : 1000;
+  }
+  EXPECT_EQ(tokenizer.encode(text), expected);
+  EXPECT_EQ(tokenizer.decode(expected), text);
+}
+
+// An added token that merges make as well.
+TEST(TokenizerJson, MergesMakeAddedTokens) {
+  Json json = gpt2_like();
+  json["added_tokens"][0]["content"] = "ab";
+  json["added_tokens"][0]["single_word"] = true;
+  json["added_tokens"][0]["special"] = false;
+  json["model"]["vocab"].erase("<|endoftext|>");
+  json["model"]["vocab"]["ab"] = 258;
+  json["model"]["merges"].push_back("a b");
+  const Tokenizer tokenizer(parse_tokenizer_json(json.dump()));
+  EXPECT_THAT(tokenizer.encode("ab.abb"), ElementsAre(258, 13, 258, 65));
+}
+
+// What data do not ask for changes nothing of them: special tokens that take white space along.
+TEST(TokenizerJson, StrippingTokensAreLossless) {
+  Json json = gpt2_like();
+  json["added_tokens"][0]["rstrip"] = true;
+  EXPECT_TRUE(Tokenizer(parse_tokenizer_json(json.dump())).is_lossless());
+  json["added_tokens"][0]["special"] = false;
+  const Tokenizer tokenizer(parse_tokenizer_json(json.dump()));
+  EXPECT_FALSE(tokenizer.is_lossless());
+  EXPECT_THAT(tokenizer.encode(" ab<|endoftext|> \n a"), ElementsAre(257, 258, 64));
+}
+
 // `message` is without bytes. Where the error names one of a key, that key is there.
 void expect_refused(const std::string& text, ErrorCode code, const std::string& message) {
   const std::string what = error_of(code, [&] { parse_tokenizer_json(text); });
@@ -217,16 +292,16 @@ TEST(TokenizerJsonErrors, Structure) {
 
 TEST(TokenizerJsonErrors, Vocabulary) {
   constexpr ErrorCode kData = ErrorCode::kInvalidData;
-  const std::string holes = ", but the file has 259 tokens, so ids are 0 to 258 without holes";
+  const std::string limit = ", expected an id from 0 to 1048834";
   Json two_added = gpt2_like()["added_tokens"];
   two_added.push_back(two_added[0]);
   expect_all_refused(
       gpt2_like(),
       {{"/model/vocab/Ġa", "256", kData, "/model/vocab/Ġa is \"256\", expected an integer"},
        {"/model/vocab/Ġa", 256.0, kData, "/model/vocab/Ġa is 256.0, expected an integer"},
-       {"/model/vocab/Ġa", 259, kData, "/model/vocab/Ġa is 259" + holes},
-       {"/model/vocab/Ġa", -1, kData, "/model/vocab/Ġa is -1" + holes},
-       {"/model/vocab/Ġa", 1ULL << 63U, kData, "/model/vocab/Ġa is 9223372036854775808" + holes},
+       {"/model/vocab/Ġa", 259 + (1 << 20), kData, "/model/vocab/Ġa is 1048835" + limit},
+       {"/model/vocab/Ġa", -1, kData, "/model/vocab/Ġa is -1" + limit},
+       {"/model/vocab/Ġa", 1ULL << 63U, kData, "/model/vocab/Ġa is 9223372036854775808" + limit},
        {"/model/vocab/Ġa", 257, kData, "/model/vocab/Ġa and /model/vocab/Ġab have the same id"},
        {"/model/vocab/Ġa",
         258,
@@ -293,7 +368,6 @@ TEST(TokenizerJsonErrors, Unsupported) {
        {"/pre_tokenizer/type", "BertPreTokenizer", kNo, "/pre_tokenizer/type is \"BertPreTok"},
        {"/pre_tokenizer/add_prefix_space", true, kNo, "add_prefix_space is true, supported is fal"},
        {"/post_processor/type", "BertProcessing", kNo, "/post_processor/type is \"BertProcessing"},
-       {"/added_tokens/0/lstrip", true, kNo, "/added_tokens/0/lstrip is true, supported is false"},
        {"/added_tokens/0/extra", true, kNo, "/added_tokens/0/extra is not a key"}});
   const std::string split = "/pre_tokenizer/pretokenizers/0";
   const std::string byte_level = "/pre_tokenizer/pretokenizers/1";

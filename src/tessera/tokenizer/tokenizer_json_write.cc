@@ -24,13 +24,15 @@ std::string quoted(const std::string& text) {
 }
 
 std::string format_added(const AddedToken& token) {
-  return format(
-      R"({{"id": {}, "content": {}, "single_word": false, "lstrip": false, "rstrip": false, )"
-      R"("normalized": {}, "special": {}}})",
-      token.id,
-      quoted(token.content),
-      token.normalized,
-      token.special);
+  return format(R"({{"id": {}, "content": {}, "single_word": {}, "lstrip": {}, "rstrip": {}, )"
+                R"("normalized": {}, "special": {}}})",
+                token.id,
+                quoted(token.content),
+                token.rule.single_word,
+                token.rule.lstrip,
+                token.rule.rstrip,
+                token.normalized,
+                token.special);
 }
 
 constexpr std::string_view kMetaspaceNames[] = {"never", "first", "always"};
@@ -166,11 +168,16 @@ void append_vocab(const TokenizerSpec& spec, std::string& out) {
   for (const AddedToken& token : spec.added) {
     is_added[static_cast<std::size_t>(token.id)] = true;
   }
-  // Hugging Face gives added tokens that are not in the vocabulary the ids after it.
-  const auto size = static_cast<std::size_t>(is_added.rend() -
-                                             std::find(is_added.rbegin(), is_added.rend(), false));
+  // Hugging Face gives added tokens that are not in the vocabulary the ids after it, by the number
+  // of its entries: with holes, all are there.
+  const auto end =
+      spec.holes.empty() ? std::find(is_added.rbegin(), is_added.rend(), false) : is_added.rbegin();
+  const auto size = static_cast<std::size_t>(is_added.rend() - end);
   LineList lines(out);
   for (std::size_t i = 0; i < size; ++i) {
+    if (std::ranges::binary_search(spec.holes, static_cast<std::int32_t>(i))) {
+      continue;
+    }
     const std::string& bytes = spec.tokens[i];
     lines.add(format(
         "{}: {}", quoted(is_added[i] ? bytes : spell(spec, static_cast<std::int32_t>(i))), i));

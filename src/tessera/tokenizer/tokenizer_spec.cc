@@ -21,6 +21,11 @@ std::string_view token_of(const TokenizerSpec& spec,
                   user,
                   id,
                   spec.tokens.size());
+  TESSERA_REQUIRE(!std::ranges::binary_search(spec.holes, id),
+                  code,
+                  "{} has the id {}, which belongs to no token",
+                  user,
+                  id);
   return spec.tokens[static_cast<std::size_t>(id)];
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/tokenizer/added_tokens.h"
 
 namespace tessera {
 
@@ -27,6 +28,7 @@ struct AddedToken {
   std::string content;
   bool special;     // a control token: found in text only if the caller asks for it
   bool normalized;  // searched for, itself normalized, in the text that the normalizer made
+  AddedTokenRule rule = {};
 
   bool operator==(const AddedToken&) const = default;
 };
@@ -107,6 +109,7 @@ struct DecoderStep {
 struct TokenizerSpec {
   Alphabet alphabet = Alphabet::kBytes;
   std::vector<std::string> tokens;  // by id; bytes, or characters as the file writes them
+  std::vector<std::int32_t> holes;  // ids that belong to nothing, rising; their token is empty
   std::vector<MergeRule> merges;    // those that are applied first come first
   std::vector<AddedToken> added;    // in the order of ids
   std::vector<NormalizerStep> normalizer;

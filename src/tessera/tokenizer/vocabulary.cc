@@ -8,15 +8,18 @@
 namespace tessera {
 namespace {
 
-AddedToken read_added_token(const JsonNode& node, std::size_t num_tokens) {
+// Ids that a file may leave out: published ones leave out some dozens. A table of all ids is made.
+constexpr std::size_t kMaxHoles = std::size_t{1} << 20U;
+
+AddedToken read_added_token(const JsonNode& node, std::size_t limit) {
   node.expect_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-  for (const char* key : {"single_word", "lstrip", "rstrip"}) {
-    node.require_false(key);
-  }
-  AddedToken token{.id = node.at("id").id(num_tokens),
+  AddedToken token{.id = node.at("id").id(limit),
                    .content = node.at("content").string(),
                    .special = node.at("special").boolean(),
-                   .normalized = node.at("normalized").boolean()};
+                   .normalized = node.at("normalized").boolean(),
+                   .rule = {.single_word = node.boolean_or("single_word", false),
+                            .lstrip = node.boolean_or("lstrip", false),
+                            .rstrip = node.boolean_or("rstrip", false)}};
   node.at("content").expect(!token.content.empty(), "text");
   return token;
 }
@@ -26,7 +29,7 @@ AddedToken read_added_token(const JsonNode& node, std::size_t num_tokens) {
 Vocabulary::Vocabulary(const JsonNode& vocab, const JsonNode& added, Alphabet alphabet)
     : vocab_(vocab), added_nodes_(added), alphabet_(alphabet) {
   vocab.expect(vocab.json().is_object(), "an object");
-  resize(added);
+  find_limit(added);
   for (std::size_t i = 0; i < added.size(); ++i) {
     add_token(added.element(i));
   }
@@ -37,9 +40,9 @@ Vocabulary::Vocabulary(const JsonNode& vocab, const JsonNode& added, Alphabet al
   }
 }
 
-// Makes room for each different token: an added one may or may not be in the vocabulary too.
-void Vocabulary::resize(const JsonNode& added) {
-  std::size_t size = vocab_.json().size();
+// Counts each different token: an added one may or may not be in the vocabulary too.
+void Vocabulary::find_limit(const JsonNode& added) {
+  limit_ = vocab_.json().size() + kMaxHoles;
   for (std::size_t i = 0; i < added.size(); ++i) {
     const JsonNode content = added.element(i).at("content");
     TESSERA_REQUIRE(added_contents_.insert(content.string()).second,
@@ -47,31 +50,31 @@ void Vocabulary::resize(const JsonNode& added) {
                     "{} is \"{}\", as that of an added token before it",
                     content.place(),
                     content.string());
-    size += vocab_.find(content.string()) ? 0U : 1U;
+    limit_ += vocab_.find(content.string()) ? 0U : 1U;
   }
-  tokens_.resize(size);
-  users_.resize(size);
 }
 
 void Vocabulary::add_token(const JsonNode& node) {
-  AddedToken token = read_added_token(node, tokens_.size());
-  if (const auto entry = vocab_.find(token.content)) {
-    const std::int32_t id = entry->id(tokens_.size());
+  AddedToken token = read_added_token(node, limit_);
+  const auto entry = vocab_.find(token.content);
+  if (entry) {
+    const std::int32_t id = entry->id(limit_);
     node.at("id").expect(id == token.id, format("{} as {}", id, entry->place()));
   }
   // The sets of strings and the JSON outlive this object's users.
   const std::string& name = *added_contents_.find(token.content);
   set(token.id, token.content, name, true);
-  if (alphabet_ == Alphabet::kCharacters) {
+  // Merges may make it, too, where the vocabulary writes it as text does.
+  const bool is_entry = entry && from_byte_level(token.content) == token.content;
+  if (alphabet_ == Alphabet::kCharacters || is_entry) {
     ids_.emplace(name, token.id);
   }
   added_.push_back(std::move(token));
 }
 
 void Vocabulary::add_entry(const std::string& spelling, const nlohmann::json& value) {
-  const bool plain = value.is_number_unsigned() && value.get<std::uint64_t>() < tokens_.size();
-  const std::int32_t id =
-      plain ? value.get<std::int32_t>() : vocab_.at(spelling).id(tokens_.size());
+  const bool plain = value.is_number_unsigned() && value.get<std::uint64_t>() < limit_;
+  const std::int32_t id = plain ? value.get<std::int32_t>() : vocab_.at(spelling).id(limit_);
   ids_.emplace(spelling, id);
   if (alphabet_ == Alphabet::kCharacters) {
     set(id, spelling, spelling, false);
@@ -86,8 +89,10 @@ void Vocabulary::add_entry(const std::string& spelling, const nlohmann::json& va
   set(id, std::move(*bytes), spelling, false);
 }
 
-// With as many tokens as ids, an id that is used twice is also one that is left out.
 void Vocabulary::set(std::int32_t id, std::string bytes, std::string_view user, bool is_added) {
+  const std::size_t size = std::max(tokens_.size(), static_cast<std::size_t>(id) + 1);
+  tokens_.resize(size);
+  users_.resize(size);
   User& holder = users_[static_cast<std::size_t>(id)];
   const User mine{.name = user, .is_added = is_added};
   TESSERA_REQUIRE(holder.name.data() == nullptr,
@@ -151,6 +156,11 @@ void Vocabulary::add_merge(const std::string& line, const Place& place) {
 
 void Vocabulary::give(TokenizerSpec& spec) {
   std::ranges::sort(added_, {}, &AddedToken::id);
+  for (std::size_t id = 0; id < users_.size(); ++id) {
+    if (users_[id].name.data() == nullptr) {
+      spec.holes.push_back(static_cast<std::int32_t>(id));
+    }
+  }
   spec.alphabet = alphabet_;
   spec.tokens = std::move(tokens_);
   spec.added = std::move(added_);

@@ -17,6 +17,7 @@
 namespace tessera {
 
 // The tokens of a file by id, collected from its vocabulary and its added tokens, and its merges.
+// Ids may be left out.
 // Errors: kInvalidData where they contradict each other, kUnsupported where they ask for what does
 // not exist here.
 class Vocabulary {
@@ -42,7 +43,7 @@ class Vocabulary {
   void give(TokenizerSpec& spec);
 
  private:
-  void resize(const JsonNode& added);
+  void find_limit(const JsonNode& added);
   void add_token(const JsonNode& node);
   void add_entry(const std::string& spelling, const nlohmann::json& value);
   void set(std::int32_t id, std::string bytes, std::string_view user, bool is_added);
@@ -59,6 +60,7 @@ class Vocabulary {
   JsonNode vocab_;
   JsonNode added_nodes_;
   Alphabet alphabet_;
+  std::size_t limit_ = 0;  // of ids
   std::vector<std::string> tokens_;
   std::vector<User> users_;
   std::vector<AddedToken> added_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -93,12 +94,19 @@ class Sequence {
                                    .top_p = options_.top_p,
                                    .min_p = options_.min_p};
     const double random = uniform(key_, static_cast<std::uint64_t>(result_.num_tokens));
-    if (options_.repetition_penalty == 1.0) {
+    if (options_.repetition_penalty == 1.0 && tokenizer_.holes().empty()) {
       return sample_token(logits, sampling, random);
     }
-    penalized_.assign(logits.begin(), logits.end());
-    penalize_repetition(penalized_, tokens_, options_.repetition_penalty);
-    return sample_token(penalized_, sampling, random);
+    changed_.assign(logits.begin(), logits.end());
+    if (options_.repetition_penalty != 1.0) {
+      penalize_repetition(changed_, tokens_, options_.repetition_penalty);
+    }
+    for (const std::int32_t hole : tokenizer_.holes()) {
+      if (static_cast<std::size_t>(hole) < changed_.size()) {
+        changed_[static_cast<std::size_t>(hole)] = -std::numeric_limits<float>::infinity();
+      }
+    }
+    return sample_token(changed_, sampling, random);
   }
 
   // The last of the text.
@@ -115,7 +123,7 @@ class Sequence {
   std::uint64_t key_;
   Tokens tokens_;
   std::size_t next_;  // of tokens_, how many at its end the model has not seen
-  std::vector<float> penalized_;
+  std::vector<float> changed_;
   Utf8Stream utf8_;
   StopFilter stops_;
   Continuation result_;

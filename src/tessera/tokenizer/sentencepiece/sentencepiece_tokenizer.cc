@@ -129,17 +129,17 @@ class SentencePieceTokenizer : public TokenizerImpl {
     if (options.add_special && bos()) {
       out.push_back(processor_->bos_id());
     }
-    std::size_t at = 0;
-    while (options.parse_special) {
-      const auto match = control_.find(text, at);
-      if (!match) {
-        break;
-      }
-      append(text.substr(at, match->begin - at), options.continues && at == 0, out, flush);
-      out.push_back(match->id);
-      at = match->end;
+    if (!options.parse_special) {
+      append(text, options.continues, out, flush);
+      return;
     }
-    append(text.substr(at), options.continues && at == 0, out, flush);
+    cut_at_added(
+        control_,
+        text,
+        [&](std::string_view stretch, std::size_t begin) {
+          append(stretch, options.continues && begin == 0, out, flush);
+        },
+        [&](std::int32_t id) { out.push_back(id); });
   }
 
   std::size_t find_cut(std::string_view text, std::size_t most) const override {
@@ -167,6 +167,8 @@ class SentencePieceTokenizer : public TokenizerImpl {
   std::string kind() const override { return "SentencePiece model"; }
 
   bool is_lossless() const override { return false; }
+
+  std::span<const std::int32_t> holes() const override { return {}; }
 
   const TokenizerSpec* spec() const override { return nullptr; }
 
