@@ -45,8 +45,11 @@ bool is_placed(std::string_view message, const std::string& path) {
     return message.find(word) != std::string_view::npos;
   };
   return tessera::has_number_behind(message, path + ":") ||
-         (says(path) && (tessera::has_number_behind(message, "byte ") || says(" is empty: ") ||
-                         says(" holds no documents: ") || says(" unpack to more than the limit ")));
+         tessera::has_number_behind(message, path + ": value ") ||
+         (says(path) &&
+          (tessera::has_number_behind(message, "byte ") || says(" is empty: ") ||
+           says(" holds no documents: ") || says(" expected JSON, an object a line: ") ||
+           says(" unpack to more than the limit ")));
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ void tokenize(const TokenizeCommand& command) {
   options.text.add_bos = !command.no_bos;
   options.text.add_eos = !command.no_eos;
   // Before files are made for what never comes.
-  require_texts(input.files);
+  introduce_texts(input.files, options.text);
   // Beside the output, where there must be room anyway.
   options.text.scratch =
       options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");

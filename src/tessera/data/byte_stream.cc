@@ -1,6 +1,7 @@
 #include "tessera/data/byte_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -13,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/log.h"
 #include "tessera/base/units.h"
 
 namespace tessera {
@@ -69,11 +71,17 @@ class PackedInput {
  public:
   explicit PackedInput(RawFile& file) : file_(file), buffer_(kChunkBytes) {}
 
-  // The bytes at hand, at least one unless the file has ended.
-  std::span<char> at_hand() {
-    if (begin_ == end_) {
+  // The bytes at hand, at least `least` (one or two) unless the file ends before.
+  std::span<char> at_hand(std::size_t least = 1) {
+    while (end_ - begin_ < least) {
+      std::copy(buffer_.data() + begin_, buffer_.data() + end_, buffer_.data());
+      end_ -= begin_;
       begin_ = 0;
-      end_ = file_.read(buffer_);
+      const std::size_t count = file_.read(std::span(buffer_).subspan(end_));
+      end_ += count;
+      if (count == 0) {
+        break;
+      }
     }
     return {buffer_.data() + begin_, end_ - begin_};
   }
@@ -91,6 +99,10 @@ class PackedInput {
          file_.path().string(),
          what,
          position());
+  }
+
+  void warn(std::string_view what) const {
+    log_warning(format("{}: {} (byte {} of the file)", file_.path().string(), what, position()));
   }
 
  private:
@@ -123,12 +135,12 @@ class GzipUnpacker : public Unpacker {
   std::size_t read(std::span<char> out) override {
     std::size_t written = 0;
     while (written == 0) {
+      if (!in_member_ && !find_member()) {
+        return 0;
+      }
       const std::span<char> packed = input_.at_hand();
       if (packed.empty()) {
-        if (in_member_) {
-          input_.refuse("the gzip data are cut off");
-        }
-        return 0;
+        input_.refuse("the gzip data are cut off");
       }
       in_member_ = true;
       written = inflate_some(packed, out);
@@ -137,6 +149,27 @@ class GzipUnpacker : public Unpacker {
   }
 
  private:
+  // Whether a member follows. As gzip does it: zero bytes behind a member (tapes and block devices
+  // pad with them) are read over, anything else is left out with a warning.
+  bool find_member() {
+    std::span<char> next = input_.at_hand(2);
+    while (num_members_ > 0 && !next.empty() && next[0] == 0) {
+      input_.use(1);
+      next = input_.at_hand(2);
+    }
+    if (next.empty() || num_members_ == 0) {
+      return !next.empty();
+    }
+    if (next.size() >= 2 && next[0] == '\x1f' && next[1] == '\x8b') {
+      return true;
+    }
+    if (!has_ended_) {
+      input_.warn("what follows the gzip data is left out: it is none");
+    }
+    has_ended_ = true;
+    return false;
+  }
+
   std::size_t inflate_some(std::span<char> packed, std::span<char> out) {
     const std::size_t room =
         std::min<std::size_t>(out.size(), std::numeric_limits<unsigned>::max());
@@ -148,6 +181,7 @@ class GzipUnpacker : public Unpacker {
     input_.use(packed.size() - stream_.avail_in);
     if (status == Z_STREAM_END) {
       in_member_ = false;
+      ++num_members_;
       ::inflateReset(&stream_);
     } else if (status != Z_OK) {
       input_.refuse(
@@ -159,6 +193,8 @@ class GzipUnpacker : public Unpacker {
   PackedInput input_;
   z_stream stream_{};
   bool in_member_ = false;
+  std::int64_t num_members_ = 0;  // that have ended
+  bool has_ended_ = false;        // in front of bytes that are no member
 };
 
 class ZstdUnpacker : public Unpacker {
@@ -235,11 +271,32 @@ Compression compression_of(const std::filesystem::path& path) {
                                : Compression::kNone;
 }
 
+namespace {
+
+// By the file's name, or else by its first bytes, which no text has.
+Compression detect_compression(const std::filesystem::path& path, RawFile& file) {
+  const Compression named = compression_of(path);
+  if (named != Compression::kNone) {
+    return named;
+  }
+  std::array<char, 4> front{};
+  const std::size_t size = file.read(front);
+  file.seek(0);
+  const std::string_view bytes(front.data(), size);
+  using namespace std::string_view_literals;
+  return bytes.starts_with("\x1f\x8b\x08"sv)       ? Compression::kGzip
+         : bytes.starts_with("\x28\xb5\x2f\xfd"sv) ? Compression::kZstd
+                                                   : Compression::kNone;
+}
+
+}  // namespace
+
 class ByteStream::Source {
  public:
   Source(const std::filesystem::path& path, const ByteStreamOptions& options)
       : file_(path),
-        unpacker_(make_unpacker(options.compression.value_or(compression_of(path)), file_)),
+        unpacker_(make_unpacker(
+            options.compression ? *options.compression : detect_compression(path, file_), file_)),
         limit_(options.unpacked_limit) {}
 
   std::size_t read(std::span<char> out) {

@@ -22,12 +22,13 @@ Compression compression_of(const std::filesystem::path& path);
 inline constexpr std::int64_t kUnpackedLimitBytes = std::int64_t{256} << 30U;
 
 struct ByteStreamOptions {
-  std::optional<Compression> compression = {};        // default: compression_of(path)
+  std::optional<Compression> compression = {};        // default: by the name, else first bytes
   std::int64_t unpacked_limit = kUnpackedLimitBytes;  // bytes that a compressed file may give
 };
 
 // The bytes of a file from front to back, unpacked on the way, in memory that does not grow with
-// the file. gzip files may have several members, zstd files several frames.
+// the file. gzip files may have several members, zstd files several frames; zero bytes behind a
+// member are read over, and other bytes that are none left out with a warning.
 class ByteStream {
  public:
   // Errors: kInvalidData naming the path and the system's reason.

@@ -120,8 +120,41 @@ TEST_P(PackedTest, RefusesDamageAndWhatIsNotCompressed) {
   packed[packed.size() / 2 + 1] = static_cast<char>(packed[packed.size() / 2 + 1] ^ 0x81);
   EXPECT_THAT(refusal(packed), HasSubstr("broken " + std::string(to_string(GetParam()))));
   EXPECT_THAT(refusal("this is plain text"), HasSubstr("broken"));
-  EXPECT_THAT(refusal(compressed(GetParam(), "x") + "garbage"), HasSubstr("broken"));
+  if (GetParam() == Compression::kZstd) {
+    EXPECT_THAT(refusal(compressed(GetParam(), "x") + "garbage"), HasSubstr("broken"));
+  }
 }
+
+class GzipTest : public PackedTest {};
+
+// As gzip and Python's gzip do.
+TEST_P(GzipTest, ReadsOverZerosBehindAMember) {
+  const std::string text = some_text(300'000);
+  const std::string packed = compressed(GetParam(), text);
+  for (const std::size_t zeros : {1U, 2U, 511U, 200'000U}) {
+    ByteStream stream(write(packed + std::string(zeros, '\0')));
+    EXPECT_EQ(read_all(stream, 65'536), text);
+    ByteStream more(write(packed + std::string(zeros, '\0') + compressed(GetParam(), "tail")));
+    EXPECT_EQ(read_all(more, 65'536), text + "tail");
+  }
+}
+
+// As gzip does, which says so.
+TEST_P(GzipTest, LeavesOutWhatFollowsTheData) {
+  for (const std::string tail : {"garbage", "\x1f", "\x1fx", "\x8b\x1f"}) {
+    const std::string packed = compressed(GetParam(), "x");
+    ByteStream stream(write(packed + tail));
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(read_all(stream, 1), "x");
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr(format("file.txt.gz: what follows the gzip data is left out: it is none "
+                                 "(byte {} of the file)",
+                                 packed.size())));
+  }
+  EXPECT_THAT(refusal(compressed(GetParam(), "x") + "\x1f\x8bgarbage"), HasSubstr("broken gzip"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Gzip, GzipTest, ::testing::Values(Compression::kGzip));
 
 // 20 MB of zeros in some KB.
 TEST_P(PackedTest, RefusesMoreThanTheLimit) {

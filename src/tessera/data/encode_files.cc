@@ -321,9 +321,11 @@ class Pipeline {
     state_.open_tokens = 0;
   }
 
-  std::string place(std::int64_t line) const {
-    return format(
-        "{}:{}", files_[static_cast<std::size_t>(state_.file)].string(), state_.lines + line + 1);
+  std::string place(const EncodedStretch& encoded, std::int64_t line) const {
+    return format("{}{}{}",
+                  files_[static_cast<std::size_t>(state_.file)].string(),
+                  encoded.source.joins_lines ? ": value " : ":",
+                  state_.lines + line + 1);
   }
 
   void report_broken(const EncodedStretch& encoded) {
@@ -331,11 +333,11 @@ class Pipeline {
       TESSERA_REQUIRE(options_.skip_broken,
                       ErrorCode::kInvalidData,
                       "{}: {} (with {} such lines are left out and counted)",
-                      place(broken.line),
+                      place(encoded, broken.line),
                       broken.problem,
                       options_.skip_setting);
       if (state_.num_skipped == 0) {
-        state_.first_skipped = format("{}: {}", place(broken.line), broken.problem);
+        state_.first_skipped = format("{}: {}", place(encoded, broken.line), broken.problem);
       }
       ++state_.num_skipped;
     }
@@ -374,20 +376,33 @@ class Pipeline {
   std::exception_ptr error_;
 };
 
-}  // namespace
-
-void require_texts(std::span<const std::filesystem::path> files) {
+// Calls body(stream, path) with each file: a bad last one must not cost the time of encoding all
+// the others.
+template <class Body>
+void for_each_text(std::span<const std::filesystem::path> files,
+                   const TextOptions& options,
+                   const Body& body) {
   TESSERA_REQUIRE(
       !files.empty(), ErrorCode::kInvalidData, "no data files given: expected at least one");
-  // A bad last file must not cost the time of encoding all the others.
   for (const std::filesystem::path& path : files) {
-    const ByteStream opens(path);
+    const TextStream stream(path, stream_options(options));
     std::error_code error;
     TESSERA_REQUIRE(std::filesystem::file_size(path, error) > 0,
                     ErrorCode::kInvalidData,
                     "{} is empty: expected text",
                     path.string());
+    body(stream, path);
   }
+}
+
+}  // namespace
+
+void require_texts(std::span<const std::filesystem::path> files, const TextOptions& options) {
+  for_each_text(files, options, [](const TextStream&, const std::filesystem::path&) {});
+}
+
+void introduce_texts(std::span<const std::filesystem::path> files, const TextOptions& options) {
+  for_each_text(files, options, say_what_is_odd);
 }
 
 std::int64_t total_bytes(std::span<const std::filesystem::path> files) {
@@ -408,7 +423,7 @@ ReadState encode_files(std::span<const std::filesystem::path> files,
   TESSERA_REQUIRE(options.format != TextFormat::kChat || encoder.encode_conversation,
                   ErrorCode::kInvalidArgument,
                   "conversations without a chat template: expected an encoder with one");
-  require_texts(files);
+  require_texts(files, options);
   return Pipeline(files, encoder, options, start, sink).run();
 }
 

@@ -78,8 +78,12 @@ class DocumentSink {
   virtual void reached(const ReadState& /*state*/) {}
 };
 
-// Errors: kInvalidData where there is no file, or one is missing, unreadable or empty.
-void require_texts(std::span<const std::filesystem::path> files);
+// Errors: kInvalidData where there is no file, or one is missing, unreadable or empty, or no text
+// but a container that is known (a Parquet file, an archive).
+void require_texts(std::span<const std::filesystem::path> files, const TextOptions& options);
+
+// The same, and says what is odd about a file: that it is UTF-16, or hardly text.
+void introduce_texts(std::span<const std::filesystem::path> files, const TextOptions& options);
 
 // Of the files as they lie on disk; a missing one counts as empty.
 std::int64_t total_bytes(std::span<const std::filesystem::path> files);

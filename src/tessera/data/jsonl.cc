@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/format.h"
+#include "tessera/data/json_line.h"
 
 namespace tessera {
 namespace {
@@ -83,9 +84,12 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position,
                    const std::string& /*token*/,
                    const nlohmann::json::exception& /*error*/) override {
-    problem_ = format("broken JSON at byte {} of the line", position);
+    broken_at_ = position;
     return false;
   }
+
+  // The byte, from 1, at which the line is no JSON; 0 where it is.
+  std::size_t broken_at() const { return broken_at_; }
 
   const std::string& problem() const { return problem_; }
 
@@ -106,6 +110,7 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   std::string_view field_;
   std::string& text_;
   std::string problem_;
+  std::size_t broken_at_ = 0;
   int depth_ = 0;
   bool wanted_ = false;        // the next value is the field's
   bool has_messages_ = false;  // as a conversation has
@@ -118,7 +123,19 @@ std::string parse_jsonl_line(std::string_view line, std::string_view field, std:
   text.clear();
   FieldReader reader(field, text);
   nlohmann::json::sax_parse(line.begin(), line.end(), &reader);
-  return reader.problem();
+  if (reader.broken_at() == 0) {
+    return reader.problem();
+  }
+  const std::string plain = without_odd_numbers(line);
+  if (plain.empty()) {
+    return describe_broken(line, reader.broken_at());
+  }
+  text.clear();
+  FieldReader again(field, text);
+  nlohmann::json::sax_parse(plain.begin(), plain.end(), &again);
+  const std::string problem =
+      again.broken_at() > 0 ? describe_broken(plain, again.broken_at()) : again.problem();
+  return problem.empty() ? "" : problem + std::string(kOddNumbers);
 }
 
 std::string_view take_line(std::string_view& rest) {

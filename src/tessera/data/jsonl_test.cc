@@ -50,6 +50,18 @@ TEST(Jsonl, SaysWhatIsWrong) {
   EXPECT_EQ(problem_of("{\"text\": \"a\nb\"}"), "broken JSON at byte 12 of the line");
 }
 
+// Python's json.dumps writes such numbers.
+TEST(Jsonl, ReadsOverNumbersThatJsonDoesNotHave) {
+  EXPECT_EQ(text_of(R"({"text": "a", "score": NaN})"), "a");
+  EXPECT_EQ(text_of(R"({"s": [1.0, -Infinity, Infinity], "text": "NaN"})"), "NaN");
+  EXPECT_EQ(text_of(R"({"n": 1e999, "text": "b", "m": -2.5E+4000})"), "b");
+  EXPECT_EQ(text_of(R"({"text": "c", "n": 123456789012345678901234567890})"), "c");
+  EXPECT_THAT(problem_of(R"({"text": NaN})"),
+              ::testing::EndsWith("NaN, Infinity, or beyond 1.8e308)"));
+  EXPECT_EQ(problem_of(R"({"text": "a", "score": nan})"),
+            "broken JSON at byte 25 of the line: found nan");
+}
+
 TEST(Jsonl, ManyBracketsTakeNoStack) {
   EXPECT_NE(problem_of("{\"a\": " + std::string(1'000'000, '[')), "");
 }

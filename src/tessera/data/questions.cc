@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/data/json_line.h"
 #include "tessera/data/jsonl.h"
 
 namespace tessera {
@@ -60,7 +61,11 @@ std::string endings_problem(const json& object) {
 
 // Fills `question`; what is wrong with the line.
 std::string parse_question(std::string_view line, Question& question) {
-  const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  json object;
+  bool has_odd_numbers = false;
+  if (std::string problem = parse_json_line(line, object, has_odd_numbers); !problem.empty()) {
+    return problem;
+  }
   if (!object.is_object()) {
     return "found no JSON object, expected one with a context and endings";
   }

@@ -63,7 +63,7 @@ TEST_F(ReadQuestionsTest, NamesTheLineAndWhatIsWrong) {
   const std::string good = R"({"ctx": "d", "endings": ["a", "b"]})"
                            "\n";
   const auto second = [&](const std::string& line) { return error_of(good + line + "\n"); };
-  EXPECT_THAT(second("{\"ctx\": "), HasSubstr("q.jsonl:2: found no JSON object"));
+  EXPECT_THAT(second("{\"ctx\": "), HasSubstr("q.jsonl:2: broken JSON at byte 9 of the line"));
   EXPECT_THAT(second("[]"), HasSubstr("q.jsonl:2: found no JSON object"));
   EXPECT_THAT(second(R"({"endings": ["a", "b"]})"), HasSubstr(":2: found no string as \"ctx\""));
   EXPECT_THAT(second(R"({"ctx": "a"})"), HasSubstr(":2: found no \"endings\", expected a list"));

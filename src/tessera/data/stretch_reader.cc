@@ -29,6 +29,11 @@ std::size_t last_separator_end(std::string_view text, std::string_view separator
 
 }  // namespace
 
+TextStreamOptions stream_options(const TextOptions& options) {
+  return {.holds_json = options.format != TextFormat::kText,
+          .unpacked_limit = options.unpacked_limit};
+}
+
 std::string_view Stretch::text() const {
   if (spool == nullptr) {
     return bytes;
@@ -49,8 +54,7 @@ StretchReader::StretchReader(std::span<const std::filesystem::path> files,
       finished_bytes_(total_bytes(files.first(std::min(file_, files.size())))) {}
 
 void StretchReader::open_next() {
-  stream_ = std::make_unique<ByteStream>(
-      files_[file_], ByteStreamOptions{.unpacked_limit = options_.unpacked_limit});
+  stream_ = std::make_unique<TextStream>(files_[file_], stream_options(options_));
   if (offset_ > 0) {
     stream_->skip_to(offset_);
   }
@@ -86,6 +90,7 @@ std::optional<Stretch> StretchReader::next() {
   Stretch stretch;
   stretch.file = file_;
   stretch.opens = !document_open_;
+  stretch.joins_lines = stream_->joins_lines();
   fill(kStretchBytes);
   std::optional<Cut> cut = find_cut();
   const bool is_text = options_.format == TextFormat::kText;

@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "tessera/data/byte_stream.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/spool_file.h"
+#include "tessera/data/text_stream.h"
 
 namespace tessera {
 
@@ -26,11 +26,15 @@ struct Stretch {
   bool closes = true;            // its last byte ends one (before a separator, if there is one)
   bool ends_file = false;        // nothing follows in the file
   bool is_too_long = false;      // in place of `bytes`: a line above the limit, passed over
+  bool joins_lines = false;      // its lines are values that lie otherwise in the file
   std::int64_t end_offset = 0;   // behind it, in the unpacked bytes of the file
   std::int64_t input_bytes = 0;  // read of all files so far, as they lie on disk
 
   std::string_view text() const;
 };
+
+// How the files of such texts are opened.
+TextStreamOptions stream_options(const TextOptions& options);
 
 // Cuts files into stretches, from front to back.
 class StretchReader {
@@ -64,7 +68,7 @@ class StretchReader {
   std::size_t file_;
   std::int64_t offset_;  // of the buffer's first byte
   bool document_open_;
-  std::unique_ptr<ByteStream> stream_;
+  std::unique_ptr<TextStream> stream_;
   std::int64_t finished_bytes_ = 0;  // of the files before, as they lie on disk
   std::string buffer_;
   bool at_end_ = false;  // of the file: the buffer holds its rest

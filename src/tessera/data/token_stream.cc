@@ -34,6 +34,7 @@ TokenStream tokenize_text_files(std::span<const std::filesystem::path> files,
                                 const TextEncoder& encoder,
                                 const TextOptions& options) {
   TokenStream stream{.tokens = TokenFile(options.scratch), .document_starts = {}};
+  introduce_texts(files, options);
   StreamSink sink(stream, total_bytes(files));
   const ReadState end = encode_files(files, encoder, options, {}, sink);
   stream.tokens.seal();

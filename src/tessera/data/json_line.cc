@@ -1,0 +1,293 @@
+#include "tessera/data/json_line.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <system_error>
+
+#include "tessera/base/format.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using namespace std::string_view_literals;
+
+constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+constexpr std::array kOddWords = {"NaN"sv, "Infinity"sv, "-Infinity"sv};
+
+// The odd number at the front of `text`; empty where there is none.
+std::string_view front_odd_number(std::string_view text) {
+  for (const std::string_view word : kOddWords) {
+    if (text.starts_with(word)) {
+      return word;
+    }
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc::result_out_of_range
+             ? text.substr(0, static_cast<std::size_t>(end - text.data()))
+             : std::string_view();
+}
+
+bool is_word_byte(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+         c == '+' || c == '.' || c == '_';
+}
+
+// Behind the string whose opening quote is at `at`.
+std::size_t string_end(std::string_view text, std::size_t at) {
+  for (++at; at < text.size() && text[at] != '"'; ++at) {
+    at += text[at] == '\\' ? 1 : 0;
+  }
+  return std::min(at + 1, text.size());
+}
+
+// Behind the list or object at the front of `text`; nothing where it does not end there, or a line
+// ends in one of its strings.
+struct ValueEnd {
+  std::optional<std::size_t> at;
+  bool has_broken_string = false;
+};
+
+ValueEnd find_end(std::string_view text) {
+  std::size_t depth = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"') {
+      const std::size_t end = string_end(text, at);
+      if (text.substr(at, end - at).find_first_of("\r\n") != std::string_view::npos) {
+        return {.at = std::nullopt, .has_broken_string = true};
+      }
+      at = end;
+      continue;
+    }
+    depth += c == '{' || c == '[' ? 1 : 0;
+    depth -= (c == '}' || c == ']') && depth > 0 ? 1 : 0;
+    ++at;
+    if (depth == 0) {
+      return {.at = at};
+    }
+  }
+  return {};
+}
+
+// Finds out whether a text is JSON as far as it goes.
+class FrontProbe : public nlohmann::json_sax<json> {
+ public:
+  bool null() override { return true; }
+
+  bool boolean(bool /*value*/) override { return true; }
+
+  bool number_integer(std::int64_t /*value*/) override { return true; }
+
+  bool number_unsigned(std::uint64_t /*value*/) override { return true; }
+
+  bool number_float(double /*value*/, const std::string& /*written*/) override { return true; }
+
+  bool string(std::string& /*value*/) override { return true; }
+
+  bool binary(json::binary_t& /*value*/) override { return true; }
+
+  bool start_object(std::size_t /*elements*/) override { return true; }
+
+  bool key(std::string& /*value*/) override { return true; }
+
+  bool end_object() override { return true; }
+
+  bool start_array(std::size_t /*elements*/) override { return true; }
+
+  bool end_array() override { return true; }
+
+  bool parse_error(std::size_t position,
+                   const std::string& /*token*/,
+                   const json::exception& /*error*/) override {
+    broken_at_ = position;
+    return false;
+  }
+
+  // The byte that cannot stand where it does, from 1; 0: there is none.
+  std::size_t broken_at() const { return broken_at_; }
+
+ private:
+  std::size_t broken_at_ = 0;
+};
+
+bool is_valid_front(std::string_view text) {
+  const std::string plain = without_odd_numbers(text);
+  const std::string_view read = plain.empty() ? text : std::string_view(plain);
+  FrontProbe probe;
+  json::sax_parse(read.begin(), read.end(), &probe);
+  return probe.broken_at() == 0 || probe.broken_at() > read.size();
+}
+
+}  // namespace
+
+std::string without_odd_numbers(std::string_view line) {
+  std::string plain;
+  std::size_t copied = 0;
+  for (std::size_t at = 0; at < line.size();) {
+    const char c = line[at];
+    if (c == '"') {
+      at = string_end(line, at);
+      continue;
+    }
+    if (!is_word_byte(c)) {
+      ++at;
+      continue;
+    }
+    const std::string_view odd = front_odd_number(line.substr(at));
+    std::size_t end = at;
+    while (end < line.size() && is_word_byte(line[end])) {
+      ++end;
+    }
+    if (!odd.empty() && odd.size() == end - at) {
+      plain += line.substr(copied, at - copied);
+      plain += "{}";
+      copied = end;
+    }
+    at = end;
+  }
+  return copied == 0 ? "" : plain += line.substr(copied);
+}
+
+std::string describe_broken(std::string_view line, std::size_t byte) {
+  std::size_t begin = byte == 0 ? 0 : byte - 1;
+  std::size_t end = begin;
+  while (end < line.size() && is_word_byte(line[end])) {
+    ++end;
+  }
+  while (begin > 0 && begin <= line.size() && is_word_byte(line[begin - 1])) {
+    --begin;
+  }
+  constexpr std::size_t kMost = 32;
+  const bool is_value = begin < end && end - begin <= kMost && begin > 0 &&
+                        std::string_view(":[, ").find(line[begin - 1]) != std::string_view::npos;
+  return format("broken JSON at byte {} of the line{}",
+                byte,
+                is_value ? format(": found {}", line.substr(begin, end - begin)) : "");
+}
+
+std::string parse_json_line(std::string_view line, json& value, bool& has_odd_numbers) {
+  has_odd_numbers = false;
+  value = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_discarded()) {
+    return "";
+  }
+  const std::string plain = without_odd_numbers(line);
+  has_odd_numbers = !plain.empty();
+  const std::string_view read = has_odd_numbers ? std::string_view(plain) : line;
+  try {
+    value = json::parse(read);
+    return "";
+  } catch (const json::parse_error& error) {
+    return describe_broken(read, error.byte);
+  } catch (const json::exception&) {
+    return "broken JSON: a number of the line cannot be read";
+  }
+}
+
+std::string_view kind_of(const json& value) {
+  switch (value.type()) {
+    case json::value_t::null:
+      return "null";
+    case json::value_t::object:
+      return "an object";
+    case json::value_t::array:
+      return "a list";
+    case json::value_t::string:
+      return "a string";
+    case json::value_t::boolean:
+      return "a boolean";
+    case json::value_t::number_integer:
+    case json::value_t::number_unsigned:
+    case json::value_t::number_float:
+      return "a number";
+    case json::value_t::binary:
+    case json::value_t::discarded:
+      break;
+  }
+  return "no JSON";
+}
+
+bool spans_lines(std::string_view front, bool is_whole) {
+  if (front.starts_with(kByteOrderMark)) {
+    front.remove_prefix(kByteOrderMark.size());
+  }
+  front.remove_prefix(std::min(front.find_first_not_of(kSpace), front.size()));
+  const bool is_list = front.starts_with('[');
+  if (!is_list && !front.starts_with('{')) {
+    return false;
+  }
+  const std::size_t line_end = front.find_first_of("\r\n");
+  const ValueEnd value = find_end(front);
+  if (value.at && *value.at <= line_end) {
+    // On one line: a list that is all of the file, or a value a line.
+    return is_list && is_whole &&
+           front.find_first_not_of(kSpace, *value.at) == std::string_view::npos;
+  }
+  const std::size_t next = front.find_first_not_of(kSpace, 1);
+  if (is_list) {
+    return next == std::string_view::npos || front[next] == '{' || front[next] == ']';
+  }
+  return !value.has_broken_string && line_end != std::string_view::npos &&
+         is_valid_front(value.at ? front.substr(0, *value.at) : front);
+}
+
+void LineJoiner::push(std::string_view bytes, std::string& out) {
+  if (at_front_ && bytes.starts_with(kByteOrderMark)) {
+    bytes.remove_prefix(kByteOrderMark.size());
+  }
+  for (const char c : bytes) {
+    put(c, out);
+  }
+}
+
+void LineJoiner::put(char c, std::string& out) {
+  const bool is_space = kSpace.find(c) != std::string_view::npos;
+  if (!in_value_) {
+    const bool is_list = at_front_ && c == '[';
+    at_front_ = at_front_ && is_space;
+    if (is_space || is_list || c == ',' || c == ']') {
+      return;
+    }
+    in_value_ = true;
+  }
+  const bool ends_line = c == '\n' || c == '\r';
+  if (in_string_) {
+    // A line that ends in a string is broken, and said to be when the value is read.
+    in_string_ = (c != '"' || escaped_) && !ends_line;
+    escaped_ = c == '\\' && !escaped_;
+    out += ends_line ? '\t' : c;
+    return;
+  }
+  if (depth_ == 0 && (is_space || c == ',' || c == ']')) {
+    end_value(out);  // of what is no list and no object
+    return;
+  }
+  out += ends_line ? ' ' : c;
+  in_string_ = c == '"';
+  depth_ += c == '{' || c == '[' ? 1 : 0;
+  depth_ -= (c == '}' || c == ']') && depth_ > 0 ? 1 : 0;
+  if (depth_ == 0 && (c == '}' || c == ']')) {
+    end_value(out);
+  }
+}
+
+void LineJoiner::end_value(std::string& out) {
+  out += '\n';
+  in_value_ = false;
+}
+
+void LineJoiner::flush(std::string& out) {
+  if (in_value_) {
+    end_value(out);
+  }
+  in_string_ = false;
+  depth_ = 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// How the characters of a text file are written.
+enum class TextEncoding { kBytes, kUtf16Little, kUtf16Big, kUtf32Little, kUtf32Big };
+
+// "UTF-16 (little-endian)"; kBytes are "UTF-8".
+std::string_view to_string(TextEncoding encoding);
+
+// The encoding that a text with this front is in: by its byte order mark, or by where the zero
+// bytes of its first characters lie, which are ASCII in JSON ("{", "[") and in most text. kBytes
+// where nothing else is certain.
+TextEncoding detect_encoding(std::string_view front);
+
+// Rewrites UTF-16 and UTF-32 as UTF-8, in pieces of any size, without the byte order mark. Half a
+// pair of surrogates, a number that is no character's, and a last character that is cut off come as
+// bytes that are no UTF-8, so that whoever reads on meets them there.
+class Utf8Writer {
+ public:
+  explicit Utf8Writer(TextEncoding encoding) : encoding_(encoding) {}
+
+  // Appends what `bytes` give to `out`.
+  void push(std::string_view bytes, std::string& out);
+
+  // The end of the text.
+  void flush(std::string& out);
+
+ private:
+  void put(char32_t unit, std::string& out);
+
+  TextEncoding encoding_;
+  std::string pending_;  // of a unit that is not whole
+  char32_t high_ = 0;    // half a pair that waits for the other; 0: none
+  bool at_front_ = true;
+};
+
+}  // namespace tessera
