@@ -110,8 +110,11 @@ TEST_F(LoraTest, Explains) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr(" of them frozen\n"));
   EXPECT_THAT(outcome.out, HasSubstr("(6N, 4N of what is frozen,"));
-  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("\"moment1.norm.weight\"")));
-  EXPECT_THAT(outcome.out, HasSubstr("\"moment1.layers.0.attention.wq.weight.lora_a\""));
+  EXPECT_THAT(outcome.out, HasSubstr(", adapters of rank 2\n"));
+  const std::string program =
+      tessera({"explain", "run.toml", kWeights[0], "--lora.rank=2", "--program"}).out;
+  EXPECT_THAT(program, testing::Not(HasSubstr("\"moment1.norm.weight\"")));
+  EXPECT_THAT(program, HasSubstr("\"moment1.layers.0.attention.wq.weight.lora_a\""));
 }
 
 TEST_F(LoraTest, RefusesWhatDoesNotFit) {

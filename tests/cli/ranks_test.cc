@@ -344,6 +344,8 @@ TEST_F(RanksTest, ExplainKnowsWhatIsSent) {
     command.insert(command.end(), overrides.begin(), overrides.end());
     const Outcome explained = tessera(command);
     ASSERT_EQ(explained.code, 0) << explained.err;
+    command.emplace_back("--json");
+    const auto levels = nlohmann::json::parse(tessera(command).out).at("traffic").at("levels");
     ASSERT_EQ(train(state, overrides).code, 0);
     for (const std::string& line : metrics(state)) {
       const auto sent = nlohmann::json::parse(line).at("comm_bytes");
@@ -355,6 +357,18 @@ TEST_F(RanksTest, ExplainKnowsWhatIsSent) {
           row += format("  {} {:>16}", name(traffic_class), format_grouped(bytes));
         }
         EXPECT_THAT(explained.out, HasSubstr(row + "\n")) << state;
+        const auto found = std::ranges::find_if(
+            levels, [&](const nlohmann::json& known) { return known.at("level") == level; });
+        ASSERT_NE(found, levels.end()) << level;
+        EXPECT_EQ(found->at("classes"), classes) << state;
+        std::int64_t sum = 0;
+        for (const auto& [purpose, bytes] : found->at("purposes").items()) {
+          sum += bytes.get<std::int64_t>();
+        }
+        EXPECT_EQ(sum,
+                  classes.at("state").get<std::int64_t>() +
+                      classes.at("tensor").get<std::int64_t>() +
+                      classes.at("scalar").get<std::int64_t>());
       }
     }
   }
@@ -367,6 +381,7 @@ TEST_F(RanksTest, TheWireOfUpdatesIsAKey) {
                     "--parallel.ranks=4",
                     "--train.microbatch=1",
                     "--state.preset=zero1",
+                    "--ops",
                     "--state.wire_update=" + wire})
         .out;
   };

@@ -6,9 +6,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -30,21 +32,43 @@ namespace {
 
 constexpr int kUsageError = 2;
 
-// A subcommand with the arguments RUN.toml [--section.key=value ...]; `body` gets their config.
-void add_run_command(CLI::App& app,
-                     const std::string& name,
-                     const std::string& description,
-                     void (*body)(const RunConfig&)) {
+// A subcommand with the arguments [RUN.toml] [--section.key=value ...]; `body` gets their config.
+CLI::App& add_run_command(CLI::App& app,
+                          const std::string& name,
+                          const std::string& description,
+                          ConfigUse use,
+                          std::function<void(const RunConfig&)> body) {
   CLI::App& command = *app.add_subcommand(name, description);
   // Shared with the callback, which lives as long as the command.
   auto path = std::make_shared<std::filesystem::path>();
-  add_path(command, "RUN.toml", *path, "The run file")->required();
+  add_path(command, "RUN.toml", *path, "The run file; without it the keys given here say all");
   command.footer(
       "Every key of the run file can be set with --section.key=value, as in --train.steps=100;\n"
       "`tessera config` lists them.");
   // What the parser does not know are overrides, which the config checks.
   command.allow_extras();
-  command.callback([&command, path, body] { body(load_run_config(*path, command.remaining())); });
+  command.callback([&command, path, use, body = std::move(body)] {
+    body(load_run_config(*path, command.remaining(), use));
+  });
+  return command;
+}
+
+void add_explain(CLI::App& app) {
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<ExplainOptions>();
+  CLI::App& command =
+      add_run_command(app,
+                      "explain",
+                      "Print what a run is, needs and sends; nothing that it reads need be there",
+                      ConfigUse::kPlan,
+                      [options](const RunConfig& config) { explain_command(config, *options); });
+  command.add_flag("--parameters", options->parameters, "Print how each parameter lies on ranks");
+  command.add_flag("--ops", options->ops, "Print the work of each op, and the collectives");
+  command.add_flag("--program", options->program, "Print the program of a rank's step");
+  command.add_flag("--json",
+                   options->json,
+                   "Print all of it as one JSON object (docs/formats.md), the program with "
+                   "--program");
 }
 
 // A subcommand without arguments that prints a text.
@@ -56,8 +80,8 @@ void add_text_command(CLI::App& app,
 }
 
 void add_subcommands(CLI::App& app) {
-  add_run_command(app, "train", "Train a model", train_command);
-  add_run_command(app, "explain", "Print the program, memory and work of a run", explain_command);
+  add_run_command(app, "train", "Train a model", ConfigUse::kRun, train_command);
+  add_explain(app);
   add_generate(app);
   add_eval(app);
   add_tokenizer(app);

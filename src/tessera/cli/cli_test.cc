@@ -114,7 +114,16 @@ TEST(Cli, BadUsage) {
   expect_error({"trian", "run.toml"},
                2,
                "unknown command \"trian\"; did you mean \"train\"? (see tessera --help)");
-  expect_error({"train"}, 2, "RUN.toml is required (see tessera train --help)");
+  expect_error(
+      {"train"},
+      2,
+      "a run needs a model (model.flavor, model.weights, or model.dim, layers, heads, ffn "
+      "and vocab), data (data.files or data.sources), a tokenizer (tokenizer.path, or "
+      "tokenizer.train_vocab to train one) and a directory of its own (run.dir): say so in "
+      "a run file, or as in --model.flavor=debug --data.files=a.txt "
+      "--tokenizer.train_vocab=2048 --run.dir=runs/a");
+  expect_error(
+      {"train", "--model.flavor", "debug"}, 2, "--model.flavor: expected --section.key=value");
   expect_error(
       {"config", "x"}, 2, "The following argument was not expected: x (see tessera config --help)");
   expect_error({"tokenizer"}, 2, "A subcommand is required (see tessera tokenizer --help)");
@@ -195,8 +204,14 @@ TEST_F(CliFiles, OverridesReachTheConfig) {
   expect_error({"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t"},
                2,
                good +
-                   ": model.dim: found nothing, expected a value, because model.flavor and "
-                   "model.weights are empty");
+                   ": a run needs a model (model.flavor, model.weights, or model.dim, layers, "
+                   "heads, ffn and vocab): say so in the file, or as in --model.flavor=debug");
+  expect_error(
+      {"train", good.c_str(), "--data.files=[\"a.txt\"]", "--tokenizer.path=t", "--model.layers=2"},
+      2,
+      good +
+          ": model.dim: found nothing, expected a value, because model.flavor and "
+          "model.weights are empty");
 }
 
 TEST_F(CliFiles, TrainsATokenizer) {

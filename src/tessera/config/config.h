@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -9,10 +10,16 @@
 
 namespace tessera {
 
+// What a config is to say: all that a run needs, or what its step computes, without what a run
+// reads and writes.
+enum class ConfigUse : std::uint8_t { kRun, kPlan };
+
 // Reads a run file, applies `overrides` ("--section.key=value", later ones win) and validates.
 // Errors: kInvalidConfig naming file:line:column or the override, what was found and expected.
+// An empty path stands for no file: then the overrides say all.
 RunConfig load_run_config(const std::filesystem::path& path,
-                          std::span<const std::string> overrides = {});
+                          std::span<const std::string> overrides = {},
+                          ConfigUse use = ConfigUse::kRun);
 
 // Parses TOML; keys that `text` leaves out keep their defaults. `source` names it in errors.
 // Values are checked one by one, not against each other: see validate(). Errors: kInvalidConfig.
@@ -24,14 +31,14 @@ void apply_override(RunConfig& config, std::string_view override);
 
 // Checks the values against each other. A relation between model dims is checked where both are
 // set, so the caller that fills them in from a flavor validates again. Errors: kInvalidConfig.
-void validate(const RunConfig& config);
+void validate(const RunConfig& config, ConfigUse use = ConfigUse::kRun);
 
 // Checks [parallel] as far as it is given. Errors: kInvalidConfig.
 void validate_degrees(const RunConfig& config);
 
 // What validate() checks outside [model], for a run of a model that no config describes. Errors:
 // kInvalidConfig.
-void validate_run(const RunConfig& config);
+void validate_run(const RunConfig& config, ConfigUse use = ConfigUse::kRun);
 
 // The config as TOML that parses back to an equal RunConfig; empty optionals are left out.
 std::string to_toml(const RunConfig& config);

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -153,13 +154,23 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
   return config;
 }
 
-void apply_override(RunConfig& config, std::string_view override) {
-  const std::size_t dot = override.find('.');
-  const std::size_t equals = override.find('=');
-  TESSERA_REQUIRE(override.starts_with("--") && equals != std::string_view::npos && dot < equals,
+namespace {
+
+void require_override(std::string_view text) {
+  const std::size_t dot = text.find('.');
+  const std::size_t equals = text.find('=');
+  TESSERA_REQUIRE(text.starts_with("--") && equals != std::string_view::npos && dot < equals,
                   ErrorCode::kInvalidConfig,
                   "{}: expected --section.key=value",
-                  override);
+                  text);
+}
+
+}  // namespace
+
+void apply_override(RunConfig& config, std::string_view override) {
+  require_override(override);
+  const std::size_t dot = override.find('.');
+  const std::size_t equals = override.find('=');
   const std::vector<ConfigSection> sections = schema();
   const ConfigSection& section = find_section(sections, override.substr(2, dot - 2), override);
   const ConfigKey& key =
@@ -187,10 +198,15 @@ void fit_schedule(RunConfig& config) {
   }
 }
 
-}  // namespace
+// A tokenizer that is to be trained and has no place is the run's own.
+void place_tokenizer(RunConfig& config) {
+  const bool is_placed = config.origins.places.contains("tokenizer.path");
+  if (!is_placed && config.tokenizer.train_vocab > 0 && !config.run.dir.empty()) {
+    config.tokenizer.path = std::filesystem::path(config.run.dir) / "tokenizer.json";
+  }
+}
 
-RunConfig load_run_config(const std::filesystem::path& path,
-                          std::span<const std::string> overrides) {
+RunConfig read_run_file(const std::filesystem::path& path) {
   std::string text;
   try {
     text = read_file(path);
@@ -198,12 +214,81 @@ RunConfig load_run_config(const std::filesystem::path& path,
     // A run file that cannot be read is a mistake on the command line, not bad data.
     fail(ErrorCode::kInvalidConfig, "run file: {}", error.message());
   }
-  RunConfig config = parse_run_config(text, path.string());
+  return parse_run_config(text, path.string());
+}
+
+// Something that a run needs, the keys that say it, and one of them as on the command line.
+struct Part {
+  bool is_said = false;
+  std::string_view keys;
+  std::string_view example;
+};
+
+std::vector<Part> parts(const RunConfig& config, ConfigUse use) {
+  const auto is_named = [&](std::string_view key) { return config.origins.places.contains(key); };
+  const ModelSection& model = config.model;
+  std::vector<Part> all = {
+      {.is_said = is_named("model.flavor") || is_named("model.weights") || model.dim ||
+                  model.layers || model.heads || model.ffn || model.vocab,
+       .keys = "a model (model.flavor, model.weights, or model.dim, layers, heads, ffn and vocab)",
+       .example = "--model.flavor=debug"}};
+  if (use == ConfigUse::kPlan) {
+    return all;
+  }
+  all.push_back({.is_said = is_named("data.files") || is_named("data.sources"),
+                 .keys = "data (data.files or data.sources)",
+                 .example = "--data.files=a.txt"});
+  const bool has_ids =
+      config.data.format == DataFormat::kTokens || config.data.format == DataFormat::kMegatron;
+  all.push_back(
+      {.is_said = is_named("tokenizer.path") || is_named("tokenizer.train_vocab") || has_ids,
+       .keys = "a tokenizer (tokenizer.path, or tokenizer.train_vocab to train one)",
+       .example = "--tokenizer.train_vocab=2048"});
+  all.push_back({.is_said = is_named("run.dir"),
+                 .keys = "a directory of its own (run.dir)",
+                 .example = "--run.dir=runs/a"});
+  return all;
+}
+
+// Names at once all that nobody has said and that has no default. Errors: kInvalidConfig.
+void require_parts(const RunConfig& config, ConfigUse use) {
+  std::vector<Part> missing = parts(config, use);
+  std::erase_if(missing, [](const Part& part) { return part.is_said; });
+  if (missing.empty()) {
+    return;
+  }
+  std::string keys;
+  std::string examples;
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    const bool is_last = i + 1 == missing.size();
+    keys += format("{}{}", i == 0 ? "" : is_last ? " and " : ", ", missing[i].keys);
+    examples += format("{}{}", i == 0 ? "" : " ", missing[i].example);
+  }
+  const std::string& file = config.origins.file;
+  fail(ErrorCode::kInvalidConfig,
+       "{}{} needs {}: say so in {}, or as in {}",
+       file.empty() ? "" : file + ": ",
+       use == ConfigUse::kPlan ? "a plan" : "a run",
+       keys,
+       file.empty() ? "a run file" : "the file",
+       examples);
+}
+
+}  // namespace
+
+RunConfig load_run_config(const std::filesystem::path& path,
+                          std::span<const std::string> overrides,
+                          ConfigUse use) {
+  // First, since the value of "--section.key value" would be taken for the run file.
+  std::ranges::for_each(overrides, require_override);
+  RunConfig config = path.empty() ? RunConfig{} : read_run_file(path);
   for (const std::string& override : overrides) {
     apply_override(config, override);
   }
   fit_schedule(config);
-  validate(config);
+  place_tokenizer(config);
+  require_parts(config, use);
+  validate(config, use);
   return config;
 }
 

@@ -307,7 +307,8 @@ ConfigSection tokenizer() {
            &S::path,
            codec::path(),
            "A tokenizer: tokenizer.json, a tiktoken or SentencePiece .model, or encoder.json "
-           "beside vocab.bpe (docs/formats.md). Required."),
+           "beside vocab.bpe (docs/formats.md). Left out with train_vocab: tokenizer.json in "
+           "run.dir."),
        row("train_vocab",
            &S::train_vocab,
            codec::size_or_zero(),

@@ -13,7 +13,9 @@ void require_text(const RunConfig& config,
                   std::string_view key,
                   std::string_view value,
                   std::string_view expected) {
-  const bool is_left_out = !config.origins.file.empty() && !config.origins.places.contains(key);
+  const KeyOrigins& origins = config.origins;
+  const bool is_from_code = origins.file.empty() && origins.places.empty();
+  const bool is_left_out = !is_from_code && !origins.places.contains(key);
   TESSERA_REQUIRE(!value.empty(),
                   ErrorCode::kInvalidConfig,
                   "{}: found {}, expected {}",
@@ -329,8 +331,10 @@ void validate_degrees(const RunConfig& config) {
   }
 }
 
-void validate_run(const RunConfig& config) {
-  validate_inputs(config);
+void validate_run(const RunConfig& config, ConfigUse use) {
+  if (use == ConfigUse::kRun) {
+    validate_inputs(config);
+  }
   validate_degrees(config);
   validate_batch(config);
   validate_lora(config);
@@ -341,8 +345,8 @@ void validate_run(const RunConfig& config) {
   validate_schedule(config);
 }
 
-void validate(const RunConfig& config) {
-  validate_run(config);
+void validate(const RunConfig& config, ConfigUse use) {
+  validate_run(config, use);
   if (config.model.flavor.empty() && config.model.weights.empty()) {
     validate_explicit_dims(config);
   }
@@ -350,7 +354,9 @@ void validate(const RunConfig& config) {
   validate_tensor(config);
   validate_vocabulary(config);
   validate_float8_layers(config);
-  validate_adapted_weights(config);
+  if (use == ConfigUse::kRun) {
+    validate_adapted_weights(config);
+  }
 }
 
 }  // namespace tessera

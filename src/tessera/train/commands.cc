@@ -17,19 +17,13 @@
 #include "tessera/base/log.h"
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
-#include "tessera/program/cost_table.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/explain.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/prompts.h"
-#include "tessera/train/rank_backend.h"
 #include "tessera/train/resolve.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/run_memory.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
-#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {
@@ -92,37 +86,6 @@ std::string speed_text(const GenerationSpeed& speed) {
   return text;
 }
 
-std::string cost_text(const Program& program) {
-  std::string text =
-      format("{:<26} {:>8} {:>14} {:>14} {:>14}\n", "op", "runs", "FLOP", "read", "written");
-  for (const CostRow& row : cost_by_op(program)) {
-    text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n",
-                   row.op,
-                   row.count,
-                   format_count(row.cost.flop),
-                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_read)),
-                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_written)));
-  }
-  return text;
-}
-
-// Whether a rank's memory is there: by memory.limit_bytes, on the cluster's devices, or here.
-std::string fit_text(const RunConfig& config, const RunLayout& layout, const RunMemory& memory) {
-  const bool is_limited = config.memory.limit_bytes > 0;
-  const bool is_described = !is_limited && layout.device.memory_bytes > 0;
-  // What checkpoints are written from lies on the host.
-  const std::int64_t needed = is_described ? memory.arena : memory.total();
-  const std::int64_t limit = is_described ? layout.device.memory_bytes : memory_limit(config);
-  const std::string where = is_limited     ? "memory.limit_bytes allows"
-                            : is_described ? format("a {} of the cluster has", layout.device.name)
-                                           : "this machine has free for it";
-  return format("  it {}: it needs {}, and {} {}\n",
-                needed <= limit ? "fits" : "does not fit",
-                format_bytes(needed),
-                where,
-                format_bytes(limit));
-}
-
 }  // namespace
 
 void train_command(const RunConfig& config) {
@@ -155,43 +118,28 @@ void train_command(const RunConfig& config) {
   }
 }
 
-void explain_command(const RunConfig& config) {
-  const RunConfig resolved = resolve(config);
-  const ModelDescription model = resolve_model(resolved);
-  const auto backend =
-      make_run_backend(resolved.run.device, static_cast<int>(resolved.run.threads));
-  const RunPrograms programs =
-      compile_run(resolved,
-                  model,
-                  [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
-                    return backend->workspace_bytes(op, operands, results);
-                  });
-  const Program& program = programs.step;
-  print(to_string(program));
-  const ParameterCounts parameters = count_parameters(parameter_inits(step_graph(resolved, model)));
-  const std::int64_t tokens = resolved.train.global_batch * resolved.data.sequence_length;
-  print(format(
-      "\nparameters: {}{}\ntokens a step: {}\n",
-      format_grouped(parameters.all),
-      parameters.frozen > 0 ? format(", {} of them frozen", format_grouped(parameters.frozen)) : "",
-      tokens));
-  print(format(
-      "training FLOP a token ({} + 12 layers heads head_dim seq, no causal discount): {}\n",
-      parameters.frozen > 0 ? "6N, 4N of what is frozen," : "6N",
-      format_count(training_flop_per_token(model, parameters, resolved.data.sequence_length))));
-  const RunLayout layout = run_layout(resolved);
-  const std::int64_t ranks = layout.mesh.num_ranks();
-  if (ranks > 1) {
-    print(explain_ranks(layout, parameter_inits(step_graph(resolved, model)), program));
+void explain_command(const RunConfig& config, const ExplainOptions& options) {
+  const Explanation facts = explain(config);
+  if (options.json) {
+    print(explanation_json(facts, options.program));
+    return;
   }
-  const RunMemory memory = run_memory(resolved, model, programs);
-  print(format("\nmemory {}at its peak, by category\n{}{}",
-               ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
-               memory_table(memory),
-               fit_text(resolved, layout, memory)));
-  print(format("\nwork of a step{}, by op (attention counts visible pairs of causal sequences)\n{}",
-               ranks > 1 ? " on a rank" : "",
-               cost_text(program)));
+  std::vector<std::string> parts;
+  if (options.program) {
+    parts.push_back(to_string(facts.programs.step));
+  }
+  if (options.parameters) {
+    parts.push_back(parameters_text(facts));
+  }
+  if (options.ops) {
+    parts.push_back(ops_text(facts));
+  }
+  if (parts.empty()) {
+    parts.push_back(summary_text(facts));
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    print((i > 0 ? "\n" : "") + parts[i]);
+  }
 }
 
 void generate_command(const GenerateOptions& options) {

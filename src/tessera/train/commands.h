@@ -13,8 +13,17 @@ namespace tessera {
 // `tessera train`: trains, prints progress, writes metrics and checkpoints into config.run.dir.
 void train_command(const RunConfig& config);
 
-// `tessera explain`: prints the program, its memory and its work on stdout; trains nothing.
-void explain_command(const RunConfig& config);
+// Parts that `tessera explain` prints in place of its one screen.
+struct ExplainOptions {
+  bool program = false;  // by itself the text that parse_program() reads
+  bool parameters = false;
+  bool ops = false;
+  bool json = false;  // one object in place of text
+};
+
+// `tessera explain`: prints what a run is, needs and sends on stdout; trains nothing. The config
+// need not say what a run reads and writes.
+void explain_command(const RunConfig& config, const ExplainOptions& options);
 
 struct GenerateOptions {
   std::filesystem::path checkpoint;  // a checkpoint, or a run directory (its newest checkpoint)

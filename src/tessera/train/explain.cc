@@ -3,17 +3,69 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <iterator>
 #include <numeric>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
-#include "tessera/ops/op.h"
-#include "tessera/program/step_traffic.h"
+#include "tessera/mesh/placement.h"
 
 namespace tessera {
 namespace {
+
+// " (8 of keys and values)" where a size is set, else nothing.
+std::string size_text(std::string_view what, const std::optional<std::int64_t>& size) {
+  return size ? format(", {} {}", what, *size) : "";
+}
+
+std::string model_text(const Explanation& facts) {
+  const ModelSection& model = facts.config.model;
+  const ParameterCounts& counts = facts.counts;
+  std::string text =
+      format("model: {}{}; {} parameters{}\n",
+             model.name,
+             model.flavor.empty() ? "" : " " + model.flavor,
+             format_grouped(counts.all),
+             counts.frozen > 0 ? format(", {} of them frozen", format_grouped(counts.frozen)) : "");
+  text += format("  layers {}{}{}{}{}{}\n",
+                 facts.model.num_layers,
+                 size_text("dim", model.dim),
+                 size_text("heads", model.heads),
+                 size_text("kv_heads", model.kv_heads),
+                 size_text("ffn", model.ffn),
+                 size_text("vocab", model.vocab));
+  return text;
+}
+
+std::string step_text(const Explanation& facts) {
+  const RunConfig& config = facts.config;
+  std::string how;
+  if (config.float8.recipe != Float8Recipe::kOff) {
+    how += format(", products in 8-bit floats ({})", to_string(config.float8.recipe));
+  }
+  if (config.lora.rank > 0) {
+    how += format(", adapters of rank {}", config.lora.rank);
+  }
+  if (config.memory.recompute == Recompute::kFull) {
+    how += ", activations computed again";
+  }
+  const std::int64_t data = facts.layout.num_data();
+  return format(
+      "step: {} sequences of {} tokens, {} tokens; in {}{}\n"
+      "  microbatches: {}, each of {} sequence{}{}\n",
+      format_grouped(config.train.global_batch),
+      format_grouped(config.data.sequence_length),
+      format_grouped(facts.tokens_per_step()),
+      name(config.train.dtype),
+      how,
+      facts.programs.step.num_microbatches,
+      config.train.microbatch,
+      config.train.microbatch == 1 ? "" : "s",
+      data > 1 ? format(" on each of {} data ranks", data) : "");
+}
 
 std::string mesh_text(const Mesh& mesh) {
   std::string text = format("\nmesh of {} ranks, innermost axis first\n", mesh.num_ranks());
@@ -48,13 +100,13 @@ std::string secondary_text(const RunLayout& layout) {
 
 std::string placement_text(const RunLayout& layout) {
   const Placement& placement = layout.placement;
-  std::string text = format(
-      "\nstate over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
-      data_degrees(layout.mesh).back(),
-      placement.param,
-      secondary_text(layout),
-      placement.grad,
-      placement.optimizer);
+  std::string text =
+      format("state over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
+             data_degrees(layout.mesh).back(),
+             placement.param,
+             secondary_text(layout),
+             placement.grad,
+             placement.optimizer);
   const StateWires& wires = layout.wires;
   text += format("on the wire: parameters {}, gradients {}, updates {}{}\n",
                  wire_text(wires.param),
@@ -67,30 +119,136 @@ std::string placement_text(const RunLayout& layout) {
   return text;
 }
 
-std::string parameters_text(const RunLayout& layout, const std::vector<ParameterInit>& parameters) {
-  std::string text =
-      format("\nparameters: whole, on the axes that cut it, and at rest on a rank\n");
-  const DimAxes dims = layout.dims();
-  for (const ParameterInit& parameter : parameters) {
-    const TensorType local = local_type(parameter.type, dims);
-    const std::string axes = to_string(axes_of(parameter.type, dims));
-    const std::int64_t slice =
-        padded_elements(local.num_elements(), data_degrees(layout.mesh).back()) /
-        layout.placement.param;
-    text += format("  {:<40} {:<44} {:<24} {}\n",
-                   parameter.name,
-                   to_string(parameter.type),
-                   axes.empty() ? "-" : axes,
-                   layout.placement.param > 1 ? format("a slice of {}", slice) : to_string(local));
+std::string fit_text(const Explanation& facts) {
+  const MemoryFit& fit = facts.fit;
+  const std::string needed = format_bytes(fit.needed);
+  std::string where;
+  switch (fit.of) {
+    case MemoryFit::Limit::kNone:
+      return format(
+          "  it needs {} on a rank; memory.limit_bytes, or the device of a cluster.file, would say "
+          "whether that is there\n",
+          needed);
+    case MemoryFit::Limit::kConfig:
+      where = "memory.limit_bytes allows";
+      break;
+    case MemoryFit::Limit::kDevice:
+      where = format("a {} of the cluster has", facts.layout.device.name);
+      break;
+    case MemoryFit::Limit::kMachine:
+      where = "this machine has free for it";
+      break;
+  }
+  return format("  it {}: it needs {}, and {} {}\n",
+                fit.needed <= fit.limit ? "fits" : "does not fit",
+                needed,
+                where,
+                format_bytes(fit.limit));
+}
+
+std::string memory_text(const Explanation& facts) {
+  const std::int64_t ranks = facts.num_ranks();
+  return format("\nmemory {}at its peak, by category\n{}{}",
+                ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
+                memory_table(facts.memory),
+                fit_text(facts));
+}
+
+std::string work_text(const Explanation& facts) {
+  const bool several = facts.num_ranks() > 1;
+  std::string text = format("\nwork of a step{}: {}FLOP; kernels read {} and write {}\n",
+                            several ? " on a rank" : "",
+                            format_count(facts.cost.flop),
+                            format_bytes(static_cast<std::int64_t>(facts.cost.bytes_read)),
+                            format_bytes(static_cast<std::int64_t>(facts.cost.bytes_written)));
+  const DeviceSpec::PeakFlops& peaks = facts.layout.device.peak_flops;
+  const double peak = facts.config.train.dtype == DType::kBF16 ? peaks.bf16 : peaks.f32;
+  if (peak > 0) {
+    text += format("  estimated time at the peak of a {}: {:.3g} s\n",
+                   facts.layout.device.name,
+                   facts.cost.flop / peak);
+  }
+  text +=
+      format("  training FLOP a token ({} + 12 layers heads head_dim seq): {}; a step: {}\n",
+             facts.counts.frozen > 0 ? "6N, 4N of what is frozen," : "6N",
+             format_count(facts.flop_per_token()),
+             format_count(facts.flop_per_token() * static_cast<double>(facts.tokens_per_step())));
+  return text;
+}
+
+bool is_timed(const std::vector<LevelTraffic>& levels) {
+  return std::ranges::any_of(levels,
+                             [](const LevelTraffic& level) { return level.seconds().has_value(); });
+}
+
+// The level that takes longest, or where no bandwidths are known the outermost.
+const LevelTraffic& slowest(const std::vector<LevelTraffic>& levels) {
+  const auto seconds = [](const LevelTraffic& level) { return level.seconds().value_or(0); };
+  return is_timed(levels) ? *std::ranges::max_element(levels, {}, seconds) : levels.back();
+}
+
+// What a rank sends there, the most first.
+std::string purposes_text(const LevelTraffic& level) {
+  std::vector<TrafficPurpose> purposes(kTrafficPurposes.begin(), kTrafficPurposes.end());
+  const auto bytes = [&](TrafficPurpose purpose) {
+    return level.by_purpose.at(static_cast<std::size_t>(purpose));
+  };
+  std::erase_if(purposes, [&](TrafficPurpose purpose) { return bytes(purpose) == 0; });
+  std::ranges::stable_sort(purposes, std::greater<>(), bytes);
+  std::string text;
+  for (const TrafficPurpose purpose : purposes) {
+    text +=
+        format("{}{} {}", text.empty() ? "" : ", ", name(purpose), format_bytes(bytes(purpose)));
   }
   return text;
 }
 
-// Collectives of one op over the same axes.
-struct CollectiveRow {
-  std::int64_t count = 0;
-  Traffic sent;
-};
+// Where updates are most of what the slowest level carries, and travel as they are: the presets
+// leave state.wire_update alone.
+std::string update_text(const Explanation& facts, const LevelTraffic& level) {
+  const auto most = std::ranges::max_element(level.by_purpose);
+  const std::int64_t updates =
+      level.by_purpose.at(static_cast<std::size_t>(TrafficPurpose::kUpdates));
+  const Wire& wire = facts.layout.wires.update;
+  if (updates == 0 || updates < *most || !wire.formats.empty()) {
+    return "";
+  }
+  constexpr std::int64_t kElements = 1 << 20;
+  const WireFormat full = wire_format_of(facts.config.train.dtype).value_or(WireFormat::kF32);
+  const std::int64_t now = wire_bytes({.format = full, .block = wire.block}, kElements);
+  const std::int64_t then =
+      wire_bytes({.format = WireFormat::kInt8, .block = wire.block}, kElements);
+  return format(
+      "  updates travel in full: state.wire_update = \"int8\" would send {} of them, rounded\n",
+      format_bytes(static_cast<std::int64_t>(
+          static_cast<double>(updates) * static_cast<double>(then) / static_cast<double>(now))));
+}
+
+std::string traffic_text(const Explanation& facts) {
+  std::string text = format("\nbytes that a rank sends in a step, by level and class\n");
+  std::string seconds;
+  for (const LevelTraffic& level : facts.levels) {
+    text += format("  {:<12}", level.level);
+    for (const TrafficClass traffic_class : kTrafficClasses) {
+      text += format("  {} {:>16}",
+                     name(traffic_class),
+                     format_grouped(level.bytes.at(static_cast<std::size_t>(traffic_class))));
+    }
+    text += "\n";
+    if (const auto time = level.seconds()) {
+      seconds += format("{}{} {:.3g} s", seconds.empty() ? "" : ", ", level.level, *time);
+    }
+  }
+  if (is_timed(facts.levels)) {
+    text += format("  estimated time at the cluster's bandwidths: {}\n", seconds);
+  }
+  const LevelTraffic& most = slowest(facts.levels);
+  text += format("  on {}{}: {}\n",
+                 most.level,
+                 is_timed(facts.levels) ? ", the slowest" : "",
+                 purposes_text(most));
+  return text + update_text(facts, most);
+}
 
 // The bytes, and by axis where they go along several.
 std::string sent_text(const Traffic& sent) {
@@ -104,54 +262,61 @@ std::string sent_text(const Traffic& sent) {
   return format("{:>12}{}", format_bytes(bytes), sent.size() > 1 ? " (" + axes + ")" : "");
 }
 
-std::string collectives_text(const Program& program) {
-  std::map<std::string, CollectiveRow> rows;
-  for (std::size_t i = 0; i < program.segments.size(); ++i) {
-    for (const Instruction& instruction : program.segments[i].instructions) {
-      TensorTypes operands;
-      for (const TensorRef& operand : instruction.operands) {
-        operands.push_back(operand.type);
-      }
-      for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
-        CollectiveRow& row = rows[format("{:<9} {:<20} {:<14} {}",
-                                         name(program.segments[i].action),
-                                         info(*instruction.op).name,
-                                         name(use.kind),
-                                         to_string(use.axes))];
-        const std::int64_t count = use.count * program.num_runs(SegmentId::of(i), instruction);
-        row.count += count;
-        add(row.sent, use.sent, count);
-      }
-    }
-  }
-  std::string text = format("\ncollectives of a step, and what a rank sends in them\n");
-  for (const auto& [what, row] : rows) {
-    text += format("  {:>6} x {:<72} {}\n", row.count, what, sent_text(row.sent));
-  }
-  return text;
-}
-
-std::string traffic_text(const Program& program, const Mesh& mesh) {
-  std::string text = format("\nbytes that a rank sends in a step, by level and class\n");
-  for (const auto& [level, bytes] : by_level(step_traffic(program), mesh)) {
-    text += format("  {:<12}", level);
-    for (const TrafficClass traffic_class : kTrafficClasses) {
-      text += format("  {} {:>16}",
-                     name(traffic_class),
-                     format_grouped(bytes.at(static_cast<std::size_t>(traffic_class))));
-    }
-    text += "\n";
-  }
-  return text;
-}
-
 }  // namespace
 
-std::string explain_ranks(const RunLayout& layout,
-                          const std::vector<ParameterInit>& parameters,
-                          const Program& program) {
-  return mesh_text(layout.mesh) + placement_text(layout) + parameters_text(layout, parameters) +
-         collectives_text(program) + traffic_text(program, layout.mesh);
+std::string summary_text(const Explanation& facts) {
+  std::string text = model_text(facts) + step_text(facts);
+  if (facts.num_ranks() > 1) {
+    text += mesh_text(facts.layout.mesh) + placement_text(facts.layout);
+  }
+  text += memory_text(facts) + work_text(facts);
+  if (!facts.levels.empty()) {
+    text += traffic_text(facts);
+  }
+  return text + "\nmore: --parameters, --ops, --program, or all as --json\n";
+}
+
+std::string parameters_text(const Explanation& facts) {
+  const RunLayout& layout = facts.layout;
+  std::string text = "parameters: whole, on the axes that cut it, and at rest on a rank\n";
+  for (const ParameterPlace& place : parameter_places(facts)) {
+    text += format("  {:<40} {:<44} {:<24} {}\n",
+                   place.name,
+                   to_string(place.whole),
+                   place.axes.empty() ? "-" : place.axes,
+                   layout.placement.param > 1 ? format("a slice of {}", place.elements_at_rest)
+                                              : to_string(place.local));
+  }
+  return text;
+}
+
+std::string ops_text(const Explanation& facts) {
+  std::string text =
+      format("work of a step{}, by op (attention counts visible pairs of causal sequences)\n",
+             facts.num_ranks() > 1 ? " on a rank" : "");
+  text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n", "op", "runs", "FLOP", "read", "written");
+  for (const CostRow& row : facts.ops) {
+    text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n",
+                   row.op,
+                   row.count,
+                   format_count(row.cost.flop),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_read)),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_written)));
+  }
+  if (!facts.collectives.empty()) {
+    text += "\ncollectives of a step, and what a rank sends in them\n";
+  }
+  for (const CollectiveRow& row : facts.collectives) {
+    text += format("  {:>6} x {:<9} {:<20} {:<14} {:<26} {:<11} {}\n",
+                   row.count,
+                   row.action,
+                   row.op,
+                   row.kind,
+                   row.axes,
+                   name(row.purpose),
+                   sent_text(row.sent));
+  }
+  return text;
 }
 
 }  // namespace tessera

@@ -1,19 +1,17 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include "tessera/program/program.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/training_state.h"
+#include "tessera/train/explanation.h"
 
 namespace tessera {
 
-// How a run of several ranks lies on them, as text for people: the mesh; each parameter's layout
-// and how its states are cut; the collectives of a step with the bytes that a rank sends; and the
-// same bytes by level of the cluster, as metrics.jsonl counts them.
-std::string explain_ranks(const RunLayout& layout,
-                          const std::vector<ParameterInit>& parameters,
-                          const Program& program);
+// What `tessera explain` prints, as text for people: one screen of the run (model, mesh, memory,
+// work, traffic); how each parameter lies on the ranks; what each op does in a step, and which
+// collectives run. And all of it but the program as JSON (docs/formats.md).
+std::string summary_text(const Explanation& facts);
+std::string parameters_text(const Explanation& facts);
+std::string ops_text(const Explanation& facts);
+std::string explanation_json(const Explanation& facts, bool with_program);
 
 }  // namespace tessera

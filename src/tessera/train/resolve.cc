@@ -190,14 +190,14 @@ ModelDescription resolve_model(const RunConfig& config) {
   return with_adapters(family.describe(section), config, family.hugging_face_weights(section));
 }
 
-RunConfig resolve(RunConfig config) {
+RunConfig resolve(RunConfig config, ConfigUse use) {
   config.model = resolved_section(config);
-  validate(config);
+  validate(config, use);
   if (const auto adapters = resolve_model(config).adapters) {
     config.lora.alpha = adapters->alpha;
     config.lora.targets = adapters->targets;
   }
-  return resolve_run(std::move(config));
+  return resolve_run(std::move(config), use);
 }
 
 RunConfig resolve_stored(std::string_view text) {
@@ -276,9 +276,9 @@ RunConfig resolve_ranks(RunConfig config) {
   return config;
 }
 
-RunConfig resolve_run(RunConfig config) {
+RunConfig resolve_run(RunConfig config, ConfigUse use) {
   config = resolve_ranks(std::move(config));
-  validate_run(config);
+  validate_run(config, use);
   return config;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tessera/config/config.h"
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
 
@@ -18,7 +19,7 @@ ModelDescription resolve_model(const RunConfig& config);
 
 // `config` with everything that follows from other keys or the machine written out: model sizes,
 // targets of adapters, ranks, threads. Errors: kInvalidConfig.
-RunConfig resolve(RunConfig config);
+RunConfig resolve(RunConfig config, ConfigUse use = ConfigUse::kRun);
 
 // The config that a checkpoint holds, for a use of its model on the CPU: the machine that trained
 // it may have had devices, and a way to talk, that are not here. Errors: as parse_run_config();
@@ -26,7 +27,7 @@ RunConfig resolve(RunConfig config);
 RunConfig resolve_stored(std::string_view text);
 
 // The same as resolve() for all but [model]. Errors: kInvalidConfig.
-RunConfig resolve_run(RunConfig config);
+RunConfig resolve_run(RunConfig config, ConfigUse use = ConfigUse::kRun);
 
 // The same for ranks, device and threads alone. Errors: kInvalidConfig.
 RunConfig resolve_ranks(RunConfig config);

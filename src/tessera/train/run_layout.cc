@@ -148,6 +148,7 @@ RunLayout run_layout(const RunConfig& config) {
   layout.sequence_parallel = parallel.sequence_parallel;
   if (!config.cluster.file.empty() && config.cluster.file != "local") {
     layout.device = cluster.device;
+    layout.levels = cluster.levels;
   }
   const PlacementPreset plan = StatePlan(config, layout.mesh).read();
   layout.placement = plan.placement;

@@ -19,6 +19,7 @@ struct RunLayout {
   Placement placement;
   SecondaryUse secondary_use = SecondaryUse::kAll;
   DeviceSpec device = {};          // of cluster.file; all unknown where none is named
+  std::vector<Level> levels = {};  // likewise; empty
   StateWires wires;                // by level
   std::vector<std::string> notes;  // about the placement, for people
   bool sequence_parallel = false;

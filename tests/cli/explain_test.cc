@@ -1,0 +1,199 @@
+// tessera explain: one screen of what a run is, its parts by flags, and all of it as JSON.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/base/machine.h"
+#include "tessera/base/units.h"
+#include "tessera/program/program.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class ExplainTest : public TrainingTest {
+ protected:
+  std::string explained(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "explain");
+    const Outcome outcome = tessera(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  }
+
+  static std::string frontier() {
+    return "--cluster.file=" +
+           (std::filesystem::path(TESSERA_SOURCE_DIR) / "configs/clusters/frontier.toml").string();
+  }
+};
+
+// A 20B GPT-NeoX on 48 nodes of Frontier, one microbatch.
+std::vector<std::string> neox(const std::string& preset) {
+  return {"--model.name=neox",
+          "--model.flavor=20B",
+          "--parallel.ranks=384",
+          "--train.global_batch=384",
+          "--train.microbatch=1",
+          "--train.dtype=bf16",
+          "--data.sequence_length=2048",
+          "--state.preset=" + preset};
+}
+
+TEST_F(ExplainTest, IsOneScreenAlsoOfTheLargestPlans) {
+  std::vector<std::string> large = {"--model.flavor=405B",
+                                    "--parallel.ranks=512",
+                                    "--parallel.tensor=8",
+                                    "--train.global_batch=1024",
+                                    "--train.microbatch=1",
+                                    "--data.sequence_length=8192",
+                                    "--state.preset=topo",
+                                    frontier()};
+  const std::string text = explained(large);
+  EXPECT_LE(std::ranges::count(text, '\n'), 45) << text;
+  EXPECT_THAT(text,
+              AllOf(StartsWith("model: llama3 405B; 405,853,388,800 parameters\n"),
+                    HasSubstr("mesh of 512 ranks"),
+                    HasSubstr("work of a step on a rank: "),
+                    HasSubstr("\n  estimated time at the cluster's bandwidths: pair ")));
+  large.emplace_back("--parameters");
+  EXPECT_GT(std::ranges::count(explained(large), '\n'), 1000);
+}
+
+// None of these files is there, and most keys are not said.
+TEST_F(ExplainTest, AsksForNothingThatItDoesNotUse) {
+  EXPECT_THAT(explained({"--model.flavor=debug"}), HasSubstr("6,163,712 parameters"));
+  EXPECT_THAT(explained({"--model.flavor=debug", "--lora.rank=4", "--validation.every=10"}),
+              HasSubstr(", adapters of rank 4\n"));
+  explained({"run.toml", "--data.files=none.txt", "--tokenizer.path=none.json", "--run.dir=none"});
+  EXPECT_FALSE(std::filesystem::exists(path("none")));
+  const Outcome outcome = tessera({"explain"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("a plan needs a model (model.flavor, "));
+}
+
+TEST_F(ExplainTest, TheProgramIsReadBack) {
+  const std::string text = explained({"run.toml", "--program"});
+  const Program program = parse_program(text);
+  EXPECT_EQ(to_string(program), text);
+  const json whole = json::parse(explained({"run.toml", "--json", "--program"}));
+  EXPECT_EQ(whole.at("program"), text);
+  EXPECT_EQ(whole.at("memory").at("arena"), program.arena_bytes);
+  EXPECT_THAT(explained({"run.toml", "--parameters", "--ops"}),
+              AllOf(StartsWith("parameters: "), HasSubstr("\n\nwork of a step, by op")));
+}
+
+// What the text says, and sums of what the parts say.
+TEST_F(ExplainTest, JsonHoldsAllOfIt) {
+  std::vector<std::string> arguments = {"run.toml",
+                                        "--parallel.ranks=8",
+                                        "--parallel.tensor=2",
+                                        "--train.microbatch=1",
+                                        "--state.preset=zeropp",
+                                        virtual_cluster(8)};
+  const std::string text = explained(arguments);
+  arguments.emplace_back("--json");
+  const json facts = json::parse(explained(arguments));
+  EXPECT_EQ(facts.at("version"), 1);
+  EXPECT_EQ(facts.at("mesh").at("ranks"), 8);
+  EXPECT_EQ(facts.at("mesh").at("axes").size(), 3);
+  EXPECT_EQ(facts.at("state").at("wires").at("grad"), json({"int4"}));
+  EXPECT_EQ(facts.at("step").at("tokens"), kTokensPerStep);
+  std::int64_t elements = 0;
+  for (const json& tensor : facts.at("parameters").at("tensors")) {
+    std::int64_t of_this = 1;
+    for (const json& bound : tensor.at("shape")) {
+      of_this *= bound.get<std::int64_t>();
+    }
+    elements += of_this;
+  }
+  EXPECT_EQ(facts.at("parameters").at("all"), elements);
+  double flop = 0;
+  for (const json& op : facts.at("work").at("ops")) {
+    flop += op.at("flop").get<double>();
+  }
+  EXPECT_DOUBLE_EQ(facts.at("work").at("flop"), flop);
+  std::int64_t sent = 0;
+  for (const json& collective : facts.at("traffic").at("collectives")) {
+    for (const json& axis : collective.at("sent")) {
+      sent += axis.at("state").get<std::int64_t>() + axis.at("tensor").get<std::int64_t>() +
+              axis.at("scalar").get<std::int64_t>();
+    }
+  }
+  std::int64_t on_levels = 0;
+  for (const json& level : facts.at("traffic").at("levels")) {
+    for (const json& bytes : level.at("classes")) {
+      on_levels += bytes.get<std::int64_t>();
+    }
+    const double bandwidth = level.at("bandwidth");
+    EXPECT_GT(bandwidth, 0);
+  }
+  EXPECT_EQ(on_levels, sent);
+  EXPECT_EQ(facts.at("memory").at("limit"), json());
+  EXPECT_EQ(facts.at("memory").at("fits"), json());
+  EXPECT_THAT(
+      text,
+      HasSubstr(format("({} bytes; ",
+                       format_grouped(facts.at("memory").at("arena").get<std::int64_t>()))));
+}
+
+// The seconds by hand: a node's four cards of 25 GB/s are shared by its eight devices.
+TEST_F(ExplainTest, SaysWhatTheSlowestLevelCarries) {
+  const auto facts = [&](const std::string& preset) {
+    std::vector<std::string> arguments = neox(preset);
+    arguments.insert(arguments.end(), {frontier(), "--json"});
+    return json::parse(explained(arguments)).at("traffic").at("levels");
+  };
+  const auto text = [&](const std::string& preset, const std::string& more) {
+    std::vector<std::string> arguments = neox(preset);
+    arguments.insert(arguments.end(), {frontier(), more});
+    return explained(arguments);
+  };
+  const json levels = facts("topo");
+  EXPECT_EQ(levels[0].at("bandwidth"), 200e9);
+  EXPECT_EQ(levels[1].at("bandwidth"), 50e9);
+  EXPECT_EQ(levels[2].at("bandwidth"), 12.5e9);
+  std::int64_t sent = 0;
+  for (const json& bytes : levels[2].at("classes")) {
+    sent += bytes.get<std::int64_t>();
+  }
+  EXPECT_DOUBLE_EQ(levels[2].at("seconds"), static_cast<double>(sent) / 12.5e9);
+  // 20.55 G parameters in bf16, a 48th of a node's part is a rank's: 47/48 of 2 bytes of an eighth.
+  EXPECT_NEAR(levels[2].at("purposes").at("updates").get<double>(),
+              20554567680.0 * 2 / 8 * 47 / 48,
+              20554567680.0 * 0.002);
+  EXPECT_THAT(text("topo", "--run.seed=1"),
+              AllOf(HasSubstr("\n  on cluster, the slowest: updates 4.70 GiB, gradients 1.21 GiB"),
+                    HasSubstr("state.wire_update = \"int8\" would send 2.38 GiB of them")));
+  EXPECT_THAT(text("topo", "--state.wire_update=int8"),
+              AllOf(HasSubstr("updates 2.38 GiB"), Not(HasSubstr("would send"))));
+  EXPECT_THAT(text("fsdp", "--run.seed=1"), Not(HasSubstr("would send")));
+}
+
+TEST_F(ExplainTest, ThisMachinesMemoryIsThatOfItsOwnPlans) {
+  EXPECT_THAT(explained({"run.toml"}), HasSubstr("and this machine has free for it"));
+  const std::string many = std::to_string(2 * usable_cores());
+  const std::string other = explained({"run.toml",
+                                       "--train.microbatch=1",
+                                       "--parallel.ranks=" + many,
+                                       "--train.global_batch=" + many});
+  EXPECT_THAT(other, Not(HasSubstr("this machine")));
+  EXPECT_THAT(other, ContainsRegex("\n  it needs [0-9.]+ [KM]iB on a rank; memory.limit_bytes"));
+}
+
+}  // namespace
+}  // namespace tessera
