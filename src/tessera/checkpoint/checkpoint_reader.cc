@@ -302,8 +302,8 @@ void CheckpointReader::require_model(std::string_view model,
                       std::ranges::any_of(tensors_, is_state),
                   ErrorCode::kInvalidData,
                   "checkpoint {} has weights alone, as an import makes it, and a run goes on from "
-                  "the optimizer's state, too: start from Hugging Face's weights with "
-                  "model.weights",
+                  "the optimizer's state, too: name it in model.weights, from which a "
+                  "new run starts",
                   directory_.string());
   for (const CheckpointTensor& tensor : expected) {
     if (!is_looked_at(tensor.role)) {

@@ -503,6 +503,7 @@ RunConfig unusual_config() {
   c.model = {.name = "gpt2",
              .flavor = "8B",
              .weights = "weights",
+             .grow_vocab = true,
              .dim = 64,
              .layers = 2,
              .heads = 4,

@@ -236,9 +236,16 @@ ConfigSection model() {
        row("weights",
            &S::weights,
            codec::path(),
-           "Directory in Hugging Face's form (config.json, *.safetensors) whose weights training "
-           "starts from, and whose sizes hold where no flavor and no dims are given. A checkpoint "
-           "of the run comes before it."),
+           "What training starts from: a directory in Hugging Face's form (config.json, "
+           "*.safetensors), a checkpoint, or a run directory (its newest checkpoint), of which the "
+           "weights alone are taken. Their sizes hold where no flavor and no dims are given. A "
+           "checkpoint of the run comes before them."),
+       row("grow_vocab",
+           &S::grow_vocab,
+           codec::boolean(),
+           "Whether the model may have more ids than weights: vocab, left out as many as the "
+           "tokenizer has entries. Each new row of embedding and head starts as the mean of the "
+           "others, so that a tokenizer with more tokens (those of a chat, say) can be trained."),
        row("dim", &S::dim, codec::size(), "Width of the residual stream. Left out: the flavor's."),
        row("layers",
            &S::layers,
@@ -529,8 +536,8 @@ ConfigSection optimizer() {
        row("weight_decay",
            &S::weight_decay,
            codec::not_negative(),
-           "Decoupled weight decay: each step takes the learning rate times this off the weights "
-           "that decay names."),
+           "Decoupled weight decay: each step takes the learning rate times this off every weight "
+           "that is trained, or off matrices alone (decay)."),
        row("decay",
            &S::decay,
            codec::choice({DecayedWeights::kAll, DecayedWeights::kMatrices}),

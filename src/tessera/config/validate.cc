@@ -357,6 +357,10 @@ void validate(const RunConfig& config, ConfigUse use) {
   if (use == ConfigUse::kRun) {
     validate_adapted_weights(config);
   }
+  TESSERA_REQUIRE(!config.model.grow_vocab || !config.model.weights.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found true, and no weights to add ids to: set model.weights",
+                  placed(config, "model.grow_vocab"));
 }
 
 }  // namespace tessera

@@ -63,6 +63,10 @@ HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config) {
   return model;
 }
 
+bool is_vocab_table(std::string_view parameter) {
+  return parameter == "tok_embeddings.weight" || parameter == "output.weight";
+}
+
 ModelSection completed(ModelSection section, const ModelSection& defaults) {
   const auto take = [&](auto member) {
     if (!(section.*member)) {

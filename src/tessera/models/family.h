@@ -15,6 +15,7 @@ namespace tessera {
 // Face's transformers name and store its weights. The list is in family.cc.
 struct ModelFamily {
   std::string_view name;                  // model.name
+  std::string_view described;             // the "family" of describe().json
   std::vector<std::string_view> flavors;  // published sizes, smallest first
 
   // The section with everything that follows from its flavor written out.
@@ -64,6 +65,10 @@ struct HuggingFaceModel {
 
 // Errors: kInvalidData naming file, key, found and expected.
 HuggingFaceModel hugging_face_model(const HuggingFaceConfig& config);
+
+// Whether a parameter has a row for each id: the embedding's table, the head. All families name
+// them so.
+bool is_vocab_table(std::string_view parameter);
 
 // `section` with what it leaves out taken from `defaults`.
 ModelSection completed(ModelSection section, const ModelSection& defaults);

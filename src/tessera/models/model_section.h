@@ -11,7 +11,8 @@ namespace tessera {
 struct ModelSection {
   std::string name = "llama3";
   std::string flavor = {};   // empty = the dims below say all
-  std::string weights = {};  // a Hugging Face directory to start from
+  std::string weights = {};  // to start from: a Hugging Face directory, a checkpoint, a run
+  bool grow_vocab = false;   // these may have fewer ids
   std::optional<std::int64_t> dim = {};
   std::optional<std::int64_t> layers = {};
   std::optional<std::int64_t> heads = {};

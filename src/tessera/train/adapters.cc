@@ -166,9 +166,7 @@ void require_same_adapters(const std::filesystem::path& checkpoint,
                   checkpoint.string(),
                   text_of(found),
                   text_of(expected),
-                  is_base ? ": to adapt its weights, `tessera checkpoint export` them and name the "
-                            "directory in model.weights"
-                          : "");
+                  is_base ? ": to adapt its weights, name it in model.weights of a new run" : "");
 }
 
 }  // namespace tessera

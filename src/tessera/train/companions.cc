@@ -15,6 +15,7 @@
 #include "tessera/train/chat_template.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resume.h"
+#include "tessera/train/start_weights.h"
 
 namespace tessera {
 namespace {
@@ -130,9 +131,17 @@ void keep_companions(const RunConfig& config,
   if (config.model.weights.empty() || fs::exists(run_dir / kFolder, error)) {
     return;
   }
-  const std::optional<fs::path> theirs = find_tokenizer(config.model.weights);
-  if (theirs && tessera::tokenizer_checksum(*theirs) == tokenizer_checksum) {
-    Companions(config.model.weights).keep(run_dir);
+  std::optional<fs::path> source = config.model.weights;
+  std::optional<fs::path> theirs;
+  if (const std::optional<fs::path> checkpoint = weights_checkpoint(config.model.weights)) {
+    source = find_kept(*checkpoint);
+    theirs = checkpoint_tokenizer(*checkpoint, {});
+  } else {
+    theirs = find_tokenizer(config.model.weights);
+  }
+  if (source && theirs && fs::exists(*theirs, error) &&
+      tessera::tokenizer_checksum(*theirs) == tokenizer_checksum) {
+    Companions(*source).keep(run_dir);
   }
 }
 

@@ -30,8 +30,9 @@ class Companions {
   std::map<std::string, std::string> files_;
 };
 
-// Keeps them for a run whose model.weights are such a directory, if its tokenizer is the run's, and
-// once: the directory may be gone when the run goes on.
+// Keeps them for a run whose model.weights are such a directory, or a checkpoint that has kept
+// some, if the tokenizer there is the run's, and once: the directory may be gone when the run goes
+// on.
 void keep_companions(const RunConfig& config,
                      const std::filesystem::path& run_dir,
                      const std::string& tokenizer_checksum);

@@ -414,6 +414,7 @@ class WeightExport {
 void export_weights(const ExportOptions& options) {
   const fs::path path = require_checkpoint(options.checkpoint);
   const CheckpointReader checkpoint(path, {.verify = Verify::kWhereRead});
+  require_known_model(path, checkpoint.meta());
   const RunConfig config = resolve_stored(checkpoint.meta().config);
   const ModelFamily& family = model_family(config.model.name);
   const ModelDescription model = resolve_model(config);

@@ -266,23 +266,6 @@ void warn_of_oddities(const fs::path& directory, const HuggingFaceModel& model) 
   }
 }
 
-void require_same_model(const RunConfig& config, const HuggingFaceModel& weights) {
-  const ModelFamily& family = model_family(config.model.name);
-  ModelSection section = weights.section;
-  section.padded_vocab = config.model.padded_vocab;
-  const std::string expected = family.describe(config.model).json;
-  const std::string found = weights.section.name == config.model.name
-                                ? family.describe(section).json
-                                : format("\"{}\"", weights.section.name);
-  TESSERA_REQUIRE(found == expected,
-                  ErrorCode::kInvalidConfig,
-                  "model.weights = \"{}\" is another model: found {}, expected {}; without sizes "
-                  "and flavor in [model] the run has those of the weights",
-                  config.model.weights,
-                  found,
-                  expected);
-}
-
 HuggingFaceWeights::HuggingFaceWeights(const fs::path& directory, const ModelSection& section)
     : weights_(model_family(section.name).hugging_face_weights(section)),
       files_(directory, model_family(section.name).weight_prefix) {

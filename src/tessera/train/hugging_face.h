@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/config/run_config.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hugging_face.h"
 #include "tessera/models/model_section.h"
 #include "tessera/train/hugging_face_files.h"
+#include "tessera/train/weight_source.h"
 
 namespace tessera {
 
@@ -26,21 +26,9 @@ HuggingFaceModel read_hugging_face_model(const std::filesystem::path& directory)
 // to files that are not of the directory's repository.
 void warn_of_oddities(const std::filesystem::path& directory, const HuggingFaceModel& model);
 
-// That the model of `config`, which is resolved, is the one of its weights, padding of the
-// vocabulary aside. Errors: kInvalidConfig with both.
-void require_same_model(const RunConfig& config, const HuggingFaceModel& weights);
-
-// Elements of one of our parameters, in row-major order, and the memory that they go to.
-struct WeightRead {
-  std::string parameter;
-  DType dtype = DType::kF32;  // of `out`: f32 or bf16
-  std::int64_t first = 0;
-  std::span<std::byte> out = {};
-};
-
 // The weights of a Hugging Face directory as the parameters that they are to us: model.safetensors,
 // else the files of model.safetensors.index.json, mapped.
-class HuggingFaceWeights {
+class HuggingFaceWeights final : public WeightSource {
  public:
   // Reads headers only. Errors: kInvalidData for an index that is none and, all in one message, for
   // every file that is missing or damaged, and every tensor that is missing, not where the index
@@ -56,10 +44,9 @@ class HuggingFaceWeights {
   // Where the bytes of its view come from.
   FileSource source(const std::string& parameter) const;
 
-  // All of these in one pass through the files, past the page cache; reads nothing else. f16 and
-  // bf16 become f32 exactly; bf16 is rounded from f32 to nearest, ties to even. Padding of a
-  // vocabulary becomes zero. Errors: kInvalidData naming the file.
-  void load(std::span<const WeightRead> reads) const;
+  void load(std::span<const WeightRead> reads) const override;
+
+  void read(const WeightRead& read) const override { load({&read, 1}); }
 
  private:
   // Where a parameter is.

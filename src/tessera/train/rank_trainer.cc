@@ -23,7 +23,6 @@
 #include "tessera/runtime/executor.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/companions.h"
-#include "tessera/train/hugging_face.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/rank_backend.h"
@@ -36,6 +35,7 @@
 #include "tessera/train/run_saves.h"
 #include "tessera/train/same_collectives.h"
 #include "tessera/train/same_data.h"
+#include "tessera/train/start_weights.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/training_state.h"
@@ -262,15 +262,11 @@ class RankTrainer {
   }
 
   void start_from_weights() {
-    const HuggingFaceModel source = read_hugging_face_model(config_.model.weights);
-    require_same_model(config_, source);
-    load_weights(executor_,
-                 setup_.parameters,
-                 HuggingFaceWeights(config_.model.weights, config_.model),
-                 part_);
+    const auto weights =
+        open_start_weights(config_, {.rank = world_.rank(), .num_ranks = world_.size()});
+    load_weights(executor_, setup_.parameters, *weights, part_);
     if (control_.leads()) {
-      log_info(format("starting from the weights of {}", config_.model.weights));
-      warn_of_oddities(config_.model.weights, source);
+      log_start_weights(config_);
     }
   }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,9 +19,10 @@
 #include "tessera/comm/nccl/nccl_world.h"
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
+#include "tessera/tokenizer/tokenizer.h"
 #include "tessera/train/adapters.h"
-#include "tessera/train/hugging_face.h"
 #include "tessera/train/run_layout.h"
+#include "tessera/train/start_weights.h"
 
 namespace tessera {
 
@@ -63,6 +66,14 @@ void require_flavor(const RunConfig& run, const ModelFamily& family) {
                   known);
 }
 
+// Of the tokenizer that the run will have.
+std::optional<std::int64_t> tokenizer_entries(const RunConfig& run) {
+  std::error_code error;
+  return std::filesystem::exists(run.tokenizer.path, error)
+             ? Tokenizer::load(run.tokenizer.path).vocab_size()
+             : run.tokenizer.train_vocab;
+}
+
 // [model] with everything written out. Sizes come from the weights only where nothing else says
 // them: what was resolved once needs them no more.
 ModelSection resolved_section(const RunConfig& run) {
@@ -71,20 +82,24 @@ ModelSection resolved_section(const RunConfig& run) {
   const ModelSection& given = run.model;
   const bool is_sized = !given.flavor.empty() ||
                         (given.dim && given.layers && given.heads && given.ffn && given.vocab);
-  if (run.model.weights.empty() || is_sized) {
+  const bool grows = given.grow_vocab && !given.vocab;
+  if (run.model.weights.empty() || (is_sized && !grows)) {
     return family.resolve(run.model);
   }
-  const HuggingFaceModel weights = read_hugging_face_model(run.model.weights);
-  TESSERA_REQUIRE(weights.section.name == run.model.name,
+  ModelSection sizes = weights_section(run.model.weights);
+  TESSERA_REQUIRE(sizes.name == run.model.name,
                   ErrorCode::kInvalidConfig,
                   "{}: found \"{}\", expected \"{}\", of which model.weights = \"{}\" is",
                   placed(run, "model.name"),
                   run.model.name,
-                  weights.section.name,
+                  sizes.name,
                   run.model.weights);
-  ModelSection sizes = weights.section;
-  if (run.model.vocab && !run.model.padded_vocab) {
-    sizes.padded_vocab.reset();
+  const std::optional<std::int64_t> known = sizes.vocab;
+  if (grows) {
+    sizes.vocab = std::max(known, tokenizer_entries(run));
+  }
+  if ((run.model.vocab ? run.model.vocab : sizes.vocab) != known) {
+    sizes.padded_vocab.reset();  // it is of their own vocabulary
   }
   return family.resolve(completed(run.model, sizes));
 }

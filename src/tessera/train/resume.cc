@@ -10,9 +10,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/json.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/config/schema.h"
+#include "tessera/models/family.h"
 #include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/run_layout.h"
 
@@ -114,6 +116,25 @@ fs::path require_checkpoint(const fs::path& path) {
                   "{} has no checkpoint: train first, or name one",
                   path.string());
   return *std::move(found);
+}
+
+void require_known_model(const fs::path& checkpoint, const CheckpointMeta& meta) {
+  const nlohmann::json model = parse_json(meta.model, {.name = "the checkpoint's model"});
+  const std::string found =
+      model.is_object() && model.contains("family") ? model["family"].dump() : "none";
+  std::string known;
+  for (const ModelFamily& family : model_families()) {
+    if (found == format("\"{}\"", family.described)) {
+      return;
+    }
+    known += format("{}\"{}\"", known.empty() ? "" : ", ", family.name);
+  }
+  fail(ErrorCode::kInvalidConfig,
+       "{} is of a model of its own, family {}: only the program that built it can compute it; "
+       "this one knows the families {}",
+       checkpoint.string(),
+       found,
+       known);
 }
 
 std::string tokenizer_checksum(const fs::path& tokenizer) {

@@ -15,6 +15,7 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   const std::filesystem::path found = require_checkpoint(path);
   auto weights =
       std::make_unique<const CheckpointReader>(found, ReaderOptions{.verify = Verify::kOnLoad});
+  require_known_model(found, weights->meta());
   const bool is_of_gpu =
       parse_run_config(weights->meta().config, "the checkpoint's config").run.device == "cuda";
   RunConfig config = resolve_stored(weights->meta().config);

@@ -362,7 +362,7 @@ std::vector<CheckpointTensor> state_tensors(Executor& executor,
 
 void load_weights(Executor& executor,
                   const std::vector<ParameterInit>& parameters,
-                  const HuggingFaceWeights& weights,
+                  const WeightSource& weights,
                   const StatePart& part) {
   const Program& program = executor.program();
   std::vector<WeightRead> reads;

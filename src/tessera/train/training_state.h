@@ -12,7 +12,7 @@
 #include "tessera/mesh/tensor_part.h"
 #include "tessera/models/model.h"
 #include "tessera/runtime/executor.h"
-#include "tessera/train/hugging_face.h"
+#include "tessera/train/weight_source.h"
 
 namespace tessera {
 
@@ -71,12 +71,11 @@ std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part = {});
 
-// Fills this rank's parameters, their masters and secondary copies from weights in Hugging Face's
-// form, adapters excepted, of which these know nothing; reads nothing but its part. Errors: as
-// HuggingFaceWeights::load().
+// Fills this rank's parameters, their masters and secondary copies, adapters excepted, of which the
+// weights know nothing; reads nothing but its part. Errors: as WeightSource::load().
 void load_weights(Executor& executor,
                   const std::vector<ParameterInit>& parameters,
-                  const HuggingFaceWeights& weights,
+                  const WeightSource& weights,
                   const StatePart& part = {});
 
 // Fills this rank's states from a checkpoint, whatever layout saved it. Secondary copies are the

@@ -227,6 +227,7 @@ ModelSection gpt2_from_hugging_face(const HuggingFaceConfig& config) {
 ModelFamily gpt2_family() {
   ModelFamily family{
       .name = kName,
+      .described = "gpt2",
       .flavors = {},
       .resolve =
           [](const ModelSection& section) { return section_of(section, gpt2_config(section)); },

@@ -168,6 +168,7 @@ ModelSection llama_section(ModelSection section, const LlamaConfig& config) {
 ModelFamily llama_family() {
   return {
       .name = "llama3",
+      .described = "llama",
       .flavors = llama_flavors(),
       .resolve =
           [](const ModelSection& section) { return llama_section(section, llama_config(section)); },

@@ -228,6 +228,7 @@ ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
 ModelFamily neox_family() {
   ModelFamily family{
       .name = kName,
+      .described = "neox",
       .flavors = {},
       .resolve =
           [](const ModelSection& section) { return section_of(section, neox_config(section)); },
