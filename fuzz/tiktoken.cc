@@ -13,6 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return tessera::has_number_behind(what, "line ") || tessera::has_number_behind(what, "lines ");
   };
   tessera::try_tokenizer(
-      {reinterpret_cast<const char*>(data), size}, names_line, tessera::parse_tiktoken);
+      {reinterpret_cast<const char*>(data), size}, names_line, [](std::string_view text) {
+        return tessera::parse_tiktoken(text, "llama3");
+      });
   return 0;
 }

@@ -214,7 +214,8 @@ TEST_P(WeightsTest, BringTheirTokenizerInAnyForm) {
     std::filesystem::create_directory(path(directory));
   }
   std::filesystem::copy(golden / "sentencepiece.model", path("sentencepiece/tokenizer.model"));
-  std::filesystem::copy(golden / "ranks.tiktoken", path("tiktoken/tokenizer.model"));
+  write_test_file(path("tiktoken/tokenizer.model"),
+                  "# tiktoken llama3\n" + read_file(golden / "llama3.tiktoken"));
   write_gpt2_files("pair/vocab.json", "pair/merges.txt");
 
   std::vector<std::string> options = {

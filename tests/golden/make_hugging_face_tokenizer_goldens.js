@@ -1,17 +1,21 @@
-// Goldens of tokenizer.json's parts, from Hugging Face's tokenizers (Rust) by its package for Node.
+// Goldens of tokenizer.json's parts, from Hugging Face's tokenizers (Rust) by its package for Node,
+// and of tiktoken's families, from js-tiktoken.
 //
-// usage: npm install @anush008/tokenizers@0.6.0 in some folder; NODE_PATH=FOLDER/node_modules node
-//        make_hugging_face_tokenizer_goldens.js [--write]
+// usage: npm install @anush008/tokenizers@0.6.0 js-tiktoken@1.0.21 in some folder; then
+//        NODE_PATH=FOLDER/node_modules node make_hugging_face_tokenizer_goldens.js [--write]
 //
 // Without --write it compares with the committed files and fails where they differ.
 //
 // splits.json        pre-tokenizers, each with texts and the pre-tokens that it makes of them
 // added_tokens.json  tokenizers with added tokens of every kind, each with texts and their ids;
 //                    vocabulary and merges are common to all of them
+// tiktoken.json      texts and their ids under the ranks of llama3.tiktoken with the patterns of
+//                    other families
 
 const fs = require("fs");
 const path = require("path");
 const { Tokenizer } = require("@anush008/tokenizers");
+const { Tiktoken } = require("js-tiktoken/lite");
 
 const kBehaviors = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"];
 
@@ -144,11 +148,30 @@ async function addedTokens() {
   return cases;
 }
 
+// Of the published ranks only the patterns are taken.
+const kFamilies = { r50k_base: "gpt2", p50k_base: "p50k_base", cl100k_base: "cl100k_base",
+                    o200k_base: "o200k_base" };
+const kFamilyTexts = [
+  "It's WE'LL they'Re 'S x'd", "HelloWorld helloWorld HELLOworld iPhone", "12345 1 12 x123y 1,000,000",
+  "a  b\n\n c \n\n\n  d  ", "http://x/y//\n//z end.\n\n(x)\r\n", "灯塔的光照亮了大海。 été e\u0301te\u0301 Straße ǅ",
+];
+
+function tiktoken() {
+  const lines = fs.readFileSync(path.join(__dirname, "tokenizer/llama3.tiktoken"), "utf8").trim().split("\n");
+  const bpe_ranks = "! 0 " + lines.map((line) => line.split(" ")[0]).join(" ");
+  return Object.entries(kFamilies).map(([family, name]) => {
+    const { pat_str } = require(`js-tiktoken/ranks/${name}`);
+    const encoder = new Tiktoken({ pat_str, special_tokens: {}, bpe_ranks });
+    return { family, texts: [...kTexts, ...kFamilyTexts].map((text) => ({
+      text, ids: encoder.encode(text, [], []) })) };
+  });
+}
+
 function compact(list) {
   return "[\n" + list.map((item) => JSON.stringify(item)).join(",\n") + "\n]\n";
 }
 
-const kFiles = { "splits.json": splits, "added_tokens.json": addedTokens };
+const kFiles = { "splits.json": splits, "added_tokens.json": addedTokens, "tiktoken.json": tiktoken };
 
 async function main() {
   for (const [name, make] of Object.entries(kFiles)) {

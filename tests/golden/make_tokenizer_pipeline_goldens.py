@@ -8,7 +8,7 @@ it compares with the committed files and fails where they differ; --write rewrit
 characters.json  a SentencePiece-style tokenizer.json, trained here
 pipelines.json   changes to it (JSON merge patches), each with byte strings (hex), their ids with the
                  tokens of the post-processor, and the text that these decode to
-ranks.tiktoken   the trained merges as a tiktoken file
+llama3.tiktoken  the trained merges as a tiktoken file
 ranks.json       byte strings with their ids under it, and under the same merges behind NFC and
                  Qwen's pattern
 """
@@ -342,7 +342,7 @@ def main():
     files = {
         "characters.json": json.dumps(base, ensure_ascii=False) + "\n",
         "pipelines.json": lines_of(make_pipelines(base)),
-        "ranks.tiktoken": ranks,
+        "llama3.tiktoken": ranks,
         "ranks.json": lines_of(ranked_cases),
     }
     differing = []

@@ -34,7 +34,7 @@ namespace {
 
 struct TrainOptions {
   InputOptions input;
-  std::int64_t vocab = 0;
+  TokenizerTraining wanted = {.vocab_setting = "--vocab"};
   std::filesystem::path output = "tokenizer.json";
   bool force = false;
 };
@@ -59,7 +59,7 @@ void train(const TrainOptions& options) {
                   ErrorCode::kInvalidData,
                   "{} is empty: nothing to train on",
                   options.input.files.front().string());
-  const Tokenizer tokenizer = train_tokenizer(text, options.vocab, options.output, "--vocab");
+  const Tokenizer tokenizer = train_tokenizer(text, options.wanted, options.output);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const std::string line = format("{}: {} entries, trained in {}\n",
                                   options.output.string(),
@@ -209,9 +209,26 @@ void add_train(CLI::App& tokenizer) {
   add_paths(command, "FILE", options->input.files, "Text or JSONL, plain or compressed")
       ->required();
   add_input_options(command, options->input, {"text", "jsonl"});
-  command.add_option("--vocab", options->vocab, "Entries, the 256 bytes and 2 marks included")
+  command
+      .add_option("--vocab",
+                  options->wanted.vocab,
+                  "Entries, the 256 bytes and all special tokens included")
       ->required()
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{std::numeric_limits<std::int32_t>::max()}));
+  command
+      .add_option("--special",
+                  options->wanted.special_tokens,
+                  "A special token of your own, such as <|x|>, behind the 2 marks of a text; again "
+                  "for each. A model has those of its tokenizer: decide before pretraining")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option(
+          "--chat",
+          options->wanted.chat,
+          "The control tokens of this chat template, too, which data.format = \"chat\" needs")
+      ->check(CLI::IsMember({"none", "llama3", "chatml"}))
+      ->capture_default_str();
   add_output(command, "-o,--output", options->output, "The tokenizer.json to write")
       ->capture_default_str();
   command.add_flag("--force", options->force, "Replace an output that exists");

@@ -518,7 +518,10 @@ RunConfig unusual_config() {
              .rope_theta = 10000,
              .rotary_fraction = 0.5,
              .norm_eps = 1.0 / 3};
-  c.tokenizer = {.path = "t.json", .train_vocab = 300};
+  c.tokenizer = {.path = "t.json",
+                 .train_vocab = 300,
+                 .train_special = {"<|x|>", "<|y|>"},
+                 .train_chat = "chatml"};
   c.data = unusual_data();
   c.train = {.steps = 5,
              .global_batch = 6,

@@ -42,7 +42,9 @@ struct RunSection {
 
 struct TokenizerSection {
   std::string path;
-  std::int64_t train_vocab = 0;  // 0 = never train
+  std::int64_t train_vocab = 0;                 // 0 = never train
+  std::vector<std::string> train_special = {};  // special tokens of one that is trained
+  std::string train_chat = "none";              // the chat template whose tokens it has
   bool operator==(const TokenizerSection&) const = default;
 };
 

@@ -320,7 +320,16 @@ ConfigSection tokenizer() {
            &S::train_vocab,
            codec::size_or_zero(),
            "When path does not exist: train a tokenizer with this many entries on the "
-           "data files and save it there. 0: never train.")});
+           "data files and save it there. 0: never train."),
+       row("train_special",
+           &S::train_special,
+           codec::text_list(),
+           "Special tokens that one trained so has behind the marks of a text, among its entries: "
+           "what later training needs is decided before pretraining."),
+       row("train_chat",
+           &S::train_chat,
+           codec::word({"none", "llama3", "chatml"}),
+           "The chat template whose control tokens it has as well.")});
 }
 
 std::vector<Row<DataSource>> data_source() {

@@ -277,7 +277,7 @@ std::string random_word(std::uint64_t seed, unsigned letters) {
 
 // One word by the pattern, as long as the text: merged in blocks, or as the model has it.
 TEST(TextParts, OfALongWordOfBytes) {
-  const Tokenizer tokenizer = Tokenizer::load(golden_path("ranks.tiktoken"));
+  const Tokenizer tokenizer = Tokenizer::load(golden_path("llama3.tiktoken"));
   const BpeModel model(tokenizer.spec());
   for (const unsigned letters : {1U, 2U, 3U, 5U, 8U, 13U, 20U, 26U}) {
     SCOPED_TRACE(letters);
@@ -395,7 +395,7 @@ TEST(TextParts, OfATokenizerWithAddedTokens) {
 
 TEST(TextParts, OfATokenizerOfBytes) {
   const RandomTexts texts;
-  TokenizerSpec spec = Tokenizer::load(golden_path("ranks.tiktoken")).spec();
+  TokenizerSpec spec = Tokenizer::load(golden_path("llama3.tiktoken")).spec();
   spec.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()),
                         .content = "keeper",
                         .special = false,

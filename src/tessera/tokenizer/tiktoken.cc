@@ -1,7 +1,6 @@
 #include "tessera/tokenizer/tiktoken.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +11,10 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/tokenizer/scanner.h"
-#include "tessera/tokenizer/tokenizer_json.h"
+#include "tessera/tokenizer/tiktoken_families.h"
 
 namespace tessera {
 namespace {
-
-constexpr int kNumSpecial = 256;
 
 int base64_digit(char c) {
   constexpr std::string_view kDigits =
@@ -85,10 +81,13 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-std::vector<Entry> parse_lines(std::string_view text) {
+// `text` begins with line `first`.
+std::vector<Entry> parse_lines(std::string_view text, std::size_t first) {
   constexpr std::size_t kMaxShown = 60;
+  // Published files leave out one rank at most. A table of all is made.
+  constexpr std::size_t kMaxHoles = std::size_t{1} << 16U;
   std::vector<Entry> entries;
-  for (std::size_t number = 1; !text.empty(); ++number) {
+  for (std::size_t number = first; !text.empty(); ++number) {
     const std::string_view line = take_line(text);
     if (line.empty()) {
       continue;
@@ -99,12 +98,13 @@ std::vector<Entry> parse_lines(std::string_view text) {
                     "line {} is \"{}\", expected base64, a space and a rank",
                     number,
                     line.substr(0, kMaxShown));
-    TESSERA_REQUIRE(entry->rank == entries.size(),
+    const std::size_t lowest = entries.empty() ? 0 : entries.back().rank + 1;
+    TESSERA_REQUIRE(entry->rank >= lowest && entry->rank <= entries.size() + kMaxHoles,
                     ErrorCode::kInvalidData,
-                    "line {} has the rank {}, expected {}: ranks rise from 0 without holes",
+                    "line {} has the rank {}, expected {}: ranks rise",
                     number,
                     entry->rank,
-                    entries.size());
+                    lowest);
     entry->line = number;
     entries.push_back(*std::move(entry));
   }
@@ -116,6 +116,9 @@ std::vector<Entry> parse_lines(std::string_view text) {
 void add_merges(const std::vector<std::size_t>& lines, TokenizerSpec& spec) {
   std::unordered_map<std::string_view, std::int32_t> ids;
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
+    if (lines[i] == 0) {
+      continue;  // no rank
+    }
     const auto [entry, is_new] = ids.try_emplace(spec.tokens[i], static_cast<std::int32_t>(i));
     TESSERA_REQUIRE(is_new,
                     ErrorCode::kInvalidData,
@@ -142,52 +145,88 @@ void add_merges(const std::vector<std::size_t>& lines, TokenizerSpec& spec) {
   spec.merges_by_result = true;
 }
 
-std::vector<std::string> special_tokens() {
-  std::vector<std::string> names = {"<|begin_of_text|>",
-                                    "<|end_of_text|>",
-                                    "<|reserved_special_token_0|>",
-                                    "<|reserved_special_token_1|>",
-                                    "<|reserved_special_token_2|>",
-                                    "<|reserved_special_token_3|>",
-                                    "<|start_header_id|>",
-                                    "<|end_header_id|>",
-                                    "<|reserved_special_token_4|>",
-                                    "<|eot_id|>"};
-  for (int i = 5; std::ssize(names) < kNumSpecial; ++i) {
-    names.push_back(format("<|reserved_special_token_{}|>", i));
+// The line in front of the ranks that names their family: "# tiktoken o200k_base".
+constexpr std::string_view kHeader = "# tiktoken ";
+
+// Takes it off; empty: there is none.
+std::string_view take_header(std::string_view& text) {
+  return text.starts_with(kHeader) ? take_line(text).substr(kHeader.size()) : std::string_view();
+}
+
+// Errors: kInvalidData where neither header, name nor ranks say it, or name and ranks differ.
+const TiktokenFamily& family_of(std::string_view header,
+                                std::string_view file_name,
+                                std::size_t num_ranks) {
+  if (!header.empty()) {
+    const TiktokenFamily* family = find_tiktoken_family(header);
+    TESSERA_REQUIRE(family != nullptr,
+                    ErrorCode::kInvalidData,
+                    "line 1 names the tiktoken family \"{}\", expected one of {}",
+                    header,
+                    tiktoken_family_names());
+    return *family;
   }
-  return names;
+  const TiktokenFamily* named = tiktoken_family_of_name(file_name);
+  const TiktokenFamily* counted = tiktoken_family_of_ranks(num_ranks);
+  TESSERA_REQUIRE(
+      named == nullptr || counted == nullptr || named->num_ranks == counted->num_ranks,
+      ErrorCode::kInvalidData,
+      "the lines are {} ranks, as {} has, but the file's name says {}: rename it, or put a first "
+      "line \"{}NAME\" in front",
+      num_ranks,
+      counted == nullptr ? "" : counted->name,
+      named == nullptr ? "" : named->name,
+      kHeader);
+  TESSERA_REQUIRE(
+      named != nullptr || counted != nullptr,
+      ErrorCode::kInvalidData,
+      "a tiktoken file says neither its pattern nor its special tokens, and {} ranks and this "
+      "file's "
+      "name do not tell them: put a first line \"{}NAME\" in front, or NAME into the file's name, "
+      "which is one of {}",
+      num_ranks,
+      kHeader,
+      tiktoken_family_names());
+  return named != nullptr ? *named : *counted;
 }
 
 }  // namespace
 
 bool looks_like_tiktoken(std::string_view text) {
-  return parse_line(take_line(text)).has_value();
+  return text.starts_with(kHeader) || parse_line(take_line(text)).has_value();
 }
 
-TokenizerSpec parse_tiktoken(std::string_view text) {
+TokenizerSpec parse_tiktoken(std::string_view text, std::string_view file_name) {
+  const std::string_view header = take_header(text);
+  const std::vector<Entry> entries = parse_lines(text, header.empty() ? 1 : 2);
+  const TiktokenFamily& family = family_of(header, file_name, entries.size());
   TokenizerSpec spec;
   std::vector<std::size_t> lines;  // of each token
-  for (Entry& entry : parse_lines(text)) {
-    spec.tokens.push_back(std::move(entry.bytes));
-    lines.push_back(entry.line);
+  for (const Entry& entry : entries) {
+    for (std::size_t hole = spec.tokens.size(); hole < entry.rank; ++hole) {
+      spec.holes.push_back(static_cast<std::int32_t>(hole));
+    }
+    spec.tokens.resize(entry.rank + 1);
+    spec.tokens.back() = entry.bytes;
+    lines.resize(entry.rank + 1);
+    lines.back() = entry.line;
   }
   add_merges(lines, spec);
-  spec.splits.push_back({.pattern = std::string(kLlama3Pattern)});
   spec.ignore_merges = true;  // a word that is a token is taken whole
-  for (const std::string& name : special_tokens()) {
-    spec.added.push_back({.id = static_cast<std::int32_t>(spec.tokens.size()),
-                          .content = name,
-                          .special = true,
-                          .normalized = false});
-    spec.tokens.push_back(name);
-  }
-  spec.before = {spec.added.front().id};
-  spec.post_processor = bos_post_processor(spec.added.front());
+  add_tiktoken_family(family, spec);
   with_context(
       [&] { return format("what lines 1 to {} say together", lines.empty() ? 0 : lines.back()); },
       [&] { check_spec(spec, ErrorCode::kInvalidData); });
   return spec;
+}
+
+std::string tiktoken_with_family(std::string_view text, std::string_view file_name) {
+  std::string_view rest = text;
+  const TiktokenFamily* named = tiktoken_family_of_name(file_name);
+  const bool is_told =
+      !take_header(rest).empty() || named == nullptr ||
+      tiktoken_family_of_ranks(static_cast<std::size_t>(std::ranges::count(text, '\n'))) == named;
+  return is_told ? std::string(text) : format("{}{}\n{}", kHeader, named->name, text);
 }
 
 }  // namespace tessera

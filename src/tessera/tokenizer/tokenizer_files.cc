@@ -68,10 +68,10 @@ Form form_of(const std::string& text) {
   return text.starts_with('\n') && !begins_with_object(text) ? Form::kSentencePiece : Form::kJson;
 }
 
-Impl load_text(const std::string& text) {
+Impl load_text(const std::string& text, const std::string& name) {
   switch (form_of(text)) {
     case Form::kTiktoken:
-      return load_bpe(parse_tiktoken(text));
+      return load_bpe(parse_tiktoken(text, name));
     case Form::kSentencePiece:
       return load_sentencepiece(text);
     case Form::kJson:
@@ -125,13 +125,18 @@ Impl load_tokenizer_files(const fs::path& path) {
   }
   const std::string text = read_file(source.file);
   return with_context([&] { return format("in {}", source.file.string()); },
-                      [&] { return load_text(text); });
+                      [&] { return load_text(text, source.file.filename().string()); });
 }
 
 std::string read_tokenizer_file(const fs::path& path) {
   const Source source = source_of(path);
-  return source.merges.empty() ? read_file(source.file)
-                               : format_tokenizer_json(read_pair(source.file, source.merges));
+  if (!source.merges.empty()) {
+    return format_tokenizer_json(read_pair(source.file, source.merges));
+  }
+  std::string text = read_file(source.file);
+  return form_of(text) == Form::kTiktoken
+             ? tiktoken_with_family(text, source.file.filename().string())
+             : text;
 }
 
 void export_tokenizer(const fs::path& path, const fs::path& directory) {
@@ -144,7 +149,8 @@ void export_tokenizer(const fs::path& path, const fs::path& directory) {
       write_file_atomic(directory / "tokenizer.model", text);
       return;
     case Form::kTiktoken:
-      write_file_atomic(directory / "tokenizer.json", format_tokenizer_json(parse_tiktoken(text)));
+      write_file_atomic(directory / "tokenizer.json",
+                        format_tokenizer_json(parse_tiktoken(text, "")));
       return;
   }
 }

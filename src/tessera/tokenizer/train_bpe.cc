@@ -4,11 +4,14 @@
 #include <array>
 #include <cstddef>
 #include <queue>
+#include <span>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/units.h"
 #include "tessera/base/utf8.h"
 #include "tessera/tokenizer/byte_level.h"
 #include "tessera/tokenizer/pre_tokenizer.h"
@@ -20,49 +23,87 @@ namespace {
 
 constexpr std::int32_t kNumBytes = 256;
 
-// The different pre-tokens of a text, each once with its number of occurrences, as one array of
-// symbols with gaps: a merge writes the new symbol to the left place and empties the right one.
+// The last place up to byte `at` where a character of a valid text begins.
+std::size_t character_begin(std::string_view text, std::size_t at) {
+  constexpr unsigned kKind = 0xC0;
+  constexpr unsigned kContinuation = 0x80;
+  const std::size_t limit = at - std::min<std::size_t>(at, 3);
+  std::size_t begin = at;
+  while (begin > limit && (static_cast<unsigned char>(text[begin]) & kKind) == kContinuation) {
+    --begin;
+  }
+  return begin;
+}
+
+// The different pre-tokens of a text, in the order of their first occurrence.
+struct CountedWord {
+  std::string_view text;
+  std::int64_t count;
+};
+
+std::vector<CountedWord> count_words(std::string_view text) {
+  std::unordered_map<std::string_view, std::size_t> index_of;
+  std::vector<CountedWord> words;
+  const auto count = [&](std::string_view word) {
+    const auto [entry, is_new] = index_of.try_emplace(word, words.size());
+    if (is_new) {
+      words.push_back({.text = word, .count = 0});
+    }
+    ++words[entry->second].count;
+  };
+  PreTokenizer(Split{.pattern = std::string(kLlama3Pattern)})
+      .split(text, [&](std::string_view word) {
+        while (word.size() > kMaxTrainedWordBytes) {
+          const std::string_view front =
+              word.substr(0, character_begin(word, kMaxTrainedWordBytes));
+          count(front);
+          word.remove_prefix(front.size());
+        }
+        count(word);
+      });
+  return words;
+}
+
+// Pre-tokens as one array of symbols with gaps: a merge writes the new symbol to the left place and
+// empties the right one.
 class Words {
  public:
-  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
+  // A place in the array. The memory of training is theirs: 32 bits suffice below 4 GiB of
+  // different words.
+  using Index = std::uint32_t;
+  static constexpr Index kNowhere = static_cast<Index>(-1);
 
   struct Place {
     std::int32_t symbol;
-    std::size_t previous;  // in the same word, or kNowhere
-    std::size_t next;
-    std::int64_t count;  // occurrences of the word
+    Index previous;  // in the same word, or kNowhere
+    Index next;
+    Index word;
   };
 
-  Words(std::string_view text, const std::array<std::int32_t, kNumBytes>& id_of_byte) {
-    std::unordered_map<std::string_view, std::size_t> index_of;
-    std::vector<std::pair<std::string_view, std::int64_t>> counts;  // in order of first occurrence
-    PreTokenizer(Split{.pattern = std::string(kLlama3Pattern)})
-        .split(text, [&](std::string_view word) {
-          const auto [entry, is_new] = index_of.try_emplace(word, counts.size());
-          if (is_new) {
-            counts.emplace_back(word, 0);
-          }
-          ++counts[entry->second].second;
-        });
-    for (const auto& [word, count] : counts) {
-      for (std::size_t i = 0; i < word.size(); ++i) {
-        const std::size_t at = places_.size();
-        places_.push_back({.symbol = id_of_byte[static_cast<unsigned char>(word[i])],
+  Words(std::span<const CountedWord> words, const std::array<std::int32_t, kNumBytes>& id_of_byte) {
+    for (const CountedWord& word : words) {
+      for (std::size_t i = 0; i < word.text.size(); ++i) {
+        const auto at = static_cast<Index>(places_.size());
+        places_.push_back({.symbol = id_of_byte[static_cast<unsigned char>(word.text[i])],
                            .previous = i == 0 ? kNowhere : at - 1,
-                           .next = i + 1 == word.size() ? kNowhere : at + 1,
-                           .count = count});
+                           .next = i + 1 == word.text.size() ? kNowhere : at + 1,
+                           .word = static_cast<Index>(counts_.size())});
       }
+      counts_.push_back(word.count);
     }
   }
 
-  std::size_t size() const { return places_.size(); }
+  Index size() const { return static_cast<Index>(places_.size()); }
 
-  const Place& operator[](std::size_t i) const { return places_[i]; }
+  // Occurrences of the word of a place.
+  std::int64_t count(Index place) const { return counts_[places_[place].word]; }
+
+  const Place& operator[](Index i) const { return places_[i]; }
 
   // Makes `symbol` of the symbols at `left` and behind it.
-  void merge(std::size_t left, std::int32_t symbol) {
-    const std::size_t right = places_[left].next;
-    const std::size_t next = places_[right].next;
+  void merge(Index left, std::int32_t symbol) {
+    const Index right = places_[left].next;
+    const Index next = places_[right].next;
     places_[left].symbol = symbol;
     places_[left].next = next;
     places_[right].symbol = -1;
@@ -73,8 +114,10 @@ class Words {
 
  private:
   std::vector<Place> places_;
+  std::vector<std::int64_t> counts_;  // by word
 };
 
+using Index = Words::Index;
 using Pair = std::pair<std::int32_t, std::int32_t>;
 
 struct PairHash {
@@ -90,7 +133,7 @@ struct PairHash {
 class PairCounts {
  public:
   explicit PairCounts(Words& words) : words_(words) {
-    for (std::size_t i = 0; i < words.size(); ++i) {
+    for (Index i = 0; i < words.size(); ++i) {
       add(i);
     }
     queue_new_pairs();
@@ -115,12 +158,12 @@ class PairCounts {
 
   // Makes `symbol` of every `pair`, from left to right in each word.
   void merge(const Pair& pair, std::int32_t symbol) {
-    const std::vector<std::size_t> places = std::move(uses_.at(pair).places);
-    for (const std::size_t left : places) {
+    const std::vector<Index> places = std::move(uses_.at(pair).places);
+    for (const Index left : places) {
       if (pair_at(left) != pair) {
         continue;  // another merge took one of the two
       }
-      const std::size_t previous = words_[left].previous;
+      const Index previous = words_[left].previous;
       remove(previous);
       remove(left);
       remove(words_[left].next);
@@ -135,7 +178,7 @@ class PairCounts {
  private:
   struct Uses {
     std::int64_t count = 0;
-    std::vector<std::size_t> places;  // of the left symbol; some may be gone
+    std::vector<Index> places;  // of the left symbol; some may be gone
   };
 
   struct Candidate {
@@ -150,26 +193,26 @@ class PairCounts {
 
   static constexpr Pair kNoPair{-1, -1};
 
-  Pair pair_at(std::size_t left) const {
+  Pair pair_at(Index left) const {
     if (left == Words::kNowhere || words_[left].next == Words::kNowhere) {
       return kNoPair;
     }
     return {words_[left].symbol, words_[words_[left].next].symbol};
   }
 
-  void remove(std::size_t left) {
+  void remove(Index left) {
     if (const Pair pair = pair_at(left); pair != kNoPair) {
-      uses_.at(pair).count -= words_[left].count;
+      uses_.at(pair).count -= words_.count(left);
     }
   }
 
-  void add(std::size_t left) {
+  void add(Index left) {
     const Pair pair = pair_at(left);
     if (pair == kNoPair) {
       return;
     }
     const auto [entry, is_new] = uses_.try_emplace(pair);
-    entry->second.count += words_[left].count;
+    entry->second.count += words_.count(left);
     entry->second.places.push_back(left);
     if (is_new) {
       new_pairs_.push_back(pair);
@@ -214,6 +257,26 @@ void check_options(const TrainBpeOptions& options) {
   }
 }
 
+// What merging takes at its peak: a place, and twice its index in the list of a pair, for each
+// byte.
+void require_memory(std::span<const CountedWord> words, std::int64_t memory_bytes) {
+  constexpr std::int64_t kBytesPerByte = sizeof(Words::Place) + 4 * sizeof(Index);
+  constexpr std::int64_t kBytesPerWord = 16;
+  std::int64_t bytes = 0;
+  for (const CountedWord& word : words) {
+    bytes += static_cast<std::int64_t>(word.text.size());
+  }
+  const std::int64_t needed = bytes * kBytesPerByte + std::ssize(words) * kBytesPerWord;
+  TESSERA_REQUIRE(
+      needed <= memory_bytes && bytes < std::int64_t{Words::kNowhere},
+      ErrorCode::kOutOfMemory,
+      "the text's different words are {} together; to train a tokenizer on them takes {} "
+      "of memory, and {} are free: give fewer or smaller files, a sample is enough",
+      format_bytes(bytes),
+      format_bytes(needed),
+      format_bytes(memory_bytes));
+}
+
 void add_special_tokens(const TrainBpeOptions& options, TokenizerSpec& spec) {
   std::unordered_set<std::string> spellings;
   for (const std::string& bytes : spec.tokens) {
@@ -247,7 +310,10 @@ Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options) {
     spec.tokens.emplace_back(1, static_cast<char>(byte));
   }
 
-  Words words(text, id_of_byte);
+  std::vector<CountedWord> counted = count_words(text);
+  require_memory(counted, options.memory_bytes);
+  Words words(counted, id_of_byte);
+  counted = {};
   PairCounts pairs(words);
   const auto num_special = static_cast<std::int32_t>(options.special_tokens.size());
   const std::int32_t first_special = options.vocab_size - num_special;
@@ -263,6 +329,9 @@ Tokenizer train_bpe(std::string_view text, const TrainBpeOptions& options) {
                     id - kNumBytes,
                     id + num_special);
     pairs.merge(pair, id);
+    if (options.on_progress) {
+      options.on_progress(id + 1 - kNumBytes, first_special - kNumBytes);
+    }
     spec.merges.push_back({.left = pair.first, .right = pair.second, .result = id});
     spec.tokens.push_back(spec.tokens[static_cast<std::size_t>(pair.first)] +
                           spec.tokens[static_cast<std::size_t>(pair.second)]);

@@ -1,6 +1,9 @@
 #include "tessera/tokenizer/train_bpe.h"
 
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,11 +79,47 @@ TEST(TrainBpe, AnyBytes) {
   EXPECT_LT(tokenizer.encode(text).size(), text.size());
 }
 
-// One pre-token of a million bytes: time must not grow with merges times its length.
+// One pre-token of a million bytes is taken in pieces, all alike: tokens are no longer than those.
 TEST(TrainBpe, OneLongWord) {
-  const Tokenizer tokenizer = train_bpe(std::string(1 << 20, 'a'), {.vocab_size = 278});
-  EXPECT_EQ(tokenizer.token_bytes(256 + 19).size(), std::size_t{1} << 20U);
-  EXPECT_THAT(tokenizer.encode(std::string(1 << 20, 'a')), ElementsAre(275));
+  const Tokenizer tokenizer = train_bpe(std::string(1 << 20, 'a'), {.vocab_size = 256 + 14 + 2});
+  EXPECT_EQ(tokenizer.token_bytes(256 + 13).size(), kMaxTrainedWordBytes);
+  EXPECT_EQ(tokenizer.encode(std::string(1 << 20, 'a')).size(), 64U);
+}
+
+// It is cut between characters, so that no token has a part of one that a word alone would not.
+TEST(TrainBpe, LongWordsAreCutBetweenCharacters) {
+  std::string text = "a";
+  while (text.size() < 3 * kMaxTrainedWordBytes) {
+    text += "灯";
+  }
+  const Tokenizer tokenizer = train_bpe(text, {.vocab_size = 259, .special_tokens = {}});
+  EXPECT_EQ(merge_lines(tokenizer),
+            "\u00e7 \u0123\n\u00e7\u0123 \u00af\n\u00e7\u0123\u00af \u00e7\u0123\u00af\n");
+}
+
+TEST(TrainBpe, RefusesByMemory) {
+  TrainBpeOptions options = {.vocab_size = 260, .memory_bytes = 1000};
+  EXPECT_EQ(train_bpe("abab abab abab", options).vocab_size(), 260);
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += "abc" + std::string(static_cast<std::size_t>(i), 'd') + " ";
+  }
+  try {
+    train_bpe(text, options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_THAT(error.message(), HasSubstr("and 1000 B are free: give fewer or smaller files"));
+  }
+}
+
+TEST(TrainBpe, TellsHowFarItIs) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> calls;
+  train_bpe("abcd abcd",
+            {.vocab_size = 261, .on_progress = [&](std::int64_t done, std::int64_t all) {
+               calls.emplace_back(done, all);
+             }});
+  EXPECT_THAT(calls, ElementsAre(std::pair(1, 3), std::pair(2, 3), std::pair(3, 3)));
 }
 
 void expect_refused(std::string_view text,

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Indices into control_tokens().
+// Indices into chat_control_tokens().
 enum Llama3 : std::size_t { kBegin, kStartHeader, kEndHeader, kEndOfTurn };
 
 enum Chatml : std::size_t { kStart, kEnd };
@@ -20,13 +20,6 @@ enum Chatml : std::size_t { kStart, kEnd };
 constexpr std::array<std::string_view, 4> kLlama3Tokens = {
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 constexpr std::array<std::string_view, 2> kChatmlTokens = {"<|im_start|>", "<|im_end|>"};
-
-std::span<const std::string_view> control_tokens(ChatTemplateName name) {
-  if (name == ChatTemplateName::kLlama3) {
-    return kLlama3Tokens;
-  }
-  return kChatmlTokens;
-}
 
 // Only special tokens: others are found in text, where a message could forge them.
 std::optional<std::int32_t> find_special(const Tokenizer& tokenizer, std::string_view name) {
@@ -41,7 +34,7 @@ std::optional<std::int32_t> find_special(const Tokenizer& tokenizer, std::string
 // "<|im_start|> and <|im_end|>": those that the tokenizer lacks.
 std::string missing_tokens(const Tokenizer& tokenizer, ChatTemplateName name) {
   std::vector<std::string_view> missing;
-  for (const std::string_view token : control_tokens(name)) {
+  for (const std::string_view token : chat_control_tokens(name)) {
     if (!find_special(tokenizer, token)) {
       missing.push_back(token);
     }
@@ -61,11 +54,14 @@ ChatTemplateName choose(const Tokenizer& tokenizer, ChatTemplateName name) {
         missing.empty(),
         ErrorCode::kInvalidConfig,
         "data.chat_template = \"{}\": found a tokenizer without the special token{} {}: "
-        "take the tokenizer of a chat model, or add {} to it as special",
+        "take the tokenizer of a chat model, or, before pretraining, train one that has {}: "
+        "tessera "
+        "tokenizer train --chat {}",
         to_string(name),
         missing.find(' ') == std::string::npos ? "" : "s",
         missing,
-        missing.find(' ') == std::string::npos ? "it" : "them");
+        missing.find(' ') == std::string::npos ? "it" : "them",
+        to_string(name));
     return name;
   }
   const std::string llama3 = missing_tokens(tokenizer, ChatTemplateName::kLlama3);
@@ -74,7 +70,8 @@ ChatTemplateName choose(const Tokenizer& tokenizer, ChatTemplateName name) {
                   ErrorCode::kInvalidConfig,
                   "data.chat_template = \"auto\": found a tokenizer without the special tokens of "
                   "a chat template (llama3 lacks {}; chatml lacks {}): take the tokenizer of a "
-                  "chat model",
+                  "chat model, or, before pretraining, train one that has them: tessera tokenizer "
+                  "train --chat chatml",
                   llama3,
                   chatml);
   TESSERA_REQUIRE(!llama3.empty() || !chatml.empty(),
@@ -92,6 +89,13 @@ bool is_space(char32_t c) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> chat_control_tokens(ChatTemplateName name) {
+  if (name == ChatTemplateName::kLlama3) {
+    return kLlama3Tokens;
+  }
+  return kChatmlTokens;
+}
 
 std::string_view jinja_of(ChatTemplateName name) {
   return name == ChatTemplateName::kLlama3
@@ -122,7 +126,7 @@ std::string_view trim(std::string_view text) {
 
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, ChatTemplateName name)
     : tokenizer_(tokenizer), name_(choose(tokenizer, name)) {
-  for (const std::string_view token : control_tokens(name_)) {
+  for (const std::string_view token : chat_control_tokens(name_)) {
     control_.push_back(*find_special(tokenizer_, token));
   }
 }

@@ -53,6 +53,9 @@ class ChatTemplate {
   std::vector<std::int32_t> control_;  // ids, in the order of control_tokens()
 };
 
+// The control tokens of a template (not kAuto), which must be special tokens of the tokenizer.
+std::span<const std::string_view> chat_control_tokens(ChatTemplateName name);
+
 // The template in Jinja, as a tokenizer_config.json has it.
 std::string_view jinja_of(ChatTemplateName name);
 

@@ -132,7 +132,9 @@ TEST(ChatTemplate, NamesTheTokensThatAreMissing) {
               HasSubstr("data.chat_template = \"llama3\": found a tokenizer without the special "
                         "tokens <|start_header_id|> and <|end_header_id|>: take"));
   EXPECT_THAT(refusal({"<|im_start|>"}, ChatTemplateName::kChatml),
-              HasSubstr("without the special token <|im_end|>: take"));
+              HasSubstr("without the special token <|im_end|>: take the tokenizer of a chat model, "
+                        "or, before pretraining, train one that has it: tessera tokenizer train "
+                        "--chat chatml"));
   EXPECT_THAT(refusal(kLlama3, ChatTemplateName::kChatml),
               HasSubstr("without the special tokens <|im_start|> and <|im_end|>"));
   EXPECT_THAT(

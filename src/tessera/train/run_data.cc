@@ -143,9 +143,11 @@ Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
                   config.tokenizer.path);
   if (!exists) {
     train_tokenizer(training_text(config),
-                    config.tokenizer.train_vocab,
-                    config.tokenizer.path,
-                    "tokenizer.train_vocab");
+                    {.vocab = config.tokenizer.train_vocab,
+                     .vocab_setting = "tokenizer.train_vocab",
+                     .special_tokens = config.tokenizer.train_special,
+                     .chat = config.tokenizer.train_chat},
+                    config.tokenizer.path);
   }
   Tokenizer tokenizer = load_tokenizer(config.tokenizer.path, vocab);
   if (tokenizer.vocab_size() < vocab) {

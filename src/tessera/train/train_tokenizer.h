@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/data/encode_files.h"
 #include "tessera/tokenizer/tokenizer.h"
@@ -16,13 +17,19 @@ void add_training_text(const std::filesystem::path& file,
                        const TextOptions& options,
                        std::string& all);
 
-// Trains a byte-level BPE tokenizer of `vocab` entries on a text and saves it to `output`, whose
-// directory is made if need be. Errors (which call `vocab` by the name of the option or key that
-// sets it, `vocab_setting`): kInvalidConfig as train_bpe(), kDeviceError when `output` cannot be
-// written.
+// What is wanted of a tokenizer.
+struct TokenizerTraining {
+  std::int64_t vocab = 0;                        // entries
+  std::string_view vocab_setting;                // the option or key that sets it, for errors
+  std::vector<std::string> special_tokens = {};  // behind the marks of a text and those of `chat`
+  std::string chat = "none";                     // or the chat template whose control tokens it has
+};
+
+// Trains a byte-level BPE tokenizer on a text and saves it to `output`, whose directory is made if
+// need be. Errors: kInvalidConfig and kOutOfMemory as train_bpe(), kDeviceError when `output`
+// cannot be written.
 Tokenizer train_tokenizer(const std::string& text,
-                          std::int64_t vocab,
-                          const std::filesystem::path& output,
-                          std::string_view vocab_setting);
+                          const TokenizerTraining& wanted,
+                          const std::filesystem::path& output);
 
 }  // namespace tessera
