@@ -1,7 +1,9 @@
 #include "tessera/base/status_line.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 #include <unistd.h>
@@ -18,6 +20,13 @@ constexpr std::chrono::milliseconds kDelay{2'000};
 constexpr std::chrono::milliseconds kLiveInterval{200};
 constexpr std::chrono::milliseconds kPlainInterval{10'000};
 
+// When any line of the process was shown, since the clock's epoch; long before, where none was.
+std::atomic<StatusLine::Clock::rep>& last_shown() {
+  static std::atomic<StatusLine::Clock::rep> last(
+      std::numeric_limits<StatusLine::Clock::rep>::min() / 2);
+  return last;
+}
+
 }  // namespace
 
 StatusLine::~StatusLine() {
@@ -31,11 +40,12 @@ bool StatusLine::is_due() const {
   if (silent_ || now - start_ < kDelay) {
     return false;
   }
-  return !last_ || now - *last_ >= (terminal_ ? kLiveInterval : kPlainInterval);
+  const Clock::duration last(last_shown().load());
+  return now.time_since_epoch() - last >= (terminal_ ? kLiveInterval : kPlainInterval);
 }
 
 void StatusLine::show(const std::string& line) {
-  last_ = Clock::now();
+  last_shown() = Clock::now().time_since_epoch().count();
   std::fprintf(stderr, terminal_ ? "\r%s\033[K" : "%s\n", printable(line).c_str());
   std::fflush(stderr);
   drawn_ = true;

@@ -10,7 +10,8 @@
 namespace tessera {
 
 // One line on stderr about work under way: the first after two seconds, then in place where that is
-// a terminal, else every so often. None in a process that another one speaks for (silence_info()).
+// a terminal, else every so often. Several in a process take turns, as of its ranks or of work
+// within other work. None in a process that another one speaks for (silence_info()).
 class StatusLine {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,7 +33,6 @@ class StatusLine {
   bool terminal_ = is_terminal();
   bool silent_ = is_silent();
   Clock::time_point start_ = Clock::now();
-  std::optional<Clock::time_point> last_;
   bool drawn_ = false;
 
   static bool is_terminal();

@@ -13,6 +13,7 @@
 
 #include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
+#include "tessera/base/status_line.h"
 #include "tessera/base/stream_copy.h"
 
 namespace tessera {
@@ -205,6 +206,12 @@ class Pass {
   }
 
   std::vector<std::optional<FileDigest>> run() {
+    std::int64_t bytes = 0;
+    for (const Chunk& chunk : plan_.chunks) {
+      bytes += chunk.end - chunk.begin;
+    }
+    WorkLine line("reading", bytes);
+    line_ = &line;
     {
       std::vector<std::jthread> threads;
       for (std::size_t i = 0; i < kNumReaders; ++i) {
@@ -298,6 +305,7 @@ class Pass {
           stream_copy(piece->out, {from, piece->size});
         }
       }
+      line_->add(plan_.chunks[i].end - plan_.chunks[i].begin);
       note([&] { used_ = i + 1; });
     }
   }
@@ -318,6 +326,7 @@ class Pass {
   Plan plan_;
   PageBuffer memory_;
   std::vector<std::unique_ptr<DirectReader>> readers_;
+  WorkLine* line_ = nullptr;  // during run()
 
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

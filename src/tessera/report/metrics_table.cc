@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/status_line.h"
 
 namespace tessera {
 namespace {
@@ -146,11 +147,13 @@ MetricsTable read_metrics(const std::filesystem::path& path, BrokenLines broken)
   const MappedFile file(path);
   std::string_view text = file.text();
   TableBuilder builder;
+  WorkLine work(path.string(), static_cast<std::int64_t>(text.size()));
   std::int64_t number = 0;
   for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
     ++number;
     const Line line = parse_line(text.substr(0, end), builder.last_step());
     text.remove_prefix(end + 1);
+    work.add(static_cast<std::int64_t>(end + 1));
     if (line.problem.empty()) {
       builder.add(line);
       continue;
