@@ -15,6 +15,8 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_D
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" TYPE DOC)
 
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION "${package_dir}")
+# The build folder is a package, too: -DTessera_DIR=build.
+export(EXPORT TesseraTargets NAMESPACE Tessera:: FILE "${PROJECT_BINARY_DIR}/TesseraTargets.cmake")
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/TesseraConfig.cmake.in" "${PROJECT_BINARY_DIR}/TesseraConfig.cmake"
   INSTALL_DESTINATION "${package_dir}")

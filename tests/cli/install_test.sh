@@ -50,6 +50,12 @@ build_project "$here/consumer" consumer -DEXPECTED_VERSION="$version"
 printed=$("$work/consumer/consumer")
 [[ $printed == "1.50 KiB" ]] || fail "the project prints: $printed"
 
+# So does the build folder, without an installation.
+build_project "$here/consumer" consumer_of_build -DEXPECTED_VERSION="$version" \
+  -DCMAKE_PREFIX_PATH= -DTessera_DIR="$build"
+printed=$("$work/consumer_of_build/consumer")
+[[ $printed == "1.50 KiB" ]] || fail "the project on the build folder prints: $printed"
+
 # The examples need public headers only.
 build_project "$here/../../examples" examples
 printed=$("$work/examples/custom_model" 2>&1) && fail "custom_model needs no arguments"
