@@ -526,6 +526,15 @@ latency = "1 us"
               HasSubstr(format("  it fits: it needs {}, and a chip of the cluster has ", needed)));
 }
 
+// Before its memory, which it needs no more.
+TEST_F(BadFileTest, SequencesLongerThanAllData) {
+  const Outcome outcome = train("run", {"--data.sequence_length=100000000"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(last_line(outcome.err),
+              HasSubstr("--data.sequence_length=100000000: data.sequence_length: found 100000000, "
+                        "and the data are of "));
+}
+
 TEST_F(BadFileTest, PlanThatCannotBeMadeToFit) {
   const Outcome outcome = train("run", {"--memory.limit_bytes=100000"});
   EXPECT_EQ(outcome.code, 4);

@@ -86,6 +86,17 @@ TEST_F(ExplainTest, AsksForNothingThatItDoesNotUse) {
   EXPECT_THAT(outcome.err, HasSubstr("a plan needs a model (model.flavor, "));
 }
 
+// Of the two, the flavor has one.
+TEST_F(ExplainTest, WhatDoesNotFitAFlavorIsPlaced) {
+  const Outcome outcome = tessera({"explain", "--model.flavor=405B", "--model.heads=2"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("--model.heads=2: model.kv_heads = 8 does not divide model.heads = 2"));
+  write_test_file(path("flavor.toml"), "[model]\nflavor = \"405B\"\nheads = 2\n");
+  EXPECT_THAT(tessera({"explain", "flavor.toml"}).err,
+              HasSubstr("flavor.toml:3:9: model.kv_heads = 8 does not"));
+}
+
 TEST_F(ExplainTest, TheProgramIsReadBack) {
   const std::string text = explained({"run.toml", "--program"});
   const Program program = parse_program(text);

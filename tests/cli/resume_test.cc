@@ -229,15 +229,56 @@ TEST_F(KillTest, AnotherTokenizerIsRefused) {
 }
 
 TEST_F(KillTest, ChangedKeysAreNamedOnce) {
-  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
-  EXPECT_THAT(train("a", {"--train.steps=5", "--checkpoint.every=2", "--passes.fuse=false"}).err,
-              testing::Not(HasSubstr("warning")));
-  const Outcome outcome = train("a", {"--data.shuffle=false", "--train.microbatch=4"});
+  const std::string constant = "--schedule.decay_ratio=0";
+  ASSERT_EQ(train("a", {"--train.steps=4", constant}).code, 0);
+  EXPECT_THAT(
+      train("a", {"--train.steps=5", constant, "--checkpoint.every=2", "--passes.fuse=false"}).err,
+      testing::Not(HasSubstr("warning")));
+  const Outcome outcome = train("a", {"--data.shuffle=false", "--train.microbatch=4", constant});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err,
               HasSubstr("warning: not bit by bit the run that was never stopped, since these keys "
                         "differ from a/checkpoints/step-00000005: data.shuffle (true, now false), "
                         "train.microbatch (2, now 4)\n"));
+}
+
+// By hand: half of the steps decay from 3e-3 to 0; step 4 of 4 is the last but one of two.
+TEST_F(KillTest, MoreStepsSayWhatTheLearningRateDoes) {
+  ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+  const Outcome outcome = train("a");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              testing::AllOf(HasSubstr("differ from a/checkpoints/step-00000004: train.steps (4, "
+                                       "now 12)\n"),
+                             HasSubstr("the learning rate goes from 0.0015 at step 4 to 0.003 at "
+                                       "step 5\n")));
+}
+
+// A new one would be another, and would be there for other runs.
+TEST_F(KillTest, ATokenizerThatIsGoneIsTheRunsOwn) {
+  ASSERT_EQ(train("a").code, 0);
+  std::filesystem::rename(path("tokenizer.json"), path("away.json"));
+  const Outcome outcome = train("a", {"--train.steps=13"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: tokenizer.json does not exist: the tokenizer that "));
+  EXPECT_FALSE(std::filesystem::exists(path("tokenizer.json")));
+  EXPECT_EQ(shell("find a -name tokenizer.json -delete").code, 0);
+  const Outcome without = train("a", {"--train.steps=14"});
+  EXPECT_EQ(without.code, 2);
+  EXPECT_THAT(without.err,
+              HasSubstr("tokenizer.json does not exist, and the run goes on from "
+                        "a/checkpoints/step-00000013: name the tokenizer"));
+  EXPECT_FALSE(std::filesystem::exists(path("tokenizer.json")));
+}
+
+TEST_F(KillTest, ARunFileOfARenamedRunIsNamed) {
+  ASSERT_EQ(train("a", {"--train.steps=1"}).code, 0);
+  EXPECT_THAT(tessera({"train", "a/config.toml"}).err, testing::Not(HasSubstr("warning")));
+  std::filesystem::rename(path("a"), path("b"));
+  EXPECT_THAT(tessera({"train", "b/config.toml"}).err,
+              HasSubstr("warning: b/config.toml lies in the directory of a run, but run.dir is a, "
+                        "where this one trains: --run.dir=b goes on with that run\n"));
 }
 
 TEST_F(KillTest, AnotherSeedIsRefused) {

@@ -321,5 +321,30 @@ TEST_F(ValidationTest, NeedsDataToValidateOn) {
                         "data.validation_share or data.validation_files"));
 }
 
+// Losses of other data say nothing of which checkpoint is the best: with this rate all that come
+// later are higher.
+TEST_F(ValidationTest, OtherHeldOutDataStartTheBestAnew) {
+  const std::vector<std::string> keys = {
+      "--validation.every=4", "--checkpoint.every=4", "--data.validation_share=0.2"};
+  ASSERT_EQ(train("a", keys).code, 0);
+  const auto continued = [&](const std::string& steps, const std::string& share) {
+    const Outcome outcome = train("a",
+                                  {keys[0],
+                                   keys[1],
+                                   "--data.validation_share=" + share,
+                                   "--train.steps=" + steps,
+                                   "--optimizer.lr=1"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  const auto best = [&] { return fs::read_symlink(path("a/checkpoints/best")).string(); };
+  EXPECT_THAT(continued("16", "0.2"), testing::Not(HasSubstr("are others than before")));
+  EXPECT_EQ(best(), "step-00000012");
+  EXPECT_THAT(continued("20", "0.4"), HasSubstr("the data for validation are others than before"));
+  EXPECT_EQ(best(), "step-00000020");
+  EXPECT_THAT(continued("24", "0.4"), testing::Not(HasSubstr("are others than before")));
+  EXPECT_THAT(best(), testing::AnyOf("step-00000020", "step-00000024"));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -379,6 +379,38 @@ TEST(LoadRunConfig, SchedulesFitShortRuns) {
               HasSubstr("schedule.warmup: found 31, expected at most 6"));
 }
 
+// A file may be tried with any number of steps.
+TEST(LoadRunConfig, AWarmupOfAFileFitsShortRuns) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "run.toml";
+  write_test_file(path,
+                  "[run]\ndir = \"r\"\n[tokenizer]\npath = \"t\"\n[data]\nfiles = [\"f\"]\n"
+                  "[model]\nflavor = \"debug\"\n[schedule]\nwarmup = 20\ndecay_ratio = 0.4\n");
+  const auto warmup = [&](const std::string& steps) {
+    return load_run_config(path, std::vector{"--train.steps=" + steps}).schedule.warmup;
+  };
+  EXPECT_EQ(warmup("400"), 20);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(warmup("30"), 18);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("run.toml:10:10: schedule.warmup: found 20, and 18 is taken: a run of "
+                        "train.steps = 30"));
+  EXPECT_EQ(warmup("1"), 1);
+}
+
+TEST(LoadRunConfig, RecipesTakeAnyNumberOfSteps) {
+  int recipes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(TESSERA_SOURCE_DIR) / "configs/runs")) {
+    for (const std::string steps : {"1", "2", "10", "60", "1000"}) {
+      EXPECT_NO_THROW(load_run_config(entry.path(), std::vector{"--train.steps=" + steps}))
+          << entry.path();
+    }
+    ++recipes;
+  }
+  EXPECT_GE(recipes, 3);
+}
+
 TEST(Validate, ModelDims) {
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.model.heads = 5; }),
             "model.heads: found 5, expected a divisor of model.dim = 64");

@@ -13,6 +13,7 @@
 #include "tessera/base/toml.h"
 #include "tessera/config/codec.h"
 #include "tessera/config/config.h"
+#include "tessera/config/fit_schedule.h"
 #include "tessera/config/lookup.h"
 #include "tessera/config/schema.h"
 
@@ -183,21 +184,6 @@ void apply_override(RunConfig& config, std::string_view override) {
 
 namespace {
 
-// What nobody named of the schedule gives way to what was named: a run may be shorter than the
-// usual warmup and decay.
-void fit_schedule(RunConfig& config) {
-  const auto is_named = [&](std::string_view key) { return config.origins.places.contains(key); };
-  Schedule& schedule = config.schedule;
-  const std::int64_t steps = config.train.steps;
-  if (!is_named("schedule.warmup")) {
-    const std::int64_t left = steps - num_decay_steps(schedule, steps);
-    schedule.warmup = std::min(schedule.warmup, left);
-  } else if (!is_named("schedule.decay_ratio") && schedule.warmup <= steps) {
-    const double left = static_cast<double>(steps - schedule.warmup) / static_cast<double>(steps);
-    schedule.decay_ratio = std::min(schedule.decay_ratio, left);
-  }
-}
-
 // A tokenizer that is to be trained and has no place is the run's own.
 void place_tokenizer(RunConfig& config) {
   const bool is_placed = config.origins.places.contains("tokenizer.path");
@@ -238,8 +224,9 @@ std::vector<Part> parts(const RunConfig& config, ConfigUse use) {
   all.push_back({.is_said = is_named("data.files") || is_named("data.sources"),
                  .keys = "data (data.files or data.sources)",
                  .example = "--data.files=a.txt"});
-  const bool has_ids =
-      config.data.format == DataFormat::kTokens || config.data.format == DataFormat::kMegatron;
+  const bool has_ids = std::ranges::all_of(data_sources(config.data), [](const DataSource& source) {
+    return source.format == DataFormat::kTokens || source.format == DataFormat::kMegatron;
+  });
   all.push_back(
       {.is_said = is_named("tokenizer.path") || is_named("tokenizer.train_vocab") || has_ids,
        .keys = "a tokenizer (tokenizer.path, or tokenizer.train_vocab to train one)",

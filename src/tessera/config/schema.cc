@@ -581,8 +581,8 @@ ConfigSection schedule() {
       {row("warmup",
            &S::warmup,
            codec::size_or_zero(),
-           "Steps of linear warmup: step n takes optimizer.lr * min(1, n / warmup). Left out, it "
-           "is shorter where the run is too short for it and the decay."),
+           "Steps of linear warmup: step n takes optimizer.lr * min(1, n / warmup). Left out or in "
+           "a file, it is shorter where the run is too short for it and the decay."),
        row("decay_ratio",
            &S::decay_ratio,
            codec::ratio(),

@@ -55,7 +55,8 @@ std::vector<Field> make_fields(const ProgressValues& values) {
   if (values.flop_per_second) {
     add(6, format("{}FLOP/s", format_count(*values.flop_per_second)));
   }
-  if (values.share_of_peak) {
+  // More than all of it says that the peak was measured beside something else.
+  if (values.share_of_peak && *values.share_of_peak <= 1.0) {
     add(7, format("{:.0f} % of peak", *values.share_of_peak * 100.0));
   }
   if (values.memory_bytes) {

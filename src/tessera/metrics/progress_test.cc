@@ -73,6 +73,13 @@ TEST(FormatProgress, ShowsEverythingThatIsKnown) {
       "step 1/2  loss 8.0000  grad norm 2.5  100 tok/s");
 }
 
+// The peak was measured while something else took the machine.
+TEST(FormatProgress, LeavesOutMoreThanThePeak) {
+  ProgressValues values = values_at(120);
+  values.share_of_peak = 4.8;
+  EXPECT_THAT(format_progress(values, 0), testing::Not(testing::HasSubstr("of peak")));
+}
+
 TEST(MovingMean, IsOfTheLastOnes) {
   MovingMean mean(3);
   EXPECT_EQ(mean.add(9.0), 9.0);

@@ -17,11 +17,13 @@
 #include "tessera/base/log.h"
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
+#include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/explain.h"
 #include "tessera/train/generate.h"
 #include "tessera/train/prompts.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/start_checks.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
 
@@ -93,6 +95,11 @@ void train_command(const RunConfig& config) {
   std::signal(SIGPIPE, SIG_IGN);
   const NothingToSave outside_steps;
   const RunConfig resolved = resolve(config);
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  if (const std::string other = other_directory(resolved);
+      !other.empty() && (!launch || launch->rank == 0)) {
+    log_warning(other);
+  }
   const TrainResult result = train(resolved, resolve_model(resolved));
   if (result.rank != 0) {
     return;

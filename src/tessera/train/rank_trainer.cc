@@ -35,6 +35,7 @@
 #include "tessera/train/run_saves.h"
 #include "tessera/train/same_collectives.h"
 #include "tessera/train/same_data.h"
+#include "tessera/train/session_log.h"
 #include "tessera/train/start_weights.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/stop_signal.h"
@@ -275,7 +276,7 @@ class RankTrainer {
     try {
       const RunConfig before = parse_run_config(meta_.config, "the checkpoint's config");
       std::string changed;
-      for (const std::string& key : changed_keys(before, config_)) {
+      for (const std::string& key : changed_keys(before, config_, meta_.step)) {
         changed += (changed.empty() ? "" : ", ") + key;
       }
       if (!changed.empty()) {
@@ -283,6 +284,9 @@ class RankTrainer {
             "not bit by bit the run that was never stopped, since these keys differ from {}: {}",
             checkpoint.string(),
             changed));
+      }
+      if (const std::string jump = learning_rate_jump(before, config_, meta_.step); !jump.empty()) {
+        log_warning(jump);
       }
     } catch (const Error& error) {
       // A build with other keys made it; its state is good all the same.
@@ -331,16 +335,36 @@ class RankTrainer {
     const ParameterCounts parameters = count_parameters(setup_.parameters);
     const double flop_per_token =
         training_flop_per_token(model_, parameters, config_.data.sequence_length);
-    record_ = std::make_unique<RunRecord>(
-        config_,
-        RunRecord::Model{.parameters = parameters.all, .flop_per_token = flop_per_token},
-        meta_.step);
+    const std::string validation =
+        validator_ ? describe_validation(setup_.sequences, config_.validation.sequences) : "";
+    const std::int64_t since = validated_alike_since(read_sessions(directory_), validation);
+    record_ = std::make_unique<RunRecord>(config_,
+                                          RunRecord::Model{.parameters = parameters.all,
+                                                           .flop_per_token = flop_per_token,
+                                                           .validation = validation},
+                                          meta_.step);
     if (validator_ && config_.checkpoint.keep_best) {
-      // Of the steps before this start, so that the best one is known without a file of its own.
-      for_each_validation(
-          config_, [this](std::int64_t step, double loss) { saves_.note_validation(step, loss); });
-      saves_.link_best();
+      note_validations(since);
     }
+  }
+
+  // Of the steps before this start, so that the best one is known without a file of its own. Losses
+  // of other data say nothing of it.
+  void note_validations(std::int64_t since) {
+    bool leaves_some_out = false;
+    for_each_validation(config_, [&](std::int64_t step, double loss) {
+      if (step > since || since == 0) {
+        saves_.note_validation(step, loss);
+      } else {
+        leaves_some_out = leaves_some_out || std::isfinite(loss);
+      }
+    });
+    if (leaves_some_out && since >= meta_.step) {
+      warn(
+          "the data for validation are others than before: the best checkpoint is chosen anew, by "
+          "losses from now on; what the run was trained on before may be among them");
+    }
+    saves_.link_best();
   }
 
   TrainResult loop() {

@@ -74,6 +74,25 @@ std::optional<std::int64_t> tokenizer_entries(const RunConfig& run) {
              : run.tokenizer.train_vocab;
 }
 
+// family.resolve(), whose errors say where a key that they name was set, else the flavor: what does
+// not fit may be of either.
+ModelSection resolve_placed(const RunConfig& run, const ModelSection& section) {
+  try {
+    return model_family(section.name).resolve(section);
+  } catch (const Error& error) {
+    const auto& places = run.origins.places;
+    auto place = std::ranges::find_if(places, [&](const auto& entry) {
+      return entry.first.starts_with("model.") &&
+             error.message().find(entry.first + " ") != std::string::npos;
+    });
+    place = place == places.end() ? places.find("model.flavor") : place;
+    if (error.code() != ErrorCode::kInvalidConfig || place == places.end()) {
+      throw;
+    }
+    fail(error.code(), "{}: {}", place->second, error.message());
+  }
+}
+
 // [model] with everything written out. Sizes come from the weights only where nothing else says
 // them: what was resolved once needs them no more.
 ModelSection resolved_section(const RunConfig& run) {
@@ -84,7 +103,7 @@ ModelSection resolved_section(const RunConfig& run) {
                         (given.dim && given.layers && given.heads && given.ffn && given.vocab);
   const bool grows = given.grow_vocab && !given.vocab;
   if (run.model.weights.empty() || (is_sized && !grows)) {
-    return family.resolve(run.model);
+    return resolve_placed(run, run.model);
   }
   ModelSection sizes = weights_section(run.model.weights);
   TESSERA_REQUIRE(sizes.name == run.model.name,
@@ -101,7 +120,7 @@ ModelSection resolved_section(const RunConfig& run) {
   if ((run.model.vocab ? run.model.vocab : sizes.vocab) != known) {
     sizes.padded_vocab.reset();  // it is of their own vocabulary
   }
-  return family.resolve(completed(run.model, sizes));
+  return resolve_placed(run, completed(run.model, sizes));
 }
 
 // Whether the ranks are processes of a launcher, which on GPUs have NCCL alone to talk by.

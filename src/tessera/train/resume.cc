@@ -13,8 +13,10 @@
 #include "tessera/base/json.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/file_digest.h"
+#include "tessera/config/fit_schedule.h"
 #include "tessera/config/schema.h"
 #include "tessera/models/family.h"
+#include "tessera/optim/schedule.h"
 #include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/run_layout.h"
 
@@ -62,6 +64,36 @@ bool state_has_same_sums(const RunConfig& before, const RunConfig& now) {
   return sends_values(first) && sends_values(second) &&
          (first.placement.grad == second.placement.grad ||
           (has_one_microbatch(before, first) && has_one_microbatch(now, second)));
+}
+
+double rate(const RunConfig& config, std::int64_t step) {
+  return learning_rate(config.schedule, config.optimizer.lr, config.train.steps, step);
+}
+
+bool have_same_rates(const RunConfig& before, const RunConfig& now, std::int64_t step) {
+  if (before.schedule == now.schedule && before.optimizer.lr == now.optimizer.lr &&
+      before.train.steps == now.train.steps) {
+    return true;
+  }
+  for (std::int64_t n = 1; n <= step; ++n) {
+    if (rate(before, n) != rate(now, n)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether both have the value that follows from train.steps where nobody names the key.
+bool is_usual_warmup(const RunConfig& before, const RunConfig& now) {
+  return std::ranges::all_of(std::array{&before, &now}, [](const RunConfig* config) {
+    return config->schedule.warmup == usual_warmup(config->schedule, config->train.steps);
+  });
+}
+
+bool is_usual_decay(const RunConfig& before, const RunConfig& now) {
+  return std::ranges::all_of(std::array{&before, &now}, [](const RunConfig* config) {
+    return config->schedule.decay_ratio == usual_decay_ratio(config->schedule, config->train.steps);
+  });
 }
 
 // What `tessera checkpoint import` takes, by the names of its files.
@@ -184,12 +216,30 @@ std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConf
       before, now, [](std::string_view /*section*/, std::string_view /*key*/) { return true; });
 }
 
-std::vector<std::string> changed_keys(const RunConfig& before, const RunConfig& now) {
+std::vector<std::string> changed_keys(const RunConfig& before,
+                                      const RunConfig& now,
+                                      std::int64_t step) {
   const bool same_sums = state_has_same_sums(before, now);
+  const bool same_rates = have_same_rates(before, now, step);
   return changed(before, now, [&](std::string_view section, std::string_view key) {
-    return !(section == "state" && same_sums) &&
-           std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
+    const bool has_no_part = (section == "state" && same_sums) ||
+                             (key == "schedule.warmup" && is_usual_warmup(before, now)) ||
+                             (key == "schedule.decay_ratio" && is_usual_decay(before, now));
+    const bool counts =
+        std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
+    return (counts && !has_no_part) || (key == "train.steps" && !same_rates);
   });
+}
+
+std::string learning_rate_jump(const RunConfig& before, const RunConfig& now, std::int64_t step) {
+  if (step == 0 || step >= now.train.steps || rate(before, step) == rate(now, step)) {
+    return "";
+  }
+  return format("the learning rate goes from {:.3g} at step {} to {:.3g} at step {}",
+                rate(before, step),
+                step,
+                rate(now, step + 1),
+                step + 1);
 }
 
 }  // namespace tessera

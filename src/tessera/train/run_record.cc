@@ -61,7 +61,8 @@ RunRecord::RunRecord(const RunConfig& config, const Model& model, std::int64_t s
   if (config.log.tensorboard) {
     events_ = std::make_unique<TensorBoardWriter>(config.run.dir, step, wall_time());
   }
-  log_session_start(config.run.dir, {.step = step, .parameters = model.parameters});
+  log_session_start(config.run.dir,
+                    {.step = step, .parameters = model.parameters, .validation = model.validation});
 }
 
 void RunRecord::show(const StepMetrics& step, std::optional<double> peak_flop_per_second) {

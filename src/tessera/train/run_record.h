@@ -30,6 +30,7 @@ class RunRecord {
   struct Model {
     std::int64_t parameters = 0;
     double flop_per_token = 0;
+    std::string validation = {};  // describe_validation()
   };
 
   // Of the steps after `step`: lines of later ones are cut off.

@@ -1,5 +1,6 @@
 #include "tessera/train/same_data.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -47,6 +48,22 @@ Difference first_difference(const std::string& own, const std::string& other) {
 std::string describe_sequences(const RunSequences& sequences) {
   return format(
       "{} tokens in {} documents", sequences.train.num_tokens(), sequences.train.num_documents());
+}
+
+std::string describe_validation(const RunSequences& sequences, std::int64_t num_sequences) {
+  if (!sequences.validation) {
+    return "";
+  }
+  const SequenceSource& source = *sequences.validation;
+  std::int64_t all = 0;
+  for (const std::int64_t count : source.part_sequences()) {
+    all += count;
+  }
+  return format("{} tokens in {} documents, {} of {} sequences",
+                source.num_tokens(),
+                source.num_documents(),
+                num_sequences == 0 ? all : std::min(num_sequences, all),
+                all);
 }
 
 std::string describe_data(const RunSequences& sequences, const std::string& tokenizer_checksum) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "tessera/comm/communicator.h"
@@ -10,6 +11,9 @@ struct RunSequences;
 
 // The sizes of what a run is trained on.
 std::string describe_sequences(const RunSequences& sequences);
+
+// What validations read, so that two of their losses can be compared; "" where there are none.
+std::string describe_validation(const RunSequences& sequences, std::int64_t num_sequences);
 
 // What `tokenizer_checksum` and the sizes of the data say of a rank's files, line by line.
 std::string describe_data(const RunSequences& sequences, const std::string& tokenizer_checksum);

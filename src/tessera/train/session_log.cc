@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -47,7 +48,9 @@ void append(const std::filesystem::path& path, const nlohmann::ordered_json& lin
 void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
   const std::string event = line.at("event");
   if (event == "start") {
-    sessions.push_back({.start = {.step = line.at("step"), .parameters = line.at("parameters")},
+    sessions.push_back({.start = {.step = line.at("step"),
+                                  .parameters = line.at("parameters"),
+                                  .validation = line.value("validation", "")},
                         .started = line.at("time"),
                         .host = line.at("host"),
                         .cpu = line.at("cpu"),
@@ -63,15 +66,18 @@ void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
 }  // namespace
 
 void log_session_start(const std::filesystem::path& run_dir, const SessionStart& start) {
-  append(session_log(run_dir),
-         {{"event", "start"},
-          {"time", utc_now()},
-          {"step", start.step},
-          {"parameters", start.parameters},
-          {"host", host_name()},
-          {"cpu", cpu_name()},
-          {"cores", usable_cores()},
-          {"memory_bytes", usable_memory_bytes()}});
+  nlohmann::ordered_json line = {{"event", "start"},
+                                 {"time", utc_now()},
+                                 {"step", start.step},
+                                 {"parameters", start.parameters},
+                                 {"host", host_name()},
+                                 {"cpu", cpu_name()},
+                                 {"cores", usable_cores()},
+                                 {"memory_bytes", usable_memory_bytes()}};
+  if (!start.validation.empty()) {
+    line["validation"] = start.validation;
+  }
+  append(session_log(run_dir), line);
 }
 
 void log_session_end(const std::filesystem::path& run_dir, const SessionEnd& end) {
@@ -93,6 +99,22 @@ std::vector<Session> read_sessions(const std::filesystem::path& run_dir) {
     }
   }
   return sessions;
+}
+
+std::int64_t validated_alike_since(const std::vector<Session>& sessions,
+                                   const std::string& validation) {
+  std::int64_t since = 0;
+  std::string last = validation;
+  for (const Session& session : sessions) {
+    const std::string& said = session.start.validation;
+    if (said.empty()) {
+      continue;
+    }
+    since = said == validation && last != validation ? session.start.step : since;
+    last = said;
+  }
+  constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  return last == validation ? since : kNever;
 }
 
 }  // namespace tessera

@@ -14,6 +14,7 @@ namespace tessera {
 struct SessionStart {
   std::int64_t step = 0;        // the last one before it; 0: a new run
   std::int64_t parameters = 0;  // of the model
+  std::string validation = {};  // describe_validation(); empty: the run does not validate
 };
 
 struct SessionEnd {
@@ -40,5 +41,10 @@ struct Session {
 // Oldest first; none where there is no file. Lines that a kill tore, or that are none of ours, are
 // passed over. Errors: kInvalidData where the file cannot be read.
 std::vector<Session> read_sessions(const std::filesystem::path& run_dir);
+
+// The step behind which all sessions that validated did so on the data that `validation` describes;
+// sessions of versions that did not say count as such.
+std::int64_t validated_alike_since(const std::vector<Session>& sessions,
+                                   const std::string& validation);
 
 }  // namespace tessera

@@ -41,6 +41,28 @@ TEST(SessionLog, TellsEachSession) {
   EXPECT_TRUE(end->stopped);
 }
 
+TEST(SessionLog, KnowsSinceWhenTheSameDataAreValidatedOn) {
+  const TestDirectory directory;
+  const auto since = [&](const std::string& validation) {
+    return validated_alike_since(read_sessions(directory.path()), validation);
+  };
+  const auto start = [&](std::int64_t step, const std::string& validation) {
+    log_session_start(directory.path(), {.step = step, .parameters = 1, .validation = validation});
+  };
+  EXPECT_EQ(since("a"), 0);
+  start(0, "a");
+  start(10, "");
+  start(20, "a");
+  EXPECT_EQ(since("a"), 0);
+  EXPECT_GT(since("b"), 1'000'000) << "no session has yet";
+  start(30, "b");
+  start(40, "b");
+  EXPECT_EQ(since("b"), 30);
+  EXPECT_GT(since("a"), 1'000'000);
+  start(50, "a");
+  EXPECT_EQ(since("a"), 50);
+}
+
 TEST(SessionLog, LinesOfOthersArePassedOver) {
   const TestDirectory directory;
   write_test_file(directory.path() / "sessions.jsonl",

@@ -25,6 +25,7 @@
 #include "tessera/train/run_data.h"
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
+#include "tessera/train/start_checks.h"
 #include "tessera/train/step_program.h"
 
 namespace tessera {
@@ -130,6 +131,7 @@ Prepared prepare(const RunConfig& config,
                  const TrainHooks& hooks,
                  const std::optional<MpiLaunch>& launch,
                  const RankFiles& files) {
+  require_enough_bytes(config);
   if (launch) {
     require_launched(config, *launch);
     if (launch->rank == 0) {
@@ -151,7 +153,16 @@ Prepared prepare(const RunConfig& config,
 
 TrainResult train(const RunConfig& config, const ModelDescription& model, const TrainHooks& hooks) {
   const std::optional<MpiLaunch> launch = find_mpi_launch();
-  const RunConfig resolved = resolve_run(config);
+  RunConfig resolved = resolve_run(config);
+  const std::string own_tokenizer = find_own_tokenizer(resolved);
+  if (own_tokenizer != resolved.tokenizer.path && (!launch || launch->rank == 0)) {
+    log_warning(
+        format("{} does not exist: the tokenizer that the run was trained with, {}, is "
+               "taken",
+               resolved.tokenizer.path,
+               own_tokenizer));
+  }
+  resolved.tokenizer.path = own_tokenizer;
   const ModelDescription adapted = model.adapters ? model : with_adapters(model, resolved);
   const RunLayout layout = run_layout(resolved);
   std::optional<FileLock> lock;
