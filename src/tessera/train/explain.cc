@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// " (8 of keys and values)" where a size is set, else nothing.
+// ", dim 4096" where it is known.
 std::string size_text(std::string_view what, const std::optional<std::int64_t>& size) {
   return size ? format(", {} {}", what, *size) : "";
 }
