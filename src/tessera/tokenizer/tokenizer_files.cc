@@ -11,7 +11,9 @@
 #include "tessera/base/file.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
 #include "tessera/tokenizer/gpt2_files.h"
+#include "tessera/tokenizer/sentencepiece/model_facts.h"
 #include "tessera/tokenizer/sentencepiece/sentencepiece_tokenizer.h"
+#include "tessera/tokenizer/side_files.h"
 #include "tessera/tokenizer/tiktoken.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/tokenizer_json.h"
@@ -55,7 +57,10 @@ TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
   const std::string encoder_text = read_file(encoder);
   const std::string merges_text = read_file(merges);
   return with_context([&] { return format("in {} and {}", encoder.string(), merges.string()); },
-                      [&] { return parse_gpt2_files(encoder_text, merges_text); });
+                      [&] {
+                        return parse_gpt2_files(
+                            encoder_text, merges_text, read_side_files(encoder.parent_path()));
+                      });
 }
 
 enum class Form { kJson, kTiktoken, kSentencePiece };
@@ -107,6 +112,17 @@ Source source_of(const fs::path& path) {
   return {.file = file, .merges = {}};
 }
 
+// A tokenizer's one file. A SentencePiece model that transformers would read has the tokens that
+// files beside it add.
+std::string read_with_side_files(const fs::path& path) {
+  std::string text = read_file(path);
+  if (path.filename() != "tokenizer.model" || form_of(text) != Form::kSentencePiece) {
+    return text;
+  }
+  const SideFiles beside = read_side_files(path.parent_path());
+  return beside.added.empty() ? text : with_added_tokens(text, beside.added);
+}
+
 }  // namespace
 
 std::optional<fs::path> find_tokenizer(const fs::path& directory) {
@@ -123,7 +139,7 @@ Impl load_tokenizer_files(const fs::path& path) {
   if (!source.merges.empty()) {
     return load_bpe(read_pair(source.file, source.merges));
   }
-  const std::string text = read_file(source.file);
+  const std::string text = read_with_side_files(source.file);
   return with_context([&] { return format("in {}", source.file.string()); },
                       [&] { return load_text(text, source.file.filename().string()); });
 }
@@ -133,7 +149,7 @@ std::string read_tokenizer_file(const fs::path& path) {
   if (!source.merges.empty()) {
     return format_tokenizer_json(read_pair(source.file, source.merges));
   }
-  std::string text = read_file(source.file);
+  std::string text = read_with_side_files(source.file);
   return form_of(text) == Form::kTiktoken
              ? tiktoken_with_family(text, source.file.filename().string())
              : text;
@@ -146,7 +162,10 @@ void export_tokenizer(const fs::path& path, const fs::path& directory) {
       write_file_atomic(directory / "tokenizer.json", text);
       return;
     case Form::kSentencePiece:
-      write_file_atomic(directory / "tokenizer.model", text);
+      write_file_atomic(directory / "tokenizer.model", without_added_tokens(text));
+      if (const std::string added = added_tokens_of(text); !added.empty()) {
+        write_file_atomic(directory / "added_tokens.json", format_added_tokens(added));
+      }
       return;
     case Form::kTiktoken:
       write_file_atomic(directory / "tokenizer.json",

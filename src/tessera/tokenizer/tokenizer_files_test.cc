@@ -274,6 +274,101 @@ TEST(TokenizerFiles, ReadsGpt2Files) {
                "line 145 of the merges needs the token \"zz\"");
 }
 
+// transformers' slow tokenizers: what stands beside a model's pieces, and is kept with them.
+TEST(TokenizerFiles, TokensBesideASentencePieceModel) {
+  const TestDirectory directory;
+  const std::filesystem::path model = directory.path() / "tokenizer.model";
+  write_test_file(model, read_file(golden_path("sentencepiece.model")));
+  const Ids plain = Tokenizer::load(model).encode("the light");
+  write_test_file(directory.path() / "added_tokens.json",
+                  R"({"<|im_start|>": 500, "<|im_end|>": 503})");
+  write_test_file(directory.path() / "special_tokens_map.json",
+                  R"({"eos_token": {"content": "<|im_end|>"}, "bos_token": "<s>"})");
+  const Tokenizer tokenizer = Tokenizer::load(directory.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 504);
+  EXPECT_THAT(tokenizer.holes(), ElementsAre(501, 502));
+  EXPECT_FALSE(tokenizer.is_special(500));
+  EXPECT_TRUE(tokenizer.is_special(503));
+  // One that is not special is found in any text, the other on request; words begin anew behind it.
+  Ids expected = {500};
+  expected.insert(expected.end(), plain.begin(), plain.end());
+  EXPECT_EQ(tokenizer.encode("<|im_start|>the light"), expected);
+  expected.push_back(503);
+  EXPECT_EQ(tokenizer.encode("<|im_start|>the light<|im_end|>", {.parse_special = true}), expected);
+  EXPECT_EQ(std::ranges::count(tokenizer.encode("the<|im_end|>"), 503), 0);
+  EXPECT_EQ(tokenizer.decode(expected, {.skip_special = false}), "<|im_start|>the light<|im_end|>");
+  EXPECT_EQ(tokenizer.spelling(503), "<|im_end|>");
+  expect_error([&] { tokenizer.decode(Ids{502}); },
+               ErrorCode::kInvalidArgument,
+               "id 0 of 1 to decode is 502, which belongs to no token");
+  // What a run keeps is one file under another name; an export has the files again.
+  write_test_file(directory.path() / "kept.json", read_tokenizer_file(directory.path()));
+  const Tokenizer kept = Tokenizer::load(directory.path() / "kept.json");
+  EXPECT_EQ(kept.encode("<|im_start|>the light<|im_end|>", {.parse_special = true}), expected);
+  const TestDirectory out;
+  export_tokenizer(directory.path() / "kept.json", out.path());
+  EXPECT_EQ(read_file(out.path() / "tokenizer.model"),
+            read_file(golden_path("sentencepiece.model")));
+  EXPECT_EQ(Tokenizer::load(out.path()).vocab_size(), 504);
+}
+
+// added_tokens_decoder counts in place of added_tokens.json, with its flags.
+TEST(TokenizerFiles, TokenizerConfigBesideAModel) {
+  const TestDirectory directory;
+  write_test_file(directory.path() / "tokenizer.model",
+                  read_file(golden_path("sentencepiece.model")));
+  write_test_file(directory.path() / "added_tokens.json", R"({"<|x|>": 500})");
+  const std::filesystem::path config = directory.path() / "tokenizer_config.json";
+  const auto load_with = [&](const std::string& text) {
+    write_test_file(config, text);
+    return Tokenizer::load(directory.path());
+  };
+  const Tokenizer tokenizer = load_with(R"({"added_tokens_decoder": {
+      "1": {"content": "<s>", "special": true}, "2": {"content": "</s>", "rstrip": true},
+      "500": {"content": "<|u|>", "special": true, "rstrip": true, "normalized": false}}})");
+  EXPECT_EQ(tokenizer.vocab_size(), 501);
+  EXPECT_EQ(tokenizer.spelling(500), "<|u|>");
+  EXPECT_EQ(tokenizer.encode("<|u|> \n</s>  ", {.parse_special = true}), (Ids{500, 2}));
+  const auto refusal = [&](const std::string& text) {
+    return error_of(ErrorCode::kInvalidData, [&] { load_with(text); });
+  };
+  EXPECT_THAT(
+      refusal(R"({"added_tokens_decoder": {"7": {"content": "<|u|>"}}})"),
+      HasSubstr("the added token \"<|u|>\" has the id 7, which is that of the model's piece"));
+  EXPECT_THAT(refusal(R"({"added_tokens_decoder": {"x": {"content": "<|u|>"}}})"),
+              HasSubstr("/added_tokens_decoder/x is no id (in " + config.string()));
+  EXPECT_THAT(refusal(R"({"added_tokens_decoder": {"600": {}}})"),
+              HasSubstr("/added_tokens_decoder/600 has no \"content\""));
+  EXPECT_THAT(refusal("[]"), HasSubstr("tokenizer_config.json holds array, expected an object"));
+  write_test_file(directory.path() / "added_tokens.json", R"({"<|x|>": "500"})");
+  EXPECT_THAT(refusal("{}"), HasSubstr("gives \"<|x|>\" the id \"500\", expected a whole number"));
+}
+
+TEST(TokenizerFiles, TokensBesideAPair) {
+  const TestDirectory directory;
+  const Json json = Json::parse(format_tokenizer_json(
+      train_bpe(read_file(golden_path("corpus.txt")), {.vocab_size = 300, .special_tokens = {}})
+          .spec()));
+  write_test_file(directory.path() / "vocab.json", json["model"]["vocab"].dump());
+  std::string merges;
+  for (const Json& merge : json["model"]["merges"]) {
+    merges += merge.get<std::string>() + "\n";
+  }
+  write_test_file(directory.path() / "merges.txt", merges);
+  write_test_file(directory.path() / "added_tokens.json",
+                  R"({"<|im_start|>": 300, "<|im_end|>": 301})");
+  write_test_file(directory.path() / "tokenizer_config.json",
+                  R"({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"})");
+  const Tokenizer tokenizer = Tokenizer::load(directory.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 302);
+  EXPECT_TRUE(tokenizer.is_special(301));
+  EXPECT_FALSE(tokenizer.is_special(300));
+  EXPECT_EQ(tokenizer.spec().splits.front().pattern, kQwenPattern);
+  EXPECT_EQ(tokenizer.encode("<|im_start|><|im_end|>", {.parse_special = true}), (Ids{300, 301}));
+  write_test_file(directory.path() / "kept", read_tokenizer_file(directory.path()));
+  EXPECT_EQ(Tokenizer::load(directory.path() / "kept").spec(), tokenizer.spec());
+}
+
 TEST(TokenizerFiles, ExportsForHuggingFace) {
   const TestDirectory directory;
   const auto exported = [&](const char* from, const char* to) {

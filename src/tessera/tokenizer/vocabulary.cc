@@ -6,11 +6,6 @@
 #include "tessera/tokenizer/byte_level.h"
 
 namespace tessera {
-namespace {
-
-// Ids that a file may leave out: published ones leave out some dozens. A table of all ids is made.
-constexpr std::size_t kMaxHoles = std::size_t{1} << 20U;
-
 AddedToken read_added_token(const JsonNode& node, std::size_t limit) {
   node.expect_object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
   AddedToken token{.id = node.at("id").id(limit),
@@ -23,8 +18,6 @@ AddedToken read_added_token(const JsonNode& node, std::size_t limit) {
   node.at("content").expect(!token.content.empty(), "text");
   return token;
 }
-
-}  // namespace
 
 Vocabulary::Vocabulary(const JsonNode& vocab, const JsonNode& added, Alphabet alphabet)
     : vocab_(vocab), added_nodes_(added), alphabet_(alphabet) {

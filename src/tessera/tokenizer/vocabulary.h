@@ -16,6 +16,12 @@
 
 namespace tessera {
 
+// Ids that a file may leave out: published ones leave out some dozens. A table of all ids is made.
+inline constexpr std::size_t kMaxHoles = std::size_t{1} << 20U;
+
+// One of added_tokens, whose id is below `limit`.
+AddedToken read_added_token(const JsonNode& node, std::size_t limit);
+
 // The tokens of a file by id, collected from its vocabulary and its added tokens, and its merges.
 // Ids may be left out.
 // Errors: kInvalidData where they contradict each other, kUnsupported where they ask for what does

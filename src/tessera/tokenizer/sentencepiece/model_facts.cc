@@ -20,6 +20,9 @@ constexpr std::uint64_t kAddDummyPrefix = 3;
 constexpr std::uint64_t kRemoveExtraWhitespaces = 4;
 constexpr std::uint64_t kEscapeWhitespaces = 5;
 
+// Not of the library: its fields from 200 on are anybody's.
+constexpr std::uint64_t kAddedTokens = 54'321;
+
 struct Field {
   std::uint64_t number;
   std::uint64_t value;     // of an integer
@@ -32,6 +35,8 @@ class MessageReader {
   explicit MessageReader(std::string_view bytes) : rest_(bytes) {}
 
   bool at_end() const { return rest_.empty(); }
+
+  std::size_t bytes_left() const { return rest_.size(); }
 
   Field next() {
     const std::uint64_t key = varint();
@@ -122,6 +127,44 @@ ModelFacts read_model_facts(std::string_view model) {
     }
   }
   return facts;
+}
+
+std::string with_added_tokens(std::string_view model, std::string_view added) {
+  constexpr unsigned kBytes = 2;
+  std::string result(model);
+  const auto put_varint = [&](std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7U) {
+      result += static_cast<char>((value & 0x7FU) | 0x80U);
+    }
+    result += static_cast<char>(value);
+  };
+  put_varint(kAddedTokens << 3U | kBytes);
+  put_varint(added.size());
+  result += added;
+  return result;
+}
+
+std::string added_tokens_of(std::string_view model) {
+  std::string added;
+  for (MessageReader reader(model); !reader.at_end();) {
+    const Field field = reader.next();
+    if (field.number == kAddedTokens) {
+      added = field.bytes;
+    }
+  }
+  return added;
+}
+
+std::string without_added_tokens(std::string_view model) {
+  std::string rest;
+  for (MessageReader reader(model); !reader.at_end();) {
+    const std::size_t begin = model.size() - reader.bytes_left();
+    const Field field = reader.next();
+    if (field.number != kAddedTokens) {
+      rest += model.substr(begin, model.size() - reader.bytes_left() - begin);
+    }
+  }
+  return rest;
 }
 
 // Of a field that is there twice the later one counts, and messages are merged field by field.

@@ -9,15 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
 #include <sentencepiece_processor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json.h"
 #include "tessera/base/text.h"
 #include "tessera/tokenizer/added_tokens.h"
+#include "tessera/tokenizer/json_node.h"
 #include "tessera/tokenizer/normalizer.h"
 #include "tessera/tokenizer/sentencepiece/model_facts.h"
 #include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/tokenizer_spec.h"
+#include "tessera/tokenizer/vocabulary.h"
 
 namespace tessera {
 namespace {
@@ -39,14 +43,57 @@ std::unique_ptr<const Processor> load(std::string_view model) {
   return processor;
 }
 
-std::vector<AddedTokenFinder::Entry> control_symbols(const Processor& processor) {
-  std::vector<AddedTokenFinder::Entry> control;
-  for (std::int32_t id = 0; id < processor.GetPieceSize(); ++id) {
-    if (processor.IsControl(id) && !processor.IdToPiece(id).empty()) {
-      control.push_back({.text = processor.IdToPiece(id), .id = id});
+// The tokens that the model is given beside its pieces, by id.
+std::vector<AddedToken> read_added(std::string_view model, const Processor& processor) {
+  const std::string text = added_tokens_of(model);
+  std::vector<AddedToken> added;
+  if (text.empty()) {
+    return added;
+  }
+  const auto num_pieces = static_cast<std::size_t>(processor.GetPieceSize());
+  const nlohmann::json json = parse_json(text, {.unique_keys = false});
+  const JsonNode list(json, "the added tokens", text);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    AddedToken token = read_added_token(list.element(i), num_pieces + list.size() + kMaxHoles);
+    const bool is_piece = static_cast<std::size_t>(token.id) < num_pieces;
+    TESSERA_REQUIRE(
+        !is_piece || processor.IdToPiece(token.id) == token.content,
+        ErrorCode::kInvalidData,
+        "the added token \"{}\" has the id {}, which is that of the model's piece \"{}\"",
+        token.content,
+        token.id,
+        is_piece ? processor.IdToPiece(token.id) : "");
+    added.push_back(std::move(token));
+  }
+  std::ranges::sort(added, {}, &AddedToken::id);
+  const auto twice = std::ranges::adjacent_find(added, {}, &AddedToken::id);
+  TESSERA_REQUIRE(twice == added.end(),
+                  ErrorCode::kInvalidData,
+                  "the added tokens \"{}\" and \"{}\" have the same id {}",
+                  twice == added.end() ? "" : twice->content,
+                  twice == added.end() ? "" : (twice + 1)->content,
+                  twice == added.end() ? 0 : twice->id);
+  return added;
+}
+
+// What is looked for in a text before the library gets the rest: added tokens, and on request
+// special ones and control symbols.
+std::vector<AddedTokenFinder::Entry> entries(const Processor& processor,
+                                             const std::vector<AddedToken>& added,
+                                             bool with_special) {
+  std::vector<AddedTokenFinder::Entry> result;
+  for (const AddedToken& token : added) {
+    if (with_special || !token.special) {
+      result.push_back({.text = token.content, .id = token.id, .rule = token.rule});
     }
   }
-  return control;
+  for (std::int32_t id = 0; with_special && id < processor.GetPieceSize(); ++id) {
+    const bool is_added = std::ranges::binary_search(added, id, {}, &AddedToken::id);
+    if (processor.IsControl(id) && !is_added && !processor.IdToPiece(id).empty()) {
+      result.push_back({.text = processor.IdToPiece(id), .id = id});
+    }
+  }
+  return result;
 }
 
 // Whether a normalization is one of the library's own, none of whose rules has a space behind a
@@ -114,13 +161,32 @@ class SentencePieceTokenizer : public TokenizerImpl {
         part_rule_(part_rule(*processor_, facts_)),
         rest_processor_(part_rule_.bytes > 0 && facts_.adds_prefix ? load(without_prefix(model))
                                                                    : nullptr),
-        control_(control_symbols(*processor_)) {
-    for (std::int32_t id = 0; id < processor_->GetPieceSize(); ++id) {
+        added_(read_added(model, *processor_)),
+        plain_(entries(*processor_, added_, false)),
+        all_(entries(*processor_, added_, true)) {
+    for (std::int32_t id = 0; id < num_pieces(); ++id) {
       texts_.push_back(text_of(id));
+      special_.push_back(processor_->IsControl(id));
+    }
+    for (const AddedToken& token : added_) {
+      for (std::size_t id = texts_.size(); id < static_cast<std::size_t>(token.id); ++id) {
+        holes_.push_back(static_cast<std::int32_t>(id));
+      }
+      const std::size_t size = std::max(texts_.size(), static_cast<std::size_t>(token.id) + 1);
+      texts_.resize(size);
+      special_.resize(size);
+      texts_[static_cast<std::size_t>(token.id)] = token.content;
+      special_[static_cast<std::size_t>(token.id)] = token.special;
+      part_rule_.joints.add(token.content);
+      part_rule_.joints.add_end(token.content);
+      // Chinese text is cut anywhere for a unigram model, and words at their spaces for any.
+      const bool may_be_cut = spans_words(token.content) || token.rule.single_word ||
+                              (!facts_.is_bpe && has_wide(token.content));
+      finds_cuts_ = finds_cuts_ && (token.special || !may_be_cut);
     }
   }
 
-  std::int32_t vocab_size() const override { return processor_->GetPieceSize(); }
+  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(texts_.size()); }
 
   void encode(std::string_view text,
               EncodeOptions options,
@@ -129,12 +195,8 @@ class SentencePieceTokenizer : public TokenizerImpl {
     if (options.add_special && bos()) {
       out.push_back(processor_->bos_id());
     }
-    if (!options.parse_special) {
-      append(text, options.continues, out, flush);
-      return;
-    }
     cut_at_added(
-        control_,
+        options.parse_special ? all_ : plain_,
         text,
         [&](std::string_view stretch, std::size_t begin) {
           append(stretch, options.continues && begin == 0, out, flush);
@@ -143,12 +205,27 @@ class SentencePieceTokenizer : public TokenizerImpl {
   }
 
   std::size_t find_cut(std::string_view text, std::size_t most) const override {
-    return part_rule_.find_cut(text, most);
+    return finds_cuts_ ? part_rule_.find_cut(text, most) : 0;
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
-    require_ok(processor_->Decode(std::vector<int>(ids.begin(), ids.end()), &text), "decode");
+    std::vector<int> pieces;
+    const auto decode_pieces = [&] {
+      std::string part;
+      require_ok(processor_->Decode(pieces, &part), "decode");
+      text += part;
+      pieces.clear();
+    };
+    for (const std::int32_t id : ids) {
+      if (id < num_pieces()) {
+        pieces.push_back(id);
+      } else {
+        decode_pieces();
+        text += texts_[static_cast<std::size_t>(id)];
+      }
+    }
+    decode_pieces();
     return text;
   }
 
@@ -156,9 +233,11 @@ class SentencePieceTokenizer : public TokenizerImpl {
     return texts_[static_cast<std::size_t>(id)];
   }
 
-  std::string spelling(std::int32_t id) const override { return processor_->IdToPiece(id); }
+  std::string spelling(std::int32_t id) const override {
+    return id < num_pieces() ? processor_->IdToPiece(id) : texts_[static_cast<std::size_t>(id)];
+  }
 
-  bool is_special(std::int32_t id) const override { return processor_->IsControl(id); }
+  bool is_special(std::int32_t id) const override { return special_[static_cast<std::size_t>(id)]; }
 
   std::optional<std::int32_t> bos() const override { return in_range(processor_->bos_id()); }
 
@@ -168,11 +247,17 @@ class SentencePieceTokenizer : public TokenizerImpl {
 
   bool is_lossless() const override { return false; }
 
-  std::span<const std::int32_t> holes() const override { return {}; }
+  std::span<const std::int32_t> holes() const override { return holes_; }
 
   const TokenizerSpec* spec() const override { return nullptr; }
 
  private:
+  std::int32_t num_pieces() const { return processor_->GetPieceSize(); }
+
+  static bool has_wide(std::string_view text) {
+    return std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+  }
+
   static std::optional<std::int32_t> in_range(int id) {
     return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
   }
@@ -219,8 +304,13 @@ class SentencePieceTokenizer : public TokenizerImpl {
   ModelFacts facts_;
   PartRule part_rule_;
   std::unique_ptr<const Processor> rest_processor_;  // of text that goes on in a word
-  AddedTokenFinder control_;
+  std::vector<AddedToken> added_;
+  AddedTokenFinder plain_;
+  AddedTokenFinder all_;
   std::vector<std::string> texts_;
+  std::vector<bool> special_;
+  std::vector<std::int32_t> holes_;
+  bool finds_cuts_ = true;
 };
 
 }  // namespace
