@@ -176,7 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"UnreadableFile",
                  {"--data.files=directory"},
                  3,
-                 "directory is not a regular file but a directory (data.files: directory)"},
+                 "directory is a folder without files, hidden ones left out: expected data in it "
+                 "(data.files: directory)"},
         BadInput{"NoTokenizer",
                  {"--tokenizer.path=none.json", "--tokenizer.train_vocab=0"},
                  2,

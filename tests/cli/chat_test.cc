@@ -256,6 +256,9 @@ TEST_F(ChatTest, EvaluationScoresTheAnswers) {
   const Json found = Json::parse(outcome.out);
   EXPECT_NEAR(found.at("loss").get<double>(), losses("run").at(0), 1e-6 * losses("run").at(0));
   EXPECT_EQ(found.at("tokens"), 22);
+  // The run's data say what lines of JSON are.
+  const Outcome by_run = tessera({"eval", "run", "--data=chat.jsonl", "--json"});
+  EXPECT_EQ(by_run.out, outcome.out) << by_run.err;
   EXPECT_EQ(found.at("documents"), kAnswers.size());
   EXPECT_EQ(found.at("bytes"), std::accumulate(kAnswers.begin(), kAnswers.end(), std::size_t{0}));
   EXPECT_EQ(

@@ -91,7 +91,8 @@ TEST_F(DataTest, APairOfTokenizerFilesEncodesAsOne) {
 
 TEST_F(DataTest, TextByAnotherFormatsNameIsTold) {
   write_jsonl("a.jsonl", 1);
-  const Outcome outcome = train("raw", {"--data.files=a.jsonl", "--tokenizer.path=t.json"});
+  const Outcome outcome =
+      train("raw", {"--data.files=a.jsonl", "--data.format=text", "--tokenizer.path=t.json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err,
               HasSubstr("warning: a.jsonl is read as plain text, its syntax included: data.format "
@@ -165,6 +166,114 @@ TEST_F(DataTest, ABrokenLineIsNamedSkippedAndCounted) {
   const Outcome again = tokenize("a.jsonl", "out", {"--field=body", "--skip-broken"});
   EXPECT_EQ(again.code, 2);
   EXPECT_THAT(again.err, HasSubstr("out.bin exists: choose another --output, or replace it"));
+}
+
+// The format of the first file is not that of the others.
+TEST_F(DataTest, EachFileIsOfTheFormatThatItsNameSays) {
+  ASSERT_EQ(train("a").code, 0);
+  write_jsonl("b.jsonl", 1);
+  ASSERT_EQ(shell("gzip b.jsonl && mkdir -p some/below some/.hidden && cp corpus.txt some/a.txt && "
+                  "cp b.jsonl.gz some/below/b.jsonl.gz && echo no > some/.hidden/c.txt")
+                .code,
+            0);
+  const std::vector<std::string> field = {"--field=body"};
+  ASSERT_EQ(tokenize("corpus.txt", "first", field).code, 0);
+  ASSERT_EQ(tokenize("b.jsonl.gz", "second", field).code, 0);
+  const std::string apart = read_file(path("first.bin")) + read_file(path("second.bin"));
+  const Outcome both = shell(
+      "\"$tessera\" data tokenize corpus.txt b.jsonl.gz --field body --tokenizer tokenizer.json "
+      "-o both");
+  ASSERT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(read_file(path("both.bin")), apart);
+  const Outcome folder = tokenize("some", "folder", field);
+  ASSERT_EQ(folder.code, 0) << folder.err;
+  EXPECT_THAT(folder.err, HasSubstr("info: some: 2 files (1 text, 1 jsonl)\n"));
+  EXPECT_EQ(read_file(path("folder.bin")), apart);
+  const Outcome pattern = tokenize("some/**/[ab].*", "pattern", field);
+  ASSERT_EQ(pattern.code, 0) << pattern.err;
+  EXPECT_EQ(read_file(path("pattern.bin")), apart);
+
+  // Training reads them alike, and so does a tokenizer's.
+  ASSERT_EQ(train("sets", {"--data.files=[\"first\", \"second\"]"}).code, 0);
+  const Outcome trained = train("folder", {"--data.files=some", "--data.field=body"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(numbers("folder"), numbers("sets"));
+  const Outcome none = train("none", {"--data.files=some/*.json"});
+  EXPECT_EQ(none.code, 3);
+  EXPECT_THAT(none.err,
+              HasSubstr("some/*.json matches no file, expected one at least (data.files"));
+  ASSERT_EQ(tessera({"tokenizer", "train", "corpus.txt", "--vocab=300", "-o", "one.json"}).code, 0);
+  const Outcome mixed = tessera({"tokenizer",
+                                 "train",
+                                 "b.jsonl.gz",
+                                 "some/a.txt",
+                                 "--field=body",
+                                 "--vocab=300",
+                                 "-o",
+                                 "two.json"});
+  ASSERT_EQ(mixed.code, 0) << mixed.err;
+  EXPECT_THAT(read_file(path("two.json")), testing::Not(HasSubstr("body")));
+  const Outcome shown = tessera({"data", "inspect", "some", "--field=body", "--samples=0"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("; documents: 401\n"));
+}
+
+// One is needed where text is read or written; ids are checked against the model's.
+TEST_F(DataTest, TokensTrainWithoutATokenizer) {
+  ASSERT_EQ(train("with").code, 0);
+  ASSERT_EQ(tokenize("corpus.txt", "set").code, 0);
+  const std::vector<std::string> bare = {
+      "--data.files=set", "--tokenizer.path=", "--tokenizer.train_vocab=0"};
+  const Outcome outcome = train("without", bare);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("info: no tokenizer: the data are ids below model.vocab"));
+  EXPECT_EQ(numbers("without"), numbers("with"));
+  EXPECT_FALSE(std::filesystem::exists(path("without/tokenizer.json")));
+  std::vector<std::string> more = bare;
+  more.emplace_back("--train.steps=14");
+  EXPECT_EQ(train("without", more).code, 0);
+
+  const Outcome spoken = tessera({"generate", "without", "--prompt=a"});
+  EXPECT_EQ(spoken.code, 2);
+  EXPECT_THAT(spoken.err, HasSubstr("was trained on tokens without a tokenizer"));
+  const Outcome text = tessera({"eval", "without", "--data=corpus.txt"});
+  EXPECT_EQ(text.code, 2);
+  const Outcome scored = tessera({"eval", "without", "--data=set", "--json"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  EXPECT_THAT(scored.out, HasSubstr("\"bits_per_byte\":null"));
+  const Outcome exported = tessera({"checkpoint", "export", "without", "out"});
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_THAT(exported.err, HasSubstr("the weights go without a tokenizer: their run had none"));
+
+  std::vector<std::string> small = bare;
+  small.emplace_back("--model.vocab=100");
+  const Outcome beyond = train("small", small);
+  EXPECT_EQ(beyond.code, 3);
+  EXPECT_THAT(beyond.err, HasSubstr("set.bin: token "));
+  const Outcome read = train("read", {"--tokenizer.path=", "--tokenizer.train_vocab=0"});
+  EXPECT_EQ(read.code, 2);
+  EXPECT_THAT(read.err, HasSubstr("tokenizer.path: found no tokenizer, and corpus.txt is text"));
+}
+
+// Arrays of NumPy say what their ids are, whatever data.token_type says.
+TEST_F(DataTest, ArraysOfNumpyAreTokens) {
+  ASSERT_EQ(train("with").code, 0);
+  ASSERT_EQ(tokenize("corpus.txt", "set").code, 0);
+  const std::string ids = read_file(path("set.bin"));
+  const std::string header =
+      format("{{'descr': '<u2', 'fortran_order': False, 'shape': ({},), }}", ids.size() / 2);
+  std::string front = "\x93NUMPY\x01";
+  front += '\0';
+  front += static_cast<char>(118);
+  front += '\0';
+  write_test_file(path("ids.npy"),
+                  front + header + std::string(117 - header.size(), ' ') + "\n" + ids);
+  const Outcome outcome = train("array", {"--data.files=ids.npy", "--data.token_type=u32"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(numbers("array"), numbers("with"));
+  const Outcome text = train("text", {"--data.files=ids.npy", "--data.format=text"});
+  EXPECT_EQ(text.code, 3);
+  EXPECT_THAT(text.err, HasSubstr("ids.npy is a NumPy array (.npy), expected text: format tokens"));
 }
 
 TEST_F(DataTest, AnIndexOfAnotherBinIsRefused) {

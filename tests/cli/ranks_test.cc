@@ -406,7 +406,8 @@ TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
   const RunLayout layout = run_layout(config);
   const RunPrograms programs = compile_run(config, model, {});
   const RunPrograms others = compile_run(resolved("--state.preset=ddp"), model, {});
-  const RunSequences sequences = run_sequences(config, run_tokenizer(config, model.vocab));
+  const RunSequences sequences =
+      run_sequences(config, run_tokenizer(config, model.vocab), model.vocab);
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(config, model));
   const auto run = [&] {
     launch_ranks(2, {}, [&](World& world) {

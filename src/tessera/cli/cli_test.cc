@@ -301,7 +301,7 @@ TEST_F(CliFiles, TokenizerErrors) {
   const std::string empty = write("empty.txt", "");
   expect_error({"tokenizer", "train", empty.c_str(), "--vocab", "300", "--output", output.c_str()},
                3,
-               empty + " is empty: nothing to train on");
+               empty + " is empty: expected text");
   const std::string text = write("text.txt", "the cat");
   expect_error({"tokenizer", "train", text.c_str(), "--vocab", "100", "--output", output.c_str()},
                2,

@@ -48,7 +48,7 @@ void add_data_options(CLI::App& command,
                       DataCommand& data,
                       const std::vector<std::string>& formats,
                       const std::string& footer) {
-  add_paths(command, "FILE", data.input.files, "Input files, read in this order")->required();
+  add_paths(command, "FILE", data.input.files, kFilesHelp)->required();
   add_input_options(command, data.input, formats);
   command.add_option("--threads", data.input.text.threads, "Threads; 0: the cores that there are")
       ->check(CLI::Range(0, 4096))
@@ -66,15 +66,18 @@ struct TokenizeCommand {
 
 void tokenize(const TokenizeCommand& command) {
   const auto start = Clock::now();
-  const InputOptions& input = command.data.input;
-  TESSERA_REQUIRE(chosen_format(input) != DataFormat::kMegatron,
-                  ErrorCode::kInvalidConfig,
-                  "{} has the name of a file of tokens, expected text or jsonl: say --format if it "
-                  "is text",
-                  input.files.front().string());
+  const CorpusInput input = corpus_input(command.data.input);
+  for (const InputFile& file : input.files) {
+    TESSERA_REQUIRE(file.format == DataFormat::kText || file.format == DataFormat::kJsonl,
+                    ErrorCode::kInvalidConfig,
+                    "{} has the name of a file of tokens, expected text or jsonl: say --format if "
+                    "it is text",
+                    file.path.string());
+  }
+  const TextInput texts = text_input(input.files, input.text);
   const Tokenizer tokenizer = Tokenizer::load(command.data.tokenizer);
   const std::string file = read_tokenizer_file(command.data.tokenizer);
-  TokenizeOptions options = {.text = text_options(input),
+  TokenizeOptions options = {.text = texts.options,
                              .prefix = megatron_prefix(command.output),
                              .type = token_type_for(tokenizer.vocab_size()),
                              .encoder_name = digest(std::as_bytes(std::span(file))).xxh3_128,
@@ -82,13 +85,13 @@ void tokenize(const TokenizeCommand& command) {
   options.text.add_bos = !command.no_bos;
   options.text.add_eos = !command.no_eos;
   // Before files are made for what never comes.
-  introduce_texts(input.files, options.text);
+  introduce_texts(texts.paths, options.text);
   // Beside the output, where there must be room anyway.
   options.text.scratch =
       options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");
   TokenizeResult result;
   {
-    WorkLine line("tokenizing", total_bytes(input.files));
+    WorkLine line("tokenizing", total_bytes(texts.paths));
     options.progress = [&](const TokenizeProgress& now) {
       line.reach(now.input_bytes, [&] {
         return format("{} tokens  {} documents",
@@ -96,7 +99,7 @@ void tokenize(const TokenizeCommand& command) {
                       format_count(static_cast<double>(now.documents)));
       });
     };
-    result = tokenize_to_megatron(input.files, text_encoder(tokenizer), options);
+    result = tokenize_to_megatron(texts.paths, text_encoder(tokenizer), options);
   }
   if (result.resumed_bytes > 0) {
     log_info(format("went on behind the first {} of input, which an earlier run had done",
@@ -298,9 +301,12 @@ class TextSamples {
   std::string samples_;
 };
 
-void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>& tokenizer) {
-  const CorpusInput input = corpus_input(command.data.input);
-  TextOptions options = input.text;
+void inspect_text(const InspectCommand& command,
+                  const CorpusInput& input,
+                  const std::optional<Tokenizer>& tokenizer) {
+  const auto [paths, given] = text_input(input.files, input.text);
+  introduce_texts(paths, given);
+  TextOptions options = given;
   options.add_bos = false;
   options.add_eos = false;
   TextSamples samples(command);
@@ -309,7 +315,7 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
   const std::vector<std::int32_t> block(std::size_t{1} << 16U);
   TextOptions in_order = options;
   in_order.threads = 1;
-  const ReadState end = encode_files(input.files,
+  const ReadState end = encode_files(paths,
                                      {.encode =
                                           [&](std::string_view text, bool, const TokenSink& sink) {
                                             samples.add(text);
@@ -328,7 +334,7 @@ void inspect_text(const InspectCommand& command, const std::optional<Tokenizer>&
   std::string text = bytes.lengths().describe("bytes of text");
   if (tokenizer) {
     LengthSink tokens;
-    encode_files(input.files, text_encoder(*tokenizer), options, {}, tokens);
+    encode_files(paths, text_encoder(*tokenizer), options, {}, tokens);
     text += tokens.lengths().describe("tokens");
   }
   print(text + samples.text());
@@ -396,15 +402,17 @@ class ChatSink : public DocumentSink {
   std::string samples_;
 };
 
-void inspect_chat(const InspectCommand& command, const std::optional<Tokenizer>& tokenizer) {
+void inspect_chat(const InspectCommand& command,
+                  const CorpusInput& input,
+                  const std::optional<Tokenizer>& tokenizer) {
   TESSERA_REQUIRE(tokenizer.has_value(),
                   ErrorCode::kInvalidConfig,
                   "conversations are tokens of a chat template: name its tokenizer with "
                   "--tokenizer");
-  const CorpusInput input = corpus_input(command.data.input);
+  const auto [paths, options] = text_input(input.files, input.text);
   ChatSink sink(command, *tokenizer);
-  const ReadState end = encode_files(
-      input.files, chat_encoder(*tokenizer, input.chat_template), input.text, {}, sink);
+  const ReadState end =
+      encode_files(paths, chat_encoder(*tokenizer, input.chat_template), options, {}, sink);
   print(sink.text());
   if (end.num_skipped > 0) {
     log_warning(describe_skipped(end));
@@ -417,25 +425,29 @@ void inspect(const InspectCommand& command) {
     tokenizer = Tokenizer::load(command.data.tokenizer);
   }
   const CorpusInput input = corpus_input(command.data.input);
-  switch (input.format) {
-    case DataFormat::kTokens:
-      inspect_corpus(
-          Corpus::open_tokens(
-              input.files, input.token_type, tokenizer ? tokenizer->eos() : std::nullopt),
-          command,
-          tokenizer);
-      return;
-    case DataFormat::kMegatron:
-      inspect_corpus(Corpus::open_megatron(input.files), command, tokenizer);
-      return;
-    case DataFormat::kChat:
-      inspect_chat(command, tokenizer);
-      return;
-    case DataFormat::kText:
-    case DataFormat::kJsonl:
-      inspect_text(command, tokenizer);
-      return;
+  const auto is_text = [](const InputFile& file) {
+    return file.format == DataFormat::kText || file.format == DataFormat::kJsonl;
+  };
+  if (std::ranges::all_of(input.files, is_text)) {
+    inspect_text(command, input, tokenizer);
+    return;
   }
+  const InputFile* const text = find_text(input.files);
+  if (text == nullptr) {
+    inspect_corpus(*open_corpus(input, tokenizer ? &*tokenizer : nullptr), command, tokenizer);
+    return;
+  }
+  // Text, or conversations: the first file that is neither.
+  const auto other = std::ranges::find_if(
+      input.files, [](const InputFile& file) { return find_text({&file, 1}) == nullptr; });
+  TESSERA_REQUIRE(other == input.files.end(),
+                  ErrorCode::kInvalidConfig,
+                  "found {} ({}) beside {} ({}), expected text or tokens: look at them one by one",
+                  other->path.string(),
+                  to_string(other->format),
+                  text->path.string(),
+                  to_string(text->format));
+  inspect_chat(command, input, tokenizer);
 }
 
 void add_tokenize(CLI::App& data) {
@@ -447,7 +459,9 @@ void add_tokenize(CLI::App& data) {
                    options->data,
                    {"text", "jsonl"},
                    "Text and jsonl may be compressed (.gz, .zst). A run that was stopped goes on "
-                   "where it was\nwhen it is started again with the same arguments.");
+                   "where it was\nwhen it is started again with the same arguments. What a pipe "
+                   "gives\n(stdin, -) goes to a "
+                   "file first.");
   add_path(command,
            "--tokenizer",
            options->data.tokenizer,
@@ -465,11 +479,13 @@ void add_inspect(CLI::App& data) {
   CLI::App& command =
       *data.add_subcommand("inspect", "Print what data hold: counts, lengths, samples");
   auto options = std::make_shared<InspectCommand>();
-  add_data_options(command,
-                   options->data,
-                   {"text", "jsonl", "tokens", "megatron", "chat"},
-                   "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids), "
-                   "megatron (.bin and .idx).");
+  add_data_options(
+      command,
+      options->data,
+      {"text", "jsonl", "tokens", "megatron", "chat"},
+      "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids, "
+      "or a .npy of integers), megatron\n(.bin and .idx). Files are read more than once: "
+      "what a pipe gives (stdin, -) goes to a file first.");
   add_path(command,
            "--tokenizer",
            options->data.tokenizer,

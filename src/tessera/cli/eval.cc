@@ -1,7 +1,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,7 @@ namespace {
 struct EvalCommand {
   std::filesystem::path checkpoint;
   InputOptions data;
+  std::set<std::string> given;  // options of `data` that were named
   std::filesystem::path choices;
   std::filesystem::path output;
   bool json = false;
@@ -46,6 +49,38 @@ OnEvalProgress progress_on(StatusLine& line, const std::string& unit) {
   };
 }
 
+// What the run's data say where the command does not. A file's format is that of the run's where
+// its name allows it: lines of JSON may be conversations, and a .bin alone is bare ids.
+CorpusInput data_input(const EvalCommand& command, const TrainedModel& model) {
+  const DataSource run = data_sources(model.config.data).front();
+  const auto is_given = [&](const char* name) { return command.given.contains(name); };
+  InputOptions named = command.data;
+  if (!is_given("--field")) {
+    named.text.field = run.field.value_or(named.text.field);
+  }
+  if (!is_given("--document-separator")) {
+    named.text.document_separator = run.document_separator.value_or("");
+  }
+  if (!is_given("--token-type")) {
+    named.token_type = to_string(run.token_type.value_or(RawTokens::kU16));
+  }
+  if (!is_given("--chat-template")) {
+    named.chat_template = to_string(model.config.data.chat_template);
+  }
+  CorpusInput input = corpus_input(named);
+  for (InputFile& file : input.files) {
+    std::error_code error;
+    const bool may_be_chat = run.format == DataFormat::kChat && file.format == DataFormat::kJsonl;
+    const bool may_be_ids =
+        run.format == DataFormat::kTokens && file.format == DataFormat::kMegatron &&
+        !std::filesystem::exists(std::filesystem::path(file.path).replace_extension(".idx"), error);
+    if (!is_given("--format") && (may_be_chat || may_be_ids)) {
+      file.format = *run.format;
+    }
+  }
+  return input;
+}
+
 void evaluate_data(const EvalCommand& command,
                    const TrainedModel& model,
                    const EvaluatorRanks& ranks) {
@@ -53,16 +88,19 @@ void evaluate_data(const EvalCommand& command,
   {
     StatusLine line;
     result =
-        evaluate_loss(model, ranks, corpus_input(command.data), progress_on(line, "sequences"));
+        evaluate_loss(model, ranks, data_input(command, model), progress_on(line, "sequences"));
   }
   if (!ranks.leads()) {
     return;
   }
   if (command.json) {
+    // Nobody knows the bytes of tokens without a tokenizer.
+    const nlohmann::ordered_json bits =
+        result.bytes > 0 ? nlohmann::ordered_json(result.bits_per_byte()) : nullptr;
     const nlohmann::ordered_json json({{"checkpoint", model.checkpoint.string()},
                                        {"loss", result.loss()},
                                        {"perplexity", result.perplexity()},
-                                       {"bits_per_byte", result.bits_per_byte()},
+                                       {"bits_per_byte", bits},
                                        {"nats", result.nats},
                                        {"tokens", result.tokens},
                                        {"documents", result.documents},
@@ -72,14 +110,14 @@ void evaluate_data(const EvalCommand& command,
   }
   print(
       format("checkpoint: {}\nloss: {:.4f} nats a token\nperplexity: {:.2f}\n"
-             "bits per byte: {:.4f}\ntokens: {}; documents: {}; bytes: {}\n",
+             "bits per byte: {}\ntokens: {}; documents: {}; bytes: {}\n",
              model.checkpoint.string(),
              result.loss(),
              result.perplexity(),
-             result.bits_per_byte(),
+             result.bytes > 0 ? format("{:.4f}", result.bits_per_byte()) : "unknown",
              format_grouped(result.tokens),
              format_grouped(result.documents),
-             format_grouped(result.bytes)));
+             result.bytes > 0 ? format_grouped(result.bytes) : "unknown, without a tokenizer"));
 }
 
 // One of several numbers of right answers, for people.
@@ -176,8 +214,9 @@ void add_eval(CLI::App& app) {
                 "Lines of {\"ctx\": .., \"endings\": [..], \"label\": n}: how often the "
                 "likeliest ending is the right one");
   input.require_option(1);
-  for (CLI::Option* option :
-       add_input_options(command, options->data, {"text", "jsonl", "chat", "tokens", "megatron"})) {
+  const std::vector<CLI::Option*> of_data =
+      add_input_options(command, options->data, {"text", "jsonl", "chat", "tokens", "megatron"});
+  for (CLI::Option* option : of_data) {
     option->needs(&data);
   }
   add_output(
@@ -192,7 +231,14 @@ void add_eval(CLI::App& app) {
       "trained on one and one is here, unless --run.device says otherwise.");
   // What the parser does not know are overrides, which the config checks.
   command.allow_extras();
-  command.callback([&command, options] { evaluate(*options, command.remaining()); });
+  command.callback([&command, options, of_data] {
+    for (const CLI::Option* option : of_data) {
+      if (option->count() > 0) {
+        options->given.insert(option->get_name());
+      }
+    }
+    evaluate(*options, command.remaining());
+  });
 }
 
 }  // namespace tessera

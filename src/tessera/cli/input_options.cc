@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
+#include "tessera/base/log.h"
 #include "tessera/base/machine.h"
 
 namespace tessera {
@@ -26,7 +28,8 @@ std::vector<std::string> names_of(const std::array<T, n>& all) {
   return names;
 }
 
-constexpr std::array kFormats = {DataFormat::kText,
+constexpr std::array kFormats = {DataFormat::kAuto,
+                                 DataFormat::kText,
                                  DataFormat::kJsonl,
                                  DataFormat::kTokens,
                                  DataFormat::kMegatron,
@@ -40,9 +43,12 @@ constexpr std::array kTokenTypes = {TokenType::kU16, TokenType::kU32};
 std::vector<CLI::Option*> add_input_options(CLI::App& command,
                                             InputOptions& input,
                                             const std::vector<std::string>& formats) {
+  std::vector<std::string> known = formats;
+  known.emplace_back(to_string(DataFormat::kAuto));
   std::vector<CLI::Option*> options = {
-      command.add_option("--format", input.format, "Else by the name of the first file")
-          ->check(CLI::IsMember(formats)),
+      command.add_option("--format", input.format, "Of all files; auto: of each as its name says")
+          ->check(CLI::IsMember(known))
+          ->capture_default_str(),
       command.add_option("--field", input.text.field, "Key of the text in the objects of jsonl")
           ->capture_default_str(),
       command.add_option("--document-separator",
@@ -79,23 +85,17 @@ std::vector<CLI::Option*> add_input_options(CLI::App& command,
   return options;
 }
 
-DataFormat chosen_format(const InputOptions& input) {
-  return input.format.empty() ? format_by_name(input.files.front()) : named(input.format, kFormats);
-}
-
-TextOptions text_options(const InputOptions& input) {
-  TextOptions text = input.text;
-  text.format = text_format(chosen_format(input));
-  text.threads = text.threads > 0 ? text.threads : usable_cores();
-  return text;
-}
-
 CorpusInput corpus_input(const InputOptions& input) {
-  return {.files = input.files,
-          .format = chosen_format(input),
-          .text = text_options(input),
-          .token_type = named(input.token_type, kTokenTypes),
-          .chat_template = named(input.chat_template, kTemplates)};
+  InputFiles found = input_files(input.files, named(input.format, kFormats));
+  if (!found.found.empty()) {
+    log_info(found.found);
+  }
+  CorpusInput corpus = {.files = std::move(found.files),
+                        .text = input.text,
+                        .token_type = named(input.token_type, kTokenTypes),
+                        .chat_template = named(input.chat_template, kTemplates)};
+  corpus.text.threads = corpus.text.threads > 0 ? corpus.text.threads : usable_cores();
+  return corpus;
 }
 
 }  // namespace tessera

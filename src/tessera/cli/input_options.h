@@ -18,8 +18,8 @@ namespace tessera {
 
 // Input files as the command line names them, and how they are read.
 struct InputOptions {
-  std::vector<std::filesystem::path> files;
-  std::string format;  // empty: by the name of the first file
+  std::vector<std::filesystem::path> files;  // as they were named: folders and patterns, too
+  std::string format = "auto";               // by the name of each file
   TextOptions text = {.skip_setting = "--skip-broken", .threads = 0};
   std::string token_type = "u16";
   std::string chat_template = "auto";
@@ -32,12 +32,14 @@ std::vector<CLI::Option*> add_input_options(CLI::App& command,
                                             InputOptions& input,
                                             const std::vector<std::string>& formats);
 
-// The format that was named, else that of the first file's name: jsonl, megatron or text.
-DataFormat chosen_format(const InputOptions& input);
+// The formats that names of files stand for, and text: what needs no --format.
+inline constexpr const char* kFilesHelp =
+    "Input files (no stdin: they are read twice), in this order; also folders, with all that is "
+    "below, and patterns "
+    "(\"corpus/*.txt\")";
 
-// With the threads that were asked for, or as many as there are cores.
-TextOptions text_options(const InputOptions& input);
-
+// The files and how they are read; says what folders and patterns hold.
+// .text has the threads that were asked for, or as many as there are cores.
 CorpusInput corpus_input(const InputOptions& input);
 
 }  // namespace tessera

@@ -46,19 +46,18 @@ void train(const TrainOptions& options) {
                   "{} exists: choose another --output, or replace it with --force",
                   options.output.string());
   const auto start = std::chrono::steady_clock::now();
-  const DataFormat chosen = chosen_format(options.input);
-  TESSERA_REQUIRE(chosen == DataFormat::kText || chosen == DataFormat::kJsonl,
-                  ErrorCode::kInvalidData,
-                  "{} is no text: expected text or JSONL to train a tokenizer on",
-                  options.input.files.front().string());
-  std::string text;
-  for (const std::filesystem::path& file : options.input.files) {
-    add_training_text(file, text_options(options.input), text);
+  const CorpusInput input = corpus_input(options.input);
+  for (const InputFile& file : input.files) {
+    TESSERA_REQUIRE(file.format == DataFormat::kText || file.format == DataFormat::kJsonl,
+                    ErrorCode::kInvalidData,
+                    "{} is no text: expected text or JSONL to train a tokenizer on",
+                    file.path.string());
   }
+  const std::string text = training_text(input.files, input.text);
   TESSERA_REQUIRE(!text.empty(),
                   ErrorCode::kInvalidData,
                   "{} is empty: nothing to train on",
-                  options.input.files.front().string());
+                  input.files.front().path.string());
   const Tokenizer tokenizer = train_tokenizer(text, options.wanted, options.output);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const std::string line = format("{}: {} entries, trained in {}\n",
@@ -206,8 +205,7 @@ void add_train(CLI::App& tokenizer) {
       *tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
   // Shared with the callback, which lives as long as the command; so are the options below.
   auto options = std::make_shared<TrainOptions>();
-  add_paths(command, "FILE", options->input.files, "Text or JSONL, plain or compressed")
-      ->required();
+  add_paths(command, "FILE", options->input.files, kFilesHelp)->required();
   add_input_options(command, options->input, {"text", "jsonl"});
   command
       .add_option("--vocab",

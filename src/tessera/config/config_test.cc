@@ -301,8 +301,6 @@ TEST(Override, Errors) {
 TEST(Validate, Paths) {
   EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.run.dir.clear(); }),
             "run.dir: found an empty string, expected a directory");
-  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.tokenizer.path.clear(); }),
-            "tokenizer.path: found an empty string, expected the path of a tokenizer.json");
   EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.data.files.clear(); }),
             "data.files: found an empty list, expected at least one file");
   EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.data.files.emplace_back(); }),

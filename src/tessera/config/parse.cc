@@ -203,6 +203,13 @@ RunConfig read_run_file(const std::filesystem::path& path) {
   return parse_run_config(text, path.string());
 }
 
+// Whether a file's name leaves it open that it holds tokens, which need no tokenizer: the data tell
+// when they are read.
+bool may_hold_ids(const std::filesystem::path& file) {
+  const std::filesystem::path extension = file.extension();
+  return extension.empty() || extension == ".bin" || extension == ".idx" || extension == ".npy";
+}
+
 // Something that a run needs, the keys that say it, and one of them as on the command line.
 struct Part {
   bool is_said = false;
@@ -225,7 +232,9 @@ std::vector<Part> parts(const RunConfig& config, ConfigUse use) {
                  .keys = "data (data.files or data.sources)",
                  .example = "--data.files=a.txt"});
   const bool has_ids = std::ranges::all_of(data_sources(config.data), [](const DataSource& source) {
-    return source.format == DataFormat::kTokens || source.format == DataFormat::kMegatron;
+    return source.format == DataFormat::kTokens || source.format == DataFormat::kMegatron ||
+           (source.format == DataFormat::kAuto && !source.files.empty() &&
+            std::ranges::all_of(source.files, may_hold_ids));
   });
   all.push_back(
       {.is_said = is_named("tokenizer.path") || is_named("tokenizer.train_vocab") || has_ids,

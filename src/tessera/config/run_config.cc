@@ -20,6 +20,8 @@ std::vector<DataSource> data_sources(const DataSection& data) {
 
 std::string_view to_string(DataFormat format) {
   switch (format) {
+    case DataFormat::kAuto:
+      return "auto";
     case DataFormat::kText:
       return "text";
     case DataFormat::kJsonl:

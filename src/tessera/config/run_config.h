@@ -20,7 +20,8 @@ namespace tessera {
 // schema.cc; `tessera config` and docs/config.md print them. An empty optional follows from the
 // model's flavor.
 
-enum class DataFormat { kText, kJsonl, kTokens, kMegatron, kChat };
+// kAuto: as each file's name says.
+enum class DataFormat { kAuto, kText, kJsonl, kTokens, kMegatron, kChat };
 enum class RawTokens { kU16, kU32 };
 enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
@@ -62,7 +63,7 @@ struct DataSource {
 struct DataSection {
   std::vector<std::string> files;  // the one source, or
   std::vector<DataSource> sources = {};
-  DataFormat format = DataFormat::kText;
+  DataFormat format = DataFormat::kAuto;
   std::string field = "text";              // of JSONL
   RawTokens token_type = RawTokens::kU16;  // of raw token files
   ChatTemplateName chat_template = ChatTemplateName::kAuto;

@@ -148,7 +148,8 @@ std::vector<std::string_view> families() {
 }
 
 Codec<DataFormat> data_format() {
-  return codec::choice({DataFormat::kText,
+  return codec::choice({DataFormat::kAuto,
+                        DataFormat::kText,
                         DataFormat::kJsonl,
                         DataFormat::kTokens,
                         DataFormat::kMegatron,
@@ -315,7 +316,7 @@ ConfigSection tokenizer() {
            codec::path(),
            "A tokenizer: tokenizer.json, a tiktoken or SentencePiece .model, or encoder.json "
            "beside vocab.bpe (docs/formats.md). Left out with train_vocab: tokenizer.json in "
-           "run.dir."),
+           "run.dir; without: none, for data that are tokens."),
        row("train_vocab",
            &S::train_vocab,
            codec::size_or_zero(),
@@ -334,7 +335,10 @@ ConfigSection tokenizer() {
 
 std::vector<Row<DataSource>> data_source() {
   using S = DataSource;
-  return {row("files", &S::files, codec::path_list(), "Input files of the source. Required."),
+  return {row("files",
+              &S::files,
+              codec::path_list(),
+              "Input files of the source, as data.files. Required."),
           row("weight",
               &S::weight,
               codec::positive(),
@@ -357,7 +361,9 @@ ConfigSection data() {
       {row("files",
            &S::files,
            codec::path_list(),
-           "Input files, read in this order. Required, unless there are sources."),
+           "Input files, read in this order; also folders, with all that is in them and below, and "
+           "patterns (\"corpus/*.txt\"), both in the order of the names, hidden files left out. "
+           "Required, unless there are sources."),
        table_row("sources",
                  &S::sources,
                  "data.sources",
@@ -367,6 +373,8 @@ ConfigSection data() {
        row("format",
            &S::format,
            data_format(),
+           "auto: each file as its name says: .jsonl, .ndjson and .json are jsonl, .bin and .idx "
+           "megatron, .npy tokens, others text. "
            "text: plain text; bytes that are not UTF-8 are kept as they are. jsonl: a JSON object "
            "a line, a document each. Both may be .gz or .zst. tokens: ids of token_type, without "
            "a header. megatron: .bin and .idx, named by either or by what they share. chat: a "
@@ -376,7 +384,9 @@ ConfigSection data() {
        row("token_type",
            &S::token_type,
            raw_tokens(),
-           "Type of the ids of tokens, little-endian. A document ends with the tokenizer's EOS."),
+           "Type of the ids of tokens, little-endian; a NumPy array (.npy) says its own. A "
+           "document "
+           "ends with the tokenizer's EOS."),
        row("chat_template",
            &S::chat_template,
            codec::choice(
@@ -399,7 +409,7 @@ ConfigSection data() {
        row("validation_files",
            &S::validation_files,
            codec::path_list(),
-           "Files for validation, in the format of [data]; instead of validation_share."),
+           "Files for validation, as data.files; instead of validation_share."),
        row("sequence_length", &S::sequence_length, codec::size(), "Tokens per sequence."),
        row("shuffle",
            &S::shuffle,

@@ -146,7 +146,6 @@ void validate_validation(const RunConfig& config) {
 
 void validate_inputs(const RunConfig& config) {
   require_text(config, "run.dir", config.run.dir, "a directory");
-  require_text(config, "tokenizer.path", config.tokenizer.path, "the path of a tokenizer.json");
   validate_data(config);
   validate_validation(config);
   require_text(

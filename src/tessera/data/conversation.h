@@ -16,14 +16,16 @@ std::string_view to_string(Role role);
 struct Message {
   Role role;
   std::string content;  // UTF-8
+  bool trained = true;  // of the assistant: whether the model learns to say it
 
   bool operator==(const Message&) const = default;
 };
 
-// The conversation that the JSON object `line` has under "messages", in place of what `messages`
-// held: a list of objects with a "role" and a "content", of which the assistant says one at least.
-// Other keys are read over. Returns what is wrong with the line, "found .., expected ..": nothing
-// where `messages` is its conversation.
+// The conversation that the JSON object `line` has under "messages" (or "conversations"), in place
+// of what `messages` held: a list of objects with a "role" and a "content" (or ShareGPT's "from"
+// and "value"), of which the assistant says one at least that is trained. Keys that would change
+// its tokens or its loss are used (docs/formats.md) or refused; others are read over. Returns what
+// is wrong with the line, "found .., expected ..": nothing where `messages` is its conversation.
 std::string parse_conversation(std::string_view line, std::vector<Message>& messages);
 
 // The tokens of conversations carry whether the model is trained to say them, in a bit that no id

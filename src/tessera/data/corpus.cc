@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/data/megatron.h"
+#include "tessera/data/token_layout.h"
 
 namespace tessera {
 
@@ -19,6 +20,8 @@ class Corpus::Segment {
   virtual std::int64_t document_start(std::int64_t document) const = 0;
   virtual void copy(std::int64_t first, std::span<std::int32_t> out) const = 0;
   virtual std::string name() const = 0;
+
+  virtual bool is_text() const { return false; }
 
   // Of the segments before.
   std::int64_t first_token = 0;
@@ -49,6 +52,8 @@ class Corpus::StreamSegment : public Segment {
 
   std::string name() const override { return "the tokenized text"; }
 
+  bool is_text() const override { return true; }
+
  private:
   TokenStream stream_;
 };
@@ -56,16 +61,9 @@ class Corpus::StreamSegment : public Segment {
 class Corpus::RawSegment : public Segment {
  public:
   RawSegment(const std::filesystem::path& path, TokenType type, std::optional<std::int32_t> end)
-      : path_(path), type_(type), file_(path) {
-    const auto size = static_cast<std::int64_t>(file_.bytes().size());
-    TESSERA_REQUIRE(size > 0 && size % size_of(type) == 0,
-                    ErrorCode::kInvalidData,
-                    "{}: found {} bytes, expected tokens of {} bytes each ({})",
-                    path.string(),
-                    size,
-                    size_of(type),
-                    to_string(type));
-    num_tokens_ = size / size_of(type);
+      : path_(path), file_(path), layout_(token_layout(file_.bytes(), type, path.string())) {
+    const auto size = static_cast<std::int64_t>(file_.bytes().size()) - layout_.offset;
+    num_tokens_ = size / size_of(layout_.type);
     starts_.push_back(0);
     if (end) {
       find_documents(*end);
@@ -81,7 +79,8 @@ class Corpus::RawSegment : public Segment {
   }
 
   void copy(std::int64_t first, std::span<std::int32_t> out) const override {
-    copy_tokens(file_.bytes(), type_, first, out);
+    const auto bytes = file_.bytes().subspan(static_cast<std::size_t>(layout_.offset));
+    copy_tokens(bytes, layout_.type, first, out);
   }
 
   std::string name() const override { return path_.string(); }
@@ -103,8 +102,8 @@ class Corpus::RawSegment : public Segment {
   }
 
   std::filesystem::path path_;
-  TokenType type_;
   MappedFile file_;
+  TokenLayout layout_;
   std::int64_t num_tokens_ = 0;
   std::vector<std::int64_t> starts_;
 };
@@ -175,6 +174,21 @@ Corpus Corpus::open_megatron(std::span<const std::filesystem::path> paths) {
     corpus.add(std::make_unique<MegatronSegment>(megatron_prefix(path)));
   }
   return corpus;
+}
+
+void Corpus::append(Corpus other) {
+  TESSERA_REQUIRE(segments_.empty() || holds_conversations_ == other.holds_conversations_,
+                  ErrorCode::kInvalidData,
+                  "found conversations beside other data in one source, expected one of the two: "
+                  "make a source of each");
+  holds_conversations_ = other.holds_conversations_;
+  for (std::unique_ptr<Segment>& segment : other.segments_) {
+    add(std::move(segment));
+  }
+}
+
+bool Corpus::is_text(std::int64_t document) const {
+  return segment_at(document, &Segment::first_document).is_text();
 }
 
 void Corpus::add(std::unique_ptr<Segment> segment) {

@@ -24,8 +24,9 @@ class Corpus {
   Corpus(const Corpus&) = delete;
   Corpus& operator=(const Corpus&) = delete;
 
-  // Files of bare ids, one behind the other; a document ends behind each `end` and with each file.
-  // Errors: kInvalidData naming a file that is empty, unreadable or holds a part of an id.
+  // Files of bare ids, or as token_layout() knows them, one behind the other; a document ends
+  // behind each `end` and with each file. Errors: kInvalidData naming a file that is empty,
+  // unreadable or holds a part of an id.
   static Corpus open_tokens(std::span<const std::filesystem::path> files,
                             TokenType type,
                             std::optional<std::int32_t> end);
@@ -34,11 +35,18 @@ class Corpus {
   // MegatronIndex, and where the index is not that of the .bin.
   static Corpus open_megatron(std::span<const std::filesystem::path> paths);
 
+  // Adds the documents of `other` behind its own. Errors: kInvalidData where conversations would
+  // follow other data, or the other way round.
+  void append(Corpus other);
+
   std::int64_t num_tokens() const;
   std::int64_t num_documents() const;
 
   // Whether each document is a conversation, its tokens as as_trained() marks them.
   bool holds_conversations() const { return holds_conversations_; }
+
+  // Whether a document was text, of which its tokens were made here.
+  bool is_text(std::int64_t document) const;
 
   // Number of its first token; that of the end for num_documents().
   std::int64_t document_start(std::int64_t document) const;

@@ -160,7 +160,7 @@ class Pipeline {
       return;
     }
     try {
-      if (options_.format != TextFormat::kText) {
+      if (format_of(options_, stretch.file) != TextFormat::kText) {
         encode_lines(encoded);
       } else {
         for_each_piece(stretch, options_.document_separator, [&](const Piece& piece) {
@@ -175,14 +175,14 @@ class Pipeline {
 
   void encode_lines(EncodedStretch& encoded) const {
     LineScratch scratch;
+    const bool is_chat = format_of(options_, encoded.source.file) == TextFormat::kChat;
     for (std::string_view rest = encoded.source.bytes; !rest.empty(); ++encoded.num_lines) {
       const std::string_view line = take_line(rest);
       if (is_blank(line)) {
         continue;
       }
-      std::string problem = options_.format == TextFormat::kChat
-                                ? encode_conversation(line, scratch, encoded)
-                                : encode_text(line, scratch, encoded);
+      std::string problem = is_chat ? encode_conversation(line, scratch, encoded)
+                                    : encode_text(line, scratch, encoded);
       if (!problem.empty()) {
         encoded.broken.push_back({.line = encoded.num_lines, .problem = std::move(problem)});
       }
@@ -346,12 +346,13 @@ class Pipeline {
   void end_file() {
     const std::string name = files_[static_cast<std::size_t>(state_.file)].string();
     TESSERA_REQUIRE(state_.offset > 0, ErrorCode::kInvalidData, "{} is empty: expected text", name);
-    TESSERA_REQUIRE(
-        state_.file_documents > 0 || state_.num_skipped > 0,
-        ErrorCode::kInvalidData,
-        "{} holds {}: expected text",
-        name,
-        options_.format == TextFormat::kText ? "document separators only" : "no documents");
+    TESSERA_REQUIRE(state_.file_documents > 0 || state_.num_skipped > 0,
+                    ErrorCode::kInvalidData,
+                    "{} holds {}: expected text",
+                    name,
+                    format_of(options_, static_cast<std::size_t>(state_.file)) == TextFormat::kText
+                        ? "document separators only"
+                        : "no documents");
     ++state_.file;
     state_.offset = 0;
     state_.lines = 0;
@@ -384,8 +385,9 @@ void for_each_text(std::span<const std::filesystem::path> files,
                    const Body& body) {
   TESSERA_REQUIRE(
       !files.empty(), ErrorCode::kInvalidData, "no data files given: expected at least one");
-  for (const std::filesystem::path& path : files) {
-    const TextStream stream(path, stream_options(options));
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::filesystem::path& path = files[i];
+    const TextStream stream(path, stream_options(options, i));
     std::error_code error;
     TESSERA_REQUIRE(std::filesystem::file_size(path, error) > 0,
                     ErrorCode::kInvalidData,
@@ -396,6 +398,10 @@ void for_each_text(std::span<const std::filesystem::path> files,
 }
 
 }  // namespace
+
+TextFormat format_of(const TextOptions& options, std::size_t file) {
+  return options.formats.empty() ? options.format : options.formats[file];
+}
 
 void require_texts(std::span<const std::filesystem::path> files, const TextOptions& options) {
   for_each_text(files, options, [](const TextStream&, const std::filesystem::path&) {});

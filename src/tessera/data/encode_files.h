@@ -38,8 +38,9 @@ enum class TextFormat { kText, kJsonl, kChat };
 
 struct TextOptions {
   TextFormat format = TextFormat::kText;
-  std::string document_separator = {};  // of text; empty: one file is one document
-  std::string field = "text";           // of JSONL: the key of the text
+  std::vector<TextFormat> formats = {};  // of each file, where they differ
+  std::string document_separator = {};   // of text; empty: one file is one document
+  std::string field = "text";            // of JSONL: the key of the text
   bool skip_broken = false;  // of JSONL and chat: leave lines out that are not what they should be
   std::string skip_setting = "data.skip_broken";      // its name, for messages
   std::int64_t unpacked_limit = kUnpackedLimitBytes;  // of each compressed file
@@ -50,6 +51,9 @@ struct TextOptions {
   // Where large stretches of text lie that cannot be cut, in a file without a name.
   std::filesystem::path scratch = std::filesystem::temp_directory_path();
 };
+
+// Of the file with this index.
+TextFormat format_of(const TextOptions& options, std::size_t file);
 
 // How far the files are read and encoded: reading may go on from here, in another process too.
 struct ReadState {

@@ -41,6 +41,7 @@ constexpr std::array kMagics = {
     Magic{"GGUF\x03\0\0\0"sv, {"a GGUF model", "name data: these are weights"}},
     Magic{"MMIDIDX\0\0"sv,
           {"the index of a Megatron data set (.idx)", "format megatron reads it with its .bin"}},
+    Magic{"\x28\xb5\x2f\xfd"sv, {"a zstd file", "unpack it"}},
     Magic{"\xfd\x37zXZ\0"sv, {"an xz file", kUnpack}},
     Magic{"\x04\x22\x4d\x18"sv, {"an lz4 file", kUnpack}},
     Magic{"7z\xbc\xaf\x27\x1c"sv, {"a 7z archive", kUnpack}},
@@ -96,6 +97,12 @@ bool is_safetensors(std::string_view front) {
          (front[9] == '"' || front[9] == '}');
 }
 
+// The header has three bits of flags that nobody uses.
+bool is_gzip(std::string_view front) {
+  return front.size() >= 10 && front.starts_with("\x1f\x8b\x08"sv) &&
+         static_cast<unsigned char>(front[3]) < 0x20;
+}
+
 bool is_tar(std::string_view front) {
   return front.size() >= 263 && front.substr(257, 5) == "ustar"sv;
 }
@@ -119,6 +126,9 @@ FileKind known_kind(std::string_view front) {
   }
   if (is_safetensors(front)) {
     return {.name = "a safetensors file", .advice = "name data: these are weights"};
+  }
+  if (is_gzip(front)) {
+    return {.name = "a gzip file", .advice = "unpack it"};
   }
   return is_tar(front) ? FileKind{.name = "a tar archive", .advice = kUnpack} : FileKind{};
 }

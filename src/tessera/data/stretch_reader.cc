@@ -29,8 +29,8 @@ std::size_t last_separator_end(std::string_view text, std::string_view separator
 
 }  // namespace
 
-TextStreamOptions stream_options(const TextOptions& options) {
-  return {.holds_json = options.format != TextFormat::kText,
+TextStreamOptions stream_options(const TextOptions& options, std::size_t file) {
+  return {.holds_json = format_of(options, file) != TextFormat::kText,
           .unpacked_limit = options.unpacked_limit};
 }
 
@@ -54,7 +54,7 @@ StretchReader::StretchReader(std::span<const std::filesystem::path> files,
       finished_bytes_(total_bytes(files.first(std::min(file_, files.size())))) {}
 
 void StretchReader::open_next() {
-  stream_ = std::make_unique<TextStream>(files_[file_], stream_options(options_));
+  stream_ = std::make_unique<TextStream>(files_[file_], stream_options(options_, file_));
   if (offset_ > 0) {
     stream_->skip_to(offset_);
   }
@@ -93,15 +93,14 @@ std::optional<Stretch> StretchReader::next() {
   stretch.joins_lines = stream_->joins_lines();
   fill(kStretchBytes);
   std::optional<Cut> cut = find_cut();
-  const bool is_text = options_.format == TextFormat::kText;
-  const auto most = is_text ? kSpoolBytes : static_cast<std::size_t>(options_.line_limit);
+  const auto most = is_text() ? kSpoolBytes : static_cast<std::size_t>(options_.line_limit);
   while (!cut && buffer_.size() < most) {
     fill(std::min(most, 2 * buffer_.size()));
     cut = find_cut();
   }
   if (cut) {
     take(stretch, *cut);
-  } else if (is_text) {
+  } else if (is_text()) {
     spool_until_cut(stretch);
   } else {
     pass_line(stretch);
@@ -133,7 +132,7 @@ std::optional<StretchReader::Cut> StretchReader::find_cut() const {
   if (at_end_) {
     return Cut{.size = buffer_.size(), .closes = true};
   }
-  return options_.format == TextFormat::kText ? find_text_cut() : find_line_end();
+  return is_text() ? find_text_cut() : find_line_end();
 }
 
 std::optional<StretchReader::Cut> StretchReader::find_line_end() const {

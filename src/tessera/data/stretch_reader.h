@@ -33,8 +33,8 @@ struct Stretch {
   std::string_view text() const;
 };
 
-// How the files of such texts are opened.
-TextStreamOptions stream_options(const TextOptions& options);
+// How the file with this index is opened.
+TextStreamOptions stream_options(const TextOptions& options, std::size_t file);
 
 // Cuts files into stretches, from front to back.
 class StretchReader {
@@ -52,6 +52,8 @@ class StretchReader {
     std::size_t size;
     bool closes;
   };
+
+  bool is_text() const { return format_of(options_, file_) == TextFormat::kText; }
 
   void open_next();
   bool fill(std::size_t target);

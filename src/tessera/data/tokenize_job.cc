@@ -129,19 +129,20 @@ std::optional<Journal> read_journal(const std::string& text) {
 std::string describe_work(std::span<const std::filesystem::path> files,
                           const TokenizeOptions& options) {
   const TextOptions& text = options.text;
-  std::string work = format("1|{}|{}|{}|{}|{}|{}|{}|{}|{}",
+  std::string work = format("2|{}|{}|{}|{}|{}|{}|{}|{}",
                             options.encoder_name,
                             to_string(options.type),
-                            text.format == TextFormat::kJsonl ? "jsonl" : "text",
                             text.document_separator,
                             text.field,
                             text.skip_broken,
                             text.add_bos,
                             text.add_eos,
                             files.size());
-  for (const std::filesystem::path& file : files) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::filesystem::path& file = files[i];
     std::error_code error;
-    work += format("|{}|{}|{}",
+    work += format("|{}|{}|{}|{}",
+                   format_of(text, i) == TextFormat::kJsonl ? "jsonl" : "text",
                    std::filesystem::absolute(file, error).string(),
                    std::filesystem::file_size(file, error),
                    std::filesystem::last_write_time(file, error).time_since_epoch().count());

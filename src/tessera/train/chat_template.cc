@@ -171,8 +171,8 @@ void ChatTemplate::put_llama3(const Message& message, std::vector<std::int32_t>&
   const std::string_view content = trim(message.content);
   if (message.role == Role::kAssistant) {
     begin_answer(out);
-    put_text(content, true, out);
-    out.push_back(as_trained(control_[kEndOfTurn]));
+    put_text(content, message.trained, out);
+    put_end(kEndOfTurn, message.trained, out);
     return;
   }
   out.push_back(control_[kStartHeader]);
@@ -185,14 +185,20 @@ void ChatTemplate::put_llama3(const Message& message, std::vector<std::int32_t>&
 void ChatTemplate::put_chatml(const Message& message, std::vector<std::int32_t>& out) const {
   if (message.role == Role::kAssistant) {
     begin_answer(out);
-    put_text(message.content, true, out);
-    out.push_back(as_trained(control_[kEnd]));
+    put_text(message.content, message.trained, out);
+    put_end(kEnd, message.trained, out);
   } else {
     out.push_back(control_[kStart]);
     put_text(std::string(to_string(message.role)) + "\n" + message.content, false, out);
     out.push_back(control_[kEnd]);
   }
   put_text("\n", false, out);
+}
+
+void ChatTemplate::put_end(std::size_t control,
+                           bool trained,
+                           std::vector<std::int32_t>& out) const {
+  out.push_back(trained ? as_trained(control_[control]) : control_[control]);
 }
 
 void ChatTemplate::put_text(std::string_view text,

@@ -18,7 +18,8 @@ namespace tessera {
 //   chatml  for each message <|im_start|>ROLE\nCONTENT<|im_end|>\n
 //
 // llama3 trims white space off CONTENT. Control tokens are put by id; text that looks like one
-// stays text. What the assistant says is trained, the token that ends it included. Its tokens are
+// stays text. What the assistant says is trained, the token that ends it included, unless the
+// message says otherwise (Message::trained). Its tokens are
 // those of its content alone, so that the tokens before it are those of a prompt for an answer; the
 // text between two control tokens is else encoded as one. A value, safe to use from several
 // threads.
@@ -44,6 +45,7 @@ class ChatTemplate {
 
  private:
   void begin_answer(std::vector<std::int32_t>& out) const;
+  void put_end(std::size_t control, bool trained, std::vector<std::int32_t>& out) const;
   void put_text(std::string_view text, bool trained, std::vector<std::int32_t>& out) const;
   void put_llama3(const Message& message, std::vector<std::int32_t>& out) const;
   void put_chatml(const Message& message, std::vector<std::int32_t>& out) const;

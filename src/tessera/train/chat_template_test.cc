@@ -127,6 +127,30 @@ TEST(ChatTemplate, AnswersAreEncodedByThemselves) {
   EXPECT_EQ(tokens, wanted);
 }
 
+// The tokens stay those of the conversation, mark by mark.
+TEST(ChatTemplate, AnswersThatAreNotTrainedHaveNoMark) {
+  for (const std::vector<std::string>& special : {kLlama3, kChatml}) {
+    const ChatTemplate chat(tokenizer_with(special), ChatTemplateName::kAuto);
+    std::vector<Message> messages = {{.role = Role::kAssistant, .content = "Go away!"},
+                                     {.role = Role::kUser, .content = "Please?"},
+                                     {.role = Role::kAssistant, .content = "The keeper."}};
+    std::vector<std::int32_t> all;
+    chat.encode(messages, all);
+    messages.front().trained = false;
+    std::vector<std::int32_t> some;
+    chat.encode(messages, some);
+    ASSERT_EQ(some.size(), all.size());
+    const auto second = static_cast<std::ptrdiff_t>(all.size()) / 2;
+    EXPECT_EQ(std::count_if(some.begin(), some.begin() + second, is_trained), 0);
+    EXPECT_GT(std::count_if(all.begin(), all.begin() + second, is_trained), 0);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(id_of(some[i]), id_of(all[i]));
+      EXPECT_EQ(is_trained(some[i]),
+                is_trained(all[i]) && static_cast<std::ptrdiff_t>(i) >= second);
+    }
+  }
+}
+
 TEST(ChatTemplate, NamesTheTokensThatAreMissing) {
   EXPECT_THAT(refusal({"<|begin_of_text|>", "<|eot_id|>"}, ChatTemplateName::kLlama3),
               HasSubstr("data.chat_template = \"llama3\": found a tokenizer without the special "

@@ -1,22 +1,110 @@
 #include "tessera/train/corpus_input.h"
 
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/data/byte_stream.h"
+#include "tessera/data/find_files.h"
 #include "tessera/data/token_stream.h"
 #include "tessera/train/text_encoder.h"
 
 namespace tessera {
+
+namespace {
+
+// What is read in the same way.
+enum class Kind { kText, kChat, kTokens };
+
+Kind kind_of(DataFormat format) {
+  switch (format) {
+    case DataFormat::kChat:
+      return Kind::kChat;
+    case DataFormat::kTokens:
+    case DataFormat::kMegatron:
+      return Kind::kTokens;
+    case DataFormat::kAuto:
+    case DataFormat::kText:
+    case DataFormat::kJsonl:
+      break;
+  }
+  return Kind::kText;
+}
+
+// Whether a file of a folder whose name says `named` may be one of `format`.
+bool may_be(DataFormat named, DataFormat format) {
+  switch (format) {
+    case DataFormat::kJsonl:
+    case DataFormat::kChat:
+      return named == DataFormat::kJsonl;
+    case DataFormat::kMegatron:
+      return named == DataFormat::kMegatron;
+    case DataFormat::kAuto:
+    case DataFormat::kText:
+    case DataFormat::kTokens:
+      break;
+  }
+  return true;
+}
+
+// "66 files (60 text, 6 jsonl)".
+std::string describe(const std::map<DataFormat, int>& counts, int left_out) {
+  int total = 0;
+  std::string parts;
+  for (const auto& [format_of_files, count] : counts) {
+    total += count;
+    parts += format("{}{} {}", parts.empty() ? "" : ", ", count, to_string(format_of_files));
+  }
+  return format("{} file{} ({}){}",
+                total,
+                total == 1 ? "" : "s",
+                parts,
+                left_out > 0 ? format(", {} of other names left out", left_out) : "");
+}
+
+Corpus open_group(std::span<const InputFile> files,
+                  const CorpusInput& input,
+                  const Tokenizer* tokenizer,
+                  std::atomic<std::int64_t>* bytes) {
+  TextInput group = text_input(files, input.text);
+  const DataFormat form = files.front().format;
+  if (form == DataFormat::kMegatron) {
+    return Corpus::open_megatron(group.paths);
+  }
+  if (form == DataFormat::kTokens) {
+    return Corpus::open_tokens(
+        group.paths, input.token_type, tokenizer != nullptr ? tokenizer->eos() : std::nullopt);
+  }
+  TESSERA_CHECK(tokenizer != nullptr, "text without a tokenizer");
+  TextEncoder encoder = form == DataFormat::kChat ? chat_encoder(*tokenizer, input.chat_template)
+                                                  : text_encoder(*tokenizer);
+  if (bytes != nullptr) {
+    encoder.encode = [bytes, encode = std::move(encoder.encode)](
+                         std::string_view text, bool continues, const TokenSink& sink) {
+      *bytes += static_cast<std::int64_t>(text.size());
+      encode(text, continues, sink);
+    };
+  }
+  return Corpus(tokenize_text_files(group.paths, encoder, group.options));
+}
+
+}  // namespace
 
 DataFormat format_by_name(std::filesystem::path path) {
   if (compression_of(path) != Compression::kNone) {
     path.replace_extension();
   }
   const std::filesystem::path extension = path.extension();
-  if (extension == ".jsonl" || extension == ".ndjson") {
+  if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") {
     return DataFormat::kJsonl;
+  }
+  if (extension == ".npy") {
+    return DataFormat::kTokens;
   }
   std::error_code error;
   // Half a pair is one too: opening it names the file that is missing.
@@ -33,29 +121,69 @@ TextFormat text_format(DataFormat format) {
                                         : TextFormat::kText;
 }
 
+InputFiles input_files(std::span<const std::filesystem::path> names, DataFormat wanted) {
+  InputFiles all;
+  for (const FoundFiles& found : find_files(names)) {
+    std::map<DataFormat, int> counts;
+    int left_out = 0;
+    for (const std::filesystem::path& path : found.files) {
+      const DataFormat named = format_by_name(path);
+      if (found.is_searched && !may_be(named, wanted)) {
+        ++left_out;
+        continue;
+      }
+      const DataFormat own = wanted == DataFormat::kAuto ? named : wanted;
+      all.files.push_back({.path = path, .format = own});
+      ++counts[own];
+    }
+    if (!found.is_searched) {
+      continue;
+    }
+    TESSERA_REQUIRE(
+        !counts.empty(),
+        ErrorCode::kInvalidData,
+        "{} has no files whose names say {}, expected one at least ({} have other names)",
+        found.name.string(),
+        to_string(wanted),
+        left_out);
+    all.found += format(
+        "{}{}: {}", all.found.empty() ? "" : "; ", found.name.string(), describe(counts, left_out));
+  }
+  return all;
+}
+
+const InputFile* find_text(std::span<const InputFile> files) {
+  const auto found = std::ranges::find_if(
+      files, [](const InputFile& file) { return kind_of(file.format) != Kind::kTokens; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+TextInput text_input(std::span<const InputFile> files, const TextOptions& text) {
+  TextInput input{.paths = {}, .options = text};
+  for (const InputFile& file : files) {
+    input.paths.push_back(file.path);
+    input.options.formats.push_back(text_format(file.format));
+  }
+  input.options.format = files.empty() ? text.format : input.options.formats.front();
+  return input;
+}
+
 std::shared_ptr<const Corpus> open_corpus(const CorpusInput& input,
-                                          const Tokenizer& tokenizer,
+                                          const Tokenizer* tokenizer,
                                           std::atomic<std::int64_t>* bytes) {
-  if (input.format == DataFormat::kMegatron) {
-    return std::make_shared<const Corpus>(Corpus::open_megatron(input.files));
+  auto corpus = std::make_shared<Corpus>();
+  std::span<const InputFile> rest = input.files;
+  while (!rest.empty()) {
+    // Files of one kind are read together, by all threads.
+    const auto end = std::ranges::find_if(rest, [&](const InputFile& file) {
+      return kind_of(file.format) != kind_of(rest.front().format) ||
+             (kind_of(file.format) == Kind::kTokens && file.format != rest.front().format);
+    });
+    const auto count = static_cast<std::size_t>(end - rest.begin());
+    corpus->append(open_group(rest.first(count), input, tokenizer, bytes));
+    rest = rest.subspan(count);
   }
-  if (input.format == DataFormat::kTokens) {
-    return std::make_shared<const Corpus>(
-        Corpus::open_tokens(input.files, input.token_type, tokenizer.eos()));
-  }
-  TextEncoder encoder = input.format == DataFormat::kChat
-                            ? chat_encoder(tokenizer, input.chat_template)
-                            : text_encoder(tokenizer);
-  if (bytes != nullptr) {
-    encoder.encode = [bytes, encode = std::move(encoder.encode)](
-                         std::string_view text, bool continues, const TokenSink& sink) {
-      *bytes += static_cast<std::int64_t>(text.size());
-      encode(text, continues, sink);
-    };
-  }
-  TextOptions options = input.text;
-  options.format = text_format(input.format);
-  return std::make_shared<const Corpus>(tokenize_text_files(input.files, encoder, options));
+  return corpus;
 }
 
 }  // namespace tessera

@@ -19,10 +19,6 @@
 namespace tessera {
 namespace {
 
-bool is_text(DataFormat format) {
-  return format != DataFormat::kTokens && format != DataFormat::kMegatron;
-}
-
 // Of the text that the labels of a sequence which count stand for.
 std::int64_t scored_bytes(const SequenceSource& source,
                           std::int64_t sequence,
@@ -40,12 +36,15 @@ std::int64_t scored_bytes(const SequenceSource& source,
   return std::ssize(tokenizer.decode(labels));
 }
 
-// Of the documents of a corpus, a stretch at a time.
+// Of the documents of a corpus that were given as tokens, a stretch at a time.
 std::int64_t text_bytes(const Corpus& corpus, const Tokenizer& tokenizer) {
   constexpr std::int64_t kStretch = 1 << 16;  // tokens
   std::int64_t bytes = 0;
   std::vector<std::int32_t> tokens;
   for (std::int64_t i = 0; i < corpus.num_documents(); ++i) {
+    if (corpus.is_text(i)) {
+      continue;
+    }
     const std::int64_t begin = corpus.document_start(i);
     const std::int64_t end = corpus.document_start(i + 1);
     for (std::int64_t at = begin; at < end; at += kStretch) {
@@ -72,14 +71,17 @@ LossResult evaluate_loss(const TrainedModel& model,
                          const CorpusInput& input,
                          const OnEvalProgress& progress) {
   std::atomic<std::int64_t> bytes = 0;
-  const std::shared_ptr<const Corpus> corpus = open_corpus(input, model.tokenizer, &bytes);
+  const bool needs_tokenizer = find_text(input.files) != nullptr || model.tokenizer.has_value();
+  const Tokenizer* const tokenizer = needs_tokenizer ? &model.text_tokenizer() : nullptr;
+  const std::shared_ptr<const Corpus> corpus = open_corpus(input, tokenizer, &bytes);
   const DataSection& data = model.config.data;
-  const SequenceOptions options = {.sequence_length = data.sequence_length,
-                                   .document_mask = data.document_mask,
-                                   .mask_boundary = data.mask_boundary,
-                                   .vocab = model.tokenizer.vocab_size(),
-                                   .keep_tail = true,
-                                   .padding = model.tokenizer.eos().value_or(0)};
+  const SequenceOptions options = {
+      .sequence_length = data.sequence_length,
+      .document_mask = data.document_mask,
+      .mask_boundary = data.mask_boundary,
+      .vocab = tokenizer != nullptr ? tokenizer->vocab_size() : model.model.vocab,
+      .keep_tail = true,
+      .padding = tokenizer != nullptr ? tokenizer->eos().value_or(0) : 0};
   const SequenceSource source({{.corpus = corpus, .begin = 0, .end = corpus->num_tokens()}},
                               options);
   log_packing(source.packing(), options);
@@ -108,14 +110,14 @@ LossResult evaluate_loss(const TrainedModel& model,
   TESSERA_REQUIRE(result.tokens > 0,
                   ErrorCode::kInvalidData,
                   "{}: no token counts, expected one at least that does not begin a document",
-                  input.files.front().string());
+                  input.files.front().path.string());
   // All ids have been checked by now.
   if (corpus->holds_conversations()) {
     for (std::int64_t i = 0; i < total; ++i) {
-      result.bytes += scored_bytes(source, i, model.tokenizer);
+      result.bytes += scored_bytes(source, i, *tokenizer);
     }
-  } else {
-    result.bytes = is_text(input.format) ? bytes.load() : text_bytes(*corpus, model.tokenizer);
+  } else if (tokenizer != nullptr) {
+    result.bytes = bytes + text_bytes(*corpus, *tokenizer);
   }
   return result;
 }

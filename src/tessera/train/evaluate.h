@@ -23,7 +23,8 @@ struct LossResult {
   double nats = 0;             // -log p of all tokens that were scored
   std::int64_t tokens = 0;     // that were scored
   std::int64_t documents = 0;  // BOS and EOS around each, where the tokenizer has them, are tokens
-  std::int64_t bytes = 0;      // of the documents' texts; of conversations, of what was scored
+  // Of the documents' texts; of conversations, of what was scored; 0 of tokens without a tokenizer.
+  std::int64_t bytes = 0;
 
   double loss() const { return nats / static_cast<double>(tokens); }  // nats a token
 

@@ -438,7 +438,10 @@ void export_weights(const ExportOptions& options) {
       facts.eos = {*eos};
     }
   } else {
-    log_warning(format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
+    log_warning(
+        config.tokenizer.path.empty()
+            ? "the weights go without a tokenizer: their run had none"
+            : format("the weights go without a tokenizer: {} is not there", tokenizer.string()));
   }
   const ExportCompanions companions(path, config, loaded, facts);
   const bool is_new = make_output(options.output);

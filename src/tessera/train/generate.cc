@@ -293,14 +293,14 @@ GenerationSpeed generate(const GenerateOptions& options,
                             options.context > 0 ? options.context : config.data.sequence_length};
   std::optional<ChatTemplate> chat;
   if (options.chat) {
-    chat.emplace(trained.tokenizer, config.data.chat_template);
+    chat.emplace(trained.text_tokenizer(), config.data.chat_template);
   }
   std::vector<Tokens> tokens = tokens_of(prompts, [&](const std::string& prompt) {
     return chat ? chat_tokens(*chat, options.system, prompt, speed.sequence_length)
-                : prompt_tokens(trained.tokenizer, prompt, speed.sequence_length);
+                : prompt_tokens(trained.text_tokenizer(), prompt, speed.sequence_length);
   });
   Tokens ends;
-  if (const auto eos = trained.tokenizer.eos()) {
+  if (const auto eos = trained.text_tokenizer().eos()) {
     ends.push_back(*eos);
   }
   if (chat) {
@@ -322,7 +322,7 @@ GenerationSpeed generate(const GenerateOptions& options,
       if (sink.text && !chat) {
         sink.text(i, prompts[i].text);
       }
-      sequences.emplace_back(options, trained.tokenizer, ends, std::move(tokens[i]));
+      sequences.emplace_back(options, trained.text_tokenizer(), ends, std::move(tokens[i]));
     }
     Group(model, speed.sequence_length, sink).run(sequences, first, speed);
   }

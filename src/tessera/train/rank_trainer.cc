@@ -157,8 +157,10 @@ class RankTrainer {
     }
     if (control_.leads()) {
       write_file_atomic(directory_ / "config.toml", to_toml(config_));
-      keep_tokenizer(directory_, config_.tokenizer.path, meta_.tokenizer);
-      keep_companions(config_, directory_, meta_.tokenizer);
+      if (!config_.tokenizer.path.empty()) {
+        keep_tokenizer(directory_, config_.tokenizer.path, meta_.tokenizer);
+        keep_companions(config_, directory_, meta_.tokenizer);
+      }
     }
     return loop();
   }
@@ -230,7 +232,9 @@ class RankTrainer {
       require_same_adapters(*path, reader.meta(), model_);
       reader.require_model(model_.json,
                            model_tensors(setup_.parameters, config_.optimizer.moments));
-      require_tokenizer(config_.tokenizer.path, *path, reader.meta());
+      if (!config_.tokenizer.path.empty()) {
+        require_tokenizer(config_.tokenizer.path, *path, reader.meta());
+      }
       load_state(
           executor_, setup_.parameters, reader, part_, static_cast<int>(config_.run.threads));
       meta_ = reader.meta();
@@ -256,7 +260,9 @@ class RankTrainer {
     saves_.start_from(path, meta_.step);
     meta_.model = model_.json;
     meta_.config = to_toml(config_);
-    meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
+    if (!config_.tokenizer.path.empty()) {
+      meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
+    }
     meta_.data = describe_sequences(setup_.sequences);
     last_step_ = meta_.step;
     applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};

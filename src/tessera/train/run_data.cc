@@ -19,10 +19,6 @@
 namespace tessera {
 namespace {
 
-std::vector<std::filesystem::path> paths_of(const std::vector<std::string>& files) {
-  return {files.begin(), files.end()};
-}
-
 // "data.files: a.txt and 2 more".
 std::string describe(std::string_view key, const std::vector<std::string>& files) {
   return format("{}: {}{}",
@@ -31,13 +27,13 @@ std::string describe(std::string_view key, const std::vector<std::string>& files
                 files.size() > 1 ? format(" and {} more", files.size() - 1) : "");
 }
 
-bool is_text(const DataSource& source) {
-  return source.format == DataFormat::kText || source.format == DataFormat::kJsonl;
+InputFiles files_of(const DataSource& source) {
+  const std::vector<std::filesystem::path> names(source.files.begin(), source.files.end());
+  return input_files(names, source.format.value_or(DataFormat::kAuto));
 }
 
 TextOptions text_options(const RunConfig& config, const DataSource& source) {
-  return {.format = text_format(source.format.value_or(DataFormat::kText)),
-          .document_separator = source.document_separator.value_or(""),
+  return {.document_separator = source.document_separator.value_or(""),
           .field = source.field.value_or(""),
           .skip_broken = config.data.skip_broken,
           .unpacked_limit = config.data.unpacked_limit,
@@ -45,18 +41,15 @@ TextOptions text_options(const RunConfig& config, const DataSource& source) {
           .scratch = config.run.dir};
 }
 
-// A file of another format is text, too, but hardly what is meant.
-void warn_of_formats(const DataSource& source) {
-  if (source.format != DataFormat::kText) {
-    return;
-  }
-  for (const std::filesystem::path& file : paths_of(source.files)) {
-    const DataFormat named = format_by_name(file);
-    if (named != DataFormat::kText) {
+// A file of another format is text, too, but hardly what is meant where that is asked for.
+void warn_of_formats(std::span<const InputFile> files) {
+  for (const InputFile& file : files) {
+    const DataFormat named = format_by_name(file.path);
+    if (file.format == DataFormat::kText && named != DataFormat::kText) {
       log_warning(
           format("{} is read as plain text, its syntax included: data.format = \"{}\" reads "
                  "what is in it",
-                 file.string(),
+                 file.path.string(),
                  to_string(named)));
       return;
     }
@@ -65,37 +58,66 @@ void warn_of_formats(const DataSource& source) {
 
 std::shared_ptr<const Corpus> open_source(const RunConfig& config,
                                           const DataSource& source,
-                                          const Tokenizer& tokenizer) {
-  warn_of_formats(source);
+                                          const std::optional<Tokenizer>& tokenizer) {
+  InputFiles found = files_of(source);
+  if (!found.found.empty()) {
+    log_info(format("data: {}", found.found));
+  }
+  warn_of_formats(found.files);
   return open_corpus(
-      {.files = paths_of(source.files),
-       .format = source.format.value_or(DataFormat::kText),
+      {.files = std::move(found.files),
        .text = text_options(config, source),
        .token_type = source.token_type == RawTokens::kU32 ? TokenType::kU32 : TokenType::kU16,
        .chat_template = config.data.chat_template},
-      tokenizer);
+      tokenizer ? &*tokenizer : nullptr);
 }
 
 // What a tokenizer is trained on.
 std::string training_text(const RunConfig& config) {
   std::string all;
   for (const DataSource& source : data_sources(config.data)) {
-    TESSERA_REQUIRE(is_text(source),
-                    ErrorCode::kInvalidConfig,
-                    "{}: found {} to train a tokenizer on ({}), expected text: name the "
-                    "tokenizer of the model in tokenizer.path",
-                    placed(config, "tokenizer.train_vocab"),
-                    source.format == DataFormat::kChat ? "conversations" : "tokens",
-                    source.files.front());
-    for (const std::filesystem::path& file : paths_of(source.files)) {
-      add_training_text(file, text_options(config, source), all);
+    const std::vector<InputFile> files = files_of(source).files;
+    for (const InputFile& file : files) {
+      TESSERA_REQUIRE(file.format == DataFormat::kText || file.format == DataFormat::kJsonl,
+                      ErrorCode::kInvalidConfig,
+                      "{}: found {} to train a tokenizer on ({}), expected text: name the "
+                      "tokenizer of the model in tokenizer.path",
+                      placed(config, "tokenizer.train_vocab"),
+                      file.format == DataFormat::kChat ? "conversations" : "tokens",
+                      file.path.string());
     }
+    const std::string text = training_text(files, text_options(config, source));
+    all += all.empty() || text.empty() ? "" : "\n";
+    all += text;
   }
   TESSERA_REQUIRE(!all.empty(),
                   ErrorCode::kInvalidData,
                   "{} is empty: nothing to train on",
                   data_sources(config.data).front().files.front());
   return all;
+}
+
+// That nothing is text, which a run without a tokenizer cannot read.
+void require_tokens(const RunConfig& config) {
+  std::vector<DataSource> sources = data_sources(config.data);
+  if (!config.data.validation_files.empty()) {
+    sources.push_back({.files = config.data.validation_files, .format = config.data.format});
+  }
+  for (const DataSource& source : sources) {
+    const std::vector<InputFile> files = files_of(source).files;
+    const InputFile* const text = find_text(files);
+    TESSERA_REQUIRE(text == nullptr,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found no tokenizer, and {} is text: expected a tokenizer.json (or, with "
+                    "tokenizer.train_vocab, where to put one)",
+                    placed(config, "tokenizer.path"),
+                    text == nullptr ? "" : text->path.string());
+  }
+  TESSERA_REQUIRE(config.sample.prompt.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found a prompt, which a run without a tokenizer cannot read: leave it out, "
+                  "or set tokenizer.path",
+                  placed(config, "sample.prompt"));
 }
 
 }  // namespace
@@ -127,11 +149,11 @@ void log_packing(const Packing& packing, const SequenceOptions& options) {
                   options.sequence_length);
 }
 
-Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab) {
-  TESSERA_REQUIRE(!config.tokenizer.path.empty(),
-                  ErrorCode::kInvalidConfig,
-                  "tokenizer.path is empty, expected a tokenizer.json (or, with "
-                  "tokenizer.train_vocab, where to put one)");
+std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t vocab) {
+  if (config.tokenizer.path.empty()) {
+    require_tokens(config);
+    return std::nullopt;
+  }
   std::error_code error;
   // One that cannot be looked at is reported with the system's reason when it is opened.
   const bool exists = std::filesystem::status(config.tokenizer.path, error).type() !=
@@ -177,12 +199,14 @@ Tokenizer load_tokenizer(const std::filesystem::path& path,
   return tokenizer;
 }
 
-RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer) {
+RunSequences run_sequences(const RunConfig& config,
+                           const std::optional<Tokenizer>& tokenizer,
+                           std::int64_t vocab) {
   const SequenceOptions options = {.sequence_length = config.data.sequence_length,
                                    .document_mask = config.data.document_mask,
                                    .mask_boundary = config.data.mask_boundary,
-                                   .vocab = tokenizer.vocab_size(),
-                                   .padding = tokenizer.eos().value_or(0)};
+                                   .vocab = tokenizer ? tokenizer->vocab_size() : vocab,
+                                   .padding = tokenizer ? tokenizer->eos().value_or(0) : 0};
   std::vector<CorpusPart> train;
   std::vector<CorpusPart> validation;
   std::vector<double> weights;

@@ -14,10 +14,10 @@
 namespace tessera {
 
 // The run's tokenizer: loaded from tokenizer.path, or trained on the data files and saved there
-// when it does not exist and tokenizer.train_vocab says so. Errors: kInvalidConfig where there is
-// neither, or where it has more entries than the model has ids (`vocab`). Says so where it has
-// fewer.
-Tokenizer run_tokenizer(const RunConfig& config, std::int64_t vocab);
+// when it does not exist and tokenizer.train_vocab says so; none where tokenizer.path is empty and
+// all data are tokens. Errors: kInvalidConfig where there is neither and text needs it, or where it
+// has more entries than the model has ids (`vocab`). Says so where it has fewer.
+std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t vocab);
 
 // A tokenizer for a model of `vocab` ids, the last of which may have no token. Errors: `too_many`
 // where it has more entries, and as Tokenizer::load().
@@ -31,8 +31,11 @@ struct RunSequences {
   std::optional<SequenceSource> validation;  // where the config keeps data for it
 };
 
-// The data as sequences: a part for each source. Errors: those of the files, with the source.
-RunSequences run_sequences(const RunConfig& config, const Tokenizer& tokenizer);
+// The data as sequences of ids below `vocab`, or those of the tokenizer where there is one: a part
+// for each source. Errors: those of the files, with the source.
+RunSequences run_sequences(const RunConfig& config,
+                           const std::optional<Tokenizer>& tokenizer,
+                           std::int64_t vocab);
 
 // Says how conversations lie in sequences, and how many are cut; nothing where there are none.
 // Errors: kInvalidData where no label counts.

@@ -8,13 +8,12 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/status_line.h"
-#include "tessera/data/byte_stream.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/tokenizer/train_bpe.h"
 #include "tessera/train/chat_template.h"
@@ -22,12 +21,28 @@
 namespace tessera {
 namespace {
 
-// For an encoder that keeps the texts, whose tokens nobody wants.
-class NoSink : public DocumentSink {
+// The texts of an encoder, whose tokens nobody wants, with a line feed between two: it ends a
+// pre-token, so that no pair spans both.
+class TrainingText : public DocumentSink {
  public:
+  explicit TrainingText(std::int64_t total_bytes) : line_("reading", total_bytes) {}
+
+  void add(std::string_view text, bool continues) {
+    text_ += text_.empty() || continues ? "" : "\n";
+    text_ += text;
+  }
+
+  std::string take() { return std::move(text_); }
+
   void append(std::span<const std::int32_t> /*tokens*/) override {}
 
   void end_document() override {}
+
+  void reached(const ReadState& state) override { line_.reach(state.input_bytes); }
+
+ private:
+  std::string text_;
+  WorkLine line_;
 };
 
 void make_parent_directory(const std::filesystem::path& path) {
@@ -64,30 +79,22 @@ std::vector<std::string> special_tokens(const TokenizerTraining& wanted) {
 
 }  // namespace
 
-void add_training_text(const std::filesystem::path& file,
-                       const TextOptions& options,
-                       std::string& all) {
-  // A line feed ends a pre-token, so no pair spans two texts.
-  const auto add = [&](std::string_view text) {
-    all += all.empty() ? "" : "\n";
-    all += text;
-  };
-  if (options.format == TextFormat::kText && compression_of(file) == Compression::kNone) {
-    add(read_file(file));
-    return;
-  }
-  TextOptions in_order = options;
-  in_order.threads = 1;
-  NoSink sink;
-  encode_files(
-      {&file, 1},
-      {.encode =
-           [&](std::string_view text, bool /*continues*/, const TokenSink& /*sink*/) { add(text); },
-       .bos = std::nullopt,
-       .eos = std::nullopt},
-      in_order,
-      {},
-      sink);
+std::string training_text(std::span<const InputFile> files, const TextOptions& text) {
+  TextInput input = text_input(files, text);
+  input.options.threads = 1;              // in the order of the files
+  input.options.document_separator = "";  // a tokenizer is trained on all that is there
+  introduce_texts(input.paths, input.options);
+  TrainingText sink(total_bytes(input.paths));
+  encode_files(input.paths,
+               {.encode = [&](std::string_view part,
+                              bool continues,
+                              const TokenSink& /*sink*/) { sink.add(part, continues); },
+                .bos = std::nullopt,
+                .eos = std::nullopt},
+               input.options,
+               {},
+               sink);
+  return sink.take();
 }
 
 Tokenizer train_tokenizer(const std::string& text,

@@ -2,20 +2,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/data/encode_files.h"
 #include "tessera/tokenizer/tokenizer.h"
+#include "tessera/train/corpus_input.h"
 
 namespace tessera {
 
-// Adds what a tokenizer is trained on to `all`: of a plain text file its bytes, of a compressed or
-// JSONL file its texts, a line each. Errors: as encode_files().
-void add_training_text(const std::filesystem::path& file,
-                       const TextOptions& options,
-                       std::string& all);
+// What a tokenizer is trained on: the texts of files of text and JSONL, one behind the other, with
+// a line feed between two. Errors: as encode_files().
+std::string training_text(std::span<const InputFile> files, const TextOptions& text);
 
 // What is wanted of a tokenizer.
 struct TokenizerTraining {

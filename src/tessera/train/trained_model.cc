@@ -11,6 +11,16 @@
 
 namespace tessera {
 
+const Tokenizer& TrainedModel::text_tokenizer() const {
+  TESSERA_REQUIRE(tokenizer.has_value(),
+                  ErrorCode::kInvalidConfig,
+                  "{} was trained on tokens without a tokenizer, so that it neither reads nor "
+                  "writes text: copy the tokenizer that its data were made with to {}",
+                  checkpoint.string(),
+                  tokenizer_copy(checkpoint).string());
+  return *tokenizer;
+}
+
 TrainedModel open_trained_model(const std::filesystem::path& path) {
   const std::filesystem::path found = require_checkpoint(path);
   auto weights =
@@ -22,21 +32,26 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   ModelDescription model = resolve_model(config);
   const std::filesystem::path tokenizer = checkpoint_tokenizer(found, config.tokenizer.path);
   std::error_code error;
+  const bool exists = std::filesystem::exists(tokenizer, error);
   TESSERA_REQUIRE(
-      std::filesystem::exists(tokenizer, error),
+      exists || config.tokenizer.path.empty(),
       ErrorCode::kInvalidData,
       "{} has no tokenizer beside it, and the one that its run named, {}, is not there: "
       "copy it to {}",
       found.string(),
       tokenizer.string(),
       tokenizer_copy(found).string());
-  require_tokenizer(tokenizer, found, weights->meta());
+  std::optional<Tokenizer> loaded;
+  if (exists) {
+    require_tokenizer(tokenizer, found, weights->meta());
+    loaded = load_tokenizer(tokenizer, model.vocab);
+  }
   return {.checkpoint = found,
           .weights = std::move(weights),
           .config = std::move(config),
           .device = is_of_gpu ? "auto" : "cpu",
           .model = model,
-          .tokenizer = load_tokenizer(tokenizer, model.vocab)};
+          .tokenizer = std::move(loaded)};
 }
 
 }  // namespace tessera

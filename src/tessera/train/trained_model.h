@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -18,11 +19,15 @@ struct TrainedModel {
   RunConfig config;                                 // of the run that made it, resolved for a CPU
   std::string device;  // what it is used on where nobody names one: "auto" if it was made on a GPU
   ModelDescription model;
-  Tokenizer tokenizer;
+  std::optional<Tokenizer> tokenizer;  // none of a run on tokens that had none
+
+  // For what reads or writes text. Errors: kInvalidConfig where there is none.
+  const Tokenizer& text_tokenizer() const;
 };
 
 // `path` is a checkpoint, or a run directory (its newest checkpoint). Errors: kInvalidConfig where
-// there is none; kInvalidData where it is damaged, or the tokenizer is not its own.
+// there is none; kInvalidData where it is damaged, or the tokenizer is not its own
+// or missing.
 TrainedModel open_trained_model(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -49,13 +49,17 @@ RunPrograms compile_and_check(const RunConfig& config,
 }
 
 RunSequences load_sequences(const RunConfig& config, const ModelDescription& model) {
-  const Tokenizer tokenizer = run_tokenizer(config, model.vocab);
-  if (!config.sample.prompt.empty()) {
+  const std::optional<Tokenizer> tokenizer = run_tokenizer(config, model.vocab);
+  if (!tokenizer) {
+    log_info(
+        "no tokenizer: the data are ids below model.vocab; what is trained has none for "
+        "generate, samples and text to evaluate, and is exported without one");
+  } else if (!config.sample.prompt.empty()) {
     with_context(
         [] { return "sample.prompt"; },
-        [&] { prompt_tokens(tokenizer, config.sample.prompt, config.data.sequence_length); });
+        [&] { prompt_tokens(*tokenizer, config.sample.prompt, config.data.sequence_length); });
   }
-  return run_sequences(config, tokenizer);
+  return run_sequences(config, tokenizer, model.vocab);
 }
 
 void say_what_runs(const RunSetup& setup) {
