@@ -16,6 +16,7 @@
 #include "tessera/backend/devices.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/machine.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/units.h"
 #include "tests/cli/process.h"
@@ -447,10 +448,12 @@ TEST_F(BadFileTest, RunDirectoryInUse) {
   ASSERT_TRUE(first.wait_for("\nstep 1/200"));
   const Outcome second = train("run");
   EXPECT_EQ(second.code, 2);
-  EXPECT_EQ(second.err,
-            format("error: the run directory run is in use by process {}: wait for it to end, or "
-                   "choose another one\n",
-                   first.id()));
+  EXPECT_EQ(
+      second.err,
+      format("error: the run directory run is in use by process {} on {}: wait for it to end, "
+             "or choose another one\n",
+             first.id(),
+             host_name()));
   EXPECT_EQ(first.finish().code, 0);
   EXPECT_THAT(metrics("run"), SizeIs(200));
 }

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <exception>
 #include <filesystem>
@@ -17,9 +18,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/half.h"
+#include "tessera/base/mapped_files.h"
 #include "tessera/base/random.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/testing/faults.h"
 #include "tessera/base/text.h"
 #include "tessera/base/toml.h"
 #include "tessera/base/units.h"
@@ -27,6 +30,7 @@
 namespace tessera {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -255,6 +259,46 @@ TEST(File, AtomicWriteReadMapAndLock) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
     EXPECT_THAT(error.what(), HasSubstr("in use by process"));
   }
+}
+
+// Whoever cut it: the process must not die without a word.
+TEST(MappedFileDeathTest, ThatWasCutIsNamed) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "tokens.bin";
+  const std::filesystem::path record = directory.path() / "exit-3.json";
+  constexpr std::size_t kBytes = 100'000;
+  const auto read_cut = [&] {
+    guard_mapped_files();
+    set_mapped_file_record(record, 3);
+    write_file_atomic(path, std::string(kBytes, 'x'));
+    MappedFile first(path);
+    const MappedFile file = std::move(first);
+    const MappedFile other(path);
+    std::filesystem::resize_file(path, 10);
+    std::exit(static_cast<int>(file.bytes()[kBytes - 1]));
+  };
+  EXPECT_EXIT(read_cut(),
+              testing::ExitedWithCode(3),
+              "error: .*tokens.bin: it can no longer be read: it was cut");
+  EXPECT_THAT(read_file(record),
+              AllOf(HasSubstr("{\"rank\":3,\"exit_code\":3,\"error\":\"invalid data\""),
+                    HasSubstr("tokens.bin: it can no longer be read")));
+}
+
+// Lustre without its option, NFS without its daemon: a run must be possible there.
+TEST(FileLock, OfAFileSystemWithoutLocksIsAWarning) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "lock";
+  for (const int error : {ENOSYS, EOPNOTSUPP, ENOLCK}) {
+    const Faults faults({{.call = FaultCall::kLock, .path = path.string(), .error = error}});
+    testing::internal::CaptureStderr();
+    const FileLock lock(path, "the run");
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("warning: the run cannot be locked ("));
+    EXPECT_EQ(faults.hits(), 1);
+  }
+  const Faults faults({{.call = FaultCall::kLock, .path = path.string(), .error = EIO}});
+  EXPECT_THROW(FileLock(path, "the run"), Error);
 }
 
 // One that opened the file before its holder took it away and locked it after would be a second.

@@ -1,6 +1,7 @@
 #include "tessera/base/direct_file.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
@@ -41,6 +43,9 @@ void set_direct(const FileDescriptor& file, bool on) {
   ::fcntl(file.get(), F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): of the process
+std::atomic<std::uint64_t> num_written = 0;
+
 void write_at(const FileDescriptor& file,
               std::span<const std::byte> bytes,
               std::size_t offset,
@@ -58,9 +63,16 @@ void write_at(const FileDescriptor& file,
     if (written <= 0) {
       fail_write(path);
     }
+    num_written += static_cast<std::uint64_t>(written);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
     offset += static_cast<std::size_t>(written);
   }
+}
+
+// 0 where the system does not say.
+std::int64_t file_size(const FileDescriptor& file) {
+  struct stat info{};
+  return ::fstat(file.get(), &info) == 0 ? info.st_size : 0;
 }
 
 // Takes the space at once, so that writes need not extend the file one by one.
@@ -285,6 +297,10 @@ void DirectWriter::join() {
   threads_.clear();
 }
 
+std::uint64_t bytes_written() {
+  return num_written;
+}
+
 DirectReader::DirectReader(std::filesystem::path path)
     : path_(std::move(path)), file_(open_for_reading(path_)) {
   set_direct(file_, true);
@@ -308,9 +324,15 @@ std::size_t DirectReader::read(std::int64_t offset, std::span<std::byte> out) co
                     path_.string(),
                     std::strerror(errno));
     done += static_cast<std::size_t>(count);
-    // A count that is not aligned is the end of the file.
-    if (count == 0 || done % kDirectAlignment != 0) {
+    if (count == 0) {
       break;
+    }
+    if (done % kDirectAlignment != 0) {
+      if (offset + static_cast<std::int64_t>(done) >= file_size(file_)) {
+        break;
+      }
+      // A file system that reads less than it was asked for (FUSE, NFS): on from there.
+      set_direct(file_, false);
     }
   }
   return done;

@@ -104,6 +104,9 @@ class DirectWriter {
   std::exception_ptr failure_;
 };
 
+// What all writers of this process have written so far: who waits for one sees whether it goes on.
+std::uint64_t bytes_written();
+
 // A file open for reading.
 class DirectReader {
  public:

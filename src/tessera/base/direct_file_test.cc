@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/testing/faults.h"
 
 namespace tessera {
 namespace {
@@ -105,6 +106,30 @@ TEST_F(DirectFileTest, NamesTheFile) {
   const FileDescriptor closed;
   EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { DirectWriter writer(closed, 1, path_); }),
               HasSubstr("cannot write " + path_.string() + ": Bad file descriptor"));
+}
+
+// As file systems over a network may.
+TEST(DirectReaderTest, ShortReadsAreNotTheEnd) {
+  const TestDirectory root;
+  const std::filesystem::path path = root.path() / "file";
+  std::string text(3 * kDirectAlignment + 123, '\0');
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    text[i] = static_cast<char>(i % 251);
+  }
+  write_test_file(path, text);
+  const DirectReader reader(path);
+  PageBuffer buffer(4 * kDirectAlignment);
+  for (const std::int64_t most : {1000, 4096, 4097}) {
+    const Faults faults({{.call = FaultCall::kRead,
+                          .path = path.string(),
+                          .times = Fault::kAlways,
+                          .most_bytes = most}});
+    const std::span<std::byte> out = buffer.bytes().first(4 * kDirectAlignment);
+    std::ranges::fill(out, std::byte{0xff});
+    ASSERT_EQ(reader.read(0, out), text.size()) << most;
+    EXPECT_EQ(std::memcmp(out.data(), text.data(), text.size()), 0);
+    EXPECT_GT(faults.hits(), 3);
+  }
 }
 
 }  // namespace

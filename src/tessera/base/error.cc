@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <new>
+#include <system_error>
 
 namespace tessera {
 
@@ -74,6 +75,9 @@ Error to_error(const std::exception_ptr& exception) {
   } catch (const std::filesystem::filesystem_error& error) {
     return {ErrorCode::kDeviceError,
             format("cannot access {}: {}", error.path1().string(), error.code().message())};
+  } catch (const std::system_error& error) {
+    // Of the C++ library, which names no file: a thread that cannot be started, as a rule.
+    return {ErrorCode::kDeviceError, format("the system gives no more: {}", error.what())};
   } catch (const std::bad_alloc&) {
     return {ErrorCode::kOutOfMemory, "the system has no memory left"};
   } catch (const std::exception& error) {

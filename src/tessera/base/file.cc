@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/machine.h"
+#include "tessera/base/mapped_files.h"
 
 namespace tessera {
 namespace {
@@ -56,6 +59,11 @@ bool leads_to(const std::filesystem::path& path, const FileDescriptor& file) {
          there.st_dev == mine.st_dev && there.st_ino == mine.st_ino;
 }
 
+// Of a lock that the file system does not have: Lustre without its option, NFS without its daemon.
+bool has_no_locks(int error) {
+  return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
+}
+
 [[noreturn]] void refuse_lock(const std::filesystem::path& path,
                               const std::string& what,
                               const FileDescriptor& file,
@@ -66,16 +74,16 @@ bool leads_to(const std::filesystem::path& path, const FileDescriptor& file) {
                   path.string(),
                   reason(error));
   // Not by the name, which may be gone by now.
-  std::array<char, 32> text{};
+  std::array<char, 256> text{};
   const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
   std::string holder(text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
   while (!holder.empty() && holder.back() == '\n') {
     holder.pop_back();
   }
   fail(ErrorCode::kInvalidConfig,
-       "{} is in use by process {}: wait for it to end, or choose another one",
+       "{} is in use by {}: wait for it to end, or choose another one",
        what,
-       holder.empty() ? "(unknown)" : holder);
+       holder.empty() ? "a process" : holder);
 }
 
 }  // namespace
@@ -171,10 +179,12 @@ MappedFile::MappedFile(const FileDescriptor& file, const std::filesystem::path& 
                   path.string(),
                   reason(errno));
   data_ = static_cast<const std::byte*>(address);
+  note_mapping(data_, size_, path);
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
+    forget_mapping(data_);
     ::munmap(const_cast<std::byte*>(data_), size_);
   }
 }
@@ -289,10 +299,15 @@ FileLock::FileLock(const std::filesystem::path& path, const std::string& what) {
                     path.string(),
                     reason(errno));
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      refuse_lock(path, what, file_, errno);
+      if (!has_no_locks(errno)) {
+        refuse_lock(path, what, file_, errno);
+      }
+      log_warning(format(
+          "{} cannot be locked ({}): see to it that nothing else uses it", what, reason(errno)));
+      return;
     }
   } while (!leads_to(path, file_));
-  const std::string owner = format("{}\n", static_cast<int>(::getpid()));
+  const std::string owner = format("process {} on {}\n", static_cast<int>(::getpid()), host_name());
   try {
     TESSERA_REQUIRE(::ftruncate(file_.get(), 0) == 0,
                     ErrorCode::kDeviceError,

@@ -118,6 +118,9 @@ class CheckpointSaver {
   // Of the save under way.
   const std::filesystem::path& directory() const { return directory_; }
 
+  // Where it is written.
+  const std::filesystem::path& save_path() const { return temporary_; }
+
   // After kWritten on all ranks: rank 0 publishes the checkpoint, the others only become kIdle.
   // Errors: kInvalidArgument unless kWritten; kDeviceError naming the path and the system's reason,
   // or a part that is missing; kInvalidData where the parts do not make up every tensor. The

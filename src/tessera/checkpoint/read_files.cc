@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/status_line.h"
 #include "tessera/base/stream_copy.h"
+#include "tessera/base/threads.h"
 
 namespace tessera {
 namespace {
@@ -214,10 +215,16 @@ class Pass {
     line_ = &line;
     {
       std::vector<std::jthread> threads;
-      for (std::size_t i = 0; i < kNumReaders; ++i) {
-        threads.emplace_back([this] { guarded([this] { read(); }); });
-      }
-      guarded([this] { use(); });
+      guarded([&] {
+        for (std::size_t i = 0; i < kNumReaders; ++i) {
+          const bool started = start_thread(threads, [this] { guarded([this] { read(); }); });
+          TESSERA_REQUIRE(started || i > 0,
+                          ErrorCode::kDeviceError,
+                          "the system gives no thread to read {} with: see `ulimit -u`",
+                          files_[0].path.string());
+        }
+        use();
+      });
     }
     if (failure_) {
       std::rethrow_exception(failure_);

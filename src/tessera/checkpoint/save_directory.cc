@@ -139,27 +139,54 @@ struct Part {
   std::int64_t num_ranks = 0;
 };
 
-std::optional<Part> parse_part_name(const std::string& name) {
+constexpr const char* kPartFormat = "part-%lld-of-%lld.json";
+constexpr const char* kNoPartFormat = "no-part-%lld-of-%lld.txt";
+
+std::string no_part_name(std::int64_t rank, std::int64_t num_ranks) {
+  return format("no-part-{:05}-of-{:05}.txt", rank, num_ranks);
+}
+
+// The rank of a name of this form, which `print` makes.
+std::optional<Part> parse_name(const std::string& name,
+                               const char* form,
+                               std::string (*print)(std::int64_t, std::int64_t)) {
   long long rank = -1;
   long long num_ranks = 0;
   // NOLINTNEXTLINE(cert-err34-c): what was read must print the name again
-  const int words = std::sscanf(name.c_str(), "part-%lld-of-%lld.json", &rank, &num_ranks);
+  const int words = std::sscanf(name.c_str(), form, &rank, &num_ranks);
   const bool is_part =
-      words == 2 && rank >= 0 && rank < num_ranks && name == part_name(rank, num_ranks);
+      words == 2 && rank >= 0 && rank < num_ranks && name == print(rank, num_ranks);
   return is_part ? std::optional(Part{.rank = rank, .num_ranks = num_ranks}) : std::nullopt;
+}
+
+// Calls body(entry) for those of a directory, as far as it can be read.
+template <class Body>
+void for_each_entry(const fs::path& directory, const Body& body) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    body(*it);
+  }
 }
 
 // The ranks whose parts are there, by the number that there should be.
 std::map<std::int64_t, std::set<std::int64_t>> find_parts(const fs::path& save) {
   std::map<std::int64_t, std::set<std::int64_t>> found;
-  std::error_code error;
-  for (fs::directory_iterator it(save, error); !error && it != fs::directory_iterator();
-       it.increment(error)) {
-    if (const auto part = parse_part_name(it->path().filename().string())) {
+  for_each_entry(save, [&](const fs::directory_entry& entry) {
+    if (const auto part = parse_name(entry.path().filename().string(), kPartFormat, part_name)) {
       found[part->num_ranks].insert(part->rank);
     }
-  }
+  });
   return found;
+}
+
+// " (its update of step 82 had begun)" where the rank has said why it has no part.
+std::string why_without(const fs::path& save, std::int64_t rank, std::int64_t num_ranks) {
+  try {
+    return format(" ({})", read_file(save / no_part_name(rank, num_ranks)));
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 // Nothing lists them, and they change nothing where one stays.
@@ -224,7 +251,10 @@ bool finish_interrupted_save(const fs::path& save,
     }
     std::string missing;
     for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
-      missing += ranks.contains(rank) ? "" : format("{}{}", missing.empty() ? "" : ", ", rank);
+      if (!ranks.contains(rank)) {
+        missing +=
+            format("{}{}{}", missing.empty() ? "" : ", ", rank, why_without(save, rank, num_ranks));
+      }
     }
     log_warning(
         format("there is no checkpoint {}: of the {} ranks that were to write it when the run was "
@@ -255,6 +285,32 @@ fs::path saved_checkpoint(const fs::path& save) {
 
 std::string part_name(std::int64_t rank, std::int64_t num_ranks) {
   return format("part-{:05}-of-{:05}.json", rank, num_ranks);
+}
+
+void note_no_part(const fs::path& save,
+                  std::int64_t rank,
+                  std::int64_t num_ranks,
+                  const std::string& reason) {
+  create_durable_directories(save);
+  write_file_atomic(save / no_part_name(rank, num_ranks), reason);
+}
+
+SaveProgress look_at_save(const fs::path& save, std::int64_t num_ranks) {
+  SaveProgress progress;
+  for_each_entry(save, [&](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    if (const auto part = parse_name(name, kPartFormat, part_name)) {
+      if (part->num_ranks == num_ranks) {
+        progress.written.insert(part->rank);
+      }
+    } else if (const auto none = parse_name(name, kNoPartFormat, no_part_name)) {
+      progress.without.insert(none->rank);
+    }
+    std::error_code error;
+    const std::uintmax_t size = entry.file_size(error);
+    progress.bytes += error ? 0 : size;
+  });
+  return progress;
 }
 
 std::string saving(const fs::path& directory) {

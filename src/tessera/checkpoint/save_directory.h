@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,24 @@ std::filesystem::path saved_checkpoint(const std::filesystem::path& save);
 
 // A rank's manifest of what it wrote there.
 std::string part_name(std::int64_t rank, std::int64_t num_ranks);
+
+// Leaves the word that a rank, on its way out, has no part for the save, and why. Errors:
+// kDeviceError naming the path and the system's reason.
+void note_no_part(const std::filesystem::path& save,
+                  std::int64_t rank,
+                  std::int64_t num_ranks,
+                  const std::string& reason);
+
+// How far the ranks are that write there without a word to each other.
+struct SaveProgress {
+  std::set<std::int64_t> written;  // parts that are whole
+  std::set<std::int64_t> without;  // that will never come
+  std::uintmax_t bytes = 0;        // of all files so far
+
+  friend bool operator==(const SaveProgress&, const SaveProgress&) = default;
+};
+
+SaveProgress look_at_save(const std::filesystem::path& save, std::int64_t num_ranks);
 
 // "while saving checkpoint ...".
 std::string saving(const std::filesystem::path& directory);

@@ -8,9 +8,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "tessera/base/mapped_files.h"
+
 namespace tessera {
 
 void prepare_process() {
+  guard_mapped_files();
   std::signal(SIGXFSZ, SIG_IGN);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     const bool closed = ::fcntl(stream, F_GETFD) == -1 && errno == EBADF;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/threads.h"
 #include "tessera/base/units.h"
 #include "tessera/data/jsonl.h"
 #include "tessera/data/stretch_reader.h"
@@ -99,7 +100,9 @@ class Pipeline {
   ReadState run() {
     std::vector<std::jthread> helpers;
     for (int i = 1; i < options_.threads; ++i) {
-      helpers.emplace_back([this] { work(); });
+      if (!start_thread(helpers, [this] { work(); })) {
+        break;
+      }
     }
     work();
     helpers.clear();

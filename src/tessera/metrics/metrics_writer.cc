@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
@@ -55,6 +56,19 @@ FileDescriptor open_to_append(const std::filesystem::path& path) {
   return file;
 }
 
+// With the lines up to `step`.
+RecordFile open_after(const std::filesystem::path& path, std::int64_t step) {
+  FileDescriptor file = open_to_append(path);
+  const auto kept =
+      static_cast<std::int64_t>(kept_bytes(MappedFile(path).text(), step, path.string()));
+  TESSERA_REQUIRE(::ftruncate(file.get(), kept) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot truncate {}: {}",
+                  path.string(),
+                  std::strerror(errno));
+  return {std::move(file), path, kept};
+}
+
 // The line with "validation_loss" where to_json() has it.
 std::string with_validation(std::string_view line, double loss) {
   const auto before = nlohmann::ordered_json::parse(line);
@@ -95,20 +109,14 @@ std::string to_json(const StepMetrics& metrics) {
 }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t resume_step)
-    : path_(path), file_(open_to_append(path)) {
-  const std::size_t kept = kept_bytes(MappedFile(path_).text(), resume_step, path_.string());
-  TESSERA_REQUIRE(::ftruncate(file_.get(), static_cast<off_t>(kept)) == 0,
-                  ErrorCode::kDeviceError,
-                  "cannot truncate {}: {}",
-                  path_.string(),
-                  std::strerror(errno));
-}
+    : path_(path), file_(open_after(path, resume_step)) {}
 
 void MetricsWriter::write(const StepMetrics& metrics) {
-  write_all(file_, to_json(metrics) + '\n', path_);
+  file_.append(to_json(metrics) + '\n');
 }
 
 void MetricsWriter::add_validation(std::int64_t step, double loss) {
+  flush();
   const std::string text = read_file(path_);
   const std::string_view lines =
       std::string_view(text).substr(0, text.size() - (text.empty() ? 0 : 1));
@@ -122,8 +130,9 @@ void MetricsWriter::add_validation(std::int64_t step, double loss) {
                   found,
                   step);
   // In one go: a kill leaves the one file or the other.
-  write_file_atomic(path_, text.substr(0, begin) + with_validation(line, loss) + '\n');
-  file_ = open_to_append(path_);
+  const std::string changed = text.substr(0, begin) + with_validation(line, loss) + '\n';
+  write_file_atomic(path_, changed);
+  file_ = RecordFile(open_to_append(path_), path_, std::ssize(changed));
 }
 
 }  // namespace tessera

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "tessera/base/file.h"
 #include "tessera/mesh/traffic.h"
+#include "tessera/metrics/record_file.h"
 
 namespace tessera {
 
@@ -28,8 +28,8 @@ struct StepMetrics {
 // double; NaN and infinities, which JSON lacks, are null.
 std::string to_json(const StepMetrics& metrics);
 
-// Appends a line a step to a JSONL file. Each line is handed to the system at once, so that a
-// killed process loses none.
+// Appends a line a step to a JSONL file, as RecordFile does: a line that cannot be written comes
+// with the next one.
 class MetricsWriter {
  public:
   // Continues the file of a run resumed after `resume_step` (0: a new run): lines of later steps,
@@ -41,13 +41,18 @@ class MetricsWriter {
   // Errors: kDeviceError naming the path and the system's reason.
   void write(const StepMetrics& metrics);
 
+  // Tries to write what could not be. Errors: as write().
+  void flush() { file_.flush(); }
+
+  bool has_unwritten() const { return file_.has_unwritten(); }
+
   // Gives the last line, which is that of `step`, its validation loss, as if it had been written
   // with it. Errors: as write(); kInvalidArgument where the last line is of another step.
   void add_validation(std::int64_t step, double loss);
 
  private:
   std::filesystem::path path_;
-  FileDescriptor file_;
+  RecordFile file_;
 };
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "tessera/metrics/metrics_writer.h"
 
 #include <bit>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -16,6 +17,8 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/base/testing/faults.h"
 
 namespace tessera {
 namespace {
@@ -184,6 +187,30 @@ TEST_F(MetricsWriterTest, NamesWhatTheSystemRefuses) {
       caught([&] { MetricsWriter writer(directory_.path() / "none" / "metrics.jsonl", 0); });
   EXPECT_EQ(missing.code(), ErrorCode::kDeviceError);
   EXPECT_THAT(missing.message(), HasSubstr("none/metrics.jsonl: No such file or directory"));
+}
+
+// A part of a line must not stay before the next one.
+TEST_F(MetricsWriterTest, LinesThatCannotBeWrittenComeWithTheNextOne) {
+  MetricsWriter writer(path_, 0);
+  writer.write(metrics_of(1));
+  {
+    const Faults faults({{.call = FaultCall::kWrite, .path = path_.string(), .most_bytes = 20},
+                         {.call = FaultCall::kWrite,
+                          .path = path_.string(),
+                          .after = 1,
+                          .times = 3,
+                          .error = ENOSPC}});
+    for (const std::int64_t step : {2, 3, 4}) {
+      EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { writer.write(metrics_of(step)); }),
+                  HasSubstr("No space left on device"));
+      EXPECT_TRUE(writer.has_unwritten());
+    }
+    EXPECT_EQ(faults.hits(0), 1);
+    EXPECT_EQ(faults.hits(1), 3);
+  }
+  writer.write(metrics_of(5));
+  EXPECT_FALSE(writer.has_unwritten());
+  EXPECT_EQ(read_file(path_), uninterrupted(5));
 }
 
 }  // namespace

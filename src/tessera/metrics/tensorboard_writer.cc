@@ -117,6 +117,12 @@ fs::path new_event_file(const fs::path& directory, double wall_time) {
   return directory / format("{}{:0{}}{}", kPrefix, seconds, kDigits, kSuffix);
 }
 
+FileDescriptor create(const fs::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  require_done(file.get() >= 0, "create", path);
+  return file;
+}
+
 }  // namespace
 
 void cut_event_files(const fs::path& directory, std::int64_t last_step) {
@@ -128,20 +134,17 @@ void cut_event_files(const fs::path& directory, std::int64_t last_step) {
 TensorBoardWriter::TensorBoardWriter(const fs::path& directory,
                                      std::int64_t resume_step,
                                      double wall_time)
-    : path_(new_event_file(directory, wall_time)),
-      file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  require_done(file_.get() >= 0, "create", path_);
-  write_all(
-      file_, version_record(wall_time) + session_start_record(wall_time, resume_step + 1), path_);
+    : path_(new_event_file(directory, wall_time)), file_(create(path_), path_, 0) {
+  file_.append(version_record(wall_time) + session_start_record(wall_time, resume_step + 1));
 }
 
 void TensorBoardWriter::write(const StepMetrics& metrics, double wall_time) {
-  write_all(file_, scalars_record(wall_time, metrics.step, scalars(metrics)), path_);
+  file_.append(scalars_record(wall_time, metrics.step, scalars(metrics)));
 }
 
 void TensorBoardWriter::write_validation(std::int64_t step, double loss, double wall_time) {
   const std::array values = {Scalar{.tag = "validation_loss", .value = static_cast<float>(loss)}};
-  write_all(file_, scalars_record(wall_time, step, values), path_);
+  file_.append(scalars_record(wall_time, step, values));
 }
 
 }  // namespace tessera

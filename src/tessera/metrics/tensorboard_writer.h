@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "tessera/base/file.h"
 #include "tessera/metrics/metrics_writer.h"
+#include "tessera/metrics/record_file.h"
 
 namespace tessera {
 
@@ -17,7 +17,7 @@ void cut_event_files(const std::filesystem::path& directory, std::int64_t last_s
 
 // Writes a TensorBoard event file: `events.out.tfevents.<seconds>.tessera`, a new one for each
 // start of a run, which begins with the start of a session. The curves have the names of the fields
-// of metrics.jsonl, traffic "comm_bytes/<level>". Each step is handed to the system at once.
+// of metrics.jsonl, traffic "comm_bytes/<level>". Steps are appended as RecordFile does.
 class TensorBoardWriter {
  public:
   // `wall_time` in seconds since 1970. The name sorts behind those of all older event files.
@@ -36,7 +36,7 @@ class TensorBoardWriter {
 
  private:
   std::filesystem::path path_;
-  FileDescriptor file_;
+  RecordFile file_;
 };
 
 }  // namespace tessera

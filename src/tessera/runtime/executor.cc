@@ -61,6 +61,7 @@ Executor::Executor(const Program& program,
     std::ranges::copy(stretches_of(program.scalars), std::back_inserter(taken_));
     brought_ = stretches_of(program.outputs);
   }
+  find_first_write();
   start_stream();
   plan_batches();
 }
@@ -123,6 +124,24 @@ std::vector<Executor::Bound> Executor::bind_segment(const Segment& segment) {
   return bound;
 }
 
+// Of what a checkpoint holds: accumulators are written all the time.
+void Executor::find_first_write() {
+  const auto is_saved = [&](const TensorRef& tensor) {
+    const Buffer& buffer = program_[tensor.buffer];
+    return buffer.persistent &&
+           (buffer.category == Category::kParameter || buffer.category == Category::kOptimizer);
+  };
+  for (const Call& call : program_.calls) {
+    const std::vector<Bound>& segment = segments_[call.segment.at()];
+    for (std::size_t i = 0; i < segment.size(); ++i) {
+      if (std::ranges::any_of(segment[i].instruction->results, is_saved)) {
+        first_write_ = {.call = &call, .index = i};
+        return;
+      }
+    }
+  }
+}
+
 // Its work is the same in every step, so that the thread needs no queue: it has the list of all
 // items, and is told how many of them it may run.
 void Executor::start_stream() {
@@ -159,7 +178,10 @@ void Executor::plan_batches() {
       if (batches_.empty() || !is_recorded || !batches_.back().is_recorded) {
         batches_.push_back({.items = {}, .is_recorded = is_recorded});
       }
-      batches_.back().items.push_back({.call = &call, .index = i});
+      Batch& batch = batches_.back();
+      batch.items.push_back({.call = &call, .index = i});
+      batch.writes_states =
+          batch.writes_states || (&call == first_write_.call && i == first_write_.index);
     }
   }
   for (Batch& batch : batches_) {
@@ -179,6 +201,7 @@ void Executor::run_step() {
   for (const Stretch& stretch : brought_) {
     arena_->to_host(stretch.offset, stretch.bytes);
   }
+  writes_states_.store(false, std::memory_order_release);
 }
 
 void Executor::run_all() {
@@ -215,16 +238,29 @@ void Executor::run_calls() {
     return;
   }
   for (const Call& call : program_.calls) {
-    const std::vector<Bound>& segment = segments_[call.segment.at()];
-    for (std::size_t i = 0; i < segment.size(); ++i) {
-      run_item({.call = &call, .index = i});
+    const std::size_t end = segments_[call.segment.at()].size();
+    if (&call != first_write_.call) {
+      run_items(call, 0, end);
+      continue;
     }
+    run_items(call, 0, first_write_.index);
+    writes_states_.store(true, std::memory_order_release);
+    run_items(call, first_write_.index, end);
+  }
+}
+
+void Executor::run_items(const Call& call, std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) {
+    run_item({.call = &call, .index = i});
   }
 }
 
 void Executor::run_batches() {
   num_replayed_ = 0;
   for (Batch& batch : batches_) {
+    if (batch.writes_states) {
+      writes_states_.store(true, std::memory_order_release);
+    }
     const auto run = [&] {
       for (const Item& item : batch.items) {
         run_item(item);

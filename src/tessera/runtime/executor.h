@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,10 @@ class Executor {
   // stream, where this one next waits for it. An error ends all streams: work that has not begun is
   // dropped, what waits for other ranks is aborted, and a program of several streams runs no more.
   void run_step();
+
+  // Whether parameters and optimizer states are those of the last step that ended: the update of
+  // one that failed had not begun to write them. Any thread may ask.
+  bool states_are_whole() const { return !writes_states_.load(std::memory_order_acquire); }
 
   // Seconds by op over one step, each instruction timed in its place, all on the calling thread;
   // longest first.
@@ -93,8 +98,8 @@ class Executor {
 
   // An instruction of one call.
   struct Item {
-    const Call* call;
-    std::size_t index;  // of the instruction in its segment
+    const Call* call = nullptr;
+    std::size_t index = 0;  // of the instruction in its segment
   };
 
   // Instructions, one behind the other, that the backend records as one, of both streams where it
@@ -102,6 +107,7 @@ class Executor {
   struct Batch {
     std::vector<Item> items;
     bool is_recorded = false;
+    bool writes_states = false;
     std::unique_ptr<Recording> recording = nullptr;  // from the second step on
   };
 
@@ -116,10 +122,12 @@ class Executor {
   std::vector<Stretch> stretches_of(std::span<const Binding> bindings) const;
   void run_all();
   std::vector<Bound> bind_segment(const Segment& segment);
+  void find_first_write();
   void start_stream();
   void plan_batches();
   void run_calls();
   void run_batches();
+  void run_items(const Call& call, std::size_t begin, std::size_t end);
   void run_item(const Item& item);
   void issue(const Item& item);
   void wait_for_events(const Bound& bound);
@@ -141,6 +149,8 @@ class Executor {
   std::size_t num_replayed_ = 0;
   double waited_seconds_ = 0;
   bool failed_ = false;
+  Item first_write_ = {};  // of a parameter or an optimizer state; no call: there is none
+  std::atomic<bool> writes_states_ = false;  // from there on to the end of the step
   // By event, its last signal from the other stream.
   std::vector<StreamThread::Ticket> signalled_;
   bool has_ordered_streams_ = false;      // by the backend

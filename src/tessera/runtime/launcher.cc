@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,10 +12,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/direct_file.h"
 #include "tessera/comm/local/local_world.h"
 
 namespace tessera {
@@ -41,8 +44,12 @@ class Ranks {
 
   void run(const std::function<void(World&)>& body) {
     std::vector<std::thread> threads;
-    for (std::int64_t rank = 0; rank < world_.num_ranks(); ++rank) {
-      threads.emplace_back([&, rank] { run_rank(rank, body); });
+    try {
+      for (std::int64_t rank = 0; rank < world_.num_ranks(); ++rank) {
+        threads.emplace_back([&, rank] { run_rank(rank, body); });
+      }
+    } catch (const std::system_error& error) {
+      miss_from(std::ssize(threads), error);
     }
     wait();
     for (std::thread& thread : threads) {
@@ -66,6 +73,21 @@ class Ranks {
     const std::scoped_lock lock(mutex_);
     --running_;
     changed_.notify_all();
+  }
+
+  // The ranks from `first` on have no thread: those before wait for them in vain.
+  void miss_from(std::int64_t first, const std::system_error& error) {
+    {
+      const std::scoped_lock lock(mutex_);
+      running_ -= world_.num_ranks() - first;
+    }
+    note(
+        first,
+        Error(ErrorCode::kDeviceError,
+              format("the system gives no thread for it: {}: see `ulimit -u` and the limits of the "
+                     "job's control group",
+                     error.code().message())),
+        *world_.join(first));
   }
 
   void note(std::int64_t rank, const Error& error, World& world) {
@@ -100,13 +122,20 @@ class Ranks {
   void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failed_ || running_ == 0; });
-    const auto since = std::chrono::steady_clock::now();
-    const auto late = [&] {
-      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - since;
-      return waited.count() >= grace_seconds(options_.world);
-    };
-    while (running_ > 0 && !late()) {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point since = Clock::now();
+    std::uint64_t written = bytes_written();
+    while (running_ > 0) {
+      const bool saving = options_.saving != nullptr && options_.saving();
+      const double grace = saving ? options_.world.deadline_seconds : grace_seconds(options_.world);
+      if (std::chrono::duration<double>(Clock::now() - since).count() >= grace) {
+        break;
+      }
       changed_.wait_for(lock, std::chrono::milliseconds(100));  // somebody may ask to stop
+      if (written != bytes_written()) {
+        written = bytes_written();
+        since = Clock::now();
+      }
     }
     if (running_ > 0) {
       give_up(failure());

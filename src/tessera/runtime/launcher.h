@@ -13,6 +13,9 @@ namespace tessera {
 struct LaunchOptions {
   WorldOptions world = {};
   std::vector<Level> throttle = {};  // LocalWorld
+  // Whether ranks are still saving what they have, for which they get the whole deadline, and
+  // longer as long as bytes reach the disk. Any thread may ask.
+  bool (*saving)() = nullptr;
   // Called before the process is ended because a rank does not end (see launch_ranks()).
   std::function<void(const Error&)> on_stuck = nullptr;
 };
@@ -26,8 +29,8 @@ Error rank_failure(std::int64_t rank, const Error& error);
 // others' collectives throw kPeerFailure. Errors: the first that is not one of those, as
 // rank_failure(), with the place where one of the others waited.
 // A thread cannot be ended from outside: ranks that have not ended within a quarter of the
-// deadline, 1 to 5 s, after one has failed are given up, and with them the process, which ends with
-// the error's exit code.
+// deadline, 1 to 5 s, after one has failed, and who save nothing, are given up, and with them the
+// process, which ends with the error's exit code.
 void launch_ranks(std::int64_t num_ranks,
                   const LaunchOptions& options,
                   const std::function<void(World&)>& body);

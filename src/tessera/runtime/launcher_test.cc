@@ -1,6 +1,7 @@
 #include "tessera/runtime/launcher.h"
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +13,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/base/testing/faults.h"
 
 namespace tessera {
 namespace {
@@ -54,6 +57,39 @@ TEST(Launcher, OneRankRunsOnTheCallersThread) {
     EXPECT_EQ(std::this_thread::get_id(), caller);
     meet(world);
   });
+}
+
+// The ranks that have a thread wait for those that have none.
+TEST(Launcher, WithoutThreadsForAllNobodyWaits) {
+  const Faults faults({{.call = FaultCall::kThread, .after = 2, .error = EAGAIN}});
+  const Error error = error_of_launch(4, meet);
+  EXPECT_EQ(faults.hits(), 1);
+  EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("the system gives no thread"), HasSubstr("rank 2")));
+}
+
+// What a failed rank leaves is worth more than the time that others wait for it.
+TEST(Launcher, WhoSavesIsNotGivenUp) {
+  static std::atomic<bool> saving = false;
+  std::atomic<bool> saved = false;
+  saving = true;
+  try {
+    launch_ranks(2,
+                 {.world = {.deadline_seconds = 3.5}, .saving = [] { return saving.load(); }},
+                 [&](World& world) {
+                   if (world.rank() == 0) {
+                     fail(ErrorCode::kInvalidData, "bad");
+                   }
+                   // Longer than those who save nothing get.
+                   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+                   saved = true;
+                   saving = false;
+                 });
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+  }
+  EXPECT_TRUE(saved);
 }
 
 TEST(Launcher, TheErrorOfARankEndsTheOthers) {

@@ -1,5 +1,7 @@
 #include "tessera/train/exit_record.h"
 
+#include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -15,13 +17,18 @@ namespace tessera {
 
 namespace {
 
-// "exit-<rank>.json"
-bool is_exit_record(const std::string& name) {
+// The rank of "exit-<rank>.json".
+std::optional<std::int64_t> rank_of_record(const std::string& name) {
   constexpr std::string_view kBegin = "exit-";
   constexpr std::string_view kEnd = ".json";
-  return name.starts_with(kBegin) && name.ends_with(kEnd) &&
-         name.size() > kBegin.size() + kEnd.size() &&
-         name.find_first_not_of("0123456789", kBegin.size()) == name.size() - kEnd.size();
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) {
+    return std::nullopt;
+  }
+  const char* const last = name.data() + name.size() - kEnd.size();
+  std::int64_t rank = 0;
+  const auto [end, error] = std::from_chars(name.data() + kBegin.size(), last, rank);
+  const bool is_rank = error == std::errc() && end == last && rank >= 0;
+  return is_rank ? std::optional(rank) : std::nullopt;
 }
 
 }  // namespace
@@ -33,15 +40,21 @@ std::filesystem::path exit_record_path(const std::filesystem::path& run_dir, std
 std::vector<std::filesystem::path> exit_records(const std::filesystem::path& run_dir) {
   std::vector<std::filesystem::path> records;
   for (const auto& entry : std::filesystem::directory_iterator(run_dir)) {
-    if (is_exit_record(entry.path().filename().string())) {
+    if (rank_of_record(entry.path().filename().string())) {
       records.push_back(entry.path());
     }
   }
   return records;
 }
 
-void remove_exit_records(const std::filesystem::path& run_dir) {
+void remove_exit_records(const std::filesystem::path& run_dir,
+                         std::int64_t process,
+                         std::int64_t num_processes) {
   for (const std::filesystem::path& record : exit_records(run_dir)) {
+    const std::int64_t rank = rank_of_record(record.filename().string()).value_or(process);
+    if (rank != process && (process != 0 || rank < num_processes)) {
+      continue;
+    }
     std::error_code error;
     std::filesystem::remove(record, error);
     TESSERA_REQUIRE(

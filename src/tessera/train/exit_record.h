@@ -16,8 +16,12 @@ std::filesystem::path exit_record_path(const std::filesystem::path& run_dir, std
 // Those that are in a run directory, in no order. Errors: kDeviceError.
 std::vector<std::filesystem::path> exit_records(const std::filesystem::path& run_dir);
 
-// Removes those of an earlier run. Errors: kDeviceError.
-void remove_exit_records(const std::filesystem::path& run_dir);
+// Removes what an earlier run left for process `process` of `num_processes`: its own record, which
+// nobody else removes, since another process may already have failed in this run; the first one
+// also those of ranks that are no processes. Errors: kDeviceError.
+void remove_exit_records(const std::filesystem::path& run_dir,
+                         std::int64_t process,
+                         std::int64_t num_processes);
 
 // Who leaves a record, and where.
 struct RankFiles {

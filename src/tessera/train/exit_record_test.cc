@@ -37,11 +37,36 @@ TEST(ExitRecord, OfAnEarlierRunIsRemovedWhateverItsRank) {
   for (const char* name : {"exit-0.json", "exit-17.json", "exit-a.json", "exit-.json"}) {
     write_file_atomic(directory.path() / name, "{}");
   }
-  remove_exit_records(directory.path());
+  remove_exit_records(directory.path(), 0, 1);
   EXPECT_FALSE(std::filesystem::exists(directory.path() / "exit-0.json"));
   EXPECT_FALSE(std::filesystem::exists(directory.path() / "exit-17.json"));
   EXPECT_TRUE(std::filesystem::exists(directory.path() / "exit-a.json"));
   EXPECT_TRUE(std::filesystem::exists(directory.path() / "exit-.json"));
+}
+
+// One process of a launch may have failed before another one starts.
+TEST(ExitRecord, OfAnotherProcessOfTheLaunchStays) {
+  const TestDirectory directory;
+  const auto leave_all = [&] {
+    for (const char* name : {"exit-0.json", "exit-1.json", "exit-2.json", "exit-3.json"}) {
+      write_file_atomic(directory.path() / name, "{}");
+    }
+  };
+  const auto is_there = [&](int rank) {
+    return std::filesystem::exists(exit_record_path(directory.path(), rank));
+  };
+  leave_all();
+  remove_exit_records(directory.path(), 0, 3);
+  EXPECT_FALSE(is_there(0));
+  EXPECT_TRUE(is_there(1));
+  EXPECT_TRUE(is_there(2));
+  EXPECT_FALSE(is_there(3)) << "no process has it";
+  leave_all();
+  remove_exit_records(directory.path(), 2, 3);
+  EXPECT_TRUE(is_there(0));
+  EXPECT_TRUE(is_there(1));
+  EXPECT_FALSE(is_there(2));
+  EXPECT_TRUE(is_there(3));
 }
 
 TEST(ExitRecord, ThatCannotBeWrittenHidesNoError) {

@@ -174,9 +174,20 @@ TEST_F(FailedStep, NamesTheCheckpointThatIsLeft) {
 }
 
 TEST_F(FailedStep, SaysWhereThereIsNoCheckpoint) {
-  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { train(config("run"), failing_in(2)); }),
+  EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { train(config("run"), failing_in(1)); }),
               EndsWith(" (there is no checkpoint yet: the same command begins again)"));
   EXPECT_EQ(train(config("run"), tiny_llama()).step, kSteps);
+}
+
+// Though none was due.
+TEST_F(FailedStep, SavesTheLastStepOnItsWayOut) {
+  EXPECT_THAT(
+      error_of(ErrorCode::kDeviceError, [&] { train(config("run"), failing_in(4)); }),
+      EndsWith(format(" (the state after step 3 is saved as {}: the same command goes on from "
+                      "there)",
+                      checkpoint("run", 3))));
+  CheckpointReader(checkpoint("run", 3)).verify();
+  EXPECT_EQ(train(config("run"), tiny_llama()).loss, train(config("whole"), tiny_llama()).loss);
 }
 
 // The same command would start from nothing, which is refused, or from where this one did.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -125,7 +126,33 @@ void run_launched(World& world, const std::function<void(World&)>& body) {
     }
     throw;
   }
-  world.leave();
+}
+
+// A rank that nothing more is wanted of.
+void leave(World& world,
+           const RunConfig& config,
+           const std::function<void(const Error&)>& on_lost) {
+  const double limit = 2 * config.comm.deadline_seconds;  // of its barrier, and MPI's own end
+  const auto lose = [&](const Error& error) {
+    if (on_lost) {
+      on_lost(error);
+    }
+  };
+  const Watchdog watchdog(limit, [&] {
+    const Error error(ErrorCode::kTimeout,
+                      format("rank {} is done, and has waited {} s for all processes of the launch "
+                             "to end: one of them was killed after its last step",
+                             world.rank(),
+                             limit));
+    lose(error);
+    end_process(error);
+  });
+  try {
+    world.leave();
+  } catch (...) {
+    lose(to_error(std::current_exception()));
+    throw;
+  }
 }
 
 }  // namespace
@@ -185,13 +212,18 @@ std::unique_ptr<Communicator> control_group(World& world) {
   return group_of_all(world, kControlGeneration);
 }
 
-void run_ranks(const RunConfig& config, World* launched, const std::function<void(World&)>& body) {
+void run_ranks(const RunConfig& config,
+               World* launched,
+               const std::function<void(World&)>& body,
+               const std::function<void(const Error&)>& on_lost) {
   if (launched != nullptr) {
     run_launched(*launched, body);
+    leave(*launched, config, on_lost);
     return;
   }
   launch_ranks(config.parallel.ranks.value_or(1),
                {.world = world_options(config),
+                .saving = is_unhurried,
                 .on_stuck = [](const Error& error) { log_error(error.what()); }},
                body);
 }

@@ -60,8 +60,14 @@ auto run_together(World* launched, const Body& body) {
 }
 
 // Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
-// the config's ranks, on threads of this process. Errors: as run_as_rank() and launch_ranks().
-void run_ranks(const RunConfig& config, World* launched, const std::function<void(World&)>& body);
+// the config's ranks, on threads of this process. `on_lost` is called with the error where body()
+// has ended well, but the end of the launch does not come: a process was killed before its own.
+// MPI itself would wait for ever, so that the process then ends with exit code 5. Errors: as
+// run_as_rank() and launch_ranks().
+void run_ranks(const RunConfig& config,
+               World* launched,
+               const std::function<void(World&)>& body,
+               const std::function<void(const Error&)>& on_lost = nullptr);
 
 // The group of all ranks in which they agree on what to do next. Once for a world.
 std::unique_ptr<Communicator> control_group(World& world);

@@ -135,11 +135,15 @@ class RankTrainer {
   TrainResult run() {
     try {
       return train();
-    } catch (const std::exception& error) {
-      saves_.end_alone();
-      // Before what other ranks may look at or wait for goes.
+    } catch (...) {
+      const Error error = to_error(std::current_exception());
+      // Before what other ranks may look at or wait for goes; they save what they have, too.
       backend_->abort(error.what());
-      throw;
+      saves_.end_alone();
+      if (!in_steps_ || error.code() == ErrorCode::kDiverged) {
+        throw Error(error);
+      }
+      throw with_way_on(error, save_on_way_out());
     }
   }
 
@@ -165,18 +169,45 @@ class RankTrainer {
     return loop();
   }
 
-  // Runs what a device or another rank may fail in; such an error then says the way on.
-  template <class Body>
-  decltype(auto) with_way_on(const Body& body) {
-    try {
-      return body();
-    } catch (const Error& error) {
-      if (!is_of_machine(error.code())) {
-        throw;
-      }
-      saves_.end_alone();
-      throw noted(error, saves_.way_on());
+  // What is left, and how to go on from it where the next start need not meet the same error.
+  Error with_way_on(const Error& error, const RunSaves::LastState& state) const {
+    if (is_of_machine(error.code())) {
+      return noted(error, saves_.way_on(state));
     }
+    return state.text.empty() ? error : noted(error, state.text);
+  }
+
+  // Whatever this rank still has of the last step that changed the state.
+  RunSaves::LastState save_on_way_out() {
+    if (record_ && unwritten_) {
+      write_metrics(*unwritten_);
+    }
+    CheckpointMeta meta = meta_;
+    meta.step = applied_.step;
+    meta.tokens_seen = applied_.tokens_seen;
+    const auto part_of = [this](std::int64_t rank) {
+      return state_part(setup_.layout.mesh, rank, setup_.layout.dims());
+    };
+    return saves_.save_alone(
+        {.meta = meta,
+         .torn = executor_.states_are_whole()
+                     ? ""
+                     : format("the update of step {} had begun", meta_.step + 1),
+         .tensors_of =
+             [&](std::int64_t rank) {
+               return replica_tensors(executor_, setup_.parameters, part_, part_of(rank));
+             },
+         .has_states_of =
+             [&](std::int64_t rank, std::int64_t other) {
+               return has_states_of(program_, setup_.parameters, part_of(rank), part_of(other));
+             },
+         .patience_seconds = patience_on_way_out()});
+  }
+
+  // A rank that computes learns of the failure when it next waits for another one.
+  double patience_on_way_out() const {
+    const double deadline = world_options(config_).patience_seconds();
+    return std::min(deadline, std::clamp(deadline / 4, 1.0, 5.0) + 2 * step_seconds_);
   }
 
   void require_same(const Program& program) {
@@ -316,6 +347,7 @@ class RankTrainer {
   // What comes before the first step of this start.
   void begin(bool owes_validation) {
     control_.go_on("between two steps");
+    in_steps_ = true;
     if (setup_.takes_signals) {
       stop_.emplace();
       say_what_is_ignored();
@@ -324,9 +356,9 @@ class RankTrainer {
       saves_.leave_other_branch(meta_.step);
       open_record();
     }
-    with_way_on([&] { rehearse(); });
+    rehearse();
     if (owes_validation) {
-      with_way_on([&] { make_up_validation(); });
+      make_up_validation();
     }
   }
 
@@ -384,11 +416,11 @@ class RankTrainer {
     }
     begin(owes_validation);
     TrainResult result{.step = meta_.step};
-    while (meta_.step < config_.train.steps && !with_way_on([&] { return agreed_to_stop(); })) {
+    while (meta_.step < config_.train.steps && !agreed_to_stop()) {
       if (meta_.step > 0) {
         save_owed();
       }
-      const StepMetrics step = with_way_on([&] { return train_and_validate(); });
+      const StepMetrics step = train_and_validate();
       result.step = step.step;
       result.loss = step.loss;
       keep(step);
@@ -408,12 +440,17 @@ class RankTrainer {
   // that was not finite there is none: the next one that is makes up for it.
   void keep(const StepMetrics& step) {
     if (record_) {
-      with_context([&] { return saves_.last_good(); }, [&] { record_->write(step); });
+      write_metrics(step);
     }
     note_applied(step);
     const std::int64_t every = config_.checkpoint.every;
     owes_save_ = owes_save_ || (every > 0 && step.step % every == 0);
     save_owed();
+  }
+
+  void write_metrics(const StepMetrics& step) {
+    unwritten_.reset();
+    with_context([&] { return saves_.last_good(); }, [&] { record_->write(step); });
   }
 
   void save_owed() {
@@ -499,8 +536,13 @@ class RankTrainer {
 
     const std::int64_t tokens = config_.train.global_batch * config_.data.sequence_length;
     const double seconds = seconds_since(start);
+    step_seconds_ = seconds;
     meta_.step = step;
     meta_.tokens_seen += tokens;
+    if (was_applied_) {
+      ++meta_.applied_steps;
+      applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
+    }
     return {.step = step,
             .loss = unsigned_nan(double{executor_.output_scalar("loss")} /
                                  static_cast<double>(std::max<std::int64_t>(valid, 1))),
@@ -526,6 +568,7 @@ class RankTrainer {
   StepMetrics train_and_validate() {
     StepMetrics step = run_step();
     last_step_ = step.step;
+    unwritten_ = step;
     if (record_) {
       record_->show(step, peak_flop_per_second_);
     }
@@ -583,8 +626,6 @@ class RankTrainer {
   // A step that is not finite changed nothing; several in a row will not mend themselves.
   void note_applied(const StepMetrics& step) {
     if (was_applied_) {
-      ++meta_.applied_steps;
-      applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
       not_finite_.clear();
       saves_.prune_before(meta_.step);
       return;
@@ -659,8 +700,7 @@ class RankTrainer {
     if (record_) {
       record_->clear_progress();
     }
-    const auto tensors =
-        with_way_on([&] { return state_tensors(executor_, setup_.parameters, part_); });
+    const auto tensors = state_tensors(executor_, setup_.parameters, part_);
     saves_.start(meta, tensors, how);
   }
 
@@ -688,10 +728,13 @@ class RankTrainer {
   std::unique_ptr<RunRecord> record_;  // on rank 0, from the first step on
   std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
+  bool in_steps_ = false;                 // from where there is something to lose
+  std::optional<StepMetrics> unwritten_;  // the last step's, until its line is in the metrics
   bool owes_save_ = false;                // since a step that was not finite, or a signal
   bool owes_word_ = false;                // of that save, to whoever asked for it
   bool left_validation_ = false;          // of the last step: to stop
   bool was_applied_ = false;              // the last step
+  double step_seconds_ = 0;               // of the last step
   std::int64_t num_labels_ = 0;           // of the last step, those that count
   Applied applied_;                       // the last step that changed the state
   std::vector<std::int64_t> not_finite_;  // steps since then whose loss or gradient was not

@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/tokenizer/tokenizer_files.h"
-#include "tessera/train/exit_record.h"
 #include "tessera/train/resume.h"
 
 namespace tessera {
@@ -20,9 +19,7 @@ FileLock open_run_directory(const std::filesystem::path& directory) {
                   "cannot create run.dir {}: {}",
                   directory.string(),
                   error.message());
-  FileLock lock(directory / "lock", format("the run directory {}", directory.string()));
-  remove_exit_records(directory);
-  return lock;
+  return {directory / "lock", format("the run directory {}", directory.string())};
 }
 
 void keep_tokenizer(const std::filesystem::path& directory,

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// Takes the run's directory for this process, made where it does not exist, and removes what an
-// earlier run said of its failure. Errors: kInvalidConfig, kDeviceError.
+// Takes the run's directory for this process, made where it does not exist. Errors: kInvalidConfig,
+// kDeviceError.
 FileLock open_run_directory(const std::filesystem::path& directory);
 
 // Keeps a copy of the run's tokenizer in its directory: the configured one may lie there, or be

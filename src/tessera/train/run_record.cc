@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <span>
 
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/report/metrics_table.h"
@@ -98,22 +100,61 @@ void RunRecord::warn(const std::string& message) {
   log_warning(message);
 }
 
-void RunRecord::write(const StepMetrics& step) {
-  metrics_.write(step);
-  if (events_) {
-    events_->write(step, wall_time());
+template <class Body>
+void RunRecord::keep_trying(const Body& body) {
+  try {
+    body();
+    if (is_failing_) {
+      is_failing_ = false;
+      inform(format("what could not be written to {} is there now", config_.run.dir));
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDeviceError) {
+      throw;
+    }
+    if (!is_failing_) {
+      is_failing_ = true;
+      warn(format("{}: training goes on, the lines are kept in memory and tried again",
+                  error.what()));
+    }
   }
+}
+
+void RunRecord::write(const StepMetrics& step) {
+  keep_trying([&] {
+    // Each has the step, even where the other one fails.
+    std::exception_ptr failure;
+    try {
+      metrics_.write(step);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+    if (events_) {
+      events_->write(step, wall_time());
+    }
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  });
 }
 
 void RunRecord::write_validation(std::int64_t step, double loss) {
-  metrics_.add_validation(step, loss);
-  if (events_) {
-    events_->write_validation(step, loss, wall_time());
-  }
+  keep_trying([&] {
+    metrics_.add_validation(step, loss);
+    if (events_) {
+      events_->write_validation(step, loss, wall_time());
+    }
+  });
 }
 
 void RunRecord::end(const TrainResult& result) {
-  log_session_end(config_.run.dir, {.step = result.step, .stopped = result.interrupted});
+  keep_trying([&] {
+    metrics_.flush();
+    log_session_end(config_.run.dir, {.step = result.step, .stopped = result.interrupted});
+  });
+  if (metrics_.has_unwritten()) {
+    warn(format("the last steps are not in {}/metrics.jsonl", config_.run.dir));
+  }
 }
 
 }  // namespace tessera

@@ -24,7 +24,9 @@ void for_each_validation(const RunConfig& config,
                          const std::function<void(std::int64_t step, double loss)>& each);
 
 // What rank 0 keeps and shows of a session of the run: metrics.jsonl, TensorBoard's events,
-// sessions.jsonl, the progress on stderr. Errors: kDeviceError and kInvalidData of these files.
+// sessions.jsonl, the progress on stderr. Errors: kDeviceError and kInvalidData of these files when
+// it is made. Later on what cannot be written is warned of, and tried again with the next step:
+// a disk that is full for a while must not end a run.
 class RunRecord {
  public:
   struct Model {
@@ -58,12 +60,17 @@ class RunRecord {
   void end(const TrainResult& result);
 
  private:
+  // body(), whose errors are warned of: once until it succeeds again.
+  template <class Body>
+  void keep_trying(const Body& body);
+
   const RunConfig& config_;
   double flop_per_token_;
   MetricsWriter metrics_;
   std::unique_ptr<TensorBoardWriter> events_;  // with log.tensorboard
   Progress progress_;
   MovingMean step_seconds_;
+  bool is_failing_ = false;
 };
 
 }  // namespace tessera

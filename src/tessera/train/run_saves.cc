@@ -1,12 +1,16 @@
 #include "tessera/train/run_saves.h"
 
 #include <array>
+#include <exception>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/save_directory.h"
+#include "tessera/comm/agreement.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/stop_signal.h"
 
@@ -16,7 +20,11 @@ RunSaves::RunSaves(RankControl& control,
                    const RunConfig& config,
                    const SaverOptions& options,
                    std::function<void(const std::string&)> warn)
-    : control_(control), config_(config), saver_(options), warn_(std::move(warn)) {}
+    : control_(control),
+      config_(config),
+      options_(options),
+      saver_(options),
+      warn_(std::move(warn)) {}
 
 std::filesystem::path RunSaves::directory() const {
   return std::filesystem::path(config_.run.dir) / "checkpoints";
@@ -40,7 +48,8 @@ std::optional<std::filesystem::path> RunSaves::configured_start() const {
 }
 
 std::optional<std::filesystem::path> RunSaves::find_start() {
-  saver_.set_launch(control_.from_leader(control_.leads() ? make_launch_name() : ""));
+  options_.launch = control_.from_leader(control_.leads() ? make_launch_name() : "");
+  saver_.set_launch(options_.launch);
   // Rank 0 alone looks: others might look at another time.
   std::string found;
   if (control_.leads()) {
@@ -113,7 +122,8 @@ std::optional<std::filesystem::path> RunSaves::before(std::int64_t step) const {
 }
 
 void RunSaves::end_alone() {
-  if (!control_.is_alone() || saver_.wait() != SaveStatus::kWritten) {
+  const Unhurried patience;
+  if (saver_.wait() != SaveStatus::kWritten || !control_.is_alone()) {
     return;
   }
   try {
@@ -121,6 +131,41 @@ void RunSaves::end_alone() {
     start_from(under_way_.path, under_way_.step);
   } catch (const std::exception& error) {
     log_warning(error.what());
+  }
+}
+
+RunSaves::LastState RunSaves::save_alone(LastSave last) {
+  const Unhurried patience;
+  const std::int64_t step = last.meta.step;
+  last.directory = checkpoint_directory(directory(), step);
+  last.options = options_;
+  last.options.copies = false;
+  if (is_under_way() && under_way_.step == step) {
+    last.under_way = saver_.save_path();
+    last.torn = saver_.status() == SaveStatus::kFailed ? saver_.error().what() : "";
+  } else {
+    last.is_saved = step == 0 || has(step);
+  }
+  try {
+    const std::set<std::int64_t> missing = save_last_step(last);
+    if (last.is_saved) {
+      return {};
+    }
+    if (control_.is_alone()) {
+      start_from(last.directory, step);
+      return {.is_saved = true,
+              .text = format("the state after step {} is saved as {}", step, last_->string())};
+    }
+    if (missing.empty()) {
+      return {.is_saved = true,
+              .text = format("all ranks have saved the state after step {}", step)};
+    }
+    return {.text = format("of the state after step {} the parts of these ranks are missing: {}{}",
+                           step,
+                           list_ranks(std::vector(missing.begin(), missing.end())),
+                           last.torn.empty() ? "" : format("; on this one {}", last.torn))};
+  } catch (const std::exception& error) {
+    return {.text = format("the state after step {} is not saved: {}", step, error.what())};
   }
 }
 
@@ -198,14 +243,25 @@ std::string RunSaves::last_good() const {
   return format("the last good checkpoint is {}", last_ ? last_->string() : "the initial state");
 }
 
-std::string RunSaves::way_on() const {
-  if (!last_) {
-    return "there is no checkpoint yet: the same command begins again";
+// Whether "auto", which finds what is newest, must be said.
+std::string RunSaves::same_command(bool finds_newest) const {
+  const bool is_named = config_.checkpoint.resume != "auto";
+  return finds_newest && is_named ? "the same command with --checkpoint.resume=auto"
+                                  : "the same command";
+}
+
+std::string RunSaves::way_on(const LastState& state) const {
+  if (state.is_saved) {
+    return format("{}: {} goes on from there", state.text, same_command(true));
   }
-  const bool is_named = config_.checkpoint.resume != "auto" && last_->parent_path() == directory();
-  return format("{}: the same command{} goes on from there",
+  const std::string before = state.text.empty() ? "" : state.text + "; ";
+  if (!last_) {
+    return before + "there is no checkpoint yet: the same command begins again";
+  }
+  return format("{}{}: {} goes on from there",
+                before,
                 last_good(),
-                is_named ? " with --checkpoint.resume=auto" : "");
+                same_command(last_->parent_path() == directory()));
 }
 
 // Not worth the run: the link is for people, all checkpoints are there without it.

@@ -10,6 +10,7 @@
 
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/config/run_config.h"
+#include "tessera/train/last_save.h"
 #include "tessera/train/rank_control.h"
 
 namespace tessera {
@@ -59,9 +60,19 @@ class RunSaves {
   // The newest checkpoint before that of `step`.
   std::optional<std::filesystem::path> before(std::int64_t step) const;
 
-  // Behind a failure: a rank alone still makes a checkpoint of the save under way. Several would
-  // have to agree: the next start does it, where all have written theirs.
+  // After a failure, when there is nobody to agree with: what this rank writes in the background
+  // comes to its end. Alone it makes a checkpoint of it; of several ranks' parts the next start
+  // does.
   void end_alone();
+
+  // What has become of the state of a rank that fails.
+  struct LastState {
+    bool is_saved = false;  // of all ranks
+    std::string text = {};  // empty: there is nothing new to say
+  };
+
+  // After that: saves `last`, of which the rest is filled in here, unless it is saved already.
+  LastState save_alone(LastSave last);
 
   // What a rank has been asked for, or any of them.
   struct Asked {
@@ -87,7 +98,7 @@ class RunSaves {
   std::string last_good() const;
 
   // What is left of a run whose step failed.
-  std::string way_on() const;
+  std::string way_on(const LastState& state) const;
 
   // The loss by which link_best() knows the best checkpoint.
   void note_validation(std::int64_t step, double loss) { validation_losses_[step] = loss; }
@@ -119,12 +130,14 @@ class RunSaves {
   }
 
   Said exchange(const Asked& own, SaveStatus save);
+  std::string same_command(bool finds_newest) const;
   void settle(bool failed);
   std::string failure();
   std::string published();
 
   RankControl& control_;
   const RunConfig& config_;
+  SaverOptions options_;
   CheckpointSaver saver_;
   std::function<void(const std::string&)> warn_;
   UnderWay under_way_;

@@ -165,7 +165,11 @@ bool stop_requested() {
 }
 
 bool stop_is_urgent() {
-  return stop_noted && num_unhurried == 0;
+  return stop_noted && !is_unhurried();
+}
+
+bool is_unhurried() {
+  return num_unhurried != 0;
 }
 
 Unhurried::Unhurried() {

@@ -24,6 +24,9 @@ class Unhurried {
   Unhurried& operator=(const Unhurried&) = delete;
 };
 
+// Whether an Unhurried lives. Any thread may ask.
+bool is_unhurried();
+
 // While one lives, signals are noted and announced on stderr:
 //   SIGINT, SIGTERM, SIGHUP   stop; another of them, after `repeats`, ends the process at once.
 //                             Until then it is the same one: Slurm sends two within 5 ms, and

@@ -1,17 +1,20 @@
 #include "tessera/train/trainer.h"
 
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/machine.h"
+#include "tessera/base/mapped_files.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/runtime/launcher.h"
@@ -107,15 +110,18 @@ TrainResult train_with_record(const RunSetup& setup, World& world) {
 }
 
 // The ranks of this process; what rank 0 found, or the process's only one.
-TrainResult train_ranks(const RunSetup& setup, World* launched) {
+TrainResult train_ranks(const RunSetup& setup, World* launched, const RankFiles& files) {
   TrainResult result;
-  run_ranks(setup.config, launched, [&](World& world) {
+  const auto train_one = [&](World& world) {
     RunSetup own = setup;
     own.takes_signals = launched != nullptr || world.rank() == 0;
     TrainResult ended = train_with_record(own, world);
     if (own.takes_signals) {
       result = std::move(ended);
     }
+  };
+  run_ranks(setup.config, launched, train_one, [&](const Error& error) {
+    write_exit_record(files, error, result.step);
   });
   if (launched != nullptr) {
     result.rank = launched->rank();
@@ -153,6 +159,14 @@ Prepared prepare(const RunConfig& config,
           .sequences = std::move(sequences)};
 }
 
+// What an earlier run said of this process's failure.
+void forget_exit(const std::filesystem::path& run_dir, const std::optional<MpiLaunch>& launch) {
+  std::error_code error;
+  if (std::filesystem::is_directory(run_dir, error)) {  // not before rank 0 has made it
+    remove_exit_records(run_dir, launch ? launch->rank : 0, launch ? launch->size : 1);
+  }
+}
+
 }  // namespace
 
 TrainResult train(const RunConfig& config, const ModelDescription& model, const TrainHooks& hooks) {
@@ -175,7 +189,10 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   } else {
     silence_info();
   }
+  forget_exit(resolved.run.dir, launch);
   const RankFiles files = {.run_dir = resolved.run.dir, .rank = launch ? launch->rank : 0};
+  set_mapped_file_record(std::filesystem::absolute(exit_record_path(files.run_dir, files.rank)),
+                         files.rank);
   const Prepared prepared = with_exit_record(
       files, std::nullopt, [&] { return prepare(resolved, adapted, hooks, launch, files); });
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, adapted));
@@ -187,7 +204,7 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                           .parameters = parameters,
                           .hooks = hooks};
   say_what_runs(setup);
-  return train_ranks(setup, prepared.world.get());
+  return train_ranks(setup, prepared.world.get(), files);
 }
 
 }  // namespace tessera

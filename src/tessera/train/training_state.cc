@@ -192,11 +192,12 @@ class StateInitializer {
 };
 
 // Calls body(tensor without data, the state that has it, its first element there) for all that a
-// rank saves.
+// rank saves, in the states of the rank whose part is `holder`; false where that has not all.
 template <class Body>
-void for_each_saved(const Program& program,
+bool for_each_saved(const Program& program,
                     const std::vector<ParameterInit>& parameters,
                     const StatePart& part,
+                    const StatePart& holder,
                     const Body& body) {
   for (const Binding& state : program.states) {
     StateName name = split_name(state.name, program[state.tensor.buffer].category);
@@ -214,7 +215,13 @@ void for_each_saved(const Program& program,
         saved_elsewhere(whole, part)) {
       continue;
     }
-    const StateRange kept = range_of(tensor, state.tensor.type, part);
+    const TensorPart held(whole, holder.dims, holder.coordinate);
+    const StateRange kept = range_of(held, state.tensor.type, holder);
+    if (held.box().offset() != tensor.box().offset() ||
+        held.box().extent() != tensor.box().extent() || saved.begin < kept.begin ||
+        saved.begin + saved.count > kept.begin + kept.count) {
+      return false;
+    }
     body(CheckpointTensor{.name = std::move(name.parameter),
                           .role = name.role,
                           .dtype = state.tensor.type.dtype,
@@ -227,6 +234,7 @@ void for_each_saved(const Program& program,
          state,
          saved.begin - kept.begin);
   }
+  return true;
 }
 
 // Which tensor of the checkpoint a state is filled from. An f32 parameter and its master are equal,
@@ -340,6 +348,7 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
   for_each_saved(program,
                  parameters,
                  part,
+                 part,
                  [&](CheckpointTensor tensor, const Binding& /*state*/, std::int64_t /*first*/) {
                    tensors.push_back(std::move(tensor));
                  });
@@ -349,10 +358,34 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part) {
+  return replica_tensors(executor, parameters, part, part).value();
+}
+
+bool has_states_of(const Program& program,
+                   const std::vector<ParameterInit>& parameters,
+                   const StatePart& holder,
+                   const StatePart& other) {
+  return for_each_saved(
+      program,
+      parameters,
+      other,
+      holder,
+      [](const CheckpointTensor& /*tensor*/, const Binding& /*state*/, std::int64_t /*first*/) {});
+}
+
+std::optional<std::vector<CheckpointTensor>> replica_tensors(
+    Executor& executor,
+    const std::vector<ParameterInit>& parameters,
+    const StatePart& holder,
+    const StatePart& other) {
+  if (!has_states_of(executor.program(), parameters, holder, other)) {
+    return std::nullopt;
+  }
   std::vector<CheckpointTensor> tensors;
   for_each_saved(executor.program(),
                  parameters,
-                 part,
+                 other,
+                 holder,
                  [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
                    tensor.data = executor.state_to_host(state, first, tensor.slice->count);
                    tensors.push_back(std::move(tensor));

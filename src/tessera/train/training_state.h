@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,21 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part = {});
+
+// Whether the rank whose part is `holder` has all that the rank with the part `other` saves: where
+// states have replicas.
+bool has_states_of(const Program& program,
+                   const std::vector<ParameterInit>& parameters,
+                   const StatePart& holder,
+                   const StatePart& other);
+
+// As state_tensors(), what the rank with the part `other` saves; nothing where this one, whose part
+// is `holder`, has not all of it.
+std::optional<std::vector<CheckpointTensor>> replica_tensors(
+    Executor& executor,
+    const std::vector<ParameterInit>& parameters,
+    const StatePart& holder,
+    const StatePart& other);
 
 // Fills this rank's parameters, their masters and secondary copies, adapters excepted, of which the
 // weights know nothing; reads nothing but its part. Errors: as WeightSource::load().

@@ -22,6 +22,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -31,7 +32,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::pair<FaultCall, std::string_view>, 10> kCallNames = {
+constexpr std::array<std::pair<FaultCall, std::string_view>, 11> kCallNames = {
     {{FaultCall::kChange, "change"},
      {FaultCall::kOpen, "open"},
      {FaultCall::kRead, "read"},
@@ -41,6 +42,7 @@ constexpr std::array<std::pair<FaultCall, std::string_view>, 10> kCallNames = {
      {FaultCall::kRename, "rename"},
      {FaultCall::kRemove, "remove"},
      {FaultCall::kMakeDirectory, "mkdir"},
+     {FaultCall::kLock, "lock"},
      {FaultCall::kThread, "thread"}}};
 
 struct Counted {
@@ -376,6 +378,16 @@ int ftruncate(int file, off_t size) noexcept {
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kResize, .path = tessera::path_of(file)}; },
       [&](auto) { return next(file, size); });
+}
+
+int flock(int file, int operation) noexcept {
+  static auto* const next = tessera::next_of<int(int, int)>("flock");
+  return tessera::with_faults(
+      [&] {
+        return tessera::Call{
+            .kind = FaultCall::kLock, .changes = false, .path = tessera::path_of(file)};
+      },
+      [&](auto) { return next(file, operation); });
 }
 
 int fallocate(int file, int mode, off_t offset, off_t size) {

@@ -21,7 +21,7 @@ namespace tessera {
 // mpirun starts on the way inherit both, so that faults should name a path.
 
 enum class FaultCall {
-  kChange,         // whatever changes files: all that follows but kRead, kThread and opening alone
+  kChange,         // whatever changes files: all that follows but kRead, kLock, kThread and opening
   kOpen,           // open, openat, creat
   kRead,           // read, pread; not what is mapped
   kWrite,          // write, pwrite, writev
@@ -30,6 +30,7 @@ enum class FaultCall {
   kRename,         // rename, renameat, renameat2
   kRemove,         // unlink, unlinkat, rmdir, remove
   kMakeDirectory,  // mkdir, mkdirat
+  kLock,           // flock
   kThread,         // pthread_create: std::thread and OpenMP's
 };
 
@@ -66,7 +67,7 @@ class Faults {
 
 // "write path=.safetensors after=2 times=1 errno=28; thread errno=11; sync delay=0.5; change
 // signal=9; write most=1". The calls are called change, open, read, write, sync, resize, rename,
-// remove, mkdir, thread. Errors: std::invalid_argument.
+// remove, mkdir, lock, thread. Errors: std::invalid_argument.
 std::vector<Fault> parse_faults(std::string_view text);
 
 }  // namespace tessera

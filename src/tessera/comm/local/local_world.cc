@@ -444,6 +444,7 @@ class LocalRank final : public World {
     const std::int64_t own = place_in_group(members, rank_, size());
     const std::vector<std::int64_t> key(members.begin(), members.end());
     const std::scoped_lock lock(shared_->mutex);
+    std::erase_if(shared_->groups, [](const auto& entry) { return entry.second.expired(); });
     std::weak_ptr<Shared::Group>& known = shared_->groups[{key, generation}];
     std::shared_ptr<Shared::Group> group = known.lock();
     if (!group) {

@@ -41,6 +41,22 @@ class Requests {
  public:
   enum class Kind : std::uint8_t { kSend, kReceive };
 
+  Requests() = default;
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+
+  // Takes back the receives that an error has left, so that nobody writes into memory that the
+  // caller will free. Those that have begun get a while to end; sends stay, since MPI cannot take
+  // them back.
+  ~Requests() {
+    constexpr double kSeconds = 0.2;
+    try {
+      withdraw({{.deadline_seconds = kSeconds}, true});
+    } catch (const Error&) {
+      // Of a peer that is gone: the error that led here says more.
+    }
+  }
+
   // Where MPI puts the handle of a new message.
   MPI_Request* add(std::size_t peer, Kind kind) {
     messages_.push_back({.peer = peer, .kind = kind});
@@ -73,8 +89,12 @@ class Requests {
     return any([&](const Message& message) { return message.peer == peer; });
   }
 
-  // Takes back the receives, so that nobody writes into memory that the caller will free. Those
-  // that have begun get a while to end; sends stay, since MPI cannot take them back.
+ private:
+  struct Message {
+    std::size_t peer;
+    Kind kind;
+  };
+
   void withdraw(Patience patience) {
     const auto is_receive = [](const Message& message) { return message.kind == Kind::kReceive; };
     for (std::size_t i = 0; i < handles_.size(); ++i) {
@@ -86,12 +106,6 @@ class Requests {
     while (any(is_receive) && !test(some) && patience.pause()) {
     }
   }
-
- private:
-  struct Message {
-    std::size_t peer;
-    Kind kind;
-  };
 
   // Whether any message for which `condition` holds is not done.
   template <class Condition>
@@ -327,7 +341,7 @@ class MpiCommunicator final : public Communicator {
     std::array<Requests, 2> under_way;
     for (std::size_t i = 0; i < num_chunks + 2; ++i) {
       Requests& requests = under_way[i % 2];
-      wait(requests, &under_way[(i + 1) % 2]);
+      wait(requests);
       if (i >= 2) {
         arrived(i - 2);
       }
@@ -452,34 +466,23 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Waits for all of `requests`. `later` are under way too: where the wait fails, both are
-  // withdrawn.
-  void wait(Requests& requests, Requests* later = nullptr) {
+  void wait(Requests& requests) {
     constexpr int kLooksAtControl = 32;
     Patience patience = run_->patience();
     int turn = 0;
     bool some = false;
     const auto is_late = [&](std::size_t peer) { return requests.waits_for(peer); };
-    try {
-      while (!requests.test(some)) {
-        if (some) {
-          patience.renew();
-        }
-        if (++turn % kLooksAtControl == 0) {
-          run_->take_control_messages();
-          leave_if_aborted(is_late);
-        }
-        if (!patience.pause()) {
-          fail_late(is_late);
-        }
+    while (!requests.test(some)) {
+      if (some) {
+        patience.renew();
       }
-    } catch (...) {
-      constexpr double kWithdrawSeconds = 0.2;
-      requests.withdraw({{.deadline_seconds = kWithdrawSeconds}, true});
-      if (later != nullptr) {
-        later->withdraw({{.deadline_seconds = kWithdrawSeconds}, true});
+      if (++turn % kLooksAtControl == 0) {
+        run_->take_control_messages();
+        leave_if_aborted(is_late);
       }
-      throw;
+      if (!patience.pause()) {
+        fail_late(is_late);
+      }
     }
   }
 

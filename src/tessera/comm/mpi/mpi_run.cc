@@ -125,6 +125,12 @@ MpiRun::MpiRun(const MpiLaunch& launch, const WorldOptions& options)
   last_tag_ = found != 0 ? *last_tag : kLeastTagUb;
 }
 
+// What cannot be sent, to a peer that is gone, is not under way either.
+bool MpiRun::Outgoing::is_done() {
+  int done = 0;
+  return MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+}
+
 MpiRun::Ticket MpiRun::announce(std::span<const std::int64_t> members, std::int64_t generation) {
   Ticket ticket;
   {
@@ -171,11 +177,7 @@ std::optional<int> MpiRun::tag_of(const Ticket& ticket, std::int64_t peer) {
 
 void MpiRun::send_control(std::int64_t peer, int kind, std::vector<std::byte> bytes) {
   const std::scoped_lock lock(mutex_);
-  std::erase_if(outgoing_, [](Outgoing& each) {
-    int done = 0;
-    check_mpi(MPI_Test(&each.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    return done != 0;
-  });
+  std::erase_if(outgoing_, [](Outgoing& each) { return each.is_done(); });
   Outgoing& message = outgoing_.emplace_back();
   message.bytes = std::move(bytes);
   // NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): a later call tests the request
@@ -241,18 +243,18 @@ void MpiRun::abort(std::string_view reason) {
   end_with(reason);
   const auto bytes = std::as_bytes(std::span(reason.substr(0, kMaxReason)));
   for (std::int64_t peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) {
-      send_control(peer, kAbort, {bytes.begin(), bytes.end()});
+    try {
+      if (peer != rank_) {
+        send_control(peer, kAbort, {bytes.begin(), bytes.end()});
+      }
+    } catch (const Error&) {
+      // One that is gone needs no word, the others do.
     }
   }
   Patience patience({.deadline_seconds = 1.0}, oversubscribed_);
   while (patience.pause()) {
     const std::scoped_lock lock(mutex_);
-    const bool sent = std::ranges::all_of(outgoing_, [](Outgoing& each) {
-      int done = 0;
-      MPI_Test(&each.request, &done, MPI_STATUS_IGNORE);
-      return done != 0;
-    });
+    const bool sent = std::ranges::all_of(outgoing_, [](Outgoing& each) { return each.is_done(); });
     if (sent) {
       return;
     }

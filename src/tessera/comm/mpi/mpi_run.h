@@ -86,7 +86,8 @@ class MpiRun {
 
   std::string abort_reason();
 
-  // Tells every rank; waits for at most a second until the messages are on their way.
+  // Tells every rank; waits for at most a second until the messages are on their way. Throws
+  // nothing: an error led to it.
   void abort(std::string_view reason);
 
   // Keeps memory, which MPI may still be reading, until the process ends.
@@ -100,6 +101,8 @@ class MpiRun {
   struct Outgoing {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
+
+    bool is_done();
   };
 
   void send_control(std::int64_t peer, int kind, std::vector<std::byte> bytes);

@@ -1,0 +1,158 @@
+// What is left of a run in which a rank fails: the last step that ended, as long as its states are
+// whole on some rank.
+
+#include "tessera/train/last_save.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/backend/test_fault_backend.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_error.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/train/test_run.h"
+#include "tessera/train/test_training.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kSteps = 4;
+constexpr std::int64_t kFailingStep = 3;
+
+// Calls act(item) for each op that rank 1 runs in the failing step, counted from 0.
+class RankOne {
+ public:
+  explicit RankOne(std::function<void(std::int64_t item)> act) : act_(std::move(act)) {}
+
+  TrainHooks hooks() {
+    return {.before_step =
+                [this](std::int64_t rank, std::int64_t step) {
+                  if (rank == 1) {
+                    is_on_ = step == kFailingStep;
+                  }
+                },
+            .wrap_backend = [this](std::int64_t rank,
+                                   std::unique_ptr<Backend> backend) -> std::unique_ptr<Backend> {
+              return std::make_unique<FaultBackend>(std::move(backend), [this, rank](std::int64_t) {
+                if (rank == 1 && is_on_) {
+                  act_(next_++);
+                }
+              });
+            }};
+  }
+
+ private:
+  std::function<void(std::int64_t item)> act_;
+  std::atomic<bool> is_on_ = false;
+  std::atomic<std::int64_t> next_ = 0;
+};
+
+class LastSaveTest : public testing::TestWithParam<std::string> {
+ protected:
+  RunConfig config(const std::string& run) const {
+    RunConfig config = runs_.config(run);
+    config.train.steps = kSteps;
+    config.train.microbatch = 1;
+    config.parallel.ranks = 2;
+    config.state.preset = GetParam();
+    config.checkpoint.every = 0;
+    config.comm.deadline_seconds = 20;
+    return config;
+  }
+
+  std::filesystem::path checkpoint(const std::string& run, std::int64_t step) const {
+    return checkpoint_directory(runs_.run(run) / "checkpoints", step);
+  }
+
+  // Of a run that nothing disturbs: how many ops rank 1 runs in the failing step.
+  std::int64_t num_items() const {
+    std::atomic<std::int64_t> items = 0;
+    RankOne counter([&](std::int64_t) { ++items; });
+    train(config("whole"), tiny_llama(), counter.hooks());
+    return items;
+  }
+
+  // Rank 1 throws at this one; what the run says.
+  std::string fail_at(const std::string& run, std::int64_t failing) const {
+    RankOne failure([failing](std::int64_t item) {
+      if (item == failing) {
+        fail(ErrorCode::kDeviceError, "the device is gone");
+      }
+    });
+    return error_of(ErrorCode::kDeviceError,
+                    [&] { train(config(run), tiny_llama(), failure.hooks()); });
+  }
+
+  std::string state_of(const std::string& run) const {
+    std::string all;
+    const CheckpointReader reader(checkpoint(run, kSteps));
+    for (const ManifestTensor& tensor : reader.tensors()) {
+      const std::vector<std::byte> bytes = reader.read(tensor.name, tensor.role);
+      all.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    return all;
+  }
+
+  // Goes on to the end; the first step that it runs.
+  std::int64_t go_on(const std::string& run) const {
+    std::mutex mutex;
+    std::int64_t first = kSteps + 1;
+    train(config(run), tiny_llama(), {.before_step = [&](std::int64_t, std::int64_t step) {
+            const std::scoped_lock lock(mutex);
+            first = std::min(first, step);
+          }});
+    return first;
+  }
+
+  TestRun runs_;
+};
+
+// In forward, backward and update, at the first instruction and at the last.
+TEST_P(LastSaveTest, LosesNoStepThatEnded) {
+  constexpr std::int64_t kPlaces = 8;
+  const std::int64_t items = num_items();
+  ASSERT_GT(items, kPlaces);
+  const std::string expected = state_of("whole");
+  std::int64_t num_whole = 0;
+  for (std::int64_t i = 0; i <= kPlaces; ++i) {
+    const std::int64_t item = (items - 1) * i / kPlaces;
+    SCOPED_TRACE(format("item {} of {}", item, items));
+    const std::string run = format("item-{}", item);
+    const std::string message = fail_at(run, item);
+    const bool was_updating = message.find("the update of step 3 had begun") != std::string::npos;
+    const std::int64_t first = go_on(run);
+    if (!was_updating) {
+      EXPECT_THAT(message, HasSubstr("all ranks have saved the state after step 2: the same"));
+      ++num_whole;
+    }
+    if (GetParam() == "ddp") {
+      // Each rank has all states: the other one may have ended the step, and then did so for both.
+      EXPECT_GE(first, was_updating ? kFailingStep + 1 : kFailingStep);
+    } else {
+      EXPECT_EQ(first, was_updating ? 1 : kFailingStep);
+    }
+    EXPECT_EQ(state_of(run), expected);
+  }
+  EXPECT_GE(num_whole, kPlaces - 1);
+  EXPECT_LE(num_whole, kPlaces) << "the last instruction is the update's";
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, LastSaveTest, testing::Values("ddp", "fsdp"));
+
+}  // namespace
+}  // namespace tessera
