@@ -128,6 +128,22 @@ class MpiTest : public TrainingTest {
     ASSERT_EQ(train("first", {"--train.steps=2", "--schedule.decay_ratio=0"}).code, 0);
   }
 
+  // From the last step of which there are metrics, for a few steps more.
+  void expect_to_go_on(const std::string& run) const {
+    const std::size_t done = metrics(run).size();
+    const Outcome resumed = train(run,
+                                  {format("--train.steps={}", done + 2),
+                                   "--schedule.warmup=1",
+                                   "--schedule.decay_ratio=0",
+                                   "--parallel.ranks=2",
+                                   "--train.microbatch=1"});
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err,
+                AllOf(HasSubstr("was written when the run was interrupted"),
+                      ContainsRegex(format("resuming from .* after step {}\n", done))));
+    EXPECT_EQ(metrics(run).size(), done + 2);
+  }
+
   // The message of a rank that found itself without rank 1.
   std::string message_of(int rank) const {
     const auto record = nlohmann::json::parse(read_file(path(format("run/exit-{}.json", rank))));
@@ -311,6 +327,33 @@ TEST_F(MpiTest, SignalsSaveAndStop) {
     ++checkpoints;
   }
   EXPECT_EQ(checkpoints, 2);
+}
+
+// A rank that was stopped and goes on finds the run ended: both save the last step.
+TEST_F(MpiTest, ARankThatWasStuckSavesItsPart) {
+  make_tokenizer();
+  const Outcome outcome = run_and(
+      "kill -STOP $rank\n"
+      "while kill -0 $launch && ! ls run/checkpoints/.tmp-step-*/part-00000-of-00002.json; do\n"
+      "  sleep 0.05\n"
+      "done\n"
+      "kill -CONT $rank",
+      "-n 2",
+      format("{} --checkpoint.every=0", kShortDeadline));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_THAT(message_of(0), HasSubstr("all ranks have saved the state after step"));
+  expect_to_go_on("run");
+}
+
+// mpirun ends the survivor a second later, which has all states, too.
+TEST_F(MpiTest, ASurvivorSavesForTheRankThatWasKilled) {
+  make_tokenizer();
+  const Outcome outcome =
+      run_and("kill -KILL $rank", "-n 2", "--checkpoint.every=0 --state.preset=ddp");
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("all ranks have saved the state after step"));
+  expect_to_go_on("run");
 }
 
 // Nobody waits for the deadline, which is longer than the launch may take.

@@ -89,22 +89,25 @@ std::string mismatch_message(std::int64_t rank,
 namespace {
 
 // Seconds of a wait in a run that was asked to stop: what has not come by then is stuck.
-constexpr double kWhileStopping = 5;
+double while_stopping(const WorldOptions& options) {
+  constexpr double kUsual = 5;
+  return options.stopping_seconds == nullptr ? kUsual : options.stopping_seconds();
+}
 
 bool is_hurried(const WorldOptions& options) {
-  return options.stopping != nullptr && options.deadline_seconds > kWhileStopping &&
+  return options.stopping != nullptr && options.deadline_seconds > while_stopping(options) &&
          options.stopping();
 }
 
 }  // namespace
 
 double WorldOptions::patience_seconds() const {
-  return is_hurried(*this) ? kWhileStopping : deadline_seconds;
+  return is_hurried(*this) ? while_stopping(*this) : deadline_seconds;
 }
 
 std::string WorldOptions::patience() const {
   return is_hurried(*this)
-             ? format("{} s, the limit in a run that was asked to stop", kWhileStopping)
+             ? format("{} s, the limit in a run that was asked to stop", while_stopping(*this))
              : format("{} s", deadline_seconds);
 }
 

@@ -95,6 +95,8 @@ struct WorldOptions {
   // Whether somebody wants the run to stop. A wait that has then lasted for some seconds is given
   // up: what it waits for is stuck. Any thread may ask.
   bool (*stopping)() = nullptr;
+  // How many seconds those are, where it is not as always. Any thread may ask.
+  double (*stopping_seconds)() = nullptr;
 
   // How long a wait may last as things stand, and the same in words, with the reason where it is
   // not the deadline: "60 s".

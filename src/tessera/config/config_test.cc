@@ -21,6 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 // The message of the kInvalidConfig error that `body` must throw.
 std::string config_error(const std::function<void()>& body) {
@@ -172,6 +173,22 @@ TEST(ParseConfig, UnknownNames) {
             "run.toml:2:1: unknown key \"train.xylophone\"");
   EXPECT_EQ(parse_error("\n[optimiser]\nlr = 4\n"),
             "run.toml:2:2: unknown section \"optimiser\"; did you mean \"optimizer\"?");
+}
+
+// Whoever made it has them.
+TEST(ParseConfig, KeysOfANewerVersionAreSaidToBe) {
+  const std::string line = "# Written by Tessera ";
+  const std::string rest = "\n[train]\nxylophone = 4\n";
+  const std::string unknown = "run.toml:3:1: unknown key \"train.xylophone\"";
+  for (const char* const newer : {"99.0.0", "0.99", "1000"}) {
+    EXPECT_THAT(parse_error(line + newer + rest),
+                StartsWith(unknown + " (run.toml was written by Tessera " + newer +
+                           ", which is newer than this "));
+  }
+  for (const char* const not_newer : {"0.0.1", "", "x"}) {
+    EXPECT_EQ(parse_error(line + not_newer + rest), unknown);
+  }
+  EXPECT_THAT(to_toml(valid_config()), StartsWith(line));
 }
 
 // Keys that would change nothing yet are refused, not ignored.

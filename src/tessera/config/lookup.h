@@ -7,6 +7,9 @@
 
 namespace tessera {
 
+// How to_toml() begins, before the version: who meets a key of a later one can say so.
+inline constexpr std::string_view kWrittenBy = "# Written by Tessera ";
+
 // The section or key of that name. Errors: kInvalidConfig, prefixed with `where`, with the nearest
 // known name.
 const ConfigSection& find_section(const std::vector<ConfigSection>& sections,

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -122,9 +124,7 @@ ConfigValue override_value(std::string_view text, const ConfigKey& key) {
                                                   : value;
 }
 
-}  // namespace
-
-RunConfig parse_run_config(std::string_view text, std::string_view source) {
+RunConfig parse_file(std::string_view text, std::string_view source) {
   const std::vector<ConfigSection> sections = schema();
   const toml::table file = parse_toml(text, source);
   RunConfig config;
@@ -153,6 +153,46 @@ RunConfig parse_run_config(std::string_view text, std::string_view source) {
     }
   }
   return config;
+}
+
+// Of a text that begins with the line of to_toml(); nothing in others.
+std::optional<std::string> version_of(std::string_view text) {
+  if (!text.starts_with(kWrittenBy)) {
+    return std::nullopt;
+  }
+  text.remove_prefix(kWrittenBy.size());
+  return std::string(text.substr(0, text.find_first_of("\r\n")));
+}
+
+// "1.2.3" as numbers that compare; what is none of it counts as 0.
+std::array<int, 3> numbers_of(const std::string& version) {
+  std::array<int, 3> numbers{};
+  const char* at = version.data();
+  for (int& number : numbers) {
+    const char* const end = version.data() + version.size();
+    at = std::from_chars(at, end, number).ptr;
+    at += at < end && *at == '.' ? 1 : 0;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+RunConfig parse_run_config(std::string_view text, std::string_view source) {
+  try {
+    return parse_file(text, source);
+  } catch (const Error& error) {
+    const std::optional<std::string> version = version_of(text);
+    if (version && numbers_of(*version) > numbers_of(TESSERA_VERSION)) {
+      fail(error.code(),
+           "{} ({} was written by Tessera {}, which is newer than this {})",
+           error.message(),
+           source,
+           *version,
+           TESSERA_VERSION);
+    }
+    throw;
+  }
 }
 
 namespace {

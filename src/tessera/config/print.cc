@@ -4,6 +4,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/config/config.h"
+#include "tessera/config/lookup.h"
 #include "tessera/config/schema.h"
 
 namespace tessera {
@@ -41,9 +42,9 @@ std::string columns(const ConfigSection& section, const ConfigKey& key) {
 }  // namespace
 
 std::string to_toml(const RunConfig& config) {
-  std::string text;
+  std::string text = format("{}{}\n", kWrittenBy, TESSERA_VERSION);
   for (const ConfigSection& section : schema()) {
-    text += format("{}[{}]\n", text.empty() ? "" : "\n", section.name);
+    text += format("\n[{}]\n", section.name);
     for (const ConfigKey& key : section.keys) {
       if (const std::optional<ConfigValue> value = key.get(config)) {
         text += format("{} = {}\n", key.name, to_toml(*value));

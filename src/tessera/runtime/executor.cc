@@ -238,6 +238,7 @@ void Executor::run_calls() {
     return;
   }
   for (const Call& call : program_.calls) {
+    require_time();
     const std::size_t end = segments_[call.segment.at()].size();
     if (&call != first_write_.call) {
       run_items(call, 0, end);
@@ -247,6 +248,12 @@ void Executor::run_calls() {
     writes_states_.store(true, std::memory_order_release);
     run_items(call, first_write_.index, end);
   }
+}
+
+void Executor::require_time() const {
+  TESSERA_REQUIRE(is_over_ == nullptr || !is_over_() || !states_are_whole(),
+                  ErrorCode::kTimeout,
+                  "the step under way is given up, since there is no time to end it");
 }
 
 void Executor::run_items(const Call& call, std::size_t begin, std::size_t end) {

@@ -40,6 +40,10 @@ class Executor {
   // dropped, what waits for other ranks is aborted, and a program of several streams runs no more.
   void run_step();
 
+  // From now on run_step() gives up between two calls where `is_over` says so: with kTimeout, and
+  // whole states unless the update has begun. Null: never.
+  void give_up_where(bool (*is_over)()) { is_over_ = is_over; }
+
   // Whether parameters and optimizer states are those of the last step that ended: the update of
   // one that failed had not begun to write them. Any thread may ask.
   bool states_are_whole() const { return !writes_states_.load(std::memory_order_acquire); }
@@ -123,6 +127,7 @@ class Executor {
   void run_all();
   std::vector<Bound> bind_segment(const Segment& segment);
   void find_first_write();
+  void require_time() const;
   void start_stream();
   void plan_batches();
   void run_calls();
@@ -149,6 +154,7 @@ class Executor {
   std::size_t num_replayed_ = 0;
   double waited_seconds_ = 0;
   bool failed_ = false;
+  bool (*is_over_)() = nullptr;
   Item first_write_ = {};  // of a parameter or an optimizer state; no call: there is none
   std::atomic<bool> writes_states_ = false;  // from there on to the end of the step
   // By event, its last signal from the other stream.

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +16,10 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/testing/faults.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/ops/custom/custom.h"
+#include "tessera/report/metrics_table.h"
 #include "tessera/train/test_run.h"
 #include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
@@ -231,6 +236,31 @@ TEST_F(FailedStep, OfBadDataIsNotToBeRepeated) {
           ErrorCode::kInvalidData,
           [&] { train(on_two_ranks("run"), tiny_llama(), failing_with(ErrorCode::kInvalidData)); }),
       AllOf(StartsWith("no answer (rank 1)"), Not(HasSubstr("the same command"))));
+}
+
+// A disk that is full for a while ends no run, and leaves no gap.
+TEST_F(FailedStep, OfAFullDiskAtTheMetricsIsSurvived) {
+  const Faults faults({{.call = FaultCall::kWrite,
+                        .path = "metrics.jsonl",
+                        .after = 1,
+                        .times = 2,
+                        .error = ENOSPC},
+                       {.call = FaultCall::kWrite,
+                        .path = "sessions.jsonl",
+                        .after = 1,
+                        .times = Fault::kAlways,
+                        .error = ENOSPC}});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(train(config("run"), tiny_llama()).step, kSteps);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(faults.hits(0), 2);
+  EXPECT_EQ(faults.hits(1), 1);
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("metrics.jsonl: No space left on device: training goes on"),
+                    HasSubstr("is there now"),
+                    HasSubstr("sessions.jsonl: No space left on device")));
+  EXPECT_EQ(read_metrics(runs_.run("run") / "metrics.jsonl", BrokenLines::kRefuse).steps,
+            (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
 }
 
 }  // namespace

@@ -158,7 +158,9 @@ void leave(World& world,
 }  // namespace
 
 WorldOptions world_options(const RunConfig& config) {
-  return {.deadline_seconds = config.comm.deadline_seconds, .stopping = stop_is_urgent};
+  return {.deadline_seconds = config.comm.deadline_seconds,
+          .stopping = stop_is_urgent,
+          .stopping_seconds = stop_patience_seconds};
 }
 
 void require_launched(const RunConfig& config, const MpiLaunch& launch) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstddef>
 #include <filesystem>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
 #include "tessera/data/batch_sampler.h"
 #include "tessera/metrics/metrics_writer.h"
@@ -48,6 +48,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxNotFiniteInARow = 3;
+// Of a launcher's grace, for what must come to its end before anything is written.
+constexpr double kShareOfGrace = 0.3;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -206,6 +208,9 @@ class RankTrainer {
 
   // A rank that computes learns of the failure when it next waits for another one.
   double patience_on_way_out() const {
+    if (const std::optional<double> left = seconds_from_launcher()) {
+      return kShareOfGrace * *left;
+    }
     const double deadline = world_options(config_).patience_seconds();
     return std::min(deadline, std::clamp(deadline / 4, 1.0, 5.0) + 2 * step_seconds_);
   }
@@ -349,8 +354,10 @@ class RankTrainer {
     control_.go_on("between two steps");
     in_steps_ = true;
     if (setup_.takes_signals) {
-      stop_.emplace();
-      say_what_is_ignored();
+      stop_.emplace(StopSignal::kRepeats, grace_);
+      if (const std::string words = stop_->how_to_stop(); control_.leads() && !words.empty()) {
+        log_info(words);
+      }
     }
     if (control_.leads()) {
       saves_.leave_other_branch(meta_.step);
@@ -359,13 +366,6 @@ class RankTrainer {
     rehearse();
     if (owes_validation) {
       make_up_validation();
-    }
-  }
-
-  // As a script starts its background jobs: whoever interrupts one wonders why it goes on.
-  void say_what_is_ignored() const {
-    if (control_.leads() && stop_->ignores(SIGINT)) {
-      log_info("SIGINT is ignored, as it was when the run started: stop it by SIGTERM");
     }
   }
 
@@ -529,6 +529,10 @@ class RankTrainer {
     executor_.set_scalar("update_number", static_cast<float>(meta_.applied_steps + 1));
     executor_.set_scalar("apply", valid > 0 ? 1.0F : 0.0F);
     const Traffic sent_before = backend_.sent();
+    // A short step ends, and is saved, before the launcher kills.
+    executor_.give_up_where(grace_ && step_seconds_ > kShareOfGrace * *grace_
+                                ? +[] { return seconds_from_launcher().has_value(); }
+                                : nullptr);
     executor_.run_step();
     was_applied_ = executor_.output_scalar("applied") != 0.0F;
     Traffic sent = backend_.sent();
@@ -728,6 +732,7 @@ class RankTrainer {
   std::unique_ptr<RunRecord> record_;  // on rank 0, from the first step on
   std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
+  std::optional<double> grace_ = launcher_grace();
   bool in_steps_ = false;                 // from where there is something to lose
   std::optional<StepMetrics> unwritten_;  // the last step's, until its line is in the metrics
   bool owes_save_ = false;                // since a step that was not finite, or a signal

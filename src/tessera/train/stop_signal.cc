@@ -9,6 +9,8 @@
 
 #include <unistd.h>
 
+#include "tessera/base/format.h"
+
 namespace tessera {
 namespace {
 
@@ -32,6 +34,11 @@ std::atomic<std::int64_t> first_ns = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 std::atomic<std::int64_t> repeats_ns = 0;
 std::atomic<int> num_unhurried = 0;
+// Of a launcher that ends its ranks; 0: of none that leaves few.
+std::atomic<double> launcher_grace_seconds = 0;
+std::atomic<bool> launcher_ends = false;
+static_assert(std::atomic<double>::is_always_lock_free);
+std::atomic<pid_t> launcher = 0;
 volatile std::sig_atomic_t on_terminal = 0;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
@@ -72,8 +79,11 @@ void stop_or_quit(int signal) {
 }
 
 // Calls nothing but what POSIX allows in a handler, as all above.
-void on_signal(int signal) {
+void on_signal(int signal, siginfo_t* info, void* /*context*/) {
   const int error = errno;
+  if (signal == SIGTERM && info->si_code == SI_USER && info->si_pid == launcher) {
+    launcher_ends = launcher_grace_seconds > 0;
+  }
   switch (signal) {
     case SIGUSR1:
       if (!save_noted.exchange(true) && !stop_noted) {
@@ -100,6 +110,7 @@ void forget() {
   stop_noted = false;
   save_noted = false;
   first_ns = 0;
+  launcher_ends = false;
 }
 
 bool is_ignored(const struct sigaction& action) {
@@ -108,13 +119,15 @@ bool is_ignored(const struct sigaction& action) {
 
 }  // namespace
 
-StopSignal::StopSignal(std::chrono::milliseconds repeats) {
+StopSignal::StopSignal(std::chrono::milliseconds repeats, std::optional<double> launcher_grace) {
   forget();
+  launcher_grace_seconds = launcher_grace.value_or(0);
+  launcher = ::getppid();
   repeats_ns = std::chrono::nanoseconds(repeats).count();
   on_terminal = ::isatty(STDERR_FILENO);
   struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   for (const int signal : kSignals) {
     sigaddset(&action.sa_mask, signal);
@@ -144,6 +157,24 @@ bool StopSignal::ignores(int signal) const {
          is_ignored(before_.at(static_cast<std::size_t>(found - kSignals.begin())));
 }
 
+std::string StopSignal::how_to_stop() const {
+  std::string words;
+  // As a script starts its background jobs.
+  if (ignores(SIGINT)) {
+    words = "SIGINT is ignored, as it was when the run started: stop it by SIGTERM";
+  }
+  const double grace = launcher_grace_seconds;
+  if (grace > 0) {
+    words += format(
+        "{}Ctrl-C leaves the ranks {} s to end this step and save it, kill -USR2 {} as "
+        "long as it takes",
+        words.empty() ? "to stop: " : "; ",
+        grace,
+        static_cast<int>(launcher));
+  }
+  return words;
+}
+
 NothingToSave::NothingToSave() {
   on_terminal = ::isatty(STDERR_FILENO);
   struct sigaction action = {};
@@ -166,6 +197,18 @@ bool stop_requested() {
 
 bool stop_is_urgent() {
   return stop_noted && !is_unhurried();
+}
+
+std::optional<double> seconds_from_launcher() {
+  return launcher_ends ? std::optional(launcher_grace_seconds.load()) : std::nullopt;
+}
+
+double stop_patience_seconds() {
+  constexpr double kUsual = 5;
+  // The rest is for what is saved then.
+  constexpr double kShare = 0.3;
+  const std::optional<double> left = seconds_from_launcher();
+  return left ? std::min(kUsual, kShare * *left) : kUsual;
 }
 
 bool is_unhurried() {

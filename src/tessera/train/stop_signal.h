@@ -4,6 +4,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <optional>
+#include <string>
 
 namespace tessera {
 
@@ -13,6 +15,12 @@ bool stop_requested();
 // Whether ranks that wait for each other may be taken for stuck, because of a stop: not while one
 // of them does what may take long (see Unhurried). Any thread may ask.
 bool stop_is_urgent();
+
+// How many seconds they then wait: 5, less where a launcher is ending this process.
+double stop_patience_seconds();
+
+// The seconds that the launcher leaves this process, where it is ending it. Any thread may ask.
+std::optional<double> seconds_from_launcher();
 
 // While one lives, ranks of this process wait as long as in a run that goes on: for what is written
 // to disks before the run ends.
@@ -38,7 +46,9 @@ class StopSignal {
  public:
   static constexpr std::chrono::milliseconds kRepeats = std::chrono::seconds(1);
 
-  explicit StopSignal(std::chrono::milliseconds repeats = kRepeats);
+  // `launcher_grace` is how many seconds after SIGTERM a launcher, this process's parent, kills it.
+  explicit StopSignal(std::chrono::milliseconds repeats = kRepeats,
+                      std::optional<double> launcher_grace = std::nullopt);
   // Restores what was before, and forgets the signals.
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
@@ -49,11 +59,14 @@ class StopSignal {
   // Whether a save was asked for since this was last called.
   bool take_save_request();
 
-  bool ignores(int signal) const;
+  // What whoever started the run should know before stopping it; empty: Ctrl-C does.
+  std::string how_to_stop() const;
 
  private:
   static constexpr std::array<int, 6> kSignals = {
       SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+
+  bool ignores(int signal) const;
 
   std::array<struct sigaction, kSignals.size()> before_ = {};
 };

@@ -2,15 +2,19 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace tessera {
 namespace {
 
+using testing::HasSubstr;
 using testing::StartsWith;
 
 std::string stderr_of(int signal) {
@@ -67,11 +71,13 @@ TEST_P(StopSignalDeathTest, WhatWasIgnoredStaysIgnored) {
     std::raise(GetParam());
     std::raise(GetParam());
     EXPECT_FALSE(stop.requested());
-    EXPECT_TRUE(stop.ignores(GetParam()));
+    EXPECT_EQ(stop.how_to_stop(),
+              GetParam() == SIGINT
+                  ? "SIGINT is ignored, as it was when the run started: stop it by SIGTERM"
+                  : "");
   }
   EXPECT_EQ(std::signal(GetParam(), before), SIG_IGN);
-  const StopSignal stop;
-  EXPECT_FALSE(stop.ignores(GetParam()));
+  EXPECT_EQ(StopSignal().how_to_stop(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals,
@@ -150,6 +156,47 @@ TEST(SaveSignalTest, BeforeTheStepsNothingIsSaved) {
     EXPECT_TRUE(stop.take_save_request());
   }
   EXPECT_THAT(stderr_of(SIGUSR1), StartsWith("nothing is saved: "));
+}
+
+// mpirun of Open MPI is the parent of its ranks, and kills them a second later.
+TEST(LauncherSignalDeathTest, OfTheParentLeavesLittleTime) {
+  const StopSignal here(kHour, 2.0);
+  EXPECT_THAT(here.how_to_stop(), HasSubstr("Ctrl-C leaves the ranks 2 s"));
+  stderr_of(SIGTERM);
+  EXPECT_TRUE(here.requested());
+  EXPECT_FALSE(seconds_from_launcher()) << "this process is not its own parent";
+  EXPECT_EQ(stop_patience_seconds(), 5.0);
+}
+
+TEST(LauncherSignalDeathTest, IsTakenForTheEndOfTheLaunch) {
+  const auto wait_for_parent = [] {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const StopSignal stop(kHour, 2.0);
+      ::kill(::getppid(), SIGCONT);
+      while (!stop.requested()) {
+        ::usleep(1000);
+      }
+      ::_exit(seconds_from_launcher() == 2.0 && stop_patience_seconds() < 1.0 ? 0 : 1);
+    }
+    // Until the child has its handler SIGTERM ends it: it says when, by a signal that waits.
+    sigset_t ready;
+    sigemptyset(&ready);
+    sigaddset(&ready, SIGCONT);
+    int signal = 0;
+    ::sigwait(&ready, &signal);
+    ::kill(child, SIGTERM);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    std::exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  };
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGCONT);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  EXPECT_EXIT(wait_for_parent(), testing::ExitedWithCode(0), "");
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace

@@ -173,6 +173,17 @@ std::optional<MpiLaunch> find_mpi_launch(const Environment& environment) {
   return launch;
 }
 
+std::optional<double> launcher_grace(const Environment& environment) {
+  const std::string asked = environment("TESSERA_MPI").value_or("");
+  if (asked == "none" || !environment("OMPI_COMM_WORLD_RANK")) {
+    return std::nullopt;
+  }
+  // That of Open MPI where nothing is set.
+  constexpr std::int64_t kUsual = 1;
+  const auto text = environment("OMPI_MCA_odls_base_sigkill_timeout");
+  return static_cast<double>(text ? number_in(*text).value_or(kUsual) : kUsual);
+}
+
 std::unique_ptr<World> join_mpi_world(const MpiLaunch& launch, const WorldOptions& options) {
   const MpiPlugin& plugin = load_mpi_plugin(launch.library, mpi_plugin_places(launch.library));
   return std::unique_ptr<World>(plugin.join(launch, options));

@@ -42,6 +42,11 @@ std::optional<std::string> process_environment(const std::string& name);
 // several tasks of an srun that offers no PMI.
 std::optional<MpiLaunch> find_mpi_launch(const Environment& environment = process_environment);
 
+// The seconds between the SIGTERM and the SIGKILL by which the launcher ends the ranks that are
+// left, on Ctrl-C or after one has failed, where it leaves as few as mpirun of Open MPI does;
+// nothing under others.
+std::optional<double> launcher_grace(const Environment& environment = process_environment);
+
 // Joins the run as the launcher says, by the plugin of its MPI library, libtessera_openmpi.so or
 // libtessera_mpich.so, which is looked for beside libtessera.so, beside the program, and where the
 // system looks. Once in a process. It waits for every rank without a deadline, as MPI_Init does.
