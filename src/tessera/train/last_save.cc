@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -68,7 +69,13 @@ class LastSaver {
   void save_alone() {
     TESSERA_REQUIRE(save_.torn.empty(), ErrorCode::kDeviceError, "{}", save_.torn);
     CheckpointSaver saver(save_.options);
-    save_part(saver, 0);
+    try {
+      save_part(saver, 0);
+    } catch (...) {
+      const Error error = to_error(std::current_exception());
+      saver.abandon();  // nobody else adds to it
+      throw Error(error);
+    }
     saver.finish();
   }
 

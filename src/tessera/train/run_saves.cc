@@ -144,7 +144,8 @@ RunSaves::LastState RunSaves::save_alone(LastSave last) {
     last.under_way = saver_.save_path();
     last.torn = saver_.status() == SaveStatus::kFailed ? saver_.error().what() : "";
   } else {
-    last.is_saved = step == 0 || has(step);
+    // What the disk has just refused it refuses again.
+    last.is_saved = step == 0 || has(step) || step == refused_step_;
   }
   try {
     const std::set<std::int64_t> missing = save_last_step(last);
@@ -207,6 +208,7 @@ void RunSaves::settle(bool failed) {
     return;
   }
   if (under_way_.how == How::kNow) {
+    refused_step_ = under_way_.step;
     fail(ErrorCode::kDeviceError, "{}", reason);
   }
   if (control_.leads()) {

@@ -143,7 +143,8 @@ class RunSaves {
   UnderWay under_way_;
   std::optional<std::filesystem::path> last_;
   std::int64_t last_step_ = 0;
-  bool is_new_ = false;                               // `last_`, since checkpoints were pruned
+  std::int64_t refused_step_ = -1;  // whose save has failed while training waited for it
+  bool is_new_ = false;             // `last_`, since checkpoints were pruned
   std::map<std::int64_t, double> validation_losses_;  // by step
 };
 
