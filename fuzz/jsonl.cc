@@ -80,10 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   CountingSink sink;
   try {
     tessera::encode_files({&path, 1},
-                          {.encode = encode,
-                           .bos = std::nullopt,
-                           .eos = std::nullopt,
-                           .encode_conversation = encode_conversation},
+                          {.encode = encode, .encode_conversation = encode_conversation},
                           options,
                           {},
                           sink);

@@ -135,7 +135,9 @@ TEST_F(EvalTest, ScoresOfEndingsArePyTorchs) {
   EXPECT_EQ(found.at("labels"), expected.size() - 1);
   EXPECT_DOUBLE_EQ(found.at("acc"), golden_.at("acc"));
   EXPECT_DOUBLE_EQ(found.at("acc_norm"), golden_.at("acc_norm"));
+  EXPECT_DOUBLE_EQ(found.at("acc_bytes"), golden_.at("acc_bytes"));
   EXPECT_NE(found.at("acc"), found.at("acc_norm"));
+  EXPECT_NE(found.at("acc_bytes"), found.at("acc_norm"));
   const std::vector<json> lines = lines_of("scores.jsonl");
   ASSERT_EQ(lines.size(), expected.size());
   for (std::size_t q = 0; q < lines.size(); ++q) {
@@ -146,6 +148,23 @@ TEST_F(EvalTest, ScoresOfEndingsArePyTorchs) {
           << "line " << q + 1 << ", ending " << e;
     }
   }
+}
+
+// As lm-evaluation-harness has them where it is not told of a BOS.
+TEST_F(EvalTest, ScoresWithoutBosArePyTorchs) {
+  import_model();
+  eval({"model", "--choices", golden("choices.jsonl"), "--output", "scores.jsonl", "--no-bos"});
+  const json& expected = golden_.at("log_probs_without_bos");
+  const std::vector<json> lines = lines_of("scores.jsonl");
+  ASSERT_EQ(lines.size(), expected.size());
+  for (std::size_t q = 0; q < lines.size(); ++q) {
+    for (std::size_t e = 0; e < 4; ++e) {
+      const double value = expected[q][e];
+      EXPECT_NEAR(lines[q].at("log_probs")[e].get<double>(), value, -kTolerance * value)
+          << "line " << q + 1 << ", ending " << e;
+    }
+  }
+  EXPECT_NE(expected, golden_.at("log_probs"));
 }
 
 TEST_F(EvalTest, SaysThatAContextWasCut) {

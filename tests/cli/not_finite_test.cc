@@ -70,7 +70,7 @@ class NotFiniteTest : public TrainingTest {
     const std::vector<std::int32_t> tokens = tokenizer.encode(text);
     const std::int32_t z = token_of_z();
     std::vector<std::int64_t> steps;
-    std::int64_t place = tokenizer.bos() ? 1 : 0;
+    auto place = static_cast<std::int64_t>(tokenizer.marks().before.size());
     for (const std::int32_t token : tokens) {
       if (token == z) {
         steps.push_back(place / kTokensPerStep + 1);

@@ -321,7 +321,6 @@ TEST_P(WeightsTest, MustFitTheirTokenizer) {
 
   auto config = nlohmann::json::parse(read_file(path("out/config.json")));
   write_test_file(path("out/tokenizer.json"), whole);
-  const auto eos = config.at("eos_token_id").get<int>();
   config["eos_token_id"] = 300;
   write_test_file(path("out/config.json"), config.dump());
   expect_refused("out/config.json: eos_token_id is 300, and the model has 300 ids");
@@ -330,9 +329,8 @@ TEST_P(WeightsTest, MustFitTheirTokenizer) {
   const Outcome warned = tessera({"checkpoint", "import", "out", "-o", "in"});
   EXPECT_EQ(warned.code, 0) << warned.err;
   EXPECT_THAT(warned.err,
-              HasSubstr(format("out/config.json: eos_token_id is 5, and the tokenizer's names say "
-                               "{}, which is taken",
-                               eos)));
+              HasSubstr("eos_token_id of out/config.json is &: documents end with the first, and "
+                        "either ends what is generated"));
   std::filesystem::remove_all(path("in"));
 
   std::filesystem::create_directory(path("larger"));

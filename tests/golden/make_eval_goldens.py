@@ -30,8 +30,11 @@ def tokenizer():
                for i, c in ((BOS, "<s>"), (EOS, "</s>"))]
     level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=True)
     vocab = {character: byte for byte, character in byte_characters().items()} | {"<s>": BOS, "</s>": EOS}
+    begin = dict(type="TemplateProcessing",
+                 single=[dict(SpecialToken=dict(id="<s>", type_id=0)), dict(Sequence=dict(id="A", type_id=0))],
+                 pair=[], special_tokens={"<s>": dict(id="<s>", ids=[BOS], tokens=["<s>"])})
     return dict(version="1.0", truncation=None, padding=None, added_tokens=special, normalizer=None,
-                pre_tokenizer=level, post_processor=None, decoder=level,
+                pre_tokenizer=level, post_processor=begin, decoder=level,
                 model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None,
                            end_of_word_suffix=None, fuse_unk=False, byte_fallback=False, vocab=vocab, merges=[]))
 
@@ -52,9 +55,9 @@ def text_loss(weights, text, length):
                 perplexity=math.exp(nats / (len(tokens) - 1)), bits_per_byte=nats / math.log(2) / len(text))
 
 
-def score(weights, context, ending, length):
+def score(weights, context, ending, length, before=(BOS,)):
     own = list((" " + ending).encode())
-    tokens = [BOS, *context.encode(), *own][-length - 1:]
+    tokens = [*before, *context.encode(), *own][-length - 1:]
     return log_probs(weights, tokens)[-len(own):].sum().item()
 
 
@@ -87,13 +90,18 @@ def main():
         scores = [[score(weights, line.get("ctx", line.get("context")), ending, length) for ending in line["endings"]]
                   for line in lines]
         golden = dict(text=text_loss(weights, text, length), log_probs=scores)
+        without = [[score(weights, line.get("ctx", line.get("context")), ending, length, ()) for ending in line["endings"]]
+                   for line in lines]
     best = lambda line, values: int(line["label"]) == max(range(4), key=values.__getitem__)
     labelled = [(line, values) for line, values in zip(lines, scores) if "label" in line]
     by_byte = lambda line, values: [v / len(e.encode()) for v, e in zip(values, line["endings"])]
+    by_character = lambda line, values: [v / len(e) for v, e in zip(values, line["endings"])]
     golden["acc"] = sum(best(line, values) for line, values in labelled) / len(labelled)
-    golden["acc_norm"] = sum(best(line, by_byte(line, values)) for line, values in labelled) / len(labelled)
+    golden["acc_norm"] = sum(best(line, by_character(line, values)) for line, values in labelled) / len(labelled)
+    golden["acc_bytes"] = sum(best(line, by_byte(line, values)) for line, values in labelled) / len(labelled)
+    golden["log_probs_without_bos"] = without
     (OUT / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
-    print(golden["text"], golden["acc"], golden["acc_norm"])
+    print(golden["text"], golden["acc"], golden["acc_norm"], golden["acc_bytes"])
 
 
 if __name__ == "__main__":

@@ -42,7 +42,15 @@ using Clock = std::chrono::steady_clock;
 struct DataCommand {
   InputOptions input;
   std::filesystem::path tokenizer;
+  MarkNames marks;
 };
+
+// Says what stands around documents.
+Tokenizer load_tokenizer(const DataCommand& command) {
+  const Tokenizer loaded = Tokenizer::load(command.tokenizer);
+  log_marks(loaded, command.marks.eos.has_value());
+  return with_named_marks(loaded, command.marks, "--");
+}
 
 void add_data_options(CLI::App& command,
                       DataCommand& data,
@@ -59,8 +67,6 @@ void add_data_options(CLI::App& command,
 struct TokenizeCommand {
   DataCommand data;
   std::filesystem::path output;
-  bool no_bos = false;
-  bool no_eos = false;
   bool force = false;
 };
 
@@ -75,15 +81,16 @@ void tokenize(const TokenizeCommand& command) {
                     file.path.string());
   }
   const TextInput texts = text_input(input.files, input.text);
-  const Tokenizer tokenizer = Tokenizer::load(command.data.tokenizer);
+  const Tokenizer tokenizer = load_tokenizer(command.data);
   const std::string file = read_tokenizer_file(command.data.tokenizer);
-  TokenizeOptions options = {.text = texts.options,
-                             .prefix = megatron_prefix(command.output),
-                             .type = token_type_for(tokenizer.vocab_size()),
-                             .encoder_name = digest(std::as_bytes(std::span(file))).xxh3_128,
-                             .force = command.force};
-  options.text.add_bos = !command.no_bos;
-  options.text.add_eos = !command.no_eos;
+  TokenizeOptions options = {
+      .text = texts.options,
+      .prefix = megatron_prefix(command.output),
+      .type = token_type_for(tokenizer.vocab_size()),
+      .encoder_name = format(
+          "{} with {}", digest(std::as_bytes(std::span(file))).xxh3_128, describe_marks(tokenizer)),
+      .force = command.force};
+  log_info(format("documents: {}", describe_marks(tokenizer)));
   // Before files are made for what never comes.
   introduce_texts(texts.paths, options.text);
   // Beside the output, where there must be room anyway.
@@ -325,14 +332,13 @@ void inspect_text(const InspectCommand& command,
                                               sink(std::span(block).first(count));
                                               left -= count;
                                             }
-                                          },
-                                      .bos = std::nullopt,
-                                      .eos = std::nullopt},
+                                          }},
                                      in_order,
                                      {},
                                      bytes);
   std::string text = bytes.lengths().describe("bytes of text");
   if (tokenizer) {
+    log_info(format("documents: {}, which counts below leave out", describe_marks(*tokenizer)));
     LengthSink tokens;
     encode_files(paths, text_encoder(*tokenizer), options, {}, tokens);
     text += tokens.lengths().describe("tokens");
@@ -422,7 +428,7 @@ void inspect_chat(const InspectCommand& command,
 void inspect(const InspectCommand& command) {
   std::optional<Tokenizer> tokenizer;
   if (!command.data.tokenizer.empty()) {
-    tokenizer = Tokenizer::load(command.data.tokenizer);
+    tokenizer = load_tokenizer(command.data);
   }
   const CorpusInput input = corpus_input(command.data.input);
   const auto is_text = [](const InputFile& file) {
@@ -467,10 +473,9 @@ void add_tokenize(CLI::App& data) {
            options->data.tokenizer,
            "A tokenizer.json, or any other form of a tokenizer")
       ->required();
+  add_mark_options(command, options->data.marks);
   add_output(command, "-o,--output", options->output, "Path of the .bin and .idx, without these")
       ->required();
-  command.add_flag("--no-bos", options->no_bos, "Begin no document with BOS");
-  command.add_flag("--no-eos", options->no_eos, "End no document with EOS");
   command.add_flag("--force", options->force, "Replace an output that exists");
   command.callback([options] { tokenize(*options); });
 }
@@ -486,11 +491,15 @@ void add_inspect(CLI::App& data) {
       "Formats: text, jsonl, chat (all may be .gz or .zst), tokens (bare ids, "
       "or a .npy of integers), megatron\n(.bin and .idx). Files are read more than once: "
       "what a pipe gives (stdin, -) goes to a file first.");
-  add_path(command,
-           "--tokenizer",
-           options->data.tokenizer,
-           "A tokenizer.json: counts tokens of text, decodes samples of tokens and checks that "
-           "all are its own; needed for chat");
+  CLI::Option* const tokenizer =
+      add_path(command,
+               "--tokenizer",
+               options->data.tokenizer,
+               "A tokenizer.json: counts tokens of text, decodes samples of tokens and checks that "
+               "all are its own; needed for chat");
+  for (CLI::Option* option : add_mark_options(command, options->data.marks)) {
+    option->needs(tokenizer);
+  }
   command.add_option("--samples", options->samples, "Documents to show")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

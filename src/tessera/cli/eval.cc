@@ -34,6 +34,7 @@ struct EvalCommand {
   std::set<std::string> given;  // options of `data` that were named
   std::filesystem::path choices;
   std::filesystem::path output;
+  MarkNames marks;
   bool json = false;
 };
 
@@ -138,7 +139,8 @@ std::string describe(const ChoicesResult& result, const TrainedModel& model, boo
     if (result.num_labels > 0) {
       const auto labels = static_cast<double>(result.num_labels);
       json["acc"] = static_cast<double>(result.right) / labels;
-      json["acc_norm"] = static_cast<double>(result.right_normalized) / labels;
+      json["acc_norm"] = static_cast<double>(result.right_by_character) / labels;
+      json["acc_bytes"] = static_cast<double>(result.right_by_byte) / labels;
     }
     return json.dump() + "\n";
   }
@@ -148,7 +150,8 @@ std::string describe(const ChoicesResult& result, const TrainedModel& model, boo
                             format_grouped(result.num_labels));
   if (result.num_labels > 0) {
     text += accuracy("acc", result.right, result.num_labels);
-    text += accuracy("acc_norm", result.right_normalized, result.num_labels);
+    text += accuracy("acc_norm", result.right_by_character, result.num_labels);
+    text += accuracy("acc_bytes", result.right_by_byte, result.num_labels);
   }
   return text;
 }
@@ -185,6 +188,9 @@ void evaluate_choices(const EvalCommand& command,
 void evaluate(const EvalCommand& command, const std::vector<std::string>& overrides) {
   TrainedModel model = open_trained_model(command.checkpoint);
   model.config = evaluation_config(model, overrides);
+  if (command.marks.bos || command.marks.eos) {
+    model.tokenizer = with_named_marks(model.text_tokenizer(), command.marks, "--");
+  }
   const EvaluatorRanks ranks(model);
   if (command.choices.empty()) {
     evaluate_data(command, model, ranks);
@@ -222,6 +228,7 @@ void add_eval(CLI::App& app) {
   add_output(
       command, "-o,--output", options->output, "JSONL with the scores of every ending of a line")
       ->needs(&choices);
+  add_mark_options(command, options->marks);
   command.add_flag("--json", options->json, "Print the result as one JSON object");
   command.footer(
       "It runs on one rank, or on those that mpirun or srun started; --parallel.ranks=4 and other\n"

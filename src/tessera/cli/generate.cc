@@ -8,6 +8,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/base/utf8.h"
+#include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
@@ -160,6 +161,7 @@ void add_generate(CLI::App& app) {
                   "What computes: cpu, cuda (a GPU) or auto, which is cuda where there is one; not "
                   "given: auto for a model that was trained on GPUs, else cpu")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  add_mark_options(command, options->marks);
   command.add_flag("--verbose", options->verbose, "Say how fast it was");
   command.callback([options] {
     if (options->prompt == "-") {

@@ -40,6 +40,36 @@ constexpr std::array kTokenTypes = {TokenType::kU16, TokenType::kU32};
 
 }  // namespace
 
+std::vector<CLI::Option*> add_mark_options(CLI::App& command, MarkNames& names) {
+  using Names = std::vector<std::string>;
+  std::vector<CLI::Option*> options;
+  const auto add = [&](const std::string& name,
+                       std::optional<Names>& target,
+                       const std::string& what,
+                       const std::string& none) {
+    CLI::Option* const named =
+        command
+            .add_option_function<Names>(
+                "--" + name, [&target](const Names& given) { target = given; }, what)
+            ->allow_extra_args(false);
+    CLI::Option* const without =
+        command.add_flag_callback("--no-" + name, [&target] { target = Names(); }, none);
+    named->excludes(without);
+    options.insert(options.end(), {named, without});
+  };
+  add("bos",
+      names.bos,
+      "Token that stands before a text, by name, in place of what the tokenizer puts there; may be "
+      "given several times",
+      "Nothing stands before a text");
+  add("eos",
+      names.eos,
+      "Token that ends a text, by name, in place of the tokenizer's: the first stands after a "
+      "document; may be given several times",
+      "Nothing ends a text");
+  return options;
+}
+
 std::vector<CLI::Option*> add_input_options(CLI::App& command,
                                             InputOptions& input,
                                             const std::vector<std::string>& formats) {

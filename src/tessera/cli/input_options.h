@@ -7,6 +7,7 @@
 
 #include "tessera/config/run_config.h"
 #include "tessera/data/encode_files.h"
+#include "tessera/tokenizer/text_marks.h"
 #include "tessera/train/corpus_input.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): it is the library's
@@ -24,6 +25,10 @@ struct InputOptions {
   std::string token_type = "u16";
   std::string chat_template = "auto";
 };
+
+// --bos and --no-bos, --eos and --no-eos: marks in place of the tokenizer's own. `names` outlives
+// the command. Returns the options.
+std::vector<CLI::Option*> add_mark_options(CLI::App& command, MarkNames& names);
 
 // --format, of which `formats` can be named; --field, --document-separator, --skip-broken and
 // --unpacked-limit; with tokens or chat among the formats --token-type and --chat-template.

@@ -163,6 +163,14 @@ std::string describe_token(const Tokenizer& tokenizer, std::optional<std::int32_
   return id ? format("{} {}", *id, tokenizer.spelling(*id)) : "none";
 }
 
+std::string describe_tokens(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
+  std::string text;
+  for (const std::int32_t id : ids) {
+    text += (text.empty() ? "" : ", ") + describe_token(tokenizer, id);
+  }
+  return text.empty() ? "none" : text;
+}
+
 void inspect(const InspectCommand& command) {
   const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
   std::vector<std::int32_t> ids;
@@ -185,14 +193,34 @@ void inspect(const InspectCommand& command) {
                  tokenizer.vocab_size() - 1,
                  tokenizer.holes().size()));
   }
-  print(format("begins with {}\n", describe_token(tokenizer, tokenizer.bos())));
-  print(format("ends with   {}\n", describe_token(tokenizer, tokenizer.eos())));
+  const TextMarks& marks = tokenizer.marks();
+  print(format("begins with {}{}\n",
+               describe_tokens(tokenizer, marks.before),
+               marks.before.empty() && marks.bos
+                   ? format(" (BOS is {})", describe_token(tokenizer, marks.bos))
+                   : ""));
+  print(format("ends with   {}\n", describe_tokens(tokenizer, marks.eos)));
   print(format("longest     {}, {} bytes\n",
                describe_token(tokenizer, longest),
                tokenizer.token_bytes(longest).size()));
-  print(format(
-      "round trip  {}\n",
-      tokenizer.is_lossless() ? "every text, byte for byte" : "text in its normalized form"));
+  const std::vector<unsigned char> lacking =
+      tokenizer.has_spec() ? missing_bytes(tokenizer.spec()) : std::vector<unsigned char>();
+  print(format("round trip  {}\n",
+               tokenizer.is_lossless() ? "every text, byte for byte"
+               : !lacking.empty() && tokenizer.spec().alphabet == Alphabet::kBytes &&
+                       tokenizer.spec().normalizer.empty()
+                   ? "every text of bytes that have tokens"
+                   : "text in its normalized form"));
+  if (!lacking.empty()) {
+    print(format("lacks       {}: a text with one {}\n",
+                 describe_bytes(lacking),
+                 tokenizer.spec().unk
+                     ? format("gets {}", describe_token(tokenizer, tokenizer.spec().unk))
+                     : "is refused"));
+  }
+  for (const std::string& note : marks.notes) {
+    print(format("note        {}\n", note));
+  }
   for (std::size_t i = 0; command.vocab && i < ids.size(); ++i) {
     const std::int32_t id = ids[i];
     print(format(

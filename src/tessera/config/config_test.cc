@@ -568,7 +568,9 @@ RunConfig unusual_config() {
   c.tokenizer = {.path = "t.json",
                  .train_vocab = 300,
                  .train_special = {"<|x|>", "<|y|>"},
-                 .train_chat = "chatml"};
+                 .train_chat = "chatml",
+                 .bos = {{}},
+                 .eos = {{"</s>", "\"<|x|>\""}}};
   c.data = unusual_data();
   c.train = {.steps = 5,
              .global_batch = 6,

@@ -43,9 +43,11 @@ struct RunSection {
 
 struct TokenizerSection {
   std::string path;
-  std::int64_t train_vocab = 0;                 // 0 = never train
-  std::vector<std::string> train_special = {};  // special tokens of one that is trained
-  std::string train_chat = "none";              // the chat template whose tokens it has
+  std::int64_t train_vocab = 0;                      // 0 = never train
+  std::vector<std::string> train_special = {};       // special tokens of one that is trained
+  std::string train_chat = "none";                   // the chat template whose tokens it has
+  std::optional<std::vector<std::string>> bos = {};  // empty = as the tokenizer's files say
+  std::optional<std::vector<std::string>> eos = {};  // likewise
   bool operator==(const TokenizerSection&) const = default;
 };
 

@@ -330,7 +330,17 @@ ConfigSection tokenizer() {
        row("train_chat",
            &S::train_chat,
            codec::word({"none", "llama3", "chatml"}),
-           "The chat template whose control tokens it has as well.")});
+           "The chat template whose control tokens it has as well."),
+       row("bos",
+           &S::bos,
+           codec::text_list(),
+           "Tokens, by name, that stand before each document, each prompt and each context of a "
+           "scored ending. []: none. Left out: as the tokenizer's files say (docs/formats.md)."),
+       row("eos",
+           &S::eos,
+           codec::text_list(),
+           "Tokens, by name, that end a text: the first stands after each document, and any of "
+           "them ends what is generated. []: none. Left out: as the tokenizer's files say.")});
 }
 
 std::vector<Row<DataSource>> data_source() {

@@ -52,6 +52,8 @@ struct EncodedStretch {
   std::int64_t num_lines = 0;
   std::int64_t num_documents = 0;  // that were closed
   std::exception_ptr error;
+  // Of an error of the encoder: the byte of the stretch, of JSONL and chat the line, from 0.
+  std::optional<std::int64_t> failed_at;
 };
 
 // Memory that is used again for each line.
@@ -162,16 +164,21 @@ class Pipeline {
                              format_bytes(options_.line_limit))});
       return;
     }
+    std::int64_t begin = 0;  // of the piece that is encoded
     try {
       if (format_of(options_, stretch.file) != TextFormat::kText) {
         encode_lines(encoded);
       } else {
         for_each_piece(stretch, options_.document_separator, [&](const Piece& piece) {
+          begin = piece.text.empty() ? begin : piece.text.data() - stretch.bytes.data();
           encode_piece(piece, encoded);
         });
       }
     } catch (...) {
       encoded.error = std::current_exception();
+      encoded.failed_at = options_.format == TextFormat::kText
+                              ? begin - std::ssize(stretch.bytes) + stretch.end_offset
+                              : encoded.num_lines;
     }
     encoded.source.bytes = {};
   }
@@ -217,8 +224,8 @@ class Pipeline {
 
   void encode_piece(const Piece& piece, EncodedStretch& encoded) const {
     std::vector<std::int32_t>& tokens = encoded.tokens;
-    if (piece.opens && options_.add_bos && encoder_.bos) {
-      tokens.push_back(*encoder_.bos);
+    if (piece.opens && options_.add_bos) {
+      tokens.insert(tokens.end(), encoder_.before.begin(), encoder_.before.end());
     }
     if (!piece.text.empty()) {
       encoder_.encode(piece.text, !piece.opens, [&](std::span<const std::int32_t> part) {
@@ -260,12 +267,16 @@ class Pipeline {
 
   void write(EncodedStretch& encoded) {
     const Stretch& stretch = encoded.source;
+    if (encoded.error && encoded.failed_at) {
+      with_context([&] { return "in " + place_of_text(encoded, *encoded.failed_at); },
+                   [&] { std::rethrow_exception(encoded.error); });
+    }
     if (encoded.error) {
       std::rethrow_exception(encoded.error);
     }
     report_broken(encoded);
     if (stretch.spool) {
-      write_spooled(stretch);
+      write_spooled(encoded);
     }
     std::size_t begin = 0;
     for (const EncodedPiece& piece : encoded.pieces) {
@@ -288,19 +299,24 @@ class Pipeline {
 
   // A text without a place to cut is encoded in the order of the documents, its tokens written as
   // they come.
-  void write_spooled(const Stretch& stretch) {
-    if (stretch.opens && options_.add_bos && encoder_.bos) {
-      append({&*encoder_.bos, 1});
+  void write_spooled(const EncodedStretch& encoded) {
+    const Stretch& stretch = encoded.source;
+    if (stretch.opens && options_.add_bos) {
+      append(encoder_.before);
     }
     std::size_t held = 0;
-    encoder_.encode(stretch.text(), !stretch.opens, [&](std::span<const std::int32_t> tokens) {
-      append(tokens);
-      held += tokens.size();
-      if (held >= kReleaseTokens) {
-        stretch.spool->release_pages();
-        held = 0;
-      }
-    });
+    with_context([&] { return "in " + place_of_text(encoded, state_.offset); },
+                 [&] {
+                   encoder_.encode(
+                       stretch.text(), !stretch.opens, [&](std::span<const std::int32_t> tokens) {
+                         append(tokens);
+                         held += tokens.size();
+                         if (held >= kReleaseTokens) {
+                           stretch.spool->release_pages();
+                           held = 0;
+                         }
+                       });
+                 });
     if (stretch.closes) {
       if (options_.add_eos && encoder_.eos) {
         append({&*encoder_.eos, 1});
@@ -329,6 +345,16 @@ class Pipeline {
                   files_[static_cast<std::size_t>(state_.file)].string(),
                   encoded.source.joins_lines ? ": value " : ":",
                   state_.lines + line + 1);
+  }
+
+  // Of what could not be encoded: a line from 0 of the stretch, or of plain text a byte of the
+  // file.
+  std::string place_of_text(const EncodedStretch& encoded, std::int64_t at) const {
+    return options_.format != TextFormat::kText
+               ? place(encoded, at)
+               : format("{}{}",
+                        files_[static_cast<std::size_t>(state_.file)].string(),
+                        at > 0 ? format(", in the text from its byte {} on", at + 1) : "");
   }
 
   void report_broken(const EncodedStretch& encoded) {

@@ -26,8 +26,8 @@ struct TextEncoder {
   // whole. 0: there is none; null: there never is. Then a long document is encoded by one thread.
   // At most 8 bytes around a place decide about it.
   std::function<std::size_t(std::string_view text, std::size_t most)> find_cut = nullptr;
-  std::optional<std::int32_t> bos;
-  std::optional<std::int32_t> eos;
+  std::vector<std::int32_t> before = {};  // what stands before a document, BOS mostly
+  std::optional<std::int32_t> eos = {};   // what stands after it
   // Appends the tokens of a conversation as a chat template has them, those that are trained marked
   // (as_trained()). Called like `encode`. Only for TextFormat::kChat.
   std::function<void(std::span<const Message> messages, std::vector<std::int32_t>& tokens)>
@@ -45,7 +45,7 @@ struct TextOptions {
   std::string skip_setting = "data.skip_broken";      // its name, for messages
   std::int64_t unpacked_limit = kUnpackedLimitBytes;  // of each compressed file
   std::int64_t line_limit = std::int64_t{64} << 20U;  // bytes of a line of JSONL
-  bool add_bos = true;                                // where the encoder has one
+  bool add_bos = true;                                // what the encoder has before a document
   bool add_eos = true;
   int threads = 1;
   // Where large stretches of text lie that cannot be cut, in a file without a name.
@@ -93,12 +93,12 @@ void introduce_texts(std::span<const std::filesystem::path> files, const TextOpt
 std::int64_t total_bytes(std::span<const std::filesystem::path> files);
 
 // Reads `files` from `start` on, encodes them on options.threads threads and gives the documents to
-// `sink`. A document is BOS, its tokens, EOS, or what encode_conversation makes of it; empty ones
-// are dropped. What the sink gets depends neither on threads nor on where a run before it stopped,
-// and memory not on the size of the files: some MiB a thread. Returns the state at the end.
-// Errors: kInvalidData naming the file and the reason (missing, unreadable, empty, no text), in
-// JSONL and chat FILE:LINE; kDeviceError where `scratch` is full. The error is that of the first
-// bad place.
+// `sink`. A document is what the encoder has before one, its tokens, EOS, or what
+// encode_conversation makes of it; empty ones are dropped. What the sink gets depends neither on
+// threads nor on where a run before it stopped, and memory not on the size of the files: some MiB a
+// thread. Returns the state at the end. Errors: kInvalidData naming the file and the reason
+// (missing, unreadable, empty, no text), in JSONL and chat FILE:LINE; kDeviceError where `scratch`
+// is full. The error is that of the first bad place.
 ReadState encode_files(std::span<const std::filesystem::path> files,
                        const TextEncoder& encoder,
                        const TextOptions& options,

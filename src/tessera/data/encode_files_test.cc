@@ -75,7 +75,7 @@ TextEncoder byte_encoder(bool may_cut = false) {
     sink(std::span(tokens).first(tokens.size() / 2));
     sink(std::span(tokens).subspan(tokens.size() / 2));
   };
-  return {.encode = encode, .find_cut = may_cut ? find_cut : nullptr, .bos = '<', .eos = '>'};
+  return {.encode = encode, .find_cut = may_cut ? find_cut : nullptr, .before = {'<'}, .eos = '>'};
 }
 
 class EncodeFilesTest : public ::testing::Test {
@@ -278,6 +278,28 @@ TEST_F(EncodeFilesTest, GoesOnFromAnyState) {
       EXPECT_EQ(sink.documents, whole.documents);
     }
   }
+}
+
+// What the encoder refuses is told with the line, or with where in a file its text begins.
+TEST_F(EncodeFilesTest, PlacesOfWhatCannotBeEncoded) {
+  TextEncoder encoder = byte_encoder();
+  encoder.encode = [](std::string_view text, bool, const TokenSink&) {
+    TESSERA_REQUIRE(
+        text.find('!') == std::string_view::npos, ErrorCode::kInvalidData, "no token for it");
+  };
+  const auto refuse = [&](const std::filesystem::path& file, const TextOptions& options) {
+    TextSink sink;
+    return error_of(ErrorCode::kInvalidData,
+                    [&] { encode_files(std::span(&file, 1), encoder, options, {}, sink); });
+  };
+  const auto lines = write("a.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b!\"}\n");
+  EXPECT_EQ(refuse(lines, jsonl()), "no token for it (in " + lines.string() + ":3)");
+  const auto text = write("a.txt", "one--two!--three");
+  EXPECT_EQ(refuse(text, {}), "no token for it (in " + text.string() + ")");
+  TextOptions separated;
+  separated.document_separator = "--";
+  EXPECT_EQ(refuse(text, separated),
+            "no token for it (in " + text.string() + ", in the text from its byte 6 on)");
 }
 
 }  // namespace

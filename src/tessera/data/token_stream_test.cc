@@ -38,7 +38,7 @@ TextEncoder byte_encoder() {
     sink(tokens_of(text.substr(0, text.size() / 3)));
     sink(tokens_of(text.substr(text.size() / 3)));
   };
-  return {.encode = encode, .bos = 256, .eos = 257};
+  return {.encode = encode, .before = {256}, .eos = 257};
 }
 
 class TokenStreamTest : public ::testing::Test {

@@ -30,7 +30,7 @@ TextEncoder byte_encoder() {
     const std::size_t at = text.rfind(' ', most);
     return at == std::string_view::npos ? 0 : at;
   };
-  return {.encode = encode, .find_cut = find_cut, .bos = 256, .eos = 257};
+  return {.encode = encode, .find_cut = find_cut, .before = {256}, .eos = 257};
 }
 
 // byte_encoder(), until the texts that may be encoded are used up.

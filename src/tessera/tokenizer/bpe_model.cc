@@ -50,6 +50,7 @@ BpeModel::BpeModel(const TokenizerSpec& spec)
       fuse_unk_(spec.fuse_unk),
       unk_(spec.unk.value_or(-1)),
       merges_(spec.merges, spec.merges_by_result) {
+  byte_ids_.fill(-1);
   std::vector<bool> is_added(spec.tokens.size());
   for (const AddedToken& token : spec.added) {
     is_added[static_cast<std::size_t>(token.id)] = true;
@@ -59,6 +60,7 @@ BpeModel::BpeModel(const TokenizerSpec& spec)
       add_token(spec.tokens[i], static_cast<std::int32_t>(i), spec.ignore_merges);
     }
   }
+  lacks_bytes_ = std::ranges::count(byte_ids_, -1) > 0;
 }
 
 void BpeModel::add_token(const std::string& token, std::int32_t id, bool as_whole_word) {
@@ -81,6 +83,42 @@ void BpeModel::add_token(const std::string& token, std::int32_t id, bool as_whol
   }
 }
 
+// What is looked up at once: a byte, or a character.
+std::string_view BpeModel::front(std::string_view word) const {
+  return word.substr(0, alphabet_ == Alphabet::kBytes ? 1 : front_utf8(word).size);
+}
+
+// -1 where it is no token, or bytes are.
+std::int32_t BpeModel::find_character(std::string_view character) const {
+  if (alphabet_ == Alphabet::kBytes) {
+    return -1;
+  }
+  const auto point = static_cast<std::size_t>(code_point_of(character));
+  return point < character_ids_.size() ? character_ids_[point] : -1;
+}
+
+bool BpeModel::has_bytes(std::string_view bytes) const {
+  return (alphabet_ == Alphabet::kBytes || byte_fallback_) &&
+         std::ranges::all_of(
+             bytes, [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)] >= 0; });
+}
+
+std::size_t BpeModel::find_missing(std::string_view word) const {
+  if (!lacks_bytes_ || unk_ >= 0) {
+    return std::string_view::npos;
+  }
+  for (std::size_t at = 0; at < word.size();) {
+    const std::string_view character = front(word.substr(at));
+    for (std::size_t i = 0; i < character.size() && find_character(character) < 0; ++i) {
+      if (!has_bytes(character.substr(i, 1))) {
+        return at + i;
+      }
+    }
+    at += character.size();
+  }
+  return std::string_view::npos;
+}
+
 void BpeModel::encode_word(std::string_view word,
                            Scratch& scratch,
                            std::vector<std::int32_t>& out) const {
@@ -97,10 +135,10 @@ void BpeModel::merge_word(std::string_view word,
                           Scratch& scratch,
                           std::vector<std::int32_t>& out) const {
   scratch.symbols.clear();
-  if (alphabet_ == Alphabet::kBytes) {
+  if (alphabet_ == Alphabet::kBytes && !lacks_bytes_) {
     split_bytes(word, scratch.symbols);
   } else {
-    split_characters(word, scratch.symbols);
+    split(word, scratch.symbols);
   }
   if (scratch.symbols.size() <= kMaxShortWord) {
     merge_short(scratch, out);
@@ -115,17 +153,16 @@ void BpeModel::split_bytes(std::string_view word, std::vector<std::int32_t>& sym
   }
 }
 
-void BpeModel::split_characters(std::string_view word, std::vector<std::int32_t>& symbols) const {
+void BpeModel::split(std::string_view word, std::vector<std::int32_t>& symbols) const {
   bool after_unknown = false;
   while (!word.empty()) {
-    const std::string_view character = word.substr(0, front_utf8(word).size);
+    const std::string_view character = front(word);
     word.remove_prefix(character.size());
-    const auto point = static_cast<std::size_t>(code_point_of(character));
-    const std::int32_t id = point < character_ids_.size() ? character_ids_[point] : -1;
-    const bool is_unknown = id < 0 && !byte_fallback_;
+    const std::int32_t id = find_character(character);
+    const bool is_unknown = id < 0 && !has_bytes(character);
     if (id >= 0) {
       symbols.push_back(id);
-    } else if (byte_fallback_) {
+    } else if (!is_unknown) {
       split_bytes(character, symbols);
     } else if (!after_unknown || !fuse_unk_) {
       symbols.push_back(unk_);

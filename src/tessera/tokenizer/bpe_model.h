@@ -92,7 +92,12 @@ class BpeModel {
   // Keeps views of the tokens of `spec`, which must outlive it.
   explicit BpeModel(const TokenizerSpec& spec);
 
-  // Appends the tokens of `word`, which is not empty, and valid UTF-8 if it is made of characters.
+  // Where the first byte of a word is that has no token, if nothing else stands for it; npos where
+  // the word can be encoded.
+  std::size_t find_missing(std::string_view word) const;
+
+  // Appends the tokens of `word`, which is not empty, valid UTF-8 if it is made of characters, and
+  // has no missing byte.
   void encode_word(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& out) const;
 
   // The same of a part of a word, which is merged even if a token has its bytes and ignore_merges.
@@ -100,8 +105,11 @@ class BpeModel {
 
  private:
   void add_token(const std::string& token, std::int32_t id, bool as_whole_word);
+  std::string_view front(std::string_view word) const;
+  std::int32_t find_character(std::string_view character) const;
+  bool has_bytes(std::string_view bytes) const;
   void split_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const;
-  void split_characters(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void split(std::string_view word, std::vector<std::int32_t>& symbols) const;
   void merge_short(Scratch& scratch, std::vector<std::int32_t>& out) const;
   void merge_long(Scratch& scratch, std::vector<std::int32_t>& out) const;
   void push_candidate(Scratch& scratch, std::size_t left) const;
@@ -111,7 +119,8 @@ class BpeModel {
   bool fuse_unk_;
   std::int32_t unk_;  // -1: none
   MergeTable merges_;
-  std::array<std::int32_t, 256> byte_ids_{};
+  bool lacks_bytes_ = false;                                        // some of byte_ids_ are -1
+  std::array<std::int32_t, 256> byte_ids_{};                        // -1: none
   std::vector<std::int32_t> character_ids_;                         // by code point; -1: none
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  // only with ignore_merges
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -116,6 +117,9 @@ bool is_byte_token(const TokenizerSpec& spec, const std::string& token) {
 
 // Whether each token of a word says which bytes of it it stands for.
 bool merges_blocks(const TokenizerSpec& spec) {
+  if (spec.unk && !missing_bytes(spec).empty()) {
+    return false;
+  }
   const bool are_bytes_alone = std::ranges::none_of(spec.merges, [&](const MergeRule& rule) {
     return is_byte_token(spec, spec.tokens[static_cast<std::size_t>(rule.result)]);
   });
@@ -136,6 +140,7 @@ class BpeTokenizer::Pass {
   Pass& operator=(const Pass&) = delete;
 
   void run(std::string_view text, const Finders& added, bool continues) {
+    whole_ = text;
     const auto push = [this](std::int32_t id) { out_.push_back(id); };
     cut_at_added(
         added.raw,
@@ -237,13 +242,33 @@ class BpeTokenizer::Pass {
       out_.insert(out_.end(), place.ids.begin(), place.ids.begin() + place.num_ids);
       return;
     }
+    require_bytes(word);
     const std::size_t before = out_.size();
     model.encode_word(word, scratch_, out_);
     WordCache::store(place, key, std::span(out_).subspan(before));
   }
 
+  // Its place is that in the text, unless a normalizer wrote it anew.
+  void require_bytes(std::string_view word) const {
+    const std::size_t missing = tokenizer_.model_.find_missing(word);
+    if (missing == std::string_view::npos) [[likely]] {
+      return;
+    }
+    const char* const at = word.data() + missing;
+    const bool is_of_text =
+        std::less_equal<>()(whole_.data(), at) && std::less<>()(at, whole_.data() + whole_.size());
+    fail(ErrorCode::kInvalidData,
+         "{} is 0x{:02X}, which no token stands for: the tokenizer lacks {} and has no unknown "
+         "token",
+         is_of_text ? format("byte {} of the text", at - whole_.data() + 1)
+                    : "a byte of the normalized text",
+         static_cast<unsigned char>(word[missing]),
+         describe_bytes(tokenizer_.missing_bytes_));
+  }
+
   // In blocks: what the merges take is many times the word.
   void add_long_word(std::string_view word) {
+    require_bytes(word);
     std::size_t size = tokenizer_.merges_blocks_ ? block_of(word).size() : word.size();
     if (size == word.size()) {
       tokenizer_.model_.encode_word(word, scratch_, out_);
@@ -335,6 +360,7 @@ class BpeTokenizer::Pass {
   std::vector<std::int32_t> block_, next_block_, pair_;  // of a long word
   std::vector<std::int32_t>& out_;
   const Flush* flush_;
+  std::string_view whole_;  // the text
 };
 
 BpeTokenizer::Finders::Finders(const TokenizerSpec& spec,
@@ -357,12 +383,11 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
       rest_normalizer_(steps_without_prepend(spec_.normalizer)),
       pre_tokenizer_(active_splits(spec_)),
       model_(spec_),
+      missing_bytes_(missing_bytes(spec_)),
       mark_(word_mark(spec_)),
       plain_added_(spec_, normalizer_, false),
       all_added_(spec_, normalizer_, true),
       special_(spec_.tokens.size()),
-      bos_(find_special(spec_, kBosNames)),
-      eos_(find_special(spec_, kEosNames)),
       cuts_lines_(may_cut_text(spec_)),
       merges_blocks_(merges_blocks(spec_)),
       part_rule_(make_part_rule()),
@@ -372,12 +397,6 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
                   })) {
   for (const AddedToken& token : spec_.added) {
     special_[static_cast<std::size_t>(token.id)] = token.special;
-  }
-  if (!spec_.before.empty()) {
-    bos_ = spec_.before.front();
-  }
-  if (!spec_.after.empty()) {
-    eos_ = spec_.after.back();
   }
   if (spec_.alphabet == Alphabet::kBytes) {
     return;
@@ -407,7 +426,7 @@ PartRule BpeTokenizer::make_part_rule() const {
   for (const std::string& token : spec_.tokens) {
     joints.add(token);
   }
-  if (spec_.byte_fallback) {
+  if (spec_.byte_fallback && missing_bytes_.empty()) {
     joints.fall_back_to_bytes();
   }
   std::string memory;
@@ -426,14 +445,8 @@ void BpeTokenizer::encode(std::string_view text,
                           EncodeOptions options,
                           std::vector<std::int32_t>& out,
                           const Flush* flush) const {
-  if (options.add_special) {
-    out.insert(out.end(), spec_.before.begin(), spec_.before.end());
-  }
   Pass(*this, out, flush)
       .run(text, options.parse_special ? all_added_ : plain_added_, options.continues);
-  if (options.add_special) {
-    out.insert(out.end(), spec_.after.begin(), spec_.after.end());
-  }
 }
 
 std::size_t BpeTokenizer::find_cut(std::string_view text, std::size_t most) const {
@@ -473,6 +486,14 @@ bool BpeTokenizer::is_special(std::int32_t id) const {
   return special_[static_cast<std::size_t>(id)];
 }
 
+TextMarks BpeTokenizer::marks() const {
+  const auto eos = spec_.after.empty() ? find_special(spec_, kEosNames) : spec_.after.back();
+  return {.before = spec_.before,
+          .eos = eos ? std::vector{*eos} : std::vector<std::int32_t>(),
+          .bos = spec_.before.empty() ? find_special(spec_, kBosNames) : spec_.before.front(),
+          .after = spec_.after};
+}
+
 std::string BpeTokenizer::kind() const {
   return spec_.alphabet == Alphabet::kBytes ? "byte-level BPE"
          : spec_.byte_fallback              ? "SentencePiece-style BPE with byte fallback"
@@ -480,7 +501,7 @@ std::string BpeTokenizer::kind() const {
 }
 
 bool BpeTokenizer::is_lossless() const {
-  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty() &&
+  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty() && missing_bytes_.empty() &&
          std::ranges::all_of(spec_.splits,
                              [](const Split& split) {
                                return split.behavior != SplitBehavior::kRemoved ||

@@ -33,10 +33,7 @@ class BpeTokenizer : public TokenizerImpl {
   std::string spelling(std::int32_t id) const override;
   bool is_special(std::int32_t id) const override;
 
-  std::optional<std::int32_t> bos() const override { return bos_; }
-
-  std::optional<std::int32_t> eos() const override { return eos_; }
-
+  TextMarks marks() const override;
   std::string kind() const override;
   bool is_lossless() const override;
 
@@ -74,13 +71,12 @@ class BpeTokenizer : public TokenizerImpl {
   Normalizer rest_normalizer_;  // of text behind a cut: nothing is put in front of it
   PreTokenizer pre_tokenizer_;
   BpeModel model_;
+  std::vector<unsigned char> missing_bytes_;
   WordMark mark_;
   Finders plain_added_;
   Finders all_added_;
   std::vector<std::string> texts_;  // what tokens of characters stand for; of bytes: spec_.tokens
   std::vector<bool> special_;
-  std::optional<std::int32_t> bos_;
-  std::optional<std::int32_t> eos_;
   bool cuts_lines_;  // at is_text_cut()
   bool merges_blocks_;
   PartRule part_rule_;

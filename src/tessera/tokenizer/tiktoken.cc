@@ -216,7 +216,14 @@ TokenizerSpec parse_tiktoken(std::string_view text, std::string_view file_name) 
   add_tiktoken_family(family, spec);
   with_context(
       [&] { return format("what lines 1 to {} say together", lines.empty() ? 0 : lines.back()); },
-      [&] { check_spec(spec, ErrorCode::kInvalidData); });
+      [&] {
+        const std::vector<unsigned char> missing = missing_bytes(spec);
+        TESSERA_REQUIRE(missing.empty(),
+                        ErrorCode::kInvalidData,
+                        "no token is the single byte 0x{:02X}: a tiktoken file has all 256",
+                        missing.front());
+        check_spec(spec, ErrorCode::kInvalidData);
+      });
   return spec;
 }
 

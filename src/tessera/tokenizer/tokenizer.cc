@@ -1,6 +1,7 @@
 #include "tessera/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -34,10 +35,14 @@ void require_no_hole(std::int32_t id, std::span<const std::int32_t> holes, std::
 Tokenizer::Tokenizer(TokenizerSpec spec)
     : Tokenizer(std::make_shared<const BpeTokenizer>(std::move(spec))) {}
 
-Tokenizer::Tokenizer(std::shared_ptr<const TokenizerImpl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(std::shared_ptr<const TokenizerImpl> impl)
+    : impl_(std::move(impl)), marks_(std::make_shared<const TextMarks>(impl_->marks())) {}
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
-  return Tokenizer(load_tokenizer_files(path));
+  const Tokenizer tokenizer(load_tokenizer_files(path));
+  std::error_code error;
+  const bool is_directory = std::filesystem::is_directory(path, error);
+  return tokenizer.with_marks(read_text_marks(is_directory ? path : path.parent_path(), tokenizer));
 }
 
 void Tokenizer::save(const std::filesystem::path& path) const {
@@ -61,18 +66,30 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
 void Tokenizer::encode(std::string_view text,
                        std::vector<std::int32_t>& out,
                        EncodeOptions options) const {
+  if (options.add_special) {
+    out.insert(out.end(), marks_->before.begin(), marks_->before.end());
+  }
   impl_->encode(text, options, out, nullptr);
+  if (options.add_special) {
+    out.insert(out.end(), marks_->after.begin(), marks_->after.end());
+  }
 }
 
 void Tokenizer::encode(std::string_view text,
                        const std::function<void(std::span<const std::int32_t>)>& sink,
                        EncodeOptions options) const {
   std::vector<std::int32_t> part;
+  if (options.add_special) {
+    part = marks_->before;
+  }
   const TokenizerImpl::Flush flush = [&sink](std::vector<std::int32_t>& ids) {
     sink(ids);
     ids.clear();
   };
   impl_->encode(text, options, part, &flush);
+  if (options.add_special) {
+    part.insert(part.end(), marks_->after.begin(), marks_->after.end());
+  }
   flush(part);
 }
 
@@ -108,12 +125,39 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, DecodeOptions o
   return text;
 }
 
-std::optional<std::int32_t> Tokenizer::bos() const {
-  return impl_->bos();
+TextMarks Tokenizer::own_marks() const {
+  return impl_->marks();
+}
+
+Tokenizer Tokenizer::with_marks(TextMarks marks) const {
+  for (const auto* ids : {&marks.before, &marks.eos, &marks.after}) {
+    for (const std::int32_t id : *ids) {
+      require_id(id, vocab_size(), "a mark of texts");
+      require_no_hole(id, holes(), "a mark of texts");
+    }
+  }
+  if (marks.bos) {
+    require_id(*marks.bos, vocab_size(), "BOS");
+  }
+  Tokenizer other = *this;
+  other.marks_ = std::make_shared<const TextMarks>(std::move(marks));
+  return other;
 }
 
 std::optional<std::int32_t> Tokenizer::eos() const {
-  return impl_->eos();
+  return marks_->eos.empty() ? std::nullopt : std::optional(marks_->eos.front());
+}
+
+std::optional<std::int32_t> Tokenizer::find(std::string_view spelling) const {
+  for (const bool special : {true, false}) {
+    for (std::int32_t id = 0; id < vocab_size(); ++id) {
+      if (impl_->is_special(id) == special && impl_->spelling(id) == spelling &&
+          !std::ranges::binary_search(holes(), id)) {
+        return id;
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 std::string_view Tokenizer::token_bytes(std::int32_t id) const {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/tokenizer/text_marks.h"
 #include "tessera/tokenizer/tokenizer_spec.h"
 
 namespace tessera {
@@ -19,7 +20,8 @@ struct EncodeOptions {
   // Whether the text of a special token ("<|end_of_text|>") becomes that token. Off, it is text
   // like any other, as it must be for text that is not trusted.
   bool parse_special = false;
-  // Whether the tokens that the file's post-processor puts around a text (BOS, mostly) are added.
+  // Whether what the tokenizer puts around a text is added: TextMarks' `before` (BOS, mostly) and
+  // `after`.
   bool add_special = false;
   // Whether the text goes on behind a place that find_cut() gave: then it is not the beginning of
   // one, which many tokenizers put a space in front of.
@@ -44,7 +46,8 @@ class Tokenizer {
 
   // Reads a tokenizer of any known form (docs/formats.md), told by what is in it: a Hugging Face
   // tokenizer.json, a tiktoken or a SentencePiece .model, GPT-2's encoder.json with the vocab.bpe
-  // beside it, or a directory with one of them. Errors name the file and the place in it:
+  // beside it, or a directory with one of them. Its marks are those of read_text_marks(). Errors
+  // name the file and the place in it:
   // kInvalidData if it is unreadable, broken or contradicts itself, kUnsupported if it asks for
   // something that would change results and does not exist here.
   static Tokenizer load(const std::filesystem::path& path);
@@ -92,10 +95,24 @@ class Tokenizer {
   // Errors: kInvalidArgument naming the place of an id that is no token's.
   std::string decode(std::span<const std::int32_t> ids, DecodeOptions options = {}) const;
 
-  // The tokens that begin and end a document: those that the post-processor adds, or special tokens
-  // found by the names that published tokenizers use (kBosNames, kEosNames in bpe_tokenizer.cc).
-  std::optional<std::int32_t> bos() const;
+  // What stands around texts. Of a tokenizer that is not loaded, what its post-processor puts
+  // there, and special tokens found by the names that published tokenizers use (kBosNames,
+  // kEosNames in bpe_tokenizer.cc).
+  const TextMarks& marks() const { return *marks_; }
+
+  // The marks of its file alone.
+  TextMarks own_marks() const;
+
+  // The same tokenizer with other marks. Errors: kInvalidArgument for an id that is no token's.
+  Tokenizer with_marks(TextMarks marks) const;
+
+  // What is called BOS, and the token that stands after a document.
+  std::optional<std::int32_t> bos() const { return marks_->bos; }
+
   std::optional<std::int32_t> eos() const;
+
+  // The token that its file writes so: a special one, if any.
+  std::optional<std::int32_t> find(std::string_view spelling) const;
 
   // The bytes of one token inside a text; the view lives as long as the tokenizer. Errors:
   // kInvalidArgument.
@@ -123,6 +140,7 @@ class Tokenizer {
 
   // Shared by copies: it never changes.
   std::shared_ptr<const TokenizerImpl> impl_;
+  std::shared_ptr<const TextMarks> marks_;
 };
 
 }  // namespace tessera

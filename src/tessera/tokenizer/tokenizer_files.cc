@@ -184,6 +184,7 @@ std::string hugging_face_tokenizer_config(const Tokenizer& tokenizer) {
   if (const auto eos = tokenizer.eos()) {
     config["eos_token"] = tokenizer.spelling(*eos);
   }
+  config["add_bos_token"] = !tokenizer.marks().before.empty();
   return config.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

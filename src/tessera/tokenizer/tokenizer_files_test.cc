@@ -514,8 +514,8 @@ TEST(TokenizerFiles, BrokenTiktoken) {
   };
   expect_refused(
       "",
-      "no token is the single byte 0x00; a tokenizer that is byte-level or falls back to "
-      "bytes has all 256 (what lines 1 to 0 say together)");
+      "no token is the single byte 0x00: a tiktoken file has all 256 (what lines 1 to 0 say "
+      "together)");
   expect_refused("IQ== 1\nIg== 1\n", "line 2 has the rank 1, expected 2: ranks rise");
   expect_refused("IQ== 1\nIg== 0\n", "line 2 has the rank 0, expected 2: ranks rise");
   expect_refused("IQ== 99999\n", "line 1 has the rank 99999, expected 0: ranks rise");
@@ -540,6 +540,23 @@ TEST(TokenizerFiles, BrokenSentencePiece) {
   expect_error([&] { Tokenizer::load(path); }, ErrorCode::kInvalidData, "not JSON at byte 1");
 }
 
+// A character of which one byte has no token becomes the unknown one, as Hugging Face's BPE has it.
+TEST(TokenizerFiles, FallbackThatLacksBytes) {
+  const Json whole = golden("characters.json");
+  Json file = whole;
+  file["model"]["vocab"].erase("<0xE7>");
+  file["model"]["vocab"]["<E7>"] = whole["model"]["vocab"]["<0xE7>"];
+  const Json with_unk = file;
+  file["model"]["unk_token"] = nullptr;
+  const Tokenizer tokenizer(parse_tokenizer_json(file.dump()));
+  const Tokenizer unknown(parse_tokenizer_json(with_unk.dump()));
+  const std::string rare = "\xE7\xBF\xBF";  // U+7FFF
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { tokenizer.encode(rare); }),
+              HasSubstr("is 0xE7, which no token stands for: the tokenizer lacks 1 byte (0xE7)"));
+  EXPECT_EQ(unknown.encode(rare).back(), unknown.spec().unk);
+  EXPECT_EQ(tokenizer.encode("plain"), unknown.encode("plain"));
+}
+
 TEST(TokenizerFiles, BrokenPipelines) {
   const auto expect_refused = [](const Json& patch, ErrorCode code, const std::string& message) {
     Json file = golden("characters.json");
@@ -560,9 +577,6 @@ TEST(TokenizerFiles, BrokenPipelines) {
   expect_refused(Json::parse(R"({"model": {"unk_token": null, "byte_fallback": false}})"),
                  kData,
                  "characters that are no token need byte_fallback or an unknown token");
-  expect_refused(Json::parse(R"({"model": {"vocab": {"<0x41>": null, "<A>": 68}}})"),
-                 kData,
-                 "no token is the single byte 0x41");
   expect_refused(Json::parse(R"({"normalizer": {"type": "Replace", "pattern": {"Regex": " "}}})"),
                  kNo,
                  "/normalizer/normalizers is not a key that is known here");

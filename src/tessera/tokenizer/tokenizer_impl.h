@@ -31,7 +31,7 @@ class TokenizerImpl {
 
   virtual std::int32_t vocab_size() const = 0;
 
-  // Appends the tokens of `text`; where `flush` is not null, calls it now and then.
+  // Appends the tokens of `text`, without marks; where `flush` is not null, calls it now and then.
   virtual void encode(std::string_view text,
                       EncodeOptions options,
                       std::vector<std::int32_t>& out,
@@ -51,8 +51,8 @@ class TokenizerImpl {
 
   virtual bool is_special(std::int32_t id) const = 0;
 
-  virtual std::optional<std::int32_t> bos() const = 0;
-  virtual std::optional<std::int32_t> eos() const = 0;
+  // What its own file says.
+  virtual TextMarks marks() const = 0;
 
   // In words: "byte-level BPE".
   virtual std::string kind() const = 0;

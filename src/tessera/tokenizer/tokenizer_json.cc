@@ -322,18 +322,19 @@ void add_merge(const JsonNode& merge, Vocabulary& vocabulary) {
       merge.element(0).string(), merge.element(1).string(), [&] { return merge.place(); });
 }
 
-// What becomes of characters that are no token. Bytes always are one.
+// What becomes of characters, or bytes, that are no token.
 void read_unknown(const JsonNode& model, const Vocabulary& vocabulary, TokenizerSpec& spec) {
-  if (spec.alphabet == Alphabet::kBytes) {
+  const bool is_bytes = spec.alphabet == Alphabet::kBytes;
+  if (is_bytes) {
     model.require_false("byte_fallback");
-    return;
   }
   spec.byte_fallback = model.boolean_or("byte_fallback", false);
   spec.fuse_unk = model.boolean_or("fuse_unk", false);
   const auto token = model.find("unk_token");
   if (token && !token->is_null()) {
     spec.unk = vocabulary.find(token->string());
-    token->expect(spec.unk.has_value(), "a token of /model/vocab");
+    // Of bytes, where all have tokens, nothing asks for it.
+    token->expect(is_bytes || spec.unk.has_value(), "a token of /model/vocab");
   }
 }
 

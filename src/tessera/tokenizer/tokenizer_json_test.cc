@@ -311,14 +311,72 @@ TEST(TokenizerJsonErrors, Vocabulary) {
        {"/added_tokens/0/id", 0, kData, "/added_tokens/0/id is 0, expected 258 as /model/vocab"},
        {"/added_tokens", two_added, kData, "/added_tokens/1/content is \"<|endoftext|>\", as that"},
        {"/model/vocab/灯", 259, ErrorCode::kUnsupported, "/model/vocab/灯 is not written in the"}});
-  Json no_byte = gpt2_like();
-  no_byte["model"]["vocab"].erase("!");
-  no_byte["model"]["vocab"]["!!"] = 0;
-  expect_refused(
-      no_byte.dump(),
-      kData,
-      "no token is the single byte 0x21; a tokenizer that is byte-level or falls back to "
-      "bytes has all 256 (what /model and /added_tokens say together)");
+}
+
+// As the vocabularies of GPT-NeoX-20B and Pythia: without the 13 bytes that no UTF-8 has, and the
+// text's own "!".
+Json lacking_bytes() {
+  Json json = gpt2_like();
+  Json& vocab = json["model"]["vocab"];
+  int id = 0;
+  vocab = {{"Ġa", 256 - 14}, {"Ġab", 257 - 14}, {"<|endoftext|>", 258 - 14}};
+  for (const std::uint8_t byte : byte_level_order()) {
+    if (byte != '!' && byte != 0xC0 && byte != 0xC1 && byte < 0xF5) {
+      vocab[to_byte_level(std::string(1, static_cast<char>(byte)))] = id++;
+    }
+  }
+  json["added_tokens"][0]["id"] = 258 - 14;
+  return json;
+}
+
+TEST(TokenizerJson, VocabulariesMayLackBytes) {
+  const Tokenizer tokenizer(parse_tokenizer_json(lacking_bytes().dump()));
+  EXPECT_EQ(tokenizer.vocab_size(), 259 - 14);
+  EXPECT_EQ(describe_bytes(missing_bytes(tokenizer.spec())),
+            "14 bytes (0x21, 0xC0, 0xC1, 0xF5 to 0xFF)");
+  EXPECT_FALSE(tokenizer.is_lossless());
+  EXPECT_THAT(tokenizer.encode(" ab a<|endoftext|>", {.parse_special = true}),
+              ElementsAre(257 - 14, 256 - 14, 258 - 14));
+  for (const std::string& text : {std::string("caf\u00e9 \U0001F600\n"), std::string(300, 'x')}) {
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
+  }
+  // In short words and long ones, and again, since words are remembered.
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(error_of(ErrorCode::kInvalidData, [&] { tokenizer.encode(" ab\xF5 a"); }),
+              "byte 4 of the text is 0xF5, which no token stands for: the tokenizer lacks 14 bytes "
+              "(0x21, 0xC0, 0xC1, 0xF5 to 0xFF) and has no unknown token");
+  }
+  for (const std::size_t size : {std::size_t{100}, std::size_t{200'000}}) {
+    const std::string text = "a " + std::string(size, 'x') + "\xC0x";
+    EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { tokenizer.encode(text); }),
+                ::testing::StartsWith(format("byte {} of the text is 0xC0, ", size + 3)));
+  }
+}
+
+// The normalizer wrote the text anew, so that places in it are none of the given one's.
+TEST(TokenizerJson, MissingBytesOfNormalizedText) {
+  Json json = lacking_bytes();
+  json["normalizer"] = {{"type", "NFC"}};
+  const Tokenizer tokenizer(parse_tokenizer_json(json.dump()));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { tokenizer.encode("e\u0301!"); }),
+              ::testing::StartsWith("a byte of the normalized text is 0x21, "));
+}
+
+// As Hugging Face's BPE: one unknown token for each byte without a token, or for neighbours.
+TEST(TokenizerJson, UnknownTokenOfMissingBytes) {
+  Json json = lacking_bytes();
+  json["model"]["unk_token"] = "<|endoftext|>";
+  const std::int32_t unk = 258 - 14;
+  const TokenizerSpec spec = parse_tokenizer_json(json.dump());
+  EXPECT_EQ(parse_tokenizer_json(format_tokenizer_json(spec)), spec);
+  EXPECT_THAT(Tokenizer(spec).encode("!! ab\xF5"), ElementsAre(unk, unk, 257 - 14, unk));
+  json["model"]["fuse_unk"] = true;
+  const Tokenizer fusing(parse_tokenizer_json(json.dump()));
+  EXPECT_THAT(fusing.encode("!! ab\xF5"), ElementsAre(unk, 257 - 14, unk));
+  // Its bytes are not the text's: long words are not put together from blocks.
+  const std::string text = std::string(200'000, 'x') + "!!";
+  EXPECT_EQ(fusing.encode(text).size(), 200'000U + 1);
+  EXPECT_EQ(fusing.encode(text).back(), unk);
 }
 
 TEST(TokenizerJsonErrors, Merges) {

@@ -147,6 +147,13 @@ std::string spell(const TokenizerSpec& spec, std::int32_t id) {
   return spec.alphabet == Alphabet::kBytes ? to_byte_level(token) : token;
 }
 
+// The same of one that may be an added token, which is written as it is.
+std::string spell_any(const TokenizerSpec& spec, std::int32_t id) {
+  return std::ranges::count(spec.added, id, &AddedToken::id) > 0
+             ? spec.tokens[static_cast<std::size_t>(id)]
+             : spell(spec, id);
+}
+
 // Appends the lines, indented, with commas between.
 class LineList {
  public:
@@ -220,7 +227,7 @@ std::string format_tokenizer_json(const TokenizerSpec& spec) {
       "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
       "    \"fuse_unk\": {},\n    \"byte_fallback\": {},\n    \"ignore_merges\": {},\n"
       "    \"vocab\": {{",
-      spec.unk ? quoted(spec.tokens[static_cast<std::size_t>(*spec.unk)]) : "null",
+      spec.unk ? quoted(spell_any(spec, *spec.unk)) : "null",
       spec.fuse_unk,
       spec.byte_fallback,
       spec.ignore_merges);

@@ -53,30 +53,6 @@ void check_added(const TokenizerSpec& spec, const AddedToken& token, ErrorCode c
       token.id);
 }
 
-// That each byte has a token, its own or <0xNN>.
-void check_bytes(const TokenizerSpec& spec, const std::vector<bool>& is_added, ErrorCode code) {
-  std::array<bool, 256> has_byte{};
-  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
-    const std::string& token = spec.tokens[i];
-    if (is_added[i]) {
-      continue;
-    }
-    if (spec.alphabet == Alphabet::kBytes && token.size() == 1) {
-      has_byte[static_cast<unsigned char>(token[0])] = true;
-    }
-    if (const int byte = byte_of_token(token);
-        spec.alphabet == Alphabet::kCharacters && byte >= 0) {
-      has_byte[static_cast<std::size_t>(byte)] = true;
-    }
-  }
-  const auto missing = std::ranges::find(has_byte, false);
-  TESSERA_REQUIRE(missing == has_byte.end(),
-                  code,
-                  "no token is the single byte 0x{:02X}; a tokenizer that is byte-level or falls "
-                  "back to bytes has all 256",
-                  missing - has_byte.begin());
-}
-
 void check_characters(const TokenizerSpec& spec, ErrorCode code) {
   TESSERA_REQUIRE(spec.byte_fallback || spec.unk,
                   code,
@@ -115,22 +91,63 @@ int byte_of_token(const std::string& token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+std::vector<unsigned char> missing_bytes(const TokenizerSpec& spec) {
+  if (spec.alphabet == Alphabet::kCharacters && !spec.byte_fallback) {
+    return {};
+  }
+  std::vector<bool> is_added(spec.tokens.size());
+  for (const AddedToken& token : spec.added) {
+    is_added[static_cast<std::size_t>(token.id)] = true;
+  }
+  std::array<bool, 256> has_byte{};
+  for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
+    const std::string& token = spec.tokens[i];
+    if (is_added[i]) {
+      continue;
+    }
+    if (spec.alphabet == Alphabet::kBytes && token.size() == 1) {
+      has_byte[static_cast<unsigned char>(token[0])] = true;
+    }
+    if (const int byte = byte_of_token(token);
+        spec.alphabet == Alphabet::kCharacters && byte >= 0) {
+      has_byte[static_cast<std::size_t>(byte)] = true;
+    }
+  }
+  std::vector<unsigned char> missing;
+  for (std::size_t byte = 0; byte < has_byte.size(); ++byte) {
+    if (!has_byte[byte]) {
+      missing.push_back(static_cast<unsigned char>(byte));
+    }
+  }
+  return missing;
+}
+
+std::string describe_bytes(const std::vector<unsigned char>& bytes) {
+  std::string list;
+  for (std::size_t i = 0; i < bytes.size();) {
+    std::size_t end = i + 1;
+    while (end < bytes.size() && bytes[end] == bytes[end - 1] + 1) {
+      ++end;
+    }
+    const bool is_run = end - i > 2;
+    list += format("{}0x{:02X}", list.empty() ? "" : ", ", bytes[i]);
+    list += is_run ? format(" to 0x{:02X}", bytes[end - 1]) : "";
+    i = is_run ? end : i + 1;
+  }
+  return format("{} byte{} ({})", bytes.size(), bytes.size() == 1 ? "" : "s", list);
+}
+
 void check_spec(const TokenizerSpec& spec, ErrorCode code) {
   for (const MergeRule& rule : spec.merges) {
     check_merge(spec, rule, code);
   }
-  std::vector<bool> is_added(spec.tokens.size());
   for (const AddedToken& token : spec.added) {
     check_added(spec, token, code);
-    is_added[static_cast<std::size_t>(token.id)] = true;
   }
   for (const auto* ids : {&spec.before, &spec.after}) {
     for (const std::int32_t id : *ids) {
       token_of(spec, id, "a token of the post-processor", code);
     }
-  }
-  if (spec.alphabet == Alphabet::kBytes || spec.byte_fallback) {
-    check_bytes(spec, is_added, code);
   }
   if (spec.alphabet == Alphabet::kCharacters) {
     check_characters(spec, code);

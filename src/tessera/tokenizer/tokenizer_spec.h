@@ -116,9 +116,9 @@ struct TokenizerSpec {
   std::vector<Split> splits;           // each cuts the pieces of the one before it
   std::optional<Metaspace> metaspace;  // kCharacters only
   std::vector<DecoderStep> decoder;    // kCharacters only: bytes are just joined
-  std::optional<std::int32_t> unk;     // kCharacters only
-  bool fuse_unk = false;               // neighbouring unknown characters become one `unk`
-  bool byte_fallback = false;          // kCharacters only: <0x00> to <0xFF> are tokens
+  std::optional<std::int32_t> unk;     // what bytes or characters without a token become
+  bool fuse_unk = false;               // neighbours of them become one `unk`
+  bool byte_fallback = false;          // kCharacters only: tokens <0x00> to <0xFF> stand for bytes
   bool ignore_merges = false;          // a word that is a token is taken whole
   bool merges_by_result = false;       // rules with one result rank alike, as in tiktoken
   std::vector<std::int32_t> before;    // what the post-processor puts around a text
@@ -134,8 +134,15 @@ std::string byte_token(unsigned char byte);
 // The byte that such a token stands for; -1 if it is none.
 int byte_of_token(const std::string& token);
 
-// Errors: `code`, if ids are out of range, a merge's result is not its sides joined, an added token
-// is not text or not its token, or a byte has no token.
+// The bytes that have no token, neither their own nor <0xNN>: 13 that no UTF-8 has in
+// GPT-NeoX-20B's vocabulary, more in others. Empty where bytes play no part.
+std::vector<unsigned char> missing_bytes(const TokenizerSpec& spec);
+
+// "13 bytes (0xC0, 0xC1, 0xF5 to 0xFF)".
+std::string describe_bytes(const std::vector<unsigned char>& bytes);
+
+// Errors: `code`, if ids are out of range, a merge's result is not its sides joined, or an added
+// token is not text or not its token.
 void check_spec(const TokenizerSpec& spec, ErrorCode code);
 
 }  // namespace tessera

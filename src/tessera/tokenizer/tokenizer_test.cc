@@ -378,15 +378,6 @@ TEST(Tokenizer, RefusesBrokenSpecs) {
                  "expected the text of token 257, valid UTF-8 and not empty");
   expect_refused([](TokenizerSpec& spec) { spec.added[0].id = 258; },
                  "an added token has the id 258");
-  expect_refused([](TokenizerSpec& spec) { spec.tokens[0] = "!!"; },
-                 "no token is the single byte 0x21; a tokenizer that is byte-level or falls back "
-                 "to bytes has all 256");
-  expect_refused(
-      [](TokenizerSpec& spec) {
-        spec.tokens[0] = "!!";
-        add_token(spec, "!", false);
-      },
-      "no token is the single byte 0x21");
   expect_error(
       [] {
         TokenizerSpec spec = byte_spec();

@@ -105,18 +105,32 @@ std::vector<double> score_items(Evaluator& evaluator,
   return nats;
 }
 
+// The first of the likeliest, each divided by its length.
+std::size_t best_of(std::vector<double> log_probs, std::span<const std::int64_t> lengths) {
+  for (std::size_t i = 0; i < log_probs.size(); ++i) {
+    log_probs[i] /= static_cast<double>(lengths[i]);
+  }
+  return static_cast<std::size_t>(std::ranges::max_element(log_probs) - log_probs.begin());
+}
+
+// Of valid UTF-8: bytes that do not go on a character.
+std::int64_t num_characters(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+}
+
 }  // namespace
 
 std::size_t Scores::best() const {
   return static_cast<std::size_t>(std::ranges::max_element(log_probs) - log_probs.begin());
 }
 
-std::size_t Scores::best_normalized() const {
-  std::vector<double> by_byte;
-  for (std::size_t i = 0; i < log_probs.size(); ++i) {
-    by_byte.push_back(log_probs[i] / static_cast<double>(bytes[i]));
-  }
-  return static_cast<std::size_t>(std::ranges::max_element(by_byte) - by_byte.begin());
+std::size_t Scores::best_by_character() const {
+  return best_of(log_probs, characters);
+}
+
+std::size_t Scores::best_by_byte() const {
+  return best_of(log_probs, bytes);
 }
 
 EncodedEnding encode_ending(const Tokenizer& tokenizer,
@@ -129,11 +143,9 @@ EncodedEnding encode_ending(const Tokenizer& tokenizer,
   const bool has_space = end < context.size() || end == 0 || is_space(ending.front());
   const std::string whole = std::string(context) + (has_space ? "" : " ") + std::string(ending);
   EncodedEnding encoded;
-  std::vector<std::int32_t> alone;
-  if (const auto bos = tokenizer.bos()) {
-    encoded.tokens.push_back(*bos);
-    alone.push_back(*bos);
-  }
+  const TextMarks& marks = tokenizer.marks();
+  encoded.tokens = end == 0 ? marks.beginning() : marks.before;
+  std::vector<std::int32_t> alone = encoded.tokens;
   tokenizer.encode(whole, encoded.tokens);
   tokenizer.encode(context.substr(0, end), alone);
   encoded.own = encoded.tokens.size() - std::min(encoded.tokens.size(), alone.size());
@@ -161,6 +173,7 @@ ChoicesResult score_choices(const TrainedModel& model,
   for (const Question& question : questions) {
     Scores& scores = result.scores.emplace_back();
     for (const std::string& ending : question.endings) {
+      scores.characters.push_back(num_characters(ending));
       scores.bytes.push_back(static_cast<std::int64_t>(ending.size()));
     }
   }
@@ -175,7 +188,8 @@ ChoicesResult score_choices(const TrainedModel& model,
       const auto wanted = static_cast<std::size_t>(*label);
       ++result.num_labels;
       result.right += result.scores[q].best() == wanted ? 1 : 0;
-      result.right_normalized += result.scores[q].best_normalized() == wanted ? 1 : 0;
+      result.right_by_character += result.scores[q].best_by_character() == wanted ? 1 : 0;
+      result.right_by_byte += result.scores[q].best_by_byte() == wanted ? 1 : 0;
     }
   }
   return result;
@@ -188,9 +202,11 @@ std::string to_json(const Question& question, const Scores& scores) {
   }
   line["log_probs"] = scores.log_probs;
   line["tokens"] = scores.tokens;
+  line["characters"] = scores.characters;
   line["bytes"] = scores.bytes;
   line["best"] = scores.best();
-  line["best_normalized"] = scores.best_normalized();
+  line["best_normalized"] = scores.best_by_character();
+  line["best_by_bytes"] = scores.best_by_byte();
   return line.dump();
 }
 

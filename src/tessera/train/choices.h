@@ -15,18 +15,22 @@ namespace tessera {
 
 // How likely the model finds each ending of a question.
 struct Scores {
-  std::vector<double> log_probs;     // sum over the ending's tokens of log p, in nats
-  std::vector<std::int64_t> tokens;  // of each ending
-  std::vector<std::int64_t> bytes;   // of each ending's text
+  std::vector<double> log_probs;         // sum over the ending's tokens of log p, in nats
+  std::vector<std::int64_t> tokens;      // of each ending
+  std::vector<std::int64_t> characters;  // of each ending's text: code points
+  std::vector<std::int64_t> bytes;       // of the same
 
-  // The likeliest ending, and the likeliest a byte; the first of equals.
+  // The likeliest ending; the likeliest a character, as lm-evaluation-harness has acc_norm, and the
+  // likeliest a byte; the first of equals.
   std::size_t best() const;
-  std::size_t best_normalized() const;
+  std::size_t best_by_character() const;
+  std::size_t best_by_byte() const;
 };
 
-// A question's endings as the model is asked: BOS where the tokenizer has one, the context, a space
-// where neither text has one there, the ending. Its own tokens are those behind as many as the
-// context alone has (trailing spaces of a context belong to the ending).
+// A question's endings as the model is asked: what stands before texts (TextMarks; where there is
+// no context, at least BOS or EOS), the context, a space where neither text has one there, the
+// ending. Its own tokens are those behind as many as the context alone has (trailing spaces of a
+// context belong to the ending).
 struct EncodedEnding {
   std::vector<std::int32_t> tokens;  // context and ending
   std::size_t own = 0;               // the last so many are the ending's
@@ -40,7 +44,8 @@ struct ChoicesResult {
   std::vector<Scores> scores;   // by question
   std::int64_t num_labels = 0;  // questions that have one
   std::int64_t right = 0;       // of these, where best() is the label
-  std::int64_t right_normalized = 0;
+  std::int64_t right_by_character = 0;
+  std::int64_t right_by_byte = 0;
   std::int64_t num_cut = 0;  // endings whose context lost its front to the sequence length
 };
 
@@ -54,8 +59,8 @@ ChoicesResult score_choices(const TrainedModel& model,
                             const std::vector<Question>& questions,
                             const OnEvalProgress& progress);
 
-// A line of JSON for a question: line, label where it has one, log_probs, tokens, bytes, best and
-// best_normalized. Without its end.
+// A line of JSON for a question: line, label where it has one, log_probs, tokens, characters,
+// bytes, best, best_normalized (by characters) and best_by_bytes. Without its end.
 std::string to_json(const Question& question, const Scores& scores);
 
 }  // namespace tessera

@@ -1,7 +1,9 @@
 #include "tessera/train/choices.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -31,10 +33,30 @@ TEST(EncodeEnding, PutsOneSpaceBetween) {
   EXPECT_EQ(encode_ending(bytes, "", "ran").own, 3U);
 }
 
+// As GPT-2's tokenizer has it, nothing stands before a context; where there is none, one token
+// does, since the first of an ending is predicted from something.
+TEST(EncodeEnding, BeginsAsTheTokenizerSays) {
+  const Tokenizer bytes = Tokenizer::load(std::filesystem::path(TESSERA_SOURCE_DIR) /
+                                          "tests/golden/eval/tokenizer.json");
+  const Tokenizer plain = bytes.with_marks({.eos = {257}, .bos = 256});
+  EXPECT_EQ(encode_ending(plain, "He", "ran").tokens,
+            (std::vector<std::int32_t>{'H', 'e', ' ', 'r', 'a', 'n'}));
+  EXPECT_EQ(encode_ending(plain, "", "ran").tokens,
+            (std::vector<std::int32_t>{256, 'r', 'a', 'n'}));
+  const Tokenizer ended = bytes.with_marks({.eos = {257}});
+  EXPECT_EQ(encode_ending(ended, "", "ran").tokens,
+            (std::vector<std::int32_t>{257, 'r', 'a', 'n'}));
+  EXPECT_EQ(encode_ending(bytes.with_marks({}), "", "ran").tokens.size(), 3U);
+}
+
 TEST(Scores, PreferTheFirstOfEquals) {
-  const Scores scores = {.log_probs = {-4, -3, -6, -3}, .tokens = {}, .bytes = {2, 1, 3, 1}};
+  const Scores scores = {.log_probs = {-4, -3, -6, -3},
+                         .tokens = {},
+                         .characters = {2, 1, 3, 1},
+                         .bytes = {2, 1, 6, 1}};
   EXPECT_EQ(scores.best(), 1U);
-  EXPECT_EQ(scores.best_normalized(), 0U);
+  EXPECT_EQ(scores.best_by_character(), 0U);
+  EXPECT_EQ(scores.best_by_byte(), 2U);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/config/run_config.h"
+#include "tessera/tokenizer/text_marks.h"
 
 namespace tessera {
 
@@ -45,6 +46,7 @@ struct GenerateOptions {
   std::optional<DType> dtype = {};      // of weights and caches; none: as the run was trained
   std::string device = {};              // as run.device; empty: TrainedModel::device
   std::uint64_t seed = 42;
+  MarkNames marks = {};  // in place of the run's
   bool verbose = false;  // says how fast it was, on a terminal or not
 };
 

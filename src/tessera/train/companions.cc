@@ -156,7 +156,7 @@ ExportCompanions::ExportCompanions(const fs::path& checkpoint,
     if (!theirs.facts.bos.empty()) {
       facts.bos = theirs.facts.bos;
     }
-    if (!theirs.facts.eos.empty()) {
+    if (!theirs.facts.eos.empty() && !has_own_eos()) {
       facts.eos = theirs.facts.eos;
     }
   }
@@ -169,6 +169,12 @@ ExportCompanions::ExportCompanions(const fs::path& checkpoint,
   }
 }
 
+// Whether the run was told of other tokens that end a text than the kept files name.
+bool ExportCompanions::has_own_eos() const {
+  return tokenizer_ && !std::ranges::is_permutation(read_text_marks(*kept_, *tokenizer_).eos,
+                                                    tokenizer_->marks().eos);
+}
+
 void ExportCompanions::write(const fs::path& directory) const {
   if (tokenizer_) {
     write_file_atomic(directory / kTokenizerConfig, tokenizer_config());
@@ -179,19 +185,48 @@ void ExportCompanions::write(const fs::path& directory) const {
   for (const char* const name : {kGenerationConfig, kSpecialTokens, kChatTemplate}) {
     if (const std::optional<std::string> text = kept(name)) {
       write_file_atomic(directory / name,
-                        name == kGenerationConfig ? generation_config(*text) : *text);
+                        name == kGenerationConfig ? generation_config(*text)
+                        : name == kSpecialTokens  ? with_marks(*text, false)
+                                                  : *text);
     }
   }
+}
+
+// The text of an object that names a tokenizer's marks, as it came where they are the same.
+// `is_config`: it also says whether BOS stands before texts.
+std::string ExportCompanions::with_marks(const std::string& text, bool is_config) const {
+  if (!tokenizer_ || !kept_) {
+    return text;
+  }
+  const TextMarks theirs = read_text_marks(*kept_, *tokenizer_);
+  const TextMarks& ours = tokenizer_->marks();
+  Json json = Json::parse(text);
+  const auto name = [&](const char* key, const std::vector<std::int32_t>& ids) {
+    json[key] = ids.empty() ? Json() : Json(tokenizer_->spelling(ids.front()));
+  };
+  if (theirs.eos.empty() ? !ours.eos.empty()
+                         : ours.eos.empty() || theirs.eos.front() != ours.eos.front()) {
+    name("eos_token", ours.eos);
+  }
+  if (theirs.before != ours.before && !ours.before.empty()) {
+    name("bos_token", ours.before);
+  }
+  if (theirs.before != ours.before && is_config) {
+    json["add_bos_token"] = !ours.before.empty();
+  }
+  return json == Json::parse(text) ? text : to_text(json);
 }
 
 std::optional<std::string> ExportCompanions::kept(const std::string& name) const {
   return kept_ ? read_companion(*kept_, name) : std::nullopt;
 }
 
-// As it came, but for a template that a run of conversations gives to a model without one.
+// As it came, but for other marks, and a template that a run of conversations gives to a model
+// without one.
 std::string ExportCompanions::tokenizer_config() const {
   const std::optional<std::string> theirs = kept(kTokenizerConfig);
-  const std::string text = theirs ? *theirs : hugging_face_tokenizer_config(*tokenizer_);
+  const std::string text =
+      theirs ? with_marks(*theirs, true) : hugging_face_tokenizer_config(*tokenizer_);
   if (chat_template_.empty() || kept(kChatTemplate)) {
     return text;
   }
@@ -203,9 +238,9 @@ std::string ExportCompanions::tokenizer_config() const {
   return to_text(json);
 }
 
-// As it came, but for a token that ends an answer.
+// As it came, but for other tokens that end a text, or an answer.
 std::string ExportCompanions::generation_config(const std::string& text) const {
-  if (chat_template_.empty()) {
+  if (chat_template_.empty() && !has_own_eos()) {
     return text;
   }
   Json json = Json::parse(text);

@@ -41,8 +41,8 @@ void keep_companions(const RunConfig& config,
 class ExportCompanions {
  public:
   // `facts` become those of the directory that the weights came from: its tokens that begin and end
-  // a text, and its length where that is more. A run of conversations adds the token that ends an
-  // answer. Errors: kInvalidData.
+  // a text, unless the run was given others (tokenizer.eos), and its length where that is more. A
+  // run of conversations adds the token that ends an answer. Errors: kInvalidData.
   ExportCompanions(const std::filesystem::path& checkpoint,
                    const RunConfig& config,
                    const std::optional<Tokenizer>& tokenizer,
@@ -53,6 +53,8 @@ class ExportCompanions {
 
  private:
   std::optional<std::string> kept(const std::string& name) const;
+  bool has_own_eos() const;
+  std::string with_marks(const std::string& text, bool is_config) const;
   std::string tokenizer_config() const;
   std::string generation_config(const std::string& text) const;
 

@@ -430,13 +430,11 @@ void export_weights(const ExportOptions& options) {
   std::optional<Tokenizer> loaded;
   if (std::error_code error; fs::exists(tokenizer, error)) {
     require_tokenizer(tokenizer, path, checkpoint.meta());
-    loaded = load_tokenizer(tokenizer, model.vocab);
+    loaded = with_configured_marks(load_tokenizer(tokenizer, model.vocab), config);
     if (const auto bos = loaded->bos()) {
       facts.bos = {*bos};
     }
-    if (const auto eos = loaded->eos()) {
-      facts.eos = {*eos};
-    }
+    facts.eos = loaded->marks().eos;
   } else {
     log_warning(
         config.tokenizer.path.empty()

@@ -271,14 +271,12 @@ std::string_view name(Finish finish) {
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
                                         const std::string& prompt,
                                         std::int64_t sequence_length) {
-  std::vector<std::int32_t> tokens;
-  if (const auto bos = tokenizer.bos()) {
-    tokens.push_back(*bos);
-  }
+  const TextMarks& marks = tokenizer.marks();
+  std::vector<std::int32_t> tokens = prompt.empty() ? marks.beginning() : marks.before;
   tokenizer.encode(prompt, tokens);
   TESSERA_REQUIRE(!tokens.empty(),
                   ErrorCode::kInvalidConfig,
-                  "the prompt is empty and the tokenizer has no begin-of-text token");
+                  "the prompt is empty and the tokenizer has no token that begins or ends a text");
   require_room(tokens, sequence_length);
   return tokens;
 }
@@ -286,7 +284,8 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
 GenerationSpeed generate(const GenerateOptions& options,
                          std::span<const Prompt> prompts,
                          const ContinuationSink& sink) {
-  const TrainedModel trained = open_trained_model(options.checkpoint);
+  TrainedModel trained = open_trained_model(options.checkpoint);
+  trained.tokenizer = with_named_marks(trained.text_tokenizer(), options.marks, "--");
   const RunConfig& config = trained.config;
   const DType dtype = options.dtype.value_or(config.train.dtype);
   GenerationSpeed speed{.sequence_length =
@@ -299,10 +298,7 @@ GenerationSpeed generate(const GenerateOptions& options,
     return chat ? chat_tokens(*chat, options.system, prompt, speed.sequence_length)
                 : prompt_tokens(trained.text_tokenizer(), prompt, speed.sequence_length);
   });
-  Tokens ends;
-  if (const auto eos = trained.text_tokenizer().eos()) {
-    ends.push_back(*eos);
-  }
+  Tokens ends = trained.text_tokenizer().marks().eos;
   if (chat) {
     ends.push_back(chat->end_of_turn());
   }

@@ -47,8 +47,9 @@ struct GenerationSpeed {
   std::int64_t sequence_length = 0;  // of the model
 };
 
-// The tokens that a continuation of `prompt` starts from, begin-of-text first.
-// Errors: kInvalidConfig where there is none, or no room for another in `sequence_length`.
+// The tokens that a continuation of `prompt` starts from: what stands before texts (TextMarks), and
+// those of the prompt. Errors: kInvalidConfig where there is none, or no room for another in
+// `sequence_length`.
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
                                         const std::string& prompt,
                                         std::int64_t sequence_length);

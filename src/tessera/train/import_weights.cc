@@ -21,6 +21,7 @@
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/step_program.h"
+#include "tessera/train/text_encoder.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {
@@ -71,21 +72,12 @@ PageBuffer make_missing(const HuggingFaceWeights& weights,
   return memory;
 }
 
-// Says where config.json has another token than the tokenizer, whose own is the one that is used.
-void compare(const std::string& what,
-             const std::vector<std::int32_t>& configured,
-             std::optional<std::int32_t> named,
-             std::int64_t vocab) {
+void require_ids(const std::string& what,
+                 const std::vector<std::int32_t>& configured,
+                 std::int64_t vocab) {
   for (const std::int32_t id : configured) {
     TESSERA_REQUIRE(
         id < vocab, ErrorCode::kInvalidData, "{} is {}, and the model has {} ids", what, id, vocab);
-  }
-  // Of several, chat models' mostly, the tokenizer's may be any.
-  if (!configured.empty() && (!named || std::ranges::count(configured, *named) == 0)) {
-    log_warning(format("{} is {}, and the tokenizer's names say {}, which is taken",
-                       what,
-                       configured.front(),
-                       named ? std::to_string(*named) : "none"));
   }
 }
 
@@ -100,15 +92,17 @@ void import_weights(const ImportOptions& options) {
   const HuggingFaceModel model = read_hugging_face_model(options.source);
   const Companions companions(options.source);
   const HuggingFaceWeights weights(options.source, model.section);
-  const RunConfig config = run_of(model, weights.dtype(), options);
+  RunConfig config = run_of(model, weights.dtype(), options);
   const ModelDescription description = resolve_model(config);
   const std::optional<fs::path> tokenizer = find_tokenizer(options.source);
   if (tokenizer) {
     // What could not be used with the weights is refused before they are written.
     const Tokenizer loaded = load_tokenizer(*tokenizer, description.vocab, ErrorCode::kInvalidData);
     const std::string place = (options.source / "config.json").string();
-    compare(place + ": bos_token_id", model.facts.bos, loaded.bos(), description.vocab);
-    compare(place + ": eos_token_id", model.facts.eos, loaded.eos(), description.vocab);
+    require_ids(place + ": bos_token_id", model.facts.bos, description.vocab);
+    require_ids(place + ": eos_token_id", model.facts.eos, description.vocab);
+    log_marks(loaded);
+    config = with_marks_of(loaded, std::move(config));
   }
   const std::vector<ParameterInit> parameters = parameter_inits(
       training_graph(description, 1, config.data.sequence_length, config.train.dtype));

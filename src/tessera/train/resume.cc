@@ -26,10 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 16> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 18> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "run.deterministic",
                                                           "run.time_gemms",
+                                                          "tokenizer.bos",
+                                                          "tokenizer.eos",
                                                           "data",
                                                           "train.global_batch",
                                                           "train.microbatch",

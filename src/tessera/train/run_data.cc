@@ -1,5 +1,6 @@
 #include "tessera/train/run_data.h"
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "tessera/data/encode_files.h"
 #include "tessera/data/packed_conversations.h"
 #include "tessera/train/corpus_input.h"
+#include "tessera/train/text_encoder.h"
 #include "tessera/train/train_tokenizer.h"
 
 namespace tessera {
@@ -97,6 +99,13 @@ std::string training_text(const RunConfig& config) {
   return all;
 }
 
+// Whether marks are put between texts of it.
+bool has_documents(const DataSource& source) {
+  return std::ranges::any_of(files_of(source).files, [](const InputFile& file) {
+    return file.format == DataFormat::kText || file.format == DataFormat::kJsonl;
+  });
+}
+
 // That nothing is text, which a run without a tokenizer cannot read.
 void require_tokens(const RunConfig& config) {
   std::vector<DataSource> sources = data_sources(config.data);
@@ -171,7 +180,7 @@ std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t voc
                      .chat = config.tokenizer.train_chat},
                     config.tokenizer.path);
   }
-  Tokenizer tokenizer = load_tokenizer(config.tokenizer.path, vocab);
+  Tokenizer tokenizer = with_configured_marks(load_tokenizer(config.tokenizer.path, vocab), config);
   if (tokenizer.vocab_size() < vocab) {
     log_info(
         format("tokenizer: {} entries for the model's {} ids; no data have the others, and nothing "
@@ -180,6 +189,18 @@ std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t voc
                format_grouped(vocab)));
   }
   return tokenizer;
+}
+
+Tokenizer with_configured_marks(const Tokenizer& tokenizer, const RunConfig& config) {
+  return with_named_marks(
+      tokenizer, {.bos = config.tokenizer.bos, .eos = config.tokenizer.eos}, "tokenizer.");
+}
+
+RunConfig with_marks_of(const Tokenizer& tokenizer, RunConfig config) {
+  MarkNames names = names_of_marks(tokenizer);
+  config.tokenizer.bos = std::move(names.bos);
+  config.tokenizer.eos = std::move(names.eos);
+  return config;
 }
 
 Tokenizer load_tokenizer(const std::filesystem::path& path,
@@ -254,6 +275,9 @@ RunSequences run_sequences(const RunConfig& config,
         format("; for validation: {} tokens", format_grouped(sequences.validation->num_tokens()));
   }
   log_info(line);
+  if (tokenizer && std::ranges::any_of(data_sources(config.data), has_documents)) {
+    log_info(format("documents: {}", describe_marks(*tokenizer)));
+  }
   if (config.data.validation_share > 0 && config.validation.every == 0) {
     log_warning(
         "data.validation_share holds these back, and nothing validates on them: set "

@@ -13,11 +13,18 @@
 
 namespace tessera {
 
-// The run's tokenizer: loaded from tokenizer.path, or trained on the data files and saved there
-// when it does not exist and tokenizer.train_vocab says so; none where tokenizer.path is empty and
-// all data are tokens. Errors: kInvalidConfig where there is neither and text needs it, or where it
-// has more entries than the model has ids (`vocab`). Says so where it has fewer.
+// The run's tokenizer, with its marks: loaded from tokenizer.path, or trained on the data files and
+// saved there when it does not exist and tokenizer.train_vocab says so; none where tokenizer.path
+// is empty and all data are tokens. Errors: kInvalidConfig where there is neither and text needs
+// it, or where it has more entries than the model has ids (`vocab`). Says so where it has fewer.
 std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t vocab);
+
+// `tokenizer` with the marks that tokenizer.bos and tokenizer.eos name. Errors: kInvalidConfig.
+Tokenizer with_configured_marks(const Tokenizer& tokenizer, const RunConfig& config);
+
+// `config` with the marks of its tokenizer written out: so a checkpoint holds them, wherever the
+// files lie then that named them.
+RunConfig with_marks_of(const Tokenizer& tokenizer, RunConfig config);
 
 // A tokenizer for a model of `vocab` ids, the last of which may have no token. Errors: `too_many`
 // where it has more entries, and as Tokenizer::load().

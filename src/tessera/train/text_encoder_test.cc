@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/train/generate.h"
+
 namespace tessera {
 namespace {
 
@@ -27,14 +29,24 @@ Tokenizer bytes_and(const std::vector<std::string>& special) {
   return Tokenizer(spec);
 }
 
-TEST(TextEncoder, OneTokenForBothEndsIsBehindADocumentAlone) {
-  const Tokenizer two = bytes_and({"<s>", "</s>"});
-  EXPECT_EQ(text_encoder(two).bos, 256);
-  EXPECT_EQ(text_encoder(two).eos, 257);
+// A document and a prompt begin with the same tokens.
+TEST(TextEncoder, DocumentsHaveTheMarksOfPrompts) {
+  using Ids = std::vector<std::int32_t>;
+  const Tokenizer named = bytes_and({"<s>", "</s>"});
+  EXPECT_EQ(text_encoder(named).before, Ids());
+  EXPECT_EQ(text_encoder(named).eos, 257);
+  EXPECT_EQ(prompt_tokens(named, "a", 8), Ids{'a'});
+  EXPECT_EQ(prompt_tokens(named, "", 8), Ids{256});
+  const Tokenizer putting = named.with_marks({.before = {256}, .eos = {257, 65}, .bos = 256});
+  EXPECT_EQ(text_encoder(putting).before, Ids{256});
+  EXPECT_EQ(text_encoder(putting).eos, 257);
+  EXPECT_EQ(prompt_tokens(putting, "a", 8), (Ids{256, 'a'}));
+  EXPECT_EQ(prompt_tokens(putting, "", 8), Ids{256});
   const Tokenizer one = bytes_and({"<|endoftext|>"});
-  EXPECT_EQ(one.bos(), 256) << "a prompt begins with it";
-  EXPECT_EQ(text_encoder(one).bos, std::nullopt);
+  EXPECT_EQ(text_encoder(one).before, Ids());
   EXPECT_EQ(text_encoder(one).eos, 256);
+  EXPECT_EQ(prompt_tokens(one, "a", 8), Ids{'a'});
+  EXPECT_EQ(prompt_tokens(one, "", 8), Ids{256});
 }
 
 }  // namespace

@@ -88,9 +88,7 @@ std::string training_text(std::span<const InputFile> files, const TextOptions& t
   encode_files(input.paths,
                {.encode = [&](std::string_view part,
                               bool continues,
-                              const TokenSink& /*sink*/) { sink.add(part, continues); },
-                .bos = std::nullopt,
-                .eos = std::nullopt},
+                              const TokenSink& /*sink*/) { sink.add(part, continues); }},
                input.options,
                {},
                sink);

@@ -44,7 +44,7 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
   std::optional<Tokenizer> loaded;
   if (exists) {
     require_tokenizer(tokenizer, found, weights->meta());
-    loaded = load_tokenizer(tokenizer, model.vocab);
+    loaded = with_configured_marks(load_tokenizer(tokenizer, model.vocab), config);
   }
   return {.checkpoint = found,
           .weights = std::move(weights),

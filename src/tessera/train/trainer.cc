@@ -30,6 +30,7 @@
 #include "tessera/train/run_memory.h"
 #include "tessera/train/start_checks.h"
 #include "tessera/train/step_program.h"
+#include "tessera/train/text_encoder.h"
 
 namespace tessera {
 namespace {
@@ -51,7 +52,8 @@ RunPrograms compile_and_check(const RunConfig& config,
   return programs;
 }
 
-RunSequences load_sequences(const RunConfig& config, const ModelDescription& model) {
+// Writes the tokenizer's marks into `config`.
+RunSequences load_sequences(RunConfig& config, const ModelDescription& model) {
   const std::optional<Tokenizer> tokenizer = run_tokenizer(config, model.vocab);
   if (!tokenizer) {
     log_info(
@@ -61,6 +63,12 @@ RunSequences load_sequences(const RunConfig& config, const ModelDescription& mod
     with_context(
         [] { return "sample.prompt"; },
         [&] { prompt_tokens(*tokenizer, config.sample.prompt, config.data.sequence_length); });
+  }
+  if (tokenizer) {
+    if (!is_info_silenced()) {
+      log_marks(*tokenizer, config.tokenizer.eos.has_value());
+    }
+    config = with_marks_of(*tokenizer, std::move(config));
   }
   return run_sequences(config, tokenizer, model.vocab);
 }
@@ -132,6 +140,7 @@ TrainResult train_ranks(const RunSetup& setup, World* launched, const RankFiles&
 // What a process has before its ranks begin.
 struct Prepared {
   std::unique_ptr<World> world;  // of a process that a launcher started
+  RunConfig config;
   RunPrograms programs;
   RunSequences sequences;
 };
@@ -151,10 +160,12 @@ Prepared prepare(const RunConfig& config,
   }
   std::unique_ptr<World> world = join_launched(
       config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
+  RunConfig named = config;
   auto [programs, sequences] = run_together(world.get(), [&] {
-    return std::pair(compile_and_check(config, model, hooks), load_sequences(config, model));
+    return std::pair(compile_and_check(config, model, hooks), load_sequences(named, model));
   });
   return {.world = std::move(world),
+          .config = std::move(named),
           .programs = std::move(programs),
           .sequences = std::move(sequences)};
 }
@@ -196,7 +207,7 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   const Prepared prepared = with_exit_record(
       files, std::nullopt, [&] { return prepare(resolved, adapted, hooks, launch, files); });
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, adapted));
-  const RunSetup setup = {.config = resolved,
+  const RunSetup setup = {.config = prepared.config,
                           .model = adapted,
                           .layout = layout,
                           .programs = prepared.programs,

@@ -192,9 +192,6 @@ class SentencePieceTokenizer : public TokenizerImpl {
               EncodeOptions options,
               std::vector<std::int32_t>& out,
               const Flush* flush) const override {
-    if (options.add_special && bos()) {
-      out.push_back(processor_->bos_id());
-    }
     cut_at_added(
         options.parse_special ? all_ : plain_,
         text,
@@ -239,9 +236,12 @@ class SentencePieceTokenizer : public TokenizerImpl {
 
   bool is_special(std::int32_t id) const override { return special_[static_cast<std::size_t>(id)]; }
 
-  std::optional<std::int32_t> bos() const override { return in_range(processor_->bos_id()); }
-
-  std::optional<std::int32_t> eos() const override { return in_range(processor_->eos_id()); }
+  // A model's file does not say whether its BOS is put: Llama's and Mistral's tokenizers do.
+  TextMarks marks() const override {
+    return {.before = ids(processor_->bos_id()),
+            .eos = ids(processor_->eos_id()),
+            .bos = in_range(processor_->bos_id())};
+  }
 
   std::string kind() const override { return "SentencePiece model"; }
 
@@ -260,6 +260,10 @@ class SentencePieceTokenizer : public TokenizerImpl {
 
   static std::optional<std::int32_t> in_range(int id) {
     return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
+  }
+
+  static std::vector<std::int32_t> ids(int id) {
+    return id < 0 ? std::vector<std::int32_t>() : std::vector<std::int32_t>{id};
   }
 
   // What the library's decoder makes of a piece inside a text.
