@@ -279,7 +279,7 @@ TEST_F(CommandsTest, WeightsAreExported) {
   ASSERT_EQ(train("a").code, 0);
   const Outcome exported = tessera({"checkpoint", "export", "a", "weights"});
   EXPECT_EQ(exported.code, 0) << exported.err;
-  EXPECT_EQ(exported.out, "weights: config.json, weights, and its tokenizer where it has one\n");
+  EXPECT_EQ(exported.out, "weights: config.json, weights, tokenizer.json\n");
   EXPECT_EQ(read_file(path("weights/tokenizer.json")), read_file(path("tokenizer.json")));
   const auto config = nlohmann::json::parse(read_file(path("weights/config.json")));
   const Tokenizer tokenizer = Tokenizer::load(path("tokenizer.json"));

@@ -144,7 +144,7 @@ TEST_F(LoraTest, RefusesWhatDoesNotFit) {
   expect_other(
       "a",
       {},
-      {"was made with no [lora], found lora.rank = 2,", "`tessera checkpoint export` them"});
+      {"was made with no [lora], found lora.rank = 2,", "name it in model.weights of a new run"});
   const Outcome without = train_on_base("b");
   EXPECT_EQ(without.code, 2);
   EXPECT_THAT(without.err, HasSubstr("lora.targets = [\"wq\",\"wk\",\"wv\""));

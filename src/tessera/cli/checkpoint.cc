@@ -15,6 +15,7 @@
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
+#include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resume.h"
@@ -33,10 +34,12 @@ std::int64_t num_bytes(const CheckpointReader& reader) {
 void verify(const std::filesystem::path& named) {
   const std::filesystem::path path = require_checkpoint(named);
   const CheckpointReader reader(path, {.verify = Verify::kChecksums});
-  print(format("{}: {} tensors, {} files, {}: every byte is as it was written\n",
+  print(format("{}: {} {}, {} {}, {}: every byte is as it was written\n",
                path.string(),
                reader.tensors().size(),
+               reader.tensors().size() == 1 ? "tensor" : "tensors",
                reader.files().size(),
+               reader.files().size() == 1 ? "file" : "files",
                format_bytes(num_bytes(reader))));
 }
 
@@ -93,6 +96,12 @@ void add_path_command(CLI::App& app,
   command.callback([path, body] { body(*path); });
 }
 
+// The tokenizer of a directory that was just written.
+std::string tokenizer_in(const std::filesystem::path& directory) {
+  const auto found = find_tokenizer(directory);
+  return found ? found->filename().string() : "no tokenizer";
+}
+
 void add_export(CLI::App& checkpoint) {
   CLI::App& command = *checkpoint.add_subcommand(
       "export", "Write the weights as a directory that Hugging Face's transformers load");
@@ -114,8 +123,8 @@ void add_export(CLI::App& checkpoint) {
   command.callback([options, dtype] {
     options->dtype = parse_dtype(*dtype);
     export_weights(*options);
-    print(format("{}: config.json, weights, and its tokenizer where it has one\n",
-                 options->output.string()));
+    print(format(
+        "{}: config.json, weights, {}\n", options->output.string(), tokenizer_in(options->output)));
   });
 }
 
@@ -129,7 +138,9 @@ void add_import(CLI::App& checkpoint) {
       ->required();
   command.callback([options] {
     import_weights(*options);
-    print(format("{}: a checkpoint of step 0\n", options->checkpoint.string()));
+    print(format("{}: a checkpoint of step 0, {}\n",
+                 options->checkpoint.string(),
+                 tokenizer_in(options->checkpoint)));
   });
 }
 

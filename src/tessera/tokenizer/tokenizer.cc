@@ -36,7 +36,15 @@ Tokenizer::Tokenizer(TokenizerSpec spec)
     : Tokenizer(std::make_shared<const BpeTokenizer>(std::move(spec))) {}
 
 Tokenizer::Tokenizer(std::shared_ptr<const TokenizerImpl> impl)
-    : impl_(std::move(impl)), marks_(std::make_shared<const TextMarks>(impl_->marks())) {}
+    : impl_(std::move(impl)),
+      marks_(std::make_shared<const TextMarks>(impl_->marks())),
+      id_limit_(impl_->vocab_size()) {}
+
+Tokenizer Tokenizer::within(std::int64_t vocab) const {
+  Tokenizer result = *this;
+  result.id_limit_ = static_cast<std::int32_t>(std::min<std::int64_t>(vocab, vocab_size()));
+  return result;
+}
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const Tokenizer tokenizer(load_tokenizer_files(path));
@@ -66,12 +74,29 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
 void Tokenizer::encode(std::string_view text,
                        std::vector<std::int32_t>& out,
                        EncodeOptions options) const {
+  const std::size_t first = out.size();
   if (options.add_special) {
     out.insert(out.end(), marks_->before.begin(), marks_->before.end());
   }
   impl_->encode(text, options, out, nullptr);
   if (options.add_special) {
     out.insert(out.end(), marks_->after.begin(), marks_->after.end());
+  }
+  check_known(std::span(out).subspan(first));
+}
+
+void Tokenizer::check_known(std::span<const std::int32_t> ids) const {
+  if (id_limit_ == impl_->vocab_size()) {
+    return;
+  }
+  const auto other = std::ranges::find_if(ids, [&](std::int32_t id) { return id >= id_limit_; });
+  if (other != ids.end()) {
+    fail(
+        ErrorCode::kInvalidData,
+        "the text has the token \"{}\", id {}, which the model has no row for: its ids are 0 to {}",
+        spelling(*other),
+        *other,
+        id_limit_ - 1);
   }
 }
 
@@ -82,7 +107,8 @@ void Tokenizer::encode(std::string_view text,
   if (options.add_special) {
     part = marks_->before;
   }
-  const TokenizerImpl::Flush flush = [&sink](std::vector<std::int32_t>& ids) {
+  const TokenizerImpl::Flush flush = [&](std::vector<std::int32_t>& ids) {
+    check_known(ids);
     sink(ids);
     ids.clear();
   };

@@ -52,6 +52,13 @@ class Tokenizer {
   // something that would change results and does not exist here.
   static Tokenizer load(const std::filesystem::path& path);
 
+  // The same tokenizer for a model that has rows for ids below `vocab` alone: encode() of a text
+  // that has another token is kInvalidData naming it.
+  Tokenizer within(std::int64_t vocab) const;
+
+  // Ids below it are what a model takes of this tokenizer: vocab_size(), or less by within().
+  std::int32_t id_limit() const { return id_limit_; }
+
   // Writes a tokenizer.json that Hugging Face loads, atomically. Errors: kDeviceError; kUnsupported
   // for a SentencePiece model, which is its own file.
   void save(const std::filesystem::path& path) const;
@@ -138,9 +145,12 @@ class Tokenizer {
  private:
   explicit Tokenizer(std::shared_ptr<const TokenizerImpl> impl);
 
+  void check_known(std::span<const std::int32_t> ids) const;
+
   // Shared by copies: it never changes.
   std::shared_ptr<const TokenizerImpl> impl_;
   std::shared_ptr<const TextMarks> marks_;
+  std::int32_t id_limit_;
 };
 
 }  // namespace tessera

@@ -23,7 +23,7 @@ constexpr std::array<std::string_view, 2> kChatmlTokens = {"<|im_start|>", "<|im
 
 // Only special tokens: others are found in text, where a message could forge them.
 std::optional<std::int32_t> find_special(const Tokenizer& tokenizer, std::string_view name) {
-  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+  for (std::int32_t id = 0; id < tokenizer.id_limit(); ++id) {
     if (tokenizer.is_special(id) && tokenizer.spelling(id) == name) {
       return id;
     }

@@ -9,9 +9,11 @@
 #include <numbers>
 #include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/data/sequence_source.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/run_data.h"
@@ -66,6 +68,19 @@ double LossResult::bits_per_byte() const {
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
+namespace {
+
+// "a.txt, b.txt".
+std::string joined(const std::vector<InputFile>& files) {
+  std::string text;
+  for (const InputFile& file : files) {
+    text += (text.empty() ? "" : ", ") + file.path.string();
+  }
+  return text;
+}
+
+}  // namespace
+
 LossResult evaluate_loss(const TrainedModel& model,
                          const EvaluatorRanks& ranks,
                          const CorpusInput& input,
@@ -73,13 +88,15 @@ LossResult evaluate_loss(const TrainedModel& model,
   std::atomic<std::int64_t> bytes = 0;
   const bool needs_tokenizer = find_text(input.files) != nullptr || model.tokenizer.has_value();
   const Tokenizer* const tokenizer = needs_tokenizer ? &model.text_tokenizer() : nullptr;
-  const std::shared_ptr<const Corpus> corpus = open_corpus(input, tokenizer, &bytes);
+  const std::shared_ptr<const Corpus> corpus =
+      with_context([&] { return format("in {}", joined(input.files)); },
+                   [&] { return open_corpus(input, tokenizer, &bytes); });
   const DataSection& data = model.config.data;
   const SequenceOptions options = {
       .sequence_length = data.sequence_length,
       .document_mask = data.document_mask,
       .mask_boundary = data.mask_boundary,
-      .vocab = tokenizer != nullptr ? tokenizer->vocab_size() : model.model.vocab,
+      .vocab = tokenizer != nullptr ? tokenizer->id_limit() : model.model.vocab,
       .keep_tail = true,
       .padding = tokenizer != nullptr ? tokenizer->eos().value_or(0) : 0};
   const SequenceSource source({{.corpus = corpus, .begin = 0, .end = corpus->num_tokens()}},

@@ -65,7 +65,7 @@ class Sequence {
   // more ids than there are tokens: their logits take no part.
   std::string go_on(std::span<const float> logits, std::int64_t sequence_length) {
     const std::int32_t token =
-        choose(logits.first(static_cast<std::size_t>(tokenizer_.vocab_size())));
+        choose(logits.first(static_cast<std::size_t>(tokenizer_.id_limit())));
     ++result_.num_tokens;
     if (std::ranges::count(ends_, token) > 0) {
       return end(Finish::kEndOfText);

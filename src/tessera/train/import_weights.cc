@@ -97,7 +97,7 @@ void import_weights(const ImportOptions& options) {
   const std::optional<fs::path> tokenizer = find_tokenizer(options.source);
   if (tokenizer) {
     // What could not be used with the weights is refused before they are written.
-    const Tokenizer loaded = load_tokenizer(*tokenizer, description.vocab, ErrorCode::kInvalidData);
+    const Tokenizer loaded = load_tokenizer(*tokenizer, description.vocab);
     const std::string place = (options.source / "config.json").string();
     require_ids(place + ": bos_token_id", model.facts.bos, description.vocab);
     require_ids(place + ": eos_token_id", model.facts.eos, description.vocab);

@@ -226,6 +226,13 @@ ModelDescription resolve_model(const RunConfig& config) {
 
 RunConfig resolve(RunConfig config, ConfigUse use) {
   config.model = resolved_section(config);
+  // A program that fills a config names no key: the usual warmup gives way, as in a run file.
+  Schedule& schedule = config.schedule;
+  if (config.origins.file.empty() && !config.origins.places.contains("schedule.warmup") &&
+      schedule.warmup == Schedule().warmup) {
+    const std::int64_t decay = num_decay_steps(schedule, config.train.steps);
+    schedule.warmup = std::clamp<std::int64_t>(config.train.steps - decay, 0, schedule.warmup);
+  }
   validate(config, use);
   if (const auto adapters = resolve_model(config).adapters) {
     config.lora.alpha = adapters->alpha;

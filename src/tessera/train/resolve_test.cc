@@ -66,6 +66,24 @@ Devices devices_with(const std::vector<std::int64_t>& free_gibibytes) {
 }
 
 // Of each device a GiB stays for CUDA and its libraries.
+// As in a run file that does not name it; what a program did set stays, and is refused.
+TEST(Resolve, TheUsualWarmupGivesWayInAConfigOfAProgram) {
+  RunConfig config;
+  config.run.dir = "run";
+  config.model.flavor = "debug";
+  config.tokenizer.path = "tokenizer.json";
+  config.data.files = {"a.txt"};
+  config.train.steps = 5;
+  config.schedule.decay_ratio = 0.4;
+  EXPECT_EQ(resolve(config).schedule.warmup, 3);
+  config.train.steps = 500;
+  EXPECT_EQ(resolve(config).schedule.warmup, 10);
+  config.train.steps = 5;
+  config.schedule.warmup = 4;
+  EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { resolve(config); }),
+              HasSubstr("schedule.warmup: found 4, expected at most 3"));
+}
+
 TEST(DeviceMemoryLimit, IsThatOfTheDeviceThatLeavesLeast) {
   EXPECT_EQ(device_memory_limit(devices_with({140}), 1, 0), 139 * kGibibyte);
   EXPECT_EQ(device_memory_limit(devices_with({140, 80}), 2, 0), 79 * kGibibyte);

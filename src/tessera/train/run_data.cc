@@ -129,6 +129,36 @@ void require_tokens(const RunConfig& config) {
                   placed(config, "sample.prompt"));
 }
 
+// As load_tokenizer(), of one that is loaded.
+Tokenizer fitted(const Tokenizer& tokenizer,
+                 const std::filesystem::path& path,
+                 std::int64_t vocab) {
+  if (tokenizer.vocab_size() <= vocab) {
+    return tokenizer;
+  }
+  std::vector<std::int32_t> marks = tokenizer.marks().before;
+  if (const auto eos = tokenizer.eos()) {
+    marks.push_back(*eos);
+  }
+  for (const std::int32_t id : marks) {
+    TESSERA_REQUIRE(id < vocab,
+                    ErrorCode::kInvalidData,
+                    "the tokenizer {} has {} entries, the model only {}, and \"{}\", which begins "
+                    "or ends its texts, is one of the others: expected the model's own tokenizer",
+                    path.string(),
+                    tokenizer.vocab_size(),
+                    vocab,
+                    tokenizer.spelling(id));
+  }
+  log_warning(
+      format("the tokenizer {} has {} entries, the model only {}: texts that need the others "
+             "are refused",
+             path.string(),
+             tokenizer.vocab_size(),
+             vocab));
+  return tokenizer.within(vocab);
+}
+
 }  // namespace
 
 void log_packing(const Packing& packing, const SequenceOptions& options) {
@@ -180,7 +210,17 @@ std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t voc
                      .chat = config.tokenizer.train_chat},
                     config.tokenizer.path);
   }
-  Tokenizer tokenizer = with_configured_marks(load_tokenizer(config.tokenizer.path, vocab), config);
+  const Tokenizer loaded = Tokenizer::load(config.tokenizer.path);
+  TESSERA_REQUIRE(
+      !config.model.weights.empty() || loaded.vocab_size() <= vocab,
+      ErrorCode::kInvalidConfig,
+      "the tokenizer {} has {} entries, the model only {}: set model.vocab = {}, or name "
+      "the model's own tokenizer",
+      config.tokenizer.path,
+      loaded.vocab_size(),
+      vocab,
+      loaded.vocab_size());
+  Tokenizer tokenizer = with_configured_marks(fitted(loaded, config.tokenizer.path, vocab), config);
   if (tokenizer.vocab_size() < vocab) {
     log_info(
         format("tokenizer: {} entries for the model's {} ids; no data have the others, and nothing "
@@ -203,21 +243,8 @@ RunConfig with_marks_of(const Tokenizer& tokenizer, RunConfig config) {
   return config;
 }
 
-Tokenizer load_tokenizer(const std::filesystem::path& path,
-                         std::int64_t vocab,
-                         ErrorCode too_many) {
-  Tokenizer tokenizer = Tokenizer::load(path);
-  TESSERA_REQUIRE(tokenizer.vocab_size() <= vocab,
-                  too_many,
-                  "the tokenizer {} has {} entries, the model only {}: {}",
-                  path.string(),
-                  tokenizer.vocab_size(),
-                  vocab,
-                  too_many == ErrorCode::kInvalidConfig
-                      ? format("set model.vocab = {}, or name the model's own tokenizer",
-                               tokenizer.vocab_size())
-                      : "expected the model's own tokenizer");
-  return tokenizer;
+Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab) {
+  return fitted(Tokenizer::load(path), path, vocab);
 }
 
 RunSequences run_sequences(const RunConfig& config,
@@ -226,7 +253,7 @@ RunSequences run_sequences(const RunConfig& config,
   const SequenceOptions options = {.sequence_length = config.data.sequence_length,
                                    .document_mask = config.data.document_mask,
                                    .mask_boundary = config.data.mask_boundary,
-                                   .vocab = tokenizer ? tokenizer->vocab_size() : vocab,
+                                   .vocab = tokenizer ? tokenizer->id_limit() : vocab,
                                    .padding = tokenizer ? tokenizer->eos().value_or(0) : 0};
   std::vector<CorpusPart> train;
   std::vector<CorpusPart> validation;

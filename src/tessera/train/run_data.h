@@ -16,7 +16,8 @@ namespace tessera {
 // The run's tokenizer, with its marks: loaded from tokenizer.path, or trained on the data files and
 // saved there when it does not exist and tokenizer.train_vocab says so; none where tokenizer.path
 // is empty and all data are tokens. Errors: kInvalidConfig where there is neither and text needs
-// it, or where it has more entries than the model has ids (`vocab`). Says so where it has fewer.
+// it, or where it has more entries than a model has ids (`vocab`) that starts from no weights. Says
+// so where it has fewer.
 std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t vocab);
 
 // `tokenizer` with the marks that tokenizer.bos and tokenizer.eos name. Errors: kInvalidConfig.
@@ -26,11 +27,10 @@ Tokenizer with_configured_marks(const Tokenizer& tokenizer, const RunConfig& con
 // files lie then that named them.
 RunConfig with_marks_of(const Tokenizer& tokenizer, RunConfig config);
 
-// A tokenizer for a model of `vocab` ids, the last of which may have no token. Errors: `too_many`
-// where it has more entries, and as Tokenizer::load().
-Tokenizer load_tokenizer(const std::filesystem::path& path,
-                         std::int64_t vocab,
-                         ErrorCode too_many = ErrorCode::kInvalidConfig);
+// A tokenizer for a model of `vocab` ids, the last of which may have no token. One that has more
+// entries is taken, with a warning, as Tokenizer::within() them. Errors: kInvalidData where what
+// begins or ends a text is one of the others, and as Tokenizer::load().
+Tokenizer load_tokenizer(const std::filesystem::path& path, std::int64_t vocab);
 
 struct RunSequences {
   SequenceSource train;
