@@ -318,7 +318,7 @@ Case softmax_case(std::int64_t vocab, bool in_place, double num_reads) {
                                                     .gradient = gradient.data};
             return Bound{.run =
                              [=](Context& context) {
-                               tessera::cpu::softmax_cross_entropy(task, context.threads());
+                               tessera::cpu::softmax_cross_entropy(task, context.team());
                              },
                          .bytes = 4.0 * static_cast<double>(rows * vocab) * (num_reads + 1)};
           }};
@@ -326,37 +326,36 @@ Case softmax_case(std::int64_t vocab, bool in_place, double num_reads) {
 
 // A gradient of f32 onto the wire, or the sum of two ranks' parts off it.
 Case wire_case(tessera::WireFormat format, bool is_sum) {
-  return {fmt::format("{} {}", is_sum ? "decode_sum 2x" : "encode", name(format)),
-          [=](Memory& memory) {
-            const tessera::Encoding encoding = {.format = format};
-            const std::int64_t wire = wire_bytes(encoding, kRows * kWidth);
-            const View x = memory.tensor(DType::kF32, {kRows * kWidth});
-            const View codes = memory.tensor(DType::kF32, {wire / 4});
-            const tessera::Elements elements = {
-                .dtype = DType::kF32, .data = x.as<std::byte>(), .count = kRows * kWidth};
-            const double bytes = 4.0 * kRows * kWidth + static_cast<double>(wire);
-            encode(elements, elements.count, encoding, codes.as<std::byte>(), 1);
-            if (!is_sum) {
-              return Bound{.run =
-                               [=](Context& context) {
-                                 encode(elements,
-                                        elements.count,
-                                        encoding,
-                                        codes.as<std::byte>(),
-                                        context.threads());
-                               },
-                           .bytes = bytes};
-            }
-            const View other = memory.tensor(DType::kF32, {wire / 4});
-            encode(elements, elements.count, encoding, other.as<std::byte>(), 1);
-            return Bound{.run =
-                             [=](Context& context) {
-                               const std::array<const std::byte*, 2> parts = {
-                                   codes.as<std::byte>(), other.as<std::byte>()};
-                               decode_sum(parts, encoding, elements, context.threads());
-                             },
-                         .bytes = bytes + static_cast<double>(wire)};
-          }};
+  return {
+      fmt::format("{} {}", is_sum ? "decode_sum 2x" : "encode", name(format)), [=](Memory& memory) {
+        const tessera::Encoding encoding = {.format = format};
+        const std::int64_t wire = wire_bytes(encoding, kRows * kWidth);
+        const View x = memory.tensor(DType::kF32, {kRows * kWidth});
+        const View codes = memory.tensor(DType::kF32, {wire / 4});
+        const tessera::Elements elements = {
+            .dtype = DType::kF32, .data = x.as<std::byte>(), .count = kRows * kWidth};
+        const double bytes = 4.0 * kRows * kWidth + static_cast<double>(wire);
+        tessera::ThreadTeam caller(1);
+        encode(elements, elements.count, encoding, codes.as<std::byte>(), caller);
+        if (!is_sum) {
+          return Bound{
+              .run =
+                  [=](Context& context) {
+                    encode(
+                        elements, elements.count, encoding, codes.as<std::byte>(), context.team());
+                  },
+              .bytes = bytes};
+        }
+        const View other = memory.tensor(DType::kF32, {wire / 4});
+        encode(elements, elements.count, encoding, other.as<std::byte>(), caller);
+        return Bound{.run =
+                         [=](Context& context) {
+                           const std::array<const std::byte*, 2> parts = {codes.as<std::byte>(),
+                                                                          other.as<std::byte>()};
+                           decode_sum(parts, encoding, elements, context.team());
+                         },
+                     .bytes = bytes + static_cast<double>(wire)};
+      }};
 }
 
 std::vector<Case> all_cases() {
@@ -415,7 +414,7 @@ class Copies {
 
   void copy_memory(Context& context) const {
     const tessera::cpu::Work bytes = {.count = kGiB, .elements = 1, .cut = 4096};
-    tessera::cpu::parallel_ranges(context.threads(), bytes, [&](tessera::cpu::Range range) {
+    tessera::cpu::parallel_ranges(context.team(), bytes, [&](tessera::cpu::Range range) {
       std::memcpy(to_.as<std::byte>() + range.begin,
                   from_.as<std::byte>() + range.begin,
                   static_cast<std::size_t>(range.end - range.begin));

@@ -13,12 +13,6 @@ endmacro()
 find_package(Threads REQUIRED)
 find_package(OpenMP QUIET COMPONENTS CXX)
 tessera_need(OpenMP_CXX_FOUND "OpenMP for C++" g++)
-if(TESSERA_SANITIZE STREQUAL "thread" AND TARGET OpenMP::OpenMP_CXX)
-  # libgomp's barriers are futexes that the thread sanitizer does not see, so that every parallel
-  # region would look like a race: under it, regions run on one thread; our own threads are seen.
-  set_target_properties(OpenMP::OpenMP_CXX PROPERTIES INTERFACE_COMPILE_OPTIONS
-                                                      "-Wno-unknown-pragmas;-Wno-error")
-endif()
 find_package(fmt QUIET)
 tessera_need(fmt_FOUND fmt libfmt-dev)
 find_package(spdlog QUIET)

@@ -46,6 +46,8 @@ TABLE
 wrappers=$(cat <<'TABLE'
 src/tessera/base/format\.h      fmt/       the one name of the formatting library
 src/tessera/base/test_error\.h  gtest/     tests share what they expect of an Error
+src/tessera/base/test_delays\.h  sched.h  .. and how they hold threads up,
+src/tessera/base/test_delays\.h  unistd.h  which are named by their ids
 src/tessera/checkpoint/file_size_limit\.h  sys/resource.h  tests share a disk that is full
 src/tessera/base/json\.h        nlohmann/  readers of JSON files of others share what refuses them
 src/tessera/base/toml\.h        toml++/    what readers of TOML share names its nodes

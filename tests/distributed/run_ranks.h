@@ -44,7 +44,7 @@ std::string virtual_cluster(std::int64_t ranks);
 // copy, with gradients as topo has them.
 std::vector<Placement> preset_placements(const Mesh& mesh);
 
-// A run of a small model on ranks that are threads, one OpenMP thread each.
+// A run of a small model on ranks that are threads, of one thread each.
 struct RankRun {
   LlamaConfig model;
   ModelDescription other = {};  // where it has a model: in place of the Llama

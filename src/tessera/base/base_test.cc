@@ -24,6 +24,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/base/testing/faults.h"
 #include "tessera/base/text.h"
+#include "tessera/base/thread_team.h"
 #include "tessera/base/toml.h"
 #include "tessera/base/units.h"
 
@@ -52,8 +53,9 @@ TEST(Philox, KnownAnswers) {
 }
 
 TEST(Normal, MomentsAndCut) {
+  ThreadTeam team(2);
   std::vector<float> values(1 << 20);
-  fill_normal(random_key(42, "weights"), 0, {.std = 2.0F}, values, 2);
+  fill_normal(random_key(42, "weights"), 0, {.std = 2.0F}, values, &team);
   double sum = 0;
   double square = 0;
   double fourth = 0;
@@ -67,15 +69,16 @@ TEST(Normal, MomentsAndCut) {
   EXPECT_NEAR(square / n, 4.0, 0.03);
   EXPECT_NEAR(fourth / n / 16.0, 3.0, 0.05);
 
-  fill_normal(random_key(42, "weights"), 0, {.std = 1.0F, .cut = 1.5F}, values, 2);
+  fill_normal(random_key(42, "weights"), 0, {.std = 1.0F, .cut = 1.5F}, values, &team);
   EXPECT_LE(*std::max_element(values.begin(), values.end()), 1.5F + 1e-5F);
   EXPECT_GE(*std::min_element(values.begin(), values.end()), -1.5F - 1e-5F);
 }
 
 // The share of variates below z is Phi(z), in the middle and in the tail.
 TEST(Normal, Distribution) {
+  ThreadTeam team(2);
   std::vector<float> values(1 << 22);
-  fill_normal(7, 0, {}, values, 2);
+  fill_normal(7, 0, {}, values, &team);
   for (const double z : {-4.0, -2.5, -1.0, 0.0, 0.5, 2.0, 3.5}) {
     const auto below = static_cast<double>(
         std::count_if(values.begin(), values.end(), [&](float v) { return double{v} < z; }));
@@ -86,17 +89,18 @@ TEST(Normal, Distribution) {
 }
 
 TEST(Normal, DependsOnIndexAlone) {
+  ThreadTeam team(2);
   std::vector<float> whole(1003);
-  fill_normal(9, 0, {}, whole, 2);
+  fill_normal(9, 0, {}, whole, &team);
   for (const std::size_t first : {0U, 1U, 6U, 500U}) {
     std::vector<float> part(whole.size() - first);
-    fill_normal(9, first, {}, part, 1);
+    fill_normal(9, first, {}, part);
     EXPECT_EQ(part,
               std::vector<float>(whole.begin() + static_cast<std::ptrdiff_t>(first), whole.end()))
         << first;
   }
   std::vector<float> aligned(1000);
-  fill_normal(9, 0, {}, aligned, 2);
+  fill_normal(9, 0, {}, aligned, &team);
   EXPECT_EQ(aligned, std::vector<float>(whole.begin(), whole.begin() + 1000));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/normal.h"
+#include "tessera/base/thread_team.h"
 
 namespace tessera {
 namespace {
@@ -116,7 +117,7 @@ void fill_normal(std::uint64_t key,
                  std::uint64_t first,
                  const NormalOptions& options,
                  std::span<float> out,
-                 int threads) {
+                 ThreadTeam* team) {
   const FillTask task{
       .key = key, .first_block = first / 4, .std = options.std, .cut_tail = cut_tail(options)};
   static const FillFunction kFill = choose_fill();
@@ -143,10 +144,16 @@ void fill_normal(std::uint64_t key,
   const std::uint64_t blocks = out.size() / 4;
   constexpr std::uint64_t kPiece = 4096;
   const auto pieces = static_cast<std::int64_t>((blocks + kPiece - 1) / kPiece);
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+  const auto fill = [&](std::int64_t piece, int /*member*/) {
     const std::uint64_t begin = static_cast<std::uint64_t>(piece) * kPiece;
     kFill(task, begin, std::min(blocks, begin + kPiece), out.data());
+  };
+  if (team != nullptr) {
+    team->run(pieces, fill);
+    return;
+  }
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    fill(piece, 0);
   }
 }
 

@@ -7,6 +7,8 @@
 
 namespace tessera {
 
+class ThreadTeam;  // base/thread_team.h
+
 // Philox4x32-10: four uniform 32-bit words that are a pure function of key and counter.
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 std::array<std::uint32_t, 4> philox(std::uint64_t key, std::array<std::uint32_t, 4> counter);
@@ -39,11 +41,11 @@ float cut_tail(const NormalOptions& options);
 // out[i] = the normal variate with index first + i under `key`: a pure function of both, the same
 // bits on every machine and backend (base/normal.h). Inverse of the normal distribution by one
 // fixed polynomial with fused multiply-adds (Giles 2012, "Approximating the erfinv function");
-// relative error below 1e-6. Uses up to `threads` threads.
+// relative error below 1e-6. On the threads of `team`, if one is given.
 void fill_normal(std::uint64_t key,
                  std::uint64_t first,
                  const NormalOptions& options,
                  std::span<float> out,
-                 int threads);
+                 ThreadTeam* team = nullptr);
 
 }  // namespace tessera

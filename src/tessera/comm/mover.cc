@@ -29,17 +29,18 @@ void HostMover::encode(const ConstElements& from,
                        std::int64_t padded,
                        const Encoding& encoding,
                        std::byte* to) const {
-  tessera::encode(from, padded, encoding, to, threads_);
+  tessera::encode(from, padded, encoding, to, team_);
 }
 
 void HostMover::decode_sum(std::span<const std::byte* const> parts,
                            const Encoding& encoding,
                            const Elements& to) const {
-  tessera::decode_sum(parts, encoding, to, threads_);
+  tessera::decode_sum(parts, encoding, to, team_);
 }
 
 const Mover& host_mover() {
-  static const HostMover kMover(1);
+  static ThreadTeam caller(1);
+  static const HostMover kMover(caller);
   return kMover;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "tessera/base/thread_team.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/mesh/wire_format.h"
 
@@ -51,8 +52,8 @@ class Mover {
 // Works in the host's memory, at once.
 class HostMover final : public Mover {
  public:
-  // Codes are made by up to `threads` threads.
-  explicit HostMover(int threads) : threads_(threads) {}
+  // Codes are made by the team, which is borrowed.
+  explicit HostMover(ThreadTeam& team) : team_(team) {}
 
   bool is_host() const override { return true; }
 
@@ -73,7 +74,7 @@ class HostMover final : public Mover {
   void finish() const override {}
 
  private:
-  int threads_;
+  ThreadTeam& team_;
 };
 
 // One of one thread, for all.

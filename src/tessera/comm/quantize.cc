@@ -271,7 +271,7 @@ void encode(const ConstElements& from,
             std::int64_t padded,
             const Encoding& encoding,
             std::byte* to,
-            int threads) {
+            ThreadTeam& team) {
   require_real(from.dtype);
   const std::int64_t block = block_elements(encoding);
   TESSERA_CHECK(padded >= from.count && (!is_quantized(encoding.format) || padded % block == 0),
@@ -280,7 +280,7 @@ void encode(const ConstElements& from,
                 padded,
                 block);
   auto* const range_kernel = HWY_DYNAMIC_DISPATCH(cpu::encode_range);
-  cpu::parallel_ranges(threads,
+  cpu::parallel_ranges(team,
                        {.count = (padded + block - 1) / block, .elements = block},
                        [&](cpu::Range range) { range_kernel(from, padded, encoding, to, range); });
 }
@@ -288,12 +288,12 @@ void encode(const ConstElements& from,
 void decode_sum(std::span<const std::byte* const> parts,
                 const Encoding& encoding,
                 const Elements& to,
-                int threads) {
+                ThreadTeam& team) {
   require_real(to.dtype);
   const std::int64_t block = block_elements(encoding);
   const auto num_parts = static_cast<std::int64_t>(parts.size());
   auto* const range_kernel = HWY_DYNAMIC_DISPATCH(cpu::decode_sum_range);
-  cpu::parallel_ranges(threads,
+  cpu::parallel_ranges(team,
                        {.count = (to.count + block - 1) / block, .elements = block * num_parts},
                        [&](cpu::Range range) { range_kernel(parts, encoding, to, range); });
 }

@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/thread_team.h"
 
 namespace tessera {
 namespace {
@@ -44,7 +45,8 @@ std::vector<std::byte> encoded(const ConstElements& values, const Encoding& enco
   const std::int64_t padded = (values.count + block - 1) / block * block;
   std::vector<std::byte> bytes(static_cast<std::size_t>(wire_bytes(encoding, padded)) + 1,
                                std::byte{0xA5});
-  encode(values, padded, encoding, bytes.data(), threads);
+  ThreadTeam team(threads);
+  encode(values, padded, encoding, bytes.data(), team);
   EXPECT_EQ(bytes.back(), std::byte{0xA5}) << "wrote past the end";
   bytes.pop_back();
   return bytes;
@@ -58,7 +60,8 @@ std::vector<float> decoded(const std::vector<std::byte>& bytes,
   const std::array<const std::byte*, 1> parts = {bytes.data()};
   const Elements to = {
       .dtype = DType::kF32, .data = reinterpret_cast<std::byte*>(values.data()), .count = count};
-  decode_sum(parts, encoding, to, threads);
+  ThreadTeam team(threads);
+  decode_sum(parts, encoding, to, team);
   EXPECT_EQ(values.back(), -77.0F) << "wrote past the end";
   values.pop_back();
   return values;
@@ -227,12 +230,13 @@ struct Parts {
     const std::array<const std::byte*, 3> parts = {
         codes[0].data(), codes[1].data(), codes[2].data()};
     std::vector<T> values(sum.size());
+    ThreadTeam team(2);
     decode_sum(parts,
                encoding,
                {.dtype = dtype,
                 .data = reinterpret_cast<std::byte*>(values.data()),
                 .count = std::ssize(values)},
-               2);
+               team);
     return values;
   }
 };
@@ -255,9 +259,11 @@ TEST(Quantize, RefusesOtherDtypes) {
   std::array<std::byte, 4096> room = {};
   const ConstElements from = {
       .dtype = DType::kI64, .data = reinterpret_cast<const std::byte*>(&word), .count = 1};
-  EXPECT_EQ(error_of(ErrorCode::kUnsupported,
-                     [&] { encode(from, 256, {.format = WireFormat::kInt8}, room.data(), 1); }),
-            "i64 on the wire, expected f32 or bf16");
+  ThreadTeam caller(1);
+  EXPECT_EQ(
+      error_of(ErrorCode::kUnsupported,
+               [&] { encode(from, 256, {.format = WireFormat::kInt8}, room.data(), caller); }),
+      "i64 on the wire, expected f32 or bf16");
 }
 
 }  // namespace

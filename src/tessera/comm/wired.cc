@@ -235,6 +235,7 @@ void round_as_gathered(const Wire& wire, const Elements& values, int threads) {
   const std::int64_t element = dtype_bytes(values.dtype);
   WireFormats runs = wire.formats;
   runs.erase(std::unique(runs.begin(), runs.end()), runs.end());
+  ThreadTeam team(threads);
   std::vector<std::byte> room;
   for (std::int64_t begin = 0; begin < values.count; begin += kPiece) {
     const Elements piece = {.dtype = values.dtype,
@@ -245,9 +246,9 @@ void round_as_gathered(const Wire& wire, const Elements& values, int threads) {
       const std::int64_t unit = block_elements(encoding);
       const std::int64_t padded = (piece.count + unit - 1) / unit * unit;
       room.resize(static_cast<std::size_t>(wire_bytes(encoding, padded)));
-      encode(piece, padded, encoding, room.data(), threads);
+      encode(piece, padded, encoding, room.data(), team);
       const std::array<const std::byte*, 1> codes = {room.data()};
-      decode_sum(codes, encoding, piece, threads);
+      decode_sum(codes, encoding, piece, team);
     }
   }
 }

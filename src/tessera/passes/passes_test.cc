@@ -280,7 +280,7 @@ std::vector<float> train_shared_weight(bool group, std::int64_t num_microbatches
   for (const Binding& state : program.states) {
     if (program[state.tensor.buffer].category == Category::kParameter) {
       parameters.push_back(&state);
-      fill_normal(random_key(1, state.name), 0, {.std = 0.3F}, floats(state), 1);
+      fill_normal(random_key(1, state.name), 0, {.std = 0.3F}, floats(state));
     }
   }
   std::vector<float> outcome;

@@ -1,18 +1,18 @@
 #include "tessera/backend/cpu/context.h"
 
-#include <omp.h>
+#include <memory>
+#include <utility>
 
 #include "tessera/backend/cpu/primitive_cache.h"
-#include "tessera/base/error.h"
 
 namespace tessera::cpu {
 
-Context::Context(int threads)
-    : CollectiveContext(std::make_unique<HostMover>(threads)), threads_(threads) {
-  TESSERA_REQUIRE(threads >= 1, ErrorCode::kInvalidArgument, "{} threads", threads);
-  omp_set_num_threads(threads);
-  primitives_ = std::make_unique<PrimitiveCache>();
-}
+Context::Context(int threads) : Context(std::make_unique<ThreadTeam>(threads)) {}
+
+Context::Context(std::unique_ptr<ThreadTeam> team)
+    : CollectiveContext(std::make_unique<HostMover>(*team)),
+      team_(std::move(team)),
+      primitives_(std::make_unique<PrimitiveCache>(team_->size())) {}
 
 Context::~Context() = default;
 

@@ -39,7 +39,7 @@ class CpuBackend final : public Backend {
   }
 
   void draw(const Initial& initial, const View& out) override {
-    cpu::draw_elements(initial, out, compute_.threads());
+    cpu::draw_elements(initial, out, compute_.team());
   }
 
   std::int64_t workspace_bytes(const Op& op,
@@ -62,7 +62,7 @@ class CpuBackend final : public Backend {
 
  private:
   cpu::Context comm_;
-  cpu::Context compute_;  // after comm_: the OpenMP team of this thread is its own
+  cpu::Context compute_;
   std::function<void(std::string_view)> abort_;
 };
 

@@ -17,7 +17,7 @@ struct CpuCommStream {
   int threads = 1;                                     // folds are bound by memory
 };
 
-// The CPU backend with `threads` threads in the calling thread's OpenMP team. Collectives run on
+// The CPU backend on `threads` threads, of which the caller's is one. Collectives run on
 // `communicator_of`; without it, along no axis.
 std::unique_ptr<Backend> make_cpu_backend(int threads,
                                           CommunicatorOf communicator_of = nullptr,

@@ -13,19 +13,19 @@
 namespace tessera::cpu {
 namespace {
 
-void draw_floats(const Initial& initial, std::span<float> out, int threads) {
+void draw_floats(const Initial& initial, std::span<float> out, ThreadTeam& team) {
   if (initial.normal.std == 0.0F) {
     std::ranges::fill(out, initial.constant);
   } else {
-    fill_normal(initial.key, initial.first, initial.normal, out, threads);
+    fill_normal(initial.key, initial.first, initial.normal, out, &team);
   }
 }
 
 }  // namespace
 
-void draw_elements(const Initial& initial, const View& out, int threads) {
+void draw_elements(const Initial& initial, const View& out, ThreadTeam& team) {
   if (out.dtype == DType::kF32) {
-    draw_floats(initial, flat<float>(out), threads);
+    draw_floats(initial, flat<float>(out), team);
     return;
   }
   TESSERA_REQUIRE(out.dtype == DType::kBF16,
@@ -40,7 +40,7 @@ void draw_elements(const Initial& initial, const View& out, int threads) {
   for (std::size_t done = 0; done < elements.size(); done += kBlock) {
     block.resize(std::min(kBlock, elements.size() - done));
     part.first = initial.first + done;
-    draw_floats(part, block, threads);
+    draw_floats(part, block, team);
     std::ranges::transform(
         block, elements.begin() + static_cast<std::ptrdiff_t>(done), to_bfloat16);
   }

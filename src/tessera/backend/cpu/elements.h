@@ -67,7 +67,7 @@ struct Segment {
 // kernel(Segment<N>) for each, on up to `threads` threads. `kernel` must not throw. Cuts inside a
 // row lie on multiples of 1024 elements.
 template <std::size_t N, class Kernel>
-void parallel_segments(int threads, const std::array<View, N>& views, const Kernel& kernel) {
+void parallel_segments(ThreadTeam& team, const std::array<View, N>& views, const Kernel& kernel) {
   const std::int32_t inner = common_inner_dims(views);
   std::array<View::Rows, N> rows = {};
   for (std::size_t i = 0; i < N; ++i) {
@@ -86,10 +86,10 @@ void parallel_segments(int threads, const std::array<View, N>& views, const Kern
   const std::int64_t width = rows[0].width;
   if (count == 1) {
     const Work elements = {.count = width, .elements = 1, .cut = 1024};
-    parallel_ranges(threads, elements, [&](Range columns) { run_segment(0, columns); });
+    parallel_ranges(team, elements, [&](Range columns) { run_segment(0, columns); });
     return;
   }
-  parallel_ranges(threads, {.count = count, .elements = width}, [&](Range range) {
+  parallel_ranges(team, {.count = count, .elements = width}, [&](Range range) {
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       run_segment(row, {.begin = 0, .end = width});
     }

@@ -1,6 +1,12 @@
 #include "tessera/backend/cpu/gemm.h"
 
+#include <algorithm>
+#include <array>
+
+#include <omp.h>
+
 #include "tessera/backend/cpu/context.h"
+#include "tessera/backend/cpu/gemm_pieces.h"
 #include "tessera/backend/cpu/primitive_cache.h"
 #include "tessera/backend/cpu/thin_gemm.h"
 #include "tessera/backend/cpu/widened_gemm.h"
@@ -45,6 +51,28 @@ bool is_widened(Context& context, const Gemm& gemm) {
          (!context.primitives().multiplies_bf16() || gemm.k == kBrokenDepth);
 }
 
+// What a member of the team has for its pieces' workspace.
+std::int64_t workspace_of_member(Context& context, const GemmPieces& pieces) {
+  constexpr std::int64_t kLine = 64;
+  std::int64_t bytes = 0;
+  for (const std::int64_t piece : pieces.kinds()) {
+    bytes = std::max(
+        bytes, static_cast<std::int64_t>(context.primitives().gemm(pieces[piece]).workspace_bytes));
+  }
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+std::int64_t members_of(const Context& context, const GemmPieces& pieces) {
+  return pieces.count() == 1 ? 1 : context.threads();
+}
+
+// Where element (row, column) of a stored matrix lies.
+const void* element_at(
+    const void* matrix, DType dtype, std::int64_t row, std::int64_t column, std::int64_t pitch) {
+  return static_cast<const std::byte*>(matrix) +
+         (row * pitch + column) * static_cast<std::int64_t>(size_bytes(dtype));
+}
+
 }  // namespace
 
 std::size_t GemmHash::operator()(const Gemm& gemm) const {
@@ -62,8 +90,11 @@ std::size_t GemmHash::operator()(const Gemm& gemm) const {
   return hash;
 }
 
-PrimitiveCache::PrimitiveCache()
-    : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), multiplies_bf16_(has_bf16(engine_)) {}
+PrimitiveCache::PrimitiveCache(int threads)
+    : engine_(dnnl::engine::kind::cpu, 0),
+      stream_(engine_),
+      threads_(static_cast<std::size_t>(threads)),
+      multiplies_bf16_(has_bf16(engine_)) {}
 
 GemmPrimitive PrimitiveCache::compile(const Gemm& key) const {
   const auto a = matrix(key.m, key.k, key.transpose_a, key.pitch_a, key.input);
@@ -76,14 +107,18 @@ GemmPrimitive PrimitiveCache::compile(const Gemm& key) const {
     operations.append_sum(1.0F);
     attributes.set_post_ops(operations);
   }
+  omp_set_num_threads(1);  // of this thread: those that a primitive is made for
   try {
     const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine_);
     GemmPrimitive result;
     result.primitive = dnnl::matmul(description);
-    result.a = dnnl::memory(a, engine_, nullptr);
-    result.b = dnnl::memory(b, engine_, nullptr);
-    result.c = dnnl::memory(c, engine_, nullptr);
-    result.workspace = dnnl::memory(description.scratchpad_desc(), engine_, nullptr);
+    for (std::size_t member = 0; member < threads_; ++member) {
+      result.operands.push_back(
+          {.a = dnnl::memory(a, engine_, nullptr),
+           .b = dnnl::memory(b, engine_, nullptr),
+           .c = dnnl::memory(c, engine_, nullptr),
+           .workspace = dnnl::memory(description.scratchpad_desc(), engine_, nullptr)});
+    }
     result.workspace_bytes = description.scratchpad_desc().get_size();
     return result;
   } catch (const dnnl::error& error) {
@@ -107,7 +142,8 @@ std::int64_t gemm_workspace_bytes(Context& context, const Gemm& gemm) {
   if (is_widened(context, gemm)) {
     return widened_gemm_workspace_bytes(context, gemm);
   }
-  return static_cast<std::int64_t>(context.primitives().gemm(gemm).workspace_bytes);
+  const GemmPieces pieces(gemm, context.threads());
+  return members_of(context, pieces) * workspace_of_member(context, pieces);
 }
 
 void run_gemm(Context& context,
@@ -124,21 +160,41 @@ void run_gemm(Context& context,
     run_widened_gemm(context, gemm, a, b, c, workspace);
     return;
   }
-  GemmPrimitive& compiled = context.primitives().gemm(gemm);
-  TESSERA_CHECK(workspace.size() >= compiled.workspace_bytes,
+  const GemmPieces pieces(gemm, context.threads());
+  const std::int64_t member_bytes = workspace_of_member(context, pieces);
+  const std::int64_t bytes = members_of(context, pieces) * member_bytes;
+  TESSERA_CHECK(static_cast<std::int64_t>(workspace.size()) >= bytes,
                 "{} bytes of workspace, expected {}",
                 workspace.size(),
-                compiled.workspace_bytes);
-  // oneDNN's handles are not const, but it only reads A and B.
-  compiled.a.set_data_handle(const_cast<void*>(a));
-  compiled.b.set_data_handle(const_cast<void*>(b));
-  compiled.c.set_data_handle(c);
-  compiled.workspace.set_data_handle(workspace.data());
-  compiled.primitive.execute(context.primitives().stream(),
-                             {{DNNL_ARG_SRC, compiled.a},
-                              {DNNL_ARG_WEIGHTS, compiled.b},
-                              {DNNL_ARG_DST, compiled.c},
-                              {DNNL_ARG_SCRATCHPAD, compiled.workspace}});
+                bytes);
+  std::array<GemmPrimitive*, 4> kinds = {};
+  std::ranges::transform(pieces.kinds(), kinds.begin(), [&](std::int64_t piece) {
+    return &context.primitives().gemm(pieces[piece]);
+  });
+  context.team().run(pieces.count(), [&](std::int64_t piece, int member) {
+    const std::size_t kind = (piece >= pieces.count() - pieces.across() ? 2 : 0) +
+                             (piece % pieces.across() == pieces.across() - 1 ? 1 : 0);
+    const std::int64_t row = pieces.row(piece);
+    const std::int64_t column = pieces.column(piece);
+    const void* const from_a = gemm.transpose_a ? element_at(a, gemm.input, 0, row, gemm.pitch_a)
+                                                : element_at(a, gemm.input, row, 0, gemm.pitch_a);
+    const void* const from_b = gemm.transpose_b
+                                   ? element_at(b, gemm.input, column, 0, gemm.pitch_b)
+                                   : element_at(b, gemm.input, 0, column, gemm.pitch_b);
+    GemmOperands& operands = kinds[kind]->operands[static_cast<std::size_t>(member)];
+    // oneDNN's handles are not const, but it only reads A and B.
+    operands.a.set_data_handle(const_cast<void*>(from_a));
+    operands.b.set_data_handle(const_cast<void*>(from_b));
+    operands.c.set_data_handle(
+        const_cast<void*>(element_at(c, gemm.output, row, column, gemm.pitch_c)));
+    operands.workspace.set_data_handle(workspace.data() + member * member_bytes);
+    omp_set_num_threads(1);  // of this thread
+    kinds[kind]->primitive.execute(context.primitives().stream(),
+                                   {{DNNL_ARG_SRC, operands.a},
+                                    {DNNL_ARG_WEIGHTS, operands.b},
+                                    {DNNL_ARG_DST, operands.c},
+                                    {DNNL_ARG_SCRATCHPAD, operands.workspace}});
+  });
 }
 
 }  // namespace tessera::cpu

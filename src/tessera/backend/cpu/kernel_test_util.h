@@ -27,7 +27,7 @@ class TestTensor {
   static TestTensor normal(DType dtype, std::vector<std::int64_t> sizes, std::uint64_t key) {
     TestTensor tensor(dtype, std::move(sizes));
     std::vector<float> values(static_cast<std::size_t>(tensor.size()));
-    fill_normal(key, 0, {}, values, 1);
+    fill_normal(key, 0, {}, values);
     for (std::size_t i = 0; i < values.size(); ++i) {
       tensor.set(i, values[i]);
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <omp.h>
+#include "tessera/base/thread_team.h"
 
 namespace tessera::cpu {
 
@@ -24,32 +24,39 @@ struct Work {
 };
 
 // Part `part` of `parts` nearly equal parts of the work; may be empty.
-inline Range static_share(const Work& work, int part, int parts) {
+inline Range static_share(const Work& work, std::int64_t part, std::int64_t parts) {
   const std::int64_t cuts = (work.count + work.cut - 1) / work.cut;
   const std::int64_t begin = cuts * part / parts * work.cut;
   const std::int64_t end = cuts * (part + 1) / parts * work.cut;
   return {.begin = std::min(begin, work.count), .end = std::min(end, work.count)};
 }
 
-// Calls body(Range) once per thread with its static share of the work; on the calling thread alone,
-// without a parallel region, where the work is small. `body` must not throw.
-template <class Body>
-void parallel_ranges(int threads, const Work& work, const Body& body) {
-  const std::int64_t useful = work.count * work.elements / kMinElementsPerThread;
-  const int team = static_cast<int>(std::min<std::int64_t>(threads, useful));
-  if (team <= 1) {
-    if (work.count > 0) {
-      body(Range{.begin = 0, .end = work.count});
-    }
-    return;
+// How many pieces the work is cut into where it is shared: several for each thread, so that those
+// that are slow take fewer, but none so small that taking it costs more than doing it; 1 where a
+// second thread does not pay.
+inline std::int64_t num_pieces(int threads, const Work& work) {
+  const std::int64_t total = work.count * work.elements;
+  if (threads == 1 || total < 2 * kMinElementsPerThread) {
+    return 1;
   }
-#pragma omp parallel num_threads(team)
-  {
-    const Range share = static_share(work, omp_get_thread_num(), omp_get_num_threads());
+  constexpr std::int64_t kPiecesPerThread = 8;
+  const std::int64_t piece = std::clamp(
+      total / (kPiecesPerThread * threads), 2 * kMinElementsPerThread, 16 * kMinElementsPerThread);
+  return std::max<std::int64_t>(total / piece, 2);
+}
+
+// Calls body(Range) for pieces of the work, on the threads of the team; once, for all of it, on the
+// calling thread, where the work is small. Ranges depend on the work and the size of the team
+// alone. `body` must not throw.
+template <class Body>
+void parallel_ranges(ThreadTeam& team, const Work& work, const Body& body) {
+  const std::int64_t pieces = num_pieces(team.size(), work);
+  team.run(pieces, [&](std::int64_t piece, int /*member*/) {
+    const Range share = static_share(work, piece, pieces);
     if (share.begin < share.end) {
       body(share);
     }
-  }
+  });
 }
 
 }  // namespace tessera::cpu

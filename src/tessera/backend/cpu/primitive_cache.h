@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <unordered_map>
+#include <vector>
 
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -10,13 +11,18 @@
 
 namespace tessera::cpu {
 
-// A compiled product with the memory objects that its executions reuse.
-struct GemmPrimitive {
-  dnnl::matmul primitive;
+// The memory objects that a thread's executions of a product reuse.
+struct GemmOperands {
   dnnl::memory a;
   dnnl::memory b;
   dnnl::memory c;
   dnnl::memory workspace;
+};
+
+// A product compiled for one thread; any of a team may run it.
+struct GemmPrimitive {
+  dnnl::matmul primitive;
+  std::vector<GemmOperands> operands;  // by member of the team
   std::size_t workspace_bytes = 0;
 };
 
@@ -24,10 +30,11 @@ struct GemmHash {
   std::size_t operator()(const Gemm& gemm) const;
 };
 
-// oneDNN primitives by shape: compiled once a process, used by one thread.
+// oneDNN primitives by shape: compiled once a team, looked up by one thread.
 class PrimitiveCache {
  public:
-  PrimitiveCache();
+  // For a team of so many threads.
+  explicit PrimitiveCache(int threads);
 
   // Errors: kUnsupported where oneDNN has no implementation for this processor.
   GemmPrimitive& gemm(const Gemm& key);
@@ -42,6 +49,7 @@ class PrimitiveCache {
 
   dnnl::engine engine_;
   dnnl::stream stream_;
+  std::size_t threads_;
   bool multiplies_bf16_;
   std::unordered_map<Gemm, GemmPrimitive, GemmHash> gemms_;
 };

@@ -10,7 +10,7 @@ namespace tessera::cpu {
 
 namespace {
 
-// More blocks than most ranks have threads, yet few enough that folding them is cheap.
+// More blocks than most ranks have team, yet few enough that folding them is cheap.
 constexpr std::int64_t kMaxBlocks = 64;
 constexpr std::int64_t kMinRows = 16;
 constexpr std::int64_t kCacheLineFloats = 16;
@@ -30,7 +30,7 @@ RowBlocks row_blocks(std::int64_t rows, std::int64_t columns) {
           .sums = whole_lines(columns)};
 }
 
-void fold_blocks(int threads,
+void fold_blocks(ThreadTeam& team,
                  const RowBlocks& blocks,
                  const float* partials,
                  std::int64_t column,
@@ -38,7 +38,7 @@ void fold_blocks(int threads,
   const Work columns = {.count = static_cast<std::int64_t>(result.size()),
                         .elements = blocks.count,
                         .cut = kCacheLineFloats};
-  parallel_ranges(threads, columns, [&](Range range) {
+  parallel_ranges(team, columns, [&](Range range) {
     const float* const first = partials + column;
     std::copy(first + range.begin, first + range.end, result.data() + range.begin);
     for (std::int64_t block = 1; block < blocks.count; ++block) {

@@ -31,9 +31,12 @@ std::int64_t whole_lines(std::int64_t columns);
 // Calls add_rows(Range, float* sums) for each block with its zeroed partial sums, which lie one
 // block after the other in `partials`.
 template <class AddRows>
-void sum_blocks(int threads, const RowBlocks& blocks, float* partials, const AddRows& add_rows) {
+void sum_blocks(ThreadTeam& team,
+                const RowBlocks& blocks,
+                float* partials,
+                const AddRows& add_rows) {
   const Work work = {.count = blocks.count, .elements = blocks.rows_per_block * blocks.sums};
-  parallel_ranges(threads, work, [&](Range range) {
+  parallel_ranges(team, work, [&](Range range) {
     for (std::int64_t block = range.begin; block < range.end; ++block) {
       float* const sums = partials + block * blocks.sums;
       std::fill_n(sums, blocks.sums, 0.0F);
@@ -45,7 +48,7 @@ void sum_blocks(int threads, const RowBlocks& blocks, float* partials, const Add
 }
 
 // result[c] = sum over blocks, in their order, of partials[block][column + c].
-void fold_blocks(int threads,
+void fold_blocks(ThreadTeam& team,
                  const RowBlocks& blocks,
                  const float* partials,
                  std::int64_t column,

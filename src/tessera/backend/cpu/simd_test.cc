@@ -149,7 +149,7 @@ TEST(SimdBFloat16, RoundsAsTheScalarConversion) {
 
 TEST(SimdSum, HasOneOrderOnEveryTarget) {
   std::vector<float> x(1000);
-  fill_normal(7, 0, {}, x, 1);
+  fill_normal(7, 0, {}, x);
   for (const std::int64_t size : {0, 1, 7, 31, 32, 33, 100, 1000}) {
     // The documented order: 32 partial sums, folded pairwise.
     std::array<float, 32> partial = {};

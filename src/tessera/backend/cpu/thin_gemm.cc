@@ -76,10 +76,9 @@ HWY_EXPORT(multiply);
 }  // namespace
 
 void run_thin_gemm(Context& context, const Gemm& gemm, const void* a, const void* b, void* c) {
-  parallel_ranges(
-      context.threads(), {.count = gemm.n, .elements = gemm.k}, [&](const Range& columns) {
-        HWY_DYNAMIC_DISPATCH(multiply)(gemm, a, b, c, columns);
-      });
+  parallel_ranges(context.team(), {.count = gemm.n, .elements = gemm.k}, [&](const Range& columns) {
+    HWY_DYNAMIC_DISPATCH(multiply)(gemm, a, b, c, columns);
+  });
 }
 
 }  // namespace tessera::cpu

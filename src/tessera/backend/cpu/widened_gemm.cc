@@ -30,16 +30,15 @@ void convert_rows(Context& context,
                   const Stored<From>& from,
                   const Stored<To>& to,
                   const Convert& convert) {
-  parallel_ranges(
-      context.threads(), {.count = from.rows, .elements = from.columns}, [&](Range range) {
-        for (std::int64_t i = range.begin; i < range.end; ++i) {
-          const From* const source = from.row(i);
-          To* const target = to.row(i);
-          for (std::int64_t j = 0; j < from.columns; ++j) {
-            target[j] = convert(source[j], target[j]);
-          }
-        }
-      });
+  parallel_ranges(context.team(), {.count = from.rows, .elements = from.columns}, [&](Range range) {
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      const From* const source = from.row(i);
+      To* const target = to.row(i);
+      for (std::int64_t j = 0; j < from.columns; ++j) {
+        target[j] = convert(source[j], target[j]);
+      }
+    }
+  });
 }
 
 // Part of a dim that is cut into stretches of kBlock.
@@ -195,7 +194,7 @@ class Scaling {
 
   void operator()(Stretch rows, Stretch columns, const Stored<const float>& sums) const {
     parallel_ranges(
-        context_.threads(), {.count = rows.size, .elements = columns.size}, [&](Range range) {
+        context_.team(), {.count = rows.size, .elements = columns.size}, [&](Range range) {
           for (std::int64_t i = range.begin; i < range.end; ++i) {
             write_row(rows.begin + i, columns, sums.row(i));
           }

@@ -110,7 +110,8 @@ std::unique_ptr<Graphs> make_cudnn_graphs() {
 }
 
 std::unique_ptr<Mover> make_device_mover(const Context& /*context*/) {
-  return std::make_unique<HostMover>(1);
+  static ThreadTeam caller(1);
+  return std::make_unique<HostMover>(caller);
 }
 
 void draw_elements(const Context& context, const Initial& initial, const View& out) {

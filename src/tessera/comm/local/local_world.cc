@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <ctime>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -14,11 +12,9 @@
 #include <vector>
 
 #include <hwy/cache_control.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/futex.h"
 #include "tessera/base/machine.h"
 #include "tessera/comm/agreement.h"
 #include "tessera/comm/mover.h"
@@ -76,17 +72,6 @@ std::optional<Pace> pace_of(const std::vector<Level>& levels,
     inside = devices;
   }
   return std::nullopt;
-}
-
-// Sleeps until `word` is not `value`, or for a while.
-void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) {
-  constexpr timespec kAtMost = {.tv_sec = 0, .tv_nsec = 10'000'000};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &kAtMost, nullptr, 0);
-}
-
-void wake_all(const std::atomic<std::uint32_t>& word) {
-  ::syscall(
-      SYS_futex, &word, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
 }
 
 }  // namespace
@@ -222,7 +207,7 @@ class LocalCommunicator final : public Communicator {
     Slot& slot = mine();
     slot.phase = ++phase_;
     if (slot.sleepers > 0) {
-      wake_all(slot.phase);
+      wake(slot.phase);
     }
   }
 
@@ -372,7 +357,7 @@ class LocalCommunicator final : public Communicator {
         fail_late();
       }
       ++other.sleepers;
-      sleep_while(other.phase, seen);
+      sleep_while(other.phase, seen, std::chrono::milliseconds(10));
       --other.sleepers;
     }
   }

@@ -115,7 +115,7 @@ void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views) {
                           .master = attrs.master};
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::adamw_segment);
   cpu::parallel_segments<5>(
-      context.threads(), states, [&](const cpu::Segment<5>& part) { segment(step, part, form); });
+      context.team(), states, [&](const cpu::Segment<5>& part) { segment(step, part, form); });
 }
 
 }  // namespace tessera

@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <numbers>
 
-#include <omp.h>
-
 #include "tessera/backend/cpu/context.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_blocks.h"
@@ -93,8 +91,8 @@ class LaneTasks {
  public:
   LaneTasks(const AttentionShape& shape, int threads)
       : shape_(shape), task_lanes_(shape.chunk_lanes()) {
-    // Two tasks a thread, where there are enough lanes.
-    while (size() < std::int64_t{2} * threads && task_lanes_ > kGroupLanes) {
+    // Some tasks a thread, where there are enough lanes.
+    while (size() < std::int64_t{4} * threads && task_lanes_ > kGroupLanes) {
       task_lanes_ /= 2;
     }
   }
@@ -178,17 +176,14 @@ class BackwardTasks {
 
 // Calls body(task, memory) for every task, with scratch memory of the calling thread.
 template <class Tasks, class Body>
-void for_each_task(int threads,
+void for_each_task(ThreadTeam& team,
                    const Tasks& tasks,
                    std::byte* scratch,
                    std::int64_t scratch_bytes,
                    const Body& body) {
-  const std::int64_t num_tasks = tasks.size();
-  const int team = static_cast<int>(std::clamp<std::int64_t>(num_tasks, 1, threads));
-#pragma omp parallel for num_threads(team) schedule(dynamic) if (team > 1)
-  for (std::int64_t task = 0; task < num_tasks; ++task) {
-    body(tasks[task], scratch + omp_get_thread_num() * scratch_bytes);
-  }
+  team.run(tasks.size(), [&](std::int64_t task, int member) {
+    body(tasks[task], scratch + member * scratch_bytes);
+  });
 }
 
 }  // namespace
@@ -225,10 +220,10 @@ void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views)
     }
   };
   if (shape.queries == 1) {
-    cpu::for_each_task(context.threads(), cpu::HeadTasks(shape), memory, scratch_bytes, run_task);
+    cpu::for_each_task(context.team(), cpu::HeadTasks(shape), memory, scratch_bytes, run_task);
   } else {
     const cpu::LaneTasks tasks(shape, context.threads());
-    cpu::for_each_task(context.threads(), tasks, memory, scratch_bytes, run_task);
+    cpu::for_each_task(context.team(), tasks, memory, scratch_bytes, run_task);
   }
 }
 
@@ -268,7 +263,7 @@ void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views
     cpu::attention_backward(
         problem, cpu::cut_backward_scratch(shape, tasks.range_blocks(), cutter), task);
   };
-  cpu::for_each_task(context.threads(), tasks, memory, scratch_bytes, run_task);
+  cpu::for_each_task(context.team(), tasks, memory, scratch_bytes, run_task);
 }
 
 }  // namespace tessera

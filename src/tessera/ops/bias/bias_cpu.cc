@@ -89,7 +89,7 @@ void run(const AddBiasAttrs& /*attrs*/, cpu::Context& context, const Views& view
   const View::Rows x = views.in[0].rows(inner);
   const cpu::Form form = cpu::form_of(views.out, inner, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::add_bias_rows);
-  cpu::parallel_ranges(context.threads(),
+  cpu::parallel_ranges(context.team(),
                        {.count = x.count, .elements = x.width},
                        [&](cpu::Range range) { rows(views, range, form); });
 }
@@ -107,10 +107,10 @@ void run(const BiasGradientAttrs& attrs, cpu::Context& context, const Views& vie
   const cpu::RowBlocks blocks = cpu::bias_blocks(dy.count, dy.width);
   auto* const partials = reinterpret_cast<float*>(views.workspace.data());
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::bias_gradient_rows);
-  cpu::sum_blocks(context.threads(), blocks, partials, [&](cpu::Range range, float* sums) {
+  cpu::sum_blocks(context.team(), blocks, partials, [&](cpu::Range range, float* sums) {
     rows(views.in[0], inner, range, sums, form);
   });
-  cpu::fold_blocks(context.threads(), blocks, partials, 0, cpu::flat<float>(views.out[0]));
+  cpu::fold_blocks(context.team(), blocks, partials, 0, cpu::flat<float>(views.out[0]));
 }
 
 }  // namespace tessera

@@ -37,16 +37,17 @@ struct Problem : CrossEntropyProblem {
 };
 
 // What is left of logits after a stay in memory as `dtype`.
-void round_to(DType dtype, std::span<float> logits, int threads) {
+void round_to(DType dtype, std::span<float> logits, ThreadTeam& team) {
   if (dtype == DType::kF32) {
     return;
   }
-  const auto count = static_cast<std::int64_t>(logits.size());
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) {
-    float& logit = logits[static_cast<std::size_t>(i)];
-    logit = to_float(to_bfloat16(logit));
-  }
+  const cpu::Work work = {.count = static_cast<std::int64_t>(logits.size())};
+  cpu::parallel_ranges(team, work, [&](cpu::Range range) {
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      float& logit = logits[static_cast<std::size_t>(i)];
+      logit = to_float(to_bfloat16(logit));
+    }
+  });
 }
 
 // Makes the sums of each row's shards those of the row. `moved` holds a float a row.
@@ -205,7 +206,7 @@ void run_chunks(const CrossEntropyAttrs& attrs,
     products.make_logits(context, rows, parts.logits, parts.products);
     round_to(attrs.logits,
              {parts.logits, static_cast<std::size_t>(rows.count * problem.vocab)},
-             context.threads());
+             context.team());
     const cpu::SoftmaxRows softmax = {.logits = parts.logits,
                                       .labels = labels.data() + row,
                                       .rows = rows.count,
@@ -217,14 +218,14 @@ void run_chunks(const CrossEntropyAttrs& attrs,
                                       .gradient = attrs.gradients ? parts.dlogits : nullptr,
                                       .gradient_dtype = problem.dtype};
     if (problem.is_cut) {
-      cpu::softmax_sums(softmax, parts.sums, context.threads());
+      cpu::softmax_sums(softmax, parts.sums, context.team());
       join({parts.sums, static_cast<std::size_t>(rows.count)},
            labels.subspan(static_cast<std::size_t>(row)),
            levels,
            parts.moved);
-      cpu::softmax_of_sums(softmax, parts.sums, context.threads());
+      cpu::softmax_of_sums(softmax, parts.sums, context.team());
     } else {
-      cpu::softmax_cross_entropy(softmax, context.threads());
+      cpu::softmax_cross_entropy(softmax, context.team());
     }
     for (std::int64_t i = 0; attrs.loss && i < rows.count; ++i) {
       loss += parts.row_loss[i];

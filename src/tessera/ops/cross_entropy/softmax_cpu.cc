@@ -178,7 +178,7 @@ Work work_of(const SoftmaxRows& task) {
 
 }  // namespace
 
-void softmax_cross_entropy(const SoftmaxRows& task, int threads) {
+void softmax_cross_entropy(const SoftmaxRows& task, ThreadTeam& team) {
   for (std::int64_t row = 0; row < task.rows; ++row) {
     TESSERA_CHECK(task.labels[row] < task.vocab,
                   "label {} of row {} is outside [0, {})",
@@ -186,19 +186,19 @@ void softmax_cross_entropy(const SoftmaxRows& task, int threads) {
                   row,
                   task.vocab);
   }
-  softmax_of_sums(task, nullptr, threads);
+  softmax_of_sums(task, nullptr, team);
 }
 
-void softmax_sums(const SoftmaxRows& task, RowSum* sums, int threads) {
+void softmax_sums(const SoftmaxRows& task, RowSum* sums, ThreadTeam& team) {
   auto* const rows = HWY_DYNAMIC_DISPATCH(sum_rows);
-  parallel_ranges(threads, work_of(task), [&](Range range) { rows(task, sums, range); });
+  parallel_ranges(team, work_of(task), [&](Range range) { rows(task, sums, range); });
 }
 
-void softmax_of_sums(const SoftmaxRows& task, const RowSum* sums, int threads) {
+void softmax_of_sums(const SoftmaxRows& task, const RowSum* sums, ThreadTeam& team) {
   const Form form = form_of_gradient(task);
   TESSERA_CHECK(!form.bf16 || task.gradient != task.logits, "a bf16 gradient over f32 logits");
   auto* const rows = HWY_DYNAMIC_DISPATCH(softmax_rows);
-  parallel_ranges(threads, work_of(task), [&](Range range) { rows(task, sums, range, form); });
+  parallel_ranges(team, work_of(task), [&](Range range) { rows(task, sums, range, form); });
 }
 
 }  // namespace tessera::cpu

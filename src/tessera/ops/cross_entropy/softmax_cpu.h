@@ -4,6 +4,12 @@
 
 #include "tessera/ir/dtype.h"
 
+namespace tessera {
+
+class ThreadTeam;  // base/thread_team.h
+
+}  // namespace tessera
+
 namespace tessera::cpu {
 
 // The softmax part of cross_entropy over one chunk of rows, one pass over memory for the maximum
@@ -24,7 +30,7 @@ struct SoftmaxRows {
 };
 
 // Loss and gradient of rows whose whole vocabulary is here.
-void softmax_cross_entropy(const SoftmaxRows& task, int threads);
+void softmax_cross_entropy(const SoftmaxRows& task, ThreadTeam& team);
 
 // The exponentials of a row: those of (logit - shift), with their sum.
 struct RowSum {
@@ -34,7 +40,7 @@ struct RowSum {
 
 // The same in two steps, between which the sums of a row's shards become that of the whole:
 // `sums` holds one for each row, that of ignored rows is not read.
-void softmax_sums(const SoftmaxRows& task, RowSum* sums, int threads);
-void softmax_of_sums(const SoftmaxRows& task, const RowSum* sums, int threads);
+void softmax_sums(const SoftmaxRows& task, RowSum* sums, ThreadTeam& team);
+void softmax_of_sums(const SoftmaxRows& task, const RowSum* sums, ThreadTeam& team);
 
 }  // namespace tessera::cpu

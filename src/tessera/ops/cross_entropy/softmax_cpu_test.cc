@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
 #include "tessera/base/random.h"
+#include "tessera/base/thread_team.h"
 #include "tessera/ir/dtype.h"
 
 namespace tessera::cpu {
@@ -31,7 +32,7 @@ struct Problem {
       : rows(num_rows),
         vocab(num_entries),
         logits(static_cast<std::size_t>(num_rows * num_entries)) {
-    fill_normal(11, 0, {.std = std}, logits, 1);
+    fill_normal(11, 0, {.std = std}, logits);
     for (float& logit : logits) {
       logit += offset;
     }
@@ -61,7 +62,8 @@ Result run_f32(const Problem& problem, int threads) {
   task.seed = kSeed;
   task.row_loss = result.loss.data();
   task.gradient = result.gradient.data();
-  softmax_cross_entropy(task, threads);
+  ThreadTeam team(threads);
+  softmax_cross_entropy(task, team);
   return result;
 }
 
@@ -124,7 +126,8 @@ TEST_P(SoftmaxKernel, GradientMayLieOverTheLogits) {
   SoftmaxRows task = given.task();
   task.seed = kSeed;
   task.gradient = given.logits.data();
-  softmax_cross_entropy(task, 2);
+  ThreadTeam team(2);
+  softmax_cross_entropy(task, team);
   EXPECT_EQ(given.logits, expected.gradient);
 }
 
@@ -133,7 +136,8 @@ TEST_P(SoftmaxKernel, LossAloneIsTheSameLoss) {
   std::vector<double> loss(static_cast<std::size_t>(given.rows), -1);
   SoftmaxRows task = given.task();
   task.row_loss = loss.data();
-  softmax_cross_entropy(task, 2);
+  ThreadTeam team(2);
+  softmax_cross_entropy(task, team);
   EXPECT_EQ(loss, run_f32(given, 2).loss);
 }
 
@@ -145,7 +149,8 @@ TEST_P(SoftmaxKernel, BFloat16GradientIsTheRoundedOne) {
   task.seed = kSeed;
   task.gradient = gradient.data();
   task.gradient_dtype = DType::kBF16;
-  softmax_cross_entropy(task, 2);
+  ThreadTeam team(2);
+  softmax_cross_entropy(task, team);
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     ASSERT_EQ(gradient[i], to_bfloat16(expected.gradient[i])) << "element " << i;
   }
@@ -161,12 +166,13 @@ INSTANTIATE_TEST_SUITE_P(Shapes,
 
 double loss_of(std::vector<float> logits, std::int32_t label) {
   double loss = -1;
+  ThreadTeam caller(1);
   softmax_cross_entropy({.logits = logits.data(),
                          .labels = &label,
                          .rows = 1,
                          .vocab = static_cast<std::int64_t>(logits.size()),
                          .row_loss = &loss},
-                        1);
+                        caller);
   return loss;
 }
 

@@ -113,7 +113,7 @@ void run_binary(BinarySegment* segment, Context& context, const Views& views) {
   const Form form = form_of(views.out, inner, views.in);
   const Form form_of_b = form_of(views.in.subspan(1, 1), inner, views.in);
   parallel_segments<3>(
-      context.threads(), all, [&](const Segment<3>& part) { segment(part, form, form_of_b.bf16); });
+      context.team(), all, [&](const Segment<3>& part) { segment(part, form, form_of_b.bf16); });
 }
 
 void run_scale(Context& context, const View& x, float factor, const Views& views) {
@@ -122,7 +122,7 @@ void run_scale(Context& context, const View& x, float factor, const Views& views
   const Form form = form_of(views.out, inner, views.in);
   const Form form_of_x = form_of(views.in.first(1), inner, views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(scale_segment);
-  parallel_segments<2>(context.threads(), all, [&](const Segment<2>& part) {
+  parallel_segments<2>(context.team(), all, [&](const Segment<2>& part) {
     segment(part, form, form_of_x.bf16, factor);
   });
 }

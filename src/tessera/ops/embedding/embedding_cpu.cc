@@ -127,9 +127,9 @@ void add_rows(const Occurrences& occurrences,
   }
 }
 
-void clear(int threads, const cpu::RowsOf<float>& table) {
+void clear(ThreadTeam& team, const cpu::RowsOf<float>& table) {
   const cpu::Work rows = {.count = table.count, .elements = table.width};
-  cpu::parallel_ranges(threads, rows, [&](cpu::Range range) {
+  cpu::parallel_ranges(team, rows, [&](cpu::Range range) {
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       std::fill_n(table[row], table.width, 0.0F);
     }
@@ -147,7 +147,7 @@ void run(const EmbeddingAttrs& attrs, cpu::Context& context, const Views& views)
   const Entries entries = entries_here(attrs, context, rows.count, ids);
   const auto row_bytes = static_cast<std::size_t>(y.width * element_bytes);
   const cpu::Work work = {.count = y.count, .elements = y.width};
-  cpu::parallel_ranges(context.threads(), work, [&](cpu::Range range) {
+  cpu::parallel_ranges(context.team(), work, [&](cpu::Range range) {
     for (std::int64_t position = range.begin; position < range.end; ++position) {
       std::byte* const to = views.out[0].as<std::byte>() + position * y.stride * element_bytes;
       const std::int64_t row = entries.row(ids[static_cast<std::size_t>(position)]);
@@ -174,12 +174,12 @@ void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views
   if (attrs.accumulate) {
     TESSERA_CHECK(views.out[0].data == views.in[2].data, "the accumulator is updated in place");
   } else {
-    clear(context.threads(), dtable);
+    clear(context.team(), dtable);
   }
   const Occurrences occurrences(ids, entries, views.workspace);
   const cpu::Work columns = {
       .count = dtable.width, .elements = static_cast<std::int64_t>(ids.size()), .cut = 16};
-  cpu::parallel_ranges(context.threads(), columns, [&](cpu::Range range) {
+  cpu::parallel_ranges(context.team(), columns, [&](cpu::Range range) {
     if (form.bf16) {
       add_rows<BFloat16>(occurrences, cpu::RowsOf<const BFloat16>(views.in[0]), dtable, range);
     } else {

@@ -42,7 +42,7 @@ std::uint32_t largest_of(const T* values, std::int64_t count) {
 
 // A maximum has no order, so that threads may take theirs in any.
 template <class T>
-void amax_of_all(int threads, const RowsOf<const T>& x, float* result) {
+void amax_of_all(ThreadTeam& team, const RowsOf<const T>& x, float* result) {
   std::atomic<std::uint32_t> largest = 0;
   const auto take = [&](std::uint32_t value) {
     std::uint32_t known = largest.load(std::memory_order_relaxed);
@@ -51,11 +51,11 @@ void amax_of_all(int threads, const RowsOf<const T>& x, float* result) {
     }
   };
   if (x.count == 1) {
-    parallel_ranges(threads, {.count = x.width}, [&](Range range) {
+    parallel_ranges(team, {.count = x.width}, [&](Range range) {
       take(largest_of(x[0] + range.begin, range.end - range.begin));
     });
   } else {
-    parallel_ranges(threads, {.count = x.count, .elements = x.width}, [&](Range range) {
+    parallel_ranges(team, {.count = x.count, .elements = x.width}, [&](Range range) {
       for (std::int64_t row = range.begin; row < range.end; ++row) {
         take(largest_of(x[row], x.width));
       }
@@ -65,8 +65,8 @@ void amax_of_all(int threads, const RowsOf<const T>& x, float* result) {
 }
 
 template <class T>
-void amax_of_rows(int threads, const RowsOf<const T>& x, float* result) {
-  parallel_ranges(threads, {.count = x.count, .elements = x.width}, [&](Range range) {
+void amax_of_rows(ThreadTeam& team, const RowsOf<const T>& x, float* result) {
+  parallel_ranges(team, {.count = x.count, .elements = x.width}, [&](Range range) {
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       result[row] = std::bit_cast<float>(largest_of(x[row], x.width));
     }
@@ -74,9 +74,9 @@ void amax_of_rows(int threads, const RowsOf<const T>& x, float* result) {
 }
 
 template <class T>
-void amax_of_columns(int threads, const RowsOf<const T>& x, float* result) {
+void amax_of_columns(ThreadTeam& team, const RowsOf<const T>& x, float* result) {
   const Work columns = {.count = x.width, .elements = x.count, .cut = kBlockColumns};
-  parallel_ranges(threads, columns, [&](Range range) {
+  parallel_ranges(team, columns, [&](Range range) {
     for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockColumns) {
       const std::int64_t size = std::min(kBlockColumns, range.end - begin);
       std::array<std::uint32_t, kBlockColumns> largest = {};
@@ -95,18 +95,18 @@ void amax_of_columns(int threads, const RowsOf<const T>& x, float* result) {
 }
 
 template <class T>
-void run_amax(const AmaxAttrs& attrs, int threads, const Views& views) {
+void run_amax(const AmaxAttrs& attrs, ThreadTeam& team, const Views& views) {
   const ScaleShape shape =
       scale_shape(attrs.dims, attrs.leading, views.in[0], common_inner_dims(views.in.first(1)));
   const RowsOf<const T> x(views.in[0], shape.inner);
   auto* const result = flat<float>(views.out[0]).data();
   switch (shape.sharing) {
     case Sharing::kAll:
-      return amax_of_all(threads, x, result);
+      return amax_of_all(team, x, result);
     case Sharing::kRows:
-      return amax_of_rows(threads, x, result);
+      return amax_of_rows(team, x, result);
     case Sharing::kColumns:
-      return amax_of_columns(threads, x, result);
+      return amax_of_columns(team, x, result);
   }
 }
 
@@ -114,8 +114,11 @@ template <class T, class Float8>
 class Quantizer {
  public:
   // `codes` is where they go.
-  Quantizer(const QuantizeFloat8Attrs& attrs, int threads, const Views& views, const View& codes)
-      : threads_(threads),
+  Quantizer(const QuantizeFloat8Attrs& attrs,
+            ThreadTeam& team,
+            const Views& views,
+            const View& codes)
+      : team_(team),
         power_of_two_(attrs.power_of_two),
         shape_(scale_shape(attrs.dims,
                            attrs.leading,
@@ -157,12 +160,12 @@ class Quantizer {
     const float scale = this->scale(0);
     *inverse_ = 1.0F / scale;
     if (x_.count == 1) {
-      parallel_ranges(threads_, {.count = x_.width, .cut = 64}, [&](Range range) {
+      parallel_ranges(team_, {.count = x_.width, .cut = 64}, [&](Range range) {
         encode(x_[0] + range.begin, range.end - range.begin, scale, codes_[0] + range.begin);
       });
       return;
     }
-    parallel_ranges(threads_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
+    parallel_ranges(team_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
       for (std::int64_t row = range.begin; row < range.end; ++row) {
         encode(x_[row], x_.width, scale, codes_[row]);
       }
@@ -170,7 +173,7 @@ class Quantizer {
   }
 
   void rows() const {
-    parallel_ranges(threads_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
+    parallel_ranges(team_, {.count = x_.count, .elements = x_.width}, [&](Range range) {
       for (std::int64_t row = range.begin; row < range.end; ++row) {
         const float scale = scale_of_row(row);
         inverse_[row] = 1.0F / scale;
@@ -181,7 +184,7 @@ class Quantizer {
 
   void columns() const {
     const Work columns = {.count = x_.width, .elements = x_.count, .cut = kBlockColumns};
-    parallel_ranges(threads_, columns, [&](Range range) {
+    parallel_ranges(team_, columns, [&](Range range) {
       for (std::int64_t begin = range.begin; begin < range.end; begin += kBlockColumns) {
         column_block(begin, std::min(kBlockColumns, range.end - begin));
       }
@@ -203,7 +206,7 @@ class Quantizer {
     }
   }
 
-  int threads_;
+  ThreadTeam& team_;
   bool power_of_two_;
   ScaleShape shape_;
   RowsOf<const T> x_;
@@ -214,13 +217,13 @@ class Quantizer {
 
 template <class T>
 void run_quantize(const QuantizeFloat8Attrs& attrs,
-                  int threads,
+                  ThreadTeam& team,
                   const Views& views,
                   const View& codes) {
   if (attrs.dtype == DType::kF8E4M3) {
-    Quantizer<T, Float8E4M3>(attrs, threads, views, codes).run();
+    Quantizer<T, Float8E4M3>(attrs, team, views, codes).run();
   } else {
-    Quantizer<T, Float8E5M2>(attrs, threads, views, codes).run();
+    Quantizer<T, Float8E5M2>(attrs, team, views, codes).run();
   }
 }
 
@@ -239,13 +242,13 @@ View dense_view(const View& like, DType dtype, std::byte* data) {
 
 // to (c.., r..) = from (r.., c..), r `dims` dims; a square at a time, so that both sides stay in
 // the cache.
-void transpose(int threads, std::int64_t dims, const View& from_view, const View& to_view) {
+void transpose(ThreadTeam& team, std::int64_t dims, const View& from_view, const View& to_view) {
   constexpr std::int64_t kSquare = 64;
   const RowsOf<const std::uint8_t> from(from_view,
                                         from_view.num_dims - static_cast<std::int32_t>(dims));
   std::uint8_t* const to = flat<std::uint8_t>(to_view).data();
   const Work columns = {.count = from.width, .elements = from.count, .cut = kSquare};
-  parallel_ranges(threads, columns, [&](Range range) {
+  parallel_ranges(team, columns, [&](Range range) {
     for (std::int64_t first = 0; first < from.count; first += kSquare) {
       const std::int64_t last = std::min(first + kSquare, from.count);
       for (std::int64_t column = range.begin; column < range.end; ++column) {
@@ -276,9 +279,9 @@ Float8Factor factor_of(const View& codes, const View& inverse) {
 
 void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views) {
   if (views.in[0].dtype == DType::kBF16) {
-    cpu::run_amax<BFloat16>(attrs, context.threads(), views);
+    cpu::run_amax<BFloat16>(attrs, context.team(), views);
   } else {
-    cpu::run_amax<float>(attrs, context.threads(), views);
+    cpu::run_amax<float>(attrs, context.team(), views);
   }
 }
 
@@ -306,17 +309,17 @@ void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& v
                          ? views.out[0]
                          : cpu::dense_view(views.in[0], attrs.dtype, views.workspace.data());
   if (views.in[0].dtype == DType::kBF16) {
-    cpu::run_quantize<BFloat16>(attrs, context.threads(), views, codes);
+    cpu::run_quantize<BFloat16>(attrs, context.team(), views, codes);
   } else {
-    cpu::run_quantize<float>(attrs, context.threads(), views, codes);
+    cpu::run_quantize<float>(attrs, context.team(), views, codes);
   }
   if (attrs.transposed) {
-    cpu::transpose(context.threads(), attrs.rows, codes, views.out[attrs.codes ? 1 : 0]);
+    cpu::transpose(context.team(), attrs.rows, codes, views.out[attrs.codes ? 1 : 0]);
   }
 }
 
 void run(const TransposeCodesAttrs& attrs, cpu::Context& context, const Views& views) {
-  cpu::transpose(context.threads(), attrs.rows, views.in[0], views.out[0]);
+  cpu::transpose(context.team(), attrs.rows, views.in[0], views.out[0]);
 }
 
 std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,

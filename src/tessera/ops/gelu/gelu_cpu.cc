@@ -112,9 +112,8 @@ void run(const GeluAttrs& attrs, cpu::Context& context, const Views& views) {
   const std::array<View, 3> all = {x, attrs.bias ? views.in[1].along_rows_of(x) : x, views.out[0]};
   const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_segment);
-  cpu::parallel_segments<3>(context.threads(), all, [&](const cpu::Segment<3>& part) {
-    segment(part, attrs.bias, form);
-  });
+  cpu::parallel_segments<3>(
+      context.team(), all, [&](const cpu::Segment<3>& part) { segment(part, attrs.bias, form); });
 }
 
 void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
@@ -123,9 +122,8 @@ void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& vie
       views.in[0], x, attrs.bias ? views.in[2].along_rows_of(x) : x, views.out[0]};
   const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_backward_segment);
-  cpu::parallel_segments<4>(context.threads(), all, [&](const cpu::Segment<4>& part) {
-    segment(part, attrs.bias, form);
-  });
+  cpu::parallel_segments<4>(
+      context.team(), all, [&](const cpu::Segment<4>& part) { segment(part, attrs.bias, form); });
 }
 
 }  // namespace tessera

@@ -130,9 +130,13 @@ void run(const SumSquaresAttrs& /*attrs*/, cpu::Context& context, const Views& v
     const std::int64_t size = tensor.rows(tensor.num_dims).width;
     const cpu::Form form = {.bf16 = cpu::form_of(views.in.subspan(i, 1), 0, {}).bf16};
     const cpu::Work work = {.count = size, .elements = 1, .cut = cpu::kSquaresBlock};
-    cpu::parallel_ranges(context.threads(), work, [&](cpu::Range range) {
-      std::int64_t* const mine = partials + omp_get_thread_num() * kExactSumWords;
-      add(tensor, range, ExactSumWords(mine, kExactSumWords), form);
+    const std::int64_t pieces = cpu::num_pieces(context.threads(), work);
+    context.team().run(pieces, [&](std::int64_t piece, int member) {
+      std::int64_t* const mine = partials + member * kExactSumWords;
+      add(tensor,
+          cpu::static_share(work, piece, pieces),
+          ExactSumWords(mine, kExactSumWords),
+          form);
     });
   }
   std::ranges::fill(words, 0);

@@ -236,10 +236,9 @@ void sum_weight_gradients(Context& context,
                           const AddRows& add_rows) {
   const RowBlocks blocks = blocks_of(rows.count, rows.width);
   auto* const partials = reinterpret_cast<float*>(workspace.data());
-  sum_blocks(context.threads(), blocks, partials, add_rows);
-  fold_blocks(context.threads(), blocks, partials, 0, flat<float>(results[0]));
-  fold_blocks(
-      context.threads(), blocks, partials, whole_lines(rows.width), flat<float>(results[1]));
+  sum_blocks(context.team(), blocks, partials, add_rows);
+  fold_blocks(context.team(), blocks, partials, 0, flat<float>(results[0]));
+  fold_blocks(context.team(), blocks, partials, whole_lines(rows.width), flat<float>(results[1]));
 }
 
 }  // namespace
@@ -250,7 +249,7 @@ void run(const LayerNormAttrs& attrs, cpu::Context& context, const Views& views)
   const View::Rows x = views.in[0].rows(1);
   const cpu::Form form = cpu::form_of(views.out.first(1), 1, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::layer_norm_rows);
-  cpu::parallel_ranges(context.threads(),
+  cpu::parallel_ranges(context.team(),
                        {.count = x.count, .elements = x.width},
                        [&](cpu::Range range) { rows(attrs, views, range, form); });
 }
@@ -271,7 +270,7 @@ void run(const LayerNormBackwardAttrs& attrs, cpu::Context& context, const Views
   if (attrs.weight_gradient) {
     cpu::sum_weight_gradients(context, x, views.workspace, views.out.subspan(1), run_rows);
   } else {
-    cpu::parallel_ranges(context.threads(),
+    cpu::parallel_ranges(context.team(),
                          {.count = x.count, .elements = x.width},
                          [&](cpu::Range range) { run_rows(range, nullptr); });
   }

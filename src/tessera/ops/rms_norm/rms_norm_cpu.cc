@@ -234,7 +234,7 @@ void run(const RmsNormAttrs& attrs, cpu::Context& context, const Views& views) {
   const std::array<View, 2> results = {views.out[0], views.out[attrs.residual ? 2 : 0]};
   const cpu::Form form = cpu::form_of(results, 1, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rms_norm_rows);
-  cpu::parallel_ranges(context.threads(),
+  cpu::parallel_ranges(context.team(),
                        {.count = x.count, .elements = x.width},
                        [&](cpu::Range range) { rows(attrs, views, range, form); });
   make_float8(attrs.float8, context, views.out[0], views.out);
@@ -252,13 +252,13 @@ void run(const RmsNormBackwardAttrs& attrs, cpu::Context& context, const Views& 
   if (attrs.weight_gradient) {
     const cpu::RowBlocks blocks = cpu::blocks_of(views.in[1]);
     auto* const partials = reinterpret_cast<float*>(views.workspace.data());
-    cpu::sum_blocks(context.threads(), blocks, partials, [&](cpu::Range range, float* sums) {
+    cpu::sum_blocks(context.team(), blocks, partials, [&](cpu::Range range, float* sums) {
       rows(attrs, views, range, sums, form);
     });
-    cpu::fold_blocks(context.threads(), blocks, partials, 0, cpu::flat<float>(views.out[1]));
+    cpu::fold_blocks(context.team(), blocks, partials, 0, cpu::flat<float>(views.out[1]));
   } else {
     const View::Rows x = views.in[1].rows(1);
-    cpu::parallel_ranges(context.threads(),
+    cpu::parallel_ranges(context.team(),
                          {.count = x.count, .elements = x.width},
                          [&](cpu::Range range) { rows(attrs, views, range, nullptr, form); });
   }
@@ -276,10 +276,10 @@ void run(const RmsNormWeightGradientAttrs& /*attrs*/, cpu::Context& context, con
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rms_norm_weight_gradient_rows);
   const cpu::RowBlocks blocks = cpu::blocks_of(views.in[1]);
   auto* const partials = reinterpret_cast<float*>(views.workspace.data());
-  cpu::sum_blocks(context.threads(), blocks, partials, [&](cpu::Range range, float* sums) {
+  cpu::sum_blocks(context.team(), blocks, partials, [&](cpu::Range range, float* sums) {
     rows(views, range, sums, form);
   });
-  cpu::fold_blocks(context.threads(), blocks, partials, 0, cpu::flat<float>(views.out[0]));
+  cpu::fold_blocks(context.team(), blocks, partials, 0, cpu::flat<float>(views.out[0]));
 }
 
 }  // namespace tessera

@@ -107,7 +107,7 @@ void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views)
   // A cosine and a sine in f64 take some tens of the time of a plain element.
   const cpu::Work work = {.count = static_cast<std::int64_t>(positions.size()),
                           .elements = 16 * attrs.head_dim};
-  cpu::parallel_ranges(context.threads(), work, [&](cpu::Range range) {
+  cpu::parallel_ranges(context.team(), work, [&](cpu::Range range) {
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       const auto position = static_cast<float>(positions[static_cast<std::size_t>(row)]);
       float* const out = table[row];
@@ -125,7 +125,7 @@ void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views) {
   const cpu::Form form = cpu::form_of(views.out.first(1), 2, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rope_rows);
   cpu::parallel_ranges(
-      context.threads(), {.count = x.count, .elements = x.width}, [&](cpu::Range range) {
+      context.team(), {.count = x.count, .elements = x.width}, [&](cpu::Range range) {
         rows(views, range, attrs.inverse ? -1.0F : 1.0F, form);
       });
   if (attrs.amax) {

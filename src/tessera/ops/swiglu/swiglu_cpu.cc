@@ -94,7 +94,7 @@ void run(const SwigluAttrs& attrs, cpu::Context& context, const Views& views) {
   const cpu::Form form = cpu::form_of(views.out.first(1), cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_segment);
   cpu::parallel_segments<3>(
-      context.threads(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
+      context.team(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
   make_float8(attrs.float8, context, views.out[0], views.out);
 }
 
@@ -104,7 +104,7 @@ void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& v
   const cpu::Form form = cpu::form_of(views.out.first(2), cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_backward_segment);
   cpu::parallel_segments<5>(
-      context.threads(), all, [&](const cpu::Segment<5>& part) { segment(part, form); });
+      context.team(), all, [&](const cpu::Segment<5>& part) { segment(part, form); });
   const auto count = static_cast<std::size_t>(attrs.float8.count());
   make_float8(attrs.float8, context, views.out[0], views.out.first(2 + count));
   make_float8(attrs.float8, context, views.out[1], views.out);

@@ -148,7 +148,7 @@ void compare_with_differences(const Differentiated& op,
     directions.emplace_back(elements.size(), 0.0)[i] = 1.0;
   }
   std::vector<float> random(elements.size());
-  fill_normal(random_key(7, "direction"), 0, {}, random, 1);
+  fill_normal(random_key(7, "direction"), 0, {}, random);
   const auto length = static_cast<float>(std::sqrt(static_cast<double>(elements.size())));
   std::ranges::for_each(random, [length](float& element) { element /= length; });
   directions.emplace_back(random.begin(), random.end());

@@ -28,7 +28,7 @@ void round_to(std::span<HostTensor> operands, Types types) {
 Fill normal(double std, double mean) {
   return [std, mean](std::uint64_t key, HostTensor& operand) {
     std::vector<float> values(operand.f64().size());
-    fill_normal(key, 0, {.std = static_cast<float>(std)}, values, 1);
+    fill_normal(key, 0, {.std = static_cast<float>(std)}, values);
     std::ranges::transform(values, operand.f64().begin(), [mean](float value) {
       return mean + static_cast<double>(value);
     });
