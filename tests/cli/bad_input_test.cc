@@ -243,7 +243,7 @@ class BadFileTest : public TrainingTest {
     std::string bytes = read_file(damaged);
     damage(bytes);
     write_test_file(damaged, bytes);
-    const Outcome outcome = train("run");
+    const Outcome outcome = train("run", {"--checkpoint.fall_back=false"});
     EXPECT_EQ(outcome.code, 3);
     EXPECT_EQ(read_file(damaged), bytes) << "the damaged file is left for its owner to look at";
     return last_line(outcome.err);
@@ -465,7 +465,7 @@ TEST_F(BadFileTest, RunDirectoryInUse) {
 TEST_F(BadFileTest, RunDirectoryThatCannotBe) {
   const Outcome outcome = train("corpus.txt");
   EXPECT_EQ(outcome.code, 5);
-  EXPECT_THAT(last_line(outcome.err), StartsWith("error: cannot create run.dir corpus.txt: "));
+  EXPECT_THAT(last_line(outcome.err), StartsWith("error: cannot create directory corpus.txt: File exists (run.dir)"));
 }
 
 // explain says how much a plan needs; a run with a byte less does not start.

@@ -437,7 +437,9 @@ TEST_F(RanksTest, AnErrorOfOneRankEndsTheRun) {
   std::string bytes = read_file(tensor_file);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomic(tensor_file, bytes);
-  const Outcome outcome = train_layout("run", layout, 4);
+  const Layout strict = {
+      "four", {"--parallel.ranks=4", "--train.microbatch=2", "--checkpoint.fall_back=false"}};
+  const Outcome outcome = train_layout("run", strict, 4);
   EXPECT_EQ(outcome.code, 3) << outcome.err;
   EXPECT_THAT(outcome.err,
               HasSubstr("rank-00002-model-00001-of-00001.safetensors: found checksum"));

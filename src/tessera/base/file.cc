@@ -212,12 +212,26 @@ bool is_special(const std::filesystem::path& path) {
          !std::filesystem::is_directory(found);
 }
 
+// That nobody but this user and root can have put a link, a pipe or the like there, which would
+// lead what is written to where others want it.
+void require_own(const std::filesystem::path& path) {
+  TESSERA_REQUIRE(is_own_entry(path),
+                  ErrorCode::kInvalidConfig,
+                  "{} is {} that others can have put there: it is not written through; remove it, "
+                  "or name a directory that only you may write to",
+                  path.string(),
+                  std::filesystem::is_symlink(std::filesystem::symlink_status(path))
+                      ? "a link"
+                      : "no regular file, but one");
+}
+
 // The path that a chain of links ends at, which need not exist.
 std::filesystem::path behind_links(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_symlink(path, error)) {
     return path;
   }
+  require_own(path);
   std::filesystem::path end = std::filesystem::weakly_canonical(path, error);
   if (std::filesystem::is_symlink(end, error)) {  // it leads to nothing so far
     end = end.parent_path() / std::filesystem::read_symlink(end, error);
@@ -244,12 +258,17 @@ void write_all(const FileDescriptor& file,
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), in_place_(is_special(path_)), file_(-1) {
   if (in_place_) {
+    require_own(path_);
     file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
   } else {
     path_ = behind_links(path_);
     temporary_ = path_.string() + format(".tmp.{}", static_cast<int>(::getpid()));
-    file_ =
-        FileDescriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    file_ = FileDescriptor(::open(temporary_.c_str(), kNew, 0666));
+    if (file_.get() < 0 && errno == EEXIST) {  // of a process that had this number
+      ::unlink(temporary_.c_str());
+      file_ = FileDescriptor(::open(temporary_.c_str(), kNew, 0666));
+    }
   }
   TESSERA_REQUIRE(file_.get() >= 0,
                   ErrorCode::kDeviceError,
@@ -290,9 +309,37 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
   file.commit();
 }
 
+bool is_own_entry(const std::filesystem::path& path) {
+  const auto is_trusted = [](uid_t user) { return user == ::geteuid() || user == 0; };
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  struct stat entry{};
+  struct stat directory{};
+  return ::lstat(path.c_str(), &entry) == 0 && ::stat(parent.c_str(), &directory) == 0 &&
+         is_trusted(entry.st_uid) && is_trusted(directory.st_uid) &&
+         // In a sticky one nobody renames what is another's.
+         ((directory.st_mode & S_IWOTH) == 0 || (directory.st_mode & S_ISVTX) != 0);
+}
+
+FileDescriptor open_to_append(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(path, error)) {
+    require_own(path);
+  }
+  FileDescriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  TESSERA_REQUIRE(
+      file.get() >= 0, ErrorCode::kDeviceError, "cannot open {}: {}", path.string(), reason(errno));
+  file_size(file, path);
+  return file;
+}
+
 FileLock::FileLock(const std::filesystem::path& path, const std::string& what) {
   do {
-    file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    std::error_code error;
+    if (std::filesystem::is_symlink(path, error)) {
+      require_own(path);
+    }
+    file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
     TESSERA_REQUIRE(file_.get() >= 0,
                     ErrorCode::kDeviceError,
                     "cannot create {}: {}",

@@ -71,10 +71,19 @@ void write_all(const FileDescriptor& file,
                std::string_view bytes,
                const std::filesystem::path& path);
 
+// Whether nobody but this user and root can have put there what is at `path`: it is theirs, and so
+// is its directory, to which not everybody may write.
+bool is_own_entry(const std::filesystem::path& path);
+
+// A regular file, made where it is not there, whose end is written. Errors: kInvalidConfig for a
+// link that others can have put there; kDeviceError, kInvalidData naming the path and the reason.
+FileDescriptor open_to_append(const std::filesystem::path& path);
+
 // A file that appears at its path whole or not at all: written under a temporary name in the same
 // directory, which is removed if commit() is not reached; an old file at `path` stays until then. A
 // link is followed: what it leads to is replaced. What is no regular file (a device, a pipe) is
-// written as it is. Errors: kDeviceError naming the path and the system's reason.
+// written as it is. Neither where others can have put it there (is_own_entry()).
+// Errors: kInvalidConfig for that; kDeviceError naming the path and the system's reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

@@ -177,6 +177,20 @@ std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& directo
 std::optional<std::filesystem::path> find_newest_checkpoint(
     const std::filesystem::path& parent, std::optional<std::int64_t> end = std::nullopt);
 
+// The same by its name alone: it may lack a manifest.
+std::optional<std::filesystem::path> find_newest_name(
+    const std::filesystem::path& parent, std::optional<std::int64_t> end = std::nullopt);
+
+// How many complete ones there are.
+std::int64_t count_checkpoints(const std::filesystem::path& parent);
+
+// What is wrong with a checkpoint, of which every byte is read; empty where nothing is. Errors:
+// kInvalidData where this process may not read it; kUnsupported for a newer format.
+std::string find_damage(const std::filesystem::path& checkpoint);
+
+// Renames it to "damaged-step-<number>", as set_aside_checkpoints() does, and returns that.
+std::filesystem::path set_aside_damaged(const std::filesystem::path& checkpoint);
+
 // The checkpoint that a user names: `path` itself, or the newest one of the run directory `path`,
 // or of its folder of checkpoints; none where it is none of these. Errors: kInvalidConfig for a
 // file; kInvalidData naming the path and the system's reason where it cannot be looked at.

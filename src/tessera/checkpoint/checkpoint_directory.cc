@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -11,6 +13,8 @@
 #include <string_view>
 #include <system_error>
 #include <vector>
+
+#include <unistd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -27,6 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kAbandonedPrefix = "abandoned-";
+constexpr std::string_view kDamagedPrefix = "damaged-";
 constexpr std::string_view kDoomedPrefix = ".tmp-removed-";
 constexpr std::string_view kBest = "best";
 
@@ -134,6 +139,48 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& parent,
     }
   }
   return std::nullopt;
+}
+
+std::optional<fs::path> find_newest_name(const fs::path& parent, std::optional<std::int64_t> end) {
+  std::optional<fs::path> newest;
+  for (const fs::path& path : entries_of(parent)) {
+    const std::optional<std::int64_t> step = checkpoint_step(path);
+    if (step && (!end || *step < *end) && (!newest || *step > *checkpoint_step(*newest))) {
+      newest = path;
+    }
+  }
+  return newest;
+}
+
+std::int64_t count_checkpoints(const fs::path& parent) {
+  return std::ssize(complete_checkpoints(parent));
+}
+
+std::string find_damage(const fs::path& checkpoint) {
+  // What others own is not damaged.
+  for (const fs::path& path : {checkpoint, checkpoint / "manifest.json"}) {
+    TESSERA_REQUIRE(::access(path.c_str(), R_OK) == 0 || errno != EACCES,
+                    ErrorCode::kInvalidData,
+                    "cannot read {}: {}",
+                    path.string(),
+                    std::strerror(errno));
+  }
+  try {
+    const CheckpointReader whole(checkpoint);
+    return "";
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidData) {
+      throw;
+    }
+    return error.what();
+  }
+}
+
+fs::path set_aside_damaged(const fs::path& checkpoint) {
+  const fs::path aside = free_name(checkpoint, kDamagedPrefix);
+  rename_directory(checkpoint, aside);
+  sync_directory(checkpoint.parent_path());
+  return aside;
 }
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {

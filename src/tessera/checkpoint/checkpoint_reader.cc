@@ -44,6 +44,20 @@ Manifest read_manifest(const fs::path& directory) {
   return parse_manifest(read_file(path), path);
 }
 
+// A directory that was renamed, or holds another one's files, is not what its name says.
+void require_step(const fs::path& directory, const CheckpointMeta& meta) {
+  std::error_code error;
+  const fs::path place = fs::canonical(directory, error);  // a link "best" has no step
+  const std::optional<std::int64_t> step = checkpoint_step(error ? directory : place);
+  TESSERA_REQUIRE(!step || *step == meta.step,
+                  ErrorCode::kInvalidData,
+                  "{}: found step {}, expected the {} of the directory's name: it holds another "
+                  "checkpoint's files",
+                  (directory / "manifest.json").string(),
+                  meta.step,
+                  *step);
+}
+
 MappedFile open_file(const fs::path& path, const ManifestFile& expected) {
   MappedFile file(path);
   TESSERA_REQUIRE(
@@ -112,6 +126,7 @@ CheckpointReader::CheckpointReader(const fs::path& directory, const ReaderOption
   with_context(context, [&] {
     Manifest manifest = read_manifest(directory_);
     meta_ = std::move(manifest.meta);
+    require_step(directory_, meta_);
     manifest_files_ = std::move(manifest.files);
     tensors_ = std::move(manifest.tensors);
     std::vector<MappedFile> mapped;

@@ -1,22 +1,31 @@
 // Damage of every kind to every file of a checkpoint: never a crash, never taken for good.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <ios>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/ir/dtype.h"
 
@@ -125,6 +134,218 @@ TEST_F(CorruptionTest, VerifyFindsDamageAfterOpening) {
     EXPECT_THROW(reader.verify(), Error) << file;
     write_test_file(file, good);
   }
+}
+
+// A number of the environment, so that one can ask for more.
+std::int64_t number_from(const char* name, std::int64_t usual) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? usual : std::stoll(text);
+}
+
+// Damages drawn at random, to a checkpoint of three ranks beside one of another step. As many as
+// TESSERA_DAMAGES says (500), after the seed TESSERA_DAMAGE_SEED (1): each depends on its number
+// and the seed alone, so that one that was not seen can be drawn again by TESSERA_DAMAGE_FIRST.
+class DamageTest : public ::testing::Test {
+ protected:
+  DamageTest() {
+    for (const std::int64_t step : {1, 2}) {
+      save(step);
+    }
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
+      files_.push_back(entry.path().filename().string());
+    }
+    std::ranges::sort(files_);
+    for (const std::string& name : files_) {
+      good_.push_back(read_file(directory_ / name));
+    }
+  }
+
+  void save(std::int64_t step) const {
+    constexpr std::int64_t kRanks = 3;
+    constexpr std::size_t kElements = 50;
+    std::vector<std::unique_ptr<CheckpointSaver>> savers;
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      std::vector<float> values(kElements);
+      std::iota(values.begin(), values.end(), static_cast<float>(1000 * step + 100 * rank));
+      std::vector<CheckpointTensor> tensors;
+      for (const TensorRole role :
+           {TensorRole::kParameter, TensorRole::kMoment1, TensorRole::kMoment2}) {
+        for (const char* const name : {"a", "b"}) {
+          TensorSlice part = whole_slice({kRanks * std::ssize(values)});
+          part.begin = rank * std::ssize(values);
+          part.count = std::ssize(values);
+          tensors.push_back({.name = name,
+                             .role = role,
+                             .shape = {kRanks * std::ssize(values)},
+                             .slice = part,
+                             .data = std::as_bytes(std::span(values))});
+        }
+      }
+      savers.push_back(std::make_unique<CheckpointSaver>(SaverOptions{
+          .rank = rank, .num_ranks = kRanks, .max_file_bytes = 400, .launch = "launch"}));
+      savers.back()->write(checkpoint_directory(root_.path(), step),
+                           {.step = step, .model = "{}", .config = "text"},
+                           tensors);
+    }
+    for (const auto& saver : savers) {
+      saver->finish();
+    }
+  }
+
+  std::size_t draw(std::size_t below) {
+    return std::uniform_int_distribution<std::size_t>(0, below - 1)(random_);
+  }
+
+  // Some bytes of it are others, or it has another length.
+  std::string damaged(const std::string& good) {
+    std::string bad = good;
+    const std::size_t at = draw(good.size());
+    const std::size_t count = 1 + draw(std::min<std::size_t>(good.size() - at, 64));
+    switch (draw(7)) {
+      case 0:
+        bad[at] = static_cast<char>(bad[at] ^ static_cast<char>(1U << draw(8)));
+        break;
+      case 1:
+        bad[at] = static_cast<char>(draw(256));
+        break;
+      case 2:
+        bad.replace(at, count, count, '\0');
+        break;
+      case 3:  // what follows moves
+        bad.erase(at, count);
+        break;
+      case 4:
+        bad.insert(at, count, static_cast<char>(draw(256)));
+        break;
+      case 5:
+        bad.resize(at);
+        break;
+      case 6: {  // what JSON still reads: another digit
+        const std::size_t digit = bad.find_first_of("0123456789", at);
+        if (digit != std::string::npos) {
+          bad[digit] = static_cast<char>('0' + draw(10));
+        }
+        break;
+      }
+    }
+    return bad;
+  }
+
+  // Does something to the checkpoint; returns a name that the error must have, none where nothing
+  // has changed.
+  std::string damage() {
+    const std::size_t one = draw(files_.size());
+    const fs::path path = directory_ / files_[one];
+    switch (draw(9)) {
+      case 0:
+        fs::remove(path);
+        return files_[one];
+      case 1: {
+        const fs::path other = directory_ / files_[draw(files_.size())];
+        if (read_file(path) == read_file(other)) {
+          return "";
+        }
+        fs::rename(path, directory_ / "third");
+        fs::rename(other, path);
+        fs::rename(directory_ / "third", other);
+        return directory_.filename().string();
+      }
+      case 2:  // the file of the other step
+        write_test_file(path, read_file(checkpoint_directory(root_.path(), 1) / files_[one]));
+        return directory_.filename().string();
+      case 3:
+        fs::rename(path, directory_ / ("x" + files_[one]));
+        return files_[one];
+      case 4:
+        fs::remove(path);
+        if (draw(2) == 0) {
+          TESSERA_CHECK(::mkfifo(path.c_str(), 0666) == 0, "no pipe {}", path.string());
+        } else {
+          fs::create_directory(path);
+        }
+        return files_[one];
+      case 5:  // all of the other step's
+        for (const std::string& name : files_) {
+          write_test_file(directory_ / name,
+                          read_file(checkpoint_directory(root_.path(), 1) / name));
+        }
+        return "expected the 2 of the directory's name";
+      default: {
+        const std::string bad = damaged(good_[one]);
+        write_test_file(path, bad);
+        return bad == good_[one] ? "" : files_[one];
+      }
+    }
+  }
+
+  void repair() const {
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
+      fs::remove_all(entry.path());
+    }
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      write_test_file(directory_ / files_[i], good_[i]);
+    }
+  }
+
+  TestDirectory root_;
+  fs::path directory_ = checkpoint_directory(root_.path(), 2);
+  std::vector<std::string> files_;
+  std::vector<std::string> good_;
+  std::mt19937_64 random_;
+};
+
+TEST_F(DamageTest, IsAlwaysSeen) {
+  const std::int64_t seed = number_from("TESSERA_DAMAGE_SEED", 1);
+  const std::int64_t first = number_from("TESSERA_DAMAGE_FIRST", 0);
+  const std::int64_t count = number_from("TESSERA_DAMAGES", 500);
+  std::cout << format("seed {}, damages {} to {}\n", seed, first, first + count - 1);
+  for (std::int64_t i = first; i < first + count; ++i) {
+    std::seed_seq sequence({seed, i});
+    random_.seed(sequence);
+    std::string name;
+    while (name.empty()) {
+      name = damage();
+    }
+    try {
+      const CheckpointReader reader(directory_);
+      FAIL() << "damage " << i << " of seed " << seed << " was not seen: " << name;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kInvalidData) << i << ": " << error.what();
+      ASSERT_THAT(error.what(), HasSubstr(name)) << "damage " << i << " of seed " << seed;
+    }
+    repair();
+  }
+  CheckpointReader(directory_).verify();
+}
+
+// Whatever else lies there changes nothing, and nobody waits for it.
+TEST_F(DamageTest, WhatIsNotListedIsNotLookedAt) {
+  ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0666), 0);
+  ASSERT_EQ(::mkfifo((directory_ / "rank-00003-model-00001-of-00001.safetensors").c_str(), 0666),
+            0);
+  fs::create_directory(directory_ / "folder");
+  fs::create_symlink("nowhere", directory_ / "link");
+  write_test_file(directory_ / "part-00000-of-00003.json", "left behind");
+  write_test_file(directory_ / "manifest.json.tmp.1", "left behind");
+  CheckpointReader(directory_).verify();
+  EXPECT_EQ(find_damage(directory_), "");
+  EXPECT_EQ(find_newest_checkpoint(root_.path()), directory_);
+  // Nor what lies beside it.
+  ASSERT_EQ(::mkfifo((root_.path() / ".tmp-step-00000003.launch.0").c_str(), 0666), 0);
+  ASSERT_EQ(::mkfifo((root_.path() / "pipe").c_str(), 0666), 0);
+  EXPECT_THAT(finish_interrupted_saves(root_.path()), ::testing::IsEmpty());
+  EXPECT_EQ(find_newest_checkpoint(root_.path()), directory_);
+}
+
+TEST_F(DamageTest, AnotherStepsNameIsRefused) {
+  const fs::path renamed = checkpoint_directory(root_.path(), 3);
+  fs::rename(directory_, renamed);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { CheckpointReader reader(renamed); }),
+              HasSubstr("manifest.json: found step 2, expected the 3 of the directory's name"));
+  fs::create_directory_symlink(renamed.filename(), root_.path() / "best");
+  EXPECT_THAT(find_damage(root_.path() / "best"), HasSubstr("found step 2"));
+  fs::rename(renamed, root_.path() / "mine");
+  CheckpointReader(root_.path() / "mine").verify();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -137,10 +138,56 @@ TensorRole parse_role(const std::string& text) {
   fail(ErrorCode::kInvalidData, "role '{}': expected parameter, moment1, moment2 or master", text);
 }
 
+// More steps than any run has, and more tokens.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 31U;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 62U;
+
+bool is_whole(const Json& value) {
+  return value.is_number_integer() &&
+         (!value.is_number_unsigned() ||
+          value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
+}
+
+// JSON's conversions would round, wrap, or cut off.
+std::int64_t parse_whole(const Json& json,
+                         const char* key,
+                         std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  const Json& value = json.at(key);
+  const bool fits =
+      is_whole(value) && value.get<std::int64_t>() >= 0 && value.get<std::int64_t>() <= most;
+  TESSERA_REQUIRE(fits,
+                  ErrorCode::kInvalidData,
+                  "{}: found {}, expected a whole number from 0 to {}",
+                  key,
+                  value.dump(),
+                  most);
+  return value.get<std::int64_t>();
+}
+
+// Their signs are verify()'s.
+std::vector<std::int64_t> parse_dims(const Json& json, const char* key) {
+  const Json& values = json.at(key);
+  TESSERA_REQUIRE(values.is_array() && std::ranges::all_of(values, is_whole),
+                  ErrorCode::kInvalidData,
+                  "{}: found {}, expected whole numbers",
+                  key,
+                  values.dump());
+  return values.get<std::vector<std::int64_t>>();
+}
+
+std::uint64_t parse_seed(const Json& value) {
+  TESSERA_REQUIRE(value.is_number_unsigned(),
+                  ErrorCode::kInvalidData,
+                  "seed: found {}, expected a whole number from 0 to {}",
+                  value.dump(),
+                  std::numeric_limits<std::uint64_t>::max());
+  return value.get<std::uint64_t>();
+}
+
 ManifestFile parse_file(const Json& json) {
   ManifestFile file{
       .name = json.at("name"),
-      .digest = {.size_bytes = json.at("size_bytes"), .xxh3_128 = json.at("xxh3_128")}};
+      .digest = {.size_bytes = parse_whole(json, "size_bytes"), .xxh3_128 = json.at("xxh3_128")}};
   TESSERA_REQUIRE(!file.name.empty() && file.name.find('/') == std::string::npos,
                   ErrorCode::kInvalidData,
                   "file name '{}': expected a name without '/'",
@@ -149,10 +196,10 @@ ManifestFile parse_file(const Json& json) {
 }
 
 TensorSlice parse_slice(const Json& json) {
-  TensorSlice slice{.offset = json.at("offset"), .extent = json.at("extent")};
+  TensorSlice slice{.offset = parse_dims(json, "offset"), .extent = parse_dims(json, "extent")};
   if (json.contains("begin")) {
-    slice.begin = json.at("begin");
-    slice.count = json.at("count");
+    slice.begin = parse_whole(json, "begin");
+    slice.count = parse_whole(json, "count");
   } else {
     slice.count = tensor_size_bytes(DType::kU8, slice.extent).value_or(-1);
   }
@@ -169,7 +216,7 @@ ManifestTensor parse_tensor(const Json& json) {
   ManifestTensor tensor{.name = json.at("name"),
                         .role = parse_role(json.at("role")),
                         .dtype = *dtype,
-                        .shape = json.at("shape"),
+                        .shape = parse_dims(json, "shape"),
                         .slices = {}};
   for (const Json& slice : json.at("slices")) {
     tensor.slices.push_back(
@@ -193,10 +240,11 @@ Manifest parse_body(const Json& json) {
                   kVersion);
   const Json& trainer = json.at("trainer");
   Manifest manifest;
-  manifest.meta = {.step = trainer.at("step"),
-                   .applied_steps = trainer.at("applied_steps"),
-                   .tokens_seen = trainer.at("tokens_seen"),
-                   .seed = trainer.at("seed"),
+  const std::int64_t step = parse_whole(trainer, "step", kMostSteps);
+  manifest.meta = {.step = step,
+                   .applied_steps = parse_whole(trainer, "applied_steps", step),
+                   .tokens_seen = parse_whole(trainer, "tokens_seen", kMostTokens),
+                   .seed = parse_seed(trainer.at("seed")),
                    .model = json.at("model").dump(),
                    .config = json.at("config"),
                    .tokenizer = json.value("tokenizer", ""),

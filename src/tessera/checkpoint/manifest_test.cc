@@ -154,7 +154,27 @@ TEST(Manifest, RefusesBadFields) {
             "dtype 'bf17': expected f64, f32, bf16, f16, i64, i32 or u8");
   EXPECT_EQ(refusal("\"name\":\"model-", "\"name\":\"../model-"),
             "file name '../model-00001-of-00001.safetensors': expected a name without '/'");
-  EXPECT_THAT(refusal("\"step\":400", "\"step\":\"x\""), HasSubstr("not a manifest: "));
+  for (const char* const step :
+       {"\"x\"", "-1", "4e2", "400.0", "2147483649", "99999999999999999999", "null", "[400]"}) {
+    EXPECT_EQ(refusal("\"step\":400", format("\"step\":{}", step)),
+              format("step: found {}, expected a whole number from 0 to 2147483648",
+                     std::string(step) == "99999999999999999999" ? "1e+20"
+                     : std::string(step) == "4e2"                ? "400.0"
+                                                                 : step));
+  }
+  EXPECT_EQ(refusal("\"applied_steps\":399", "\"applied_steps\":401"),
+            "applied_steps: found 401, expected a whole number from 0 to 400");
+  EXPECT_THAT(refusal("\"tokens_seen\":819200", "\"tokens_seen\":-5"),
+              HasSubstr("tokens_seen: found -5"));
+  EXPECT_THAT(refusal("\"seed\":18446744073709551615", "\"seed\":-1"), HasSubstr("seed: found -1"));
+  EXPECT_THAT(refusal("\"seed\":18446744073709551615", "\"seed\":18446744073709551616"),
+              HasSubstr("seed: found 1.8446744073709552e+19"));
+  EXPECT_THAT(refusal("\"size_bytes\":120", "\"size_bytes\":120.5"),
+              HasSubstr("size_bytes: found 120.5"));
+  EXPECT_EQ(refusal("\"shape\":[256]", "\"shape\":[256.5]"),
+            "shape: found [256.5], expected whole numbers");
+  EXPECT_EQ(refusal("\"offset\":[0]", "\"offset\":0"), "offset: found 0, expected whole numbers");
+  EXPECT_THAT(refusal("\"begin\":0", "\"begin\":-1"), HasSubstr("begin: found -1"));
 }
 
 TEST(Manifest, RefusesAModelThatIsNotJson) {

@@ -84,7 +84,7 @@ CorpusInput data_input(const EvalCommand& command, const TrainedModel& model) {
 
 void evaluate_data(const EvalCommand& command,
                    const TrainedModel& model,
-                   const EvaluatorRanks& ranks) {
+                   EvaluatorRanks& ranks) {
   LossResult result;
   {
     StatusLine line;
@@ -158,7 +158,7 @@ std::string describe(const ChoicesResult& result, const TrainedModel& model, boo
 
 void evaluate_choices(const EvalCommand& command,
                       const TrainedModel& model,
-                      const EvaluatorRanks& ranks) {
+                      EvaluatorRanks& ranks) {
   const std::vector<Question> questions = read_questions(command.choices);
   ChoicesResult result;
   {
@@ -191,7 +191,7 @@ void evaluate(const EvalCommand& command, const std::vector<std::string>& overri
   if (command.marks.bos || command.marks.eos) {
     model.tokenizer = with_named_marks(model.text_tokenizer(), command.marks, "--");
   }
-  const EvaluatorRanks ranks(model);
+  EvaluatorRanks ranks(model);
   if (command.choices.empty()) {
     evaluate_data(command, model, ranks);
   } else {

@@ -614,7 +614,14 @@ RunConfig unusual_config() {
             .overlap_layers = 2};
   c.cluster = {.file = "c.toml"};
   c.memory = {.recompute = Recompute::kFull, .limit_bytes = 1LL << 40};
-  c.checkpoint = {.every = 7, .keep = 0, .keep_best = false, .async = false, .resume = "none"};
+  c.checkpoint = {.every = 7,
+                  .every_minutes = 2.5,
+                  .keep = 0,
+                  .keep_best = false,
+                  .async = false,
+                  .resume = "none",
+                  .fall_back = false,
+                  .deadline_seconds = 90};
   c.log = {.every = 1, .tensorboard = false};
   c.sample = {.prompt = "p", .tokens = 3, .temperature = 0};
   c.passes = {.fuse = false, .group_gemms = false, .gelu_products = false, .dump = "d"};

@@ -174,11 +174,14 @@ struct MemorySection {
 };
 
 struct CheckpointSection {
-  std::int64_t every = 0;  // steps; 0 = only at the end
-  std::int64_t keep = 3;   // newest checkpoints kept; 0 = all
-  bool keep_best = true;   // by validation loss, beside the newest
+  std::int64_t every = 0;                    // steps; 0 = none by steps
+  std::optional<double> every_minutes = {};  // 0 = none by time; empty = 15 where every = 0
+  std::int64_t keep = 3;                     // newest checkpoints kept; 0 = all
+  bool keep_best = true;                     // by validation loss, beside the newest
   bool async = true;
-  std::string resume = "auto";  // auto = newest in run.dir | none | a checkpoint's path
+  std::string resume = "auto";     // auto = newest in run.dir | none | a checkpoint's path
+  bool fall_back = true;           // from a damaged one, with auto
+  double deadline_seconds = 1800;  // for the other ranks' disks
   bool operator==(const CheckpointSection&) const = default;
 };
 

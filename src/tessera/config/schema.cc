@@ -768,12 +768,21 @@ ConfigSection checkpoint() {
       {row("every",
            &S::every,
            codec::size_or_zero(),
-           "Steps between checkpoints. 0: only at the end."),
+           "Steps between checkpoints, beside the one at the end. 0: none by steps."),
+       row("every_minutes",
+           &S::every_minutes,
+           codec::not_negative(),
+           "Minutes after which a step is saved where no checkpoint was made meanwhile, by rank "
+           "0's "
+           "clock; which step it is changes nothing else. 0: none by time, so that with every = 0 "
+           "a "
+           "run that is killed has nothing. Left out: 15 where every = 0, else 0."),
        row("keep",
            &S::keep,
            codec::size_or_zero(),
-           "Newest checkpoints that stay on disk, once a step after the newest was finite. 0: "
-           "all."),
+           "Newest checkpoints that stay on disk, once a step after the newest, or at the end of "
+           "the run one that changes nothing, was finite; a run that is stopped or fails leaves "
+           "the rest to the next start. 0: all."),
        row("keep_best",
            &S::keep_best,
            codec::boolean(),
@@ -788,7 +797,17 @@ ConfigSection checkpoint() {
            codec::path(),
            "\"auto\": from the newest checkpoint in run.dir, if any. \"none\": from the "
            "start, which is refused where run.dir has a checkpoint. Else the path of a checkpoint, "
-           "or of a run directory for its newest.")});
+           "or of a run directory for its newest."),
+       row("fall_back",
+           &S::fall_back,
+           codec::boolean(),
+           "With resume = \"auto\": a newest checkpoint that is damaged is set aside as "
+           "damaged-step-<number>, with a warning, and the run goes on from the newest that is "
+           "whole. false, or a checkpoint that is named: an error."),
+       row("deadline_seconds",
+           &S::deadline_seconds,
+           codec::positive(),
+           "How long ranks wait for each other's disks while a checkpoint is written or loaded.")});
 }
 
 ConfigSection log() {

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
 #include <sys/types.h>
 #include <unistd.h>
@@ -44,16 +43,6 @@ std::size_t kept_bytes(std::string_view text, std::int64_t last_step, const std:
     end = begin;
   }
   return end;
-}
-
-FileDescriptor open_to_append(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  TESSERA_REQUIRE(file.get() >= 0,
-                  ErrorCode::kDeviceError,
-                  "cannot open {}: {}",
-                  path.string(),
-                  std::strerror(errno));
-  return file;
 }
 
 // With the lines up to `step`.

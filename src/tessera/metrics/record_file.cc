@@ -37,4 +37,12 @@ void RecordFile::flush() {
   unwritten_.clear();
 }
 
+void RecordFile::make_durable() const {
+  TESSERA_REQUIRE(::fsync(file_.get()) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot flush {}: {}",
+                  path_.string(),
+                  std::strerror(errno));
+}
+
 }  // namespace tessera

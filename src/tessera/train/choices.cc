@@ -153,7 +153,7 @@ EncodedEnding encode_ending(const Tokenizer& tokenizer,
 }
 
 ChoicesResult score_choices(const TrainedModel& model,
-                            const EvaluatorRanks& ranks,
+                            EvaluatorRanks& ranks,
                             const std::filesystem::path& file,
                             const std::vector<Question>& questions,
                             const OnEvalProgress& progress) {

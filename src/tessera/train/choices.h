@@ -54,7 +54,7 @@ struct ChoicesResult {
 // FILE:LINE of an ending without a token of its own, without a token before it, or longer than the
 // model's sequences.
 ChoicesResult score_choices(const TrainedModel& model,
-                            const EvaluatorRanks& ranks,
+                            EvaluatorRanks& ranks,
                             const std::filesystem::path& file,
                             const std::vector<Question>& questions,
                             const OnEvalProgress& progress);

@@ -82,7 +82,7 @@ std::string joined(const std::vector<InputFile>& files) {
 }  // namespace
 
 LossResult evaluate_loss(const TrainedModel& model,
-                         const EvaluatorRanks& ranks,
+                         EvaluatorRanks& ranks,
                          const CorpusInput& input,
                          const OnEvalProgress& progress) {
   std::atomic<std::int64_t> bytes = 0;

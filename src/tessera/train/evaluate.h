@@ -43,7 +43,7 @@ struct LossResult {
 // EvaluatorRanks; kInvalidData for a stream of fewer than two tokens, or an id that the tokenizer
 // does not have.
 LossResult evaluate_loss(const TrainedModel& model,
-                         const EvaluatorRanks& ranks,
+                         EvaluatorRanks& ranks,
                          const CorpusInput& input,
                          const OnEvalProgress& progress);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -62,6 +64,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
       place_(data_place(setup.layout.mesh, world.rank())),
       backend_(world, setup.layout.mesh, setup.model.config),
       executor_(setup.program, *backend_) {
+  Patience patience(*all_, "loading the model", std::numeric_limits<double>::infinity());
   const CheckpointReader reader(
       setup.model.checkpoint,
       {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
@@ -70,6 +73,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
              reader,
              state_part(setup.layout.mesh, world.rank(), setup.layout.dims()),
              static_cast<int>(setup.model.config.run.threads));
+  patience.wait();
   executor_.set_scalar("seed", 0.0F);  // of gradients, which nobody asks for
 }
 
@@ -108,10 +112,15 @@ EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
   if (!leads()) {
     silence_info();
   }
+  if (world_) {
+    waiting_ = waiting_group(*world_);
+    patience_ = std::make_unique<Patience>(
+        *waiting_, "preparing its data", std::numeric_limits<double>::infinity());
+  }
 }
 
 void EvaluatorRanks::run(std::int64_t length,
-                         const std::function<void(Evaluator&, bool keeps)>& body) const {
+                         const std::function<void(Evaluator&, bool keeps)>& body) {
   const RunConfig& config = model_.config;
   const RunLayout layout = run_layout(config);
   const std::int64_t num_rows = std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows);
@@ -132,6 +141,9 @@ void EvaluatorRanks::run(std::int64_t length,
                                 .program = program,
                                 .parameters = parameters,
                                 .num_rows = num_rows};
+  if (patience_) {
+    patience_->wait();
+  }
   run_ranks(config, world_.get(), [&](World& world) {
     Evaluator evaluator(setup, world);
     body(evaluator, world_ != nullptr || world.rank() == 0);

@@ -13,6 +13,7 @@
 #include "tessera/config/run_config.h"
 #include "tessera/program/program.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/train/patience.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/run_layout.h"
 #include "tessera/train/trained_model.h"
@@ -84,12 +85,15 @@ class EvaluatorRanks {
   // tokens; `keeps` is true for one of them, which may write what it finds where the caller sees
   // it. Once only. Errors: kInvalidConfig where the layout does not fit the model; those of the
   // ranks.
-  void run(std::int64_t length, const std::function<void(Evaluator&, bool keeps)>& body) const;
+  void run(std::int64_t length, const std::function<void(Evaluator&, bool keeps)>& body);
 
  private:
   const TrainedModel& model_;
   std::optional<MpiLaunch> launch_;
   std::unique_ptr<World> world_;  // null without a launcher
+  // What the processes do until run(), tokenizing above all, takes each as long as it takes.
+  std::unique_ptr<Communicator> waiting_;
+  std::unique_ptr<Patience> patience_;
 };
 
 }  // namespace tessera

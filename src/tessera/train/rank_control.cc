@@ -7,8 +7,11 @@
 
 namespace tessera {
 
-RankControl::RankControl(World& world)
-    : rank_(world.rank()), num_ranks_(world.size()), group_(control_group(world)) {}
+RankControl::RankControl(World& world, double patience_seconds)
+    : rank_(world.rank()),
+      num_ranks_(world.size()),
+      patience_seconds_(patience_seconds),
+      group_(control_group(world)) {}
 
 std::vector<std::string> RankControl::from_all(const std::string& text) {
   return talk([&](Communicator& group) { return gather_texts(group, text); });

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/train/patience.h"
 
 namespace tessera {
 
@@ -15,7 +16,8 @@ namespace tessera {
 // points. Errors: as Communicator's operations, which say where the run was.
 class RankControl {
  public:
-  explicit RankControl(World& world);
+  // `patience_seconds`: how long ranks wait for each other's disks.
+  RankControl(World& world, double patience_seconds);
 
   // Whether this rank keeps the run's files and speaks for all: rank 0.
   bool leads() const { return rank_ == 0; }
@@ -32,6 +34,15 @@ class RankControl {
                         [&]() -> decltype(auto) { return body(*group_); });
   }
 
+  // body(), which some ranks may be much longer at than others, since their disks are slow; ends on
+  // all ranks when it has on each. It does not talk. Errors: as Patience's, and body's own.
+  template <class Body>
+  void patiently(const char* doing, const Body& body) {
+    Patience patience(*group_, doing, patience_seconds_);
+    body();
+    talk([&](Communicator&) { patience.wait(); });
+  }
+
   // What every rank says, on every rank.
   std::vector<std::string> from_all(const std::string& text);
 
@@ -44,6 +55,7 @@ class RankControl {
  private:
   std::int64_t rank_;
   std::int64_t num_ranks_;
+  double patience_seconds_;
   std::unique_ptr<Communicator> group_;
   const char* when_ = "before the first step";
 };

@@ -28,6 +28,7 @@ constexpr std::int64_t kControlGeneration = 2;
 constexpr std::int64_t kConfigGeneration = 3;
 constexpr std::int64_t kEarlyErrorGeneration = 4;
 constexpr std::int64_t kErrorGeneration = 5;
+constexpr std::int64_t kWaitingGeneration = 6;
 
 std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation) {
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
@@ -208,6 +209,10 @@ void share_early_error(const Error& error) {
 
 void require_none_failed(World& launched, const std::optional<Error>& failed) {
   require_none_failed(*group_of_all(launched, kErrorGeneration), failed);
+}
+
+std::unique_ptr<Communicator> waiting_group(World& launched) {
+  return group_of_all(launched, kWaitingGeneration);
 }
 
 std::unique_ptr<Communicator> control_group(World& world) {

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
+#include "tessera/train/patience.h"
 
 namespace tessera {
 
@@ -41,8 +43,11 @@ void share_early_error(const Error& error);
 // another has failed.
 void require_none_failed(World& launched, const std::optional<Error>& failed);
 
-// Runs body(), which all processes of a launch call before their ranks begin; where one of them
-// fails all do. Errors: as require_none_failed().
+// The group in which processes of a launch wait for each other until then. Once for a world.
+std::unique_ptr<Communicator> waiting_group(World& launched);
+
+// Runs body(), which all processes of a launch call before their ranks begin, on whatever disks;
+// where one of them fails all do. Errors: as require_none_failed().
 template <class Body>
 auto run_together(World* launched, const Body& body) {
   if (launched == nullptr) {
@@ -50,11 +55,14 @@ auto run_together(World* launched, const Body& body) {
   }
   std::optional<decltype(body())> result;
   std::optional<Error> failed;
+  const std::unique_ptr<Communicator> group = waiting_group(*launched);
+  Patience patience(*group, "preparing its data", std::numeric_limits<double>::infinity());
   try {
     result.emplace(body());
   } catch (...) {
     failed = to_error(std::current_exception());
   }
+  patience.wait();
   require_none_failed(*launched, failed);
   return std::move(*result);
 }

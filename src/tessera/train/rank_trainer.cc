@@ -23,6 +23,7 @@
 #include "tessera/runtime/executor.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/companions.h"
+#include "tessera/train/disk_space.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/rank_backend.h"
@@ -50,6 +51,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxNotFiniteInARow = 3;
 // Of a launcher's grace, for what must come to its end before anything is written.
 constexpr double kShareOfGrace = 0.3;
+constexpr double kUsualMinutes = 15;  // between saves, where nothing says how often
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -117,7 +119,7 @@ class RankTrainer {
         world_(world),
         last_step_(last_step),
         directory_(config_.run.dir),
-        control_(world),
+        control_(world, config_.checkpoint.deadline_seconds),
         backend_(make_backend(setup, world)),
         arena_(allocate_arena(*backend_, setup.programs, config_, model_)),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
@@ -161,13 +163,16 @@ class RankTrainer {
     if (saves_in_background(config_)) {
       saves_.reserve(saved_tensors(program_, setup_.parameters, part_));
     }
-    if (control_.leads()) {
+    control_.patiently("writing the run's config", [&] {
+      if (!control_.leads()) {
+        return;
+      }
       write_file_atomic(directory_ / "config.toml", to_toml(config_));
       if (!config_.tokenizer.path.empty()) {
         keep_tokenizer(directory_, config_.tokenizer.path, meta_.tokenizer);
         keep_companions(config_, directory_, meta_.tokenizer);
       }
-    }
+    });
     return loop();
   }
 
@@ -232,12 +237,7 @@ class RankTrainer {
     if (!backend_.settles_products() || meta_.step >= config_.train.steps) {
       return;
     }
-    load_batch(meta_.step + 1);
-    for (const char* const name : {"seed", "learning_rate", "apply"}) {
-      executor_.set_scalar(name, 0.0F);
-    }
-    executor_.set_scalar("update_number", 1.0F);
-    executor_.run_step();
+    run_without_update();
     settle_products(ProductChoices::kTimed);
   }
 
@@ -261,37 +261,16 @@ class RankTrainer {
   }
 
   void start_state() {
-    const std::optional<std::filesystem::path> path = saves_.find_start();
+    const std::optional<std::filesystem::path> path =
+        saves_.load_start([this](const std::filesystem::path& from) { load_checkpoint(from); });
     if (path.has_value()) {
-      const CheckpointReader reader(
-          *path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
-      require_same_adapters(*path, reader.meta(), model_);
-      reader.require_model(model_.json,
-                           model_tensors(setup_.parameters, config_.optimizer.moments));
-      if (!config_.tokenizer.path.empty()) {
-        require_tokenizer(config_.tokenizer.path, *path, reader.meta());
-      }
-      load_state(
-          executor_, setup_.parameters, reader, part_, static_cast<int>(config_.run.threads));
-      meta_ = reader.meta();
-      TESSERA_REQUIRE(meta_.seed == static_cast<std::uint64_t>(config_.run.seed),
-                      ErrorCode::kInvalidConfig,
-                      "{} was made with run.seed = {}, found run.seed = {}",
-                      path->string(),
-                      meta_.seed,
-                      config_.run.seed);
       if (control_.leads()) {
         log_info(format("resuming from {} after step {}", path->string(), meta_.step));
         warn_of_changes(*path);
         warn_of_other_data(*path);
       }
     } else {
-      initialize_state(
-          executor_, setup_.parameters, static_cast<std::uint64_t>(config_.run.seed), part_);
-      if (!config_.model.weights.empty()) {
-        start_from_weights();
-      }
-      meta_.seed = static_cast<std::uint64_t>(config_.run.seed);
+      control_.patiently("making its initial state", [&] { initialize(); });
     }
     saves_.start_from(path, meta_.step);
     meta_.model = model_.json;
@@ -302,6 +281,33 @@ class RankTrainer {
     meta_.data = describe_sequences(setup_.sequences);
     last_step_ = meta_.step;
     applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
+  }
+
+  void load_checkpoint(const std::filesystem::path& path) {
+    const CheckpointReader reader(
+        path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
+    require_same_adapters(path, reader.meta(), model_);
+    reader.require_model(model_.json, model_tensors(setup_.parameters, config_.optimizer.moments));
+    if (!config_.tokenizer.path.empty()) {
+      require_tokenizer(config_.tokenizer.path, path, reader.meta());
+    }
+    load_state(executor_, setup_.parameters, reader, part_, static_cast<int>(config_.run.threads));
+    meta_ = reader.meta();
+    TESSERA_REQUIRE(meta_.seed == static_cast<std::uint64_t>(config_.run.seed),
+                    ErrorCode::kInvalidConfig,
+                    "{} was made with run.seed = {}, found run.seed = {}",
+                    path.string(),
+                    meta_.seed,
+                    config_.run.seed);
+  }
+
+  void initialize() {
+    initialize_state(
+        executor_, setup_.parameters, static_cast<std::uint64_t>(config_.run.seed), part_);
+    if (!config_.model.weights.empty()) {
+      start_from_weights();
+    }
+    meta_.seed = static_cast<std::uint64_t>(config_.run.seed);
   }
 
   void start_from_weights() {
@@ -359,13 +365,30 @@ class RankTrainer {
         log_info(words);
       }
     }
-    if (control_.leads()) {
-      saves_.leave_other_branch(meta_.step);
-      open_record();
-    }
+    control_.patiently("opening the run's files", [&] {
+      if (control_.leads()) {
+        saves_.leave_other_branch(meta_.step);
+        open_record();
+        warn_of_full_disk();
+      }
+    });
+    last_save_ = Clock::now();
     rehearse();
     if (owes_validation) {
       make_up_validation();
+    }
+  }
+
+  void warn_of_full_disk() const {
+    std::int64_t bytes = 0;
+    for (const CheckpointTensor& tensor :
+         model_tensors(setup_.parameters, config_.optimizer.moments)) {
+      bytes += static_cast<std::int64_t>(saved_bytes(tensor));
+    }
+    const std::string shortage =
+        disk_shortage(directory_, bytes, config_.checkpoint.keep, saves_.count());
+    if (!shortage.empty()) {
+      log_warning(shortage);
     }
   }
 
@@ -381,6 +404,7 @@ class RankTrainer {
                                                            .flop_per_token = flop_per_token,
                                                            .validation = validation},
                                           meta_.step);
+    saves_.set_before_publishing([this] { record_->make_durable(); });
     if (validator_ && config_.checkpoint.keep_best) {
       note_validations(since);
     }
@@ -431,6 +455,10 @@ class RankTrainer {
         peak_flop_per_second_ =
             measure_peak(*backend_, config_.train.dtype) * static_cast<double>(world_.size());
       }
+    }
+    // A run of few steps may end before it looks again.
+    if (saves_.agree({.moved = is_moved()}).moved) {
+      leave_moved_directory();
     }
     end_session(result);
     return result;
@@ -487,7 +515,10 @@ class RankTrainer {
     result.interrupted = meta_.step < config_.train.steps || left_validation_;
     if (not_finite_.empty()) {
       save_last(meta_);
-      saves_.prune();
+      // After a signal the next start removes what is too much.
+      if (!result.interrupted && saves_.has_too_many() && is_finite()) {
+        saves_.prune();
+      }
     } else {
       save_applied();
     }
@@ -495,6 +526,33 @@ class RankTrainer {
     if (record_) {
       record_->end(result);
     }
+  }
+
+  // Whether the state that the run ends with is good: its last step may have ruined it. A step that
+  // changes nothing shows it, where no validation has.
+  bool is_finite() {
+    if (finite_step_ == meta_.step) {
+      return true;
+    }
+    run_without_update();
+    const bool finite = std::isfinite(executor_.output_scalar("loss"));
+    if (!finite) {
+      warn(
+          format("the weights after step {} are not finite: the last step has ruined them; all "
+                 "checkpoints stay, and --checkpoint.resume={} goes on from the one before",
+                 meta_.step,
+                 saves_.before(saves_.last_step()).value_or("none").string()));
+    }
+    return finite;
+  }
+
+  void run_without_update() {
+    load_batch(meta_.step + 1);
+    for (const char* const name : {"seed", "learning_rate", "apply"}) {
+      executor_.set_scalar(name, 0.0F);
+    }
+    executor_.set_scalar("update_number", 1.0F);
+    executor_.run_step();
   }
 
   // Writes this rank's rows of every microbatch; returns the labels that count on all ranks.
@@ -600,6 +658,9 @@ class RankTrainer {
       return loss;
     }
     saves_.note_validation(meta_.step, *loss);
+    if (std::isfinite(*loss)) {
+      finite_step_ = meta_.step;
+    }
     if (record_) {
       record_->inform(format("step {}: validation loss {:.4f}", meta_.step, *loss));
     }
@@ -684,28 +745,69 @@ class RankTrainer {
   // told of once it is there.
   bool agreed_to_stop() {
     const bool was_asked_to_save = stop_ && stop_->take_save_request();
-    const RunSaves::Asked any =
-        saves_.agree({.stop = stop_ && stop_->requested(), .save = was_asked_to_save});
+    const RunSaves::Asked any = saves_.agree({.stop = stop_ && stop_->requested(),
+                                              .save = was_asked_to_save,
+                                              .is_due = is_due_by_time(),
+                                              .moved = is_moved()});
+    if (any.moved) {
+      leave_moved_directory();
+    }
     if (owes_word_ && !owes_save_ && !saves_.is_under_way()) {
       owes_word_ = false;
       if (record_) {
         record_->inform(saves_.last_good());
       }
     }
-    owes_save_ = owes_save_ || any.save;
+    owes_save_ = owes_save_ || any.save || any.is_due;
     owes_word_ = owes_word_ || any.save;
     return any.stop;
+  }
+
+  // By rank 0's clock, so that all ranks save the same step.
+  bool is_due_by_time() const {
+    const double minutes = config_.checkpoint.every_minutes.value_or(
+        config_.checkpoint.every == 0 ? kUsualMinutes : 0);
+    return control_.leads() && minutes > 0 && !saves_.is_under_way() &&
+           seconds_since(last_save_) >= 60 * minutes;
+  }
+
+  bool is_moved() const {
+    return !has_moved_ && setup_.home != nullptr && !setup_.home->is_in_place();
+  }
+
+  // Somebody has given the run's directory another name: what would be written from now on would
+  // lie in two places, one of them another run's. What there is is saved where it is now.
+  [[noreturn]] void leave_moved_directory() {
+    const std::string to =
+        control_.from_leader(setup_.home == nullptr ? "" : setup_.home->place().string());
+    has_moved_ = true;
+    saves_.end();
+    if (!to.empty()) {
+      saves_.move_to(to);
+      not_finite_.empty() ? save_last(meta_) : save_applied();
+    }
+    fail(ErrorCode::kInvalidConfig,
+         "run.dir {} {} while the run was writing there: the run ends after step {}{}",
+         directory_.string(),
+         to.empty() ? "was removed" : format("was moved to {}", to),
+         meta_.step,
+         to.empty() ? ", which no checkpoint holds"
+                    : format(", whose state is saved: --run.dir={} goes on from there", to));
   }
 
   // Starts to save the state as that of `meta`.
   void save(const CheckpointMeta& meta, RunSaves::How how) {
     const Unhurried patience;
     saves_.end();
+    if (saves_.agree({.moved = is_moved()}).moved) {
+      leave_moved_directory();
+    }
     if (record_) {
       record_->clear_progress();
     }
     const auto tensors = state_tensors(executor_, setup_.parameters, part_);
     saves_.start(meta, tensors, how);
+    last_save_ = Clock::now();
   }
 
   struct Applied {
@@ -733,8 +835,11 @@ class RankTrainer {
   std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
   std::optional<double> grace_ = launcher_grace();
-  bool in_steps_ = false;                 // from where there is something to lose
-  std::optional<StepMetrics> unwritten_;  // the last step's, until its line is in the metrics
+  bool in_steps_ = false;                    // from where there is something to lose
+  std::optional<StepMetrics> unwritten_;     // the last step's, until its line is in the metrics
+  bool has_moved_ = false;                   // the run's directory, which is known by now
+  std::optional<std::int64_t> finite_step_;  // whose state a validation has shown to be
+  Clock::time_point last_save_ = Clock::now();
   bool owes_save_ = false;                // since a step that was not finite, or a signal
   bool owes_word_ = false;                // of that save, to whoever asked for it
   bool left_validation_ = false;          // of the last step: to stop

@@ -6,6 +6,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/train/run_data.h"
+#include "tessera/train/run_directory.h"
 #include "tessera/train/run_layout.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/trainer.h"
@@ -22,7 +23,8 @@ struct RunSetup {
   const RunSequences& sequences;
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;
-  bool takes_signals = true;  // this rank answers for the process's StopSignal
+  const RunDirectory* home = nullptr;  // of the process that holds it, for rank 0
+  bool takes_signals = true;           // this rank answers for the process's StopSignal
 };
 
 // Trains as one rank of the run, on its own thread. Rank 0 keeps the run's files and speaks on

@@ -51,6 +51,9 @@ class RunRecord {
 
   void write(const StepMetrics& step);
 
+  // What was written so far.
+  void make_durable() const { metrics_.make_durable(); }
+
   // Of the last step that was written.
   void write_validation(std::int64_t step, double loss);
 

@@ -23,16 +23,22 @@ RunSaves::RunSaves(RankControl& control,
     : control_(control),
       config_(config),
       options_(options),
+      run_dir_(config.run.dir),
       saver_(options),
-      warn_(std::move(warn)) {}
+      warn_(std::move(warn)) {
+  move_to(run_dir_);
+}
 
 std::filesystem::path RunSaves::directory() const {
-  return std::filesystem::path(config_.run.dir) / "checkpoints";
+  return run_dir_ / "checkpoints";
 }
 
 std::optional<std::filesystem::path> RunSaves::configured_start() const {
-  auto newest = find_newest_checkpoint(directory());
+  if (config_.checkpoint.resume == "auto") {
+    return find_newest_name(directory());
+  }
   if (config_.checkpoint.resume == "none") {
+    const auto newest = find_newest_checkpoint(directory());
     TESSERA_REQUIRE(!newest,
                     ErrorCode::kInvalidConfig,
                     "checkpoint.resume = \"none\", but {} exists: choose another run.dir, remove "
@@ -40,19 +46,19 @@ std::optional<std::filesystem::path> RunSaves::configured_start() const {
                     newest.value_or("").string());
     return std::nullopt;
   }
-  if (config_.checkpoint.resume == "auto") {
-    return newest;
-  }
   const std::filesystem::path named = config_.checkpoint.resume;
   return of_resume([&] { return find_checkpoint(named).value_or(named); });
 }
 
-std::optional<std::filesystem::path> RunSaves::find_start() {
+// Rank 0 alone looks: others might look at another time.
+std::filesystem::path RunSaves::find_start() {
   options_.launch = control_.from_leader(control_.leads() ? make_launch_name() : "");
   saver_.set_launch(options_.launch);
-  // Rank 0 alone looks: others might look at another time.
   std::string found;
-  if (control_.leads()) {
+  control_.patiently("finishing what an interrupted run has saved", [&] {
+    if (!control_.leads()) {
+      return;
+    }
     if (config_.checkpoint.resume == "auto") {
       for (const std::filesystem::path& path : finish_interrupted_saves(directory())) {
         log_info(format("{} was written when the run was interrupted, and is now a checkpoint",
@@ -60,19 +66,111 @@ std::optional<std::filesystem::path> RunSaves::find_start() {
       }
     }
     found = configured_start().value_or(std::filesystem::path()).string();
-  }
+  });
   found = control_.from_leader(found);
-  if (found.empty()) {
-    return std::nullopt;
+  if (found.empty() || config_.checkpoint.resume == "auto") {
+    return found;
   }
   // What is no checkpoint all ranks refuse alike.
   return of_resume([&] { return require_checkpoint(found); });
+}
+
+std::optional<std::filesystem::path> RunSaves::load_start(const Load& load) {
+  std::filesystem::path path = find_start();
+  while (!path.empty()) {
+    std::exception_ptr failure;
+    std::string problem;
+    control_.patiently("loading the checkpoint", [&] {
+      try {
+        load(path);
+      } catch (const Error& error) {
+        if (!falls_back() || error.code() != ErrorCode::kInvalidData) {
+          throw;
+        }
+        failure = std::current_exception();
+        problem = error.what();
+      }
+    });
+    std::string first;
+    if (falls_back()) {
+      for (const std::string& text : control_.from_all(problem)) {
+        first = first.empty() ? text : first;
+      }
+    }
+    if (first.empty()) {
+      return path;
+    }
+    const std::filesystem::path next = fall_back(path);
+    if (next == path) {  // it is whole, and not this run's
+      if (failure) {
+        std::rethrow_exception(failure);
+      }
+      fail(ErrorCode::kPeerFailure, "another rank refuses the checkpoint: {}", first);
+    }
+    path = next;
+  }
+  return std::nullopt;
+}
+
+bool RunSaves::falls_back() const {
+  return config_.checkpoint.fall_back && config_.checkpoint.resume == "auto";
+}
+
+// Where the run goes on from in place of `refused`: that itself where every byte of it is as it was
+// written, else the newest one before it of which that holds; what is damaged loses its name. All
+// that rank 0 reads.
+std::filesystem::path RunSaves::fall_back(const std::filesystem::path& refused) {
+  std::string found;
+  std::string error;
+  control_.patiently("looking for a checkpoint that is whole", [&] {
+    if (!control_.leads()) {
+      return;
+    }
+    std::vector<std::filesystem::path> damaged;
+    std::optional<std::filesystem::path> candidate = refused;
+    for (; candidate; candidate = find_newest_name(directory(), checkpoint_step(*candidate))) {
+      const std::string damage = find_damage(*candidate);
+      if (damage.empty()) {
+        break;
+      }
+      error += "; " + damage;
+      damaged.push_back(*candidate);
+    }
+    // Without a whole one they keep their names: the next start is not to find nothing.
+    if (!candidate) {
+      return;
+    }
+    found = candidate->string();
+    for (const std::filesystem::path& path : damaged) {
+      log_warning(format("DAMAGED CHECKPOINT: {} is set aside as {}",
+                         path.string(),
+                         set_aside_damaged(path).string()));
+    }
+    if (!damaged.empty()) {
+      log_warning(format("going on from {}, the newest that is whole{}", found, error));
+    }
+  });
+  found = control_.from_leader(found);
+  // Never a new start in silence, where a run has come far.
+  TESSERA_REQUIRE(
+      !found.empty(),
+      ErrorCode::kInvalidData,
+      "no checkpoint in {} is whole: to begin again, remove them or choose another run.dir{}",
+      directory().string(),
+      error);
+  return found;
 }
 
 void RunSaves::start_from(const std::optional<std::filesystem::path>& checkpoint,
                           std::int64_t step) {
   last_ = checkpoint;
   last_step_ = step;
+}
+
+void RunSaves::move_to(const std::filesystem::path& run_dir) {
+  run_dir_ = run_dir;
+  options_.home = run_dir;
+  saver_.set_home(run_dir);
 }
 
 void RunSaves::leave_other_branch(std::int64_t step) {
@@ -99,16 +197,28 @@ void RunSaves::end() {
   if (saver_.status() == SaveStatus::kIdle) {
     return;
   }
-  const Unhurried patience;
-  settle(exchange({}, saver_.wait()).failed);
+  control_.patiently("writing its part of a checkpoint", [&] { saver_.wait(); });
+  settle(exchange({}, saver_.status()).failed);
 }
 
 void RunSaves::prune() {
   if (is_new_ && control_.leads()) {
-    prune_checkpoints(
-        directory(), static_cast<int>(config_.checkpoint.keep), last_.value(), saver_.remover());
+    prune_checkpoints(directory(),
+                      static_cast<int>(config_.checkpoint.keep),
+                      last_.value_or(""),
+                      saver_.remover());
   }
   is_new_ = false;
+}
+
+std::int64_t RunSaves::count() const {
+  return count_checkpoints(directory());
+}
+
+bool RunSaves::has_too_many() {
+  const std::int64_t keep = config_.checkpoint.keep;
+  const bool too_many = control_.leads() && is_new_ && keep > 0 && count() > keep;
+  return !control_.from_leader(too_many ? "too many" : "").empty();
 }
 
 void RunSaves::prune_before(std::int64_t step) {
@@ -183,21 +293,23 @@ bool RunSaves::has(std::int64_t step) const {
 }
 
 RunSaves::Said RunSaves::exchange(const Asked& own, SaveStatus save) {
-  std::optional<Unhurried> patience;
-  if (save != SaveStatus::kIdle && under_way_.how == How::kNow) {
-    patience.emplace();  // others may still be writing
-  }
-  std::array<std::int64_t, 4> flags = {
-      own.stop, own.save, save == SaveStatus::kWriting, save == SaveStatus::kFailed};
+  std::array<std::int64_t, 6> flags = {own.stop,
+                                       own.save,
+                                       own.is_due,
+                                       own.moved,
+                                       save == SaveStatus::kWriting,
+                                       save == SaveStatus::kFailed};
   control_.take_largest(flags);
-  return {.asked = {.stop = flags[0] != 0, .save = flags[1] != 0},
-          .writing = flags[2] != 0,
-          .failed = flags[3] != 0};
+  return {.asked = {.stop = flags[0] != 0,
+                    .save = flags[1] != 0,
+                    .is_due = flags[2] != 0,
+                    .moved = flags[3] != 0},
+          .writing = flags[4] != 0,
+          .failed = flags[5] != 0};
 }
 
 // Ends a save that no rank writes any more: in a checkpoint, or in nothing.
 void RunSaves::settle(bool failed) {
-  const Unhurried patience;
   const std::string reason = failed ? failure() : published();
   if (reason.empty()) {
     start_from(under_way_.path, under_way_.step);
@@ -233,11 +345,18 @@ std::string RunSaves::failure() {
 // Why rank 0 could not publish what all ranks have written; empty where it could.
 std::string RunSaves::published() {
   std::string reason;
-  try {
-    saver_.finish();
-  } catch (const std::exception& error) {
-    reason = error.what();
-  }
+  control_.patiently("giving a checkpoint its name", [&] {
+    try {
+      before_publishing_();
+    } catch (const Error& error) {
+      warn_(error.what());  // the state is worth more
+    }
+    try {
+      saver_.finish();
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+  });
   return control_.from_leader(reason);
 }
 

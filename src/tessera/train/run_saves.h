@@ -27,13 +27,22 @@ class RunSaves {
            const SaverOptions& options,
            std::function<void(const std::string&)> warn);
 
-  // The checkpoint that the run starts from, as checkpoint.resume says; none: the initial state.
-  // Saves that an interruption left are finished first. Errors: kInvalidConfig.
-  std::optional<std::filesystem::path> find_start();
+  // Loads the checkpoint that the run starts from, as checkpoint.resume says; none: the initial
+  // state. Saves that an interruption left are finished first. With checkpoint.fall_back one that
+  // is damaged is set aside, and load() is called for the newest that is whole. load() does not
+  // talk. Errors: kInvalidConfig; load()'s.
+  using Load = std::function<void(const std::filesystem::path&)>;
+  std::optional<std::filesystem::path> load_start(const Load& load);
 
   // What the run has: the state after `step`, which `checkpoint` holds unless it is the initial
   // one.
   void start_from(const std::optional<std::filesystem::path>& checkpoint, std::int64_t step);
+
+  // Called on rank 0 before a checkpoint gets its name: makes durable what it goes on from.
+  void set_before_publishing(std::function<void()> body) { before_publishing_ = std::move(body); }
+
+  // The run's directory has another name now.
+  void move_to(const std::filesystem::path& run_dir);
 
   // Sets aside the checkpoints that lie after `step`: the steps to come replace them. Rank 0 alone.
   void leave_other_branch(std::int64_t step);
@@ -54,7 +63,13 @@ class RunSaves {
   // known to be good: its last step may have ruined the weights, which the next one shows.
   void prune();
 
-  // The same, `step` being one that was finite.
+  // Whether that would remove any.
+  bool has_too_many();
+
+  // How many complete checkpoints the run has.
+  std::int64_t count() const;
+
+  // The same as prune(), `step` being one that was finite.
   void prune_before(std::int64_t step);
 
   // The newest checkpoint before that of `step`.
@@ -78,6 +93,8 @@ class RunSaves {
   struct Asked {
     bool stop = false;
     bool save = false;
+    bool is_due = false;  // a save, by the clock
+    bool moved = false;   // the run's directory
   };
 
   // What any rank has been asked for. Also ends a save that all ranks have written.
@@ -122,6 +139,9 @@ class RunSaves {
 
   std::filesystem::path directory() const;
   std::optional<std::filesystem::path> configured_start() const;
+  std::filesystem::path find_start();
+  bool falls_back() const;
+  std::filesystem::path fall_back(const std::filesystem::path& refused);
 
   // body(), whose errors say the place of checkpoint.resume.
   template <class Body>
@@ -138,13 +158,15 @@ class RunSaves {
   RankControl& control_;
   const RunConfig& config_;
   SaverOptions options_;
+  std::filesystem::path run_dir_;
   CheckpointSaver saver_;
   std::function<void(const std::string&)> warn_;
+  std::function<void()> before_publishing_ = [] {};
   UnderWay under_way_;
   std::optional<std::filesystem::path> last_;
   std::int64_t last_step_ = 0;
   std::int64_t refused_step_ = -1;  // whose save has failed while training waited for it
-  bool is_new_ = false;             // `last_`, since checkpoints were pruned
+  bool is_new_ = true;  // `last_`, since checkpoints were pruned, or what an earlier start left
   std::map<std::int64_t, double> validation_losses_;  // by step
 };
 

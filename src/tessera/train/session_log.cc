@@ -1,17 +1,13 @@
 #include "tessera/train/session_log.h"
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <limits>
 #include <sstream>
 #include <utility>
 
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
 
-#include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/machine.h"
 
@@ -32,12 +28,7 @@ std::string utc_now() {
 }
 
 void append(const std::filesystem::path& path, const nlohmann::ordered_json& line) {
-  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  TESSERA_REQUIRE(file.get() >= 0,
-                  ErrorCode::kDeviceError,
-                  "cannot open {}: {}",
-                  path.string(),
-                  std::strerror(errno));
+  const FileDescriptor file = open_to_append(path);
   const std::string before = read_file(path);
   // A host may have any bytes as its name.
   const std::string text =

@@ -110,9 +110,14 @@ TrainResult train_with_record(const RunSetup& setup, World& world) {
     return train_rank(setup, world, last_step);
   } catch (...) {
     const Error error = to_error(std::current_exception());
-    write_exit_record({.run_dir = setup.config.run.dir, .rank = rank},
-                      world.size() > 1 ? rank_failure(rank, error) : error,
-                      last_step);
+    const bool has_moved = setup.home != nullptr && !setup.home->is_in_place();
+    const std::filesystem::path run_dir =
+        has_moved ? setup.home->place() : std::filesystem::path(setup.config.run.dir);
+    if (!run_dir.empty()) {
+      write_exit_record({.run_dir = run_dir, .rank = rank},
+                        world.size() > 1 ? rank_failure(rank, error) : error,
+                        last_step);
+    }
     throw;
   }
 }
@@ -194,9 +199,9 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   resolved.tokenizer.path = own_tokenizer;
   const ModelDescription adapted = model.adapters ? model : with_adapters(model, resolved);
   const RunLayout layout = run_layout(resolved);
-  std::optional<FileLock> lock;
+  std::optional<RunDirectory> home;
   if (!launch || launch->rank == 0) {
-    lock = open_run_directory(resolved.run.dir);
+    home.emplace(resolved.run.dir);
   } else {
     silence_info();
   }
@@ -213,7 +218,8 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                           .programs = prepared.programs,
                           .sequences = prepared.sequences,
                           .parameters = parameters,
-                          .hooks = hooks};
+                          .hooks = hooks,
+                          .home = home ? &*home : nullptr};
   say_what_runs(setup);
   return train_ranks(setup, prepared.world.get(), files);
 }
