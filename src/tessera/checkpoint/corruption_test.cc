@@ -280,10 +280,16 @@ class DamageTest : public ::testing::Test {
 
   void repair() const {
     for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
-      fs::remove_all(entry.path());
+      const std::string name = entry.path().filename().string();
+      if (!entry.is_regular_file() || !std::ranges::binary_search(files_, name)) {
+        fs::remove_all(entry.path());
+      }
     }
     for (std::size_t i = 0; i < files_.size(); ++i) {
-      write_test_file(directory_ / files_[i], good_[i]);
+      const fs::path file = directory_ / files_[i];
+      if (!fs::exists(file) || read_file(file) != good_[i]) {
+        write_test_file(file, good_[i]);
+      }
     }
   }
 
