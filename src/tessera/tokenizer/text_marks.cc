@@ -283,9 +283,19 @@ class Resolution {
   }
 
  private:
+  // Whether the first of them is an entry like any other, which a config names that nobody filled
+  // in: transformers' default for GPT-NeoX is 0, whatever the tokenizer has there.
+  bool is_ordinary(const std::vector<std::int32_t>& ids) const {
+    const std::int32_t id = ids.front();
+    const auto is_added = [&](const auto& token) { return token.id == id; };
+    return !tokenizer_.is_special(id) &&
+           !(tokenizer_.has_spec() && std::ranges::any_of(tokenizer_.spec().added, is_added));
+  }
+
   std::optional<std::int32_t> bos() {
     if (!saying_.bos) {
-      return saying_.bos_ids ? saying_.bos_ids->value.front() : own_.bos;
+      const bool counts = saying_.bos_ids && !(own_.bos && is_ordinary(saying_.bos_ids->value));
+      return counts ? saying_.bos_ids->value.front() : own_.bos;
     }
     const std::int32_t named = *tokenizer_.find(saying_.bos->value);
     if (saying_.bos_ids && std::ranges::count(saying_.bos_ids->value, named) == 0) {
@@ -303,6 +313,17 @@ class Resolution {
     std::vector<std::int32_t> model;
     if (saying_.eos_ids) {
       model = saying_.eos_ids->value;
+    }
+    if (!saying_.eos && !own_.eos.empty() && !model.empty() && is_ordinary(model) &&
+        std::ranges::count(model, own_.eos.front()) == 0) {
+      marks_.notes.push_back(format(
+          "{} is {}, an ordinary entry: documents end with the tokenizer's own mark, {}, and "
+          "either ends what is generated",
+          saying_.eos_ids->place,
+          tokenizer_.spelling(model.front()),
+          tokenizer_.spelling(own_.eos.front())));
+      model.insert(model.begin(), own_.eos.front());
+      return model;
     }
     if (!saying_.eos) {
       if (model.size() > 1) {

@@ -123,6 +123,14 @@ TEST_F(TextMarksTest, IdsOfTheModelsConfig) {
   EXPECT_THAT(plain_marks().eos, ElementsAre(kEndOfText));
 }
 
+// transformers writes GPT-NeoX's default, 0, though the tokenizer may have "!" there.
+TEST_F(TextMarksTest, OrdinaryEntriesDoNotTakeThePlaceOfTheTokenizersMarks) {
+  write("config.json", R"({"model_type": "gpt_neox", "bos_token_id": 0, "eos_token_id": 0})");
+  EXPECT_EQ(marks().bos, kEndOfText);
+  EXPECT_THAT(marks().eos, ElementsAre(kEndOfText, 0)) << "documents end with the first";
+  EXPECT_THAT(marks().notes, ElementsAre(HasSubstr("an ordinary entry")));
+}
+
 TEST_F(TextMarksTest, ListsOfEndTokensAllCount) {
   write("config.json", R"({"eos_token_id": 256})");
   write("generation_config.json", R"({"eos_token_id": [256, 258]})");
