@@ -81,9 +81,12 @@ void require_none_failed(Communicator& group, const std::optional<Error>& failed
     return;
   }
   const std::int64_t rank = first - errors.begin();
-  if (rank != group.rank()) {
-    silence_errors();
+  if (failed && rank == group.rank()) {
+    log_error(failed->what());
+    std::fflush(nullptr);
   }
+  silence_errors();
+  group.barrier();  // a launcher ends them all as soon as one has ended
   if (failed) {
     throw Error(*failed);
   }
