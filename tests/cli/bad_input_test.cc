@@ -180,7 +180,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "directory is a folder without files, hidden ones left out: expected data in it "
                  "(data.files: directory)"},
         BadInput{"NoTokenizer",
-                 {"--tokenizer.path=none.json", "--tokenizer.train_vocab=0"},
+                 {"--run.dir=new", "--tokenizer.path=none.json", "--tokenizer.train_vocab=0"},
                  2,
                  "none.json does not exist: name a tokenizer.json, or set tokenizer.train_vocab to "
                  "train one on the data"},
@@ -220,7 +220,10 @@ INSTANTIATE_TEST_SUITE_P(
                  "the prompt has 41 tokens, expected less than the 32 of the model's sequences "
                  "(data.sequence_length) (sample.prompt)"},
         BadInput{"NewTokenizerTooSmall",
-                 {"--tokenizer.path=new.json", "--tokenizer.train_vocab=100", "--model.vocab=100"},
+                 {"--run.dir=new",
+                  "--tokenizer.path=new.json",
+                  "--tokenizer.train_vocab=100",
+                  "--model.vocab=100"},
                  2,
                  "tokenizer.train_vocab is 100, but the 256 bytes and 2 special tokens need at "
                  "least 258"},
@@ -465,7 +468,8 @@ TEST_F(BadFileTest, RunDirectoryInUse) {
 TEST_F(BadFileTest, RunDirectoryThatCannotBe) {
   const Outcome outcome = train("corpus.txt");
   EXPECT_EQ(outcome.code, 5);
-  EXPECT_THAT(last_line(outcome.err), StartsWith("error: cannot create directory corpus.txt: File exists (run.dir)"));
+  EXPECT_THAT(last_line(outcome.err),
+              StartsWith("error: cannot create directory corpus.txt: File exists (run.dir)"));
 }
 
 // explain says how much a plan needs; a run with a byte less does not start.

@@ -138,7 +138,7 @@ TEST_F(CommandsTest, KeysOfTheCommandLineAreARunFile) {
   for (std::string line; std::getline(config, line);) {
     if (line.starts_with('[')) {
       section = line.substr(1, line.size() - 2);
-    } else if (!line.empty()) {
+    } else if (!line.empty() && !line.starts_with('#')) {
       const std::size_t equals = line.find(" = ");
       keys.push_back(
           format("--{}.{}={}", section, line.substr(0, equals), line.substr(equals + 3)));

@@ -466,11 +466,11 @@ TEST_F(RanksTest, ARankThatThrowsEndsTheRun) {
       }
     });
   };
-  EXPECT_THAT(
-      error_of(ErrorCode::kPeerFailure, run),
-      testing::MatchesRegex("unexpected: odd \\(rank 1\\) \\(meanwhile rank 0, (segment .*, "
-                            "instruction .*|between two steps), .*; arrived: rank 0; "
-                            "missing: rank 1\\)"));
+  EXPECT_THAT(error_of(ErrorCode::kPeerFailure, run),
+              testing::MatchesRegex("unexpected: odd \\(all ranks have saved the state after step "
+                                    "2\\) \\(rank 1\\) \\(meanwhile rank 0, (segment .*, "
+                                    "instruction .*|between two steps), .*; arrived: rank 0; "
+                                    "missing: rank 1\\)"));
   for (const char* record : {"run/exit-0.json", "run/exit-1.json"}) {
     EXPECT_EQ(nlohmann::json::parse(read_file(path(record))).at("exit_code"), 5);
   }

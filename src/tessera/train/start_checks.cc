@@ -86,6 +86,9 @@ void require_enough_bytes(const RunConfig& config) {
       if (!fs::is_regular_file(file, error) || compression_of(file) != Compression::kNone) {
         return;
       }
+      if (fs::file_size(file, error) == 0) {
+        return;  // an error of its own, which names it
+      }
       bytes += static_cast<std::int64_t>(fs::file_size(file, error));
     }
   }
