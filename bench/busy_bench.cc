@@ -120,7 +120,7 @@ void serve(std::string_view side) {
     training = std::make_unique<OwnTraining>(model(), kBatch, kSequence, DType::kF32, kCores);
     training->step();
   }
-  std::cout << "{}" << std::endl;
+  std::cout << "{}\n" << std::flush;
   for (std::string line; std::getline(std::cin, line);) {
     const nlohmann::json question = nlohmann::json::parse(line);
     if (question.contains("quit")) {
@@ -135,7 +135,7 @@ void serve(std::string_view side) {
     } else {
       seconds = steps_of_ranks(steps);
     }
-    std::cout << nlohmann::json{{"seconds", seconds}}.dump() << std::endl;
+    std::cout << nlohmann::json{{"seconds", seconds}}.dump() << '\n' << std::flush;
   }
 }
 

@@ -46,8 +46,8 @@ struct Ranges {
 
 // Never destroyed: mappings may live as long as the process.
 Ranges& ranges() {
-  static Ranges* const all = new Ranges;
-  return *all;
+  static Ranges* const kAll = new Ranges;
+  return *kAll;
 }
 
 void write_some(int file, std::string_view text) {

@@ -16,7 +16,7 @@ bool is_within(const fs::path& path, const fs::path& directory) {
 
 std::optional<fs::path> leads_out(const fs::path& directory, const fs::path& file) {
   std::error_code error;
-  const fs::path end = fs::canonical(directory / file, error);
+  fs::path end = fs::canonical(directory / file, error);
   if (error) {
     return std::nullopt;
   }

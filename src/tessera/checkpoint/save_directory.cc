@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -139,8 +140,8 @@ struct Part {
   std::int64_t num_ranks = 0;
 };
 
-constexpr const char* kPartFormat = "part-%lld-of-%lld.json";
-constexpr const char* kNoPartFormat = "no-part-%lld-of-%lld.txt";
+constexpr const char* kPartFormat = "part-%" SCNd64 "-of-%" SCNd64 ".json";
+constexpr const char* kNoPartFormat = "no-part-%" SCNd64 "-of-%" SCNd64 ".txt";
 
 std::string no_part_name(std::int64_t rank, std::int64_t num_ranks) {
   return format("no-part-{:05}-of-{:05}.txt", rank, num_ranks);
@@ -150,8 +151,8 @@ std::string no_part_name(std::int64_t rank, std::int64_t num_ranks) {
 std::optional<Part> parse_name(const std::string& name,
                                const char* form,
                                std::string (*print)(std::int64_t, std::int64_t)) {
-  long long rank = -1;
-  long long num_ranks = 0;
+  std::int64_t rank = -1;
+  std::int64_t num_ranks = 0;
   // NOLINTNEXTLINE(cert-err34-c): what was read must print the name again
   const int words = std::sscanf(name.c_str(), form, &rank, &num_ranks);
   const bool is_part =

@@ -82,9 +82,7 @@ CorpusInput data_input(const EvalCommand& command, const TrainedModel& model) {
   return input;
 }
 
-void evaluate_data(const EvalCommand& command,
-                   const TrainedModel& model,
-                   EvaluatorRanks& ranks) {
+void evaluate_data(const EvalCommand& command, const TrainedModel& model, EvaluatorRanks& ranks) {
   LossResult result;
   {
     StatusLine line;

@@ -171,6 +171,24 @@ std::string describe_tokens(const Tokenizer& tokenizer, const std::vector<std::i
   return text.empty() ? "none" : text;
 }
 
+void print_round_trip(const Tokenizer& tokenizer) {
+  const std::vector<unsigned char> lacking =
+      tokenizer.has_spec() ? missing_bytes(tokenizer.spec()) : std::vector<unsigned char>();
+  print(format("round trip  {}\n",
+               tokenizer.is_lossless() ? "every text, byte for byte"
+               : !lacking.empty() && tokenizer.spec().alphabet == Alphabet::kBytes &&
+                       tokenizer.spec().normalizer.empty()
+                   ? "every text of bytes that have tokens"
+                   : "text in its normalized form"));
+  if (!lacking.empty()) {
+    print(format("lacks       {}: a text with one {}\n",
+                 describe_bytes(lacking),
+                 tokenizer.spec().unk
+                     ? format("gets {}", describe_token(tokenizer, tokenizer.spec().unk))
+                     : "is refused"));
+  }
+}
+
 void inspect(const InspectCommand& command) {
   const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
   std::vector<std::int32_t> ids;
@@ -203,21 +221,7 @@ void inspect(const InspectCommand& command) {
   print(format("longest     {}, {} bytes\n",
                describe_token(tokenizer, longest),
                tokenizer.token_bytes(longest).size()));
-  const std::vector<unsigned char> lacking =
-      tokenizer.has_spec() ? missing_bytes(tokenizer.spec()) : std::vector<unsigned char>();
-  print(format("round trip  {}\n",
-               tokenizer.is_lossless() ? "every text, byte for byte"
-               : !lacking.empty() && tokenizer.spec().alphabet == Alphabet::kBytes &&
-                       tokenizer.spec().normalizer.empty()
-                   ? "every text of bytes that have tokens"
-                   : "text in its normalized form"));
-  if (!lacking.empty()) {
-    print(format("lacks       {}: a text with one {}\n",
-                 describe_bytes(lacking),
-                 tokenizer.spec().unk
-                     ? format("gets {}", describe_token(tokenizer, tokenizer.spec().unk))
-                     : "is refused"));
-  }
+  print_round_trip(tokenizer);
   for (const std::string& note : marks.notes) {
     print(format("note        {}\n", note));
   }

@@ -231,9 +231,7 @@ ConfigSection model() {
        row("flavor",
            &S::flavor,
            codec::word(flavors()),
-           "Published size of the family. Empty: dim, layers, heads, ffn and vocab are required, "
-           "or "
-           "weights."),
+           "Published size. Empty: dim, layers, heads, ffn and vocab are required, or weights."),
        row("weights",
            &S::weights,
            codec::path(),

@@ -61,7 +61,8 @@ constexpr std::array kMasks = {"mask"sv, "masked"sv, "loss_mask"sv, "ignore"sv};
 constexpr std::array kTrainKeys = {"weight"sv, "train"sv, "training"sv, "trainable"sv, "loss"sv};
 
 bool says_nothing(const json& value) {
-  return value.is_null() || value == false || value == "" ||
+  return value.is_null() || value == false ||
+         (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());
 }
 

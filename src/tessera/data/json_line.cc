@@ -248,26 +248,34 @@ void LineJoiner::push(std::string_view bytes, std::string& out) {
 
 void LineJoiner::put(char c, std::string& out) {
   const bool is_space = kSpace.find(c) != std::string_view::npos;
+  const bool is_between = is_space || c == ',' || c == ']';
   if (!in_value_) {
     const bool is_list = at_front_ && c == '[';
     at_front_ = at_front_ && is_space;
-    if (is_space || is_list || c == ',' || c == ']') {
+    in_value_ = !is_between && !is_list;
+    if (!in_value_) {
       return;
     }
-    in_value_ = true;
   }
-  const bool ends_line = c == '\n' || c == '\r';
   if (in_string_) {
-    // A line that ends in a string is broken, and said to be when the value is read.
-    in_string_ = (c != '"' || escaped_) && !ends_line;
-    escaped_ = c == '\\' && !escaped_;
-    out += ends_line ? '\t' : c;
-    return;
-  }
-  if (depth_ == 0 && (is_space || c == ',' || c == ']')) {
+    put_in_string(c, out);
+  } else if (depth_ == 0 && is_between) {
     end_value(out);  // of what is no list and no object
-    return;
+  } else {
+    put_in_value(c, out);
   }
+}
+
+// A line that ends in a string is broken, and said to be when the value is read.
+void LineJoiner::put_in_string(char c, std::string& out) {
+  const bool ends_line = c == '\n' || c == '\r';
+  in_string_ = (c != '"' || escaped_) && !ends_line;
+  escaped_ = c == '\\' && !escaped_;
+  out += ends_line ? '\t' : c;
+}
+
+void LineJoiner::put_in_value(char c, std::string& out) {
+  const bool ends_line = c == '\n' || c == '\r';
   out += ends_line ? ' ' : c;
   in_string_ = c == '"';
   depth_ += c == '{' || c == '[' ? 1 : 0;

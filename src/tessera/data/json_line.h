@@ -45,6 +45,8 @@ class LineJoiner {
 
  private:
   void put(char c, std::string& out);
+  void put_in_string(char c, std::string& out);
+  void put_in_value(char c, std::string& out);
   void end_value(std::string& out);
 
   std::size_t depth_ = 0;  // in the value

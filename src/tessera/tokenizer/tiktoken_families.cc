@@ -105,7 +105,7 @@ Specials qwen_specials() {
 
 Specials specials_of(const TiktokenFamily& family, std::size_t num_ranks) {
   const std::string end(kEndOfText);
-  const Specials fim = {{"<|fim_prefix|>", 0}, {"<|fim_middle|>", 1}, {"<|fim_suffix|>", 2}};
+  Specials fim = {{"<|fim_prefix|>", 0}, {"<|fim_middle|>", 1}, {"<|fim_suffix|>", 2}};
   if (family.name == "llama3") {
     return llama3_specials();
   }

@@ -225,7 +225,7 @@ std::optional<std::string> ExportCompanions::kept(const std::string& name) const
 // without one.
 std::string ExportCompanions::tokenizer_config() const {
   const std::optional<std::string> theirs = kept(kTokenizerConfig);
-  const std::string text =
+  std::string text =
       theirs ? with_marks(*theirs, true) : hugging_face_tokenizer_config(*tokenizer_);
   if (chat_template_.empty() || kept(kChatTemplate)) {
     return text;

@@ -74,7 +74,8 @@ struct ImportOptions {
 
 // Writes the weights of a Hugging Face directory, and its tokenizer where it has one, of whichever
 // form, as a checkpoint of step 0 without optimizer state. What is stored as it lies in the files
-// is not copied in memory. Errors: as above; as load_tokenizer(); kInvalidConfig for a checkpoint that exists; kDeviceError.
+// is not copied in memory. Errors: as above; as load_tokenizer(); kInvalidConfig for a checkpoint
+// that exists; kDeviceError.
 void import_weights(const ImportOptions& options);
 
 }  // namespace tessera

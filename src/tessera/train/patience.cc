@@ -36,6 +36,7 @@ Patience::Patience(Communicator& group, std::string doing, double limit_seconds)
         failure_ = std::current_exception();
       }
     });
+    // NOLINTNEXTLINE(bugprone-empty-catch): what follows is all that there is to do
   } catch (const std::system_error&) {
     // Without a thread this rank is heard of when it is done: others wait as for any collective.
   }

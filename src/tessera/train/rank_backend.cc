@@ -100,10 +100,7 @@ std::unique_ptr<Backend> make_run_backend(const std::string& device, int threads
                              {.shared = Shared::kNothing});
 }
 
-RankBackend::RankBackend(World& world,
-                         const Mesh& mesh,
-                         const RunConfig& config,
-                         const Wrap& wrap)
+RankBackend::RankBackend(World& world, const Mesh& mesh, const RunConfig& config, const Wrap& wrap)
     : RankBackend(world,
                   mesh,
                   static_cast<int>(config.run.threads),

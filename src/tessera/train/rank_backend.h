@@ -34,10 +34,7 @@ class RankBackend {
 
   // What a run's config says of it; on the CPU what `wrap`, where given, makes of that. Every rank
   // of the run makes one, on its own thread. Borrows `world`.
-  RankBackend(World& world,
-              const Mesh& mesh,
-              const RunConfig& config,
-              const Wrap& wrap = nullptr);
+  RankBackend(World& world, const Mesh& mesh, const RunConfig& config, const Wrap& wrap = nullptr);
 
   // On the CPU.
   RankBackend(World& world, const Mesh& mesh, int threads);

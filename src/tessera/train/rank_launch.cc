@@ -204,6 +204,7 @@ void share_early_error(const Error& error) {
       const std::unique_ptr<World> world = join_mpi_world(*launch, {.deadline_seconds = kStart});
       require_none_failed(*group_of_all(*world, kEarlyErrorGeneration), error);
     }
+    // NOLINTNEXTLINE(bugprone-empty-catch): there is nobody else to tell
   } catch (const Error&) {
     // That error, or there is no way to tell others of it: they were never started, or have joined
     // a run with this process before, which tells them by itself.

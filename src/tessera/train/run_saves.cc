@@ -78,38 +78,44 @@ std::filesystem::path RunSaves::find_start() {
 std::optional<std::filesystem::path> RunSaves::load_start(const Load& load) {
   std::filesystem::path path = find_start();
   while (!path.empty()) {
-    std::exception_ptr failure;
-    std::string problem;
-    control_.patiently("loading the checkpoint", [&] {
-      try {
-        load(path);
-      } catch (const Error& error) {
-        if (!falls_back() || error.code() != ErrorCode::kInvalidData) {
-          throw;
-        }
-        failure = std::current_exception();
-        problem = error.what();
-      }
-    });
-    std::string first;
-    if (falls_back()) {
-      for (const std::string& text : control_.from_all(problem)) {
-        first = first.empty() ? text : first;
-      }
-    }
-    if (first.empty()) {
+    const Refusal refusal = try_load(path, load);
+    if (refusal.first.empty()) {
       return path;
     }
     const std::filesystem::path next = fall_back(path);
     if (next == path) {  // it is whole, and not this run's
-      if (failure) {
-        std::rethrow_exception(failure);
+      if (refusal.own) {
+        std::rethrow_exception(refusal.own);
       }
-      fail(ErrorCode::kPeerFailure, "another rank refuses the checkpoint: {}", first);
+      fail(ErrorCode::kPeerFailure, "another rank refuses the checkpoint: {}", refusal.first);
     }
     path = next;
   }
   return std::nullopt;
+}
+
+RunSaves::Refusal RunSaves::try_load(const std::filesystem::path& path, const Load& load) {
+  if (!falls_back()) {
+    control_.patiently("loading the checkpoint", [&] { load(path); });
+    return {};
+  }
+  Refusal result;
+  std::string problem;
+  control_.patiently("loading the checkpoint", [&] {
+    try {
+      load(path);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidData) {
+        throw;
+      }
+      result.own = std::current_exception();
+      problem = error.what();
+    }
+  });
+  for (const std::string& text : control_.from_all(problem)) {
+    result.first = result.first.empty() ? text : result.first;
+  }
+  return result;
 }
 
 bool RunSaves::falls_back() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -140,7 +141,15 @@ class RunSaves {
   std::filesystem::path directory() const;
   std::optional<std::filesystem::path> configured_start() const;
   std::filesystem::path find_start();
+
+  // Why a checkpoint was not loaded.
+  struct Refusal {
+    std::exception_ptr own;  // null: other ranks' alone
+    std::string first;       // the first rank's that refuses; empty: loaded
+  };
+
   bool falls_back() const;
+  Refusal try_load(const std::filesystem::path& path, const Load& load);
   std::filesystem::path fall_back(const std::filesystem::path& refused);
 
   // body(), whose errors say the place of checkpoint.resume.

@@ -247,8 +247,8 @@ void MpiRun::abort(std::string_view reason) {
       if (peer != rank_) {
         send_control(peer, kAbort, {bytes.begin(), bytes.end()});
       }
+      // NOLINTNEXTLINE(bugprone-empty-catch): one that is gone needs no word, the others do
     } catch (const Error&) {
-      // One that is gone needs no word, the others do.
     }
   }
   Patience patience({.deadline_seconds = 1.0}, oversubscribed_);

@@ -205,8 +205,8 @@ ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
   config.require(result.dim % result.heads == 0,
                  "num_attention_heads",
                  format("a divisor of \"hidden_size\" = {}", result.dim));
-  config.require_same(
-      "head_dim", static_cast<double>(result.dim / result.heads), "num_attention_heads");
+  const std::int64_t head_dim = result.dim / result.heads;
+  config.require_same("head_dim", static_cast<double>(head_dim), "num_attention_heads");
   config.require_same(
       "num_key_value_heads", static_cast<double>(result.heads), "num_attention_heads");
   config.require(
