@@ -14,7 +14,7 @@
 #   disks         disks that are full, fail, and are slow
 #
 # Without a name all of them. Each prints its seed; with the same --seed and --dir a part that was
-# stopped goes on.
+# stopped goes on (damages, of a minute at most, begin anew; TESSERA_DAMAGE_FIRST begins at one).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -62,6 +62,10 @@ for name in "${parts[@]}"; do
     instructions)
       part tests/faults/instruction_kills.sh build/tessera "$programs/training_with_kill" \
         --dir="$directory/instructions" "${launcher[@]}"
+      ;;
+    damages)
+      TESSERA_DAMAGES=10000 TESSERA_DAMAGE_SEED=$seed part build/tests/checkpoint_test \
+        --gtest_brief=1 --gtest_filter=DamageTest.IsAlwaysSeen
       ;;
     cuts)
       for fs in ext4 xfs btrfs; do

@@ -53,6 +53,27 @@ TEST_P(ExampleTest, GoesOnWhereItStopped) {
   EXPECT_THAT(metrics("run"), SizeIs(12));
 }
 
+// Nobody named a warmup, which gets no longer than the run.
+TEST_P(ExampleTest, TakesFewSteps) {
+  EXPECT_EQ(run({"corpus.txt", "run", "--run.threads=1", "--train.steps=5"}).code, 0);
+}
+
+// A run of it is not broken, but another program's.
+TEST_P(ExampleTest, TheProgramItselfSaysWhoseModelItIs) {
+  ASSERT_EQ(train_steps(10).code, 0);
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"generate", "run", "--prompt=x"},
+        std::vector<std::string>{"eval", "run", "--data=corpus.txt"},
+        std::vector<std::string>{"checkpoint", "export", "run", "out"}}) {
+    const Outcome outcome = tessera(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments.front();
+    EXPECT_THAT(outcome.err,
+                HasSubstr("run/checkpoints/step-00000010 is of a model of its own, family "))
+        << arguments.front();
+  }
+  EXPECT_EQ(tessera({"checkpoint", "verify", "run"}).code, 0);
+}
+
 TEST_P(ExampleTest, SaysWhatIsWrong) {
   const Outcome usage = run({"corpus.txt"});
   EXPECT_EQ(usage.code, 2);

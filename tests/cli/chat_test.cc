@@ -89,7 +89,7 @@ TEST_F(ChatTest, EveryLabelThatCountsWeighsTheSame) {
   const Outcome outcome = train_chat("one", one);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("chat: 4 conversations in 4 sequences, "));
-  EXPECT_THAT(outcome.err, HasSubstr(" % of their places filled; 22 labels count"));
+  EXPECT_THAT(outcome.err, HasSubstr(" % of their places filled; labels that count: 22"));
   std::vector<std::string> four = still;
   four.insert(four.end(), {"--train.steps=1", "--schedule.warmup=1", "--schedule.decay_ratio=0"});
   ASSERT_EQ(train_chat("four", four).code, 0);

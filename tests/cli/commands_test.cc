@@ -95,6 +95,12 @@ TEST_F(CommandsTest, GenerateTakesTheTokenizerOfTheRun) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, text);
   }
+  // Nor a checkpoint the run.
+  std::filesystem::rename(path("moved/checkpoints/step-00000012"), path("other/alone"));
+  std::filesystem::remove_all(path("moved"));
+  const Outcome alone = shell("cd other && exec \"$tessera\" generate alone --prompt 'Line 7'");
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(alone.out, text);
 }
 
 TEST_F(CommandsTest, GenerateRefusesAnotherTokenizer) {
@@ -102,14 +108,13 @@ TEST_F(CommandsTest, GenerateRefusesAnotherTokenizer) {
   ASSERT_EQ(tessera({"tokenizer", "train", "run.toml", "--vocab=262", "--output=other.json"}).code,
             0);
   std::filesystem::copy_file(path("other.json"),
-                             path("a/tokenizer.json"),
+                             checkpoint("a", 12) / "tokenizer.json",
                              std::filesystem::copy_options::overwrite_existing);
   const Outcome outcome = tessera({"generate", "a", "--prompt=x"});
   EXPECT_EQ(outcome.code, 3);
-  EXPECT_THAT(
-      outcome.err,
-      HasSubstr("a/tokenizer.json is not the tokenizer that a/checkpoints/step-00000012 was "
-                "trained with: found checksum "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("a/checkpoints/step-00000012/tokenizer.json is not the tokenizer that "
+                        "a/checkpoints/step-00000012 was trained with: found checksum "));
   EXPECT_THAT(outcome.out, IsEmpty());
 }
 

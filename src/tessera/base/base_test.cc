@@ -130,6 +130,8 @@ TEST(Units, Text) {
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");
   EXPECT_EQ(format_count(6163712), "6.16 M");
   EXPECT_EQ(format_duration(185), "3m05s");
+  EXPECT_EQ(format_plural(1, "step"), "1 step");
+  EXPECT_EQ(format_plural(1234, "step"), "1,234 steps");
   EXPECT_EQ(format_grouped(-1234567), "-1,234,567");
   EXPECT_EQ(edit_distance("learning_rate", "lerning_rat"), 2);
 }

@@ -148,6 +148,16 @@ void sync_directory(const std::filesystem::path& directory) {
                   reason(errno));
 }
 
+void sync_file(const std::filesystem::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  TESSERA_REQUIRE(file.get() >= 0 && ::fsync(file.get()) == 0,
+                  ErrorCode::kDeviceError,
+                  "cannot flush {}: {}",
+                  path.string(),
+                  reason(errno));
+  sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+}
+
 void create_durable_directories(const std::filesystem::path& directory) {
   std::error_code error;
   if (directory.empty() || std::filesystem::is_directory(directory, error)) {

@@ -12,6 +12,10 @@ namespace tessera {
 // Whole file as bytes. Errors: kInvalidData naming the path and the system's reason.
 std::string read_file(const std::filesystem::path& path);
 
+// Brings to the disk what is written to a file, by whomever, and its name. Errors: kDeviceError
+// naming the path and the system's reason.
+void sync_file(const std::filesystem::path& path);
+
 // Makes renames and creations inside `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 

@@ -90,6 +90,10 @@ std::string format_grouped(std::int64_t value) {
   return digits;
 }
 
+std::string format_plural(std::int64_t count, std::string_view word) {
+  return format("{} {}{}", format_grouped(count), word, count == 1 ? "" : "s");
+}
+
 std::optional<double> parse_quantity(std::string_view text, std::string_view unit) {
   double number = 0;
   const char* begin = text.data();

@@ -20,6 +20,9 @@ std::string format_duration(double seconds);
 // 1234567 -> "1,234,567".
 std::string format_grouped(std::int64_t value);
 
+// (1, "step") -> "1 step", (1234, "step") -> "1,234 steps".
+std::string format_plural(std::int64_t count, std::string_view word);
+
 // The number that text such as "200 GB/s", "64 GiB" or "2us" stands for, in `unit` ("B/s", "B",
 // "s"): a decimal number, an optional space, a decimal prefix (n, u, m, k, M, G, T, P, E), a binary
 // one (Ki, Mi, Gi, Ti, Pi) or none, and the unit. Nothing for other text.

@@ -185,10 +185,12 @@ fs::path set_aside_damaged(const fs::path& checkpoint) {
 
 std::optional<fs::path> find_checkpoint(const fs::path& path) {
   std::error_code error;
-  TESSERA_REQUIRE(!fs::is_regular_file(path, error),
+  const fs::file_status named = fs::status(path, error);
+  TESSERA_REQUIRE(!fs::exists(named) || fs::is_directory(named),
                   ErrorCode::kInvalidConfig,
-                  "{} is a file, expected a run directory or a checkpoint",
-                  path.string());
+                  "{} is {}, expected a run directory or a checkpoint",
+                  path.string(),
+                  fs::is_regular_file(named) ? "a file" : "no directory");
   const fs::path manifest = path / "manifest.json";
   const fs::file_status status = fs::status(manifest, error);
   if (fs::exists(status)) {

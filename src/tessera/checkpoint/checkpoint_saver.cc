@@ -11,6 +11,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/base/stream_copy.h"
 #include "tessera/base/threads.h"
 #include "tessera/checkpoint/manifest.h"
@@ -267,6 +268,12 @@ void CheckpointSaver::write_part() noexcept {
                                    .digest = write_safetensors(
                                        temporary_ / file.name, file.tensors, {{"format", "pt"}})});
           }
+          if (options_.rank == 0) {
+            for (const auto& [name, text] : options_.beside) {
+              write_file_atomic(temporary_ / name, text);
+            }
+            sync_record();
+          }
           write_file_atomic(temporary_ / part_name(options_.rank, options_.num_ranks),
                             print_manifest(part_));
         });
@@ -275,6 +282,18 @@ void CheckpointSaver::write_part() noexcept {
     become(SaveStatus::kFailed, error);
   } catch (...) {
     become(SaveStatus::kFailed, to_error(std::current_exception()));
+  }
+}
+
+void CheckpointSaver::sync_record() const {
+  std::error_code error;
+  if (!fs::exists(options_.record, error)) {
+    return;
+  }
+  try {
+    sync_file(options_.record);
+  } catch (const Error& failure) {
+    log_warning(failure.what());  // the state is worth more
   }
 }
 

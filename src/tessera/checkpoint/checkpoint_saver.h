@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/direct_file.h"
@@ -31,6 +33,11 @@ struct SaverOptions {
   std::string launch = {};
   // Is never made anew: where it is gone, a save fails. Empty: what is missing is made.
   std::filesystem::path home = {};
+  // By name, texts that rank 0 writes as files beside those that the manifest lists.
+  std::map<std::string, std::string> beside = {};
+  // A file that says how the state came about: made durable before the part of rank 0 is, since the
+  // next start goes on from the parts alone. Empty: none.
+  std::filesystem::path record = {};
 };
 
 enum class SaveStatus {
@@ -85,9 +92,8 @@ class CheckpointSaver {
   // What it has taken so far, and keeps.
   std::int64_t memory_bytes() const { return std::ssize(copy_.bytes()); }
 
-  void set_launch(std::string launch) { options_.launch = std::move(launch); }
-
-  void set_home(std::filesystem::path home) { options_.home = std::move(home); }
+  // From now on. No save is under way.
+  void set_options(SaverOptions options) { options_ = std::move(options); }
 
   // Copies the bytes to memory of its own, which is kept for the next save, unless it need not, and
   // writes them in the background, or at once where the system gives no thread. Errors:
@@ -148,6 +154,7 @@ class CheckpointSaver {
   void copy();
   void write_in_background();
   void write_part() noexcept;
+  void sync_record() const;
   void become(SaveStatus status, std::optional<Error> error = {});
 
   SaverOptions options_;

@@ -451,6 +451,34 @@ TEST_F(SaverTest, WhatCannotBeRemovedIsNoFailure) {
   expect_values(1);
 }
 
+// The next start may go on from the parts alone.
+TEST_F(SaverTest, TheRecordIsDurableBeforeThePart) {
+  const TestDirectory run;
+  const fs::path record = run.path() / "record";
+  write_test_file(record, "steps");
+  const std::vector<float> values = {1, 2};
+  const CheckpointTensor tensor = {
+      .name = "w", .shape = {2}, .data = std::as_bytes(std::span(values))};
+  CheckpointSaver saver({.beside = {{"note", "text"}}, .record = record});
+  {
+    const Faults faults(
+        {{.call = FaultCall::kSync, .path = "record", .times = 0},
+         {.call = FaultCall::kRename, .path = "part-", .times = Fault::kAlways, .error = EIO}});
+    saver.write(checkpoint_directory(parent_, 1), meta_of(1), {&tensor, 1});
+    EXPECT_EQ(saver.status(), SaveStatus::kFailed);
+    EXPECT_EQ(faults.calls(0), 1);
+    EXPECT_EQ(faults.hits(1), 1);
+    saver.abandon();
+  }
+  const Faults faults({{.call = FaultCall::kSync, .path = "record", .error = EIO}});
+  testing::internal::CaptureStderr();
+  saver.write(checkpoint_directory(parent_, 1), meta_of(1), {&tensor, 1});
+  EXPECT_EQ(saver.status(), SaveStatus::kWritten) << "the state is worth more";
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("cannot flush "));
+  saver.finish();
+  EXPECT_EQ(read_file(checkpoint_directory(parent_, 1) / "note"), "text");
+}
+
 TEST_F(SaverTest, PartsThatDoNotMakeUpATensorAreRefused) {
   const auto refusal = [&](const TensorSlice& of_rank_2, std::int64_t step) {
     for (std::int64_t rank = 0; rank < kRanks; ++rank) {

@@ -34,12 +34,10 @@ std::int64_t num_bytes(const CheckpointReader& reader) {
 void verify(const std::filesystem::path& named) {
   const std::filesystem::path path = require_checkpoint(named);
   const CheckpointReader reader(path, {.verify = Verify::kChecksums});
-  print(format("{}: {} {}, {} {}, {}: every byte is as it was written\n",
+  print(format("{}: {}, {}, {}: every byte is as it was written\n",
                path.string(),
-               reader.tensors().size(),
-               reader.tensors().size() == 1 ? "tensor" : "tensors",
-               reader.files().size(),
-               reader.files().size() == 1 ? "file" : "files",
+               format_plural(std::ssize(reader.tensors()), "tensor"),
+               format_plural(std::ssize(reader.files()), "file"),
                format_bytes(num_bytes(reader))));
 }
 

@@ -253,9 +253,9 @@ void inspect_corpus(const Corpus& corpus,
       std::vector<std::int32_t> tokens(
           static_cast<std::size_t>(std::min(length, command.sample_length)));
       corpus.read(start, tokens);
-      samples += format("\n{}, {} tokens:\n{}{}\n",
+      samples += format("\n{}, {}:\n{}{}\n",
                         corpus.num_tokens() > start ? corpus.place(start) : "empty",
-                        length,
+                        format_plural(length, "token"),
                         describe_tokens(tokens, tokenizer),
                         length > command.sample_length ? " .." : "");
     }
@@ -292,9 +292,9 @@ class TextSamples {
     if (num_ < command_.samples) {
       ++num_;
       const auto most = static_cast<std::size_t>(command_.sample_length);
-      samples_ += format("\ndocument {}, {} bytes:\n{}{}\n",
+      samples_ += format("\ndocument {}, {}:\n{}{}\n",
                          num_,
-                         text.size(),
+                         format_plural(std::ssize(text), "byte"),
                          in_quotes(text.substr(0, most)),
                          text.size() > most ? " .." : "");
     }
@@ -381,7 +381,8 @@ class ChatSink : public DocumentSink {
  private:
   // A line for each stretch of tokens that are trained, or not.
   void add_sample() {
-    samples_ += format("\nconversation {}, {} tokens (+ trained):\n", num_, open_.size());
+    samples_ += format(
+        "\nconversation {}, {} (+ trained):\n", num_, format_plural(std::ssize(open_), "token"));
     const auto most = static_cast<std::ptrdiff_t>(command_.sample_length);
     const auto end = open_.begin() + std::min(std::ssize(open_), most);
     for (auto at = open_.begin(); at != end;) {

@@ -209,8 +209,10 @@ void add_eval(CLI::App& app) {
            "A checkpoint, or a run directory: its newest checkpoint")
       ->required();
   CLI::App& input = *command.add_option_group("input", "What it predicts, one of");
-  CLI::Option& data = *add_paths(
-      input, "--data", options->data.files, "Files of data: loss, perplexity and bits per byte");
+  CLI::Option& data = *add_paths(input,
+                                 "--data",
+                                 options->data.files,
+                                 "Files of data, - of stdin: loss, perplexity and bits per byte");
   CLI::Option& choices =
       *add_path(input,
                 "--choices",

@@ -436,6 +436,13 @@ TEST(Validate, ModelDims) {
             "model.kv_heads: found 3, expected a divisor of model.heads = 4");
   EXPECT_EQ(invalid(explicit_config(), [](RunConfig& c) { c.tokenizer.train_vocab = 301; }),
             "tokenizer.train_vocab: found 301, expected at most model.vocab = 300");
+  EXPECT_EQ(invalid(explicit_config(),
+                    [](RunConfig& c) {
+                      c.tokenizer.train_vocab = 0;
+                      c.tokenizer.train_special = {"<|x|>"};
+                    }),
+            "tokenizer.train_special: set, but tokenizer.train_vocab is 0, so that no tokenizer is "
+            "trained: set it, too, or leave this out");
 }
 
 TEST(Validate, DimsMayBeLeftOutOnlyWithAFlavor) {

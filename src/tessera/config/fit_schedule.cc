@@ -33,6 +33,13 @@ double usual_decay_ratio(const Schedule& schedule, std::int64_t num_steps) {
                   static_cast<double>(left) / static_cast<double>(num_steps));
 }
 
+void fit_usual_warmup(RunConfig& config) {
+  if (config.origins.file.empty() && !config.origins.places.contains("schedule.warmup") &&
+      config.schedule.warmup == Schedule().warmup) {
+    config.schedule.warmup = usual_warmup(config.schedule, config.train.steps);
+  }
+}
+
 void fit_schedule(RunConfig& config) {
   const auto is_named = [&](std::string_view key) { return config.origins.places.contains(key); };
   Schedule& schedule = config.schedule;

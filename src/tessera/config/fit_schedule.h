@@ -16,4 +16,7 @@ double usual_decay_ratio(const Schedule& schedule, std::int64_t num_steps);
 // with fewer steps; what the command line names stays as it is.
 void fit_schedule(RunConfig& config);
 
+// The same of the usual warmup in a config that a program has filled, which names no key.
+void fit_usual_warmup(RunConfig& config);
+
 }  // namespace tessera

@@ -161,6 +161,15 @@ void validate_vocabulary(const RunConfig& config) {
                     config.tokenizer.train_vocab,
                     *config.model.vocab);
   }
+  const auto require_trained = [&](std::string_view key, bool is_set) {
+    TESSERA_REQUIRE(!is_set || config.tokenizer.train_vocab > 0,
+                    ErrorCode::kInvalidConfig,
+                    "{}: set, but tokenizer.train_vocab is 0, so that no tokenizer is trained: set "
+                    "it, too, or leave this out",
+                    placed(config, key));
+  };
+  require_trained("tokenizer.train_special", !config.tokenizer.train_special.empty());
+  require_trained("tokenizer.train_chat", config.tokenizer.train_chat != "none");
 }
 
 void validate_batch(const RunConfig& config) {

@@ -463,9 +463,8 @@ ReadState encode_files(std::span<const std::filesystem::path> files,
 }
 
 std::string describe_skipped(const ReadState& state) {
-  return format("skipped {} broken line{}, the first {}",
-                format_grouped(state.num_skipped),
-                state.num_skipped == 1 ? "" : "s",
+  return format("skipped {}, the first {}",
+                format_plural(state.num_skipped, "broken line"),
                 state.first_skipped);
 }
 

@@ -1,6 +1,8 @@
 #include "tessera/data/encode_files.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "tessera/base/random.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/testing/faults.h"
 #include "tessera/data/test_compress.h"
 
 namespace tessera {
@@ -116,6 +119,23 @@ TEST_F(EncodeFilesTest, ALineOfJsonlIsADocument) {
                          write("b", "{\"text\":\"four\"}\n")},
                         jsonl()),
               ElementsAre("<one>", "<two\n>", "<three>", "<four>"));
+}
+
+TEST_F(EncodeFilesTest, ThreadsThatTheSystemRefusesAreDoneWithout) {
+  std::string text;
+  for (int i = 1; i <= 60'000; ++i) {
+    text += format("{{\"text\": \"{}\"}}\n", i);
+  }
+  const std::vector files = {write("a.jsonl", text)};
+  TextOptions options = jsonl();
+  const std::vector<std::string> expected = documents(files, options);
+  options.threads = 4;
+  for (const std::int64_t given : {0, 2}) {
+    const Faults faults(
+        {{.call = FaultCall::kThread, .after = given, .times = Fault::kAlways, .error = EAGAIN}});
+    EXPECT_EQ(documents(files, options), expected) << given;
+    EXPECT_GT(faults.hits(), 0) << given;
+  }
 }
 
 TEST_F(EncodeFilesTest, ABrokenLineIsNamedWhateverTheThreads) {

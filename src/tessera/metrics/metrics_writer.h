@@ -46,10 +46,6 @@ class MetricsWriter {
 
   bool has_unwritten() const { return file_.has_unwritten(); }
 
-  // Lines that are written stay after a power cut: before a checkpoint that goes on from them is
-  // there. Errors: as write().
-  void make_durable() const { file_.make_durable(); }
-
   // Gives the last line, which is that of `step`, its validation loss, as if it had been written
   // with it. Errors: as write(); kInvalidArgument where the last line is of another step.
   void add_validation(std::int64_t step, double loss);

@@ -37,12 +37,4 @@ void RecordFile::flush() {
   unwritten_.clear();
 }
 
-void RecordFile::make_durable() const {
-  TESSERA_REQUIRE(::fsync(file_.get()) == 0,
-                  ErrorCode::kDeviceError,
-                  "cannot flush {}: {}",
-                  path_.string(),
-                  std::strerror(errno));
-}
-
 }  // namespace tessera

@@ -23,9 +23,6 @@ class RecordFile {
   // Tries again where there is something to write. Errors: as append().
   void flush();
 
-  // Brings to the disk what is written. Errors: as append().
-  void make_durable() const;
-
   bool has_unwritten() const { return !unwritten_.empty(); }
 
  private:

@@ -77,12 +77,12 @@ GenerationSpeed generate_many(const GenerateOptions& options, const std::vector<
 }
 
 std::string speed_text(const GenerationSpeed& speed) {
-  std::string text = format("prompt: {} tokens at {:.0f} tokens/s",
-                            speed.prompt_tokens,
+  std::string text = format("prompt: {} at {:.0f} tokens/s",
+                            format_plural(speed.prompt_tokens, "token"),
                             static_cast<double>(speed.prompt_tokens) / speed.prompt_seconds);
   if (speed.tokens > 0) {
-    text += format("; then {} tokens at {:.1f} tokens/s",
-                   speed.tokens,
+    text += format("; then {} at {:.1f} tokens/s",
+                   format_plural(speed.tokens, "token"),
                    static_cast<double>(speed.tokens) / speed.seconds);
   }
   return text;

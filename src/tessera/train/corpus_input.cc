@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/units.h"
 #include "tessera/data/byte_stream.h"
 #include "tessera/data/find_files.h"
 #include "tessera/data/token_stream.h"
@@ -60,9 +61,8 @@ std::string describe(const std::map<DataFormat, int>& counts, int left_out) {
     total += count;
     parts += format("{}{} {}", parts.empty() ? "" : ", ", count, to_string(format_of_files));
   }
-  return format("{} file{} ({}){}",
-                total,
-                total == 1 ? "" : "s",
+  return format("{} ({}){}",
+                format_plural(total, "file"),
                 parts,
                 left_out > 0 ? format(", {} of other names left out", left_out) : "");
 }

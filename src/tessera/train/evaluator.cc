@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -25,8 +24,13 @@ constexpr std::int64_t kTokens = 2048;
 constexpr std::int64_t kMaxRows = 32;
 
 bool says_ranks(std::string_view override) {
-  constexpr std::array<std::string_view, 6> kKeys = {
-      "--parallel.", "--state.", "--cluster.", "--comm.", "--run.threads=", "--run.device="};
+  constexpr std::array<std::string_view, 7> kKeys = {"--parallel.",
+                                                     "--state.",
+                                                     "--cluster.",
+                                                     "--comm.",
+                                                     "--checkpoint.deadline_seconds=",
+                                                     "--run.threads=",
+                                                     "--run.device="};
   return std::ranges::any_of(kKeys,
                              [&](std::string_view key) { return override.starts_with(key); });
 }
@@ -39,6 +43,7 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
   config.state = {};
   config.cluster = {};
   config.comm = {};
+  config.checkpoint = {};
   config.run.threads = 0;
   config.run.device = trained.device;
   config.run.time_gemms = false;  // the run keeps its choices for itself
@@ -47,7 +52,8 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
     TESSERA_REQUIRE(says_ranks(override),
                     ErrorCode::kInvalidConfig,
                     "{}: expected a key that says on what ranks the evaluation runs: one of "
-                    "[parallel], [state], [cluster] or [comm], run.device or run.threads",
+                    "[parallel], [state], [cluster] or [comm], checkpoint.deadline_seconds, "
+                    "run.device or run.threads",
                     override);
   }
   config = resolve_ranks(std::move(config));
@@ -64,7 +70,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
       place_(data_place(setup.layout.mesh, world.rank())),
       backend_(world, setup.layout.mesh, setup.model.config),
       executor_(setup.program, *backend_) {
-  Patience patience(*all_, "loading the model", std::numeric_limits<double>::infinity());
+  Patience patience(*all_, "loading the model", setup.model.config.checkpoint.deadline_seconds);
   const CheckpointReader reader(
       setup.model.checkpoint,
       {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
@@ -115,7 +121,7 @@ EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
   if (world_) {
     waiting_ = waiting_group(*world_);
     patience_ = std::make_unique<Patience>(
-        *waiting_, "preparing its data", std::numeric_limits<double>::infinity());
+        *waiting_, "preparing its data", model.config.checkpoint.deadline_seconds);
   }
 }
 

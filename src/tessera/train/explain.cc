@@ -54,21 +54,21 @@ std::string step_text(const Explanation& facts) {
   }
   const std::int64_t data = facts.layout.num_data();
   return format(
-      "step: {} sequences of {} tokens, {} tokens; in {}{}\n"
-      "  microbatches: {}, each of {} sequence{}{}\n",
-      format_grouped(config.train.global_batch),
-      format_grouped(config.data.sequence_length),
-      format_grouped(facts.tokens_per_step()),
+      "step: {} of {}, {}; in {}{}\n"
+      "  microbatches: {}, each of {}{}\n",
+      format_plural(config.train.global_batch, "sequence"),
+      format_plural(config.data.sequence_length, "token"),
+      format_plural(facts.tokens_per_step(), "token"),
       name(config.train.dtype),
       how,
       facts.programs.step.num_microbatches,
-      config.train.microbatch,
-      config.train.microbatch == 1 ? "" : "s",
+      format_plural(config.train.microbatch, "sequence"),
       data > 1 ? format(" on each of {} data ranks", data) : "");
 }
 
 std::string mesh_text(const Mesh& mesh) {
-  std::string text = format("\nmesh of {} ranks, innermost axis first\n", mesh.num_ranks());
+  std::string text =
+      format("\nmesh of {}, innermost axis first\n", format_plural(mesh.num_ranks(), "rank"));
   text += format("  {:<18} {:>6} {:>8}  {}\n", "axis", "ranks", "stride", "level");
   for (const MeshAxis& axis : mesh.axes) {
     text += format("  {:<18} {:>6} {:>8}  {}\n", axis.name, axis.size, axis.stride, axis.level);

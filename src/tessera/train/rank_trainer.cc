@@ -21,6 +21,7 @@
 #include "tessera/metrics/metrics_writer.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/companions.h"
 #include "tessera/train/disk_space.h"
@@ -277,6 +278,10 @@ class RankTrainer {
     meta_.config = to_toml(config_);
     if (!config_.tokenizer.path.empty()) {
       meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
+      if (control_.leads()) {
+        // So that a checkpoint is whole wherever it is moved.
+        saves_.put_beside(tokenizer_copy({}).string(), read_tokenizer_file(config_.tokenizer.path));
+      }
     }
     meta_.data = describe_sequences(setup_.sequences);
     last_step_ = meta_.step;
@@ -404,7 +409,6 @@ class RankTrainer {
                                                            .flop_per_token = flop_per_token,
                                                            .validation = validation},
                                           meta_.step);
-    saves_.set_before_publishing([this] { record_->make_durable(); });
     if (validator_ && config_.checkpoint.keep_best) {
       note_validations(since);
     }

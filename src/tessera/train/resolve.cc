@@ -18,6 +18,7 @@
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/comm/nccl/nccl_world.h"
 #include "tessera/config/config.h"
+#include "tessera/config/fit_schedule.h"
 #include "tessera/models/family.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/train/adapters.h"
@@ -226,13 +227,7 @@ ModelDescription resolve_model(const RunConfig& config) {
 
 RunConfig resolve(RunConfig config, ConfigUse use) {
   config.model = resolved_section(config);
-  // A program that fills a config names no key: the usual warmup gives way, as in a run file.
-  Schedule& schedule = config.schedule;
-  if (config.origins.file.empty() && !config.origins.places.contains("schedule.warmup") &&
-      schedule.warmup == Schedule().warmup) {
-    const std::int64_t decay = num_decay_steps(schedule, config.train.steps);
-    schedule.warmup = std::clamp<std::int64_t>(config.train.steps - decay, 0, schedule.warmup);
-  }
+  fit_usual_warmup(config);
   validate(config, use);
   if (const auto adapters = resolve_model(config).adapters) {
     config.lora.alpha = adapters->alpha;
@@ -319,6 +314,7 @@ RunConfig resolve_ranks(RunConfig config) {
 
 RunConfig resolve_run(RunConfig config, ConfigUse use) {
   config = resolve_ranks(std::move(config));
+  fit_usual_warmup(config);
   validate_run(config, use);
   return config;
 }

@@ -184,11 +184,18 @@ fs::path checkpoint_tokenizer(const fs::path& checkpoint, const fs::path& config
   std::error_code error;
   // Absolute and without "." and links, so that "above" means the run directory.
   const fs::path place = fs::canonical(checkpoint, error);
-  if (const fs::path own = tokenizer_copy(place); !error && fs::exists(own, error)) {
-    return own;
+  if (error) {
+    return configured;
   }
-  const fs::path copy = tokenizer_copy(place.parent_path().parent_path());
-  return !error && fs::exists(copy, error) ? copy : configured;
+  const fs::path own = tokenizer_copy(place);
+  const fs::path run = tokenizer_copy(place.parent_path().parent_path());
+  const bool has_own = fs::exists(own, error);
+  const bool has_run = fs::exists(run, error);
+  // The run's outlives the checkpoint, and has the run's other files beside it.
+  if (has_run && (!has_own || read_tokenizer_file(run) == read_tokenizer_file(own))) {
+    return run;
+  }
+  return has_own ? own : configured;
 }
 
 void require_tokenizer(const fs::path& tokenizer,

@@ -24,8 +24,8 @@ std::string tokenizer_checksum(const std::filesystem::path& tokenizer);
 // Where the copy of a run's tokenizer lies.
 std::filesystem::path tokenizer_copy(const std::filesystem::path& run_dir);
 
-// The tokenizer.json that goes with a checkpoint: its own (of imported weights), the copy in the
-// run directory that holds it, or else (a checkpoint that was moved) `configured`.
+// The tokenizer.json that goes with a checkpoint: its own, which is the run directory's where both
+// are the same, the copy in the run directory where it has none, or else `configured`.
 std::filesystem::path checkpoint_tokenizer(const std::filesystem::path& checkpoint,
                                            const std::filesystem::path& configured);
 

@@ -116,6 +116,17 @@ TEST_F(TokenizerOfACheckpoint, LiesInItsRunDirectory) {
   write_test_file(tokenizer_copy(run_), "own");
   EXPECT_EQ(checkpoint_tokenizer(checkpoint_, other_), run_ / "tokenizer.json");
   EXPECT_EQ(checkpoint_tokenizer(checkpoint_ / "", other_), run_ / "tokenizer.json");
+  write_test_file(tokenizer_copy(checkpoint_), "own");
+  EXPECT_EQ(checkpoint_tokenizer(checkpoint_, other_), run_ / "tokenizer.json");
+}
+
+// As where it was moved beside another run, or another run's tokenizer was put there.
+TEST_F(TokenizerOfACheckpoint, IsItsOwnBesideAnother) {
+  write_test_file(tokenizer_copy(run_), "another");
+  write_test_file(tokenizer_copy(checkpoint_), "own");
+  EXPECT_EQ(checkpoint_tokenizer(checkpoint_, other_), tokenizer_copy(checkpoint_));
+  std::filesystem::remove(tokenizer_copy(run_));
+  EXPECT_EQ(checkpoint_tokenizer(checkpoint_, other_), tokenizer_copy(checkpoint_));
 }
 
 TEST_F(TokenizerOfACheckpoint, IsTheOnlyOne) {

@@ -165,13 +165,11 @@ void log_packing(const Packing& packing, const SequenceOptions& options) {
   if (packing.conversations == 0) {
     return;
   }
-  log_info(
-      format("chat: {} conversations in {} sequences, {:.0f} % of their places filled; {} "
-             "labels count",
-             format_grouped(packing.conversations),
-             format_grouped(packing.sequences),
-             100.0 * static_cast<double>(packing.filled) / static_cast<double>(packing.places),
-             format_grouped(packing.labels)));
+  log_info(format("chat: {} in {}, {:.0f} % of their places filled; labels that count: {}",
+                  format_plural(packing.conversations, "conversation"),
+                  format_plural(packing.sequences, "sequence"),
+                  100.0 * static_cast<double>(packing.filled) / static_cast<double>(packing.places),
+                  format_grouped(packing.labels)));
   if (packing.cut > 0) {
     log_warning(
         format("{} of {} conversations are longer than data.sequence_length = {} and are "

@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::size_t kSmoothedSteps = 10;
 
-std::filesystem::path metrics_file(const RunConfig& config) {
-  return std::filesystem::path(config.run.dir) / "metrics.jsonl";
-}
-
 // Seconds since 1970.
 double wall_time() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -31,8 +27,12 @@ double wall_time() {
 
 }  // namespace
 
+std::filesystem::path metrics_file(const std::filesystem::path& run_dir) {
+  return run_dir / "metrics.jsonl";
+}
+
 bool lacks_validation(const RunConfig& config, std::int64_t step) {
-  const std::filesystem::path path = metrics_file(config);
+  const std::filesystem::path path = metrics_file(config.run.dir);
   if (!std::filesystem::exists(path)) {
     return false;
   }
@@ -46,7 +46,7 @@ bool lacks_validation(const RunConfig& config, std::int64_t step) {
 
 void for_each_validation(const RunConfig& config,
                          const std::function<void(std::int64_t step, double loss)>& each) {
-  const MetricsTable metrics = read_metrics(metrics_file(config), BrokenLines::kSkip);
+  const MetricsTable metrics = read_metrics(metrics_file(config.run.dir), BrokenLines::kSkip);
   const std::span<const double> losses = metrics.column("validation_loss");
   for (std::size_t i = 0; i < losses.size(); ++i) {
     each(metrics.steps[i], losses[i]);
@@ -56,7 +56,7 @@ void for_each_validation(const RunConfig& config,
 RunRecord::RunRecord(const RunConfig& config, const Model& model, std::int64_t step)
     : config_(config),
       flop_per_token_(model.flop_per_token),
-      metrics_(metrics_file(config), step),
+      metrics_(metrics_file(config.run.dir), step),
       progress_({.plain_every = config.log.every}),
       step_seconds_(kSmoothedSteps) {
   cut_event_files(config.run.dir, step);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,6 +15,9 @@
 #include "tessera/train/trainer.h"
 
 namespace tessera {
+
+// Where a run's metrics lie.
+std::filesystem::path metrics_file(const std::filesystem::path& run_dir);
 
 // Whether metrics.jsonl in the run's directory has a line of `step` that lacks the validation loss:
 // the run was stopped in that validation.
@@ -50,9 +54,6 @@ class RunRecord {
   void clear_progress() { progress_.clear(); }
 
   void write(const StepMetrics& step);
-
-  // What was written so far.
-  void make_durable() const { metrics_.make_durable(); }
 
   // Of the last step that was written.
   void write_validation(std::int64_t step, double loss);

@@ -24,6 +24,7 @@
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
 #include "tessera/train/exit_record.h"
+#include "tessera/train/run_record.h"
 #include "tessera/train/session_log.h"
 
 namespace tessera {
@@ -46,10 +47,6 @@ std::string listed(const std::vector<std::string>& names) {
 // Zeros of a decimal fraction tell nothing: 0.0008, not 0.00080.
 std::string number(double value) {
   return format("{:.6g}", value);
-}
-
-std::string plural(std::int64_t count, std::string_view word) {
-  return format("{} {}{}", format_grouped(count), word, count == 1 ? "" : "s");
 }
 
 // ---- how it ended ----
@@ -90,7 +87,8 @@ Notice how_it_ended(const fs::path& run_dir,
     return {.tone = Tone::kGood, .text = "Training now"};
   }
   if (!failures.empty()) {
-    return {.tone = Tone::kBad, .text = format("Failed: {}", plural(std::ssize(failures), "rank"))};
+    return {.tone = Tone::kBad,
+            .text = format("Failed: {}", format_plural(std::ssize(failures), "rank"))};
   }
   if (sessions.empty()) {
     return {.tone = Tone::kWarning, .text = "Not known how it ended"};
@@ -130,7 +128,7 @@ void add_notices(const MetricsTable& metrics,
   }
   if (metrics.num_skipped > 0) {
     notices.push_back({.text = format("{} of metrics.jsonl left out:",
-                                      plural(metrics.num_skipped, "broken line"))});
+                                      format_plural(metrics.num_skipped, "broken line"))});
     for (const std::string& problem : metrics.skipped) {
       notices.back().text += "\n" + problem;
     }
@@ -286,18 +284,19 @@ FactGroup layout_facts(const RunConfig& config) {
 FactGroup data_facts(const RunConfig& config) {
   const std::int64_t length = config.data.sequence_length;
   return {.title = "Data",
-          .facts = {{.label = "Files", .value = listed(config.data.files)},
-                    {.label = "Format", .value = std::string(to_string(config.data.format))},
-                    {.label = "Tokenizer",
-                     .value = config.tokenizer.path.empty() ? "none" : config.tokenizer.path},
-                    {.label = "Sequence", .value = plural(length, "token")},
-                    {.label = "Batch",
-                     .value = format("{}, {}",
-                                     plural(config.train.global_batch, "sequence"),
-                                     plural(config.train.global_batch * length, "token"))},
-                    {.label = "Microbatch", .value = plural(config.train.microbatch, "sequence")},
-                    {.label = "Shuffled", .value = config.data.shuffle ? "yes" : "no"},
-                    {.label = "Seed", .value = format("{}", config.run.seed)}}};
+          .facts = {
+              {.label = "Files", .value = listed(config.data.files)},
+              {.label = "Format", .value = std::string(to_string(config.data.format))},
+              {.label = "Tokenizer",
+               .value = config.tokenizer.path.empty() ? "none" : config.tokenizer.path},
+              {.label = "Sequence", .value = format_plural(length, "token")},
+              {.label = "Batch",
+               .value = format("{}, {}",
+                               format_plural(config.train.global_batch, "sequence"),
+                               format_plural(config.train.global_batch * length, "token"))},
+              {.label = "Microbatch", .value = format_plural(config.train.microbatch, "sequence")},
+              {.label = "Shuffled", .value = config.data.shuffle ? "yes" : "no"},
+              {.label = "Seed", .value = format("{}", config.run.seed)}}};
 }
 
 FactGroup optimizer_facts(const RunConfig& config) {
@@ -313,7 +312,7 @@ FactGroup optimizer_facts(const RunConfig& config) {
                    "{} of {} weights", number(optimizer.weight_decay), to_string(optimizer.decay))},
               {.label = "Clipping",
                .value = optimizer.clip > 0 ? format("norm {}", number(optimizer.clip)) : "off"},
-              {.label = "Warmup", .value = plural(config.schedule.warmup, "step")},
+              {.label = "Warmup", .value = format_plural(config.schedule.warmup, "step")},
               {.label = "Decay",
                .value = format("last {} of the steps", number(config.schedule.decay_ratio))}}};
 }
@@ -377,7 +376,7 @@ FactGroup checkpoint_facts(const fs::path& run_dir) {
   const std::size_t first = complete.size() > kMaxListed ? complete.size() - kMaxListed : 0;
   if (first > 0) {
     group.facts.push_back(
-        {.label = "Older", .value = plural(static_cast<std::int64_t>(first), "checkpoint")});
+        {.label = "Older", .value = format_plural(static_cast<std::int64_t>(first), "checkpoint")});
   }
   for (const fs::path& path : std::span(complete).subspan(first)) {
     group.facts.push_back(
@@ -404,7 +403,7 @@ std::string subtitle(const std::optional<RunConfig>& config, const std::vector<S
   }
   return text + format(" · {} on {}",
                        name(config->train.dtype),
-                       plural(config->parallel.ranks.value_or(1), "rank"));
+                       format_plural(config->parallel.ranks.value_or(1), "rank"));
 }
 
 // The directory's own name, also of "." and "runs/a/".
@@ -469,7 +468,7 @@ void report_command(const ReportOptions& options) {
                   ErrorCode::kInvalidConfig,
                   "{} is no directory, expected the directory of a run (run.dir)",
                   run_dir.string());
-  const fs::path path = run_dir / "metrics.jsonl";
+  const fs::path path = metrics_file(run_dir);
   // A run that failed before its first step has no metrics, but something to say.
   const bool failed_early = !fs::exists(path, error) && !exit_records(run_dir).empty();
   const MetricsTable metrics = failed_early ? MetricsTable() : read_metrics(path, options.broken);
@@ -479,7 +478,7 @@ void report_command(const ReportOptions& options) {
   write_file_atomic(options.output, render_page(describe_run(run_dir, metrics), metrics));
   const std::string line = format("{}: {} of {}\n",
                                   options.output.string(),
-                                  plural(std::ssize(metrics.steps), "step"),
+                                  format_plural(std::ssize(metrics.steps), "step"),
                                   run_dir.string());
   print(line);
 }

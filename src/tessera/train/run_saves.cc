@@ -12,6 +12,7 @@
 #include "tessera/checkpoint/save_directory.h"
 #include "tessera/comm/agreement.h"
 #include "tessera/train/resume.h"
+#include "tessera/train/run_record.h"
 #include "tessera/train/stop_signal.h"
 
 namespace tessera {
@@ -53,7 +54,7 @@ std::optional<std::filesystem::path> RunSaves::configured_start() const {
 // Rank 0 alone looks: others might look at another time.
 std::filesystem::path RunSaves::find_start() {
   options_.launch = control_.from_leader(control_.leads() ? make_launch_name() : "");
-  saver_.set_launch(options_.launch);
+  saver_.set_options(options_);
   std::string found;
   control_.patiently("finishing what an interrupted run has saved", [&] {
     if (!control_.leads()) {
@@ -176,7 +177,8 @@ void RunSaves::start_from(const std::optional<std::filesystem::path>& checkpoint
 void RunSaves::move_to(const std::filesystem::path& run_dir) {
   run_dir_ = run_dir;
   options_.home = run_dir;
-  saver_.set_home(run_dir);
+  options_.record = metrics_file(run_dir);
+  saver_.set_options(options_);
 }
 
 void RunSaves::leave_other_branch(std::int64_t step) {
@@ -352,11 +354,6 @@ std::string RunSaves::failure() {
 std::string RunSaves::published() {
   std::string reason;
   control_.patiently("giving a checkpoint its name", [&] {
-    try {
-      before_publishing_();
-    } catch (const Error& error) {
-      warn_(error.what());  // the state is worth more
-    }
     try {
       saver_.finish();
     } catch (const std::exception& error) {

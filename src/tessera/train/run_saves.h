@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/config/run_config.h"
@@ -39,14 +40,17 @@ class RunSaves {
   // one.
   void start_from(const std::optional<std::filesystem::path>& checkpoint, std::int64_t step);
 
-  // Called on rank 0 before a checkpoint gets its name: makes durable what it goes on from.
-  void set_before_publishing(std::function<void()> body) { before_publishing_ = std::move(body); }
-
   // The run's directory has another name now.
   void move_to(const std::filesystem::path& run_dir);
 
   // Sets aside the checkpoints that lie after `step`: the steps to come replace them. Rank 0 alone.
   void leave_other_branch(std::int64_t step);
+
+  // A file of this name and text goes into every checkpoint. While no save is under way.
+  void put_beside(std::string name, std::string text) {
+    options_.beside.insert_or_assign(std::move(name), std::move(text));
+    saver_.set_options(options_);
+  }
 
   // Takes the memory for copies of these, which need no data yet.
   void reserve(std::span<const CheckpointTensor> tensors) { saver_.reserve(tensors); }
@@ -170,7 +174,6 @@ class RunSaves {
   std::filesystem::path run_dir_;
   CheckpointSaver saver_;
   std::function<void(const std::string&)> warn_;
-  std::function<void()> before_publishing_ = [] {};
   UnderWay under_way_;
   std::optional<std::filesystem::path> last_;
   std::int64_t last_step_ = 0;
