@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/text.h"
 
@@ -260,6 +263,20 @@ std::optional<std::size_t> go_to_part(Walker& walker, const std::string& part) {
 
 Json parse_json(std::string_view text, const JsonOptions& options) {
   return Parser(text, options).parse();
+}
+
+nlohmann::json read_json_object(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return Json::object();
+  }
+  Json json = parse_json(read_file(path), {.name = path.string(), .unique_keys = false});
+  TESSERA_REQUIRE(json.is_object(),
+                  ErrorCode::kInvalidData,
+                  "{} holds {}, expected an object",
+                  path.string(),
+                  json.type_name());
+  return json;
 }
 
 std::optional<std::size_t> find_json(std::string_view text, std::string_view pointer) {

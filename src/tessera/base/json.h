@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,10 @@ struct JsonOptions {
 // byte or a number that no type holds, is nested deeper than 64 levels (what destroys and writes
 // such values recurses), or has a key again.
 nlohmann::json parse_json(std::string_view text, const JsonOptions& options);
+
+// The object that a file holds, whose keys may be there twice; an empty one where there is no file.
+// Errors: as parse_json() and read_file(); kInvalidData where it holds something else.
+nlohmann::json read_json_object(const std::filesystem::path& path);
 
 // Where a text that parse_json() takes has what a JSON pointer (RFC 6901: "/model/vocab/a") names:
 // the offset of a member's key or of an element's first byte. Nothing where it has none. For

@@ -12,6 +12,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/status_line.h"
 #include "tessera/base/stream_copy.h"
 #include "tessera/base/threads.h"
 #include "tessera/checkpoint/manifest.h"
@@ -264,9 +265,10 @@ void CheckpointSaver::write_part() noexcept {
           create_durable_directories(temporary_);
           for (const File& file : files_) {
             // "pt" is what readers of model files expect of row-major weights.
-            part_.files.push_back({.name = file.name,
-                                   .digest = write_safetensors(
-                                       temporary_ / file.name, file.tensors, {{"format", "pt"}})});
+            part_.files.push_back(
+                {.name = file.name,
+                 .digest = write_safetensors(
+                     temporary_ / file.name, file.tensors, {{"format", "pt"}}, options_.written)});
           }
           if (options_.rank == 0) {
             for (const auto& [name, text] : options_.beside) {
@@ -354,7 +356,13 @@ void save_checkpoint(const fs::path& directory,
                      std::span<const CheckpointTensor> tensors,
                      const SaveOptions& options) {
   remove_left_saves(directory);
-  CheckpointSaver saver({.max_file_bytes = options.max_file_bytes});
+  std::int64_t bytes = 0;
+  for (const CheckpointTensor& tensor : tensors) {
+    bytes += tensor.source ? 0 : std::ssize(tensor.data);
+  }
+  WorkLine line("writing", bytes);
+  CheckpointSaver saver({.max_file_bytes = options.max_file_bytes,
+                         .written = [&](std::int64_t more) { line.add(more); }});
   saver.write(directory, meta, tensors);
   if (saver.status() == SaveStatus::kFailed) {
     const Error error = saver.error();

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -38,6 +39,8 @@ struct SaverOptions {
   // A file that says how the state came about: made durable before the part of rank 0 is, since the
   // next start goes on from the parts alone. Empty: none.
   std::filesystem::path record = {};
+  // As that of write_safetensors(), on the thread that writes.
+  std::function<void(std::int64_t)> written = {};
 };
 
 enum class SaveStatus {

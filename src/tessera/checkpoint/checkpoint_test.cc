@@ -25,6 +25,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/testing/faults.h"
 #include "tessera/checkpoint/directory_remover.h"
 #include "tessera/checkpoint/file_size_limit.h"
 #include "tessera/checkpoint/manifest.h"
@@ -35,6 +36,7 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -212,6 +214,19 @@ TEST_F(CheckpointTest, SavingTheSameStepAgainReplacesIt) {
   EXPECT_THAT(names_in(parent_), ElementsAre("step-00000005"));
   State state(2);
   expect_state(CheckpointReader(directory), state);
+}
+
+// As an import does that converts weights.
+TEST_F(CheckpointTest, ASlowDiskIsToldOf) {
+  const std::vector<float> values(std::size_t{10} << 20U, 1.5F);
+  const CheckpointTensor tensor = {
+      .name = "w", .shape = {std::ssize(values)}, .data = std::as_bytes(std::span(values))};
+  const Faults faults({{.call = FaultCall::kWrite, .path = "model-", .delay_seconds = 2.1}});
+  testing::internal::CaptureStderr();
+  save_checkpoint(checkpoint_directory(parent_, 1), meta_of(1), {&tensor, 1});
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, AllOf(HasSubstr("writing: "), HasSubstr(" of 40.0 MiB (")));
+  EXPECT_EQ(faults.hits(), 1);
 }
 
 TEST_F(CheckpointTest, RefusesRepeatedOrMisshapenTensors) {

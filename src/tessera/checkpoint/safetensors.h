@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -92,11 +93,12 @@ void verify(std::span<const SafetensorsTensor> tensors);
 std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> tensors);
 
 // Replaces `path` atomically by a file with these tensors, in file order, through
-// buffers of 12 MiB at most. Errors: as verify(); kDeviceError naming the path and the system's
-// reason (the old file stays).
+// buffers of 12 MiB at most. `written` is told of data that come from memory, some bytes at a time.
+// Errors: as verify(); kDeviceError naming the path and the system's reason (the old file stays).
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,
-                             const std::map<std::string, std::string>& metadata = {});
+                             const std::map<std::string, std::string>& metadata = {},
+                             const std::function<void(std::int64_t)>& written = {});
 
 // The same for tensors whose data come one behind the other, so that they need not be in memory
 // together.

@@ -122,7 +122,8 @@ std::vector<SafetensorsTensor> in_file_order(std::span<const SafetensorsTensor> 
 
 FileDigest write_safetensors(const std::filesystem::path& path,
                              std::span<const SafetensorsTensor> tensors,
-                             const std::map<std::string, std::string>& metadata) {
+                             const std::map<std::string, std::string>& metadata,
+                             const std::function<void(std::int64_t)>& written) {
   verify(tensors);
   const std::vector<SafetensorsTensor> order = in_file_order(tensors);
   const std::string header = make_header(order, metadata);
@@ -133,19 +134,23 @@ FileDigest write_safetensors(const std::filesystem::path& path,
     size += tensor.data.size();
   }
   DirectWriter writer(file.descriptor(), size, file.temporary());
-  const auto put = [&](std::span<const std::byte> bytes, bool in_place) {
+  using Told = std::function<void(std::int64_t)>;
+  const auto put = [&](std::span<const std::byte> bytes, bool in_place, const Told& told = {}) {
     // What the checksum has brought to the caches is copied from there.
     for (std::size_t at = 0; at < bytes.size(); at += kPartBytes) {
       const auto part = bytes.subspan(at, std::min(kPartBytes, bytes.size() - at));
       digest.append(part);
       in_place ? writer.append_in_place(part) : writer.append(part);
+      if (told) {
+        told(std::ssize(part));
+      }
     }
   };
   put(std::as_bytes(std::span(header)), true);
   std::size_t next = 0;  // the tensor that is put next
   const auto put_until = [&](std::size_t end) {
     for (; next < end; ++next) {
-      put(order[next].data, true);
+      put(order[next].data, true, written);
     }
   };
   std::map<fs::path, FileRead> reads;

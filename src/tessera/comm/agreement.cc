@@ -24,7 +24,7 @@ std::string_view name(Operation operation) {
   return "an unknown operation";
 }
 
-std::string to_string(const Call& call) {
+std::string to_string(const GroupCall& call) {
   const std::string text = format("{} of {} bytes", name(call.operation), call.bytes);
   return call.stride_bytes == 0 ? text : format("{} in parts of {}", text, call.stride_bytes);
 }
@@ -76,9 +76,9 @@ std::string late_message(std::string_view doing,
 }
 
 std::string mismatch_message(std::int64_t rank,
-                             const Call& call,
+                             const GroupCall& call,
                              std::int64_t other_rank,
-                             const Call& other_call) {
+                             const GroupCall& other_call) {
   return format("rank {} calls {}, rank {} calls {}",
                 rank,
                 to_string(call),

@@ -24,16 +24,16 @@ enum class Operation : std::uint8_t {
 std::string_view name(Operation operation);
 
 // What a member is about to do, for the others to compare with.
-struct Call {
+struct GroupCall {
   Operation operation = Operation::kBarrier;
   std::int64_t bytes = 0;         // of all parts
   std::int64_t stride_bytes = 0;  // between parts, where the caller chooses it
 
-  friend bool operator==(const Call&, const Call&) = default;
+  friend bool operator==(const GroupCall&, const GroupCall&) = default;
 };
 
 // "all_gather of 96 bytes in parts of 32".
-std::string to_string(const Call& call);
+std::string to_string(const GroupCall& call);
 
 // The place of `rank` among the members of a group. Errors: kInvalidArgument unless the members are
 // distinct ranks of [0, num_ranks) with `rank` among them.
@@ -56,8 +56,8 @@ std::string late_message(std::string_view doing,
                          std::span<const std::int64_t> arrived,
                          std::span<const std::int64_t> missing);
 std::string mismatch_message(std::int64_t rank,
-                             const Call& call,
+                             const GroupCall& call,
                              std::int64_t other_rank,
-                             const Call& other_call);
+                             const GroupCall& other_call);
 
 }  // namespace tessera

@@ -23,6 +23,8 @@
 namespace tessera {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // How long ranks may take to end after one has failed: what computes finds out when it next waits
 // for the others, what hangs never does.
 double grace_seconds(const WorldOptions& options) {
@@ -122,7 +124,6 @@ class Ranks {
   void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return failed_ || running_ == 0; });
-    using Clock = std::chrono::steady_clock;
     Clock::time_point since = Clock::now();
     std::uint64_t written = bytes_written();
     while (running_ > 0) {

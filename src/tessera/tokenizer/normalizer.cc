@@ -15,10 +15,10 @@
 namespace tessera {
 namespace {
 
-using Kind = NormalizerStep::Kind;
+using Form = NormalizerStep::Kind;
 
-bool composes(Kind form) {
-  return form == Kind::kNfc || form == Kind::kNfkc;
+bool composes(Form form) {
+  return form == Form::kNfc || form == Form::kNfkc;
 }
 
 utf8proc_option_t options(int bits) {
@@ -26,8 +26,8 @@ utf8proc_option_t options(int bits) {
   return static_cast<utf8proc_option_t>(bits);
 }
 
-utf8proc_option_t decomposition(Kind form) {
-  const bool compatible = form == Kind::kNfkc || form == Kind::kNfkd;
+utf8proc_option_t decomposition(Form form) {
+  const bool compatible = form == Form::kNfkc || form == Form::kNfkd;
   return options(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0));
 }
 
@@ -40,8 +40,8 @@ int combining_class(utf8proc_int32_t code_point) {
 }
 
 // Code points below this are in every form as they are, and never join the character before them.
-utf8proc_int32_t first_that_changes(Kind form) {
-  return form == Kind::kNfc ? 0x300 : form == Kind::kNfd ? 0xC0 : 0xA0;
+utf8proc_int32_t first_that_changes(Form form) {
+  return form == Form::kNfc ? 0x300 : form == Form::kNfd ? 0xC0 : 0xA0;
 }
 
 // Sorts by combining class; what has the same class keeps its order.
@@ -61,7 +61,7 @@ void order_marks(std::span<utf8proc_int32_t> marks) {
 
 // Decomposes, orders marks and composes by the definition (Unicode standard, section 3.11).
 // utf8proc_decompose() would do the first two, but in quadratic time for long runs of marks.
-std::string unicode_form(std::string_view text, Kind form) {
+std::string unicode_form(std::string_view text, Form form) {
   std::vector<utf8proc_int32_t> points;
   while (!text.empty()) {
     const std::string_view character = text.substr(0, front_utf8(text).size);
@@ -97,7 +97,7 @@ std::string unicode_form(std::string_view text, Kind form) {
 // Looks for stretches that a form may change, and copies from the first that it does.
 class FormPass {
  public:
-  FormPass(std::string_view text, Kind form)
+  FormPass(std::string_view text, Form form)
       : text_(text), form_(form), limit_(first_that_changes(form)) {}
 
   // Nothing if the text is already in the form.
@@ -142,7 +142,7 @@ class FormPass {
   }
 
   std::string_view text_;
-  Kind form_;
+  Form form_;
   utf8proc_int32_t limit_;
   std::size_t at_ = 0;
   std::size_t previous_ = 0;  // where the character before at_ begins
@@ -153,17 +153,17 @@ class FormPass {
 // One step; false, with `out` empty, if the text stays as it is.
 bool run_step(const NormalizerStep& step, std::string_view text, std::string& out) {
   switch (step.kind) {
-    case Kind::kNfc:
-    case Kind::kNfd:
-    case Kind::kNfkc:
-    case Kind::kNfkd:
+    case Form::kNfc:
+    case Form::kNfd:
+    case Form::kNfkc:
+    case Form::kNfkd:
       return FormPass(text, step.kind).run(out);
-    case Kind::kPrepend:
+    case Form::kPrepend:
       out.reserve(step.to.size() + text.size());
       out += step.to;
       out += text;
       return true;
-    case Kind::kReplace:
+    case Form::kReplace:
       if (text.find(step.from) == std::string_view::npos) {
         return false;
       }

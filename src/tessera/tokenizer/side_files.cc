@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
 
@@ -19,22 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-// The object in a file; empty where there is no file.
-Json read_object(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(path, error)) {
-    return Json::object();
-  }
-  const std::string text = read_file(path);
-  Json json = parse_json(text, {.name = path.string(), .unique_keys = false});
-  TESSERA_REQUIRE(json.is_object(),
-                  ErrorCode::kInvalidData,
-                  "{} holds {}, expected an object",
-                  path.string(),
-                  json.type_name());
-  return json;
-}
 
 // A token is named by its text, or by an object that has it.
 void add_name(const Json& value, std::set<std::string>& names) {
@@ -108,7 +91,7 @@ std::string text_of(const Json& added) {
 
 SideFiles read_side_files(const fs::path& directory) {
   const fs::path config_path = directory / "tokenizer_config.json";
-  const Json config = read_object(config_path);
+  const Json config = read_json_object(config_path);
   SideFiles files;
   if (const auto name = config.find("tokenizer_class"); name != config.end() && name->is_string()) {
     files.tokenizer_class = name->get<std::string>();
@@ -120,9 +103,9 @@ SideFiles read_side_files(const fs::path& directory) {
     return files;
   }
   const fs::path added_path = directory / "added_tokens.json";
-  const Json tokens = read_object(added_path);
+  const Json tokens = read_json_object(added_path);
   const std::set<std::string> special =
-      special_names(config, read_object(directory / "special_tokens_map.json"));
+      special_names(config, read_json_object(directory / "special_tokens_map.json"));
   Json added = Json::array();
   for (const auto& [content, id] : tokens.items()) {
     TESSERA_REQUIRE(id.is_number_unsigned(),

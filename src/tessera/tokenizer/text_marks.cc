@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
 #include "tessera/tokenizer/tokenizer.h"
@@ -57,17 +56,6 @@ bool has_any(const fs::path& directory) {
       [&](const char* name) { return is_there(directory / name); });
 }
 
-// Null where there is no such file.
-nlohmann::json read_object(const fs::path& path) {
-  if (!is_there(path)) {
-    return nullptr;
-  }
-  nlohmann::json json = parse_json(read_file(path), {.name = path.string(), .unique_keys = false});
-  TESSERA_REQUIRE(
-      json.is_object(), ErrorCode::kInvalidData, "{}: expected a JSON object", path.string());
-  return json;
-}
-
 std::string place_of(const fs::path& path, std::string_view key) {
   return format("{} of {}", key, path.string());
 }
@@ -76,11 +64,12 @@ std::string place_of(const fs::path& path, std::string_view key) {
 class File {
  public:
   File(const fs::path& directory, const char* name)
-      : path_(directory / name), json_(read_object(path_)) {}
+      : path_(directory / name),
+        json_(is_there(path_) ? read_json_object(path_) : nlohmann::json::object()) {}
 
   const fs::path& path() const { return path_; }
 
-  bool has(const char* key) const { return json_.is_object() && json_.contains(key); }
+  bool has(const char* key) const { return json_.contains(key); }
 
   bool has_null(const char* key) const { return has(key) && json_[key].is_null(); }
 

@@ -187,7 +187,7 @@ TEST_F(TextMarksTest, BrokenFilesAreRefused) {
         write(name, "{}");
       };
   expect_refused("tokenizer_config.json", "{", "tokenizer_config.json");
-  expect_refused("config.json", "[]", "config.json: expected a JSON object");
+  expect_refused("config.json", "[]", "config.json holds array, expected an object");
   expect_refused("tokenizer_config.json",
                  R"({"eos_token": 2})",
                  "is 2, expected a token, as text or as an object with its \"content\"");

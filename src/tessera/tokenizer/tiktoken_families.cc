@@ -28,7 +28,7 @@ constexpr std::array<TiktokenFamily, 8> kFamilies = {{
 }};
 
 // What file names have, without case and what is neither letter nor digit; the longer first.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kNames = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kFileNames = {{
     {"o200kharmony", "o200k_harmony"},
     {"p50kedit", "p50k_edit"},
     {"cl100k", "cl100k_base"},
@@ -163,8 +163,8 @@ const TiktokenFamily* find_tiktoken_family(std::string_view name) {
 const TiktokenFamily* tiktoken_family_of_name(std::string_view file_name) {
   const std::string letters = letters_and_digits(file_name);
   const auto found = std::ranges::find_if(
-      kNames, [&](const auto& name) { return letters.find(name.first) != std::string::npos; });
-  return found == kNames.end() ? nullptr : find_tiktoken_family(found->second);
+      kFileNames, [&](const auto& name) { return letters.find(name.first) != std::string::npos; });
+  return found == kFileNames.end() ? nullptr : find_tiktoken_family(found->second);
 }
 
 const TiktokenFamily* tiktoken_family_of_ranks(std::size_t num_ranks) {

@@ -11,8 +11,6 @@
 namespace tessera {
 namespace {
 
-using Kind = DecoderStep::Kind;
-
 std::string text_of_bytes(const std::string& bytes) {
   if (valid_utf8_prefix(bytes) == bytes.size()) {
     return bytes;
@@ -65,21 +63,21 @@ std::string strip(std::string_view token, const DecoderStep& step) {
 
 std::vector<std::string> run_step(const DecoderStep& step, std::vector<std::string> tokens) {
   switch (step.kind) {
-    case Kind::kByteFallback:
+    case DecoderStep::Kind::kByteFallback:
       return join_byte_tokens(std::move(tokens));
-    case Kind::kFuse:
+    case DecoderStep::Kind::kFuse:
       return {join(tokens)};
-    case Kind::kReplace:
+    case DecoderStep::Kind::kReplace:
       for (std::string& token : tokens) {
         token = replace_all(token, step.from, step.to);
       }
       break;
-    case Kind::kStrip:
+    case DecoderStep::Kind::kStrip:
       for (std::string& token : tokens) {
         token = strip(token, step);
       }
       break;
-    case Kind::kMetaspace:
+    case DecoderStep::Kind::kMetaspace:
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         tokens[i] = replace_all(tokens[i], step.from, i == 0 && step.strip_first ? "" : " ");
       }
@@ -101,10 +99,11 @@ std::string decode_alone(std::span<const DecoderStep> steps, const std::string& 
   std::string text = token;
   for (DecoderStep step : steps) {
     step.strip_first = false;
-    if (step.kind == Kind::kFuse) {
+    if (step.kind == DecoderStep::Kind::kFuse) {
       break;  // what comes behind it works on the ends of the whole text
     }
-    if (const int byte = byte_of_token(text); step.kind == Kind::kByteFallback && byte >= 0) {
+    if (const int byte = byte_of_token(text);
+        step.kind == DecoderStep::Kind::kByteFallback && byte >= 0) {
       return {static_cast<char>(byte)};
     }
     text = join(run_step(step, {text}));

@@ -30,7 +30,7 @@ constexpr std::array<std::pair<const char*, const char*>, 2> kPairs = {
     {{"encoder.json", "vocab.bpe"}, {"vocab.json", "merges.txt"}}};
 
 // What is looked for in a directory, best first.
-constexpr std::array<const char*, 4> kNames = {
+constexpr std::array<const char*, 4> kTokenizerFiles = {
     "tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"};
 
 bool is_there(const fs::path& path) {
@@ -126,7 +126,7 @@ std::string read_with_side_files(const fs::path& path) {
 }  // namespace
 
 std::optional<fs::path> find_tokenizer(const fs::path& directory) {
-  for (const char* name : kNames) {
+  for (const char* name : kTokenizerFiles) {
     if (is_there(directory / name)) {
       return directory / name;
     }

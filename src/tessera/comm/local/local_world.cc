@@ -31,7 +31,7 @@ struct alignas(64) Slot {
   std::atomic<std::uint32_t> phase = 0;     // wraps around
   std::atomic<std::uint32_t> sleepers = 0;  // ranks that wait in the kernel for the phase to rise
   std::atomic<bool> busy = false;           // it may be using the memory of others
-  Call call;
+  GroupCall call;
   Clock::time_point arrived;  // where the run is throttled
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -212,7 +212,7 @@ class LocalCommunicator final : public Communicator {
   }
 
   // Starts an operation: the others may read what this rank shows, which is done by then.
-  void show(const Call& call, const std::byte* in, std::byte* out) {
+  void show(const GroupCall& call, const std::byte* in, std::byte* out) {
     mover_.finish();
     Slot& slot = mine();
     slot.call = call;
@@ -254,7 +254,7 @@ class LocalCommunicator final : public Communicator {
     for (const Slot& each : group_->slots) {
       start = std::max(start, each.arrived);
     }
-    const Call& call = mine().call;
+    const GroupCall& call = mine().call;
     const std::int64_t hops = call.operation == Operation::kAllReduce ? 2 : 1;
     std::this_thread::sleep_until(start + pace.of(hops * call.bytes / size() * (size() - 1)));
   }
@@ -266,7 +266,7 @@ class LocalCommunicator final : public Communicator {
       leave();
     }
     const Slot& other = slot(peer);
-    const Call& own = mine().call;
+    const GroupCall& own = mine().call;
     if (other.call != own) {
       const std::string message =
           mismatch_message(world_rank(rank_), own, world_rank(peer), other.call);

@@ -31,7 +31,7 @@ constexpr std::size_t kLeastStageChunk = 4096;
 // Messages that land in their place: small enough that each arrives well within the deadline.
 constexpr std::size_t kDirectChunk = std::size_t{4} << 20U;
 
-constexpr std::size_t kGreetingBytes = sizeof(Call) + kInline;
+constexpr std::size_t kGreetingBytes = sizeof(GroupCall) + kInline;
 
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
@@ -160,9 +160,9 @@ class MpiCommunicator final : public Communicator {
   }
 
   void all_gather(ConstBytes part, Bytes all, std::size_t stride) override {
-    const Call call = {.operation = Operation::kAllGather,
-                       .bytes = static_cast<std::int64_t>(all.size()),
-                       .stride_bytes = static_cast<std::int64_t>(stride)};
+    const GroupCall call = {.operation = Operation::kAllGather,
+                            .bytes = static_cast<std::int64_t>(all.size()),
+                            .stride_bytes = static_cast<std::int64_t>(stride)};
     greet(call, [&](std::size_t) { return part; });
     exchange([&](std::size_t peer) {
       return Transfer{.send = part, .receive = part_at(all, peer, stride)};
@@ -183,7 +183,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override {
-    const Call call = {.operation = Operation::kAllReduce, .bytes = in.bytes()};
+    const GroupCall call = {.operation = Operation::kAllReduce, .bytes = in.bytes()};
     if (bytes(in).size() <= kInline) {
       greet(call, [&](std::size_t) { return bytes(in); });
       fold_sources(fold, in.data, [&](std::size_t peer) { return inlined(peer); }, out);
@@ -247,13 +247,13 @@ class MpiCommunicator final : public Communicator {
 
   // What came with the peer's greeting.
   const std::byte* inlined(std::size_t peer) const {
-    return inbox_.data() + peer * kGreetingBytes + sizeof(Call);
+    return inbox_.data() + peer * kGreetingBytes + sizeof(GroupCall);
   }
 
   // Tells every peer what this rank does, with `part_for(peer)` where it is small enough, and waits
   // for theirs. Errors: kInternal where a peer does something else.
   template <class PartFor>
-  void greet(const Call& call, const PartFor& part_for) {
+  void greet(const GroupCall& call, const PartFor& part_for) {
     call_ = call;
     run_->take_control_messages();
     leave_if_aborted();
@@ -265,9 +265,9 @@ class MpiCommunicator final : public Communicator {
     for_each_peer([&](std::size_t peer) {
       const ConstBytes part = part_for(peer);
       const std::size_t with = part.size() <= kInline ? part.size() : 0;
-      const Bytes message = Bytes(outbox_).subspan(peer * kGreetingBytes, sizeof(Call) + with);
-      std::memcpy(message.data(), &call, sizeof(Call));
-      copy(part.first(with), message.subspan(sizeof(Call)));
+      const Bytes message = Bytes(outbox_).subspan(peer * kGreetingBytes, sizeof(GroupCall) + with);
+      std::memcpy(message.data(), &call, sizeof(GroupCall));
+      copy(part.first(with), message.subspan(sizeof(GroupCall)));
       post_send(requests, peer, message);
     });
     wait(requests);
@@ -301,7 +301,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void compare(std::size_t peer) {
-    Call other;
+    GroupCall other;
     std::memcpy(&other, inbox_.data() + peer * kGreetingBytes, sizeof other);
     if (other != call_) {
       const std::string message = mismatch_message(members_[own()], call_, members_[peer], other);
@@ -527,7 +527,7 @@ class MpiCommunicator final : public Communicator {
   std::int64_t rank_;
   MpiRun::Ticket ticket_;
   std::vector<int> tags_;          // by member; empty before the first operation
-  Call call_;                      // under way
+  GroupCall call_;                 // under way
   std::vector<std::byte> outbox_;  // greetings, by member
   std::vector<std::byte> inbox_;
   std::vector<std::byte> stage_;

@@ -124,7 +124,7 @@ void NcclCommunicator::settle(const std::string& doing) {
 }
 
 template <class Body>
-void NcclCommunicator::enqueue(const Call& call, const Body& body) {
+void NcclCommunicator::enqueue(const GroupCall& call, const Body& body) {
   const std::string doing = to_string(call);
   require_alive(doing);
   check_cuda(cudaSetDevice(shared_.device), "cudaSetDevice()");
@@ -158,9 +158,9 @@ void NcclCommunicator::barrier() {
 void NcclCommunicator::all_gather(std::span<const std::byte> part,
                                   std::span<std::byte> all,
                                   std::size_t stride) {
-  const Call call = {.operation = Operation::kAllGather,
-                     .bytes = static_cast<std::int64_t>(all.size()),
-                     .stride_bytes = static_cast<std::int64_t>(stride)};
+  const GroupCall call = {.operation = Operation::kAllGather,
+                          .bytes = static_cast<std::int64_t>(all.size()),
+                          .stride_bytes = static_cast<std::int64_t>(stride)};
   enqueue(call, [&](cudaStream_t stream) {
     if (all.size() == stride * count_of(size_)) {
       check_nccl(ncclAllGather(part.data(), all.data(), stride, ncclUint8, comm_, stream),
@@ -189,9 +189,9 @@ void NcclCommunicator::reduce_scatter(Fold fold,
                                       const Elements& part,
                                       std::int64_t stride) {
   const auto element = static_cast<std::int64_t>(size_bytes(all.dtype));
-  const Call call = {.operation = Operation::kReduceScatter,
-                     .bytes = all.bytes(),
-                     .stride_bytes = stride * element};
+  const GroupCall call = {.operation = Operation::kReduceScatter,
+                          .bytes = all.bytes(),
+                          .stride_bytes = stride * element};
   enqueue(call, [&](cudaStream_t stream) {
     if (all.count == stride * size_) {
       check_nccl(ncclReduceScatter(all.data,

@@ -52,7 +52,7 @@ class NcclCommunicator final : public Communicator {
   void end();
   void require_alive(const std::string& doing) const;
   template <class Body>
-  void enqueue(const Call& call, const Body& body);
+  void enqueue(const GroupCall& call, const Body& body);
   void settle(const std::string& doing);
 
   NcclRank shared_;

@@ -92,7 +92,7 @@ void NcclQueue::watch_all() {
 }
 
 // What is recorded does not begin.
-void NcclQueue::begin(const Call& call) {
+void NcclQueue::begin(const GroupCall& call) {
   const bool is_recorded = is_recording(stream_);
   // A device takes some hundreds of launches before it blocks who begins more.
   constexpr std::size_t kMostAhead = 16;

@@ -69,7 +69,7 @@ class NcclQueue {
   // Enqueue the begin of an operation, and its end. Where there are many, begin() first watches
   // them, so that a rank that nobody answers comes to know of it. Errors: as synchronize(), but for
   // the abort.
-  void begin(const Call& call);
+  void begin(const GroupCall& call);
   void end();
 
   // Returns when `is_done` says so, watching these queues of `rank` meanwhile. Errors: as
@@ -97,7 +97,7 @@ class NcclQueue {
   // Its number is its place among operations_; the word becomes 2 * number + 1 when it begins, and
   // 2 * number + 2 when it ends.
   struct Operation {
-    Call call;
+    GroupCall call;
     bool is_recorded = false;
   };
 
