@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -171,7 +172,18 @@ Corpus Corpus::open_tokens(std::span<const std::filesystem::path> files,
 Corpus Corpus::open_megatron(std::span<const std::filesystem::path> paths) {
   Corpus corpus;
   for (const std::filesystem::path& path : paths) {
-    corpus.add(std::make_unique<MegatronSegment>(megatron_prefix(path)));
+    const std::filesystem::path prefix = megatron_prefix(path);
+    std::error_code error;
+    const bool is_alone = path.extension() == ".bin" && std::filesystem::exists(path, error) &&
+                          !std::filesystem::exists(prefix.string() + ".idx", error);
+    TESSERA_REQUIRE(
+        !is_alone,
+        ErrorCode::kInvalidData,
+        "{} has no index {}.idx beside it, which Megatron's files have: if it holds bare "
+        "ids (as of nanoGPT and llm.c), say format = \"tokens\" (data.format, --format)",
+        path.string(),
+        prefix.string());
+    corpus.add(std::make_unique<MegatronSegment>(prefix));
   }
   return corpus;
 }

@@ -73,6 +73,12 @@ TEST_F(CorpusTest, ReadsMegatronFilesAsTheScriptWroteThem) {
   EXPECT_EQ(corpus.place(12), (kGoldens / "i32.bin").string() + ": token 1");
 }
 
+TEST_F(CorpusTest, SaysThatIdsWithoutAnIndexAreNotMegatrons) {
+  const std::filesystem::path alone = write("train.bin", "abcd");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { Corpus::open_megatron({&alone, 1}); }),
+              HasSubstr("say format = \"tokens\""));
+}
+
 TEST_F(CorpusTest, WritesTheBytesOfTheScript) {
   const std::vector<std::int64_t> lengths = {2, 4, 1};
   write_megatron_index(directory_.path() / "out", TokenType::kU16, write("lengths", raw(lengths)));

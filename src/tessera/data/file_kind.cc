@@ -1,5 +1,6 @@
 #include "tessera/data/file_kind.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -37,10 +38,22 @@ constexpr std::array kMagics = {
     Magic{"\x80\x03}q"sv, {"a pickle", kWriteOut}},
     Magic{"\x80\x03]q"sv, {"a pickle", kWriteOut}},
     Magic{"\x80\x02\x8a\x0al\xfc\x9c\x46"sv, {"a checkpoint of PyTorch (a pickle)", kWriteOut}},
+    Magic{"(lp0\n"sv, {"a pickle", kWriteOut}},
+    Magic{"(dp0\n"sv, {"a pickle", kWriteOut}},
+    Magic{"(lp1\n"sv, {"a pickle", kWriteOut}},
+    Magic{"(dp1\n"sv, {"a pickle", kWriteOut}},
+    Magic{"ccopy_reg\n_reconstructor\n"sv, {"a pickle", kWriteOut}},
+    Magic{"]q\0"sv, {"a pickle", kWriteOut}},
+    Magic{"}q\0"sv, {"a pickle", kWriteOut}},
+    Magic{"version https://git-lfs.github.com/spec/v1"sv,
+          {"a Git LFS pointer", "the file itself is not there yet; `git lfs pull` gets it"}},
     Magic{"GGUF\x02\0\0\0"sv, {"a GGUF model", "name data: these are weights"}},
     Magic{"GGUF\x03\0\0\0"sv, {"a GGUF model", "name data: these are weights"}},
     Magic{"MMIDIDX\0\0"sv,
           {"the index of a Megatron data set (.idx)", "format megatron reads it with its .bin"}},
+    Magic{"TNTIDX\0\0"sv,
+          {"the index of an old Megatron data set (.idx)",
+           "write its ids out again as a mapped data set (MMIDIDX)"}},
     Magic{"\x28\xb5\x2f\xfd"sv, {"a zstd file", "unpack it"}},
     Magic{"\xfd\x37zXZ\0"sv, {"an xz file", kUnpack}},
     Magic{"\x04\x22\x4d\x18"sv, {"an lz4 file", kUnpack}},
@@ -90,6 +103,31 @@ bool is_arrow_stream(std::string_view front) {
          little_endian(front.substr(8, 4)) < length;
 }
 
+// The mark is a word of English, too, but that has no control characters after it.
+bool is_orc(std::string_view front) {
+  return front.starts_with("ORC"sv) && std::ranges::any_of(front.substr(3, 13), [](char c) {
+           return static_cast<unsigned char>(c) < 0x20 &&
+                  "\t\n\r\f"sv.find(c) == std::string_view::npos;
+         });
+}
+
+// A record of TensorFlow: its length, a checksum of that, and what it is: mostly an Example, a
+// message whose one field, of this length, is all of it.
+bool is_tfrecord(std::string_view front) {
+  if (front.size() < 18 || front[12] != '\x0a') {
+    return false;
+  }
+  std::uint64_t field = 0;
+  for (std::size_t i = 0; i < 5; ++i) {
+    const auto byte = static_cast<unsigned char>(front[13 + i]);
+    field |= std::uint64_t{byte & 0x7fU} << 7 * i;
+    if (byte < 0x80) {
+      return field > 0 && little_endian(front.substr(0, 8)) == field + i + 2;
+    }
+  }
+  return false;
+}
+
 // The length of a header, and the header: a JSON object.
 bool is_safetensors(std::string_view front) {
   return front.size() >= 10 && little_endian(front.substr(0, 8)) >= 2 &&
@@ -115,22 +153,25 @@ FileKind known_kind(std::string_view front) {
       return magic.kind;
     }
   }
-  if (is_bzip2(front)) {
-    return {.name = "a bzip2 file", .advice = kUnpack};
-  }
-  if (is_framed_pickle(front)) {
-    return {.name = "a pickle", .advice = kWriteOut};
-  }
-  if (is_arrow_stream(front)) {
-    return {.name = "an Arrow stream", .advice = kWriteOut};
-  }
-  if (is_safetensors(front)) {
-    return {.name = "a safetensors file", .advice = "name data: these are weights"};
-  }
-  if (is_gzip(front)) {
-    return {.name = "a gzip file", .advice = "unpack it"};
-  }
-  return is_tar(front) ? FileKind{.name = "a tar archive", .advice = kUnpack} : FileKind{};
+
+  struct Test {
+    bool (*is_one)(std::string_view front);
+    FileKind kind;
+  };
+
+  constexpr std::array kTests = {
+      Test{is_bzip2, {"a bzip2 file", kUnpack}},
+      Test{is_framed_pickle, {"a pickle", kWriteOut}},
+      Test{is_arrow_stream, {"an Arrow stream", kWriteOut}},
+      Test{is_orc, {"an ORC file", kWriteOut}},
+      Test{is_tfrecord, {"a file of TensorFlow records", kWriteOut}},
+      Test{is_safetensors, {"a safetensors file", "name data: these are weights"}},
+      Test{is_gzip, {"a gzip file", "unpack it"}},
+      Test{is_tar, {"a tar archive", kUnpack}},
+  };
+  const auto* const found =
+      std::ranges::find_if(kTests, [&](const Test& test) { return test.is_one(front); });
+  return found == kTests.end() ? FileKind{} : found->kind;
 }
 
 }  // namespace tessera

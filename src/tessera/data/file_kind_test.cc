@@ -32,6 +32,16 @@ TEST(FileKind, TellsContainersByTheirFirstBytes) {
   EXPECT_EQ(named("BZh9\x17\x72\x45\x38\x50\x90\0\0\0\0"sv), "a bzip2 file");
   EXPECT_EQ(named("\xfd\x37zXZ\0\0\x04"sv), "an xz file");
   EXPECT_EQ(named("MMIDIDX\0\0\x01\0\0\0\0\0\0\0"sv), "the index of a Megatron data set (.idx)");
+  EXPECT_EQ(named("TNTIDX\0\0\1\0\0\0"sv), "the index of an old Megatron data set (.idx)");
+  EXPECT_EQ(named("ORC\x1d\0\0\n\x0b"sv), "an ORC file");
+  // tf.io.TFRecordWriter, of an Example with one feature: 8 bytes of length, 4 of checksum.
+  EXPECT_EQ(named("\x11\0\0\0\0\0\0\0\x3f\x1d\xa2\x56\n\x0f\n\r\n\1a\x12\x08"sv),
+            "a file of TensorFlow records");
+  EXPECT_EQ(named("(lp0\nI1\naI2\na."sv), "a pickle");
+  EXPECT_EQ(named("(dp0\nVa\np1\nI1\ns."sv), "a pickle");
+  EXPECT_EQ(named("]q\0(K\1K\2e."sv), "a pickle");
+  EXPECT_EQ(named("version https://git-lfs.github.com/spec/v1\noid sha256:4d"sv),
+            "a Git LFS pointer");
   std::string tar("dir/a.txt");
   tar.resize(257);
   EXPECT_EQ(named(tar + "ustar" + std::string(250, '\0')), "a tar archive");
@@ -42,6 +52,9 @@ TEST(FileKind, TakesTextForText) {
                                       "{\"text\": \"PAR1\"}"sv,
                                       "BZh9 is how a file of bzip2 begins"sv,
                                       "P"sv,
+                                      "ORC is a format, ORCHESTRA a word"sv,
+                                      "version https://git-lfs.github.com/ has a specification"sv,
+                                      "(lp0 is how a pickle begins"sv,
                                       "\xff\xfe{\0\"\0"sv,
                                       "\xff\xff\xff\xff"sv,
                                       "Objects are"sv,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/utf8.h"
 #include "tessera/data/file_kind.h"
 
 namespace tessera {
@@ -27,10 +28,23 @@ constexpr std::array kNumpyTypes = {std::pair{"|u1"sv, TokenType::kU8},
                                     std::pair{"<i8"sv, TokenType::kI64},
                                     std::pair{"<u8"sv, TokenType::kI64}};
 
-// Source: llm.c, dev/data/data_common.py: 256 i32, the first three a mark, the version, which says
-// the type, and the number of tokens.
-constexpr std::int32_t kLlmcMark = 20240520;
-constexpr std::int64_t kLlmcHeaderBytes = 1024;
+// Source: llm.c, dev/data/data_common.py: 256 i32, the first three a mark, the version and the
+// number of tokens; the others are zero.
+struct LlmcKind {
+  std::int32_t mark;
+  std::int32_t version;
+  TokenType type;
+};
+
+constexpr std::array kLlmcKinds = {LlmcKind{20240520, 1, TokenType::kU16},
+                                   LlmcKind{20240801, 7, TokenType::kU32}};
+constexpr std::int32_t kLlmcQuestions = 20240522;
+constexpr std::size_t kLlmcHeaderBytes = 1024;
+
+// What is looked at to tell text: text has no zero bytes, and few ids have none. Below the least
+// size ids may look like text.
+constexpr std::size_t kTextFrontBytes = 4096;
+constexpr std::size_t kLeastTextBytes = 24;
 
 template <class T>
 T read_as(std::string_view bytes, std::size_t offset) {
@@ -110,16 +124,65 @@ TokenLayout numpy_layout(std::string_view bytes, const std::string& name) {
   return layout;
 }
 
-// Whether the header of llm.c is there and counts what follows.
-bool is_llmc(std::string_view bytes, TokenLayout& layout) {
-  const auto size = static_cast<std::int64_t>(bytes.size());
-  if (size <= kLlmcHeaderBytes || read_as<std::int32_t>(bytes, 0) != kLlmcMark) {
+// Whether a file has the header of llm.c, or as much of it as there is.
+bool has_llmc_header(std::string_view bytes) {
+  if (bytes.size() < 12) {
     return false;
   }
-  // Version 1 is GPT-2's, 7 that of larger vocabularies.
-  layout = {.type = read_as<std::int32_t>(bytes, 4) == 1 ? TokenType::kU16 : TokenType::kU32,
-            .offset = kLlmcHeaderBytes};
-  return size - kLlmcHeaderBytes == read_as<std::int32_t>(bytes, 8) * size_of(layout.type);
+  const auto mark = read_as<std::int32_t>(bytes, 0);
+  const bool is_known = mark == kLlmcQuestions ||
+                        std::ranges::find(kLlmcKinds, mark, &LlmcKind::mark) != kLlmcKinds.end();
+  // What the header of questions has in its fourth place is no matter.
+  const std::string_view rest =
+      bytes.substr(0, kLlmcHeaderBytes).substr(std::min<std::size_t>(bytes.size(), 16));
+  return is_known && rest.find_first_not_of('\0') == std::string_view::npos;
+}
+
+TokenLayout llmc_layout(std::string_view bytes, const std::string& name) {
+  const auto mark = read_as<std::int32_t>(bytes, 0);
+  const auto version = read_as<std::int32_t>(bytes, 4);
+  TESSERA_REQUIRE(mark != kLlmcQuestions,
+                  ErrorCode::kInvalidData,
+                  "{} is llm.c's file of questions (.bin), expected ids to train on",
+                  name);
+  const auto* const kind = std::ranges::find(kLlmcKinds, mark, &LlmcKind::mark);
+  TESSERA_REQUIRE(kind->version == version,
+                  ErrorCode::kInvalidData,
+                  "{}: found version {} in llm.c's header with the mark {}, expected {}",
+                  name,
+                  version,
+                  mark,
+                  kind->version);
+  const std::int64_t count = read_as<std::int32_t>(bytes, 8);
+  const std::int64_t held =
+      static_cast<std::int64_t>(bytes.size()) - static_cast<std::int64_t>(kLlmcHeaderBytes);
+  TESSERA_REQUIRE(
+      count > 0 && held == count * size_of(kind->type),
+      ErrorCode::kInvalidData,
+      "{}: found {} bytes after llm.c's header of {}, expected the {} tokens of {} bytes "
+      "that it counts: is the file cut off?",
+      name,
+      std::max<std::int64_t>(held, 0),
+      kLlmcHeaderBytes,
+      count,
+      size_of(kind->type));
+  return {.type = kind->type, .offset = static_cast<std::int64_t>(kLlmcHeaderBytes)};
+}
+
+// Whether a file is text: characters alone, of which none is a control character.
+bool is_text(std::string_view bytes) {
+  const std::string_view front = bytes.substr(0, kTextFrontBytes);
+  if (front.size() < kLeastTextBytes) {
+    return false;
+  }
+  const bool has_controls = std::ranges::any_of(front, [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 &&
+            "\t\n\r\f"sv.find(c) == std::string_view::npos) ||
+           c == '\x7f';
+  });
+  // The front may end inside a character.
+  const std::size_t most_cut = front.size() < bytes.size() ? 3 : 0;
+  return !has_controls && valid_utf8_prefix(front) + most_cut >= front.size();
 }
 
 }  // namespace
@@ -138,10 +201,13 @@ TokenLayout token_layout(std::span<const std::byte> bytes,
                   name,
                   kind.name,
                   kind.advice);
-  TokenLayout layout;
-  if (is_llmc(text, layout)) {
-    return layout;
+  if (has_llmc_header(text)) {
+    return llmc_layout(text, name);
   }
+  TESSERA_REQUIRE(!is_text(text),
+                  ErrorCode::kInvalidData,
+                  "{} is text, expected bare ids: the formats text and jsonl read it",
+                  name);
   const auto size = static_cast<std::int64_t>(bytes.size());
   TESSERA_REQUIRE(size > 0 && size % size_of(given) == 0,
                   ErrorCode::kInvalidData,

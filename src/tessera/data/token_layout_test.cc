@@ -69,12 +69,45 @@ TEST(TokenLayout, RefusesArraysThatAreNoIds) {
 }
 
 // Source: llm.c, dev/data/data_common.py.
-TEST(TokenLayout, PassesTheHeaderOfLlmC) {
+std::string llmc(std::int32_t mark, std::int32_t version, std::int32_t count) {
   std::string file(1024, '\0');
-  const std::int32_t header[] = {20240520, 1, 3};
+  const std::int32_t header[] = {mark, version, count};
   std::memcpy(file.data(), header, sizeof(header));
-  EXPECT_EQ(layout_of(file + "abcdef").offset, 1024);
-  EXPECT_EQ(layout_of(file + "abcdefgh").offset, 0) << "what its header does not count";
+  return file;
+}
+
+TEST(TokenLayout, PassesTheHeaderOfLlmC) {
+  EXPECT_EQ(layout_of(llmc(20240520, 1, 3) + "abcdef").offset, 1024);
+  EXPECT_EQ(layout_of(llmc(20240520, 1, 3) + "abcdef").type, TokenType::kU16);
+  EXPECT_EQ(layout_of(llmc(20240801, 7, 1) + "abcd").offset, 1024);
+  EXPECT_EQ(layout_of(llmc(20240801, 7, 1) + "abcd").type, TokenType::kU32);
+  EXPECT_EQ(layout_of("\x88\xd8\x34\x01" + std::string(1100, '\1')).offset, 0)
+      << "ids that begin like the mark";
+}
+
+TEST(TokenLayout, RefusesWhatTheHeaderOfLlmCDoesNotCount) {
+  EXPECT_EQ(
+      refusal(llmc(20240520, 1, 4) + "abcdef"),
+      "ids: found 6 bytes after llm.c's header of 1024, expected the 4 tokens of 2 bytes that "
+      "it counts: is the file cut off?");
+  EXPECT_THAT(refusal(llmc(20240801, 7, 2) + "abcd"), HasSubstr("the 2 tokens of 4 bytes"));
+  EXPECT_THAT(refusal(llmc(20240520, 1, 2)), HasSubstr("found 0 bytes after"));
+  EXPECT_THAT(refusal(llmc(20240520, 1, 2).substr(0, 200)), HasSubstr("found 0 bytes after"));
+  EXPECT_THAT(refusal(llmc(20240801, 1, 2) + "abcd"), HasSubstr("found version 1 in llm.c's"));
+  EXPECT_THAT(refusal(llmc(20240522, 1, 2) + "abcd"), HasSubstr("file of questions"));
+}
+
+TEST(TokenLayout, RefusesTextByName) {
+  const std::string text = "Ids are written as bytes, two of them each.\n";
+  EXPECT_EQ(refusal(text), "ids is text, expected bare ids: the formats text and jsonl read it");
+  EXPECT_THAT(refusal("{\"text\": \"a line of JSON, of even size\"}"), HasSubstr("ids is text"));
+  std::string german;
+  while (german.size() < 6000) {
+    german += "\xc3\xbc\xc3\xa4 \xe2\x82\xac ";
+  }
+  EXPECT_THAT(refusal(german), HasSubstr("ids is text"));
+  EXPECT_EQ(layout_of(text + std::string(2, '\0')).offset, 0) << "no text has zero bytes";
+  EXPECT_EQ(layout_of(text + "\xff\xff").offset, 0);
 }
 
 TEST(TokenLayout, OfBareIdsIsWhatIsGiven) {

@@ -1,6 +1,7 @@
 #include "tessera/train/corpus_input.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -37,17 +38,23 @@ Kind kind_of(DataFormat format) {
   return Kind::kText;
 }
 
+bool has_name_of_text(const std::filesystem::path& path) {
+  constexpr std::array kEndings = {".txt", ".md", ".rst", ".html", ".csv", ".tsv", ".py"};
+  return std::ranges::find(kEndings, path.extension()) != kEndings.end();
+}
+
 // Whether a file of a folder whose name says `named` may be one of `format`.
-bool may_be(DataFormat named, DataFormat format) {
+bool may_be(const std::filesystem::path& path, DataFormat named, DataFormat format) {
   switch (format) {
     case DataFormat::kJsonl:
     case DataFormat::kChat:
       return named == DataFormat::kJsonl;
     case DataFormat::kMegatron:
       return named == DataFormat::kMegatron;
+    case DataFormat::kTokens:
+      return named != DataFormat::kJsonl && !has_name_of_text(path);
     case DataFormat::kAuto:
     case DataFormat::kText:
-    case DataFormat::kTokens:
       break;
   }
   return true;
@@ -128,7 +135,7 @@ InputFiles input_files(std::span<const std::filesystem::path> names, DataFormat 
     int left_out = 0;
     for (const std::filesystem::path& path : found.files) {
       const DataFormat named = format_by_name(path);
-      if (found.is_searched && !may_be(named, wanted)) {
+      if (found.is_searched && !may_be(path, named, wanted)) {
         ++left_out;
         continue;
       }
