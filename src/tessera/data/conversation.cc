@@ -61,7 +61,7 @@ constexpr std::array kMasks = {"mask"sv, "masked"sv, "loss_mask"sv, "ignore"sv};
 constexpr std::array kTrainKeys = {"weight"sv, "train"sv, "training"sv, "trainable"sv, "loss"sv};
 
 bool says_nothing(const json& value) {
-  return value.is_null() || value == false ||
+  return value.is_null() || value == false || is_odd_number(value) ||
          (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());
 }
@@ -187,7 +187,7 @@ std::string take_trained(const json& value, Message& message) {
 }
 
 std::string take_message(json& value, std::vector<Message>& messages) {
-  if (!value.is_object()) {
+  if (!value.is_object() || is_odd_number(value)) {
     return format("found {}, expected an object with \"role\" and \"content\"", kind_of(value));
   }
   Message message{};
@@ -207,7 +207,7 @@ std::string take_message(json& value, std::vector<Message>& messages) {
 
 // The list of messages of a line; what is wrong where there is none.
 std::string find_messages(json& line, json*& list) {
-  if (!line.is_object()) {
+  if (!line.is_object() || is_odd_number(line)) {
     return format("found {}, expected an object with \"messages\"", kind_of(line));
   }
   std::string_view key;
@@ -296,10 +296,8 @@ std::string_view to_string(Role role) {
 std::string parse_conversation(std::string_view line, std::vector<Message>& messages) {
   messages.clear();
   json parsed;
-  bool has_odd_numbers = false;
-  std::string problem = parse_json_line(line, parsed, has_odd_numbers);
-  problem = problem.empty() ? take_conversation(parsed, messages) : problem;
-  return problem.empty() || !has_odd_numbers ? problem : problem + std::string(kOddNumbers);
+  std::string problem = parse_json_line(line, parsed);
+  return problem.empty() ? take_conversation(parsed, messages) : problem;
 }
 
 }  // namespace tessera

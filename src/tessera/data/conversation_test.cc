@@ -52,7 +52,8 @@ TEST(Conversation, SaysWhatIsWrongWithTheLine) {
   EXPECT_EQ(problem_of(R"({"messages": [{"role": "user", "content": "a"}]})"),
             "found no message of the assistant, expected at least one: nothing else is trained");
   EXPECT_EQ(problem_of(R"({"messages": [)"), "broken JSON at byte 15 of the line");
-  EXPECT_EQ(problem_of("{\"messages\": \"\xff\"}"), "broken JSON at byte 15 of the line");
+  EXPECT_EQ(problem_of("{\"messages\": \"\xff\"}"),
+            "byte 15 of the line is no UTF-8, expected it throughout: is it Latin-1?");
 }
 
 TEST(Conversation, SaysWhatIsWrongWithAMessage) {
@@ -139,7 +140,15 @@ TEST(Conversation, SaysWhichAnswersAreTrained) {
   EXPECT_EQ(problem_of_message(R"({"role": "assistant", "content": "a", "weight": 0})"),
             "found no message that is trained, expected one of the assistant");
   EXPECT_THAT(problem_of_message(R"({"role": "assistant", "content": "a", "weight": NaN})"),
-              ::testing::StartsWith("message 2: found an object under \"weight\", expected 0"));
+              ::testing::StartsWith("message 2: found NaN under \"weight\", expected 0"));
+}
+
+TEST(Conversation, NamesNumbersThatJsonDoesNotHave) {
+  EXPECT_EQ(problem_of("NaN"), "found NaN, expected an object with \"messages\"");
+  EXPECT_EQ(problem_of(R"({"messages": [NaN]})"),
+            "message 1: found NaN, expected an object with \"role\" and \"content\"");
+  EXPECT_EQ(problem_of_message(R"({"role": "assistant", "content": NaN})"),
+            "message 2: found NaN under \"content\", expected a string");
 }
 
 // What another program would make something of is no matter to pass over.

@@ -62,6 +62,16 @@ struct LineScratch {
   std::vector<Message> messages;
 };
 
+// A problem with a line, of a value that lies otherwise in its file.
+std::string as_of_value(std::string problem) {
+  constexpr std::string_view kOfLine = " of the line";
+  const std::size_t at = problem.find(kOfLine);
+  const bool is_broken =
+      problem.starts_with("broken JSON at byte ") || problem.starts_with("byte ");
+  return is_broken && at != std::string::npos ? problem.replace(at, kOfLine.size(), " of the value")
+                                              : problem;
+}
+
 // Calls body(piece) with the parts of documents of a stretch of text.
 template <class Body>
 void for_each_piece(const Stretch& stretch, std::string_view separator, const Body& body) {
@@ -194,6 +204,7 @@ class Pipeline {
       std::string problem = is_chat ? encode_conversation(line, scratch, encoded)
                                     : encode_text(line, scratch, encoded);
       if (!problem.empty()) {
+        problem = encoded.source.joins_lines ? as_of_value(std::move(problem)) : problem;
         encoded.broken.push_back({.line = encoded.num_lines, .problem = std::move(problem)});
       }
     }

@@ -162,6 +162,21 @@ TEST_F(EncodeFilesTest, ABrokenLineIsNamedWhateverTheThreads) {
   }
 }
 
+TEST_F(EncodeFilesTest, AListThatIsCutOffIsNamed) {
+  const std::filesystem::path between =
+      write("a.json", "[{\"text\": \"a\"},\n{\"text\": \"b\"},\n");
+  EXPECT_THAT(
+      refusal({between}, jsonl()),
+      StartsWith(between.string() + ": value 3: the list is not closed: is the file cut off?"));
+  EXPECT_THAT(documents({between}, jsonl(true)), ElementsAre("<a>", "<b>"));
+  const std::filesystem::path inside = write("b.json", "[{\"text\": \"a\"},\n{\"text\": \"b");
+  EXPECT_THAT(refusal({inside}, jsonl()),
+              StartsWith(inside.string() + ": value 2: broken JSON at byte 12 of the value"));
+  const std::filesystem::path comma = write("c.json", "[{\"text\": \"a\"}{\"text\": \"b\"}]");
+  EXPECT_THAT(refusal({comma}, jsonl()),
+              StartsWith(comma.string() + ": value 2: found no comma between this value and"));
+}
+
 TEST_F(EncodeFilesTest, ALineAboveTheLimitIsNamed) {
   TextOptions options = jsonl();
   options.line_limit = 1 << 20;

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "tessera/base/format.h"
+#include "tessera/base/utf8.h"
 
 namespace tessera {
 namespace {
@@ -16,6 +17,10 @@ using nlohmann::json;
 using namespace std::string_view_literals;
 
 constexpr std::string_view kSpace = " \t\r\n";
+
+// Begins a line that says what is wrong between the values of a list; no JSON begins with it.
+constexpr char kDefect = '\x02';
+
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::array kOddWords = {"NaN"sv, "Infinity"sv, "-Infinity"sv};
 
@@ -116,19 +121,9 @@ class FrontProbe : public nlohmann::json_sax<json> {
   std::size_t broken_at_ = 0;
 };
 
-bool is_valid_front(std::string_view text) {
-  const std::string plain = without_odd_numbers(text);
-  const std::string_view read = plain.empty() ? text : std::string_view(plain);
-  FrontProbe probe;
-  json::sax_parse(read.begin(), read.end(), &probe);
-  return probe.broken_at() == 0 || probe.broken_at() > read.size();
-}
-
-}  // namespace
-
-std::string without_odd_numbers(std::string_view line) {
-  std::string plain;
-  std::size_t copied = 0;
+// Calls odd(begin, end) with each odd number of `line`, front to back.
+template <class Odd>
+void for_each_odd_number(std::string_view line, const Odd& odd) {
   for (std::size_t at = 0; at < line.size();) {
     const char c = line[at];
     if (c == '"') {
@@ -139,22 +134,62 @@ std::string without_odd_numbers(std::string_view line) {
       ++at;
       continue;
     }
-    const std::string_view odd = front_odd_number(line.substr(at));
     std::size_t end = at;
     while (end < line.size() && is_word_byte(line[end])) {
       ++end;
     }
-    if (!odd.empty() && odd.size() == end - at) {
-      plain += line.substr(copied, at - copied);
-      plain += "{}";
-      copied = end;
+    const std::string_view found = front_odd_number(line.substr(at));
+    if (!found.empty() && found.size() == end - at) {
+      odd(at, end);
     }
     at = end;
   }
-  return copied == 0 ? "" : plain += line.substr(copied);
 }
 
-std::string describe_broken(std::string_view line, std::size_t byte) {
+// The byte of `text`, from 1, at which it is no JSON; 0 where it is, odd numbers too.
+std::size_t find_broken(std::string_view text) {
+  std::string plain(text);
+  for_each_odd_number(text, [&](std::size_t begin, std::size_t end) {
+    plain.replace(begin, end - begin, end - begin, ' ');
+    plain[begin] = '0';
+  });
+  FrontProbe probe;
+  json::sax_parse(plain.begin(), plain.end(), &probe);
+  return probe.broken_at();
+}
+
+bool is_valid_front(std::string_view text) {
+  const std::size_t broken_at = find_broken(text);
+  return broken_at == 0 || broken_at > text.size();
+}
+
+}  // namespace
+
+std::string with_marked_odd_numbers(std::string_view line) {
+  std::string marked;
+  std::size_t copied = 0;
+  for_each_odd_number(line, [&](std::size_t begin, std::size_t end) {
+    marked += line.substr(copied, begin - copied);
+    marked += format("{{\"\\u{:04x}{}\":0}}", int{kOddMark}, line.substr(begin, end - begin));
+    copied = end;
+  });
+  return copied == 0 ? "" : marked += line.substr(copied);
+}
+
+bool is_odd_number(const json& value) {
+  return value.is_object() && value.size() == 1 && value.begin().key().starts_with(kOddMark);
+}
+
+std::string describe_broken(std::string_view line) {
+  if (line.starts_with(kDefect)) {
+    return std::string(line.substr(1));
+  }
+  const std::size_t byte = find_broken(line);
+  const std::size_t valid = valid_utf8_prefix(line);
+  if (valid < line.size() && valid < byte) {
+    return format("byte {} of the line is no UTF-8, expected it throughout: is it Latin-1?",
+                  valid + 1);
+  }
   std::size_t begin = byte == 0 ? 0 : byte - 1;
   std::size_t end = begin;
   while (end < line.size() && is_word_byte(line[end])) {
@@ -171,26 +206,19 @@ std::string describe_broken(std::string_view line, std::size_t byte) {
                 is_value ? format(": found {}", line.substr(begin, end - begin)) : "");
 }
 
-std::string parse_json_line(std::string_view line, json& value, bool& has_odd_numbers) {
-  has_odd_numbers = false;
+std::string parse_json_line(std::string_view line, json& value) {
   value = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_discarded()) {
-    return "";
+  if (value.is_discarded()) {
+    const std::string marked = with_marked_odd_numbers(line);
+    value = marked.empty() ? value : json::parse(marked, nullptr, /*allow_exceptions=*/false);
   }
-  const std::string plain = without_odd_numbers(line);
-  has_odd_numbers = !plain.empty();
-  const std::string_view read = has_odd_numbers ? std::string_view(plain) : line;
-  try {
-    value = json::parse(read);
-    return "";
-  } catch (const json::parse_error& error) {
-    return describe_broken(read, error.byte);
-  } catch (const json::exception&) {
-    return "broken JSON: a number of the line cannot be read";
-  }
+  return value.is_discarded() ? describe_broken(line) : "";
 }
 
 std::string_view kind_of(const json& value) {
+  if (is_odd_number(value)) {
+    return std::string_view(value.begin().key()).substr(1);
+  }
   switch (value.type()) {
     case json::value_t::null:
       return "null";
@@ -211,6 +239,10 @@ std::string_view kind_of(const json& value) {
       break;
   }
   return "no JSON";
+}
+
+std::string as_written(const json& value) {
+  return value.is_structured() ? std::string(kind_of(value)) : value.dump();
 }
 
 bool spans_lines(std::string_view front, bool is_whole) {
@@ -250,20 +282,40 @@ void LineJoiner::put(char c, std::string& out) {
   const bool is_space = kSpace.find(c) != std::string_view::npos;
   const bool is_between = is_space || c == ',' || c == ']';
   if (!in_value_) {
-    const bool is_list = at_front_ && c == '[';
+    const bool opens_list = at_front_ && c == '[';
     at_front_ = at_front_ && is_space;
-    in_value_ = !is_between && !is_list;
-    if (!in_value_) {
+    is_list_ = is_list_ || opens_list;
+    if (is_between || opens_list) {
+      pass_between(c);
       return;
     }
+    begin_value(out);
   }
   if (in_string_) {
     put_in_string(c, out);
   } else if (depth_ == 0 && is_between) {
     end_value(out);  // of what is no list and no object
+    pass_between(c);
   } else {
     put_in_value(c, out);
   }
+}
+
+void LineJoiner::pass_between(char c) {
+  has_comma_ = has_comma_ || c == ',';
+  is_closed_ = is_closed_ || (is_list_ && c == ']');
+}
+
+void LineJoiner::begin_value(std::string& out) {
+  if (is_closed_) {
+    out += kDefect;
+    out += "found more after the end of the list\n";
+  } else if (is_list_ && !has_comma_) {
+    out += kDefect;
+    out += "found no comma between this value and the one before\n";
+  }
+  in_value_ = true;
+  has_comma_ = false;
 }
 
 // A line that ends in a string is broken, and said to be when the value is read.
@@ -291,8 +343,14 @@ void LineJoiner::end_value(std::string& out) {
 }
 
 void LineJoiner::flush(std::string& out) {
+  // A value that is cut off is broken itself.
+  const bool is_whole = depth_ == 0 && !in_string_;
   if (in_value_) {
     end_value(out);
+  }
+  if (is_list_ && !is_closed_ && is_whole) {
+    out += kDefect;
+    out += "the list is not closed: is the file cut off?\n";
   }
   in_string_ = false;
   depth_ = 0;

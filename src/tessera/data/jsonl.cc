@@ -14,7 +14,8 @@ namespace {
 // Picks one string out of an object while it is parsed, so that no line becomes a tree.
 class FieldReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  FieldReader(std::string_view field, std::string& text) : field_(field), text_(text) {}
+  FieldReader(std::string_view field, std::string& text, bool has_marks)
+      : field_(field), text_(text), has_marks_(has_marks) {}
 
   bool null() override { return scalar("null"); }
 
@@ -45,14 +46,21 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(std::size_t /*elements*/) override {
-    if (!scalar("an object", true)) {
-      return false;
-    }
+    in_wanted_object_ = depth_ == 1 && wanted_;
     ++depth_;
     return true;
   }
 
   bool key(std::string& name) override {
+    const bool is_odd = has_marks_ && name.starts_with(kOddMark);
+    const std::string_view odd = is_odd ? std::string_view(name).substr(1) : std::string_view();
+    if (in_wanted_object_) {
+      return refuse_wanted(is_odd ? odd : "an object");
+    }
+    if (depth_ == 1 && is_odd) {
+      problem_ = format("found {}, expected an object", odd);
+      return false;
+    }
     wanted_ = depth_ == 1 && name == field_;
     has_messages_ = has_messages_ || (depth_ == 1 && name == "messages");
     return true;
@@ -60,6 +68,9 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_object() override {
     --depth_;
+    if (in_wanted_object_) {
+      return refuse_wanted("an object");
+    }
     if (depth_ == 0 && !found_) {
       problem_ = format("found no key \"{}\" in the object{}",
                         field_,
@@ -94,26 +105,29 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
   const std::string& problem() const { return problem_; }
 
  private:
-  // A value begins; whether it may stand there.
-  bool scalar(std::string_view kind, bool is_object = false) {
-    if (depth_ == 0 && !is_object) {
+  // A value begins that is no object; whether it may stand there.
+  bool scalar(std::string_view kind) {
+    if (depth_ == 0) {
       problem_ = format("found {}, expected an object", kind);
       return false;
     }
-    if (depth_ == 1 && wanted_) {
-      problem_ = format("found {} under \"{}\", expected a string", kind, field_);
-      return false;
-    }
-    return true;
+    return depth_ != 1 || !wanted_ || refuse_wanted(kind);
+  }
+
+  bool refuse_wanted(std::string_view kind) {
+    problem_ = format("found {} under \"{}\", expected a string", kind, field_);
+    return false;
   }
 
   std::string_view field_;
   std::string& text_;
+  bool has_marks_;  // of odd numbers
   std::string problem_;
   std::size_t broken_at_ = 0;
   int depth_ = 0;
-  bool wanted_ = false;        // the next value is the field's
-  bool has_messages_ = false;  // as a conversation has
+  bool wanted_ = false;            // the next value is the field's
+  bool in_wanted_object_ = false;  // at its front
+  bool has_messages_ = false;      // as a conversation has
   bool found_ = false;
 };
 
@@ -121,21 +135,19 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
 std::string parse_jsonl_line(std::string_view line, std::string_view field, std::string& text) {
   text.clear();
-  FieldReader reader(field, text);
+  FieldReader reader(field, text, /*has_marks=*/false);
   nlohmann::json::sax_parse(line.begin(), line.end(), &reader);
   if (reader.broken_at() == 0) {
     return reader.problem();
   }
-  const std::string plain = without_odd_numbers(line);
-  if (plain.empty()) {
-    return describe_broken(line, reader.broken_at());
+  const std::string marked = with_marked_odd_numbers(line);
+  if (marked.empty()) {
+    return describe_broken(line);
   }
   text.clear();
-  FieldReader again(field, text);
-  nlohmann::json::sax_parse(plain.begin(), plain.end(), &again);
-  const std::string problem =
-      again.broken_at() > 0 ? describe_broken(plain, again.broken_at()) : again.problem();
-  return problem.empty() ? "" : problem + std::string(kOddNumbers);
+  FieldReader again(field, text, /*has_marks=*/true);
+  nlohmann::json::sax_parse(marked.begin(), marked.end(), &again);
+  return again.broken_at() > 0 ? describe_broken(line) : again.problem();
 }
 
 std::string_view take_line(std::string_view& rest) {

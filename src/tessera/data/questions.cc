@@ -41,8 +41,7 @@ std::string endings_problem(const json& object) {
     return "found no \"endings\", expected a list of two strings or more";
   }
   if (!endings->is_array()) {
-    return format("endings: found {}, expected a list of two strings or more",
-                  endings->type_name());
+    return format("endings: found {}, expected a list of two strings or more", kind_of(*endings));
   }
   if (endings->size() < 2) {
     return format("endings: found {} ending{}, expected at least 2",
@@ -53,7 +52,7 @@ std::string endings_problem(const json& object) {
     if (!(*endings)[i].is_string() || (*endings)[i].get_ref<const std::string&>().empty()) {
       return format("endings[{}]: found {}, expected a string that is not empty",
                     i,
-                    (*endings)[i].is_string() ? "an empty one" : (*endings)[i].type_name());
+                    (*endings)[i].is_string() ? "an empty one" : kind_of((*endings)[i]));
     }
   }
   return "";
@@ -62,12 +61,11 @@ std::string endings_problem(const json& object) {
 // Fills `question`; what is wrong with the line.
 std::string parse_question(std::string_view line, Question& question) {
   json object;
-  bool has_odd_numbers = false;
-  if (std::string problem = parse_json_line(line, object, has_odd_numbers); !problem.empty()) {
+  if (std::string problem = parse_json_line(line, object); !problem.empty()) {
     return problem;
   }
-  if (!object.is_object()) {
-    return "found no JSON object, expected one with a context and endings";
+  if (!object.is_object() || is_odd_number(object)) {
+    return format("found {}, expected an object with a context and endings", kind_of(object));
   }
   const auto context = object.contains("ctx") ? object.find("ctx") : object.find("context");
   if (context == object.end() || !context->is_string()) {
@@ -89,7 +87,7 @@ std::string parse_question(std::string_view line, Question& question) {
   return question.label && *question.label >= 0 && *question.label < count
              ? ""
              : format("label: found {}, expected the number of an ending, from 0 to {}",
-                      label->dump(),
+                      as_written(*label),
                       count - 1);
 }
 

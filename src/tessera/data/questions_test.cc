@@ -64,20 +64,20 @@ TEST_F(ReadQuestionsTest, NamesTheLineAndWhatIsWrong) {
                            "\n";
   const auto second = [&](const std::string& line) { return error_of(good + line + "\n"); };
   EXPECT_THAT(second("{\"ctx\": "), HasSubstr("q.jsonl:2: broken JSON at byte 9 of the line"));
-  EXPECT_THAT(second("[]"), HasSubstr("q.jsonl:2: found no JSON object"));
+  EXPECT_THAT(second("[]"), HasSubstr("q.jsonl:2: found a list, expected an object"));
   EXPECT_THAT(second(R"({"endings": ["a", "b"]})"), HasSubstr(":2: found no string as \"ctx\""));
   EXPECT_THAT(second(R"({"ctx": "a"})"), HasSubstr(":2: found no \"endings\", expected a list"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": "b"})"),
-              HasSubstr(":2: endings: found string, expected a list of two strings or more"));
+              HasSubstr(":2: endings: found a string, expected a list of two strings or more"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": ["a"]})"),
               HasSubstr(":2: endings: found 1 ending, expected at least 2"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": []})"),
               HasSubstr(":2: endings: found 0 endings, expected at least 2"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": ["a", 3]})"),
-              HasSubstr(":2: endings[1]: found number, expected a string that is not empty"));
+              HasSubstr(":2: endings[1]: found a number, expected a string that is not empty"));
   EXPECT_THAT(second(R"({"ctx": "a", "endings": ["", "b"]})"),
               HasSubstr(":2: endings[0]: found an empty one, expected a string"));
-  for (const char* label : {"2", "-1", "1.0", "\"x\"", "\"1x\""}) {
+  for (const char* label : {"2", "-1", "NaN", "1e999", "1.0", "\"x\"", "\"1x\""}) {
     EXPECT_THAT(second(format(R"({{"ctx": "a", "endings": ["a", "b"], "label": {}}})", label)),
                 HasSubstr(format(":2: label: found {}, expected the number of an ending, from 0 to "
                                  "1",
