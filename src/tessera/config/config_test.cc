@@ -370,6 +370,16 @@ TEST(Validate, NamesThePlaceOfTheKey) {
             "model.weights are empty");
 }
 
+TEST(LoadRunConfig, ARunDirectoryNamesItsFile) {
+  const TestDirectory directory;
+  const std::string path = directory.path().string();
+  EXPECT_EQ(config_error([&] { load_run_config(path, {}); }),
+            "run file: " + path + " is a directory, expected a file");
+  write_test_file(directory.path() / "config.toml", "");
+  EXPECT_THAT(config_error([&] { load_run_config(path, {}); }),
+              HasSubstr("the run in it goes on with " + path + "/config.toml"));
+}
+
 // Short runs need not name a schedule: what nobody named gives way.
 TEST(LoadRunConfig, SchedulesFitShortRuns) {
   const TestDirectory directory;

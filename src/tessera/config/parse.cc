@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -234,6 +235,14 @@ void place_tokenizer(RunConfig& config) {
 
 RunConfig read_run_file(const std::filesystem::path& path) {
   std::string text;
+  std::error_code absent;
+  TESSERA_REQUIRE(!std::filesystem::is_directory(path, absent),
+                  ErrorCode::kInvalidConfig,
+                  "run file: {} is a directory, expected a file{}",
+                  path.string(),
+                  std::filesystem::exists(path / "config.toml", absent)
+                      ? format(": the run in it goes on with {}", (path / "config.toml").string())
+                      : "");
   try {
     text = read_file(path);
   } catch (const Error& error) {
@@ -277,7 +286,9 @@ std::vector<Part> parts(const RunConfig& config, ConfigUse use) {
             std::ranges::all_of(source.files, may_hold_ids));
   });
   all.push_back(
-      {.is_said = is_named("tokenizer.path") || is_named("tokenizer.train_vocab") || has_ids,
+      // Weights have one beside them, mostly.
+      {.is_said = is_named("tokenizer.path") || is_named("tokenizer.train_vocab") ||
+                  is_named("model.weights") || has_ids,
        .keys = "a tokenizer (tokenizer.path, or tokenizer.train_vocab to train one)",
        .example = "--tokenizer.train_vocab=2048"});
   all.push_back({.is_said = is_named("run.dir"),

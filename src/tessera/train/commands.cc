@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,8 +25,10 @@
 #include "tessera/train/prompts.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/start_checks.h"
+#include "tessera/train/start_weights.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/trainer.h"
+#include "tessera/train/weights_defaults.h"
 
 namespace tessera {
 namespace {
@@ -94,10 +97,10 @@ void train_command(const RunConfig& config) {
   // What nobody reads is no reason to end before all is saved, printed and sampled.
   std::signal(SIGPIPE, SIG_IGN);
   const NothingToSave outside_steps;
-  const RunConfig resolved = resolve(config);
   const std::optional<MpiLaunch> launch = find_mpi_launch();
-  if (const std::string other = other_directory(resolved);
-      !other.empty() && (!launch || launch->rank == 0)) {
+  const bool says = !launch || launch->rank == 0;
+  const RunConfig resolved = resolve(with_weights_defaults(config, ConfigUse::kRun, says));
+  if (const std::string other = other_directory(resolved); !other.empty() && says) {
     log_warning(other);
   }
   const TrainResult result = train(resolved, resolve_model(resolved));
@@ -126,7 +129,11 @@ void train_command(const RunConfig& config) {
 }
 
 void explain_command(const RunConfig& config, const ExplainOptions& options) {
-  const Explanation facts = explain(config);
+  const Explanation facts = explain(with_weights_defaults(config, ConfigUse::kPlan, true));
+  if (const std::string& weights = facts.config.model.weights;
+      !weights.empty() && std::filesystem::exists(weights)) {
+    require_same_model(facts.config, weights_section(weights));
+  }
   if (options.json) {
     print(explanation_json(facts, options.program));
     return;

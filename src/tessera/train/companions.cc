@@ -16,6 +16,7 @@
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/start_weights.h"
+#include "tessera/train/weights_defaults.h"
 
 namespace tessera {
 namespace {
@@ -128,16 +129,14 @@ void keep_companions(const RunConfig& config,
                      const fs::path& run_dir,
                      const std::string& tokenizer_checksum) {
   std::error_code error;
-  if (config.model.weights.empty() || fs::exists(run_dir / kFolder, error)) {
+  if (config.model.weights.empty() || fs::exists(run_dir / kFolder, error) ||
+      !fs::exists(config.model.weights, error)) {
     return;
   }
   std::optional<fs::path> source = config.model.weights;
-  std::optional<fs::path> theirs;
+  const std::optional<fs::path> theirs = weights_tokenizer(config.model.weights);
   if (const std::optional<fs::path> checkpoint = weights_checkpoint(config.model.weights)) {
     source = find_kept(*checkpoint);
-    theirs = checkpoint_tokenizer(*checkpoint, {});
-  } else {
-    theirs = find_tokenizer(config.model.weights);
   }
   if (source && theirs && fs::exists(*theirs, error) &&
       tessera::tokenizer_checksum(*theirs) == tokenizer_checksum) {

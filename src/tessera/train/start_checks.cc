@@ -23,8 +23,9 @@ bool is_run_directory(const fs::path& directory) {
          fs::exists(directory / "checkpoints", error);
 }
 
-// What the run goes on from. What is wrong with it is said where it is opened.
-std::optional<fs::path> start_of(const RunConfig& config) {
+}  // namespace
+
+std::optional<fs::path> start_checkpoint(const RunConfig& config) {
   const std::string& resume = config.checkpoint.resume;
   std::error_code error;
   if (resume == "none" || !fs::exists(config.run.dir, error)) {
@@ -36,8 +37,6 @@ std::optional<fs::path> start_of(const RunConfig& config) {
     return std::nullopt;
   }
 }
-
-}  // namespace
 
 std::string other_directory(const RunConfig& config) {
   const fs::path file = config.origins.file;
@@ -61,7 +60,7 @@ std::string find_own_tokenizer(const RunConfig& config) {
   if (path.empty() || fs::status(path, error).type() != fs::file_type::not_found) {
     return path;
   }
-  const std::optional<fs::path> start = start_of(config);
+  const std::optional<fs::path> start = start_checkpoint(config);
   if (!start) {
     return path;
   }

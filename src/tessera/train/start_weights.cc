@@ -198,6 +198,12 @@ std::optional<fs::path> weights_checkpoint(const fs::path& path) {
                   "model.weights = \"{}\" does not exist, expected a directory in Hugging Face's "
                   "form, a checkpoint, or a run directory",
                   path.string());
+  TESSERA_REQUIRE(!fs::is_regular_file(path, error),
+                  ErrorCode::kInvalidConfig,
+                  "model.weights = \"{}\" is a file, expected a directory in Hugging Face's form "
+                  "(that of a .safetensors file, with its config.json), a checkpoint, or a run "
+                  "directory",
+                  path.string());
   auto found = find_checkpoint(path);
   TESSERA_REQUIRE(found.has_value(),
                   ErrorCode::kInvalidConfig,
