@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
+#include "tessera/tokenizer/side_files.h"
 #include "tessera/tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -73,6 +74,10 @@ class File {
 
   bool has_null(const char* key) const { return has(key) && json_[key].is_null(); }
 
+  bool says_false(const char* key) const {
+    return has(key) && json_[key].is_boolean() && !json_[key].get<bool>();
+  }
+
   // A token by its text, or as an object with it.
   std::optional<Said<std::string>> token(const char* key) const {
     if (!has(key) || has_null(key)) {
@@ -84,6 +89,20 @@ class File {
     }
     expect(value->is_string(), key, "a token, as text or as an object with its \"content\"");
     return Said<std::string>{.value = value->get<std::string>(), .place = place_of(path_, key)};
+  }
+
+  // Tokens of a list, each by its text or as an object with it.
+  std::vector<std::string> names(const char* key) const {
+    std::vector<std::string> found;
+    for (const nlohmann::json& entry :
+         has(key) && json_[key].is_array() ? json_[key] : nlohmann::json::array()) {
+      const nlohmann::json& text =
+          entry.is_object() && entry.contains("content") ? entry["content"] : entry;
+      if (text.is_string()) {
+        found.push_back(text.get<std::string>());
+      }
+    }
+    return found;
   }
 
   std::optional<Said<bool>> flag(const char* key) const {
@@ -164,13 +183,15 @@ std::string joined(const std::vector<std::string>& names) {
 class Reading {
  public:
   Reading(const fs::path& directory, const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer),
+      : directory_(directory),
+        tokenizer_(tokenizer),
         config_(directory, kTokenizerConfig),
         map_(directory, kSpecialTokensMap),
         generation_(directory, kGenerationConfig),
         model_(directory, kConfig) {}
 
   Saying read() {
+    note_of_added_tokens();
     Saying saying;
     saying.bos = token("bos_token");
     saying.eos = token("eos_token");
@@ -201,7 +222,7 @@ class Reading {
                               taken->value));
     }
     if (taken && !tokenizer_.find(taken->value)) {
-      notes_.push_back(format("{} is {}, which is no token of the tokenizer: it is passed over",
+      notes_.push_back(format("{} is \"{}\", which is no token of the tokenizer: it is passed over",
                               taken->place,
                               taken->value));
       return std::nullopt;
@@ -242,6 +263,40 @@ class Reading {
     return generation ? std::move(generation) : std::move(model);
   }
 
+  void note_of_added_tokens() {
+    // An added_tokens.json is of a tokenizer that lies beside it under one of transformers' names.
+    const bool is_theirs =
+        config_.has("added_tokens_decoder") ||
+        std::ranges::any_of(std::array{"tokenizer.json", "tokenizer.model", "vocab.json"},
+                            [&](const char* name) {
+                              std::error_code error;
+                              return fs::exists(directory_ / name, error);
+                            });
+    if (std::string note =
+            is_theirs ? contradiction(read_side_files(directory_), tokenizer_) : std::string();
+        !note.empty()) {
+      notes_.push_back(std::move(note));
+    }
+    if (!tokenizer_.has_spec() && config_.says_false("legacy")) {
+      notes_.push_back(
+          format("{} is false: what comes after an added token is cut as with true, a space in "
+                 "front of it",
+                 place_of(config_.path(), "legacy")));
+    }
+    for (const File* const file : {&config_, &map_}) {
+      for (const std::string& name : file->names("additional_special_tokens")) {
+        if (!tokenizer_.find(name)) {
+          notes_.push_back(
+              format("additional_special_tokens of {} has \"{}\", which is no token of the "
+                     "tokenizer: it is passed over",
+                     file->path().string(),
+                     name));
+        }
+      }
+    }
+  }
+
+  const fs::path directory_;
   const Tokenizer& tokenizer_;
   File config_;
   File map_;

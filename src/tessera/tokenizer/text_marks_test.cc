@@ -174,7 +174,7 @@ TEST_F(TextMarksTest, WhatIsNoTokenIsPassedOver) {
   write("config.json", R"({"eos_token_id": [50256, -1, 258]})");
   EXPECT_THAT(marks().eos, ElementsAre(kStop));
   EXPECT_THAT(marks().notes,
-              ElementsAre(HasSubstr("is <|none|>, which is no token of the tokenizer"),
+              ElementsAre(HasSubstr("is \"<|none|>\", which is no token of the tokenizer"),
                           HasSubstr("has 50256, which is no id of the tokenizer"),
                           HasSubstr("has -1, which")));
 }

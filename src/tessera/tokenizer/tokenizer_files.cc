@@ -1,7 +1,10 @@
 #include "tessera/tokenizer/tokenizer_files.h"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -9,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/json.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
 #include "tessera/tokenizer/gpt2_files.h"
 #include "tessera/tokenizer/sentencepiece/model_facts.h"
@@ -47,6 +51,36 @@ Impl load_bpe(TokenizerSpec spec) {
   return std::make_shared<const BpeTokenizer>(std::move(spec));
 }
 
+// That a tokenizer puts a space before a text, or none, as add_prefix_space of
+// tokenizer_config.json says, where transformers go by it.
+void require_prefix(bool agrees, const fs::path& directory, const char* found, const char* wanted) {
+  TESSERA_REQUIRE(
+      agrees,
+      ErrorCode::kUnsupported,
+      "add_prefix_space of {} is {}, and {}: expected files that agree, as they do once "
+      "the tokenizer is loaded and saved with transformers",
+      (directory / "tokenizer_config.json").string(),
+      found,
+      wanted);
+}
+
+// GPT-2's rules alone are known for a pair.
+void check_class(const fs::path& directory, const SideFiles& beside) {
+  constexpr std::array<std::string_view, 3> kOthers = {"Roberta", "CLIP", "Bloom"};
+  for (const std::string_view other : kOthers) {
+    TESSERA_REQUIRE(!beside.tokenizer_class.starts_with(other),
+                    ErrorCode::kUnsupported,
+                    "tokenizer_class of {} is {}, which cuts texts or marks them by rules of its "
+                    "own: expected its tokenizer.json, which transformers save",
+                    (directory / "tokenizer_config.json").string(),
+                    beside.tokenizer_class);
+  }
+  require_prefix(!beside.add_prefix_space.value_or(false),
+                 directory,
+                 "true",
+                 "no space is put before a text of vocab.json and merges.txt");
+}
+
 TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
   TESSERA_REQUIRE(is_there(encoder) && is_there(merges),
                   ErrorCode::kInvalidData,
@@ -54,13 +88,12 @@ TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
                   (is_there(encoder) ? merges : encoder).string(),
                   encoder.filename().string(),
                   merges.filename().string());
+  const SideFiles beside = read_side_files(encoder.parent_path());
+  check_class(encoder.parent_path(), beside);
   const std::string encoder_text = read_file(encoder);
   const std::string merges_text = read_file(merges);
   return with_context([&] { return format("in {} and {}", encoder.string(), merges.string()); },
-                      [&] {
-                        return parse_gpt2_files(
-                            encoder_text, merges_text, read_side_files(encoder.parent_path()));
-                      });
+                      [&] { return parse_gpt2_files(encoder_text, merges_text, beside); });
 }
 
 enum class Form { kJson, kTiktoken, kSentencePiece };
@@ -83,6 +116,50 @@ Impl load_text(const std::string& text, const std::string& name) {
       break;
   }
   return load_bpe(parse_tokenizer_json(text));
+}
+
+bool puts_space(const TokenizerSpec& spec) {
+  return (spec.metaspace && spec.metaspace->prepend != Metaspace::Prepend::kNever) ||
+         std::ranges::any_of(spec.normalizer, [](const NormalizerStep& step) {
+           return step.kind == NormalizerStep::Kind::kPrepend;
+         });
+}
+
+// transformers change a pre-tokenizer that says otherwise, unless it is one of a sequence.
+bool is_byte_level_alone(const std::string& text) {
+  const nlohmann::json root = parse_json(text, {.unique_keys = false});
+  const nlohmann::json::json_pointer type("/pre_tokenizer/type");
+  return root.contains(type) && root[type] == "ByteLevel";
+}
+
+void check_prefix(const fs::path& file, const std::string& text, const TokenizerImpl& loaded) {
+  const bool is_json = file.filename() == "tokenizer.json";
+  const fs::path directory = file.parent_path();
+  if (!is_json && file.filename() != "tokenizer.model") {
+    return;
+  }
+  const std::optional<bool> wanted = read_side_files(directory).add_prefix_space;
+  const Form form = form_of(text);
+  if (!wanted || form == Form::kTiktoken) {
+    return;
+  }
+  if (form == Form::kSentencePiece) {
+    require_prefix(*wanted || !read_model_facts(without_added_tokens(text)).adds_prefix,
+                   directory,
+                   "false",
+                   "tokenizer.model puts a space before a text");
+    return;
+  }
+  const TokenizerSpec& spec = *loaded.spec();
+  const bool is_bytes = spec.alphabet == Alphabet::kBytes;
+  require_prefix(!*wanted || !is_bytes || !is_byte_level_alone(text),
+                 directory,
+                 "true",
+                 "/pre_tokenizer/add_prefix_space of tokenizer.json is false");
+  require_prefix(*wanted || is_bytes || !puts_space(spec),
+                 directory,
+                 "false",
+                 "tokenizer.json puts a space before a text");
 }
 
 fs::path require_in_directory(const fs::path& directory) {
@@ -112,11 +189,14 @@ Source source_of(const fs::path& path) {
   return {.file = file, .merges = {}};
 }
 
-// A tokenizer's one file. A SentencePiece model that transformers would read has the tokens that
-// files beside it add.
+// A tokenizer's one file. One that transformers would read has the tokens that files beside it add.
 std::string read_with_side_files(const fs::path& path) {
   std::string text = read_file(path);
-  if (path.filename() != "tokenizer.model" || form_of(text) != Form::kSentencePiece) {
+  const Form form = form_of(text);
+  if (path.filename() == "tokenizer.json" && form == Form::kJson) {
+    return with_tokens_beside(std::move(text), read_side_files(path.parent_path()));
+  }
+  if (path.filename() != "tokenizer.model" || form != Form::kSentencePiece) {
     return text;
   }
   const SideFiles beside = read_side_files(path.parent_path());
@@ -140,8 +220,10 @@ Impl load_tokenizer_files(const fs::path& path) {
     return load_bpe(read_pair(source.file, source.merges));
   }
   const std::string text = read_with_side_files(source.file);
-  return with_context([&] { return format("in {}", source.file.string()); },
-                      [&] { return load_text(text, source.file.filename().string()); });
+  Impl loaded = with_context([&] { return format("in {}", source.file.string()); },
+                             [&] { return load_text(text, source.file.filename().string()); });
+  check_prefix(source.file, text, *loaded);
+  return loaded;
 }
 
 std::string read_tokenizer_file(const fs::path& path) {

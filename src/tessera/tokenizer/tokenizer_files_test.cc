@@ -369,6 +369,100 @@ TEST(TokenizerFiles, TokensBesideAPair) {
   EXPECT_EQ(Tokenizer::load(directory.path() / "kept").spec(), tokenizer.spec());
 }
 
+class TokenizerJsonBesideTest : public testing::Test {
+ protected:
+  TokenizerJsonBesideTest() {
+    write_test_file(
+        directory_.path() / "tokenizer.json",
+        format_tokenizer_json(
+            train_bpe("", {.vocab_size = 258, .special_tokens = {"<|a|>", "<|b|>"}}).spec()));
+  }
+
+  Tokenizer load_with(const std::string& name, const std::string& text) const {
+    write_test_file(directory_.path() / name, text);
+    return Tokenizer::load(directory_.path());
+  }
+
+  std::string refusal(ErrorCode code, const std::string& name, const std::string& text) const {
+    return error_of(code, [&] { load_with(name, text); });
+  }
+
+  const TestDirectory directory_;
+};
+
+// As transformers' fast tokenizers: the next id that is free.
+TEST_F(TokenizerJsonBesideTest, TokensThatItLacksAreAdded) {
+  const std::string own = read_file(directory_.path() / "tokenizer.json");
+  const Tokenizer map = load_with("added_tokens.json", R"({"<|c|>": 258, "<|d|>": 259})");
+  EXPECT_EQ(map.vocab_size(), 260);
+  EXPECT_EQ(map.encode("<|d|>"), Ids{259});
+  const Tokenizer decoder = load_with("tokenizer_config.json",
+                                      R"({"eos_token": "<|c|>", "added_tokens_decoder": {
+                    "256": {"content": "<|a|>", "special": true},
+                    "258": {"content": "<|c|>", "special": true, "rstrip": true}}})");
+  EXPECT_EQ(decoder.vocab_size(), 259);
+  EXPECT_TRUE(decoder.is_special(258));
+  EXPECT_EQ(decoder.eos(), 258);
+  EXPECT_EQ(decoder.encode("a<|c|>  ", {.parse_special = true}), (Ids{64, 258}));
+  EXPECT_THAT(decoder.marks().notes, testing::IsEmpty());
+  write_test_file(directory_.path() / "kept", read_tokenizer_file(directory_.path()));
+  EXPECT_EQ(Tokenizer::load(directory_.path() / "kept").spec(), decoder.spec());
+  load_with("tokenizer_config.json",
+            R"({"added_tokens_decoder": {"257": {"content": "<|b|>", "special": true}}})");
+  EXPECT_EQ(read_tokenizer_file(directory_.path()), own);
+}
+
+TEST_F(TokenizerJsonBesideTest, OtherIdsAreNamed) {
+  EXPECT_THAT(refusal(ErrorCode::kInvalidData, "added_tokens.json", R"({"<|c|>": 300})"),
+              HasSubstr("added_tokens.json gives \"<|c|>\" the id 300; among the added tokens of "
+                        "tokenizer.json it is missing, and transformers would give it 258"));
+  EXPECT_THAT(load_with("added_tokens.json", R"({"<|b|>": 256, "<|a|>": 257})").marks().notes,
+              ElementsAre(HasSubstr("gives \"<|a|>\" the id 257, and the tokenizer 256 (1 more")));
+  EXPECT_THAT(load_with("tokenizer_config.json",
+                        R"({"added_tokens_decoder": {}, "additional_special_tokens": ["<|b|>",
+                            {"content": "<|x|>"}]})")
+                  .marks()
+                  .notes,
+              ElementsAre(HasSubstr("has \"<|x|>\", which is no token of the tokenizer")));
+}
+
+TEST_F(TokenizerJsonBesideTest, PrefixSpacesAgree) {
+  EXPECT_EQ(load_with("tokenizer_config.json", R"({"add_prefix_space": false})").vocab_size(), 258);
+  Json json = Json::parse(read_file(directory_.path() / "tokenizer.json"));
+  json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  write_test_file(directory_.path() / "tokenizer.json", json.dump());
+  EXPECT_THAT(
+      refusal(ErrorCode::kUnsupported, "tokenizer_config.json", R"({"add_prefix_space": true})"),
+      HasSubstr("tokenizer_config.json is true, and /pre_tokenizer/add_prefix_space of"));
+  write_test_file(directory_.path() / "tokenizer.json", read_file(golden_path("characters.json")));
+  EXPECT_THAT(
+      refusal(ErrorCode::kUnsupported, "tokenizer_config.json", R"({"add_prefix_space": false})"),
+      HasSubstr("is false, and tokenizer.json puts a space before a text"));
+  std::filesystem::remove(directory_.path() / "tokenizer.json");
+  write_test_file(directory_.path() / "tokenizer.model",
+                  read_file(golden_path("sentencepiece.model")));
+  EXPECT_THAT(
+      refusal(ErrorCode::kUnsupported, "tokenizer_config.json", R"({"add_prefix_space": false})"),
+      HasSubstr("is false, and tokenizer.model puts a space before a text"));
+  EXPECT_THAT(load_with("tokenizer_config.json", R"({"legacy": false})").marks().notes,
+              ElementsAre(HasSubstr("legacy of ")));
+}
+
+TEST_F(TokenizerJsonBesideTest, PairsOfOtherClassesAreRefused) {
+  std::filesystem::remove(directory_.path() / "tokenizer.json");
+  write_test_file(directory_.path() / "vocab.json", R"({"a": 0})");
+  write_test_file(directory_.path() / "merges.txt", "");
+  for (const char* const other : {"RobertaTokenizer", "CLIPTokenizerFast", "BloomTokenizerFast"}) {
+    EXPECT_THAT(refusal(ErrorCode::kUnsupported,
+                        "tokenizer_config.json",
+                        Json{{"tokenizer_class", other}}.dump()),
+                HasSubstr(other));
+  }
+  EXPECT_THAT(
+      refusal(ErrorCode::kUnsupported, "tokenizer_config.json", R"({"add_prefix_space": true})"),
+      HasSubstr("no space is put before a text of vocab.json and merges.txt"));
+}
+
 TEST(TokenizerFiles, ExportsForHuggingFace) {
   const TestDirectory directory;
   const auto exported = [&](const char* from, const char* to) {
