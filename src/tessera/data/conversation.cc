@@ -66,6 +66,28 @@ bool says_nothing(const json& value) {
          (value.is_structured() && value.empty());
 }
 
+// Adds the keys of `object` that `is_known` does not know to `unknown`, but those without a value.
+template <class IsKnown>
+void add_unknown(const json& object, const IsKnown& is_known, std::set<std::string>& unknown) {
+  for (const auto& [key, value] : object.items()) {
+    const bool is_empty = says_nothing(value) && !value.is_boolean();
+    if (!is_empty && !is_known(key)) {
+      unknown.insert(key);
+    }
+  }
+}
+
+template <std::size_t n>
+bool has(const std::array<std::string_view, n>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool is_known_of_messages(std::string_view key) {
+  constexpr std::array kRead = {"role"sv, "from"sv, "content"sv, "value"sv};
+  return has(kRead, key) || has(kRefusedOfMessages, key) || has(kMasks, key) ||
+         has(kTrainKeys, key);
+}
+
 // The first key of `object` that cannot be used; what is wrong, or nothing.
 template <std::size_t n>
 std::string find_refused(const json& object, const std::array<std::string_view, n>& refused) {
@@ -117,7 +139,10 @@ std::string take_role(const json& value, std::string_view key, Role& role) {
 
 // The texts of a content's parts, one behind the other, as the templates of models that know parts
 // join them.
-std::string take_parts(json& parts, std::string_view key, std::string& content) {
+std::string take_parts(json& parts,
+                       std::string_view key,
+                       std::string& content,
+                       std::set<std::string>& unknown) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     json& part = parts[i];
     const bool is_text = part.is_object() && part.value("type", json()) == "text" &&
@@ -132,14 +157,19 @@ std::string take_parts(json& parts, std::string_view key, std::string& content) 
                                       part["type"] == "text" ? " without a text" : "")
                              : std::string(kind_of(part)));
     }
+    add_unknown(
+        part, [](std::string_view name) { return name == "type" || name == "text"; }, unknown);
     content += part["text"].get_ref<const std::string&>();
   }
   return parts.empty() ? format("found an empty list under \"{}\", expected a text", key) : "";
 }
 
-std::string take_content(json& value, std::string_view key, std::string& content) {
+std::string take_content(json& value,
+                         std::string_view key,
+                         std::string& content,
+                         std::set<std::string>& unknown) {
   if (value.is_array()) {
-    return take_parts(value, key, content);
+    return take_parts(value, key, content, unknown);
   }
   if (!value.is_string()) {
     return format("found {} under \"{}\", expected a string", kind_of(value), key);
@@ -186,7 +216,9 @@ std::string take_trained(const json& value, Message& message) {
   return "";
 }
 
-std::string take_message(json& value, std::vector<Message>& messages) {
+std::string take_message(json& value,
+                         std::vector<Message>& messages,
+                         std::set<std::string>& unknown) {
   if (!value.is_object() || is_odd_number(value)) {
     return format("found {}, expected an object with \"role\" and \"content\"", kind_of(value));
   }
@@ -198,9 +230,11 @@ std::string take_message(json& value, std::vector<Message>& messages) {
   // Of tool calls, whose content is mostly null, they are what matters.
   problem = problem.empty() ? find_refused(value, kRefusedOfMessages) : problem;
   problem = problem.empty() ? choose_key(value, "content", "value", content_key) : problem;
-  problem =
-      problem.empty() ? take_content(value[content_key], content_key, message.content) : problem;
+  problem = problem.empty()
+                ? take_content(value[content_key], content_key, message.content, unknown)
+                : problem;
   problem = problem.empty() ? take_trained(value, message) : problem;
+  add_unknown(value, is_known_of_messages, unknown);
   messages.push_back(std::move(message));
   return problem;
 }
@@ -242,27 +276,31 @@ std::string find_messages(json& line, json*& list) {
 }
 
 // A system message that stands beside the list (LLaMA-Factory's ShareGPT, Anthropic's form).
-std::string take_system(json& line, std::vector<Message>& messages) {
+std::string take_system(json& line,
+                        std::vector<Message>& messages,
+                        std::set<std::string>& unknown) {
   const auto found = line.find("system");
   if (found == line.end() || says_nothing(*found)) {
     return "";
   }
   Message message{.role = Role::kSystem, .content = {}};
-  std::string problem = take_content(*found, "system", message.content);
+  std::string problem = take_content(*found, "system", message.content, unknown);
   messages.push_back(std::move(message));
   return problem;
 }
 
-std::string take_conversation(json& line, std::vector<Message>& messages) {
+std::string take_conversation(json& line,
+                              std::vector<Message>& messages,
+                              std::set<std::string>& unknown) {
   json* list = nullptr;
   std::string problem = find_messages(line, list);
-  problem = problem.empty() ? take_system(line, messages) : problem;
+  problem = problem.empty() ? take_system(line, messages, unknown) : problem;
   if (!problem.empty()) {
     return problem;
   }
   const bool has_system = !messages.empty();
   for (std::size_t i = 0; i < list->size(); ++i) {
-    problem = take_message((*list)[i], messages);
+    problem = take_message((*list)[i], messages, unknown);
     if (problem.empty() && has_system && messages.back().role == Role::kSystem) {
       problem = "found a system message beside \"system\", expected one of the two";
     }
@@ -293,11 +331,13 @@ std::string_view to_string(Role role) {
   return "?";
 }
 
-std::string parse_conversation(std::string_view line, std::vector<Message>& messages) {
+std::string parse_conversation(std::string_view line,
+                               std::vector<Message>& messages,
+                               std::set<std::string>& unknown) {
   messages.clear();
   json parsed;
   std::string problem = parse_json_line(line, parsed);
-  return problem.empty() ? take_conversation(parsed, messages) : problem;
+  return problem.empty() ? take_conversation(parsed, messages, unknown) : problem;
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,15 @@ struct Message {
 // and "value"), of which the assistant says one at least that is trained. Keys that would change
 // its tokens or its loss are used (docs/formats.md) or refused; others are read over. Returns what
 // is wrong with the line, "found .., expected ..": nothing where `messages` is its conversation.
-std::string parse_conversation(std::string_view line, std::vector<Message>& messages);
+// `unknown` gains the keys of messages and of parts of contents that nobody here knows.
+std::string parse_conversation(std::string_view line,
+                               std::vector<Message>& messages,
+                               std::set<std::string>& unknown);
+
+inline std::string parse_conversation(std::string_view line, std::vector<Message>& messages) {
+  std::set<std::string> unknown;
+  return parse_conversation(line, messages, unknown);
+}
 
 // The tokens of conversations carry whether the model is trained to say them, in a bit that no id
 // of a vocabulary reaches.

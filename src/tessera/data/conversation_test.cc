@@ -1,5 +1,6 @@
 #include "tessera/data/conversation.h"
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,33 @@ TEST(Conversation, NamesNumbersThatJsonDoesNotHave) {
             "message 1: found NaN, expected an object with \"role\" and \"content\"");
   EXPECT_EQ(problem_of_message(R"({"role": "assistant", "content": NaN})"),
             "message 2: found NaN under \"content\", expected a string");
+}
+
+TEST(Conversation, NamesKeysThatNobodyKnows) {
+  std::vector<Message> messages;
+  std::set<std::string> unknown;
+  EXPECT_EQ(parse_conversation(
+                R"({"id": 3, "messages": [{"role": "user", "content": [)"
+                R"({"type": "text", "text": "q", "weight": 0}], "note": null, "turn": []},)"
+                R"({"role": "assistant", "content": "a", "is_trainable": false, "train_mask": 0,)"
+                R"( "weight": 1, "tool_calls": [], "toolCalls": [1]}]})",
+                messages,
+                unknown),
+            "");
+  EXPECT_THAT(unknown, ElementsAre("is_trainable", "toolCalls", "train_mask", "weight"));
+}
+
+TEST(Conversation, RefusesAKeyThatIsThereTwice) {
+  EXPECT_EQ(problem_of_message(R"({"role": "assistant", "content": "a", "content": "b"})"),
+            "found the key \"content\" twice, expected it once");
+  EXPECT_EQ(problem_of(R"({"messages": [], "messages": []})"),
+            "found the key \"messages\" twice, expected it once");
+  EXPECT_EQ(problem_of_message(R"({"role": "user", "content": [{"type": "text", "text": "a",)"
+                               R"( "text": "b"}], "weight": 0})"),
+            "found the key \"text\" twice, expected it once");
+  EXPECT_EQ(problem_of_message(R"({"role": "user", "x": NaN, "content": "a", "content": "b"})"),
+            "found the key \"content\" twice, expected it once");
+  messages_of(R"({"meta": {"a": 1, "a": 2}, "messages": [{"role": "assistant", "content": "a"}]})");
 }
 
 // What another program would make something of is no matter to pass over.

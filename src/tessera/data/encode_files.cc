@@ -7,12 +7,16 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/threads.h"
 #include "tessera/base/units.h"
 #include "tessera/data/jsonl.h"
@@ -49,6 +53,7 @@ struct EncodedStretch {
   std::vector<std::int32_t> tokens;
   std::vector<EncodedPiece> pieces;
   std::vector<BrokenLine> broken;
+  std::set<std::string> unknown_keys;  // of conversations
   std::int64_t num_lines = 0;
   std::int64_t num_documents = 0;  // that were closed
   std::exception_ptr error;
@@ -120,6 +125,9 @@ class Pipeline {
     helpers.clear();
     if (error_) {
       std::rethrow_exception(error_);
+    }
+    if (!unknown_keys_.empty()) {
+      log_warning(describe_unknown());
     }
     return state_;
   }
@@ -224,7 +232,7 @@ class Pipeline {
   std::string encode_conversation(std::string_view line,
                                   LineScratch& scratch,
                                   EncodedStretch& encoded) const {
-    std::string problem = parse_conversation(line, scratch.messages);
+    std::string problem = parse_conversation(line, scratch.messages, encoded.unknown_keys);
     if (problem.empty()) {
       encoder_.encode_conversation(scratch.messages, encoded.tokens);
       ++encoded.num_documents;
@@ -286,6 +294,7 @@ class Pipeline {
       std::rethrow_exception(encoded.error);
     }
     report_broken(encoded);
+    unknown_keys_.merge(encoded.unknown_keys);
     if (stretch.spool) {
       write_spooled(encoded);
     }
@@ -383,6 +392,24 @@ class Pipeline {
     }
   }
 
+  std::string describe_unknown() const {
+    constexpr std::size_t kMost = 8;
+    std::string names;
+    std::size_t count = 0;
+    for (const std::string& key : unknown_keys_) {
+      if (count == kMost) {
+        names += format(" and {} more", unknown_keys_.size() - count);
+        break;
+      }
+      names += format("{}\"{}\"", count == 0 ? "" : ", ", key);
+      ++count;
+    }
+    return format("{}{}: messages have keys that are not known and have no effect: {}",
+                  files_.front().string(),
+                  files_.size() > 1 ? format(" and {} more", files_.size() - 1) : "",
+                  names);
+  }
+
   void end_file() {
     const std::string name = files_[static_cast<std::size_t>(state_.file)].string();
     TESSERA_REQUIRE(state_.offset > 0, ErrorCode::kInvalidData, "{} is empty: expected text", name);
@@ -414,6 +441,7 @@ class Pipeline {
   std::map<std::int64_t, EncodedStretch> waiting_;
   std::int64_t num_given_ = 0;
   ReadState state_;
+  std::set<std::string> unknown_keys_;
   std::exception_ptr error_;
 };
 

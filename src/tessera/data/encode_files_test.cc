@@ -162,6 +162,26 @@ TEST_F(EncodeFilesTest, ABrokenLineIsNamedWhateverTheThreads) {
   }
 }
 
+TEST_F(EncodeFilesTest, KeysOfMessagesThatNobodyKnowsAreToldOnce) {
+  const std::string line =
+      R"({"messages": [{"role": "assistant", "content": "a", "train_mask": 0, "thought": "b"}]})"
+      "\n";
+  TextOptions options;
+  options.format = TextFormat::kChat;
+  TextEncoder encoder = byte_encoder();
+  encoder.encode_conversation = [](std::span<const Message>, std::vector<std::int32_t>& tokens) {
+    tokens.push_back(1);
+  };
+  const std::filesystem::path path = write("a.jsonl", line + line);
+  TextSink sink;
+  ::testing::internal::CaptureStderr();
+  encode_files({{path}}, encoder, options, {}, sink);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            format("warning: {}: messages have keys that are not known and have no effect: "
+                   "\"thought\", \"train_mask\"\n",
+                   path.string()));
+}
+
 TEST_F(EncodeFilesTest, AListThatIsCutOffIsNamed) {
   const std::filesystem::path between =
       write("a.json", "[{\"text\": \"a\"},\n{\"text\": \"b\"},\n");

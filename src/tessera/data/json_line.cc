@@ -5,7 +5,10 @@
 #include <charconv>
 #include <cstddef>
 #include <optional>
+#include <set>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/base/utf8.h"
@@ -158,6 +161,51 @@ std::size_t find_broken(std::string_view text) {
   return probe.broken_at();
 }
 
+// Finds a key that an object has twice: the line's own, one in a list of it (a message), or one in
+// a list of that (a part of a content). What lies elsewhere is nobody's to read here.
+class DoubleKeyFinder : public FrontProbe {
+ public:
+  bool start_object(std::size_t /*elements*/) override { return open(); }
+
+  bool start_array(std::size_t /*elements*/) override { return open(); }
+
+  bool end_object() override { return close(); }
+
+  bool end_array() override { return close(); }
+
+  bool key(std::string& name) override {
+    const bool is_read = keys_.size() % 2 == 1 && keys_.size() <= 5;
+    if (is_read && !keys_.back().insert(name).second) {
+      found_ = name;
+      return false;
+    }
+    return true;
+  }
+
+  const std::optional<std::string>& found() const { return found_; }
+
+ private:
+  bool open() {
+    keys_.emplace_back();
+    return true;
+  }
+
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<std::set<std::string>> keys_;  // of the lists and objects that are open
+  std::optional<std::string> found_;
+};
+
+std::string find_double_key(std::string_view text) {
+  DoubleKeyFinder finder;
+  json::sax_parse(text.begin(), text.end(), &finder);
+  return finder.found() ? format("found the key \"{}\" twice, expected it once", *finder.found())
+                        : "";
+}
+
 bool is_valid_front(std::string_view text) {
   const std::size_t broken_at = find_broken(text);
   return broken_at == 0 || broken_at > text.size();
@@ -208,11 +256,12 @@ std::string describe_broken(std::string_view line) {
 
 std::string parse_json_line(std::string_view line, json& value) {
   value = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) {
-    const std::string marked = with_marked_odd_numbers(line);
-    value = marked.empty() ? value : json::parse(marked, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_discarded()) {
+    return find_double_key(line);
   }
-  return value.is_discarded() ? describe_broken(line) : "";
+  const std::string marked = with_marked_odd_numbers(line);
+  value = marked.empty() ? value : json::parse(marked, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? describe_broken(line) : find_double_key(marked);
 }
 
 std::string_view kind_of(const json& value) {

@@ -20,7 +20,8 @@ std::string with_marked_odd_numbers(std::string_view line);
 // Whether `value` stands for an odd number.
 bool is_odd_number(const nlohmann::json& value);
 
-// Takes `line` as JSON, with marks of odd numbers; returns what is wrong with it.
+// Takes `line` as JSON, with marks of odd numbers; returns what is wrong with it, also where it, or
+// an object in a list of its own or in a list of such an object, has a key twice.
 std::string parse_json_line(std::string_view line, nlohmann::json& value);
 
 // What a message says of a value that is found where another is expected: "a number". An odd number
