@@ -27,6 +27,8 @@
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
+#include "tessera/data/text_encoding.h"
+#include "tessera/data/text_stream.h"
 #include "tessera/train/train_tokenizer.h"
 
 namespace tessera {
@@ -95,9 +97,14 @@ std::string read_input(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
+// The same of a text, which files of data may be: in another encoding, packed.
+std::string read_text_input(const std::filesystem::path& file) {
+  return file.empty() ? as_utf8(read_input(file)) : read_whole_text(file, {}).text;
+}
+
 void encode(const EncodeCommand& command) {
   const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
-  const std::string text = command.text ? *command.text : read_input(command.file);
+  const std::string text = command.text ? *command.text : read_text_input(command.file);
   std::string separator;
   tokenizer.encode(
       text,

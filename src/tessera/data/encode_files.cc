@@ -19,6 +19,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/threads.h"
 #include "tessera/base/units.h"
+#include "tessera/data/json_line.h"
 #include "tessera/data/jsonl.h"
 #include "tessera/data/stretch_reader.h"
 
@@ -66,16 +67,6 @@ struct LineScratch {
   std::string text;
   std::vector<Message> messages;
 };
-
-// A problem with a line, of a value that lies otherwise in its file.
-std::string as_of_value(std::string problem) {
-  constexpr std::string_view kOfLine = " of the line";
-  const std::size_t at = problem.find(kOfLine);
-  const bool is_broken =
-      problem.starts_with("broken JSON at byte ") || problem.starts_with("byte ");
-  return is_broken && at != std::string::npos ? problem.replace(at, kOfLine.size(), " of the value")
-                                              : problem;
-}
 
 // Calls body(piece) with the parts of documents of a stretch of text.
 template <class Body>

@@ -264,6 +264,15 @@ std::string parse_json_line(std::string_view line, json& value) {
   return value.is_discarded() ? describe_broken(line) : find_double_key(marked);
 }
 
+std::string as_of_value(std::string problem) {
+  constexpr std::string_view kOfLine = " of the line";
+  const std::size_t at = problem.find(kOfLine);
+  const bool is_broken =
+      problem.starts_with("broken JSON at byte ") || problem.starts_with("byte ");
+  return is_broken && at != std::string::npos ? problem.replace(at, kOfLine.size(), " of the value")
+                                              : problem;
+}
+
 std::string_view kind_of(const json& value) {
   if (is_odd_number(value)) {
     return std::string_view(value.begin().key()).substr(1);

@@ -35,6 +35,9 @@ std::string as_written(const nlohmann::json& value);
 // word in a value's place that is found there.
 std::string describe_broken(std::string_view line);
 
+// A problem with a line, as one with a value that lies otherwise in its file.
+std::string as_of_value(std::string problem);
+
 // Whether a file with this front, all of it if `is_whole`, holds one list of values, or values that
 // go on over several lines, where a value a line is expected.
 bool spans_lines(std::string_view front, bool is_whole);

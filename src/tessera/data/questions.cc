@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/jsonl.h"
+#include "tessera/data/text_stream.h"
 
 namespace tessera {
 namespace {
@@ -68,6 +68,9 @@ std::string parse_question(std::string_view line, Question& question) {
     return format("found {}, expected an object with a context and endings", kind_of(object));
   }
   const auto context = object.contains("ctx") ? object.find("ctx") : object.find("context");
+  if (object.contains("context") && *context != object["context"]) {
+    return "found \"ctx\" and \"context\", which differ: expected one of the two";
+  }
   if (context == object.end() || !context->is_string()) {
     return "found no string as \"ctx\", expected it (or \"context\")";
   }
@@ -94,8 +97,8 @@ std::string parse_question(std::string_view line, Question& question) {
 }  // namespace
 
 std::vector<Question> read_questions(const std::filesystem::path& file) {
-  const MappedFile mapped(file);
-  std::string_view rest = mapped.text();
+  const WholeText whole = read_whole_text(file, {.holds_json = true});
+  std::string_view rest = whole.text;
   std::vector<Question> questions;
   for (std::int64_t number = 1; !rest.empty(); ++number) {
     const std::string_view line = take_line(rest);
@@ -104,8 +107,13 @@ std::vector<Question> read_questions(const std::filesystem::path& file) {
     }
     Question question{.line = number, .context = {}, .endings = {}, .label = {}};
     const std::string problem = parse_question(line, question);
-    TESSERA_REQUIRE(
-        problem.empty(), ErrorCode::kInvalidData, "{}:{}: {}", file.string(), number, problem);
+    TESSERA_REQUIRE(problem.empty(),
+                    ErrorCode::kInvalidData,
+                    "{}{}{}: {}",
+                    file.string(),
+                    whole.joins_lines ? ": value " : ":",
+                    number,
+                    whole.joins_lines ? as_of_value(problem) : problem);
     questions.push_back(std::move(question));
   }
   TESSERA_REQUIRE(!questions.empty(),

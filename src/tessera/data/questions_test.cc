@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/data/test_compress.h"
 
 namespace tessera {
 namespace {
@@ -45,7 +46,7 @@ TEST_F(ReadQuestionsTest, TakesTheFormsThatAreAround) {
       "\r\n\n"
       R"({"context": "", "endings": ["a", "b"], "label": "1"})"
       "\n"
-      R"({"ctx": "c", "context": "not this", "endings": ["a", "b"], "label": ""})"
+      R"({"ctx": "c", "context": "c", "endings": ["a", "b"], "label": ""})"
       "\n"
       R"({"ctx": "d", "endings": ["a", "b"]})");
   ASSERT_EQ(questions.size(), 4U);
@@ -83,7 +84,27 @@ TEST_F(ReadQuestionsTest, NamesTheLineAndWhatIsWrong) {
                                  "1",
                                  label)));
   }
+  EXPECT_THAT(second(R"({"ctx": "a", "context": "b", "endings": ["a", "b"]})"),
+              HasSubstr("q.jsonl:2: found \"ctx\" and \"context\", which differ"));
+  EXPECT_THAT(second(R"({"ctx": "a", "ctx": "b", "endings": ["a", "b"]})"),
+              HasSubstr("q.jsonl:2: found the key \"ctx\" twice"));
   EXPECT_THAT(error_of("\n \n"), HasSubstr("q.jsonl is empty"));
+}
+
+// As files of data are: packed, in another encoding, as one list.
+TEST_F(ReadQuestionsTest, TakesWhatDataMayBe) {
+  const std::string line = R"({"ctx": "d", "endings": ["a", "b"]})";
+  std::string wide = "\xff\xfe";
+  for (const char c : line) {
+    wide += {c, '\0'};
+  }
+  EXPECT_EQ(read(wide).front().context, "d");
+  EXPECT_EQ(read("\xef\xbb\xbf" + line).front().context, "d");
+  EXPECT_EQ(read(compressed(Compression::kGzip, line)).front().context, "d");
+  EXPECT_EQ(read("[" + line + ",\n" + line + "]").size(), 2U);
+  EXPECT_THAT(error_of("[" + line + ",\n{\"ctx\": x}]"),
+              HasSubstr("q.jsonl: value 2: broken JSON at byte 9 of the value: found x"));
+  EXPECT_THAT(error_of(std::string("PAR1\x15\x04", 6)), HasSubstr("q.jsonl is a Parquet file"));
 }
 
 }  // namespace

@@ -159,6 +159,18 @@ void Utf8Writer::put(char32_t unit, std::string& out) {
   }
 }
 
+std::string as_utf8(std::string bytes) {
+  const TextEncoding encoding = detect_encoding(bytes);
+  if (encoding == TextEncoding::kBytes) {
+    return bytes;
+  }
+  std::string text;
+  Utf8Writer writer(encoding);
+  writer.push(bytes, text);
+  writer.flush(text);
+  return text;
+}
+
 void Utf8Writer::flush(std::string& out) {
   if (high_ != 0) {
     append_utf8(high_, out);

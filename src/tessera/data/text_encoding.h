@@ -39,4 +39,7 @@ class Utf8Writer {
   bool at_front_ = true;
 };
 
+// The whole of a text, rewritten where its encoding is another.
+std::string as_utf8(std::string bytes);
+
 }  // namespace tessera

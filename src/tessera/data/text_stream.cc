@@ -135,6 +135,19 @@ void TextStream::skip_to(std::int64_t offset) {
   }
 }
 
+WholeText read_whole_text(const std::filesystem::path& path, const TextStreamOptions& options) {
+  TextStream stream(path, options);
+  if (stream.encoding() != TextEncoding::kBytes) {
+    say_what_is_odd(stream, path);
+  }
+  WholeText whole = {.text = {}, .joins_lines = stream.joins_lines()};
+  std::vector<char> piece(kChunkBytes);
+  while (const std::size_t count = stream.read(piece)) {
+    whole.text.append(piece.data(), count);
+  }
+  return whole;
+}
+
 void say_what_is_odd(const TextStream& stream, const std::filesystem::path& path) {
   if (stream.encoding() != TextEncoding::kBytes) {
     log_info(format("{} is {}: it is read as UTF-8", path.string(), to_string(stream.encoding())));

@@ -58,6 +58,16 @@ class TextStream {
   bool at_end_ = false;  // of the file
 };
 
+// The text of a file that fits in memory.
+struct WholeText {
+  std::string text;
+  bool joins_lines = false;  // its lines are values that lie otherwise in the file
+};
+
+// Reads a file as TextStream does, and says where it is UTF-16 or UTF-32. Errors: as TextStream and
+// its read().
+WholeText read_whole_text(const std::filesystem::path& path, const TextStreamOptions& options);
+
 // Says of a text file that it is read as UTF-8 though it is written otherwise, or that it is hardly
 // text: most of its front is no UTF-8, or zero bytes.
 void say_what_is_odd(const TextStream& stream, const std::filesystem::path& path);

@@ -39,8 +39,11 @@ std::vector<Item> encode_all(const TrainedModel& model,
   for (std::size_t q = 0; q < questions.size(); ++q) {
     const Question& question = questions[q];
     for (std::size_t e = 0; e < question.endings.size(); ++e) {
-      EncodedEnding encoded =
-          encode_ending(model.text_tokenizer(), question.context, question.endings[e]);
+      EncodedEnding encoded = with_context(
+          [&] { return format("{}:{}: endings[{}]", file.string(), question.line, e); },
+          [&] {
+            return encode_ending(model.text_tokenizer(), question.context, question.endings[e]);
+          });
       const auto own = static_cast<std::int64_t>(encoded.own);
       TESSERA_REQUIRE(
           own > 0 && encoded.tokens.size() > encoded.own && own <= longest,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <map>
 #include <optional>
 #include <string>
@@ -106,7 +107,9 @@ DataFormat format_by_name(std::filesystem::path path) {
   if (compression_of(path) != Compression::kNone) {
     path.replace_extension();
   }
-  const std::filesystem::path extension = path.extension();
+  std::string extension = path.extension().string();
+  std::ranges::transform(
+      extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") {
     return DataFormat::kJsonl;
   }

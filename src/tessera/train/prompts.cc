@@ -9,9 +9,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/utf8.h"
+#include "tessera/data/json_line.h"
 #include "tessera/data/jsonl.h"
+#include "tessera/data/text_encoding.h"
+#include "tessera/data/text_stream.h"
+#include "tessera/train/corpus_input.h"
 
 namespace tessera {
 namespace {
@@ -33,8 +36,14 @@ std::string name_of(const std::filesystem::path& path) {
   return path == "-" ? "stdin" : path.string();
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  return path == "-" ? read_stdin() : read_file(path);
+WholeText read_text(const std::filesystem::path& path, bool holds_json) {
+  WholeText whole = path == "-" ? WholeText{.text = as_utf8(read_stdin())}
+                                : read_whole_text(path, {.holds_json = holds_json});
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (whole.text.starts_with(kByteOrderMark)) {
+    whole.text.erase(0, kByteOrderMark.size());
+  }
+  return whole;
 }
 
 }  // namespace
@@ -50,27 +59,30 @@ void require_utf8(const Prompt& prompt) {
 }
 
 Prompt read_prompt(const std::filesystem::path& path) {
-  Prompt prompt{.text = read_text(path), .place = name_of(path)};
+  Prompt prompt{.text = read_text(path, /*holds_json=*/false).text, .place = name_of(path)};
   if (prompt.text.ends_with('\n')) {
-    prompt.text.pop_back();
+    prompt.text.resize(prompt.text.size() - (prompt.text.ends_with("\r\n") ? 2 : 1));
   }
   require_utf8(prompt);
   return prompt;
 }
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& path) {
-  const bool is_jsonl = path.extension() == ".jsonl" || path.extension() == ".ndjson";
-  const std::string text = read_text(path);
-  std::string_view rest = text;
+  const bool is_json = path != "-" && format_by_name(path) == DataFormat::kJsonl;
+  const WholeText whole = read_text(path, is_json);
+  std::string_view rest = whole.text;
   std::vector<Prompt> prompts;
   for (std::size_t number = 1; !rest.empty(); ++number) {
     const std::string_view line = take_line(rest);
     if (is_blank(line)) {
       continue;
     }
-    Prompt prompt{.text = std::string(line), .place = format("{}:{}", name_of(path), number)};
-    if (is_jsonl) {
-      const std::string problem = parse_jsonl_line(line, "prompt", prompt.text);
+    Prompt prompt{
+        .text = std::string(line),
+        .place = format("{}{}{}", name_of(path), whole.joins_lines ? ": value " : ":", number)};
+    if (is_json) {
+      std::string problem = parse_jsonl_line(line, "prompt", prompt.text);
+      problem = whole.joins_lines ? as_of_value(std::move(problem)) : problem;
       TESSERA_REQUIRE(problem.empty(), ErrorCode::kInvalidData, "{}: {}", prompt.place, problem);
     }
     require_utf8(prompt);

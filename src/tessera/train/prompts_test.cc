@@ -56,9 +56,36 @@ TEST_F(PromptsTest, LinesOfText) {
 
 TEST_F(PromptsTest, ObjectsByName) {
   const std::string text = "{\"id\": 7, \"prompt\": \"a\\nb\"}\n\n{\"prompt\": \"\"}\n";
-  for (const char* name : {"p.jsonl", "p.ndjson"}) {
+  for (const char* name : {"p.jsonl", "p.ndjson", "p.JSONL", "p.json"}) {
     EXPECT_THAT(texts(read_prompts(file(name, text))), ElementsAre("a\nb", ""));
   }
+}
+
+// As files of data are: in another encoding, with a mark in front, as one list.
+TEST_F(PromptsTest, FilesMayBeWhatDataMayBe) {
+  EXPECT_THAT(texts(read_prompts(file("p.json", "[{\"prompt\": \"a\"},\n{\"prompt\": \"b\"}]"))),
+              ElementsAre("a", "b"));
+  EXPECT_EQ(refusal("p.json", "[{\"prompt\": \"a\"},\n{\"prompt\": 3}]"),
+            "p.json: value 2: found a number under \"prompt\", expected a string");
+  EXPECT_THAT(texts(read_prompts(file("b.txt",
+                                      "\xef\xbb\xbf"
+                                      "ab\r\nc"))),
+              ElementsAre("ab", "c"));
+  EXPECT_EQ(read_prompt(file("b.txt",
+                             "\xef\xbb\xbf"
+                             "ab\r\n"))
+                .text,
+            "ab");
+  EXPECT_EQ(read_prompt(file("w.txt",
+                             std::string_view("\xff\xfe"
+                                              "a\0\xe9\0\n\0",
+                                              8)))
+                .text,
+            "a\xc3\xa9");
+  EXPECT_EQ(
+      refusal("p.txt", std::string_view("PK\x03\x04\x14\0", 6)),
+      "p.txt is a zip archive (.zip, .npz, .pt, .docx), expected text: write what is in it as "
+      "JSONL, as text, or as a file of bare ids");
 }
 
 TEST_F(PromptsTest, ErrorsNameFileAndLine) {
