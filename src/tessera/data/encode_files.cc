@@ -185,7 +185,7 @@ class Pipeline {
       }
     } catch (...) {
       encoded.error = std::current_exception();
-      encoded.failed_at = options_.format == TextFormat::kText
+      encoded.failed_at = format_of(options_, stretch.file) == TextFormat::kText
                               ? begin - std::ssize(stretch.bytes) + stretch.end_offset
                               : encoded.num_lines;
     }
@@ -361,7 +361,7 @@ class Pipeline {
   // Of what could not be encoded: a line from 0 of the stretch, or of plain text a byte of the
   // file.
   std::string place_of_text(const EncodedStretch& encoded, std::int64_t at) const {
-    return options_.format != TextFormat::kText
+    return format_of(options_, encoded.source.file) != TextFormat::kText
                ? place(encoded, at)
                : format("{}{}",
                         files_[static_cast<std::size_t>(state_.file)].string(),

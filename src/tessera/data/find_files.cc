@@ -91,7 +91,8 @@ void add_matches(const fs::path& base,
     const bool matches = is_any_depth
                              ? rest.empty() && !is_folder(entry) && !is_hidden(path)
                              : ::fnmatch(part.c_str(), path.filename().c_str(), FNM_PERIOD) == 0;
-    if (matches) {
+    const bool is_link_to_folder = is_folder(entry) && entry.is_symlink(error);
+    if (matches && !(rest.empty() && is_link_to_folder)) {
       add_matches(path, rest, found);
     }
   }

@@ -11,8 +11,8 @@ namespace tessera {
 //   - a folder: the files in it and in the folders below, those in order of their paths, byte by
 //     byte; hidden ones (".x") are left out, and links to folders are not followed
 //   - a pattern, which has *, ? or [..] and is no file's name: what matches it, in the same order;
-//     ** as a part of it stands for any folders, and a folder that matches for its files. Hidden
-//     files match only what begins with a dot.
+//     ** as a part of it stands for any folders, and a folder that matches for its files, but not a
+//     link to one. Hidden files match only what begins with a dot.
 // Of a Megatron data set of which both files are found (x.bin, x.idx) the first stands for both.
 struct FoundFiles {
   std::filesystem::path name;  // as it was given

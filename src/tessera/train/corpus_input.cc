@@ -61,18 +61,60 @@ bool may_be(const std::filesystem::path& path, DataFormat named, DataFormat form
   return true;
 }
 
+// Files of a folder or a pattern that are not read.
+struct LeftOut {
+  int names = 0;     // of other formats
+  int empty = 0;     // files
+  int dangling = 0;  // links
+};
+
+// Whether a file that was found is to be read; counts those that are not. An empty one says
+// nothing, but of a data set of two files it is a fault.
+bool is_read(const std::filesystem::path& path,
+             DataFormat named,
+             DataFormat wanted,
+             LeftOut& left_out) {
+  std::error_code error;
+  if (!may_be(path, named, wanted)) {
+    ++left_out.names;
+    return false;
+  }
+  if (!std::filesystem::exists(path, error)) {
+    ++left_out.dangling;
+    return false;
+  }
+  const bool is_empty = named != DataFormat::kMegatron &&
+                        std::filesystem::is_regular_file(path, error) &&
+                        std::filesystem::file_size(path, error) == 0;
+  left_out.empty += is_empty ? 1 : 0;
+  return !is_empty;
+}
+
+// "2 of other names, 1 empty".
+std::string describe(const LeftOut& left_out) {
+  std::string text;
+  const auto add = [&](int count, std::string_view what) {
+    text += count > 0 ? format("{}{} {}", text.empty() ? "" : ", ", count, what) : "";
+  };
+  add(left_out.names, "of other names");
+  add(left_out.empty, "empty");
+  add(left_out.dangling, "of links to nothing");
+  return text;
+}
+
 // "66 files (60 text, 6 jsonl)".
-std::string describe(const std::map<DataFormat, int>& counts, int left_out) {
+std::string describe(const std::map<DataFormat, int>& counts, const LeftOut& left_out) {
   int total = 0;
   std::string parts;
   for (const auto& [format_of_files, count] : counts) {
     total += count;
     parts += format("{}{} {}", parts.empty() ? "" : ", ", count, to_string(format_of_files));
   }
+  const std::string others = describe(left_out);
   return format("{} ({}){}",
                 format_plural(total, "file"),
                 parts,
-                left_out > 0 ? format(", {} of other names left out", left_out) : "");
+                others.empty() ? "" : format(", {} left out", others));
 }
 
 Corpus open_group(std::span<const InputFile> files,
@@ -135,11 +177,10 @@ InputFiles input_files(std::span<const std::filesystem::path> names, DataFormat 
   InputFiles all;
   for (const FoundFiles& found : find_files(names)) {
     std::map<DataFormat, int> counts;
-    int left_out = 0;
+    LeftOut left_out;
     for (const std::filesystem::path& path : found.files) {
       const DataFormat named = format_by_name(path);
-      if (found.is_searched && !may_be(path, named, wanted)) {
-        ++left_out;
+      if (found.is_searched && !is_read(path, named, wanted, left_out)) {
         continue;
       }
       const DataFormat own = wanted == DataFormat::kAuto ? named : wanted;
@@ -152,10 +193,10 @@ InputFiles input_files(std::span<const std::filesystem::path> names, DataFormat 
     TESSERA_REQUIRE(
         !counts.empty(),
         ErrorCode::kInvalidData,
-        "{} has no files whose names say {}, expected one at least ({} have other names)",
+        "{} has no files {}, expected one at least ({} left out)",
         found.name.string(),
-        to_string(wanted),
-        left_out);
+        left_out.names > 0 ? format("whose names say {}", to_string(wanted)) : "to read",
+        describe(left_out));
     all.found += format(
         "{}{}: {}", all.found.empty() ? "" : "; ", found.name.string(), describe(counts, left_out));
   }

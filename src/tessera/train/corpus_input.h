@@ -29,8 +29,9 @@ struct InputFiles {
 };
 
 // Files of `names`, each of format `wanted`, or with kAuto of what its name says. Of a folder,
-// files whose names say another format are left out where `wanted` is one that names say. Errors:
-// as find_files(); kInvalidData where a folder has no other files.
+// files whose names say another format are left out where `wanted` is one that names say, and so
+// are empty files and links to nothing, with their number in `found`. Errors: as find_files();
+// kInvalidData where a folder has no other files.
 InputFiles input_files(std::span<const std::filesystem::path> names, DataFormat wanted);
 
 // The first file for which a tokenizer is needed: text, JSONL or chat.

@@ -68,19 +68,6 @@ double LossResult::bits_per_byte() const {
   return nats / std::numbers::ln2 / static_cast<double>(bytes);
 }
 
-namespace {
-
-// "a.txt, b.txt".
-std::string joined(const std::vector<InputFile>& files) {
-  std::string text;
-  for (const InputFile& file : files) {
-    text += (text.empty() ? "" : ", ") + file.path.string();
-  }
-  return text;
-}
-
-}  // namespace
-
 LossResult evaluate_loss(const TrainedModel& model,
                          EvaluatorRanks& ranks,
                          const CorpusInput& input,
@@ -88,9 +75,7 @@ LossResult evaluate_loss(const TrainedModel& model,
   std::atomic<std::int64_t> bytes = 0;
   const bool needs_tokenizer = find_text(input.files) != nullptr || model.tokenizer.has_value();
   const Tokenizer* const tokenizer = needs_tokenizer ? &model.text_tokenizer() : nullptr;
-  const std::shared_ptr<const Corpus> corpus =
-      with_context([&] { return format("in {}", joined(input.files)); },
-                   [&] { return open_corpus(input, tokenizer, &bytes); });
+  const std::shared_ptr<const Corpus> corpus = open_corpus(input, tokenizer, &bytes);
   const DataSection& data = model.config.data;
   const SequenceOptions options = {
       .sequence_length = data.sequence_length,
