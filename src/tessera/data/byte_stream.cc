@@ -217,10 +217,15 @@ class ZstdUnpacker : public Unpacker {
       ZSTD_outBuffer into{out.data(), out.size(), 0};
       const std::size_t status = ::ZSTD_decompressStream(context_.get(), &into, &in);
       if (::ZSTD_isError(status) != 0) {
-        input_.refuse(format("broken zstd data ({})", ::ZSTD_getErrorName(status)));
+        const bool is_between = !in_frame_ && num_frames_ > 0;
+        input_.refuse(
+            format("broken zstd data{} ({})",
+                   is_between ? " after " + format_plural(num_frames_, "whole frame") : "",
+                   ::ZSTD_getErrorName(status)));
       }
       input_.use(in.pos);
       in_frame_ = status != 0;
+      num_frames_ += in_frame_ ? 0 : 1;
       has_more_ = in_frame_ && into.pos == into.size;
       written = into.pos;
     }
@@ -235,7 +240,8 @@ class ZstdUnpacker : public Unpacker {
   PackedInput input_;
   std::unique_ptr<ZSTD_DStream, Free> context_;
   bool in_frame_ = false;
-  bool has_more_ = false;  // bytes wait inside for room
+  std::int64_t num_frames_ = 0;  // that have ended
+  bool has_more_ = false;        // bytes wait inside for room
 };
 
 std::unique_ptr<Unpacker> make_unpacker(Compression compression, RawFile& file) {

@@ -94,6 +94,20 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            Compression::kZstd),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
+TEST(ZstdStream, SaysThatTheFramesBeforeAreWhole) {
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "file.zst";
+  write_test_file(
+      path,
+      compressed(Compression::kZstd, "one") + compressed(Compression::kZstd, "two") + "garbage");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
+                       [&] {
+                         ByteStream stream(path);
+                         read_all(stream, 65'536);
+                       }),
+              HasSubstr("broken zstd data after 2 whole frames ("));
+}
+
 class PackedTest : public ByteStreamTest {
  protected:
   std::string refusal(std::string_view bytes, const ByteStreamOptions& options = {}) const {

@@ -46,7 +46,7 @@ constexpr std::array kMagics = {
     Magic{"]q\0"sv, {"a pickle", kWriteOut}},
     Magic{"}q\0"sv, {"a pickle", kWriteOut}},
     Magic{"version https://git-lfs.github.com/spec/v1"sv,
-          {"a Git LFS pointer", "the file itself is not there yet; `git lfs pull` gets it"}},
+          {"a Git LFS pointer", "the file itself is not there yet; `git lfs pull` gets it", true}},
     Magic{"GGUF\x02\0\0\0"sv, {"a GGUF model", "name data: these are weights"}},
     Magic{"GGUF\x03\0\0\0"sv, {"a GGUF model", "name data: these are weights"}},
     Magic{"MMIDIDX\0\0"sv,
@@ -54,7 +54,7 @@ constexpr std::array kMagics = {
     Magic{"TNTIDX\0\0"sv,
           {"the index of an old Megatron data set (.idx)",
            "write its ids out again as a mapped data set (MMIDIDX)"}},
-    Magic{"\x28\xb5\x2f\xfd"sv, {"a zstd file", "unpack it"}},
+    Magic{"\x28\xb5\x2f\xfd"sv, {"a zstd file", "unpack it", true}},
     Magic{"\xfd\x37zXZ\0"sv, {"an xz file", kUnpack}},
     Magic{"\x04\x22\x4d\x18"sv, {"an lz4 file", kUnpack}},
     Magic{"7z\xbc\xaf\x27\x1c"sv, {"a 7z archive", kUnpack}},
@@ -166,7 +166,7 @@ FileKind known_kind(std::string_view front) {
       Test{is_orc, {"an ORC file", kWriteOut}},
       Test{is_tfrecord, {"a file of TensorFlow records", kWriteOut}},
       Test{is_safetensors, {"a safetensors file", "name data: these are weights"}},
-      Test{is_gzip, {"a gzip file", "unpack it"}},
+      Test{is_gzip, {"a gzip file", "unpack it", true}},
       Test{is_tar, {"a tar archive", kUnpack}},
   };
   const auto* const found =

@@ -6,8 +6,9 @@ namespace tessera {
 
 // What a file is that holds neither plain text nor bare ids, told by its first bytes.
 struct FileKind {
-  std::string_view name;    // "a Parquet file"; empty: none that is known
-  std::string_view advice;  // what to do about it
+  std::string_view name;        // "a Parquet file"; empty: none that is known
+  std::string_view advice;      // what to do about it
+  bool is_of_any_file = false;  // the advice is not of data alone
 };
 
 // As much of a file's front as tells its kind.

@@ -235,6 +235,11 @@ std::string describe_broken(std::string_view line) {
   const std::size_t byte = find_broken(line);
   const std::size_t valid = valid_utf8_prefix(line);
   if (valid < line.size() && valid < byte) {
+    // What is written in UTF-16 or UTF-32 ends with this byte where it is cut off.
+    const std::string_view rest = line.substr(valid);
+    if (rest == "\xff" || front_utf8(rest).status == Utf8Status::kIncomplete) {
+      return "the line ends inside a character: is the file cut off?";
+    }
     return format("byte {} of the line is no UTF-8, expected it throughout: is it Latin-1?",
                   valid + 1);
   }

@@ -48,6 +48,10 @@ TEST(JsonLine, SaysWhereItIsBrokenBesideOddNumbers) {
 TEST(JsonLine, SaysThatBytesAreNoUtf8) {
   EXPECT_EQ(describe_broken("{\"text\": \"caf\xe9\"}"),
             "byte 14 of the line is no UTF-8, expected it throughout: is it Latin-1?");
+  EXPECT_EQ(describe_broken("{\"text\": \"caf\xc3"),
+            "the line ends inside a character: is the file cut off?");
+  EXPECT_EQ(describe_broken("{\"text\": \"caf\xff"),
+            "the line ends inside a character: is the file cut off?");
   EXPECT_EQ(describe_broken("{\"text\": caf\xe9\"}"),
             "broken JSON at byte 10 of the line: found caf");
 }

@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json.h"
+#include "tessera/data/file_kind.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
 #include "tessera/tokenizer/gpt2_files.h"
 #include "tessera/tokenizer/sentencepiece/model_facts.h"
@@ -81,6 +82,28 @@ void check_class(const fs::path& directory, const SideFiles& beside) {
                  "no space is put before a text of vocab.json and merges.txt");
 }
 
+// A file of a tokenizer; says what else it is, where that is known.
+std::string read_tokenizer_text(const fs::path& path) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  std::string text = read_file(path);
+  TESSERA_REQUIRE(
+      !text.empty(), ErrorCode::kInvalidData, "{} is empty, expected a tokenizer", path.string());
+  const FileKind kind = known_kind(std::string_view(text).substr(0, kFileKindBytes));
+  TESSERA_REQUIRE(kind.name.empty(),
+                  ErrorCode::kInvalidData,
+                  "{} is {}, expected a tokenizer{}{}",
+                  path.string(),
+                  kind.name,
+                  kind.is_of_any_file ? ": " : "",
+                  kind.is_of_any_file ? kind.advice : "");
+  const std::string_view rest =
+      std::string_view(text).substr(std::min(kByteOrderMark.size(), text.size()));
+  if (text.starts_with(kByteOrderMark) && looks_like_tiktoken(rest)) {
+    text.erase(0, kByteOrderMark.size());
+  }
+  return text;
+}
+
 TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
   TESSERA_REQUIRE(is_there(encoder) && is_there(merges),
                   ErrorCode::kInvalidData,
@@ -90,8 +113,8 @@ TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
                   merges.filename().string());
   const SideFiles beside = read_side_files(encoder.parent_path());
   check_class(encoder.parent_path(), beside);
-  const std::string encoder_text = read_file(encoder);
-  const std::string merges_text = read_file(merges);
+  const std::string encoder_text = read_tokenizer_text(encoder);
+  const std::string merges_text = read_tokenizer_text(merges);
   return with_context([&] { return format("in {} and {}", encoder.string(), merges.string()); },
                       [&] { return parse_gpt2_files(encoder_text, merges_text, beside); });
 }
@@ -191,7 +214,7 @@ Source source_of(const fs::path& path) {
 
 // A tokenizer's one file. One that transformers would read has the tokens that files beside it add.
 std::string read_with_side_files(const fs::path& path) {
-  std::string text = read_file(path);
+  std::string text = read_tokenizer_text(path);
   const Form form = form_of(text);
   if (path.filename() == "tokenizer.json" && form == Form::kJson) {
     return with_tokens_beside(std::move(text), read_side_files(path.parent_path()));

@@ -683,5 +683,29 @@ TEST(TokenizerFiles, BrokenPipelines) {
                  "/pre_tokenizer/prepend_scheme is \"often\", expected \"always\"");
 }
 
+std::string refusal_of_file(const std::string& name, std::string_view bytes) {
+  const TestDirectory directory;
+  write_test_file(directory.path() / name, bytes);
+  return error_of(ErrorCode::kInvalidData, [&] { Tokenizer::load(directory.path() / name); });
+}
+
+TEST(TokenizerFiles, SayWhatTheyAreInPlaceOfATokenizer) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 3\n";
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "x.tiktoken"}) {
+    EXPECT_THAT(
+        refusal_of_file(name, pointer),
+        HasSubstr(std::string(name) + " is a Git LFS pointer, expected a tokenizer: the file "
+                                      "itself is not there yet; `git lfs pull` gets it"));
+    EXPECT_THAT(refusal_of_file(name, ""), HasSubstr(std::string(name) + " is empty, expected a"));
+  }
+  EXPECT_THAT(refusal_of_file("x.tiktoken.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10)),
+              HasSubstr("is a gzip file, expected a tokenizer: unpack it"));
+}
+
+TEST(TokenizerFiles, OfTiktokenMayBeginWithAByteOrderMark) {
+  EXPECT_THAT(refusal_of_file("x.tiktoken", "\xef\xbb\xbfYQ== 0\nYg== 1\n"),
+              HasSubstr("a tiktoken file says neither its pattern"));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -1,14 +1,20 @@
 #include "tessera/train/hugging_face_files.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/safetensors_index.h"
 #include "tessera/checkpoint/tensor_size.h"
+#include "tessera/data/byte_stream.h"
+#include "tessera/data/file_kind.h"
 
 namespace tessera {
 namespace {
@@ -18,6 +24,61 @@ namespace fs = std::filesystem;
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::status(path, error).type() != fs::file_type::not_found;
+}
+
+// A file of weights; says what else it is, where that is known: clones without their large files
+// have pointers in place of them.
+SafetensorsFile open_weights(const fs::path& path) {
+  std::array<char, kFileKindBytes> front;
+  const std::size_t size = ByteStream(path, {.compression = Compression::kNone}).read(front);
+  const FileKind kind = known_kind({front.data(), size});
+  TESSERA_REQUIRE(!kind.is_of_any_file,
+                  ErrorCode::kInvalidData,
+                  "{} is {}, expected a safetensors file: {}",
+                  path.string(),
+                  kind.name,
+                  kind.advice);
+  return SafetensorsFile(path);
+}
+
+// Of a folder without the two files that are read: what it has in their place, and what to do.
+std::string other_weights(const fs::path& directory) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  const auto find = [&](std::string_view begin, std::string_view end) {
+    const auto found = std::ranges::find_if(names, [&](std::string_view name) {
+      return name.starts_with(begin) && name.ends_with(end);
+    });
+    return found == names.end() ? std::string() : *found;
+  };
+  if (const std::string shard = find("model-", ".safetensors"); !shard.empty()) {
+    return format(": it has {} without the index, which says what each such file holds", shard);
+  }
+  if (const std::string adapter = find("adapter_model", ""); !adapter.empty()) {
+    return format(
+        ": it has {}, an adapter, which changes the weights of another model: merge the two",
+        adapter);
+  }
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOthers = {
+      {{"pytorch_model", ".bin"},
+       {"", ".pth"},
+       {"", ".pt"},
+       {"", ".gguf"},
+       {"", ".h5"},
+       {"", ".msgpack"}}};
+  for (const auto& [begin, end] : kOthers) {
+    if (const std::string other = find(begin, end); !other.empty()) {
+      return format(
+          ": it has {}, which is not read: save the model as safetensors (with "
+          "transformers: save_pretrained)",
+          other);
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -32,15 +93,16 @@ HuggingFaceFiles::HuggingFaceFiles(const fs::path& directory, std::string_view p
   if (!is_there(path)) {
     TESSERA_REQUIRE(is_there(directory / kIndexFile),
                     ErrorCode::kInvalidData,
-                    "{} has neither {} nor {}",
+                    "{} has neither {} nor {}{}",
                     directory.string(),
                     kSingleFile,
-                    kIndexFile);
+                    kIndexFile,
+                    other_weights(directory));
     index_ = directory / kIndexFile;
     open_indexed(directory);
     return;
   }
-  files_.push_back({.path = path, .content = SafetensorsFile(path)});
+  files_.push_back({.path = path, .content = open_weights(path)});
   add_tensors();
 }
 
@@ -59,7 +121,7 @@ void HuggingFaceFiles::open_indexed(const fs::path& directory) {
       continue;
     }
     try {
-      files_.push_back({.path = path, .content = SafetensorsFile(path)});
+      files_.push_back({.path = path, .content = open_weights(path)});
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidData) {
         throw;

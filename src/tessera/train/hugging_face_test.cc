@@ -20,6 +20,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/family.h"
+#include "tessera/train/hugging_face_files.h"
 
 namespace tessera {
 namespace {
@@ -239,6 +240,25 @@ TEST_F(HuggingFaceFilesTest, AKeyIsInTheIndexOnce) {
   EXPECT_THAT(problems().front(),
               testing::AllOf(StartsWith("config.json: byte "),
                              HasSubstr("key 'hidden_size' appears twice")));
+}
+
+TEST_F(HuggingFaceFilesTest, NamesWhatIsThereInPlaceOfWeights) {
+  const auto refusal = [&] {
+    return error_of(ErrorCode::kInvalidData, [&] { HuggingFaceFiles(directory_.path(), ""); });
+  };
+  EXPECT_THAT(
+      refusal(),
+      ::testing::EndsWith("has neither model.safetensors nor model.safetensors.index.json"));
+  write_test_file(path("pytorch_model.bin"), "x");
+  EXPECT_THAT(refusal(),
+              HasSubstr("it has pytorch_model.bin, which is not read: save the model as"));
+  write_test_file(path("adapter_model.safetensors"), "x");
+  EXPECT_THAT(refusal(), HasSubstr("it has adapter_model.safetensors, an adapter"));
+  write_test_file(path(kFirst), "x");
+  EXPECT_THAT(refusal(), HasSubstr(format("it has {} without the index", kFirst)));
+  write_test_file(path("model.safetensors"), "version https://git-lfs.github.com/spec/v1\noid");
+  EXPECT_THAT(refusal(),
+              HasSubstr("model.safetensors is a Git LFS pointer, expected a safetensors "));
 }
 
 }  // namespace
