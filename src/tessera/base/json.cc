@@ -142,12 +142,24 @@ class Parser {
 
   std::string prefix() const { return options_.name.empty() ? "" : options_.name + ": "; }
 
+  // The library's own texts begin with its names of them:
+  // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ..".
+  static std::string_view plain(std::string_view reason) {
+    constexpr std::string_view kParseError = "parse error at ";
+    if (!reason.starts_with("[json.exception.")) {
+      return reason;
+    }
+    reason.remove_prefix(std::min(reason.find("] ") + 2, reason.size()));
+    reason.remove_prefix(reason.starts_with(kParseError) ? kParseError.size() : 0);
+    return reason;
+  }
+
   [[noreturn]] void refuse(std::size_t at, std::string_view reason) const {
     fail(ErrorCode::kInvalidData,
          "{}not JSON at byte {}: {}",
          prefix(),
          options_.offset + at,
-         reason);
+         plain(reason));
   }
 
   std::string_view text_;

@@ -78,14 +78,14 @@ void add_unknown(const json& object, const IsKnown& is_known, std::set<std::stri
 }
 
 template <std::size_t n>
-bool has(const std::array<std::string_view, n>& names, std::string_view name) {
+bool is_among(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
 bool is_known_of_messages(std::string_view key) {
   constexpr std::array kRead = {"role"sv, "from"sv, "content"sv, "value"sv};
-  return has(kRead, key) || has(kRefusedOfMessages, key) || has(kMasks, key) ||
-         has(kTrainKeys, key);
+  return is_among(kRead, key) || is_among(kRefusedOfMessages, key) || is_among(kMasks, key) ||
+         is_among(kTrainKeys, key);
 }
 
 // The first key of `object` that cannot be used; what is wrong, or nothing.

@@ -170,7 +170,7 @@ TokenLayout llmc_layout(std::string_view bytes, const std::string& name) {
 }
 
 // Whether a file is text: characters alone, of which none is a control character.
-bool is_text(std::string_view bytes) {
+bool reads_as_text(std::string_view bytes) {
   const std::string_view front = bytes.substr(0, kTextFrontBytes);
   if (front.size() < kLeastTextBytes) {
     return false;
@@ -204,7 +204,7 @@ TokenLayout token_layout(std::span<const std::byte> bytes,
   if (has_llmc_header(text)) {
     return llmc_layout(text, name);
   }
-  TESSERA_REQUIRE(!is_text(text),
+  TESSERA_REQUIRE(!reads_as_text(text),
                   ErrorCode::kInvalidData,
                   "{} is text, expected bare ids: the formats text and jsonl read it",
                   name);
