@@ -157,6 +157,14 @@ std::vector<std::int32_t> find_all(const Tokenizer& tokenizer,
                     "`tessera tokenizer inspect --vocab` lists them",
                     setting,
                     name);
+    TESSERA_REQUIRE(*id < tokenizer.id_limit(),
+                    ErrorCode::kInvalidConfig,
+                    "{}: found \"{}\", id {}, for which the model has no row: its ids are 0 to {} "
+                    "(a run from its weights adds rows with model.grow_vocab = true)",
+                    setting,
+                    name,
+                    *id,
+                    tokenizer.id_limit() - 1);
     ids.push_back(*id);
   }
   return ids;

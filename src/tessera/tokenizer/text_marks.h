@@ -41,7 +41,8 @@ struct MarkNames {
 };
 
 // `tokenizer` with these marks. `prefix` is in front of "bos" and "eos" in what sets them:
-// "tokenizer." or "--". Errors: kInvalidConfig for a name that is no token's.
+// "tokenizer." or "--". Errors: kInvalidConfig for a name that is no token's
+// or whose id is beyond Tokenizer::within().
 Tokenizer with_named_marks(const Tokenizer& tokenizer,
                            const MarkNames& names,
                            std::string_view prefix);

@@ -250,6 +250,11 @@ void check_options(const TrainBpeOptions& options) {
                     ErrorCode::kInvalidConfig,
                     "the special token \"{}\" is empty or not valid UTF-8",
                     token);
+    TESSERA_REQUIRE(token.find_first_not_of(" \t\r\n\v\f") != std::string::npos,
+                    ErrorCode::kInvalidConfig,
+                    "the special token \"{}\" is white space alone, which any text has: choose a "
+                    "name that none has, as <|name|>",
+                    token);
     TESSERA_REQUIRE(seen.insert(token).second,
                     ErrorCode::kInvalidConfig,
                     "the special token \"{}\" is given twice",

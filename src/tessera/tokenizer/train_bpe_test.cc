@@ -149,6 +149,8 @@ TEST(TrainBpe, Refuses) {
                  {.vocab_size = 300, .special_tokens = {""}},
                  "the special token \"\" is empty or not valid UTF-8");
   expect_refused("abc", {.vocab_size = 300, .special_tokens = {"\xFF"}}, "not valid UTF-8");
+  expect_refused(
+      "abc", {.vocab_size = 300, .special_tokens = {" \n"}}, "\" is white space alone, which");
   expect_refused("abc",
                  {.vocab_size = 258, .special_tokens = {"ab"}},
                  "the special token \"ab\" is what an ordinary token is called");

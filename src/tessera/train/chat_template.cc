@@ -47,8 +47,23 @@ std::string missing_tokens(const Tokenizer& tokenizer, ChatTemplateName name) {
   return text;
 }
 
+// That a template whose tokens the tokenizer has is not out of the model's reach.
+void require_rows(const Tokenizer& tokenizer, ChatTemplateName name) {
+  const Tokenizer whole = tokenizer.within(tokenizer.vocab_size());
+  const std::string rowless = missing_tokens(tokenizer, name);
+  TESSERA_REQUIRE(rowless.empty() || !missing_tokens(whole, name).empty(),
+                  ErrorCode::kInvalidConfig,
+                  "data.chat_template: found {} in the tokenizer, and no rows for {} in the model, "
+                  "whose ids are 0 to {}: a run from its weights adds them with model.grow_vocab = "
+                  "true",
+                  rowless,
+                  rowless.find(' ') == std::string::npos ? "it" : "them",
+                  tokenizer.id_limit() - 1);
+}
+
 ChatTemplateName choose(const Tokenizer& tokenizer, ChatTemplateName name) {
   if (name != ChatTemplateName::kAuto) {
+    require_rows(tokenizer, name);
     const std::string missing = missing_tokens(tokenizer, name);
     TESSERA_REQUIRE(
         missing.empty(),
@@ -66,6 +81,10 @@ ChatTemplateName choose(const Tokenizer& tokenizer, ChatTemplateName name) {
   }
   const std::string llama3 = missing_tokens(tokenizer, ChatTemplateName::kLlama3);
   const std::string chatml = missing_tokens(tokenizer, ChatTemplateName::kChatml);
+  if (!llama3.empty() && !chatml.empty()) {
+    require_rows(tokenizer, ChatTemplateName::kLlama3);
+    require_rows(tokenizer, ChatTemplateName::kChatml);
+  }
   TESSERA_REQUIRE(llama3.empty() || chatml.empty(),
                   ErrorCode::kInvalidConfig,
                   "data.chat_template = \"auto\": found a tokenizer without the special tokens of "

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/test_error.h"
 #include "tessera/tokenizer/train_bpe.h"
 
 namespace tessera {
@@ -59,6 +60,16 @@ std::string refusal(const std::vector<std::string>& added,
     return error.what();
   }
   return "";
+}
+
+TEST(ChatTemplate, NamesTokensThatTheModelHasNoRowsFor) {
+  const Tokenizer whole = tokenizer_with(kChatml);
+  const Tokenizer tokenizer = whole.within(whole.vocab_size() - 1);
+  for (const ChatTemplateName name : {ChatTemplateName::kAuto, ChatTemplateName::kChatml}) {
+    EXPECT_THAT(
+        error_of(ErrorCode::kInvalidConfig, [&] { const ChatTemplate chat(tokenizer, name); }),
+        HasSubstr("found <|im_end|> in the tokenizer, and no rows for it in the model"));
+  }
 }
 
 TEST(ChatTemplate, GivesThePublishedTokens) {

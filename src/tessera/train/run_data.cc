@@ -14,6 +14,7 @@
 #include "tessera/base/units.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/packed_conversations.h"
+#include "tessera/train/chat_template.h"
 #include "tessera/train/corpus_input.h"
 #include "tessera/train/text_encoder.h"
 #include "tessera/train/train_tokenizer.h"
@@ -122,11 +123,55 @@ void require_tokens(const RunConfig& config) {
                     placed(config, "tokenizer.path"),
                     text == nullptr ? "" : text->path.string());
   }
+  for (const auto& [key, names] : {std::pair("tokenizer.bos", &config.tokenizer.bos),
+                                   std::pair("tokenizer.eos", &config.tokenizer.eos)}) {
+    TESSERA_REQUIRE(!*names || (*names)->empty(),
+                    ErrorCode::kInvalidConfig,
+                    "{}: found a token, and the run has no tokenizer: set tokenizer.path, or leave "
+                    "it out",
+                    placed(config, key));
+  }
   TESSERA_REQUIRE(config.sample.prompt.empty(),
                   ErrorCode::kInvalidConfig,
                   "{}: found a prompt, which a run without a tokenizer cannot read: leave it out, "
                   "or set tokenizer.path",
                   placed(config, "sample.prompt"));
+}
+
+// That a tokenizer which exists, and so is not trained, has what one that is trained would have.
+void require_trained_tokens(const RunConfig& config, const Tokenizer& tokenizer) {
+  const auto require_all = [&](std::string_view key, auto&& tokens) {
+    for (const auto& token : tokens) {
+      TESSERA_REQUIRE(tokenizer.find(token).has_value(),
+                      ErrorCode::kInvalidConfig,
+                      "{}: {} exists, so that none is trained, and has no token \"{}\": leave this "
+                      "out, or name another place in tokenizer.path",
+                      placed(config, key),
+                      config.tokenizer.path,
+                      token);
+    }
+  };
+  require_all("tokenizer.train_special", config.tokenizer.train_special);
+  for (const ChatTemplateName name : {ChatTemplateName::kLlama3, ChatTemplateName::kChatml}) {
+    if (config.tokenizer.train_chat == to_string(name)) {
+      require_all("tokenizer.train_chat", chat_control_tokens(name));
+    }
+  }
+}
+
+// Ids may be left out.
+std::string extent(const Tokenizer& tokenizer) {
+  return tokenizer.holes().empty() ? format("{} entries", tokenizer.vocab_size())
+                                   : format("ids up to {}", tokenizer.vocab_size() - 1);
+}
+
+// Its marks, but for those that only a text which needs them would miss.
+TextMarks marks_within(TextMarks marks, std::int64_t vocab) {
+  std::erase_if(marks.eos, [&](std::int32_t id) { return id >= vocab; });
+  if (marks.bos >= vocab) {
+    marks.bos.reset();
+  }
+  return marks;
 }
 
 // As load_tokenizer(), of one that is loaded.
@@ -141,22 +186,24 @@ Tokenizer fitted(const Tokenizer& tokenizer,
     marks.push_back(*eos);
   }
   for (const std::int32_t id : marks) {
-    TESSERA_REQUIRE(id < vocab,
-                    ErrorCode::kInvalidData,
-                    "the tokenizer {} has {} entries, the model only {}, and \"{}\", which begins "
-                    "or ends its texts, is one of the others: expected the model's own tokenizer",
-                    path.string(),
-                    tokenizer.vocab_size(),
-                    vocab,
-                    tokenizer.spelling(id));
+    TESSERA_REQUIRE(
+        id < vocab,
+        ErrorCode::kInvalidData,
+        "the tokenizer {} has {}, the model only {}, and \"{}\", which begins "
+        "or ends its texts, is one of the others: expected the model's own tokenizer (a "
+        "run from its weights adds ids with model.grow_vocab = true)",
+        path.string(),
+        extent(tokenizer),
+        vocab,
+        tokenizer.spelling(id));
   }
   log_warning(
-      format("the tokenizer {} has {} entries, the model only {}: texts that need the others "
+      format("the tokenizer {} has {}, the model only {}: texts that need the others "
              "are refused",
              path.string(),
-             tokenizer.vocab_size(),
+             extent(tokenizer),
              vocab));
-  return tokenizer.within(vocab);
+  return tokenizer.with_marks(marks_within(tokenizer.marks(), vocab)).within(vocab);
 }
 
 }  // namespace
@@ -209,15 +256,15 @@ std::optional<Tokenizer> run_tokenizer(const RunConfig& config, std::int64_t voc
                     config.tokenizer.path);
   }
   const Tokenizer loaded = Tokenizer::load(config.tokenizer.path);
-  TESSERA_REQUIRE(
-      !config.model.weights.empty() || loaded.vocab_size() <= vocab,
-      ErrorCode::kInvalidConfig,
-      "the tokenizer {} has {} entries, the model only {}: set model.vocab = {}, or name "
-      "the model's own tokenizer",
-      config.tokenizer.path,
-      loaded.vocab_size(),
-      vocab,
-      loaded.vocab_size());
+  require_trained_tokens(config, loaded);
+  TESSERA_REQUIRE(!config.model.weights.empty() || loaded.vocab_size() <= vocab,
+                  ErrorCode::kInvalidConfig,
+                  "the tokenizer {} has {}, the model only {}: set model.vocab = {}, or name "
+                  "the model's own tokenizer",
+                  config.tokenizer.path,
+                  extent(loaded),
+                  vocab,
+                  loaded.vocab_size());
   Tokenizer tokenizer = with_configured_marks(fitted(loaded, config.tokenizer.path, vocab), config);
   if (tokenizer.vocab_size() < vocab) {
     log_info(

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/status_line.h"
 #include "tessera/data/encode_files.h"
@@ -57,6 +59,19 @@ void make_parent_directory(const std::filesystem::path& path) {
                   error.message());
 }
 
+// Where special tokens are parsed, or another tool reads the file, text that has the word gets it.
+void warn_of_word(const std::string& token) {
+  const bool is_word = !token.empty() && std::ranges::all_of(token, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  });
+  if (is_word) {
+    log_warning(
+        format("the special token \"{0}\" is a word that texts may have, which then becomes the "
+               "token: marks are written so that no text has them, as in <|{0}|>",
+               token));
+  }
+}
+
 std::vector<std::string> special_tokens(const TokenizerTraining& wanted) {
   std::vector<std::string> tokens = TrainBpeOptions().special_tokens;
   for (const ChatTemplateName name : {ChatTemplateName::kLlama3, ChatTemplateName::kChatml}) {
@@ -65,6 +80,9 @@ std::vector<std::string> special_tokens(const TokenizerTraining& wanted) {
         tokens.emplace_back(token);
       }
     }
+  }
+  for (const std::string& token : wanted.special_tokens) {
+    warn_of_word(token);
   }
   // Naming a template's tokens beside it is no mistake.
   for (const std::string& token : wanted.special_tokens) {
