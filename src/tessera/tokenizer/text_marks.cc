@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/json.h"
 #include "tessera/tokenizer/json_node.h"
 #include "tessera/tokenizer/side_files.h"
@@ -73,6 +74,20 @@ class File {
   bool has(const char* key) const { return json_.contains(key); }
 
   bool has_null(const char* key) const { return has(key) && json_[key].is_null(); }
+
+  // A text, or `member` of that object in a list whose "name" is `name`; "" where there is none.
+  std::string named_text(const char* key, const char* member, const char* name) const {
+    if (!has(key)) {
+      return "";
+    }
+    nlohmann::json value = json_[key];
+    for (const nlohmann::json& entry : json_[key].is_array() ? json_[key] : nlohmann::json()) {
+      if (entry.is_object() && entry.contains(member) && entry.value("name", "") == name) {
+        value = entry[member];
+      }
+    }
+    return value.is_string() ? value.get<std::string>() : "";
+  }
 
   bool says_false(const char* key) const {
     return has(key) && json_[key].is_boolean() && !json_[key].get<bool>();
@@ -209,6 +224,15 @@ class Reading {
     saying.bos_ids = ids("bos_token_id");
     saying.eos_ids = ids("eos_token_id");
     return saying;
+  }
+
+  // chat_template.jinja counts before what tokenizer_config.json has: a text, or a list of named
+  // ones.
+  std::string chat_template() const {
+    if (const fs::path file = directory_ / "chat_template.jinja"; is_there(file)) {
+      return read_file(file);
+    }
+    return config_.named_text("chat_template", "template", "default");
   }
 
   std::vector<std::string> take_notes() { return std::move(notes_); }
@@ -453,7 +477,9 @@ TextMarks read_text_marks(const fs::path& directory, const Tokenizer& tokenizer)
   const fs::path kept = directory / "hugging_face";
   Reading reading(!has_any(directory) && has_any(kept) ? kept : directory, tokenizer);
   Saying saying = reading.read();
-  return Resolution(tokenizer, std::move(saying), reading.take_notes()).run();
+  TextMarks marks = Resolution(tokenizer, std::move(saying), reading.take_notes()).run();
+  marks.chat_template = reading.chat_template();
+  return marks;
 }
 
 Tokenizer with_named_marks(const Tokenizer& tokenizer,

@@ -23,6 +23,8 @@ struct TextMarks {
   std::vector<std::int32_t> after = {};  // what the tokenizer's own encode() puts after a text
   std::vector<std::string> notes = {};   // where files disagree, and what counts: a sentence each
 
+  std::string chat_template = {};  // of its directory, in Jinja; empty: there is none
+
   // What a model is asked after where nothing else stands there, as by an empty prompt: `before`,
   // else BOS, else EOS. Empty where there is none of them.
   std::vector<std::int32_t> beginning() const;

@@ -196,6 +196,18 @@ TEST_F(TextMarksTest, BrokenFilesAreRefused) {
   expect_refused("generation_config.json", R"({"eos_token_id": ["2"]})", "eos_token_id of ");
 }
 
+TEST_F(TextMarksTest, ChatTemplateOfTheDirectory) {
+  EXPECT_EQ(marks().chat_template, "");
+  write("tokenizer_config.json", R"({"chat_template": "{{a}}"})");
+  EXPECT_EQ(marks().chat_template, "{{a}}");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": "{{t}}"},
+                              {"name": "default", "template": "{{d}}"}]})");
+  EXPECT_EQ(marks().chat_template, "{{d}}");
+  write("chat_template.jinja", "{{j}}");
+  EXPECT_EQ(marks().chat_template, "{{j}}");
+}
+
 // Where checkpoints and runs keep what came beside their tokenizer.
 TEST_F(TextMarksTest, FilesThatACheckpointKeeps) {
   std::filesystem::create_directory(directory_.path() / "hugging_face");

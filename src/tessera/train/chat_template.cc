@@ -127,6 +127,24 @@ std::string_view jinja_of(ChatTemplateName name) {
                "%}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 }
 
+TemplateDifference template_difference(const Tokenizer& tokenizer, const ChatTemplate& chat) {
+  const std::string& own = tokenizer.marks().chat_template;
+  if (own.empty() || trim(own) == jinja_of(chat.name())) {
+    return {};
+  }
+  const std::string_view mark = chat_control_tokens(
+      chat.name())[chat.name() == ChatTemplateName::kLlama3 ? kStartHeader : kStart];
+  if (own.find(mark) == std::string::npos) {
+    return {
+        .is_other = true,
+        .text = format("the model has a chat template of its own, which does not write {}", mark)};
+  }
+  return {.text =
+              format("conversations are written as {} alone; what the model's own chat template "
+                     "adds to it (a system message, tools) is left out",
+                     to_string(chat.name()))};
+}
+
 std::string_view trim(std::string_view text) {
   std::size_t begin = text.size();
   std::size_t end = 0;

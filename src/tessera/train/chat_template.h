@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -60,6 +61,16 @@ std::span<const std::string_view> chat_control_tokens(ChatTemplateName name);
 
 // The template in Jinja, as a tokenizer_config.json has it.
 std::string_view jinja_of(ChatTemplateName name);
+
+// How a conversation that `chat` writes may differ from what the template of the tokenizer's
+// directory makes of it: "" where the two are the same, or there is none. It has none of the marks
+// of `chat` where `is_other` says so.
+struct TemplateDifference {
+  bool is_other = false;
+  std::string text;
+};
+
+TemplateDifference template_difference(const Tokenizer& tokenizer, const ChatTemplate& chat);
 
 // `text` without white space at its ends, as Python's str.strip() and so Jinja's trim have it.
 std::string_view trim(std::string_view text);

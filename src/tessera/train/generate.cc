@@ -10,6 +10,8 @@
 
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/random.h"
 #include "tessera/base/utf8.h"
@@ -293,6 +295,12 @@ GenerationSpeed generate(const GenerateOptions& options,
   std::optional<ChatTemplate> chat;
   if (options.chat) {
     chat.emplace(trained.text_tokenizer(), config.data.chat_template);
+    const TemplateDifference difference = template_difference(trained.text_tokenizer(), *chat);
+    if (config.data.chat_template == ChatTemplateName::kAuto && difference.is_other) {
+      log_warning(format("{}: the prompt is written as {} all the same",
+                         difference.text,
+                         to_string(chat->name())));
+    }
   }
   std::vector<Tokens> tokens = tokens_of(prompts, [&](const std::string& prompt) {
     return chat ? chat_tokens(*chat, options.system, prompt, speed.sequence_length)

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/train/chat_template.h"
@@ -23,9 +24,21 @@ TextEncoder text_encoder(const Tokenizer& tokenizer) {
 
 TextEncoder chat_encoder(const Tokenizer& tokenizer, ChatTemplateName name) {
   TextEncoder encoder = text_encoder(tokenizer);
-  encoder.encode_conversation = [chat = ChatTemplate(tokenizer, name)](
-                                    std::span<const Message> messages,
-                                    std::vector<std::int32_t>& tokens) {
+  const ChatTemplate chat(tokenizer, name);
+  const TemplateDifference difference = template_difference(tokenizer, chat);
+  if (name == ChatTemplateName::kAuto && !difference.text.empty()) {
+    TESSERA_REQUIRE(!difference.is_other,
+                    ErrorCode::kInvalidConfig,
+                    "data.chat_template = \"auto\": {}: with data.chat_template = \"{}\" (or "
+                    "--chat-template) it learns that one in its place",
+                    difference.text,
+                    to_string(chat.name()));
+    if (!is_info_silenced()) {
+      log_warning(difference.text);
+    }
+  }
+  encoder.encode_conversation = [chat](std::span<const Message> messages,
+                                       std::vector<std::int32_t>& tokens) {
     chat.encode(messages, tokens);
   };
   return encoder;

@@ -3,14 +3,21 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
+#include "tessera/train/chat_template.h"
 #include "tessera/train/generate.h"
 
 namespace tessera {
 namespace {
+
+using ::testing::HasSubstr;
 
 // All bytes, and these special tokens from id 256 on.
 Tokenizer bytes_and(const std::vector<std::string>& special) {
@@ -47,6 +54,27 @@ TEST(TextEncoder, DocumentsHaveTheMarksOfPrompts) {
   EXPECT_EQ(text_encoder(one).eos, 256);
   EXPECT_EQ(prompt_tokens(one, "a", 8), Ids{'a'});
   EXPECT_EQ(prompt_tokens(one, "", 8), Ids{256});
+}
+
+// A template that nobody chose is not put in the place of the model's own.
+TEST(TextEncoder, AModelsOwnChatTemplateIsNotReplacedInSilence) {
+  const Tokenizer plain = bytes_and({"<|im_start|>", "<|im_end|>"});
+  const auto warning = [&](std::string own, ChatTemplateName name) {
+    testing::internal::CaptureStderr();
+    chat_encoder(plain.with_marks({.chat_template = std::move(own)}), name);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warning("", ChatTemplateName::kAuto), "");
+  EXPECT_EQ(
+      warning(std::string(jinja_of(ChatTemplateName::kChatml)) + "\n", ChatTemplateName::kAuto),
+      "");
+  EXPECT_THAT(warning("{{ '<|im_start|>system' }}", ChatTemplateName::kAuto),
+              HasSubstr("conversations are written as chatml alone"));
+  const std::string other = "{% for m in messages %}[INST] {{m.content}} [/INST]{% endfor %}";
+  EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { warning(other, ChatTemplateName::kAuto); }),
+              HasSubstr("a chat template of its own, which does not write <|im_start|>"));
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(warning(other, ChatTemplateName::kChatml), "");
 }
 
 }  // namespace
