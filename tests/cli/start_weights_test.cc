@@ -152,6 +152,10 @@ TEST_P(StartWeightsTest, AreThoseOfACheckpoint) {
   run("from.toml", "wide", {"--train.steps=1"});
   write_run("from.toml", "weights = \"wide\"");
   run("from.toml", "resumed", {"--train.steps=1"});
+  std::filesystem::rename(path("wide"), path("moved"));
+  const Outcome resumed = start("from.toml", "resumed", {"--train.steps=2"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("model.weights = \"wide\" is not there any more"));
 
   write_run("from.toml", "weights = \"found-4\"");
   const Outcome adapted = start("from.toml", "x");

@@ -225,9 +225,9 @@ void inspect(const InspectCommand& command) {
                    ? format(" (BOS is {})", describe_token(tokenizer, marks.bos))
                    : ""));
   print(format("ends with   {}\n", describe_tokens(tokenizer, marks.eos)));
-  print(format("longest     {}, {} bytes\n",
+  print(format("longest     {}, {}\n",
                describe_token(tokenizer, longest),
-               tokenizer.token_bytes(longest).size()));
+               format_plural(std::ssize(tokenizer.token_bytes(longest)), "byte")));
   print_round_trip(tokenizer);
   for (const std::string& note : marks.notes) {
     print(format("note        {}\n", note));

@@ -132,8 +132,11 @@ TemplateDifference template_difference(const Tokenizer& tokenizer, const ChatTem
   if (own.empty() || trim(own) == jinja_of(chat.name())) {
     return {};
   }
-  const std::string_view mark = chat_control_tokens(
-      chat.name())[chat.name() == ChatTemplateName::kLlama3 ? kStartHeader : kStart];
+  constexpr std::size_t kChatmlMark = kStart;
+  constexpr std::size_t kLlama3Mark = kStartHeader;
+  const bool is_llama3 = chat.name() == ChatTemplateName::kLlama3;
+  const std::string_view mark =
+      chat_control_tokens(chat.name())[is_llama3 ? kLlama3Mark : kChatmlMark];
   if (own.find(mark) == std::string::npos) {
     return {
         .is_other = true,

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/units.h"
 #include "tessera/checkpoint/safetensors_index.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/data/byte_stream.h"
@@ -114,9 +115,9 @@ void HuggingFaceFiles::open_indexed(const fs::path& directory) {
   for (const auto& [name, tensors] : index.files) {
     const fs::path path = directory / name;
     if (!is_there(path)) {
-      problems_.push_back(format("{} is not there, which should hold {} tensors, such as '{}'",
+      problems_.push_back(format("{} is not there, which should hold {}, such as '{}'",
                                  path.string(),
-                                 tensors.size(),
+                                 format_plural(std::ssize(tensors), "tensor"),
                                  tensors.front()));
       continue;
     }
