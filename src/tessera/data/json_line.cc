@@ -202,8 +202,8 @@ class DoubleKeyFinder : public FrontProbe {
 std::string find_double_key(std::string_view text) {
   DoubleKeyFinder finder;
   json::sax_parse(text.begin(), text.end(), &finder);
-  return finder.found() ? format("found the key \"{}\" twice, expected it once", *finder.found())
-                        : "";
+  const std::optional<std::string>& key = finder.found();
+  return key ? format("found the key \"{}\" twice, expected it once", *key) : "";
 }
 
 bool is_valid_front(std::string_view text) {
