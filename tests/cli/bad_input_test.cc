@@ -598,10 +598,39 @@ TEST_F(DeviceTest, ARunForAGpuSaysWhatIsMissing) {
   }
 }
 
+// Not with --force either: nobody means it.
+TEST_F(TrainingTest, NoOutputReplacesAnInput) {
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+  write_test_file(path("choices.jsonl"), "{\"ctx\": \"a\", \"endings\": [\"b\", \"c\"]}\n");
+  write_test_file(path("prompts.jsonl"), "{\"prompt\": \"a\"}\n");
+  std::filesystem::create_symlink("prompts.jsonl", path("link.jsonl"));
+  std::filesystem::copy_file(path("corpus.txt"), path("set.bin"));
+  for (const auto& [command, file] :
+       {std::pair("eval run --choices choices.jsonl -o ./choices.jsonl", "choices.jsonl"),
+        std::pair("generate run --prompts prompts.jsonl --output link.jsonl", "prompts.jsonl"),
+        std::pair("tokenizer train corpus.txt --vocab 300 -o corpus.txt --force", "corpus.txt"),
+        std::pair("data tokenize set.bin --format text --tokenizer tokenizer.json -o set --force",
+                  "set.bin"),
+        std::pair("report run -o run/config.toml", "run/config.toml"),
+        std::pair("report run -o run/metrics.jsonl", "run/metrics.jsonl")}) {
+    const std::string before = read_file(path(file));
+    const Outcome outcome = shell(format("exec \"$tessera\" {}", command));
+    EXPECT_EQ(outcome.code, 2) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("output")) << command;
+    EXPECT_EQ(read_file(path(file)), before) << command;
+  }
+  ASSERT_EQ(tessera({"report", "run", "-o", "page.html"}).code, 0);
+  EXPECT_EQ(tessera({"report", "run", "-o", "page.html"}).code, 0) << "a report is made anew";
+}
+
 // Whatever a command reads may be a named pipe, which nobody writes.
 TEST_F(TrainingTest, NoCommandWaitsForAPipe) {
   ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
-  ASSERT_EQ(shell("mkfifo pipe && mkdir weights && mkfifo weights/config.json").code, 0);
+  ASSERT_EQ(shell("mkfifo pipe && mkdir weights && mkfifo weights/config.json && mkdir planted && "
+                  "mkfifo planted/config.toml && echo '{\"prompt\": \"a\"}' >prompts.jsonl && "
+                  "echo '{\"ctx\": \"a\", \"endings\": [\"b\", \"c\"]}' >choices.jsonl")
+                .code,
+            0);
   for (const std::string command : {"train pipe",
                                     "train run.toml --data.files=pipe",
                                     "train run.toml --tokenizer.path=pipe",
@@ -626,7 +655,13 @@ TEST_F(TrainingTest, NoCommandWaitsForAPipe) {
                                     "checkpoint verify pipe",
                                     "checkpoint export pipe made",
                                     "checkpoint import weights -o made",
-                                    "report pipe"}) {
+                                    "report pipe",
+                                    // Nor does what they write.
+                                    "train run.toml --run.dir=planted",
+                                    "eval run --choices choices.jsonl -o pipe",
+                                    "generate run --prompts prompts.jsonl --output pipe",
+                                    "tokenizer train corpus.txt --vocab 300 -o pipe --force",
+                                    "report run -o pipe"}) {
     const Outcome outcome = shell("timeout 20 \"$tessera\" " + command);
     EXPECT_THAT(outcome.code, testing::AnyOf(2, 3)) << command << ": " << outcome.err;
     EXPECT_THAT(last_line(outcome.err), AllOf(StartsWith("error: "), HasSubstr("pipe"))) << command;

@@ -319,7 +319,7 @@ std::size_t DirectReader::read(std::int64_t offset, std::span<std::byte> out) co
       continue;
     }
     TESSERA_REQUIRE(count >= 0,
-                    ErrorCode::kInvalidData,
+                    code_of_unreadable(errno),
                     "cannot read {}: {}",
                     path_.string(),
                     std::strerror(errno));

@@ -113,9 +113,30 @@ FileDescriptor open_for_reading(const std::filesystem::path& path) {
   if (is_known && (file.get() >= 0 || error == ENXIO)) {
     require_regular(info, path);
   }
-  TESSERA_REQUIRE(
-      file.get() >= 0, ErrorCode::kInvalidData, "cannot open {}: {}", path.string(), reason(error));
+  TESSERA_REQUIRE(file.get() >= 0,
+                  code_of_unreadable(error),
+                  "cannot open {}: {}",
+                  path.string(),
+                  reason(error));
   return file;
+}
+
+ErrorCode code_of_unreadable(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EACCES:
+    case EPERM:
+    case ENXIO:
+    case EINVAL:
+    case EIO:
+      return ErrorCode::kInvalidData;
+    default:
+      return ErrorCode::kDeviceError;
+  }
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -128,7 +149,7 @@ std::string read_file(const std::filesystem::path& path) {
       continue;
     }
     TESSERA_REQUIRE(count > 0,
-                    ErrorCode::kInvalidData,
+                    count == 0 ? ErrorCode::kInvalidData : code_of_unreadable(errno),
                     "cannot read {}: {} after {} of {} bytes",
                     path.string(),
                     count == 0 ? "end of file" : reason(errno),
@@ -269,7 +290,15 @@ AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), in_place_(is_special(path_)), file_(-1) {
   if (in_place_) {
     require_own(path_);
-    file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+    // A pipe without a reader would keep open() waiting.
+    file_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK));
+    TESSERA_REQUIRE(file_.get() >= 0 || errno != ENXIO,
+                    ErrorCode::kInvalidConfig,
+                    "{} is a pipe that nobody reads: start its reader first, or name a file",
+                    path_.string());
+    if (file_.get() >= 0) {
+      ::fcntl(file_.get(), F_SETFL, ::fcntl(file_.get(), F_GETFL) & ~O_NONBLOCK);
+    }
   } else {
     path_ = behind_links(path_);
     temporary_ = path_.string() + format(".tmp.{}", static_cast<int>(::getpid()));
@@ -311,6 +340,15 @@ void AtomicFile::commit() {
                   reason(errno));
   temporary_.clear();
   sync_directory(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+void require_other_file(const std::filesystem::path& output, const std::filesystem::path& input) {
+  std::error_code error;
+  TESSERA_REQUIRE(!std::filesystem::is_regular_file(output, error) ||
+                      !std::filesystem::equivalent(output, input, error),
+                  ErrorCode::kInvalidConfig,
+                  "{} is what is read, and cannot be what is written: choose another output",
+                  output.string());
 }
 
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {

@@ -7,9 +7,17 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 
-// Whole file as bytes. Errors: kInvalidData naming the path and the system's reason.
+// What the system's reason for not opening or reading a file says: kInvalidData where it is of the
+// file itself (it is not there, nobody may read it, its disk has lost it), kDeviceError where it is
+// of the machine as it is now (no descriptors, no memory, a server that does not answer).
+ErrorCode code_of_unreadable(int error);
+
+// Whole file as bytes. Errors: as code_of_unreadable(), naming the path and the system's reason;
+// kInvalidData where it is no file, or ends early.
 std::string read_file(const std::filesystem::path& path);
 
 // Brings to the disk what is written to a file, by whomever, and its name. Errors: kDeviceError
@@ -112,6 +120,9 @@ class AtomicFile {
   std::filesystem::path temporary_;  // empty: nothing is to be removed
   FileDescriptor file_;
 };
+
+// That `output` is not the file that is read for it. Errors: kInvalidConfig.
+void require_other_file(const std::filesystem::path& output, const std::filesystem::path& input);
 
 // Replaces `path` by an AtomicFile of these bytes.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);

@@ -3,16 +3,19 @@
 #include <chrono>
 #include <utility>
 
+#include "tessera/base/threads.h"
+
 namespace tessera {
 
-Watchdog::Watchdog(double seconds, std::function<void()> late)
-    : thread_([this, seconds, late = std::move(late)] {
-        std::unique_lock lock(mutex_);
-        const std::chrono::duration<double> limit(seconds);
-        if (!changed_.wait_for(lock, limit, [&] { return done_; })) {
-          late();
-        }
-      }) {}
+Watchdog::Watchdog(double seconds, std::function<void()> late) {
+  start_thread(thread_, [this, seconds, late = std::move(late)] {
+    std::unique_lock lock(mutex_);
+    const std::chrono::duration<double> limit(seconds);
+    if (!changed_.wait_for(lock, limit, [&] { return done_; })) {
+      late();
+    }
+  });
+}
 
 Watchdog::~Watchdog() {
   {
@@ -20,7 +23,7 @@ Watchdog::~Watchdog() {
     done_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  thread_.clear();
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace tessera {
 
@@ -22,7 +23,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
-  std::thread thread_;
+  std::vector<std::jthread> thread_;  // none where the system gives no more of them
 };
 
 }  // namespace tessera

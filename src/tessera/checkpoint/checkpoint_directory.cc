@@ -158,7 +158,14 @@ std::int64_t count_checkpoints(const fs::path& parent) {
 
 std::string find_damage(const fs::path& checkpoint) {
   // What others own is not damaged.
-  for (const fs::path& path : {checkpoint, checkpoint / "manifest.json"}) {
+  std::vector<fs::path> paths = {checkpoint, checkpoint / "manifest.json"};
+  std::error_code unreadable;
+  for (fs::directory_iterator it(checkpoint, unreadable);
+       !unreadable && it != fs::directory_iterator();
+       it.increment(unreadable)) {
+    paths.push_back(it->path());
+  }
+  for (const fs::path& path : paths) {
     TESSERA_REQUIRE(::access(path.c_str(), R_OK) == 0 || errno != EACCES,
                     ErrorCode::kInvalidData,
                     "cannot read {}: {}",
@@ -276,14 +283,22 @@ void prune_checkpoints(const fs::path& parent,
   const std::vector<Found> found = complete_checkpoints(parent);
   const fs::path best = best_name(parent);
   const std::size_t kept = keep == 0 ? found.size() : static_cast<std::size_t>(keep);
+  std::exception_ptr failure;
   for (std::size_t i = kept; i < found.size(); ++i) {
     if (found[i].path == written || found[i].path.filename() == best) {
       continue;
     }
     // Under a temporary name first, so that a kill half-way leaves nothing that looks complete.
     const fs::path doomed = free_name(found[i].path, kDoomedPrefix);
-    rename_directory(found[i].path, doomed);
-    remover.remove(doomed);
+    try {
+      rename_directory(found[i].path, doomed);
+      remover.remove(doomed);
+    } catch (const Error&) {
+      failure = failure ? failure : std::current_exception();
+    }
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
   }
 }
 

@@ -161,7 +161,7 @@ void CheckpointSaver::begin(const fs::path& directory,
   Manifest part{.meta = meta, .files = {}, .tensors = {}};
   files_ = plan(tensors, part);
   part_ = std::move(part);
-  attempt_ = directory == directory_ ? attempt_ + 1 : 0;
+  attempt_ = attempt(directory);
   directory_ = directory;
   TESSERA_REQUIRE(options_.num_ranks == 1 || !options_.launch.empty(),
                   ErrorCode::kInvalidArgument,
@@ -170,6 +170,13 @@ void CheckpointSaver::begin(const fs::path& directory,
     options_.launch = make_launch_name();
   }
   temporary_ = save_directory(directory, options_.launch, attempt_);
+}
+
+std::int64_t CheckpointSaver::attempt(const fs::path& directory) const {
+  if (directory != directory_) {
+    return options_.first_attempt;
+  }
+  return status() == SaveStatus::kIdle ? attempt_ + 1 : attempt_;
 }
 
 void CheckpointSaver::start(const fs::path& directory,

@@ -30,6 +30,8 @@ struct SaverOptions {
   bool copies = true;
   int threads = 1;
   std::int64_t max_file_bytes = SaveOptions().max_file_bytes;
+  // The number of the first attempt to save a step.
+  std::int64_t first_attempt = 0;
   // What make_launch_name() gave rank 0, on every rank; one alone may leave it out.
   std::string launch = {};
   // Is never made anew: where it is gone, a save fails. Empty: what is missing is made.
@@ -127,8 +129,8 @@ class CheckpointSaver {
   // Of the save under way.
   const std::filesystem::path& directory() const { return directory_; }
 
-  // Where it is written.
-  const std::filesystem::path& save_path() const { return temporary_; }
+  // The number of the attempt to save `directory` that is under way, else of the next one.
+  std::int64_t attempt(const std::filesystem::path& directory) const;
 
   // After kWritten on all ranks: rank 0 publishes the checkpoint, the others only become kIdle.
   // Errors: kInvalidArgument unless kWritten; kDeviceError naming the path and the system's reason,

@@ -335,6 +335,29 @@ TEST_F(SaverTest, WhatAllRanksHaveWrittenIsFinishedLater) {
   EXPECT_THAT(finish_interrupted_saves(parent_ / "missing"), ::testing::IsEmpty());
 }
 
+// Nor removed because the disk does not take the manifest now.
+TEST_F(SaverTest, WhatCannotBeFinishedNowStays) {
+  start_all(1);
+  savers_ = make_savers();
+  {
+    const Faults faults({{.call = FaultCall::kWrite, .path = "manifest.json", .error = ENOSPC}});
+    EXPECT_THAT(error_of(ErrorCode::kDeviceError, [&] { finish_interrupted_saves(parent_); }),
+                HasSubstr("step-00000001.launch.0 was written when the run was interrupted, and "
+                          "stays: see to the disk, and start again"));
+    EXPECT_EQ(faults.hits(), 1);
+  }
+  EXPECT_THAT(finish_interrupted_saves(parent_), ElementsAre(checkpoint_directory(parent_, 1)));
+  expect_values(1);
+}
+
+TEST_F(SaverTest, AFileThatIsGoneSinceIsNoReasonNotToGoOn) {
+  start_all(1);
+  savers_ = make_savers();
+  fs::remove(parent_ / ".tmp-step-00000001.launch.0" /
+             "rank-00001-optimizer-00001-of-00001.safetensors");
+  EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
+}
+
 TEST_F(SaverTest, WhatARankHasNotWrittenIsNotFinishedLater) {
   start_all(2);
   savers_ = make_savers();

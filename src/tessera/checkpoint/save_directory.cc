@@ -109,14 +109,14 @@ Manifest read_part(const fs::path& save, std::int64_t rank, std::int64_t num_ran
   return parse_manifest(read_file(path), path, ManifestScope::kPart);
 }
 
-// What was written may be gone: another program's removal, a disk of another node.
-void require_files(const fs::path& save, const Manifest& manifest) {
+// What was written may be gone: another program's removal, a disk of another node. Errors: `code`.
+void require_files(const fs::path& save, const Manifest& manifest, ErrorCode code) {
   for (const ManifestFile& file : manifest.files) {
     const fs::path path = save / file.name;
     struct stat found{};
     const bool is_there = ::lstat(path.c_str(), &found) == 0;
     TESSERA_REQUIRE(is_there && S_ISREG(found.st_mode) && found.st_size == file.digest.size_bytes,
-                    ErrorCode::kDeviceError,
+                    code,
                     "{} was written with {} bytes, and now {}: it was changed from outside, or the "
                     "ranks do not see one file system",
                     path.string(),
@@ -208,7 +208,12 @@ void give_name(const fs::path& save, const fs::path& directory, DirectoryRemover
                                        save.filename().string().substr(kTemporaryPrefix.size()));
   sync_directory(save);
   rename_over(save, directory, displaced);
-  sync_directory(directory.has_parent_path() ? directory.parent_path() : fs::path("."));
+  try {
+    sync_directory(directory.has_parent_path() ? directory.parent_path() : fs::path("."));
+  } catch (const Error& problem) {
+    // It has its name: only a power cut could take that back.
+    log_warning(problem.what());
+  }
   // Not before, so that a kill in between leaves parts or a manifest.
   remove_parts(directory);
   std::error_code ignored;
@@ -228,13 +233,37 @@ bool has_whole_manifest(const fs::path& save, const fs::path& directory) {
   try {
     const fs::path path = save / "manifest.json";
     const Manifest manifest = parse_manifest(read_file(path), path);
-    require_files(save, manifest);
+    require_files(save, manifest, ErrorCode::kInvalidData);
     require_step(manifest, directory);
     return true;
   } catch (const Error& problem) {
+    if (problem.code() == ErrorCode::kDeviceError) {
+      throw;
+    }
     log_warning(problem.what());
     return false;
   }
+}
+
+// The checkpoint that the parts make up. A file that is not as they say is an error of `changed`.
+void publish_parts(const fs::path& save,
+                   const fs::path& directory,
+                   std::int64_t num_ranks,
+                   DirectoryRemover& remover,
+                   ErrorCode changed) {
+  with_context([&] { return saving(directory); },
+               [&] {
+                 std::vector<Manifest> parts;
+                 for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+                   parts.push_back(read_part(save, rank, num_ranks));
+                 }
+                 const Manifest manifest = merge(parts);
+                 verify(manifest);
+                 require_step(manifest, directory);
+                 require_files(save, manifest, changed);
+                 write_file_atomic(save / "manifest.json", print_manifest(manifest));
+                 give_name(save, directory, remover);
+               });
 }
 
 // Says which parts are missing where there are some.
@@ -247,7 +276,7 @@ bool finish_interrupted_save(const fs::path& save,
   }
   for (const auto& [num_ranks, ranks] : find_parts(save)) {
     if (std::ssize(ranks) == num_ranks) {
-      publish(save, directory, num_ranks, remover);
+      publish_parts(save, directory, num_ranks, remover, ErrorCode::kInvalidData);
       return true;
     }
     std::string missing;
@@ -322,19 +351,7 @@ void publish(const fs::path& save,
              const fs::path& directory,
              std::int64_t num_ranks,
              DirectoryRemover& remover) {
-  with_context([&] { return saving(directory); },
-               [&] {
-                 std::vector<Manifest> parts;
-                 for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
-                   parts.push_back(read_part(save, rank, num_ranks));
-                 }
-                 const Manifest manifest = merge(parts);
-                 verify(manifest);
-                 require_step(manifest, directory);
-                 require_files(save, manifest);
-                 write_file_atomic(save / "manifest.json", print_manifest(manifest));
-                 give_name(save, directory, remover);
-               });
+  publish_parts(save, directory, num_ranks, remover, ErrorCode::kDeviceError);
 }
 
 std::vector<fs::path> finish_interrupted_saves(const fs::path& parent) {
@@ -358,6 +375,13 @@ std::vector<fs::path> finish_interrupted_saves(const fs::path& parent) {
         finished.push_back(directory);
       }
     } catch (const Error& problem) {
+      // What the disk does not take now it may take later: nothing of it is to be removed.
+      if (problem.code() == ErrorCode::kDeviceError) {
+        throw Error(Error(problem).add_context(
+            format("{} was written when the run was interrupted, and stays: see to the disk, and "
+                   "start again",
+                   save.string())));
+      }
       log_warning(problem.what());
     }
   }

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/log.h"
 #include "tessera/base/print.h"
 #include "tessera/base/status_line.h"
@@ -91,6 +92,11 @@ void tokenize(const TokenizeCommand& command) {
           "{} with {}", digest(std::as_bytes(std::span(file))).xxh3_128, describe_marks(tokenizer)),
       .force = command.force};
   log_info(format("documents: {}", describe_marks(tokenizer)));
+  for (const std::filesystem::path& input_file : texts.paths) {
+    for (const char* const ending : {".bin", ".idx"}) {
+      require_other_file(options.prefix.string() + ending, input_file);
+    }
+  }
   // Before files are made for what never comes.
   introduce_texts(texts.paths, options.text);
   // Beside the output, where there must be room anyway.

@@ -157,6 +157,7 @@ std::string describe(const ChoicesResult& result, const TrainedModel& model, boo
 void evaluate_choices(const EvalCommand& command,
                       const TrainedModel& model,
                       EvaluatorRanks& ranks) {
+  require_other_file(command.output, command.choices);
   const std::vector<Question> questions = read_questions(command.choices);
   ChoicesResult result;
   {

@@ -54,6 +54,7 @@ void train(const TrainOptions& options) {
                     ErrorCode::kInvalidData,
                     "{} is no text: expected text or JSONL to train a tokenizer on",
                     file.path.string());
+    require_other_file(options.output, file.path);
   }
   const std::string text = training_text(input.files, input.text);
   TESSERA_REQUIRE(!text.empty(),

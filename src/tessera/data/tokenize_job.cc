@@ -268,11 +268,16 @@ class MegatronSink : public DocumentSink {
     bin_.flush();
     lengths_.flush();
     journal_.bin_bytes = bin_.size();
-    saving_ = std::async(std::launch::async, [this, journal = write_journal(journal_)] {
+    const auto save = [this, journal = write_journal(journal_)] {
       bin_.sync();
       lengths_.sync();
       write_file_atomic(paths_.journal, journal);
-    });
+    };
+    try {
+      saving_ = std::async(std::launch::async, save);
+    } catch (const std::system_error&) {
+      save();  // without a thread all wait
+    }
   }
 
   void end_saving() {

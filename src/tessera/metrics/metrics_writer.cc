@@ -74,6 +74,21 @@ std::string with_validation(std::string_view line, double loss) {
   return json.dump();
 }
 
+struct Line {
+  std::size_t begin = 0;
+  std::string_view text = {};  // without its end
+};
+
+// The last one of whole lines; empty where there is none.
+Line last_line(std::string_view lines) {
+  if (lines.empty()) {
+    return {};
+  }
+  const std::string_view without_end = lines.substr(0, lines.size() - 1);
+  const std::size_t begin = without_end.rfind('\n') + 1;
+  return {.begin = begin, .text = without_end.substr(begin)};
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& metrics) {
@@ -102,26 +117,64 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t res
 
 void MetricsWriter::write(const StepMetrics& metrics) {
   file_.append(to_json(metrics) + '\n');
+  write_owed();
+}
+
+void MetricsWriter::flush() {
+  file_.flush();
+  write_owed();
 }
 
 void MetricsWriter::add_validation(std::int64_t step, double loss) {
+  owed_.insert_or_assign(step, loss);
   flush();
-  const std::string text = read_file(path_);
-  const std::string_view lines =
-      std::string_view(text).substr(0, text.size() - (text.empty() ? 0 : 1));
-  const std::size_t begin = lines.rfind('\n') + 1;
-  const std::string_view line = lines.substr(begin);
-  const std::int64_t found = lines.empty() ? 0 : parse_step(line, begin, path_.string());
+}
+
+void MetricsWriter::make_up(std::int64_t step, std::string_view line) {
+  const std::int64_t found = parse_step(line, 0, "the line that another rank has kept");
   TESSERA_REQUIRE(found == step,
-                  ErrorCode::kInvalidArgument,
-                  "the last line of {} is of step {}, expected step {}",
+                  ErrorCode::kInvalidData,
+                  "the line that another rank has kept for {} is of step {}, expected step {}",
                   path_.string(),
                   found,
                   step);
-  // In one go: a kill leaves the one file or the other.
-  const std::string changed = text.substr(0, begin) + with_validation(line, loss) + '\n';
-  write_file_atomic(path_, changed);
-  file_ = RecordFile(open_to_append(path_), path_, std::ssize(changed));
+  const std::string text = read_file(path_);
+  const Line last = last_line(text);
+  if (last.text.empty() || parse_step(last.text, last.begin, path_.string()) < step) {
+    file_.append(std::string(line) + '\n');
+  }
+}
+
+void MetricsWriter::write_owed() {
+  while (!owed_.empty()) {
+    const auto [step, loss] = *owed_.begin();
+    const std::string text = read_file(path_);
+    Line line = last_line(text);
+    std::int64_t found = 0;
+    while (!line.text.empty() &&
+           (found = parse_step(line.text, line.begin, path_.string())) > step) {
+      line = last_line(std::string_view(text).substr(0, line.begin));
+    }
+    if (line.text.empty() || found != step) {
+      owed_.erase(step);
+      fail(ErrorCode::kInvalidArgument, "{} has no line of step {}", path_.string(), step);
+    }
+    std::string changed = text;
+    changed.replace(line.begin, line.text.size(), with_validation(line.text, loss));
+    // In one go: a kill leaves the one file or the other.
+    try {
+      write_file_atomic(path_, changed);
+    } catch (...) {
+      reopen();  // it may have its name all the same
+      throw;
+    }
+    reopen();
+    owed_.erase(step);
+  }
+}
+
+void MetricsWriter::reopen() {
+  file_ = RecordFile(open_to_append(path_), path_, std::ssize(read_file(path_)));
 }
 
 }  // namespace tessera

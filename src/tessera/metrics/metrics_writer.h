@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tessera/mesh/traffic.h"
 #include "tessera/metrics/record_file.h"
@@ -42,17 +44,26 @@ class MetricsWriter {
   void write(const StepMetrics& metrics);
 
   // Tries to write what could not be. Errors: as write().
-  void flush() { file_.flush(); }
+  void flush();
 
-  bool has_unwritten() const { return file_.has_unwritten(); }
+  bool has_unwritten() const { return file_.has_unwritten() || !owed_.empty(); }
 
-  // Gives the last line, which is that of `step`, its validation loss, as if it had been written
-  // with it. Errors: as write(); kInvalidArgument where the last line is of another step.
+  // Gives the line of `step` its validation loss, as if it had been written with it; where that
+  // cannot be written, it comes with the next line. Errors: as write(); kInvalidArgument where no
+  // line is of that step.
   void add_validation(std::int64_t step, double loss);
 
+  // Appends `line`, that of `step` as another rank has kept it, where the file ends before it.
+  // Errors: as write(); kInvalidData where the line is not of that step.
+  void make_up(std::int64_t step, std::string_view line);
+
  private:
+  void write_owed();
+  void reopen();
+
   std::filesystem::path path_;
   RecordFile file_;
+  std::map<std::int64_t, double> owed_;  // validation losses by step
 };
 
 }  // namespace tessera

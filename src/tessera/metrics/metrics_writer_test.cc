@@ -162,8 +162,50 @@ TEST_F(MetricsWriterTest, AValidationThatComesLaterIsWhereItWouldHaveBeen) {
     last.validation_loss = 1.0 / 3.0;
     EXPECT_EQ(read_file(path_),
               uninterrupted(2) + to_json(last) + "\n" + to_json(metrics_of(4)) + "\n");
-    EXPECT_EQ(caught([&] { writer.add_validation(3, 2.0); }).code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(caught([&] { writer.add_validation(5, 2.0); }).code(), ErrorCode::kInvalidArgument);
   }
+}
+
+// A file that has its name is what lines go to, though the system could not say that it is durable;
+// a loss that could not be written comes with the next line.
+TEST_F(MetricsWriterTest, AValidationThatCannotBeWrittenComesWithTheNextLine) {
+  for (const Fault& fault :
+       {Fault{.call = FaultCall::kRename, .path = "metrics.jsonl", .error = EIO},
+        Fault{.call = FaultCall::kSync, .path = "metrics.jsonl", .error = EIO},
+        Fault{.call = FaultCall::kSync,
+              .path = directory_.path().filename().string(),
+              .after = 1,
+              .error = EIO}}) {
+    std::filesystem::remove(path_);
+    MetricsWriter writer(path_, 0);
+    writer.write(metrics_of(1));
+    {
+      const Faults faults({fault});
+      error_of(ErrorCode::kDeviceError, [&] { writer.add_validation(1, 2.5); });
+      EXPECT_EQ(faults.hits(), 1);
+      EXPECT_TRUE(writer.has_unwritten());
+    }
+    writer.write(metrics_of(2));
+    EXPECT_FALSE(writer.has_unwritten());
+    writer.write(metrics_of(3));
+    StepMetrics first = metrics_of(1);
+    first.validation_loss = 2.5;
+    EXPECT_EQ(
+        read_file(path_),
+        to_json(first) + "\n" + to_json(metrics_of(2)) + "\n" + to_json(metrics_of(3)) + "\n");
+  }
+}
+
+TEST_F(MetricsWriterTest, ALineThatAnotherRankKeptIsTakenOnce) {
+  write(0, 2);
+  for (int start = 0; start < 2; ++start) {
+    MetricsWriter writer(path_, 3);
+    writer.make_up(3, to_json(metrics_of(3)));
+    EXPECT_EQ(read_file(path_), uninterrupted(3));
+  }
+  MetricsWriter writer(path_, 3);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { writer.make_up(4, to_json(metrics_of(3))); }),
+              HasSubstr("is of step 3, expected step 4"));
 }
 
 TEST_F(MetricsWriterTest, RefusesAFileThatIsNotOurs) {

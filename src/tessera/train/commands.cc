@@ -62,6 +62,7 @@ GenerationSpeed generate_one(const GenerateOptions& options, const Prompt& promp
 GenerationSpeed generate_many(const GenerateOptions& options, const std::vector<Prompt>& prompts) {
   std::optional<AtomicFile> file;
   if (!options.output.empty()) {
+    require_other_file(options.output, options.prompts_file);
     file.emplace(options.output);
   }
   const auto finished = [&](std::size_t prompt, const Continuation& found) {

@@ -116,13 +116,18 @@ Companions::Companions(const fs::path& source) {
 
 void Companions::keep(const fs::path& directory) const {
   const fs::path folder = directory / kFolder;
+  const fs::path made = directory / format(".tmp-{}", kFolder);
   std::error_code error;
-  fs::create_directories(folder, error);
+  fs::remove_all(made, error);  // what a kill has left
+  create_durable_directories(made);
+  for (const auto& [name, text] : files_) {
+    write_file_atomic(made / name, text);
+  }
+  // In one go: a folder that is there is whole.
+  fs::rename(made, folder, error);
   TESSERA_REQUIRE(
       !error, ErrorCode::kDeviceError, "cannot create {}: {}", folder.string(), error.message());
-  for (const auto& [name, text] : files_) {
-    write_file_atomic(folder / name, text);
-  }
+  sync_directory(directory);
 }
 
 void keep_companions(const RunConfig& config,

@@ -8,13 +8,11 @@
 
 namespace tessera {
 
-std::string disk_shortage(const std::filesystem::path& directory,
-                          std::int64_t checkpoint_bytes,
-                          std::int64_t keep,
-                          std::int64_t present) {
+std::string disk_shortage(const std::filesystem::path& directory, const DiskNeed& need) {
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(directory, error);
-  const double most = keep == 0 ? 2 : static_cast<double>(keep) + 2;
+  const auto [checkpoint_bytes, keep, keeps_best, present] = need;
+  const double most = keep == 0 ? 2 : static_cast<double>(keep) + (keeps_best ? 3 : 2);
   // Room for what will be there beside the present ones; keeping all asks for two more.
   const double to_come = keep == 0 ? most : std::max(0.0, most - static_cast<double>(present));
   const double bytes = to_come * static_cast<double>(checkpoint_bytes);

@@ -6,18 +6,22 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/save_directory.h"
+#include "tessera/train/run_record.h"
 
 namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto kPause = std::chrono::milliseconds(20);
+
 class LastSaver {
  public:
   explicit LastSaver(const LastSave& save)
       : save_(save),
-        path_(save.under_way.value_or(save_directory(save.directory, save.options.launch, 0))) {}
+        path_(save_directory(save.directory, save.options.launch, save.options.first_attempt)) {}
 
   std::set<std::int64_t> run() {
     if (save_.options.num_ranks == 1) {
@@ -26,16 +30,27 @@ class LastSaver {
       }
       return {};
     }
-    if (!save_.is_saved && !save_.torn.empty()) {
-      note_no_part(path_, save_.options.rank, save_.options.num_ranks, save_.torn);
-    } else if (!save_.is_saved && !save_.under_way) {
-      write(save_.options.rank);
-    }
-    leave_notes();
     if (save_.is_saved) {
+      leave_notes();
+      wait_for_next_step();
       return {};
     }
+    std::exception_ptr failure;
+    if (!save_.torn.empty()) {
+      note(path_, save_.torn);
+    } else if (!save_.under_way) {
+      try {
+        write(save_.options.rank);
+      } catch (...) {
+        failure = std::current_exception();
+        note(path_, to_error(failure).what());
+      }
+    }
+    leave_notes();
     wait();
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
     return missing(look());
   }
 
@@ -46,15 +61,66 @@ class LastSaver {
       if (step < 1) {
         continue;
       }
-      const std::filesystem::path other = checkpoint_directory(save_.directory.parent_path(), step);
-      note_no_part(save_directory(other, save_.options.launch, 0),
-                   save_.options.rank,
-                   save_.options.num_ranks,
-                   format("the last step that it ended is {}", save_.meta.step));
+      note(save_of(step), format("the last step that it ended is {}", save_.meta.step));
     }
   }
 
-  SaveProgress look() const { return look_at_save(path_, save_.options.num_ranks); }
+  // Where other ranks write the state after `step` on their way out.
+  std::filesystem::path save_of(std::int64_t step) const {
+    return save_directory(
+        checkpoint_directory(save_.directory.parent_path(), step), save_.options.launch, 0);
+  }
+
+  // Why this rank writes no part there. Without a note others wait as long as they would.
+  void note(const std::filesystem::path& save, const std::string& reason) const {
+    try {
+      note_no_part(save, save_.options.rank, save_.options.num_ranks, reason);
+    } catch (const Error& error) {
+      log_warning(error.what());
+    }
+  }
+
+  // One that has the states of this rank, too, may have ended the next step, and then saves it for
+  // both: it is over when this process ends.
+  void wait_for_next_step() const {
+    bool has_replica = false;
+    for (std::int64_t rank = 0; rank < save_.options.num_ranks; ++rank) {
+      has_replica = has_replica ||
+                    (rank != save_.options.rank && save_.has_states_of(rank, save_.options.rank));
+    }
+    if (!has_replica) {
+      return;
+    }
+    const std::filesystem::path next = save_of(save_.meta.step + 1);
+    const auto all = static_cast<std::size_t>(save_.options.num_ranks);
+    SaveProgress seen = look_at_save(next, save_.options.num_ranks);
+    Clock::time_point since = Clock::now();
+    while (seen.written.size() < all && seen.without.size() < all &&
+           seconds_since(since) < save_.patience_seconds) {
+      std::this_thread::sleep_for(kPause);
+      SaveProgress now = look_at_save(next, save_.options.num_ranks);
+      if (now != seen) {
+        seen = std::move(now);
+        since = Clock::now();
+      }
+    }
+  }
+
+  static double seconds_since(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
+  }
+
+  SaveProgress look() const {
+    SaveProgress progress = look_at_save(path_, save_.options.num_ranks);
+    std::error_code error;
+    if (std::filesystem::exists(save_.directory / "manifest.json", error)) {
+      // Rank 0 has just given it its name.
+      for (std::int64_t rank = 0; rank < save_.options.num_ranks; ++rank) {
+        progress.written.insert(rank);
+      }
+    }
+    return progress;
+  }
 
   std::set<std::int64_t> missing(const SaveProgress& progress) const {
     std::set<std::int64_t> ranks;
@@ -82,6 +148,10 @@ class LastSaver {
   // The part of `rank`.
   void write(std::int64_t rank) {
     SaverOptions options = save_.options;
+    if (rank == 0 && options.rank != 0 && !save_.metrics_line.empty()) {
+      // Rank 0 may not have come to it.
+      options.beside.insert_or_assign(metrics_file({}).string(), save_.metrics_line);
+    }
     options.rank = rank;
     CheckpointSaver saver(options);
     save_part(saver, rank);
@@ -97,10 +167,9 @@ class LastSaver {
   }
 
   void wait() {
-    constexpr auto kPause = std::chrono::milliseconds(20);
     SaveProgress seen = look();
     Clock::time_point since = Clock::now();
-    while (has_hope(seen, std::chrono::duration<double>(Clock::now() - since).count())) {
+    while (has_hope(seen, seconds_since(since))) {
       SaveProgress now = look();
       if (now != seen) {
         seen = std::move(now);
@@ -120,9 +189,9 @@ class LastSaver {
       const auto first = std::ranges::find_if(
           seen.written, [&](std::int64_t writer) { return save_.has_states_of(writer, rank); });
       const bool is_given_up = is_late || seen.without.contains(rank);
-      if (first == seen.written.end() || save_.under_way) {
+      if (first == seen.written.end()) {
         hope = hope || !is_given_up;
-      } else if (is_given_up && *first == save_.options.rank) {
+      } else if (is_given_up && *first == save_.options.rank && save_.has_states) {
         write(rank);
         hope = true;
       } else {

@@ -20,9 +20,11 @@ struct LastSave {
   SaverOptions options = {};             // of this rank, with the name of the launch
   CheckpointMeta meta = {};              // of the state
   bool is_saved = false;                 // already
-  // Where this rank has written its part, if it was being saved when the run failed.
-  std::optional<std::filesystem::path> under_way = {};
-  std::string torn = {};  // why this rank has no such state any more; empty: it has
+  bool under_way = false;  // this rank's part was being written when the run failed, and has ended
+  std::string torn = {};   // why this rank has no part of it; empty: it has, or has the state
+  bool has_states = true;  // in memory, so that it can write what other ranks do not
+  std::string metrics_line =
+      {};  // of the step, for the checkpoint that has rank 0's part from here
   // What the rank of this number saves, as far as this one has it; nothing where it has not.
   std::function<std::optional<std::vector<CheckpointTensor>>(std::int64_t rank)> tensors_of = {};
   // Whether a rank has all that another one saves.
@@ -33,6 +35,7 @@ struct LastSave {
 
 // Writes this rank's part and waits for those of the others: a launcher ends all processes when the
 // first one ends. A part that does not come is written by the first rank that has the same states.
+// A rank whose state is saved waits for those that may have ended the next step.
 // Returns the ranks whose parts are missing then. A rank alone makes the checkpoint. Errors:
 // kDeviceError where this rank's part cannot be written.
 std::set<std::int64_t> save_last_step(const LastSave& save);

@@ -11,6 +11,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,9 +21,13 @@
 #include <gtest/gtest.h>
 
 #include "tessera/backend/test_fault_backend.h"
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/checkpoint/save_directory.h"
 #include "tessera/train/test_run.h"
 #include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
@@ -154,6 +160,64 @@ TEST_P(LastSaveTest, LosesNoStepThatEnded) {
   if (GetParam() != "hsdp@pair") {  // where what moves beside the update may come last
     EXPECT_LE(num_whole, kPlaces) << "the last instruction is the update's";
   }
+}
+
+// Of two ranks that have the same states, one that writes the parts of both.
+class StandIn : public testing::Test {
+ protected:
+  LastSave save() const {
+    return {.directory = directory_,
+            .options = {.rank = 1, .num_ranks = 2, .launch = "launch"},
+            .meta = {.step = 3, .model = "{}", .config = ""},
+            .metrics_line = R"({"step":3})",
+            .tensors_of = [this](std::int64_t rank) { return std::optional(tensors_of(rank)); },
+            .has_states_of = [](std::int64_t /*rank*/, std::int64_t /*other*/) { return true; },
+            .patience_seconds = 0.05};
+  }
+
+  std::vector<CheckpointTensor> tensors_of(std::int64_t rank) const {
+    TensorSlice half = whole_slice({4});
+    half.begin = 2 * rank;
+    half.count = 2;
+    return {
+        {.name = "w",
+         .shape = {4},
+         .slice = half,
+         .data = std::as_bytes(std::span(values_).subspan(2 * static_cast<std::size_t>(rank), 2))}};
+  }
+
+  void expect_whole() const {
+    EXPECT_THAT(finish_interrupted_saves(directory_.parent_path()),
+                testing::ElementsAre(directory_));
+    const CheckpointReader reader(directory_);
+    EXPECT_TRUE(std::ranges::equal(reader.read("w", TensorRole::kParameter),
+                                   std::as_bytes(std::span(values_))));
+  }
+
+  TestDirectory parent_;
+  std::filesystem::path directory_ = checkpoint_directory(parent_.path(), 3);
+  std::vector<float> values_ = {1, 2, 3, 4};
+};
+
+// Rank 0 was killed before it wrote the step's line.
+TEST_F(StandIn, WritesThePartAndTheMetricsOfRankZero) {
+  EXPECT_THAT(save_last_step(save()), testing::IsEmpty());
+  expect_whole();
+  EXPECT_EQ(read_file(directory_ / "metrics.jsonl"), R"({"step":3})");
+}
+
+// Its own part was written in the background when the other one was killed.
+TEST_F(StandIn, EndsASaveThatWasUnderWay) {
+  CheckpointSaver saver(save().options);
+  saver.write(directory_, save().meta, tensors_of(1));
+  LastSave rest = save();
+  rest.under_way = true;
+  rest.options.first_attempt = saver.attempt(directory_);
+  rest.has_states = false;
+  EXPECT_THAT(save_last_step(rest), testing::ElementsAre(0)) << "its update had begun";
+  rest.has_states = true;
+  EXPECT_THAT(save_last_step(rest), testing::IsEmpty());
+  expect_whole();
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets,

@@ -119,13 +119,17 @@ void require_same_config(const RunConfig& config, World& world) {
   }
 }
 
-// Of ranks that end because another has failed, rank 0 says so for all.
+// Of ranks that end because another has failed, rank 0 says so for all, unless it is the one.
 void run_launched(World& world, const std::function<void(World&)>& body) {
   try {
     run_as_rank(world, body);
   } catch (...) {
     const std::string reason = world.abort_reason().value_or("");
-    if (world.rank() != 0 && !reason.starts_with(format("rank {} failed: ", world.rank()))) {
+    const bool is_own = reason.starts_with(format("rank {} failed: ", world.rank()));
+    // As attendance_message() says it.
+    const bool lacks_rank_0 =
+        reason.ends_with("missing: rank 0") || reason.find("missing: rank 0,") != std::string::npos;
+    if (world.rank() != 0 && !is_own && !lacks_rank_0) {
       silence_errors();
     }
     throw;

@@ -201,6 +201,8 @@ class RankTrainer {
          .torn = executor_.states_are_whole()
                      ? ""
                      : format("the update of step {} had begun", meta_.step + 1),
+         .metrics_line =
+             unwritten_ && unwritten_->step == meta.step ? to_json(*unwritten_) : std::string(),
          .tensors_of =
              [&](std::int64_t rank) {
                return replica_tensors(executor_, setup_.parameters, part_, part_of(rank));
@@ -278,10 +280,8 @@ class RankTrainer {
     meta_.config = to_toml(config_);
     if (!config_.tokenizer.path.empty()) {
       meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
-      if (control_.leads()) {
-        // So that a checkpoint is whole wherever it is moved.
-        saves_.put_beside(tokenizer_copy({}).string(), read_tokenizer_file(config_.tokenizer.path));
-      }
+      // So that a checkpoint is whole wherever it is moved. Any rank may write rank 0's part.
+      saves_.put_beside(tokenizer_copy({}).string(), read_tokenizer_file(config_.tokenizer.path));
     }
     meta_.data = describe_sequences(setup_.sequences);
     last_step_ = meta_.step;
@@ -391,7 +391,11 @@ class RankTrainer {
       bytes += static_cast<std::int64_t>(saved_bytes(tensor));
     }
     const std::string shortage =
-        disk_shortage(directory_, bytes, config_.checkpoint.keep, saves_.count());
+        disk_shortage(directory_,
+                      {.checkpoint_bytes = bytes,
+                       .keep = config_.checkpoint.keep,
+                       .keeps_best = validator_ && config_.checkpoint.keep_best,
+                       .present = saves_.count()});
     if (!shortage.empty()) {
       log_warning(shortage);
     }
@@ -409,6 +413,9 @@ class RankTrainer {
                                                            .flop_per_token = flop_per_token,
                                                            .validation = validation},
                                           meta_.step);
+    if (saves_.last()) {
+      record_->make_up(*saves_.last(), meta_.step);
+    }
     if (validator_ && config_.checkpoint.keep_best) {
       note_validations(since);
     }
@@ -530,6 +537,7 @@ class RankTrainer {
     if (record_) {
       record_->end(result);
     }
+    saves_.end_removals(!result.interrupted);
   }
 
   // Whether the state that the run ends with is good: its last step may have ruined it. A step that

@@ -138,6 +138,14 @@ void RunRecord::write(const StepMetrics& step) {
   });
 }
 
+void RunRecord::make_up(const std::filesystem::path& checkpoint, std::int64_t step) {
+  const std::filesystem::path line = metrics_file(checkpoint);
+  std::error_code error;
+  if (std::filesystem::exists(line, error)) {
+    keep_trying([&] { metrics_.make_up(step, read_file(line)); });
+  }
+}
+
 void RunRecord::write_validation(std::int64_t step, double loss) {
   keep_trying([&] {
     metrics_.add_validation(step, loss);
@@ -148,10 +156,12 @@ void RunRecord::write_validation(std::int64_t step, double loss) {
 }
 
 void RunRecord::end(const TrainResult& result) {
-  keep_trying([&] {
-    metrics_.flush();
+  keep_trying([&] { metrics_.flush(); });
+  try {
     log_session_end(config_.run.dir, {.step = result.step, .stopped = result.interrupted});
-  });
+  } catch (const Error& error) {
+    warn(error.what());
+  }
   if (metrics_.has_unwritten()) {
     warn(format("the last steps are not in {}/metrics.jsonl", config_.run.dir));
   }

@@ -55,6 +55,10 @@ class RunRecord {
 
   void write(const StepMetrics& step);
 
+  // Takes over the line of `step` that a rank has left in `checkpoint` for a rank 0 that was killed
+  // before it came to write it.
+  void make_up(const std::filesystem::path& checkpoint, std::int64_t step);
+
   // Of the last step that was written.
   void write_validation(std::int64_t step, double loss);
 

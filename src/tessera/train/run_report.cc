@@ -461,6 +461,20 @@ ReportPage describe_run(const fs::path& run_dir, const MetricsTable& metrics) {
   return page;
 }
 
+namespace {
+
+// A slip in the name would replace what a run cannot be without.
+void require_report_or_new(const fs::path& output) {
+  std::error_code error;
+  TESSERA_REQUIRE(!fs::is_regular_file(output, error) || fs::file_size(output, error) == 0 ||
+                      MappedFile(output).text().starts_with("<!doctype html"),
+                  ErrorCode::kInvalidConfig,
+                  "{} exists and is no report: choose another --output",
+                  output.string());
+}
+
+}  // namespace
+
 void report_command(const ReportOptions& options) {
   const fs::path& run_dir = options.run_dir;
   std::error_code error;
@@ -468,6 +482,7 @@ void report_command(const ReportOptions& options) {
                   ErrorCode::kInvalidConfig,
                   "{} is no directory, expected the directory of a run (run.dir)",
                   run_dir.string());
+  require_report_or_new(options.output);
   const fs::path path = metrics_file(run_dir);
   // A run that failed before its first step has no metrics, but something to say.
   const bool failed_early = !fs::exists(path, error) && !exit_records(run_dir).empty();

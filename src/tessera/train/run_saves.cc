@@ -60,11 +60,10 @@ std::filesystem::path RunSaves::find_start() {
     if (!control_.leads()) {
       return;
     }
-    if (config_.checkpoint.resume == "auto") {
-      for (const std::filesystem::path& path : finish_interrupted_saves(directory())) {
-        log_info(format("{} was written when the run was interrupted, and is now a checkpoint",
-                        path.string()));
-      }
+    // Whatever the run starts from: what would be left of another branch is set aside, not removed.
+    for (const std::filesystem::path& path : finish_interrupted_saves(directory())) {
+      log_info(format("{} was written when the run was interrupted, and is now a checkpoint",
+                      path.string()));
     }
     found = configured_start().value_or(std::filesystem::path()).string();
   });
@@ -211,12 +210,22 @@ void RunSaves::end() {
 
 void RunSaves::prune() {
   if (is_new_ && control_.leads()) {
-    prune_checkpoints(directory(),
-                      static_cast<int>(config_.checkpoint.keep),
-                      last_.value_or(""),
-                      saver_.remover());
+    warn_of([&] {
+      prune_checkpoints(directory(),
+                        static_cast<int>(config_.checkpoint.keep),
+                        last_.value_or(""),
+                        saver_.remover());
+    });
   }
   is_new_ = false;
+}
+
+void RunSaves::end_removals(bool in_time) {
+  if (!in_time) {
+    saver_.remover().give_up();
+    return;
+  }
+  control_.patiently("removing what the run does not keep", [&] { saver_.remover().wait(); });
 }
 
 std::int64_t RunSaves::count() const {
@@ -225,7 +234,10 @@ std::int64_t RunSaves::count() const {
 
 bool RunSaves::has_too_many() {
   const std::int64_t keep = config_.checkpoint.keep;
-  const bool too_many = control_.leads() && is_new_ && keep > 0 && count() > keep;
+  bool too_many = false;
+  if (control_.leads() && is_new_ && keep > 0) {
+    warn_of([&] { too_many = count() > keep; });
+  }
   return !control_.from_leader(too_many ? "too many" : "").empty();
 }
 
@@ -258,8 +270,10 @@ RunSaves::LastState RunSaves::save_alone(LastSave last) {
   last.directory = checkpoint_directory(directory(), step);
   last.options = options_;
   last.options.copies = false;
+  last.options.first_attempt = saver_.attempt(last.directory);
+  last.has_states = last.torn.empty();
   if (is_under_way() && under_way_.step == step) {
-    last.under_way = saver_.save_path();
+    last.under_way = true;
     last.torn = saver_.status() == SaveStatus::kFailed ? saver_.error().what() : "";
   } else {
     // What the disk has just refused it refuses again.

@@ -71,6 +71,10 @@ class RunSaves {
   // Whether that would remove any.
   bool has_too_many();
 
+  // At the end of the run: waits until what is to be removed is gone, however long that takes. Not
+  // `in_time`: leaves the rest to the next start.
+  void end_removals(bool in_time);
+
   // How many complete checkpoints the run has.
   std::int64_t count() const;
 
@@ -160,6 +164,16 @@ class RunSaves {
   template <class Body>
   std::filesystem::path of_resume(const Body& body) const {
     return with_context([this] { return placed(config_, "checkpoint.resume"); }, body);
+  }
+
+  // body(), whose errors the run survives.
+  template <class Body>
+  void warn_of(const Body& body) const {
+    try {
+      body();
+    } catch (const Error& error) {
+      warn_(error.what());
+    }
   }
 
   Said exchange(const Asked& own, SaveStatus save);

@@ -157,6 +157,22 @@ TEST_F(RunSavesTest, AFailedRemovalOrPublicationIsAWarning) {
   }
 }
 
+// An older one that cannot lose its name stays, and others go all the same.
+TEST_F(RunSavesTest, WhatCannotBePrunedIsAWarning) {
+  RunConfig one = config("run");
+  one.checkpoint.keep = 1;
+  const Faults faults({{.call = FaultCall::kRename,
+                        .path = "/step-00000002",
+                        .after = 1,
+                        .times = Fault::kAlways,
+                        .error = EPERM}});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(train(one, tiny_llama()).step, 6);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("cannot rename "));
+  EXPECT_GE(faults.hits(), 1);
+  EXPECT_THAT(checkpoints("run"), ElementsAre("step-00000002", "step-00000006"));
+}
+
 TEST_F(RunSavesTest, WithoutThreadsARunSavesAllTheSame) {
   std::optional<Faults> faults;
   const TrainHooks exhausting = {.before_step = [&](std::int64_t, std::int64_t step) {
@@ -208,6 +224,24 @@ TEST_F(RunSavesTest, ADamagedCheckpointIsSetAside) {
       expect_same_state(checkpoint(run, 6), checkpoint("whole", 6));
     }
   }
+}
+
+// What the machine cannot read now says nothing of the checkpoint.
+TEST_F(RunSavesTest, AMachineThatCannotReadIsNoDamage) {
+  train(config("run", 2), tiny_llama());
+  for (const int error : {EMFILE, ESTALE, ENOMEM}) {
+    for (const FaultCall call : {FaultCall::kOpen, FaultCall::kRead}) {
+      const Faults faults({{.call = call,
+                            .path = "step-00000006/",
+                            .after = 2,
+                            .times = Fault::kAlways,
+                            .error = error}});
+      error_of(ErrorCode::kDeviceError, [&] { train(config("run", 2), tiny_llama()); });
+      EXPECT_GE(faults.hits(), 1);
+    }
+  }
+  EXPECT_THAT(checkpoints("run"), Contains("step-00000006"));
+  EXPECT_EQ(train(config("run", 2), tiny_llama()).step, 6);
 }
 
 // It would be lost that the run has come far, by the second start in a row at the latest.
@@ -383,12 +417,19 @@ TEST_F(RunSavesTest, OutputsDoNotFollowSuchLinks) {
 TEST(DiskSpace, IsSaidWhereItIsShort) {
   const fs::path here = fs::temp_directory_path();
   const auto free = static_cast<std::int64_t>(fs::space(here).available);
-  EXPECT_EQ(disk_shortage(here, free / 8, 3, 0), "");
-  EXPECT_EQ(disk_shortage(here, free / 2, 3, 4), "") << "one more";
-  EXPECT_THAT(disk_shortage(here, free / 2, 3, 1),
+  EXPECT_EQ(disk_shortage(here, {.checkpoint_bytes = free / 8, .keep = 3}), "");
+  EXPECT_EQ(disk_shortage(here, {.checkpoint_bytes = free / 2, .keep = 3, .present = 4}), "")
+      << "one more";
+  EXPECT_THAT(disk_shortage(here, {.checkpoint_bytes = free / 2, .keep = 3, .present = 1}),
               HasSubstr("checkpoint.keep = 3 needs room for 5 at a time, of which 1 are there"));
-  EXPECT_THAT(disk_shortage(here, free, 0, 7), HasSubstr("keeps all of them"));
-  EXPECT_THAT(disk_shortage(here, 1, std::numeric_limits<std::int64_t>::max(), 0),
+  EXPECT_THAT(
+      disk_shortage(here,
+                    {.checkpoint_bytes = free / 2, .keep = 3, .keeps_best = true, .present = 1}),
+      HasSubstr("needs room for 6 at a time"));
+  EXPECT_THAT(disk_shortage(here, {.checkpoint_bytes = free, .present = 7}),
+              HasSubstr("keeps all of them"));
+  EXPECT_THAT(disk_shortage(
+                  here, {.checkpoint_bytes = 1, .keep = std::numeric_limits<std::int64_t>::max()}),
               HasSubstr("saves will fail once it is full"));
 }
 

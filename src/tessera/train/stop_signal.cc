@@ -19,6 +19,8 @@ constexpr std::string_view kStopping =
     "stopping: finishing this step, then saving; another signal, a second or more from now, quits "
     "at "
     "once\n";
+constexpr std::string_view kStoppingInTime =
+    "stopping: the launcher ends all ranks soon; what can be saved until then is\n";
 constexpr std::string_view kStoppingAtLeisure = "stopping: finishing this step, then saving\n";
 constexpr std::string_view kSaving = "saving after this step; the run goes on\n";
 constexpr std::string_view kNothingToSave = "nothing is saved: the run is not in its steps\n";
@@ -70,7 +72,7 @@ void stop_or_quit(int signal) {
   std::int64_t first = 0;
   const std::int64_t now = now_ns();
   if (first_ns.compare_exchange_strong(first, now)) {
-    stop(kStopping);
+    stop(launcher_ends ? kStoppingInTime : kStopping);
   } else if (now - first >= repeats_ns) {
     // Blocked in here, it ends the process when this returns.
     std::signal(signal, SIG_DFL);
@@ -196,7 +198,7 @@ bool stop_requested() {
 }
 
 bool stop_is_urgent() {
-  return stop_noted && !is_unhurried();
+  return stop_noted && (launcher_ends || !is_unhurried());
 }
 
 std::optional<double> seconds_from_launcher() {
