@@ -188,7 +188,7 @@ fs::path checkpoint_tokenizer(const fs::path& checkpoint, const fs::path& config
     return configured;
   }
   const fs::path own = tokenizer_copy(place);
-  const fs::path run = tokenizer_copy(place.parent_path().parent_path());
+  fs::path run = tokenizer_copy(place.parent_path().parent_path());
   const bool has_own = fs::exists(own, error);
   const bool has_run = fs::exists(run, error);
   // The run's outlives the checkpoint, and has the run's other files beside it.
