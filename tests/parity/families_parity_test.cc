@@ -469,7 +469,7 @@ TEST_P(HuggingFaceDirectory, AnIndexMustFitItsFiles) {
   const std::string message = refusal();
   EXPECT_THAT(message,
               HasSubstr("model-00001-of-00002.safetensors is not there, which should "
-                        "hold 1 tensors, such as 'a'"));
+                        "hold 1 tensor, such as 'a'"));
   EXPECT_THAT(message, HasSubstr("other.safetensors has no tensor 'b'"));
   write_file_atomic(index, R"({"weight_map": {"a": "../other.safetensors"}})");
   EXPECT_THAT(refusal(), HasSubstr("expected the name of a file beside the index"));

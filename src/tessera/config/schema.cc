@@ -314,7 +314,7 @@ ConfigSection tokenizer() {
            codec::path(),
            "A tokenizer: tokenizer.json, a tiktoken or SentencePiece .model, or encoder.json "
            "beside vocab.bpe (docs/formats.md). Left out with train_vocab: tokenizer.json in "
-           "run.dir; without: none, for data that are tokens."),
+           "run.dir; with model.weights: theirs; else none, for data that are tokens."),
        row("train_vocab",
            &S::train_vocab,
            codec::size_or_zero(),
