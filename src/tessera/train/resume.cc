@@ -189,8 +189,8 @@ fs::path checkpoint_tokenizer(const fs::path& checkpoint, const fs::path& config
   }
   const fs::path own = tokenizer_copy(place);
   fs::path run = tokenizer_copy(place.parent_path().parent_path());
-  const bool has_own = fs::exists(own, error);
-  const bool has_run = fs::exists(run, error);
+  const bool has_own = fs::is_regular_file(own, error);
+  const bool has_run = fs::is_regular_file(run, error);
   // The run's outlives the checkpoint, and has the run's other files beside it.
   if (has_run && (!has_own || read_tokenizer_file(run) == read_tokenizer_file(own))) {
     return run;

@@ -141,8 +141,14 @@ void RunRecord::write(const StepMetrics& step) {
 void RunRecord::make_up(const std::filesystem::path& checkpoint, std::int64_t step) {
   const std::filesystem::path line = metrics_file(checkpoint);
   std::error_code error;
-  if (std::filesystem::exists(line, error)) {
-    keep_trying([&] { metrics_.make_up(step, read_file(line)); });
+  if (!std::filesystem::exists(line, error)) {
+    return;
+  }
+  // No manifest lists it: whatever it is, the run goes on.
+  try {
+    metrics_.make_up(step, read_file(line));
+  } catch (const Error& problem) {
+    warn(problem.what());
   }
 }
 

@@ -407,11 +407,7 @@ void RunSaves::link_best() const {
   if (config_.validation.every == 0 || !config_.checkpoint.keep_best) {
     return;
   }
-  try {
-    link_best_checkpoint(directory(), validation_losses_);
-  } catch (const Error& error) {
-    warn_(error.what());
-  }
+  warn_of([&] { link_best_checkpoint(directory(), validation_losses_); });
 }
 
 }  // namespace tessera

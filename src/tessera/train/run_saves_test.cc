@@ -226,6 +226,26 @@ TEST_F(RunSavesTest, ADamagedCheckpointIsSetAside) {
   }
 }
 
+// Nor does what no manifest lists, whatever lies there.
+TEST_F(RunSavesTest, WhatLiesBesideACheckpointDoesNotBlock) {
+  for (const bool is_pipe : {false, true}) {
+    const std::string run = format("run{}", is_pipe);
+    train(config(run), tiny_llama());
+    for (const char* const name : {"metrics.jsonl", "tokenizer.json"}) {
+      const fs::path beside = checkpoint(run, 6) / name;
+      fs::remove(beside);
+      if (is_pipe) {
+        ASSERT_EQ(::mkfifo(beside.c_str(), 0666), 0);
+      } else {
+        write_test_file(beside, "no line");
+      }
+    }
+    RunConfig more = config(run);
+    more.train.steps = 8;
+    EXPECT_EQ(train(more, tiny_llama()).step, 8);
+  }
+}
+
 // What the machine cannot read now says nothing of the checkpoint.
 TEST_F(RunSavesTest, AMachineThatCannotReadIsNoDamage) {
   train(config("run", 2), tiny_llama());
