@@ -17,6 +17,7 @@
 #include "tessera/base/format.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
+#include "tests/distributed/failing_mpi.h"
 
 namespace tessera {
 namespace {
@@ -301,6 +302,24 @@ TEST_F(MpiTest, ARankThatIsKilledEndsTheRun) {
     }
   }
   EXPECT_GT(checkpoints, 0);
+  expect_no_process();
+}
+
+// All is done and saved except MPI's own end, from which a rank may not come back whose peer is
+// gone.
+TEST_F(MpiTest, ARankThatIsStuckAtTheEndEndsTheRun) {
+  make_tokenizer();
+  const Outcome outcome = shell(mpirun(format("-n 2 -x LD_PRELOAD={} -x {}=0",
+                                              built_program("tests/libfailing_openmpi.so"),
+                                              kStuckInFinalize),
+                                       "--run.dir=run --comm.deadline_seconds=2"));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_THAT(
+      message_of(0),
+      HasSubstr("rank 0 is done, and has waited 4 s for all processes of the launch to end"));
+  EXPECT_EQ(metrics("run").size(), 12U);
+  EXPECT_EQ(tessera({"checkpoint", "verify", checkpoint("run").string()}).code, 0);
   expect_no_process();
 }
 

@@ -1,13 +1,17 @@
 // One rank of a run that a test starts with mpirun: what every communicator must do, over MPI.
 //
-// usage: mpi_ranks conformance | NAME OF A FAILURE CASE | killed
+// usage: mpi_ranks conformance | NAME OF A FAILURE CASE | killed | unreachable | send_fails
+//
+// The last two need failing_mpi.cc before the MPI library.
 //
 // Prints a line "rank R: ..." and ends with 0, or as a run ends that has failed, with 5, where it
 // was to fail and did so as it must; with 1 where anything is wrong.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,11 +25,14 @@
 #include <thread>
 #include <vector>
 
+#include <dlfcn.h>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/local/local_world.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/comm/nccl/nccl_bootstrap.h"
 #include "tessera/comm/testing/conformance.h"
+#include "tests/distributed/failing_mpi.h"
 
 namespace tessera {
 namespace {
@@ -68,11 +75,15 @@ void check_conformance(World& world) {
   world.leave();
 }
 
+std::vector<std::int64_t> everybody(const World& world) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 // The last rank dies while the others talk to it.
 void rank_is_killed(World& world) {
-  std::vector<std::int64_t> everybody(static_cast<std::size_t>(world.size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const auto group = world.group(everybody);
+  const auto group = world.group(everybody(world));
   group->barrier();
   if (world.rank() + 1 == world.size()) {
     std::raise(SIGKILL);
@@ -80,26 +91,94 @@ void rank_is_killed(World& world) {
   group->barrier();
 }
 
-const FailureCase kKilled = {.name = "killed",
-                             .run = rank_is_killed,
-                             .codes = {ErrorCode::kTimeout, ErrorCode::kPeerFailure},
-                             .text = ""};
+// A function of failing_mpi.cc.
+template <class Function>
+Function* fault_called(const char* name) {
+  void* const found = dlsym(RTLD_DEFAULT, name);
+  TESSERA_REQUIRE(found != nullptr,
+                  ErrorCode::kInvalidArgument,
+                  "{} is not there: preload libfailing_openmpi.so or libfailing_mpich.so",
+                  name);
+  return reinterpret_cast<Function*>(found);
+}
+
+// Nothing reaches rank 0 when the last rank gives the run up: the others learn why all the same.
+void rank_is_unreachable(World& world) {
+  constexpr std::string_view kReason = "the last rank has had enough";
+  const auto group = world.group(everybody(world));
+  group->barrier();
+  if (world.rank() + 1 == world.size()) {
+    fault_called<FailSends>(kFailSends)(0, 0);
+    world.abort(kReason);
+  }
+  try {
+    group->barrier();
+  } catch (const Error& error) {
+    TESSERA_CHECK(world.rank() == 0 || error.message().find(kReason) != std::string::npos,
+                  "rank {} was not told why: {}",
+                  world.rank(),
+                  error.what());
+    throw;
+  }
+}
+
+// The last rank waits for a part of rank 0 when its own send to it fails: what arrives later is not
+// written to memory that the caller has back.
+void send_fails(World& world) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20U;
+  const auto group = world.group(everybody(world));
+  group->barrier();
+  const bool is_last = world.rank() + 1 == world.size();
+  const std::vector<std::byte> part(kBytes, std::byte{1});
+  std::vector<std::byte> all(kBytes * static_cast<std::size_t>(world.size()));
+  constexpr int kGreeting = 1;
+  if (is_last) {
+    fault_called<FailSends>(kFailSends)(0, kGreeting);
+  } else if (world.rank() == 0) {
+    fault_called<DelaySends>(kDelaySends)(static_cast<int>(world.size()) - 1, kGreeting, 0.5);
+  }
+  try {
+    group->all_gather(part, all, kBytes);
+  } catch (const Error&) {
+    if (is_last) {
+      constexpr std::byte kOwn{7};
+      std::ranges::fill(all, kOwn);
+      for (int i = 0; i < 100; ++i) {
+        world.abort_reason();  // MPI moves on
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      TESSERA_CHECK(std::ranges::count(all, kOwn) == std::ssize(all), "memory was written to");
+    }
+    throw;
+  }
+}
+
+const std::vector<ErrorCode> kLost = {ErrorCode::kTimeout, ErrorCode::kPeerFailure};
+
+// Those of ranks that are processes.
+std::span<const FailureCase> own_failure_cases() {
+  static const std::array<FailureCase, 3> cases = {{
+      {.name = "killed", .run = rank_is_killed, .codes = kLost, .text = ""},
+      {.name = "unreachable", .run = rank_is_unreachable, .codes = kLost, .text = ""},
+      {.name = "send_fails", .run = send_fails, .codes = kLost, .text = ""},
+  }};
+  return cases;
+}
 
 const FailureCase& failure_called(std::string_view name) {
-  for (const FailureCase& each : failure_cases()) {
-    if (each.name == name) {
-      return each;
+  for (const auto& cases : {failure_cases(), own_failure_cases()}) {
+    const auto found = std::ranges::find(cases, name, &FailureCase::name);
+    if (found != cases.end()) {
+      return *found;
     }
   }
-  TESSERA_REQUIRE(
-      name == kKilled.name, ErrorCode::kInvalidArgument, "no failure case is called {}", name);
-  return kKilled;
+  fail(ErrorCode::kInvalidArgument, "no failure case is called {}", name);
 }
 
 // What NCCL's groups are made by travels over MPI, too.
 void check_nccl_id(World& world) {
-  std::vector<std::int64_t> backwards(static_cast<std::size_t>(world.size()));
-  std::iota(backwards.rbegin(), backwards.rend(), 0);
+  std::vector<std::int64_t> backwards = everybody(world);
+  std::ranges::reverse(backwards);
   const auto group = world.group(backwards);
   const NcclId id = share_id(*group, [&] {
     NcclId made = {};

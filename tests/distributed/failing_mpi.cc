@@ -1,0 +1,71 @@
+// An MPI library that fails where a test says so, as one does whose peer or network is gone.
+// Preloaded into a rank, it takes some calls before the true library does (the standard's profiling
+// interface: PMPI_X is what MPI_X does).
+
+#include "tests/distributed/failing_mpi.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include <mpi.h>
+
+namespace tessera {
+namespace {
+
+// Set and read by the one thread of a rank that sends.
+struct Fault {
+  int peer = -1;
+  int passing = 0;
+  std::optional<double> delay_seconds = {};  // else the send fails
+};
+
+Fault& fault() {
+  static Fault the_fault;
+  return the_fault;
+}
+
+bool strikes(int peer) {
+  return peer == fault().peer && --fault().passing < 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" {
+
+void tessera_fail_sends(int peer, int passing) {
+  tessera::fault() = {.peer = peer, .passing = passing};
+}
+
+void tessera_delay_sends(int peer, int passing, double seconds) {
+  tessera::fault() = {.peer = peer, .passing = passing, .delay_seconds = seconds};
+}
+
+int MPI_Isend(const void* data,
+              int count,
+              MPI_Datatype type,
+              int peer,
+              int tag,
+              MPI_Comm comm,
+              MPI_Request* request) {
+  if (tessera::strikes(peer)) {
+    if (!tessera::fault().delay_seconds) {
+      return MPI_ERR_OTHER;
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(*tessera::fault().delay_seconds));
+  }
+  return PMPI_Isend(data, count, type, peer, tag, comm, request);
+}
+
+int MPI_Finalize() {
+  const char* const stuck = std::getenv(tessera::kStuckInFinalize);
+  int rank = -1;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  while (stuck != nullptr && std::atoi(stuck) == rank) {
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  return PMPI_Finalize();
+}
+}
