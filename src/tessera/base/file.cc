@@ -160,6 +160,10 @@ std::string read_file(const std::filesystem::path& path) {
   return bytes;
 }
 
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
 void sync_directory(const std::filesystem::path& directory) {
   const FileDescriptor handle(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   TESSERA_REQUIRE(handle.get() >= 0 && ::fsync(handle.get()) == 0,
@@ -176,7 +180,7 @@ void sync_file(const std::filesystem::path& path) {
                   "cannot flush {}: {}",
                   path.string(),
                   reason(errno));
-  sync_directory(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+  sync_directory(directory_of(path));
 }
 
 void create_durable_directories(const std::filesystem::path& directory) {
@@ -191,8 +195,7 @@ void create_durable_directories(const std::filesystem::path& directory) {
                   "cannot create directory {}: {}",
                   directory.string(),
                   error.message());
-  sync_directory(directory.has_parent_path() ? directory.parent_path()
-                                             : std::filesystem::path("."));
+  sync_directory(directory_of(directory));
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path)
@@ -339,7 +342,7 @@ void AtomicFile::commit() {
                   path_.string(),
                   reason(errno));
   temporary_.clear();
-  sync_directory(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+  sync_directory(directory_of(path_));
 }
 
 void require_other_file(const std::filesystem::path& output, const std::filesystem::path& input) {
@@ -359,7 +362,7 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 
 bool is_own_entry(const std::filesystem::path& path) {
   const auto is_trusted = [](uid_t user) { return user == ::geteuid() || user == 0; };
-  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path parent = directory_of(path);
   struct stat entry{};
   struct stat directory{};
   return ::lstat(path.c_str(), &entry) == 0 && ::stat(parent.c_str(), &directory) == 0 &&

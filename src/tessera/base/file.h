@@ -24,6 +24,9 @@ std::string read_file(const std::filesystem::path& path);
 // naming the path and the system's reason.
 void sync_file(const std::filesystem::path& path);
 
+// The directory that holds `path`: "." for a bare name.
+std::filesystem::path directory_of(const std::filesystem::path& path);
+
 // Makes renames and creations inside `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 

@@ -53,9 +53,58 @@ struct CountingIterator {
   }
 };
 
+// A JSON text in which the numbers that Python's json alone knows stand in quotes.
+struct QuotedText {
+  std::string text;
+  std::vector<std::size_t> quotes;  // where in `text` one was added, rising
+
+  // Where a byte of `text` was before.
+  std::size_t original(std::size_t at) const {
+    const auto before = std::ranges::lower_bound(quotes, at) - quotes.begin();
+    return at - static_cast<std::size_t>(before);
+  }
+};
+
+QuotedText quote_python_numbers(std::string_view text) {
+  QuotedText quoted;
+  bool in_string = false;
+  const auto add_quote = [&] {
+    quoted.quotes.push_back(quoted.text.size());
+    quoted.text += '"';
+  };
+  for (std::size_t i = 0; i < text.size();) {
+    const std::string_view rest = text.substr(i);
+    std::size_t length =
+        in_string && rest.starts_with('\\') ? std::min<std::size_t>(2, rest.size()) : 1;
+    bool is_number = false;
+    for (const std::string_view number : {"NaN", "Infinity", "-Infinity"}) {
+      if (!in_string && rest.starts_with(number)) {
+        length = number.size();
+        is_number = true;
+      }
+    }
+    in_string = in_string != rest.starts_with('"');
+    if (is_number) {
+      add_quote();
+    }
+    quoted.text += rest.substr(0, length);
+    if (is_number) {
+      add_quote();
+    }
+    i += length;
+  }
+  return quoted;
+}
+
 class Parser {
  public:
-  Parser(std::string_view text, const JsonOptions& options) : text_(text), options_(options) {}
+  Parser(std::string_view text, const JsonOptions& options)
+      : quoted_(options.python_numbers ? quote_python_numbers(text) : QuotedText()),
+        text_(options.python_numbers ? quoted_.text : text),
+        options_(options) {}
+
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
 
   Json parse() {
     require_no_zero();
@@ -137,7 +186,7 @@ class Parser {
         ++backslashes;
       }
     }
-    return options_.offset + at;
+    return options_.offset + quoted_.original(at);
   }
 
   std::string prefix() const { return options_.name.empty() ? "" : options_.name + ": "; }
@@ -158,10 +207,11 @@ class Parser {
     fail(ErrorCode::kInvalidData,
          "{}not JSON at byte {}: {}",
          prefix(),
-         options_.offset + at,
+         options_.offset + quoted_.original(at),
          plain(reason));
   }
 
+  QuotedText quoted_;  // empty where no quotes are added
   std::string_view text_;
   const JsonOptions& options_;
   std::size_t num_read_ = 0;
@@ -282,7 +332,8 @@ nlohmann::json read_json_object(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error)) {
     return Json::object();
   }
-  Json json = parse_json(read_file(path), {.name = path.string(), .unique_keys = false});
+  Json json = parse_json(read_file(path),
+                         {.name = path.string(), .unique_keys = false, .python_numbers = true});
   TESSERA_REQUIRE(json.is_object(),
                   ErrorCode::kInvalidData,
                   "{} holds {}, expected an object",

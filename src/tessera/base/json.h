@@ -15,6 +15,9 @@ struct JsonOptions {
   std::string name = {};    // of the file; messages begin with it where it is not empty
   std::size_t offset = 0;   // of the text in its file, for messages
   bool unique_keys = true;  // refuse an object that has a key twice; else the last one counts
+  // Take NaN, Infinity and -Infinity, which Python's json writes and reads, as texts of these
+  // names.
+  bool python_numbers = false;
 };
 
 // Errors: kInvalidData naming the byte of the file, from 0, where the text is no JSON, holds a zero

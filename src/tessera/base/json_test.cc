@@ -50,6 +50,20 @@ TEST(Json, NumbersThatNoTypeHoldsAreRefusedWithTheirByte) {
   EXPECT_THAT(refusal("1e999"), StartsWith("not JSON at byte 4: number overflow parsing '1e999'"));
 }
 
+// Quotes that are put around them move no place.
+TEST(Json, NumbersOfPythonAreTakenAsTheirNames) {
+  const JsonOptions options = {.python_numbers = true};
+  const auto json = parse_json(
+      R"({"a": NaN, "b": [Infinity, -Infinity], "NaN": "NaN \"NaN\" \\", "c": -1})", options);
+  EXPECT_EQ(json, nlohmann::json::parse(R"({"a": "NaN", "b": ["Infinity", "-Infinity"],
+                                      "NaN": "NaN \"NaN\" \\", "c": -1})"));
+  EXPECT_EQ(refusal(R"({"a": NaN, "b": -Infinity, "a": 3})", options),
+            "byte 27: key 'a' appears twice");
+  EXPECT_THAT(refusal("[NaN, NaN, -Infinity, nan]", options), StartsWith("not JSON at byte 23: "));
+  EXPECT_THAT(refusal("[NaN, 1e999, 2]", options), StartsWith("not JSON at byte 10: "));
+  EXPECT_THAT(refusal("[NaN, \"\\", options), StartsWith("not JSON at byte 8: "));
+}
+
 TEST(Json, AKeyIsThereOnce) {
   EXPECT_EQ(refusal(R"({"a": 1, "b": 2, "a": 3})", {.name = "x"}),
             "x: byte 17: key 'a' appears twice");

@@ -209,7 +209,7 @@ void give_name(const fs::path& save, const fs::path& directory, DirectoryRemover
   sync_directory(save);
   rename_over(save, directory, displaced);
   try {
-    sync_directory(directory.has_parent_path() ? directory.parent_path() : fs::path("."));
+    sync_directory(directory_of(directory));
   } catch (const Error& problem) {
     // It has its name: only a power cut could take that back.
     log_warning(problem.what());
@@ -390,7 +390,7 @@ std::vector<fs::path> finish_interrupted_saves(const fs::path& parent) {
 
 void remove_left_saves(const fs::path& directory) {
   std::error_code error;
-  const fs::path parent = directory.has_parent_path() ? directory.parent_path() : fs::path(".");
+  const fs::path parent = directory_of(directory);
   for (fs::directory_iterator it(parent, error); !error && it != fs::directory_iterator();
        it.increment(error)) {
     const std::optional<SaveName> name = parse_save_name(it->path());

@@ -100,8 +100,7 @@ void tokenize(const TokenizeCommand& command) {
   // Before files are made for what never comes.
   introduce_texts(texts.paths, options.text);
   // Beside the output, where there must be room anyway.
-  options.text.scratch =
-      options.prefix.has_parent_path() ? options.prefix.parent_path() : std::filesystem::path(".");
+  options.text.scratch = directory_of(options.prefix);
   TokenizeResult result;
   {
     WorkLine line("tokenizing", total_bytes(texts.paths));

@@ -288,6 +288,19 @@ TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {
   EXPECT_NO_THROW(read_with("llama", R"("sliding_window": 4096, "use_sliding_window": false)"));
 }
 
+// As Python writes what it computed.
+TEST(HuggingFaceKeys, NumbersArePythons) {
+  EXPECT_EQ(
+      read_with("llama", R"("max_position_embeddings": 4096.0, "repetition_penalty": Infinity)")
+          .facts.sequence_length,
+      4096);
+  EXPECT_EQ(refused_key("llama", R"("max_position_embeddings": 4096.5)"),
+            "max_position_embeddings");
+  EXPECT_EQ(refused_key("llama", R"("max_position_embeddings": 4e9)"), "max_position_embeddings");
+  EXPECT_EQ(refused_key("llama", R"("max_position_embeddings": NaN)"), "max_position_embeddings");
+  EXPECT_EQ(refused_key("llama", R"("rms_norm_eps": NaN)"), "rms_norm_eps");
+}
+
 TEST(HuggingFaceKeys, WhatNobodyKnowsIsNamed) {
   EXPECT_THAT(read_with("gpt2", R"("my_key": 3, "my_object": {"a": [1.5, "b"]}, "my_flag": false)")
                   .unknown_keys,

@@ -1,6 +1,7 @@
 #include "tessera/models/hugging_face.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -108,7 +109,7 @@ void HuggingFaceConfigText::dtype(DType dtype) {
 
 HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
     : text_(json), path_(std::move(path)) {
-  const Json object = parse_json(json, {.name = path_});
+  const Json object = parse_json(json, {.name = path_, .python_numbers = true});
   TESSERA_REQUIRE(object.is_object(),
                   ErrorCode::kInvalidData,
                   "{}: byte 0: found a JSON {}, expected an object",
@@ -230,11 +231,19 @@ std::int64_t HuggingFaceConfig::layers(std::string_view key) const {
 
 std::int64_t HuggingFaceConfig::whole(std::string_view key, std::int64_t max) const {
   const Field* field = find(key);
-  const auto* value = field == nullptr ? nullptr : std::get_if<std::int64_t>(field);
-  if (value == nullptr || *value < 1 || *value > max) {
+  std::int64_t value = 0;
+  if (const auto* number = field == nullptr ? nullptr : std::get_if<std::int64_t>(field)) {
+    value = *number;
+  } else if (const auto* real = field == nullptr ? nullptr : std::get_if<double>(field)) {
+    // 4096.0, as some programs write what they computed.
+    const bool is_whole =
+        *real >= 1 && *real <= static_cast<double>(max) && *real == std::floor(*real);
+    value = is_whole ? static_cast<std::int64_t>(*real) : 0;
+  }
+  if (value < 1 || value > max) {
     refuse(key, format("a whole number from 1 to {}", max));
   }
-  return *value;
+  return value;
 }
 
 double HuggingFaceConfig::real(std::string_view key, std::optional<double> fallback) const {

@@ -40,7 +40,7 @@ std::optional<fs::path> start_checkpoint(const RunConfig& config) {
 
 std::string other_directory(const RunConfig& config) {
   const fs::path file = config.origins.file;
-  const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  const fs::path directory = directory_of(file);
   std::error_code error;
   if (file.empty() || !is_run_directory(directory) ||
       fs::equivalent(directory, config.run.dir, error)) {
