@@ -1,46 +1,9 @@
 #!/usr/bin/env bash
-# Checks what no compiler checks: that a module includes only the floors below it, that other
-# people's headers stay inside the folder that wraps them, and that no file names a path of the
-# machine it was written on. Prints FILE:LINE: reason for each finding.
+# Checks what no compiler checks: that a file includes only the floors that src/tessera/floors.txt
+# allows it, that other people's headers stay inside the folder that wraps them, and that no file
+# names a path of the machine it was written on. Prints FILE:LINE: reason for each finding.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-# The modules from the ground floor up: each may include itself and those before it.
-floors="base ir mesh ops autodiff cost program passes comm backend runtime simulate planner models
-  optim data tokenizer checkpoint metrics report config train cli"
-
-# Exceptions: FILE (a regular expression below src/tessera/), then what it may include besides, then
-# why. Where that is `only:` and a list, FILE may include nothing but the modules of the list.
-exceptions=$(cat <<'TABLE'
-comm/fold\.cc       backend/cpu/            folds run on the vectors of the CPU kernels
-ops/.*_cpu\.cc      backend/cpu/            a CPU kernel sits with its op but belongs to the backend
-ops/.*_cpu\.cc      comm/                   the kernel of a collective runs on communicators ..
-ops/.*_run\.cc      comm/                   .. with one text for every backend ..
-ops/.*_problem\.h   comm/                   .. or what the kernels of several share
-ops/.*_simd\.cc     backend/cpu/            the same: what is compiled once per instruction set
-ops/.*-inl\.h       backend/cpu/            the same: what such parts share
-ops/.*_cuda\.(cu|h) backend/cuda/           the same for CUDA, and what such files of an op share ..
-ops/.*_cuda\.cu     backend/cpu/            .. which finds elements as CPU kernels do ..
-ops/.*_cuda\.(cu|h) comm/                   .. and talks to other ranks
-comm/nccl/stand_in\.cc  backend/cuda/       what stands for NCCL runs on what stands for CUDA
-comm/quantize\.cc   backend/cpu/            codes of the wire are made by vector code as kernels are
-ops/testing/.*      backend/cpu/            the checks of every op run its kernels ..
-ops/testing/.*      backend/backend.h       .. or those of another backend ..
-ops/testing/.*      comm/                   .. on ranks where they talk
-ops/.*_test\.cc     backend/cpu/            a test of a CPU kernel runs it
-ir/ir_test\.cc      ops/                    graphs in tests are made of real ops
-program/.*_test\.cc passes/                 the planner's plans are what the verifier must accept
-passes/.*_test\.cc  models/                 passes are tested on a real model ..
-passes/.*_test\.cc  train/                  .. with its loss
-passes/test_graphs\.h  models/              the same: what such tests share
-passes/test_graphs\.h  train/               the same
-passes/.*_test\.cc  backend/                what passes must keep is what a run computes ..
-passes/.*_test\.cc  runtime/                .. so tests run it
-runtime/.*_test\.cc models/                 the arena of a real model is what its plan says ..
-runtime/.*_test\.cc train/                  .. with its loss
-models/.*           only:base,ir,mesh,ops   a model is sequential code that knows no parallelism
-TABLE
-)
 
 # Headers that may include a third-party header: the place that wraps it.
 wrappers=$(cat <<'TABLE'
@@ -65,7 +28,7 @@ TABLE
 )
 
 check_includes() {
-  export floors exceptions wrappers
+  export wrappers
   # shellcheck disable=SC2016 # the dollars are the fields of awk
   tools/list_sources.sh | xargs awk '
     function report(reason) {
@@ -90,36 +53,51 @@ check_includes() {
       }
       return 0
     }
-    # Whether module `from` is held to a closed list that lacks `to`.
-    function outside_closed_list(file, to,   i, field) {
-      for (i = 1; i <= num_exceptions; i++) {
-        split(exception[i], field, " ")
-        if (file ~ "^" field[1] "$" && sub(/^only:/, ",", field[2])) {
-          return index(field[2] ",", "," to ",") == 0
+    # The floor of a file below src/tessera/.
+    function floor_of(file,   i, field) {
+      for (i = 1; i <= num_belongs; i++) {
+        split(belongs[i], field, " ")
+        if (file ~ "^" field[2] "$") {
+          return field[1]
         }
       }
-      return 0
+      return substr(file, 1, index(file, "/") - 1)
     }
     function check_floor(path,   file, from, to) {
       file = substr(FILENAME, length("src/tessera/") + 1)
-      from = substr(file, 1, index(file, "/") - 1)
-      to = substr(path, 1, index(path, "/") - 1)
+      from = floor_of(file)
+      to = floor_of(path)
       if (!(from in rank)) {
-        report("the folder " from " has no floor: add it to tools/lint_includes.sh")
+        report("the folder " from " has no floor: add it to src/tessera/floors.txt")
       } else if (!(to in rank)) {
-        report("no module is called " to)
-      } else if (to != from && outside_closed_list(file, to)) {
-        report(from " may not include " to " (its list is closed)")
-      } else if (rank[to] > rank[from] && !listed(exception, num_exceptions, file, path)) {
+        report("no floor is called " to)
+      } else if (to != from && (from in only) && index("," only[from] ",", "," to ",") == 0) {
+        report(from " may not include " to ": it may include " only[from])
+      } else if (rank[to] > rank[from] && !listed(also, num_also, file, path)) {
         report(from " may not include " to ", which is a floor above it")
       }
     }
-    BEGIN {
-      num_floors = split(ENVIRON["floors"], floor, " ")
-      for (i = 1; i <= num_floors; i++) {
-        rank[floor[i]] = i
+    function read_floors(file,   line, field) {
+      while ((getline line <file) > 0) {
+        split(line, field, " ")
+        if (field[1] == "floor") {
+          rank[field[2]] = ++num_floors
+        } else if (field[1] == "belongs") {
+          belongs[++num_belongs] = field[2] " " field[3]
+        } else if (field[1] == "also") {
+          also[++num_also] = field[2] " " field[3]
+        } else if (field[1] == "only") {
+          only[field[2]] = field[3]
+        } else if (line !~ /^(#.*)?$/) {
+          print file ": cannot read this line: " line
+          failed = 1
+        }
       }
-      num_exceptions = split(ENVIRON["exceptions"], exception, "\n")
+      close(file)
+      rank["tests"] = ++num_floors
+    }
+    BEGIN {
+      read_floors("src/tessera/floors.txt")
       num_wrappers = split(ENVIRON["wrappers"], wrapper, "\n")
     }
     FNR == 1 {

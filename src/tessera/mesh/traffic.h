@@ -9,9 +9,10 @@
 #include <string_view>
 
 #include "tessera/mesh/axes.h"
-#include "tessera/mesh/mesh.h"
 
 namespace tessera {
+
+struct Mesh;
 
 // What a collective moves. State: slices of parameters, gradients and optimizer state. Scalar:
 // losses and the exact sums of the gradient norm, whose size does not depend on the model. Tensor:
