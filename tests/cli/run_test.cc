@@ -31,7 +31,7 @@ using testing::SizeIs;
 
 class RunTest : public TrainingTest {};
 
-// The fields of DESIGN section 11, in the order of the file.
+// The fields of docs/formats.md, in the order of the file.
 TEST_F(RunTest, MetricsHaveOneObjectAStep) {
   ASSERT_EQ(train("a").code, 0);
   const std::vector<std::string> lines = metrics("a");

@@ -152,7 +152,7 @@ TEST_F(ValidationTest, IsBitwiseHoweverItIsCompiled) {
   }
 }
 
-// Other numbers of ranks and tensor parallelism are close (DESIGN D4), in f32.
+// Other numbers of ranks and tensor parallelism are close (docs/design/determinism.md, D4), in f32.
 TEST_F(ValidationTest, OtherLayoutsAreClose) {
   const std::vector<Layout> layouts = {
       {"one", {"--train.microbatch=4"}},

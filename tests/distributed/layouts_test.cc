@@ -1,5 +1,6 @@
 // Layouts change nothing: the same losses and weights under every placement of training state and
-// every degree, bit by bit where sums keep their order (DESIGN D3), closely else (D4).
+// every degree, bit by bit where sums keep their order (docs/design/determinism.md, D3), closely
+// else (D4).
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Layouts change nothing (DESIGN D3, D4), for models and layouts that nobody chose: sizes,
-// families, dtypes and degrees are drawn from a seed.
+// Layouts change nothing (docs/design/determinism.md, D3 and D4), for models and layouts that
+// nobody chose: sizes, families, dtypes and degrees are drawn from a seed.
 
 #include <cstddef>
 #include <cstdint>

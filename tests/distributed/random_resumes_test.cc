@@ -1,5 +1,5 @@
 // A run that is interrupted and goes on under another layout ends with the bits of one that was not
-// (DESIGN D3), for models and layouts that nobody chose.
+// (docs/design/determinism.md, D3), for models and layouts that nobody chose.
 
 #include <cstdint>
 #include <optional>

@@ -211,7 +211,7 @@ class Pass {
     for (const Chunk& chunk : plan_.chunks) {
       bytes += chunk.end - chunk.begin;
     }
-    WorkLine line("reading", bytes);
+    WorkLine line("reading tensors", bytes);
     line_ = &line;
     {
       std::vector<std::jthread> threads;

@@ -35,7 +35,7 @@ TEST(ReadFiles, ASlowDiskIsToldOf) {
   testing::internal::CaptureStderr();
   read_files(files);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("reading: 64.0 KiB of 64.0 KiB (100 %)"));
+              HasSubstr("reading tensors: 64.0 KiB of 64.0 KiB (100 %)"));
   EXPECT_EQ(faults.hits(), 1);
 }
 

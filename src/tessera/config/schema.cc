@@ -656,9 +656,9 @@ ConfigSection state() {
            &S::preset,
            codec::text(),
            "\"ddp\", \"zero1\", \"zero2\", \"zero3\" or \"fsdp\", \"hsdp@LEVEL\" or "
-           "\"mics@LEVEL\", \"shard-grad-op\", \"zeropp\", \"topo\". With one data rank all are "
-           "the "
-           "same."),
+           "\"mics@LEVEL\", which are one, \"shard-grad-op\", \"zeropp\", which needs a level "
+           "\"node\", \"topo\", which needs levels \"pair\" and \"node\". With one data rank all "
+           "are the same."),
        row("param", &S::param, codec::degree(), "Parameters at rest. Left out: the preset's."),
        row("secondary",
            &S::secondary,

@@ -116,7 +116,7 @@ TEST(SequenceSource, MasksLabelsAcrossBoundaries) {
   }
 }
 
-// DESIGN section 11 read token by token.
+// docs/design/data-order.md read token by token.
 Sequence expected_sequence(const TokenStream& stream,
                            const SequenceOptions& options,
                            std::int64_t index) {

@@ -16,10 +16,10 @@ namespace tessera {
 
 // The graph passes, each from graph to graph. passes/pipeline.cc is the page that orders them.
 
-// Over which axes training state is cut (DESIGN section 5): each state over the first so many of
-// `axes`, the ranks over which gradients are partial, innermost level first; secondary is at most
-// param, param at most grad, grad at most optimizer. The formats of `wires` are those of `axes`,
-// one for each or one for all.
+// Over which axes training state is cut (docs/design/placements.md): each state over the first so
+// many of `axes`, the ranks over which gradients are partial, innermost level first; secondary is
+// at most param, param at most grad, grad at most optimizer. The formats of `wires` are those of
+// `axes`, one for each or one for all.
 struct StateAxes {
   AxisSizes axes;
   std::size_t param = 0;

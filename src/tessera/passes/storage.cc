@@ -41,8 +41,8 @@ Category category_of(ValueKind kind) {
 }
 
 // Libraries choose kernels for products by the pitches of factors and results: these must not
-// depend on what is kept for later (D3). So it is views alone that make a factor or a product lie
-// otherwise than in a buffer of its own.
+// depend on what is kept for later (docs/design/determinism.md, D3). So it is views alone that make
+// a factor or a product lie otherwise than in a buffer of its own.
 bool is_product(const Op& op) {
   return op.get_if<MatmulAttrs>() != nullptr || op.get_if<ScaledMatmulAttrs>() != nullptr ||
          op.get_if<CrossEntropyAttrs>() != nullptr;

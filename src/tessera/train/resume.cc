@@ -55,7 +55,8 @@ bool has_one_microbatch(const RunConfig& config, const RunLayout& layout) {
   return config.train.global_batch == config.train.microbatch * layout.num_data();
 }
 
-// Whether the placements of state make no difference to what is summed in which order (D3).
+// Whether the placements of state make no difference to what is summed in which order
+// (docs/design/determinism.md, D3).
 bool state_has_same_sums(const RunConfig& before, const RunConfig& now) {
   if (before.state == now.state || before.parallel != now.parallel ||
       before.cluster != now.cluster) {

@@ -27,7 +27,7 @@ namespace {
 // pre-token, so that no pair spans both.
 class TrainingText : public DocumentSink {
  public:
-  explicit TrainingText(std::int64_t total_bytes) : line_("reading", total_bytes) {}
+  explicit TrainingText(std::int64_t total_bytes) : line_("reading text", total_bytes) {}
 
   void add(std::string_view text, bool continues) {
     text_ += text_.empty() || continues ? "" : "\n";

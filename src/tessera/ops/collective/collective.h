@@ -15,10 +15,11 @@ namespace tessera {
 // along the next, in f32 (i64: exactly); a sum is never divided. Along no axis each of them is a
 // copy.
 //
-// State travels in slices (DESIGN section 5): a tensor's elements in memory order, padded with
-// zeros, cut into as many equal slices as there are ranks. The slice of a rank has the rank's place
-// along the first axis as its most significant digit, so that slices over fewer axes contain those
-// over more. `wire` names the formats in which slices travel, one for each axis or one for all
+// State travels in slices (docs/design/placements.md): a tensor's elements in memory order, padded
+// with zeros, cut into as many equal slices as there are ranks. The slice of a rank has the rank's
+// place along the first axis as its most significant digit, so that slices over fewer axes contain
+// those over more. `wire` names the formats in which slices travel, one for each axis or one for
+// all
 // ("int8", "f32 int4"); "" leaves them as they are. A scale of what is quantized serves `block`
 // elements. comm/wired.h says how the values are rounded: all ranks gather the same bits.
 //

@@ -107,7 +107,7 @@ namespace {
 
 HWY_EXPORT(add_squares);
 
-constexpr std::int64_t kSquaresBlock = 256;  // DESIGN section 9, D3
+constexpr std::int64_t kSquaresBlock = 256;  // docs/design/determinism.md, D3
 
 }  // namespace
 
