@@ -24,12 +24,13 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/null/null_backend.h"
+#include "tessera/base/elapsed.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/tokenizer/train_bpe.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
@@ -38,10 +39,6 @@ namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -79,18 +76,11 @@ std::int64_t train_steps(const LlamaConfig& config,
                          int steps) {
   const auto backend = make_cpu_backend(kThreads);
   const Graph graph = training_graph(describe_llama(config), batch, seq, DType::kF32);
-  const Program program = compile_training(
-      graph,
-      {.workspace_bytes = [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-        return backend->workspace_bytes(op, in, out);
-      }});
+  const Program program = compile_training(graph, {.workspace_bytes = workspace_of(*backend)});
   Executor executor(program, *backend);
   initialize_state(executor, parameter_inits(graph), 1);
-  executor.set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(batch * seq)));
-  executor.set_scalar("apply", 1.0F);
   for (int i = 1; i <= steps; ++i) {
-    executor.set_scalar("update_number", static_cast<float>(i));
-    executor.run_step();
+    TrainingStep(executor).run({.num_labels = batch * seq, .update_number = i});
   }
   return program.arena_bytes;
 }

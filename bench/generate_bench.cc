@@ -21,6 +21,7 @@
 #include "bench/peer_process.h"
 #include "bench/training.h"
 #include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/elapsed.h"
 #include "tessera/base/format.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/train/cached_model.h"
@@ -48,10 +49,6 @@ struct Options {
   std::string dtype;  // empty: both
   bool with_peer = true;
 };
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // What one side took for prompts, and for each token that followed.
 struct Side {

@@ -6,6 +6,7 @@
 #include "tessera/ir/op.h"
 #include "tessera/ir/view.h"
 #include "tessera/models/gpt2/gpt2.h"
+#include "tessera/runtime/training_step.h"
 
 namespace tessera {
 namespace {
@@ -111,10 +112,7 @@ CompileOptions compile_options(const Case& test, Backend& backend, bool on_cpu) 
           .round_gradients = test.round_gradients,
           .recompute = test.recompute,
           .gelu_products = !on_cpu && test.gelu_products,
-          .workspace_bytes =
-              [&backend](const Op& op, std::span<const View> in, std::span<const View> out) {
-                return backend.workspace_bytes(op, in, out);
-              }};
+          .workspace_bytes = workspace_of(backend)};
 }
 
 std::string peer_arguments(const Case& test) {

@@ -9,6 +9,7 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/device_backend.h"
 #include "tessera/backend/devices.h"
+#include "tessera/base/elapsed.h"
 #include "tessera/base/machine.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/train/step_program.h"
@@ -20,10 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmup = 3;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // On the GPU as a run with run.time_gemms has it.
 std::unique_ptr<DeviceBackend> make_gpu_backend() {
@@ -62,7 +59,7 @@ Training::Training(const Case& test, Backend& backend, bool on_cpu)
     : graph_(training_graph(test.description(), test.batch, test.seq, DType::kBF16)),
       program_(compile_training(graph_, compile_options(test, backend, on_cpu))),
       executor_(program_, backend),
-      tokens_(test.tokens()),
+      tokens_(static_cast<std::int64_t>(test.tokens())),
       flop_per_token_(training_flop_per_token(
           test.description(), count_parameters(parameter_inits(graph_)), test.seq)) {
   const Clock::time_point start = Clock::now();
@@ -77,8 +74,6 @@ Training::Training(const Case& test, Backend& backend, bool on_cpu)
         : input == "positions" ? place % test.document_tokens()
                                : (random >> 8U) % static_cast<std::uint32_t>(test.sizes.vocab));
   });
-  executor_.set_scalar("seed", static_cast<float>(1.0 / tokens_));
-  executor_.set_scalar("apply", 1.0F);
 }
 
 void Training::set_inputs(const InputOf& value_of) {
@@ -92,9 +87,8 @@ void Training::set_inputs(const InputOf& value_of) {
 
 double Training::step(float learning_rate) {
   const Clock::time_point start = Clock::now();
-  executor_.set_scalar("learning_rate", learning_rate);
-  executor_.set_scalar("update_number", static_cast<float>(++updates_));
-  executor_.run_step();
+  TrainingStep(executor_).run(
+      {.num_labels = tokens_, .learning_rate = learning_rate, .update_number = ++updates_});
   return seconds_since(start);
 }
 

@@ -12,7 +12,7 @@
 #include "tessera/backend/backend.h"
 #include "tessera/ir/graph.h"
 #include "tessera/program/program.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 
 namespace tessera {
 
@@ -31,7 +31,9 @@ class Training {
   double step(float learning_rate = 3e-4F);
 
   // Per token.
-  double loss() { return double{executor_.output_scalar("loss")} / tokens_; }
+  double loss() {
+    return double{TrainingStep(executor_).outputs().loss_sum} / static_cast<double>(tokens_);
+  }
 
   double init_seconds() const { return init_seconds_; }
 
@@ -46,7 +48,7 @@ class Training {
   Graph graph_;
   Program program_;
   Executor executor_;
-  double tokens_;
+  std::int64_t tokens_;
   double flop_per_token_;
   double init_seconds_ = 0;
   int updates_ = 0;

@@ -8,7 +8,7 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
@@ -20,9 +20,9 @@ class OwnTraining {
   OwnTraining(
       const LlamaConfig& model, std::int64_t batch, std::int64_t seq, DType dtype, int threads)
       : backend_(make_cpu_backend(threads)),
-        tokens_(static_cast<double>(batch * seq)),
+        tokens_(batch * seq),
         graph_(training_graph(describe_llama(model), batch, seq, dtype)),
-        program_(compile_training(graph_, {.workspace_bytes = query()})),
+        program_(compile_training(graph_, {.workspace_bytes = workspace_of(*backend_)})),
         executor_(program_, *backend_) {
     initialize_state(executor_, parameter_inits(graph_), 1);
     std::uint32_t random = 12345;
@@ -37,17 +37,14 @@ class OwnTraining {
                                                 : token;
       }
     }
-    executor_.set_scalar("seed", static_cast<float>(1.0 / tokens_));
-    executor_.set_scalar("learning_rate", 3e-4F);
-    executor_.set_scalar("apply", 1.0F);
   }
 
   // Seconds of one more step.
   double step() {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
-    executor_.set_scalar("update_number", static_cast<float>(++updates_));
-    executor_.run_step();
+    TrainingStep(executor_).run(
+        {.num_labels = tokens_, .learning_rate = 3e-4, .update_number = ++updates_});
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
@@ -57,15 +54,9 @@ class OwnTraining {
 
   Executor& executor() { return executor_; }
 
-  WorkspaceQuery query() {
-    return [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-      return backend_->workspace_bytes(op, in, out);
-    };
-  }
-
  private:
   std::unique_ptr<Backend> backend_;
-  double tokens_;  // of a step
+  std::int64_t tokens_;  // of a step
   Graph graph_;
   Program program_;
   Executor executor_;

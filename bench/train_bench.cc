@@ -23,12 +23,13 @@
 
 #include "bench/own_training.h"
 #include "bench/peer_process.h"
+#include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 
 namespace tessera {
 namespace {
@@ -36,10 +37,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kThreads = 2;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -88,8 +85,8 @@ class Tessera {
       });
     }
     Executor products(only, training_.backend());
-    const Program head_program =
-        compile_forward(head_products(test, dtype), {.workspace_bytes = training_.query()});
+    const Program head_program = compile_forward(
+        head_products(test, dtype), {.workspace_bytes = workspace_of(training_.backend())});
     Executor head(head_program, training_.backend());
     std::vector<double> seconds;
     for (int i = 0; i < 5; ++i) {

@@ -560,7 +560,7 @@ TEST_F(BadFileTest, MoreMicrobatchesThanCouldBeWrittenDown) {
   EXPECT_EQ(outcome.code, 4);
   EXPECT_THAT(outcome.err,
               HasSubstr("error: --train.global_batch=2147483646: train.global_batch: the token ids "
-                        "of 1073741823 microbatches need "));
+                        "of a step need "));
 }
 
 using DeviceTest = TrainingTest;

@@ -17,8 +17,8 @@
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/run_layout.h"
 #include "tessera/train/step_program.h"
@@ -144,19 +144,14 @@ class RankTrainer {
     RankResult result;
     for (std::int64_t step = 1; step <= num_steps(run_); ++step) {
       const std::int64_t valid = load_batch(run_.one_batch ? 1 : step);
-      executor_.set_scalar("seed", 1.0F / static_cast<float>(valid));
-      executor_.set_scalar("learning_rate", 3e-3F);
-      executor_.set_scalar("update_number", static_cast<float>(step));
-      executor_.set_scalar("apply", 1.0F);
       const Clock::time_point start = Clock::now();
-      executor_.run_step();
+      const StepOutputs outputs = TrainingStep(executor_).run(
+          {.num_labels = valid, .learning_rate = 3e-3, .update_number = step});
       result.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
       result.waited_seconds.push_back(executor_.waited_seconds());
-      TESSERA_CHECK(run_.keep != Keep::kAll || executor_.output_scalar("applied") == 1.0F,
-                    "step {} not applied",
-                    step);
-      result.losses.push_back(executor_.output_scalar("loss") / static_cast<float>(valid));
-      result.grad_norms.push_back(executor_.output_scalar("grad_norm"));
+      TESSERA_CHECK(run_.keep != Keep::kAll || outputs.applied, "step {} not applied", step);
+      result.losses.push_back(outputs.loss_sum / static_cast<float>(valid));
+      result.grad_norms.push_back(outputs.grad_norm);
     }
     result.sent = by_level(rank_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
@@ -170,10 +165,7 @@ class RankTrainer {
 
  private:
   Program compile() {
-    Program program = rank_program(
-        run_, [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-          return rank_->workspace_bytes(op, in, out);
-        });
+    Program program = rank_program(run_, workspace_of(*rank_));
     for (Segment& segment : program.segments) {
       std::erase_if(segment.instructions,
                     [&](const Instruction& instruction) { return is_left_out(*instruction.op); });

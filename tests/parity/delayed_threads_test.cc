@@ -16,7 +16,7 @@
 #include "tessera/base/test_delays.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
@@ -37,11 +37,7 @@ using Bits = std::map<std::string, std::vector<std::byte>>;
 Bits train_steps(int threads, DType dtype) {
   const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
   const Graph graph = training_graph(describe_llama(model()), kBatch, kSequence, dtype);
-  const Program program = compile_training(
-      graph,
-      {.workspace_bytes = [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-        return backend->workspace_bytes(op, in, out);
-      }});
+  const Program program = compile_training(graph, {.workspace_bytes = workspace_of(*backend)});
   Executor executor(program, *backend);
   initialize_state(executor, parameter_inits(graph), 1);
   for (const Binding& input : program.inputs) {
@@ -53,14 +49,12 @@ Bits train_steps(int threads, DType dtype) {
                                                                         : token);
     }
   }
-  executor.set_scalar("seed", 1.0F / static_cast<float>(kBatch * kSequence));
-  executor.set_scalar("learning_rate", 1e-3F);
-  executor.set_scalar("apply", 1.0F);
   Bits bits;
   for (int step = 1; step <= 3; ++step) {
-    executor.set_scalar("update_number", static_cast<float>(step));
-    executor.run_step();
-    const float loss = executor.output_scalar("loss");
+    const float loss =
+        TrainingStep(executor)
+            .run({.num_labels = kBatch * kSequence, .learning_rate = 1e-3, .update_number = step})
+            .loss_sum;
     EXPECT_GT(loss, 0.0F);
     bits["loss " + std::to_string(step)].resize(sizeof loss);
     std::memcpy(bits["loss " + std::to_string(step)].data(), &loss, sizeof loss);

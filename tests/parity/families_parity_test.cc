@@ -33,7 +33,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/step_program.h"
@@ -48,12 +48,6 @@ using ::testing::HasSubstr;
 
 fs::path golden_directory(const std::string& family) {
   return fs::path(TESSERA_SOURCE_DIR) / "tests/golden" / family;
-}
-
-WorkspaceQuery workspace_of(Backend& backend) {
-  return [&backend](const Op& op, std::span<const View> in, std::span<const View> out) {
-    return backend.workspace_bytes(op, in, out);
-  };
 }
 
 // A compiled model with the weights of its golden directory.
@@ -143,13 +137,11 @@ class GoldenModel {
     }
     const auto valid = std::ranges::count_if(ids("labels").subspan(number * count, count),
                                              [](std::int32_t label) { return label >= 0; });
-    executor_->set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(valid)));
-    executor_->set_scalar("learning_rate", golden_.at("optimizer").at("lr"));
-    executor_->set_scalar("update_number", static_cast<float>(number + 1));
-    executor_->set_scalar("apply", 1.0F);
-    executor_->run_step();
-    return {double{executor_->output_scalar("loss")} / static_cast<double>(valid),
-            double{executor_->output_scalar("grad_norm")}};
+    const StepOutputs outputs = TrainingStep(*executor_)
+                                    .run({.num_labels = valid,
+                                          .learning_rate = golden_.at("optimizer").at("lr"),
+                                          .update_number = static_cast<std::int64_t>(number) + 1});
+    return {double{outputs.loss_sum} / static_cast<double>(valid), double{outputs.grad_norm}};
   }
 
   std::vector<float> golden_logits() const {

@@ -31,7 +31,7 @@
 #include "tessera/config/config.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/step_program.h"
@@ -116,11 +116,7 @@ class HuggingFaceExport : public testing::Test {
     const auto backend = make_cpu_backend(2);
     const Graph graph =
         generation_graph(resolve_model(config_), config_.data.sequence_length, config_.train.dtype);
-    const Program program = compile_forward(
-        graph,
-        {.workspace_bytes = [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-          return backend->workspace_bytes(op, in, out);
-        }});
+    const Program program = compile_forward(graph, {.workspace_bytes = workspace_of(*backend)});
     Executor executor(program, *backend);
     load_state(executor, parameter_inits(graph), CheckpointReader(checkpoint_));
     const auto input = [&](const char* name) {

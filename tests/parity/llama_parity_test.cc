@@ -23,7 +23,7 @@
 #include "tessera/models/llama/llama.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 
 namespace tessera {
@@ -75,16 +75,14 @@ class GoldenRun {
     const std::int64_t valid = load_batch(number);
     const Schedule schedule{.warmup = golden_.at("warmup"),
                             .decay_ratio = golden_.at("decay_ratio")};
-    executor_.set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(valid)));
-    executor_.set_scalar("learning_rate",
-                         static_cast<float>(learning_rate(
-                             schedule, golden_.at("optimizer").at("lr"), num_steps(), number)));
-    executor_.set_scalar("update_number", static_cast<float>(number));
-    executor_.set_scalar("apply", 1.0F);
-    executor_.run_step();
-    EXPECT_EQ(executor_.output_scalar("applied"), 1.0F);
-    return {.loss = double{executor_.output_scalar("loss")} / static_cast<double>(valid),
-            .grad_norm = double{executor_.output_scalar("grad_norm")}};
+    const double lr = golden_.at("optimizer").at("lr");
+    const StepOutputs outputs = TrainingStep(executor_).run(
+        {.num_labels = valid,
+         .learning_rate = learning_rate(schedule, lr, num_steps(), number),
+         .update_number = number});
+    EXPECT_TRUE(outputs.applied);
+    return {.loss = double{outputs.loss_sum} / static_cast<double>(valid),
+            .grad_norm = double{outputs.grad_norm}};
   }
 
   std::vector<std::byte> state_bytes(const std::string& name) {
@@ -148,10 +146,7 @@ class GoldenRun {
          .recompute = variant.recompute,
          .fuse = variant.fuse,
          .group_gemms = variant.group_gemms,
-         .workspace_bytes = [this](
-                                const Op& op, std::span<const View> in, std::span<const View> out) {
-           return backend_->workspace_bytes(op, in, out);
-         }});
+         .workspace_bytes = workspace_of(*backend_)});
   }
 
   // Copies the step's rows into the microbatches' inputs; returns how many labels count.

@@ -30,7 +30,7 @@
 #include "tessera/ir/adapters.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resolve.h"
@@ -148,13 +148,11 @@ class LoraModel {
     }
     const auto valid = std::ranges::count_if(ids("labels").subspan(number * count, count),
                                              [](std::int32_t label) { return label >= 0; });
-    executor_->set_scalar("seed", static_cast<float>(1.0 / static_cast<double>(valid)));
-    executor_->set_scalar("learning_rate", golden_.at("optimizer").at("lr"));
-    executor_->set_scalar("update_number", static_cast<float>(number + 1));
-    executor_->set_scalar("apply", 1.0F);
-    executor_->run_step();
-    return {double{executor_->output_scalar("loss")} / static_cast<double>(valid),
-            double{executor_->output_scalar("grad_norm")}};
+    const StepOutputs outputs = TrainingStep(*executor_)
+                                    .run({.num_labels = valid,
+                                          .learning_rate = golden_.at("optimizer").at("lr"),
+                                          .update_number = static_cast<std::int64_t>(number) + 1});
+    return {double{outputs.loss_sum} / static_cast<double>(valid), double{outputs.grad_norm}};
   }
 
   std::vector<std::byte> state(const std::string& name) {
@@ -197,11 +195,7 @@ class LoraModel {
             bytes.size() / sizeof(std::int32_t)};
   }
 
-  WorkspaceQuery workspace() {
-    return [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-      return backend_->workspace_bytes(op, in, out);
-    };
-  }
+  WorkspaceQuery workspace() { return workspace_of(*backend_); }
 
   void start(const Graph& graph, Program program) {
     program_ = std::move(program);

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr std::string_view kLinearLoss = R"(graph "linear" {
   %0: f32[rows=2, embed=3] = input "x"
   %1: i32[rows=2] = input "labels"
-  %2: f32[] = scalar "seed"
+  %2: f32[] = scalar "inverse_labels"
   %3: f32[embed2=3, embed=3] = parameter "w" normal(0, 0.02, 0)
   %4: f32[vocab=5, embed2=3] = parameter "head" normal(0, 0.02, 0)
   %5: f32[rows=2, embed2=3] = matmul {transpose_b=true}(%0, %3) @forward
@@ -34,7 +34,7 @@ TEST(Differentiate, AppendsBackwardWithWeightGradientsApart) {
   EXPECT_EQ(to_string(differentiate(parse_graph(kLinearLoss), "loss")), R"(graph "linear" {
   %0: f32[rows=2, embed=3] = input "x"
   %1: i32[rows=2] = input "labels"
-  %2: f32[] = scalar "seed"
+  %2: f32[] = scalar "inverse_labels"
   %3: f32[embed2=3, embed=3] = parameter "w" normal(0, 0.02, 0)
   %4: f32[vocab=5, embed2=3] = parameter "head" normal(0, 0.02, 0)
   %5: f32[rows=2, embed2=3] = matmul {transpose_b=true}(%0, %3) @forward
@@ -69,7 +69,7 @@ TEST(Differentiate, RefusesAnOperandWithoutGradient) {
   const Graph graph = parse_graph(R"(graph "scaled" {
   %0: f32[rows=2, embed=3] = input "x"
   %1: i32[rows=2] = input "labels"
-  %2: f32[] = scalar "seed"
+  %2: f32[] = scalar "inverse_labels"
   %3: f32[] = parameter "factor" normal(1, 0, 0)
   %4: f32[vocab=5, embed=3] = parameter "head" normal(0, 0.02, 0)
   %5: f32[rows=2, embed=3] = scale(%0, %3) @forward
@@ -101,7 +101,7 @@ ValueId output_of(const Graph& graph, std::string_view name) {
 constexpr std::string_view kManyUses = R"(graph "many" {
   %0: i32[rows=6] = input "ids"
   %1: i32[rows=6] = input "labels"
-  %2: f32[] = scalar "seed"
+  %2: f32[] = scalar "inverse_labels"
   %3: f32[vocab=5, embed=4] = parameter "table" normal(0, 1, 0)
   %4: f32[embed2=4, embed=4] = parameter "w" normal(0, 1, 0)
   %13: f32[rows=6, embed=4] = input "bias"
@@ -128,10 +128,10 @@ TEST(Differentiate, AgreesWithFiniteDifferencesWhereValuesHaveManyUses) {
       continue;
     }
     HostTensor content(conformance::reference_type(value.type));
-    const auto fill = value.name == "seed"     ? conformance::constant(1.0)
-                      : value.name == "ids"    ? conformance::integers(5)
-                      : value.name == "labels" ? conformance::labels(5)
-                                               : conformance::normal();
+    const auto fill = value.name == "inverse_labels" ? conformance::constant(1.0)
+                      : value.name == "ids"          ? conformance::integers(5)
+                      : value.name == "labels"       ? conformance::labels(5)
+                                                     : conformance::normal();
     fill(i, content);
     sources.emplace(ValueId::of(i), std::move(content));
   }

@@ -11,6 +11,7 @@
 #include "tessera/passes/graph_edit.h"
 #include "tessera/passes/pass.h"
 #include "tessera/passes/state_slices.h"
+#include "tessera/program/step_names.h"
 
 namespace tessera {
 namespace {
@@ -43,7 +44,7 @@ void chain(GraphEdit& edit, NodeId id, const OpRef& op, ValueId state) {
 }
 
 bool is_gradient(const Output& output) {
-  return !output.updates && output.name != "loss";
+  return !output.updates && output.name != step_names::kLoss;
 }
 
 // Reduces each gradient to this rank's slice, right after it is made.
@@ -139,9 +140,9 @@ class Update {
       : builder_(builder),
         options_(options),
         state_(options.state),
-        learning_rate_(builder.scalar("learning_rate")),
-        update_number_(builder.scalar("update_number")),
-        apply_(builder.scalar("apply")) {}
+        learning_rate_(builder.scalar(step_names::kLearningRate)),
+        update_number_(builder.scalar(step_names::kUpdateNumber)),
+        apply_(builder.scalar(step_names::kApply)) {}
 
   // What adamw takes: the slice over the optimizer's axes (or all) of the global gradient of
   // `type`.
@@ -176,9 +177,9 @@ class Update {
                               .num_sums = static_cast<std::int64_t>(operands.size())};
     operands.insert(operands.end(), {loss, apply_});
     const auto clipped = builder_.emit(make_op(clip), operands);
-    builder_.output("loss", loss);
-    builder_.output("grad_norm", clipped[0]);
-    builder_.output("applied", clipped[2]);
+    builder_.output(step_names::kLoss, loss);
+    builder_.output(step_names::kGradNorm, clipped[0]);
+    builder_.output(step_names::kApplied, clipped[2]);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       step(builder_.handle(parameters[i]), gradients[i], clipped[1], clipped[2]);
     }

@@ -30,7 +30,7 @@
 #include "tessera/passes/pipeline.h"
 #include "tessera/passes/test_graphs.h"
 #include "tessera/passes/undecayed_weights.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 
 namespace tessera {
@@ -240,7 +240,7 @@ Graph shared_weight_graph() {
   };
   const Value tokens = ids("tokens");
   const Value labels = ids("labels");
-  const Value seed = builder.scalar("seed");
+  const Value inverse_labels = builder.scalar("inverse_labels");
   const auto weight = [&](const char* name, const char* rows, std::int64_t bound) {
     return builder.parameter(
         name,
@@ -256,21 +256,19 @@ Graph shared_weight_graph() {
   const Value from_x = swiglu(linear(x, w1), linear(x, w2));
   const Value from_y = swiglu(linear(y, w1), linear(y, w3));
   const Value twice = add(linear(from_x, w3), linear(from_x, w3));
-  builder.output("loss",
-                 cross_entropy(add(twice, from_y), weight("head", "vocab", 16), labels, seed));
+  builder.output(
+      "loss",
+      cross_entropy(add(twice, from_y), weight("head", "vocab", 16), labels, inverse_labels));
   return builder.take();
 }
 
 // Losses and weights of three steps.
 std::vector<float> train_shared_weight(bool group, std::int64_t num_microbatches) {
   const auto backend = make_cpu_backend(1);
-  const Program program = compile_training(
-      shared_weight_graph(),
-      {.update = {.num_microbatches = num_microbatches},
-       .group_gemms = group,
-       .workspace_bytes = [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-         return backend->workspace_bytes(op, in, out);
-       }});
+  const Program program = compile_training(shared_weight_graph(),
+                                           {.update = {.num_microbatches = num_microbatches},
+                                            .group_gemms = group,
+                                            .workspace_bytes = workspace_of(*backend)});
   Executor executor(program, *backend);
   const auto floats = [&](const Binding& binding) {
     const auto bytes = executor.bytes(binding);
@@ -295,12 +293,9 @@ std::vector<float> train_shared_weight(bool group, std::int64_t num_microbatches
         }
       }
     }
-    executor.set_scalar("seed", 1.0F / static_cast<float>(8 * num_microbatches));
-    executor.set_scalar("learning_rate", 0.01F);
-    executor.set_scalar("update_number", static_cast<float>(step));
-    executor.set_scalar("apply", 1.0F);
-    executor.run_step();
-    outcome.push_back(executor.output_scalar("loss"));
+    const StepOutputs outputs = TrainingStep(executor).run(
+        {.num_labels = 8 * num_microbatches, .learning_rate = 0.01, .update_number = step});
+    outcome.push_back(outputs.loss_sum);
   }
   for (const Binding* parameter : parameters) {
     outcome.insert(outcome.end(), floats(*parameter).begin(), floats(*parameter).end());

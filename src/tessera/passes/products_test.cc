@@ -301,7 +301,7 @@ TEST(Fuse, LossAndGradientsWithCodesBetween) {
     %0: f8e4m3[seq=16, embed=16] = input "x"
     %1: f8e4m3[vocab=16, embed=16] = input "head"
     %2: i32[seq=16] = input "labels"
-    %3: f32[] = input "seed"
+    %3: f32[] = input "inverse_labels"
     %4: f32[] = input "scale"
     %5: f32[] = cross_entropy {codes=true}(%0, %1, %2, %3, %4, %4) @forward
     %6: f8e4m3[embed=16, vocab=16] = transpose_codes(%1) @backward

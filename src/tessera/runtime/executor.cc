@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 
+#include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/op.h"
 
@@ -28,10 +29,6 @@ TensorTypes types_of(const std::vector<TensorRef>& tensors) {
 // Whether the instruction waits for other ranks.
 bool talks(const Instruction& instruction) {
   return !collectives(*instruction.op, types_of(instruction.operands)).empty();
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "tessera/runtime/executor.h"
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -25,6 +23,7 @@
 #include "tessera/ir/op.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 
 namespace tessera {
@@ -489,13 +488,11 @@ TEST(Executor, AllocatesWhatThePlanSays) {
       .dim = 8, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 12, .vocab = 40};
   for (const bool recompute : {false, true}) {
     RecordingBackend backend;
-    const Program program = compile_training(
-        training_graph(describe_llama(config), 2, 6, DType::kF32),
-        {.update = {.num_microbatches = 2},
-         .recompute = recompute,
-         .workspace_bytes = [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-           return backend.workspace_bytes(op, in, out);
-         }});
+    const Program program =
+        compile_training(training_graph(describe_llama(config), 2, 6, DType::kF32),
+                         {.update = {.num_microbatches = 2},
+                          .recompute = recompute,
+                          .workspace_bytes = workspace_of(backend)});
     Executor executor(program, backend);
     executor.run_step();
     EXPECT_THAT(backend.allocated, ElementsAre(program.arena_bytes));

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 
 namespace tessera {
@@ -62,11 +63,7 @@ CachedModel::CachedModel(const ModelDescription& model,
 Program CachedModel::compile(const ModelDescription& model, std::int64_t tokens) {
   return compile_forward(
       generation_graph(model, tokens, options_.dtype, options_.batch),
-      {.cache_length = options_.sequence_length,
-       .workspace_bytes = [this](
-                              const Op& op, std::span<const View> in, std::span<const View> out) {
-         return backend_->workspace_bytes(op, in, out);
-       }});
+      {.cache_length = options_.sequence_length, .workspace_bytes = workspace_of(*backend_)});
 }
 
 void CachedModel::start(Step& step, const std::shared_ptr<Arena>& arena, std::int64_t arena_bytes) {

@@ -15,6 +15,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/sampler.h"
 #include "tessera/train/step_program.h"
 
@@ -57,12 +58,7 @@ class Uncached {
   Uncached(const ModelDescription& model, DType dtype)
       : backend_(make_cpu_backend(1)),
         graph_(generation_graph(model, kLength, dtype)),
-        program_(compile_forward(
-            graph_,
-            {.workspace_bytes =
-                 [this](const Op& op, std::span<const View> in, std::span<const View> out) {
-                   return backend_->workspace_bytes(op, in, out);
-                 }})),
+        program_(compile_forward(graph_, {.workspace_bytes = workspace_of(*backend_)})),
         executor_(program_, *backend_) {
     fill(executor_, parameter_inits(graph_));
     for (std::int32_t i = 0; i < kLength; ++i) {

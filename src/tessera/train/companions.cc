@@ -22,7 +22,7 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFolder = "hugging_face";
 constexpr const char* kConfig = "config.json";
@@ -99,8 +99,8 @@ std::optional<fs::path> find_kept(const fs::path& checkpoint) {
   return std::nullopt;
 }
 
-std::string to_text(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string to_text(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -204,9 +204,9 @@ std::string ExportCompanions::with_marks(const std::string& text, bool is_config
   }
   const TextMarks theirs = read_text_marks(*kept_, *tokenizer_);
   const TextMarks& ours = tokenizer_->marks();
-  Json json = Json::parse(text);
+  OrderedJson json = OrderedJson::parse(text);
   const auto name = [&](const char* key, const std::vector<std::int32_t>& ids) {
-    json[key] = ids.empty() ? Json() : Json(tokenizer_->spelling(ids.front()));
+    json[key] = ids.empty() ? OrderedJson() : OrderedJson(tokenizer_->spelling(ids.front()));
   };
   if (theirs.eos.empty() ? !ours.eos.empty()
                          : ours.eos.empty() || theirs.eos.front() != ours.eos.front()) {
@@ -218,7 +218,7 @@ std::string ExportCompanions::with_marks(const std::string& text, bool is_config
   if (theirs.before != ours.before && is_config) {
     json["add_bos_token"] = !ours.before.empty();
   }
-  return json == Json::parse(text) ? text : to_text(json);
+  return json == OrderedJson::parse(text) ? text : to_text(json);
 }
 
 std::optional<std::string> ExportCompanions::kept(const std::string& name) const {
@@ -234,7 +234,7 @@ std::string ExportCompanions::tokenizer_config() const {
   if (chat_template_.empty() || kept(kChatTemplate)) {
     return text;
   }
-  Json json = Json::parse(text);
+  OrderedJson json = OrderedJson::parse(text);
   if (json.contains("chat_template")) {
     return text;
   }
@@ -247,7 +247,7 @@ std::string ExportCompanions::generation_config(const std::string& text) const {
   if (chat_template_.empty() && !has_own_eos()) {
     return text;
   }
-  Json json = Json::parse(text);
+  OrderedJson json = OrderedJson::parse(text);
   json["eos_token_id"] = facts_.eos;
   return to_text(json);
 }

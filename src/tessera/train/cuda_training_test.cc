@@ -20,6 +20,7 @@
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/format.h"
 #include "tessera/report/metrics_table.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/cached_model.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/test_run.h"
@@ -278,13 +279,7 @@ TEST_P(CudaUse, EvaluatesAsTheCpu) {
   config.parallel.data = 1;
   const auto losses = [&](Backend& backend) {
     const Program program =
-        compile_evaluation(config,
-                           tiny_llama(),
-                           kRows,
-                           kLength,
-                           [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-                             return backend.workspace_bytes(op, in, out);
-                           });
+        compile_evaluation(config, tiny_llama(), kRows, kLength, workspace_of(backend));
     Executor executor(program, backend);
     initialize_state(
         executor, parameter_inits(evaluation_graph(tiny_llama(), kRows, kLength, GetParam())), 42);
@@ -301,10 +296,9 @@ TEST_P(CudaUse, EvaluatesAsTheCpu) {
                                                             : 37 * place % 300;
       }
     }
-    executor.set_scalar("seed", 0.0F);
     std::vector<float> found;
     for (int round = 0; round < 2; ++round) {
-      executor.run_step();
+      run_losses(executor);
       for (std::int64_t row = 0; row < kRows; ++row) {
         found.push_back(executor.output_scalar(format("loss.{}", row)));
       }

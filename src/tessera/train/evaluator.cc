@@ -11,6 +11,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/config/config.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/input_rows.h"
 #include "tessera/train/rank_launch.h"
 #include "tessera/train/resolve.h"
@@ -80,7 +81,6 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
              state_part(setup.layout.mesh, world.rank(), setup.layout.dims()),
              static_cast<int>(setup.model.config.run.threads));
   patience.wait();
-  executor_.set_scalar("seed", 0.0F);  // of gradients, which nobody asks for
 }
 
 std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, const LoadRow& load) {
@@ -93,7 +93,7 @@ std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, co
       load_empty_row(executor_, row);
     }
   }
-  executor_.run_step();
+  run_losses(executor_);
   std::vector<float> own;
   for (std::int64_t row = 0; row < rows; ++row) {
     own.push_back(executor_.output_scalar(format("loss.{}", row)));
@@ -133,13 +133,7 @@ void EvaluatorRanks::run(std::int64_t length,
   const std::unique_ptr<Backend> backend =
       make_run_backend(config.run.device, static_cast<int>(config.run.threads));
   const Program program =
-      compile_evaluation(config,
-                         model_.model,
-                         num_rows,
-                         length,
-                         [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-                           return backend->workspace_bytes(op, in, out);
-                         });
+      compile_evaluation(config, model_.model, num_rows, length, workspace_of(*backend));
   const std::vector<ParameterInit> parameters =
       parameter_inits(evaluation_graph(model_.model, num_rows, length, config.train.dtype));
   const EvaluatorSetup setup = {.model = model_,

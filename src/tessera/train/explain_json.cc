@@ -10,9 +10,9 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json step_json(const Explanation& facts) {
+OrderedJson step_json(const Explanation& facts) {
   const RunConfig& config = facts.config;
   return {{"dtype", name(config.train.dtype)},
           {"sequences", config.train.global_batch},
@@ -23,8 +23,8 @@ Json step_json(const Explanation& facts) {
           {"training_flop_per_token", facts.flop_per_token()}};
 }
 
-Json mesh_json(const Mesh& mesh) {
-  Json axes = Json::array();
+OrderedJson mesh_json(const Mesh& mesh) {
+  OrderedJson axes = OrderedJson::array();
   for (const MeshAxis& axis : mesh.axes) {
     axes.push_back({{"name", axis.name},
                     {"ranks", axis.size},
@@ -34,15 +34,15 @@ Json mesh_json(const Mesh& mesh) {
   return {{"ranks", mesh.num_ranks()}, {"axes", axes}};
 }
 
-Json wire_json(const Wire& wire) {
-  Json formats = Json::array();
+OrderedJson wire_json(const Wire& wire) {
+  OrderedJson formats = OrderedJson::array();
   for (const WireFormat format : wire.formats) {
     formats.push_back(name(format));
   }
   return formats;
 }
 
-Json state_json(const RunLayout& layout) {
+OrderedJson state_json(const RunLayout& layout) {
   const Placement& placement = layout.placement;
   const StateWires& wires = layout.wires;
   return {{"data_ranks", data_degrees(layout.mesh).back()},
@@ -60,8 +60,8 @@ Json state_json(const RunLayout& layout) {
           {"notes", layout.notes}};
 }
 
-Json memory_json(const Explanation& facts) {
-  Json categories = Json::object();
+OrderedJson memory_json(const Explanation& facts) {
+  OrderedJson categories = OrderedJson::object();
   for (const MemoryRow& row : facts.memory.categories) {
     categories[std::string(name(row.category))] = row.peak_bytes;
   }
@@ -71,40 +71,40 @@ Json memory_json(const Explanation& facts) {
           {"arena", facts.memory.arena},
           {"checkpoint", facts.memory.checkpoint_copy},
           {"needed", fit.needed},
-          {"limit", is_known ? Json(fit.limit) : Json()},
-          {"limit_of", is_known ? Json(name(fit.of)) : Json()},
-          {"fits", is_known ? Json(fit.needed <= fit.limit) : Json()}};
+          {"limit", is_known ? OrderedJson(fit.limit) : OrderedJson()},
+          {"limit_of", is_known ? OrderedJson(name(fit.of)) : OrderedJson()},
+          {"fits", is_known ? OrderedJson(fit.needed <= fit.limit) : OrderedJson()}};
 }
 
-Json cost_json(const Cost& cost) {
+OrderedJson cost_json(const Cost& cost) {
   return {
       {"flop", cost.flop}, {"bytes_read", cost.bytes_read}, {"bytes_written", cost.bytes_written}};
 }
 
-Json work_json(const Explanation& facts) {
-  Json ops = Json::array();
+OrderedJson work_json(const Explanation& facts) {
+  OrderedJson ops = OrderedJson::array();
   for (const CostRow& row : facts.ops) {
-    Json op = {{"op", row.op}, {"runs", row.count}};
+    OrderedJson op = {{"op", row.op}, {"runs", row.count}};
     op.update(cost_json(row.cost));
     ops.push_back(op);
   }
-  Json work = cost_json(facts.cost);
+  OrderedJson work = cost_json(facts.cost);
   work["ops"] = ops;
   return work;
 }
 
-Json classes_json(const ClassBytes& bytes) {
-  Json classes = Json::object();
+OrderedJson classes_json(const ClassBytes& bytes) {
+  OrderedJson classes = OrderedJson::object();
   for (const TrafficClass traffic_class : kTrafficClasses) {
     classes[std::string(name(traffic_class))] = bytes.at(static_cast<std::size_t>(traffic_class));
   }
   return classes;
 }
 
-Json traffic_json(const Explanation& facts) {
-  Json levels = Json::array();
+OrderedJson traffic_json(const Explanation& facts) {
+  OrderedJson levels = OrderedJson::array();
   for (const LevelTraffic& level : facts.levels) {
-    Json purposes = Json::object();
+    OrderedJson purposes = OrderedJson::object();
     for (const TrafficPurpose purpose : kTrafficPurposes) {
       purposes[std::string(name(purpose))] = level.by_purpose.at(static_cast<std::size_t>(purpose));
     }
@@ -112,12 +112,12 @@ Json traffic_json(const Explanation& facts) {
     levels.push_back({{"level", level.level},
                       {"classes", classes_json(level.bytes)},
                       {"purposes", purposes},
-                      {"bandwidth", seconds ? Json(level.bandwidth) : Json()},
-                      {"seconds", seconds ? Json(*seconds) : Json()}});
+                      {"bandwidth", seconds ? OrderedJson(level.bandwidth) : OrderedJson()},
+                      {"seconds", seconds ? OrderedJson(*seconds) : OrderedJson()}});
   }
-  Json collectives = Json::array();
+  OrderedJson collectives = OrderedJson::array();
   for (const CollectiveRow& row : facts.collectives) {
-    Json sent = Json::object();
+    OrderedJson sent = OrderedJson::object();
     for (const auto& [axis, bytes] : row.sent) {
       sent[axis] = classes_json(bytes);
     }
@@ -132,16 +132,16 @@ Json traffic_json(const Explanation& facts) {
   return {{"levels", levels}, {"collectives", collectives}};
 }
 
-Json shape_json(const TensorType& type) {
-  Json shape = Json::array();
+OrderedJson shape_json(const TensorType& type) {
+  OrderedJson shape = OrderedJson::array();
   for (const Dim& dim : type.dims) {
     shape.push_back(dim.bound);
   }
   return shape;
 }
 
-Json parameters_json(const Explanation& facts) {
-  Json tensors = Json::array();
+OrderedJson parameters_json(const Explanation& facts) {
+  OrderedJson tensors = OrderedJson::array();
   for (const ParameterPlace& place : parameter_places(facts)) {
     tensors.push_back({{"name", place.name},
                        {"dtype", name(place.whole.dtype)},
@@ -157,15 +157,15 @@ Json parameters_json(const Explanation& facts) {
 }  // namespace
 
 std::string explanation_json(const Explanation& facts, bool with_program) {
-  Json json = {{"version", 1},
-               {"model", Json::parse(facts.model.json)},
-               {"step", step_json(facts)},
-               {"mesh", mesh_json(facts.layout.mesh)},
-               {"state", state_json(facts.layout)},
-               {"memory", memory_json(facts)},
-               {"work", work_json(facts)},
-               {"traffic", traffic_json(facts)},
-               {"parameters", parameters_json(facts)}};
+  OrderedJson json = {{"version", 1},
+                      {"model", OrderedJson::parse(facts.model.json)},
+                      {"step", step_json(facts)},
+                      {"mesh", mesh_json(facts.layout.mesh)},
+                      {"state", state_json(facts.layout)},
+                      {"memory", memory_json(facts)},
+                      {"work", work_json(facts)},
+                      {"traffic", traffic_json(facts)},
+                      {"parameters", parameters_json(facts)}};
   if (with_program) {
     json["program"] = to_string(facts.programs.step);
   }

@@ -13,6 +13,7 @@
 #include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/ops/all_ops.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/resolve.h"
 
@@ -143,12 +144,7 @@ RunPrograms compile_plan(RunConfig config, const ModelDescription& model) {
   if (config.memory.limit_bytes == 0) {
     config.memory.limit_bytes = usable_memory_bytes();
   }
-  return compile_run(
-      config,
-      model,
-      [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
-        return backend->workspace_bytes(op, operands, results);
-      });
+  return compile_run(config, model, workspace_of(*backend));
 }
 
 Cost sum(const std::vector<CostRow>& rows) {

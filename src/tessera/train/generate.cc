@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/backend/devices.h"
+#include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
@@ -35,10 +36,6 @@ using Tokens = std::vector<std::int32_t>;
 // A prompt's tokens run so many at a time: enough for matrix products to be at full speed.
 constexpr std::int64_t kMaxChunk = 128;
 constexpr std::int64_t kMaxChunkOfGpu = 1024;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // One sequence on its way: chooses tokens, and makes text of them.
 class Sequence {

@@ -1,21 +1,11 @@
 #include "tessera/train/input_rows.h"
 
 #include <algorithm>
-#include <cstddef>
+#include <string_view>
+
+#include "tessera/program/step_names.h"
 
 namespace tessera {
-
-std::span<std::int32_t> input_row(Executor& executor,
-                                  std::string_view input,
-                                  std::int64_t row,
-                                  std::int64_t microbatch) {
-  const Binding& binding = find_binding(executor.program().inputs, input);
-  const std::span<std::byte> bytes = executor.bytes(binding, microbatch);
-  const std::span ids(reinterpret_cast<std::int32_t*>(bytes.data()),
-                      bytes.size() / sizeof(std::int32_t));
-  const auto length = static_cast<std::size_t>(binding.tensor.type.dims.back().bound);
-  return ids.subspan(static_cast<std::size_t>(row) * length, length);
-}
 
 void load_row(Executor& executor,
               const SequenceSource& source,
@@ -26,17 +16,18 @@ void load_row(Executor& executor,
     return input_row(executor, name, row, microbatch);
   };
   source.read(sequence,
-              {.inputs = input("tokens"),
-               .labels = input("labels"),
-               .positions = input("positions"),
-               .documents = input("documents")});
+              {.inputs = input(step_names::kTokens),
+               .labels = input(step_names::kLabels),
+               .positions = input(step_names::kPositions),
+               .documents = input(step_names::kDocuments)});
 }
 
 void load_empty_row(Executor& executor, std::int64_t row) {
-  for (const std::string_view input : {"tokens", "positions", "documents"}) {
+  for (const std::string_view input :
+       {step_names::kTokens, step_names::kPositions, step_names::kDocuments}) {
     std::ranges::fill(input_row(executor, input, row), 0);
   }
-  std::ranges::fill(input_row(executor, "labels", row), kIgnoredLabel);
+  std::ranges::fill(input_row(executor, step_names::kLabels, row), kIgnoredLabel);
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <exception>
 #include <thread>
 
+#include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/save_directory.h"
@@ -104,10 +105,6 @@ class LastSaver {
         since = Clock::now();
       }
     }
-  }
-
-  static double seconds_since(Clock::time_point then) {
-    return std::chrono::duration<double>(Clock::now() - then).count();
   }
 
   SaveProgress look() const {

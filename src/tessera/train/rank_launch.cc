@@ -37,7 +37,7 @@ std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation
 }
 
 // How long processes that start at other times may take to come together, in seconds.
-constexpr double kStart = 60;
+constexpr double kStartSeconds = 60;
 
 [[noreturn]] void end_process(const Error& error) {
   log_error(error.what());
@@ -49,7 +49,7 @@ constexpr double kStart = 60;
 std::unique_ptr<World> join_in_time(const RunConfig& config,
                                     const MpiLaunch& launch,
                                     const std::function<void(const Error&)>& on_late) {
-  const double limit = std::max(kStart, config.comm.deadline_seconds);
+  const double limit = std::max(kStartSeconds, config.comm.deadline_seconds);
   const auto give_up = [&] {
     const Error error(ErrorCode::kTimeout,
                       format("rank {} has waited {} s for the {} processes of the launch to come "
@@ -204,8 +204,9 @@ void share_early_error(const Error& error) {
   try {
     const std::optional<MpiLaunch> launch = find_mpi_launch();
     if (launch) {
-      const Watchdog watchdog(kStart, [&] { end_process(error); });
-      const std::unique_ptr<World> world = join_mpi_world(*launch, {.deadline_seconds = kStart});
+      const Watchdog watchdog(kStartSeconds, [&] { end_process(error); });
+      const std::unique_ptr<World> world =
+          join_mpi_world(*launch, {.deadline_seconds = kStartSeconds});
       require_none_failed(*group_of_all(*world, kEarlyErrorGeneration), error);
     }
     // NOLINTNEXTLINE(bugprone-empty-catch): there is nobody else to tell

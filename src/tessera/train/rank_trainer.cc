@@ -3,43 +3,36 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/log.h"
-#include "tessera/base/units.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
-#include "tessera/data/batch_sampler.h"
 #include "tessera/metrics/metrics_writer.h"
-#include "tessera/optim/schedule.h"
-#include "tessera/runtime/executor.h"
-#include "tessera/tokenizer/tokenizer_files.h"
-#include "tessera/train/adapters.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/companions.h"
-#include "tessera/train/disk_space.h"
-#include "tessera/train/input_rows.h"
+#include "tessera/train/divergence.h"
 #include "tessera/train/measure_peak.h"
+#include "tessera/train/open_record.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/rank_control.h"
 #include "tessera/train/rank_launch.h"
-#include "tessera/train/resume.h"
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
 #include "tessera/train/run_record.h"
 #include "tessera/train/run_saves.h"
 #include "tessera/train/same_collectives.h"
 #include "tessera/train/same_data.h"
-#include "tessera/train/session_log.h"
-#include "tessera/train/start_weights.h"
-#include "tessera/train/step_program.h"
+#include "tessera/train/start_state.h"
+#include "tessera/train/step_runner.h"
 #include "tessera/train/stop_signal.h"
 #include "tessera/train/training_state.h"
 #include "tessera/train/validator.h"
@@ -49,47 +42,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMaxNotFiniteInARow = 3;
-// Of a launcher's grace, for what must come to its end before anything is written.
-constexpr double kShareOfGrace = 0.3;
 constexpr double kUsualMinutes = 15;  // between saves, where nothing says how often
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// The sign of a NaN says nothing.
-double unsigned_nan(double value) {
-  return std::isnan(value) ? std::abs(value) : value;
-}
-
-std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
-  std::vector<SampledSource> sources;
-  for (const std::int64_t count : sequences.train.part_sequences()) {
-    sources.push_back({.num_sequences = count, .weight = sequences.weights[sources.size()]});
-  }
-  return sources;
-}
-
-// Whether the machine or another rank failed, not what the run was given.
-bool is_of_machine(ErrorCode code) {
-  return code == ErrorCode::kDeviceError || code == ErrorCode::kPeerFailure ||
-         code == ErrorCode::kTimeout;
-}
-
-// `error` with a note. That of another rank gets it behind its message, which may have it from
-// there: contexts say where this rank was.
-Error noted(const Error& error, const std::string& note) {
-  if (error.code() != ErrorCode::kPeerFailure) {
-    return Error(error).add_context(note);
-  }
-  const bool is_said = error.message().find(note) != std::string::npos;
-  Error failure(error.code(), error.message() + (is_said ? "" : "; " + note));
-  for (const std::string& context : error.context()) {
-    failure.add_context(context);
-  }
-  return failure;
-}
 
 RankBackend make_backend(const RunSetup& setup, World& world) {
   const RunConfig& config = setup.config;
@@ -132,10 +85,7 @@ class RankTrainer {
                 .copies = !arena_->has_mirror(),
                 .threads = static_cast<int>(config_.run.threads)},
                [this](const std::string& message) { warn(message); }),
-        sampler_({.seed = static_cast<std::uint64_t>(config_.run.seed),
-                  .sources = sampled_sources(setup.sequences),
-                  .global_batch = config_.train.global_batch,
-                  .shuffle = config_.data.shuffle}) {}
+        steps_(setup, world.rank(), backend_, executor_, grace_) {}
 
   TrainResult run() {
     try {
@@ -148,7 +98,7 @@ class RankTrainer {
       if (!in_steps_ || error.code() == ErrorCode::kDiverged) {
         throw Error(error);
       }
-      throw with_way_on(error, save_on_way_out());
+      throw saves_.with_way_on(error, save_on_way_out());
     }
   }
 
@@ -175,14 +125,6 @@ class RankTrainer {
       }
     });
     return loop();
-  }
-
-  // What is left, and how to go on from it where the next start need not meet the same error.
-  Error with_way_on(const Error& error, const RunSaves::LastState& state) const {
-    if (is_of_machine(error.code())) {
-      return noted(error, saves_.way_on(state));
-    }
-    return state.text.empty() ? error : noted(error, state.text);
   }
 
   // Whatever this rank still has of the last step that changed the state.
@@ -220,7 +162,7 @@ class RankTrainer {
       return kShareOfGrace * *left;
     }
     const double deadline = world_options(config_).patience_seconds();
-    return std::min(deadline, std::clamp(deadline / 4, 1.0, 5.0) + 2 * step_seconds_);
+    return std::min(deadline, std::clamp(deadline / 4, 1.0, 5.0) + 2 * steps_.seconds());
   }
 
   void require_same(const Program& program) {
@@ -240,7 +182,7 @@ class RankTrainer {
     if (!backend_.settles_products() || meta_.step >= config_.train.steps) {
       return;
     }
-    run_without_update();
+    steps_.run_without_update(meta_.step + 1);
     settle_products(ProductChoices::kTimed);
   }
 
@@ -252,112 +194,30 @@ class RankTrainer {
     require_same(*program);
     validation_executor_ =
         std::make_unique<Executor>(*program, *backend_, arena_, setup_.programs.arena_bytes());
-    validator_.emplace(
-        *validation_executor_, setup_.sequences.validation.value(), config_.validation, share());
-  }
-
-  // This rank's rows of every microbatch.
-  BatchShare share() const {
-    return {.rows = config_.train.microbatch,
-            .num_data = setup_.layout.num_data(),
-            .place = data_place(setup_.layout.mesh, world_.rank())};
+    validator_.emplace(*validation_executor_,
+                       setup_.sequences.validation.value(),
+                       config_.validation,
+                       batch_share(setup_, world_.rank()));
   }
 
   void start_state() {
-    const std::optional<std::filesystem::path> path =
-        saves_.load_start([this](const std::filesystem::path& from) { load_checkpoint(from); });
+    const RankState state = {
+        .setup = setup_, .world = world_, .executor = executor_, .part = part_};
+    const std::optional<std::filesystem::path> path = saves_.load_start(
+        [&](const std::filesystem::path& from) { meta_ = load_checkpoint(state, from); });
     if (path.has_value()) {
       if (control_.leads()) {
         log_info(format("resuming from {} after step {}", path->string(), meta_.step));
-        warn_of_changes(*path);
-        warn_of_other_data(*path);
+        warn_of_changes(setup_, meta_, *path);
       }
     } else {
-      control_.patiently("making its initial state", [&] { initialize(); });
+      control_.patiently("making its initial state",
+                         [&] { meta_ = make_initial_state(state, control_.leads()); });
     }
     saves_.start_from(path, meta_.step);
-    meta_.model = model_.json;
-    meta_.config = to_toml(config_);
-    if (!config_.tokenizer.path.empty()) {
-      meta_.tokenizer = tokenizer_checksum(config_.tokenizer.path);
-      // So that a checkpoint is whole wherever it is moved. Any rank may write rank 0's part.
-      saves_.put_beside(tokenizer_copy({}).string(), read_tokenizer_file(config_.tokenizer.path));
-    }
-    meta_.data = describe_sequences(setup_.sequences);
+    describe_run(setup_, meta_, saves_);
     last_step_ = meta_.step;
     applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
-  }
-
-  void load_checkpoint(const std::filesystem::path& path) {
-    const CheckpointReader reader(
-        path, {.verify = Verify::kOnLoad, .rank = world_.rank(), .num_ranks = world_.size()});
-    require_same_adapters(path, reader.meta(), model_);
-    reader.require_model(model_.json, model_tensors(setup_.parameters, config_.optimizer.moments));
-    if (!config_.tokenizer.path.empty()) {
-      require_tokenizer(config_.tokenizer.path, path, reader.meta());
-    }
-    load_state(executor_, setup_.parameters, reader, part_, static_cast<int>(config_.run.threads));
-    meta_ = reader.meta();
-    TESSERA_REQUIRE(meta_.seed == static_cast<std::uint64_t>(config_.run.seed),
-                    ErrorCode::kInvalidConfig,
-                    "{} was made with run.seed = {}, found run.seed = {}",
-                    path.string(),
-                    meta_.seed,
-                    config_.run.seed);
-  }
-
-  void initialize() {
-    initialize_state(
-        executor_, setup_.parameters, static_cast<std::uint64_t>(config_.run.seed), part_);
-    if (!config_.model.weights.empty()) {
-      start_from_weights();
-    }
-    meta_.seed = static_cast<std::uint64_t>(config_.run.seed);
-  }
-
-  void start_from_weights() {
-    const auto weights =
-        open_start_weights(config_, {.rank = world_.rank(), .num_ranks = world_.size()});
-    load_weights(executor_, setup_.parameters, *weights, part_);
-    if (control_.leads()) {
-      log_start_weights(config_);
-    }
-  }
-
-  // `checkpoint` is the one that meta_ was read from.
-  void warn_of_changes(const std::filesystem::path& checkpoint) const {
-    try {
-      const RunConfig before = parse_run_config(meta_.config, "the checkpoint's config");
-      std::string changed;
-      for (const std::string& key : changed_keys(before, config_, meta_.step)) {
-        changed += (changed.empty() ? "" : ", ") + key;
-      }
-      if (!changed.empty()) {
-        log_warning(format(
-            "not bit by bit the run that was never stopped, since these keys differ from {}: {}",
-            checkpoint.string(),
-            changed));
-      }
-      if (const std::string jump = learning_rate_jump(before, config_, meta_.step); !jump.empty()) {
-        log_warning(jump);
-      }
-    } catch (const Error& error) {
-      // A build with other keys made it; its state is good all the same.
-      log_warning(
-          format("cannot tell which keys differ from {}: {}", checkpoint.string(), error.what()));
-    }
-  }
-
-  // As warn_of_changes(). Files of the same names may have other texts.
-  void warn_of_other_data(const std::filesystem::path& checkpoint) const {
-    const std::string now = describe_sequences(setup_.sequences);
-    if (meta_.data.empty() || meta_.data == now) {
-      return;
-    }
-    log_warning(format("these are not the data that {} was trained on: found {}; it had {}",
-                       checkpoint.string(),
-                       now,
-                       meta_.data));
   }
 
   // What comes before the first step of this start.
@@ -373,8 +233,7 @@ class RankTrainer {
     control_.patiently("opening the run's files", [&] {
       if (control_.leads()) {
         saves_.leave_other_branch(meta_.step);
-        open_record();
-        warn_of_full_disk();
+        record_ = open_record(setup_, meta_, saves_);
       }
     });
     last_save_ = Clock::now();
@@ -382,62 +241,6 @@ class RankTrainer {
     if (owes_validation) {
       make_up_validation();
     }
-  }
-
-  void warn_of_full_disk() const {
-    std::int64_t bytes = 0;
-    for (const CheckpointTensor& tensor :
-         model_tensors(setup_.parameters, config_.optimizer.moments)) {
-      bytes += static_cast<std::int64_t>(saved_bytes(tensor));
-    }
-    const std::string shortage =
-        disk_shortage(directory_,
-                      {.checkpoint_bytes = bytes,
-                       .keep = config_.checkpoint.keep,
-                       .keeps_best = validator_ && config_.checkpoint.keep_best,
-                       .present = saves_.count()});
-    if (!shortage.empty()) {
-      log_warning(shortage);
-    }
-  }
-
-  void open_record() {
-    const ParameterCounts parameters = count_parameters(setup_.parameters);
-    const double flop_per_token =
-        training_flop_per_token(model_, parameters, config_.data.sequence_length);
-    const std::string validation =
-        validator_ ? describe_validation(setup_.sequences, config_.validation.sequences) : "";
-    const std::int64_t since = validated_alike_since(read_sessions(directory_), validation);
-    record_ = std::make_unique<RunRecord>(config_,
-                                          RunRecord::Model{.parameters = parameters.all,
-                                                           .flop_per_token = flop_per_token,
-                                                           .validation = validation},
-                                          meta_.step);
-    if (saves_.last()) {
-      record_->make_up(*saves_.last(), meta_.step);
-    }
-    if (validator_ && config_.checkpoint.keep_best) {
-      note_validations(since);
-    }
-  }
-
-  // Of the steps before this start, so that the best one is known without a file of its own. Losses
-  // of other data say nothing of it.
-  void note_validations(std::int64_t since) {
-    bool leaves_some_out = false;
-    for_each_validation(config_, [&](std::int64_t step, double loss) {
-      if (step > since || since == 0) {
-        saves_.note_validation(step, loss);
-      } else {
-        leaves_some_out = leaves_some_out || std::isfinite(loss);
-      }
-    });
-    if (leaves_some_out && since >= meta_.step) {
-      warn(
-          "the data for validation are others than before: the best checkpoint is chosen anew, by "
-          "losses from now on; what the run was trained on before may be among them");
-    }
-    saves_.link_best();
   }
 
   TrainResult loop() {
@@ -493,7 +296,7 @@ class RankTrainer {
   }
 
   void save_owed() {
-    if (!owes_save_ || !not_finite_.empty()) {
+    if (!owes_save_ || !divergence_.is_over()) {
       return;
     }
     owes_save_ = false;
@@ -524,7 +327,7 @@ class RankTrainer {
       record_->finish_progress();
     }
     result.interrupted = meta_.step < config_.train.steps || left_validation_;
-    if (not_finite_.empty()) {
+    if (divergence_.is_over()) {
       save_last(meta_);
       // After a signal the next start removes what is too much.
       if (!result.interrupted && saves_.has_too_many() && is_finite()) {
@@ -546,8 +349,7 @@ class RankTrainer {
     if (finite_step_ == meta_.step) {
       return true;
     }
-    run_without_update();
-    const bool finite = std::isfinite(executor_.output_scalar("loss"));
+    const bool finite = std::isfinite(steps_.run_without_update(meta_.step + 1));
     if (!finite) {
       warn(
           format("the weights after step {} are not finite: the last step has ruined them; all "
@@ -558,75 +360,17 @@ class RankTrainer {
     return finite;
   }
 
-  void run_without_update() {
-    load_batch(meta_.step + 1);
-    for (const char* const name : {"seed", "learning_rate", "apply"}) {
-      executor_.set_scalar(name, 0.0F);
-    }
-    executor_.set_scalar("update_number", 1.0F);
-    executor_.run_step();
-  }
-
-  // Writes this rank's rows of every microbatch; returns the labels that count on all ranks.
-  std::int64_t load_batch(std::int64_t step) {
-    const std::vector<std::int64_t> batch = sampler_.batch(step);
-    for (std::int64_t m = 0; m < program_.num_microbatches; ++m) {
-      std::int64_t row = 0;
-      for (const std::int64_t sequence : share_of(batch, share(), m)) {
-        load_row(executor_, setup_.sequences.train, sequence, row++, m);
-      }
-    }
-    std::int64_t valid = 0;
-    for (const std::int64_t sequence : batch) {
-      valid += setup_.sequences.train.num_valid_labels(sequence);
-    }
-    return valid;
-  }
-
   StepMetrics run_step() {
-    const Clock::time_point start = Clock::now();
-    const std::int64_t step = meta_.step + 1;
-    if (setup_.hooks.before_step) {
-      setup_.hooks.before_step(world_.rank(), step);
-    }
-    const std::int64_t valid = load_batch(step);
-    num_labels_ = valid;
-    const double lr =
-        learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, step);
-    executor_.set_scalar("seed",
-                         valid > 0 ? static_cast<float>(1.0 / static_cast<double>(valid)) : 0.0F);
-    executor_.set_scalar("learning_rate", static_cast<float>(lr));
-    executor_.set_scalar("update_number", static_cast<float>(meta_.applied_steps + 1));
-    executor_.set_scalar("apply", valid > 0 ? 1.0F : 0.0F);
-    const Traffic sent_before = backend_.sent();
-    // A short step ends, and is saved, before the launcher kills.
-    executor_.give_up_where(grace_ && step_seconds_ > kShareOfGrace * *grace_
-                                ? +[] { return seconds_from_launcher().has_value(); }
-                                : nullptr);
-    executor_.run_step();
-    was_applied_ = executor_.output_scalar("applied") != 0.0F;
-    Traffic sent = backend_.sent();
-    add(sent, sent_before, -1);
-
-    const std::int64_t tokens = config_.train.global_batch * config_.data.sequence_length;
-    const double seconds = seconds_since(start);
-    step_seconds_ = seconds;
-    meta_.step = step;
-    meta_.tokens_seen += tokens;
-    if (was_applied_) {
+    StepRunner::Result result = steps_.run(meta_);
+    last_result_ = {.applied = result.applied, .num_labels = result.num_labels};
+    meta_.step = result.metrics.step;
+    meta_.tokens_seen = result.metrics.tokens;
+    if (result.applied) {
       ++meta_.applied_steps;
       applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
     }
-    return {.step = step,
-            .loss = unsigned_nan(double{executor_.output_scalar("loss")} /
-                                 static_cast<double>(std::max<std::int64_t>(valid, 1))),
-            .grad_norm = unsigned_nan(double{executor_.output_scalar("grad_norm")}),
-            .lr = lr,
-            .tokens = meta_.tokens_seen,
-            .step_seconds = seconds,
-            .tokens_per_second = static_cast<double>(tokens) / seconds,
-            .memory_bytes = memory_bytes(),
-            .comm_bytes = by_level(sent, setup_.layout.mesh)};
+    result.metrics.memory_bytes = memory_bytes();
+    return result.metrics;
   }
 
   // As run_memory() says it before the run.
@@ -700,14 +444,13 @@ class RankTrainer {
     }
   }
 
-  // A step that is not finite changed nothing; several in a row will not mend themselves.
   void note_applied(const StepMetrics& step) {
-    if (was_applied_) {
-      not_finite_.clear();
+    if (last_result_.applied) {
+      divergence_.note_applied();
       saves_.prune_before(meta_.step);
       return;
     }
-    if (num_labels_ == 0) {
+    if (last_result_.num_labels == 0) {
       warn(format("step {} is not applied: none of its labels counts ({})",
                   step.step,
                   config_.data.mask_boundary
@@ -715,11 +458,12 @@ class RankTrainer {
                       : "conversations whose answers lie behind data.sequence_length"));
       return;
     }
-    not_finite_.push_back(step.step);
+    divergence_.note_not_finite(step.step);
     warn(format(
         "step {} is not applied: loss {}, gradient norm {}", step.step, step.loss, step.grad_norm));
-    if (not_finite_.size() >= kMaxNotFiniteInARow) {
-      stop_diverged();
+    if (divergence_.is_final()) {
+      save_applied();
+      divergence_.stop(saves_);
     }
   }
 
@@ -727,30 +471,6 @@ class RankTrainer {
     if (record_) {
       record_->warn(message);
     }
-  }
-
-  // The state before these steps is saved, though the step that made it may have ruined it.
-  [[noreturn]] void stop_diverged() {
-    save_applied();
-    fail(ErrorCode::kDiverged,
-         "steps {} to {} were not finite: training has diverged. Try a lower optimizer.lr, a "
-         "longer schedule.warmup or a smaller optimizer.clip. {}",
-         not_finite_.front(),
-         not_finite_.back(),
-         states_before_divergence());
-  }
-
-  std::string states_before_divergence() const {
-    const std::optional<std::filesystem::path>& last = saves_.last();
-    if (!last) {
-      return "They began with the initial state: there is no checkpoint";
-    }
-    const std::string began = format("They began with {}, which may be ruined", last->string());
-    const auto before = saves_.before(saves_.last_step());
-    return before ? format("{}; --checkpoint.resume={} goes on from the checkpoint before it",
-                           began,
-                           before->string())
-                  : format("{}; there is no checkpoint before it", began);
   }
 
   // Whether any rank was asked to stop. A save that one was asked for is owed from then on, and
@@ -796,7 +516,7 @@ class RankTrainer {
     saves_.end();
     if (!to.empty()) {
       saves_.move_to(to);
-      not_finite_.empty() ? save_last(meta_) : save_applied();
+      divergence_.is_over() ? save_last(meta_) : save_applied();
     }
     fail(ErrorCode::kInvalidConfig,
          "run.dir {} {} while the run was writing there: the run ends after step {}{}",
@@ -822,6 +542,11 @@ class RankTrainer {
     last_save_ = Clock::now();
   }
 
+  struct LastResult {
+    bool applied = false;
+    std::int64_t num_labels = 0;  // that count
+  };
+
   struct Applied {
     std::int64_t step = 0;
     std::int64_t tokens_seen = 0;
@@ -842,24 +567,22 @@ class RankTrainer {
   std::optional<Validator> validator_;             // as that
   StatePart part_;
   RunSaves saves_;
-  BatchSampler sampler_;
+  std::optional<double> grace_ = launcher_grace();
+  StepRunner steps_;
   std::unique_ptr<RunRecord> record_;  // on rank 0, from the first step on
   std::optional<StopSignal> stop_;     // where the process takes signals
   CheckpointMeta meta_;
-  std::optional<double> grace_ = launcher_grace();
   bool in_steps_ = false;                    // from where there is something to lose
   std::optional<StepMetrics> unwritten_;     // the last step's, until its line is in the metrics
   bool has_moved_ = false;                   // the run's directory, which is known by now
   std::optional<std::int64_t> finite_step_;  // whose state a validation has shown to be
   Clock::time_point last_save_ = Clock::now();
-  bool owes_save_ = false;                // since a step that was not finite, or a signal
-  bool owes_word_ = false;                // of that save, to whoever asked for it
-  bool left_validation_ = false;          // of the last step: to stop
-  bool was_applied_ = false;              // the last step
-  double step_seconds_ = 0;               // of the last step
-  std::int64_t num_labels_ = 0;           // of the last step, those that count
-  Applied applied_;                       // the last step that changed the state
-  std::vector<std::int64_t> not_finite_;  // steps since then whose loss or gradient was not
+  bool owes_save_ = false;        // since a step that was not finite, or a signal
+  bool owes_word_ = false;        // of that save, to whoever asked for it
+  bool left_validation_ = false;  // of the last step: to stop
+  LastResult last_result_;
+  Applied applied_;  // the last step that changed the state
+  Divergence divergence_;
   std::optional<double> peak_flop_per_second_;
 };
 

@@ -16,6 +16,29 @@
 #include "tessera/train/stop_signal.h"
 
 namespace tessera {
+namespace {
+
+// Whether the machine or another rank failed, not what the run was given.
+bool is_of_machine(ErrorCode code) {
+  return code == ErrorCode::kDeviceError || code == ErrorCode::kPeerFailure ||
+         code == ErrorCode::kTimeout;
+}
+
+// `error` with a note. That of another rank gets it behind its message, which may have it from
+// there: contexts say where this rank was.
+Error noted(const Error& error, const std::string& note) {
+  if (error.code() != ErrorCode::kPeerFailure) {
+    return Error(error).add_context(note);
+  }
+  const bool is_said = error.message().find(note) != std::string::npos;
+  Error failure(error.code(), error.message() + (is_said ? "" : "; " + note));
+  for (const std::string& context : error.context()) {
+    failure.add_context(context);
+  }
+  return failure;
+}
+
+}  // namespace
 
 RunSaves::RunSaves(RankControl& control,
                    const RunConfig& config,
@@ -408,6 +431,13 @@ void RunSaves::link_best() const {
     return;
   }
   warn_of([&] { link_best_checkpoint(directory(), validation_losses_); });
+}
+
+Error RunSaves::with_way_on(const Error& error, const LastState& state) const {
+  if (is_of_machine(error.code())) {
+    return noted(error, way_on(state));
+  }
+  return state.text.empty() ? error : noted(error, state.text);
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/config/run_config.h"
 #include "tessera/train/last_save.h"
@@ -123,8 +124,9 @@ class RunSaves {
   // "the last good checkpoint is ..", for errors.
   std::string last_good() const;
 
-  // What is left of a run whose step failed.
-  std::string way_on(const LastState& state) const;
+  // `error`, by which a step failed, with what is left of the run, and how to go on from it where
+  // the next start need not meet the same error.
+  Error with_way_on(const Error& error, const LastState& state) const;
 
   // The loss by which link_best() knows the best checkpoint.
   void note_validation(std::int64_t step, double loss) { validation_losses_[step] = loss; }
@@ -147,6 +149,7 @@ class RunSaves {
   };
 
   std::filesystem::path directory() const;
+  std::string way_on(const LastState& state) const;
   std::optional<std::filesystem::path> configured_start() const;
   std::filesystem::path find_start();
 

@@ -14,6 +14,7 @@
 #include "tessera/passes/add_adapters.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/passes/undecayed_weights.h"
+#include "tessera/program/step_names.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/run_layout.h"
 
@@ -26,9 +27,9 @@ TensorType ids(std::int64_t batch, std::int64_t sequence_length) {
 }
 
 ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type) {
-  return {.tokens = builder.input("tokens", type),
-          .positions = builder.input("positions", type),
-          .documents = builder.input("documents", type)};
+  return {.tokens = builder.input(step_names::kTokens, type),
+          .positions = builder.input(step_names::kPositions, type),
+          .documents = builder.input(step_names::kDocuments, type)};
 }
 
 // The graph that `builder` holds, with the model's adapters.
@@ -55,15 +56,14 @@ void require_inputs_fit(const RunConfig& config, const Graph& graph) {
   const double of_one = bytes / static_cast<double>(config.train.global_batch);
   const std::string_view key =
       of_one > static_cast<double>(limit) ? "data.sequence_length" : "train.global_batch";
-  TESSERA_REQUIRE(bytes <= static_cast<double>(limit),
-                  ErrorCode::kOutOfMemory,
-                  "{}: the token ids of {} microbatches need {}, and the run may use {}: choose a "
-                  "smaller {}",
-                  placed(config, key),
-                  num_microbatches(config),
-                  format_bytes(static_cast<std::int64_t>(std::min(bytes, 0x1p62))),
-                  format_bytes(limit),
-                  key);
+  TESSERA_REQUIRE(
+      bytes <= static_cast<double>(limit),
+      ErrorCode::kOutOfMemory,
+      "{}: the token ids of a step need {}, and the run may use {}: choose a smaller {}",
+      placed(config, key),
+      format_bytes(static_cast<std::int64_t>(std::min(bytes, 0x1p62))),
+      format_bytes(limit),
+      key);
 }
 
 std::optional<Float8Options> float8_options(const Float8Section& float8) {
@@ -117,10 +117,12 @@ Graph training_graph(const ModelDescription& model,
   GraphBuilder builder("train", dtype);
   const TensorType type = ids(batch, sequence_length);
   const ModelInputs inputs = model_inputs(builder, type);
-  const Value labels = builder.input("labels", type);
-  const Value seed = builder.scalar("seed");
+  const Value labels = builder.input(step_names::kLabels, type);
+  const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
   const ModelOutputs outputs = model.model(builder, inputs);
-  builder.output("loss", cross_entropy(outputs.hidden, outputs.head, labels, seed, outputs.vocab));
+  builder.output(
+      step_names::kLoss,
+      cross_entropy(outputs.hidden, outputs.head, labels, inverse_labels, outputs.vocab));
   return take_adapted(builder, model);
 }
 
@@ -150,15 +152,16 @@ Graph evaluation_graph(const ModelDescription& model,
   GraphBuilder builder("evaluate", dtype);
   const TensorType type = ids(batch, sequence_length);
   const ModelInputs inputs = model_inputs(builder, type);
-  const Value labels = builder.input("labels", type);
-  const Value seed = builder.scalar("seed");
+  const Value labels = builder.input(step_names::kLabels, type);
+  const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
   const ModelOutputs outputs = model.model(builder, inputs);
   for (std::int64_t row = 0; row < batch; ++row) {
     const OpRef slice = make_op(SliceAttrs{.dim = 0, .begin = row, .size = 1, .name = "batch"});
     const Value hidden = builder.emit(slice, {outputs.hidden})[0];
     builder.output(
         format("loss.{}", row),
-        cross_entropy(hidden, outputs.head, builder.emit(slice, {labels})[0], seed, outputs.vocab));
+        cross_entropy(
+            hidden, outputs.head, builder.emit(slice, {labels})[0], inverse_labels, outputs.vocab));
   }
   return take_adapted(builder, model);
 }

@@ -14,6 +14,7 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/models/neox/neox.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
@@ -87,14 +88,11 @@ class TestTraining {
         }
       }
     }
-    constexpr float kSeed = 1.0F / static_cast<float>(kBatch * kSequence);
-    executor_.set_scalar("seed", kSeed);
-    executor_.set_scalar("learning_rate", learning_rate);
-    executor_.set_scalar("update_number", static_cast<float>(number));
-    executor_.set_scalar("apply", 1.0F);
-    executor_.run_step();
-    TESSERA_CHECK(executor_.output_scalar("applied") == 1.0F, "step {} not applied", number);
-    return executor_.output_scalar("loss") * kSeed;
+    constexpr std::int64_t kLabels = kBatch * kSequence;
+    const StepOutputs outputs = TrainingStep(executor_).run(
+        {.num_labels = kLabels, .learning_rate = learning_rate, .update_number = number});
+    TESSERA_CHECK(outputs.applied, "step {} not applied", number);
+    return outputs.loss_sum / static_cast<float>(kLabels);
   }
 
   std::int64_t memory_bytes() const { return program_.arena_bytes; }
@@ -102,7 +100,7 @@ class TestTraining {
   std::size_t num_replayed() const { return executor_.num_replayed(); }
 
   // The norm of the last step's gradients, before they were clipped.
-  float grad_norm() { return executor_.output_scalar("grad_norm"); }
+  float grad_norm() { return TrainingStep(executor_).outputs().grad_norm; }
 
   // What a checkpoint would hold, one tensor after the other.
   std::vector<std::byte> state() {
@@ -135,12 +133,7 @@ class TestTraining {
       config.run.device = "cuda";
       config.memory.limit_bytes = std::int64_t{1} << 30U;  // else a device is asked
     }
-    return compile_step(
-        config,
-        model_,
-        [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
-          return backend_->workspace_bytes(op, operands, results);
-        });
+    return compile_step(config, model_, workspace_of(*backend_));
   }
 
   ModelDescription model_;

@@ -18,6 +18,7 @@
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
@@ -43,10 +44,7 @@ RunPrograms compile_and_check(const RunConfig& config,
       hooks.make_device != nullptr
           ? hooks.make_device(0)
           : make_run_backend(config.run.device, static_cast<int>(config.run.threads));
-  const WorkspaceQuery query =
-      [&](const Op& op, std::span<const View> in, std::span<const View> out) {
-        return backend->workspace_bytes(op, in, out);
-      };
+  const WorkspaceQuery query = workspace_of(*backend);
   RunPrograms programs = compile_run(config, model, query);
   require_fits(programs, config, model, query);
   return programs;

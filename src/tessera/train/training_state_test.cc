@@ -16,6 +16,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/step_program.h"
 
 namespace tessera {
@@ -80,12 +81,7 @@ class State {
     config.train.dtype = options.dtype;
     config.memory.recompute = options.recompute;
     config.passes.group_gemms = options.group_gemms;
-    return compile_step(
-        config,
-        model_,
-        [&](const Op& op, std::span<const View> operands, std::span<const View> results) {
-          return backend_->workspace_bytes(op, operands, results);
-        });
+    return compile_step(config, model_, workspace_of(*backend_));
   }
 
   ModelDescription model_;

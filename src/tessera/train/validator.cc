@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "tessera/program/step_names.h"
+#include "tessera/runtime/training_step.h"
 #include "tessera/train/input_rows.h"
 
 namespace tessera {
@@ -30,7 +32,6 @@ Validator::Validator(Executor& executor,
 }
 
 std::optional<double> Validator::loss(const GoOn& go_on) {
-  executor_.set_scalar("seed", 0.0F);  // of gradients, which nobody asks for
   double sum = 0;
   const auto num_sequences = static_cast<std::int64_t>(sequences_.size());
   for (std::int64_t first = 0; first < num_sequences; first += share_.rows * share_.num_data) {
@@ -38,8 +39,8 @@ std::optional<double> Validator::loss(const GoOn& go_on) {
       return std::nullopt;
     }
     load(first);
-    executor_.run_step();
-    sum += double{executor_.output_scalar("loss")};
+    run_losses(executor_);
+    sum += double{executor_.output_scalar(step_names::kLoss)};
   }
   return sum / static_cast<double>(std::max<std::int64_t>(num_labels_, 1));
 }

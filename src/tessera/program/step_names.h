@@ -1,0 +1,24 @@
+#pragma once
+
+// What the inputs, scalars and outputs of a model's programs are called.
+namespace tessera::step_names {
+
+// Inputs (batch, seq) i32.
+inline constexpr const char* kTokens = "tokens";
+inline constexpr const char* kPositions = "positions";
+inline constexpr const char* kDocuments = "documents";
+inline constexpr const char* kLabels = "labels";
+
+// Scalars f32. The first is 1 / labels that count in the step, on all ranks: the gradient of the
+// mean loss by the loss of each of them.
+inline constexpr const char* kInverseLabels = "inverse_labels";
+inline constexpr const char* kLearningRate = "learning_rate";
+inline constexpr const char* kUpdateNumber = "update_number";
+inline constexpr const char* kApply = "apply";
+
+// Outputs () f32.
+inline constexpr const char* kLoss = "loss";
+inline constexpr const char* kGradNorm = "grad_norm";
+inline constexpr const char* kApplied = "applied";
+
+}  // namespace tessera::step_names

@@ -1,0 +1,111 @@
+#include "tessera/train/step_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "tessera/base/elapsed.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/mesh/traffic.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/runtime/training_step.h"
+#include "tessera/train/input_rows.h"
+#include "tessera/train/stop_signal.h"
+
+namespace tessera {
+namespace {
+
+// The sign of a NaN says nothing.
+double unsigned_nan(double value) {
+  return std::isnan(value) ? std::abs(value) : value;
+}
+
+std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
+  std::vector<SampledSource> sources;
+  for (const std::int64_t count : sequences.train.part_sequences()) {
+    sources.push_back({.num_sequences = count, .weight = sequences.weights[sources.size()]});
+  }
+  return sources;
+}
+
+}  // namespace
+
+BatchShare batch_share(const RunSetup& setup, std::int64_t rank) {
+  return {.rows = setup.config.train.microbatch,
+          .num_data = setup.layout.num_data(),
+          .place = data_place(setup.layout.mesh, rank)};
+}
+
+StepRunner::StepRunner(const RunSetup& setup,
+                       std::int64_t rank,
+                       RankBackend& backend,
+                       Executor& executor,
+                       std::optional<double> grace)
+    : setup_(setup),
+      rank_(rank),
+      backend_(backend),
+      executor_(executor),
+      grace_(grace),
+      sampler_({.seed = static_cast<std::uint64_t>(setup.config.run.seed),
+                .sources = sampled_sources(setup.sequences),
+                .global_batch = setup.config.train.global_batch,
+                .shuffle = setup.config.data.shuffle}) {}
+
+// Returns the labels that count on all ranks.
+std::int64_t StepRunner::load_batch(std::int64_t step) {
+  const std::vector<std::int64_t> batch = sampler_.batch(step);
+  const BatchShare share = batch_share(setup_, rank_);
+  for (std::int64_t m = 0; m < setup_.programs.step.num_microbatches; ++m) {
+    std::int64_t row = 0;
+    for (const std::int64_t sequence : share_of(batch, share, m)) {
+      load_row(executor_, setup_.sequences.train, sequence, row++, m);
+    }
+  }
+  std::int64_t valid = 0;
+  for (const std::int64_t sequence : batch) {
+    valid += setup_.sequences.train.num_valid_labels(sequence);
+  }
+  return valid;
+}
+
+StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
+  using Clock = std::chrono::steady_clock;
+  const RunConfig& config = setup_.config;
+  const Clock::time_point start = Clock::now();
+  const std::int64_t step = done.step + 1;
+  if (setup_.hooks.before_step) {
+    setup_.hooks.before_step(rank_, step);
+  }
+  const std::int64_t valid = load_batch(step);
+  const double lr = learning_rate(config.schedule, config.optimizer.lr, config.train.steps, step);
+  const Traffic sent_before = backend_.sent();
+  // A short step ends, and is saved, before the launcher kills.
+  executor_.give_up_where(grace_ && seconds_ > kShareOfGrace * *grace_
+                              ? +[] { return seconds_from_launcher().has_value(); }
+                              : nullptr);
+  const StepOutputs outputs = TrainingStep(executor_).run(
+      {.num_labels = valid, .learning_rate = lr, .update_number = done.applied_steps + 1});
+  Traffic sent = backend_.sent();
+  add(sent, sent_before, -1);
+  const std::int64_t tokens = config.train.global_batch * config.data.sequence_length;
+  seconds_ = seconds_since(start);
+  return {.metrics = {.step = step,
+                      .loss = unsigned_nan(double{outputs.loss_sum} /
+                                           static_cast<double>(std::max<std::int64_t>(valid, 1))),
+                      .grad_norm = unsigned_nan(double{outputs.grad_norm}),
+                      .lr = lr,
+                      .tokens = done.tokens_seen + tokens,
+                      .step_seconds = seconds_,
+                      .tokens_per_second = static_cast<double>(tokens) / seconds_,
+                      .comm_bytes = by_level(sent, setup_.layout.mesh)},
+          .applied = outputs.applied,
+          .num_labels = valid};
+}
+
+float StepRunner::run_without_update(std::int64_t step) {
+  load_batch(step);
+  return TrainingStep(executor_).run({.apply = false}).loss_sum;
+}
+
+}  // namespace tessera

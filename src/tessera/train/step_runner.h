@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/batch_sampler.h"
+#include "tessera/metrics/metrics_writer.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/train/rank_backend.h"
+#include "tessera/train/rank_trainer.h"
+
+namespace tessera {
+
+// A rank's rows of every microbatch.
+BatchShare batch_share(const RunSetup& setup, std::int64_t rank);
+
+// Of a launcher's grace, for what must come to its end before anything is written.
+inline constexpr double kShareOfGrace = 0.3;
+
+// The steps of a run on one rank: writes this rank's rows of a step's batch, runs the program and
+// says what came of it.
+class StepRunner {
+ public:
+  // `executor` runs setup.programs.step on `backend`; `grace` are the seconds from a launcher's
+  // signal to its kill, if it kills. Borrows all of them.
+  StepRunner(const RunSetup& setup,
+             std::int64_t rank,
+             RankBackend& backend,
+             Executor& executor,
+             std::optional<double> grace);
+
+  struct Result {
+    StepMetrics metrics;  // without memory and validation
+    bool applied = false;
+    std::int64_t num_labels = 0;  // that count, on all ranks
+  };
+
+  // The step after the one that `done` tells of. Errors: as Executor::run_step(); kTimeout where
+  // the launcher kills before a step as long as the last one would end.
+  Result run(const CheckpointMeta& done);
+
+  // The sum of losses of `step`'s batch, by a step that changes no state.
+  float run_without_update(std::int64_t step);
+
+  // Of the last step.
+  double seconds() const { return seconds_; }
+
+ private:
+  std::int64_t load_batch(std::int64_t step);
+
+  const RunSetup& setup_;
+  std::int64_t rank_;
+  RankBackend& backend_;
+  Executor& executor_;
+  std::optional<double> grace_;
+  BatchSampler sampler_;
+  double seconds_ = 0;
+};
+
+}  // namespace tessera
