@@ -16,7 +16,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these inside its own headers at -O2 (PR105329, PR105562); clang-tidy covers them.
   target_compile_options(tessera_flags INTERFACE -Wno-restrict -Wno-maybe-uninitialized)
   # Of types that a .cc file has for itself, where another includes it.
-  if(CMAKE_UNITY_BUILD)
+  if(TESSERA_UNITY)
     target_compile_options(tessera_flags INTERFACE -Wno-subobject-linkage)
   endif()
 endif()
@@ -81,9 +81,10 @@ if(TESSERA_PRECOMPILE)
   target_precompile_headers(tessera_headers PRIVATE ${common_headers})
 endif()
 
-# Where some files are compiled as one (CMAKE_UNITY_BUILD): not those that Highway compiles once for
+# Compiles a module's sources in batches (TESSERA_UNITY), except those that Highway compiles once for
 # each instruction set, which include themselves.
-function(tessera_compile_vectorized_alone)
+function(tessera_compile_in_batches target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   foreach(source ${ARGN})
     file(STRINGS "${source}" vectorized REGEX "#include.*/foreach_target-inl.h" LIMIT_COUNT 1)
     if(vectorized)
@@ -105,10 +106,10 @@ function(tessera_module name)
                         "SOURCES;ALONE;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
   if(arg_SOURCES)
     set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    if(CMAKE_UNITY_BUILD)
-      tessera_compile_vectorized_alone(${arg_SOURCES})
-    endif()
     add_library(tessera_${name} OBJECT ${arg_SOURCES})
+    if(TESSERA_UNITY)
+      tessera_compile_in_batches(tessera_${name} ${arg_SOURCES})
+    endif()
     set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX
                                                   ${arg_LIBRARIES})

@@ -21,6 +21,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/json.h"
+#include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
 
@@ -29,8 +30,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kLengthBytes = 8;
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 constexpr std::array<std::pair<DType, std::string_view>, 7> kDTypeNames = {{{DType::kF64, "F64"},
@@ -63,30 +62,31 @@ struct Entry {
 };
 
 std::string_view header_of(std::span<const std::byte> file, const std::string& path) {
-  TESSERA_REQUIRE(file.size() >= kLengthBytes,
+  TESSERA_REQUIRE(file.size() >= kSafetensorsLengthBytes,
                   ErrorCode::kInvalidData,
                   "{}: offset 0: found {} bytes, expected at least the {} of a safetensors header "
                   "length",
                   path,
                   file.size(),
-                  kLengthBytes);
+                  kSafetensorsLengthBytes);
   std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) {
+  for (std::size_t i = kSafetensorsLengthBytes; i-- > 0;) {
     length = length << 8U | std::to_integer<std::uint64_t>(file[i]);
   }
-  TESSERA_REQUIRE(length <= kMaxHeaderBytes,
+  TESSERA_REQUIRE(length <= kMaxSafetensorsHeaderBytes,
                   ErrorCode::kInvalidData,
                   "{}: header length {} at offset 0: expected at most {}",
                   path,
                   length,
-                  kMaxHeaderBytes);
-  TESSERA_REQUIRE(length <= file.size() - kLengthBytes,
+                  kMaxSafetensorsHeaderBytes);
+  TESSERA_REQUIRE(length <= file.size() - kSafetensorsLengthBytes,
                   ErrorCode::kInvalidData,
                   "{}: the header needs {} bytes after offset 8, found {}: the file is truncated",
                   path,
                   length,
-                  file.size() - kLengthBytes);
-  const std::string_view header(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+                  file.size() - kSafetensorsLengthBytes);
+  const std::string_view header(
+      reinterpret_cast<const char*>(file.data()) + kSafetensorsLengthBytes, length);
   TESSERA_REQUIRE(header.starts_with('{'),
                   ErrorCode::kInvalidData,
                   "{}: the header at offset 8 does not begin with '{{'",
@@ -95,7 +95,7 @@ std::string_view header_of(std::span<const std::byte> file, const std::string& p
 }
 
 std::size_t offset_in(std::string_view header, std::string_view name) {
-  return kLengthBytes + find_json(header, "/" + json_pointer_part(name)).value_or(0);
+  return kSafetensorsLengthBytes + find_json(header, "/" + json_pointer_part(name)).value_or(0);
 }
 
 // What the header says of a tensor, for messages: it names file and offset.
@@ -269,7 +269,8 @@ SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& p
   const std::string_view header = header_of(file_.bytes(), path.string());
   // The format forbids repeated keys.
   const std::string file_name = path.string();
-  const Json tensors = parse_json(header, {.name = file_name + ": header", .offset = kLengthBytes});
+  const Json tensors =
+      parse_json(header, {.name = file_name + ": header", .offset = kSafetensorsLengthBytes});
   std::vector<Entry> entries;
   for (const auto& [name, json] : tensors.items()) {
     const Where where{.path = file_name, .header = header, .name = name};
@@ -279,7 +280,8 @@ SafetensorsFile::SafetensorsFile(MappedFile file, const std::filesystem::path& p
       entries.push_back(parse_entry(name, json, where));
     }
   }
-  place_entries(entries, file_.bytes().subspan(kLengthBytes + header.size()), path.string());
+  place_entries(
+      entries, file_.bytes().subspan(kSafetensorsLengthBytes + header.size()), path.string());
   for (Entry& entry : entries) {
     if (!entry.other_dtype.empty()) {
       others_.push_back({.name = entry.tensor.name,

@@ -23,6 +23,7 @@
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/checkpoint/read_files.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/safetensors_header.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/ir/dtype.h"
 
@@ -31,13 +32,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kAlignment = 8;
+constexpr std::size_t kTensorAlignment = 8;
 // From here on data begin where direct access to the file can reach them.
 constexpr std::size_t kLargeFileBytes = std::size_t{1} << 20U;
 // What is read for its checksum and then written.
 constexpr std::size_t kPartBytes = std::size_t{1} << 20U;
-constexpr std::size_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference reader
 
 // JSON text of `value`. Errors: kInvalidArgument if it holds a string that is not UTF-8.
 std::string to_json(const nlohmann::json& value) {
@@ -77,16 +76,16 @@ std::string make_header(std::span<const SafetensorsTensor> order,
     offset += num_bytes(tensor);
   }
   json += "}";
-  const std::size_t alignment = offset < kLargeFileBytes ? kAlignment : kDirectAlignment;
-  const std::size_t whole = json.size() + kLengthBytes + alignment - 1;
-  json.resize(whole / alignment * alignment - kLengthBytes, ' ');
-  TESSERA_REQUIRE(json.size() <= kMaxHeaderBytes,
+  const std::size_t alignment = offset < kLargeFileBytes ? kTensorAlignment : kDirectAlignment;
+  const std::size_t whole = json.size() + kSafetensorsLengthBytes + alignment - 1;
+  json.resize(whole / alignment * alignment - kSafetensorsLengthBytes, ' ');
+  TESSERA_REQUIRE(json.size() <= kMaxSafetensorsHeaderBytes,
                   ErrorCode::kInvalidArgument,
                   "a header of {} bytes: expected at most {}; use more files",
                   json.size(),
-                  kMaxHeaderBytes);
+                  kMaxSafetensorsHeaderBytes);
   std::string header;
-  for (unsigned i = 0; i < kLengthBytes; ++i) {
+  for (unsigned i = 0; i < kSafetensorsLengthBytes; ++i) {
     header += static_cast<char>(json.size() >> (8U * i) & 0xffU);
   }
   return header + json;

@@ -85,7 +85,7 @@ struct DecodeCommand {
   bool keep_special = false;
 };
 
-struct InspectCommand {
+struct InspectTokenizer {
   std::filesystem::path tokenizer;
   bool vocab = false;
 };
@@ -197,7 +197,7 @@ void print_round_trip(const Tokenizer& tokenizer) {
   }
 }
 
-void inspect(const InspectCommand& command) {
+void inspect_tokenizer(const InspectTokenizer& command) {
   const Tokenizer tokenizer = Tokenizer::load(command.tokenizer);
   std::vector<std::int32_t> ids;
   for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -302,12 +302,12 @@ void add_decode(CLI::App& tokenizer) {
   command.callback([options] { decode(*options); });
 }
 
-void add_inspect(CLI::App& tokenizer) {
+void add_inspect_tokenizer(CLI::App& tokenizer) {
   CLI::App& command = *tokenizer.add_subcommand("inspect", "Say what a tokenizer is");
-  auto options = std::make_shared<InspectCommand>();
+  auto options = std::make_shared<InspectTokenizer>();
   add_path(command, "TOKENIZER", options->tokenizer, kTokenizerHelp)->required();
   command.add_flag("--vocab", options->vocab, "Print every token");
-  command.callback([options] { inspect(*options); });
+  command.callback([options] { inspect_tokenizer(*options); });
 }
 
 }  // namespace
@@ -318,7 +318,7 @@ void add_tokenizer(CLI::App& app) {
   add_train(tokenizer);
   add_encode(tokenizer);
   add_decode(tokenizer);
-  add_inspect(tokenizer);
+  add_inspect_tokenizer(tokenizer);
 }
 
 }  // namespace tessera

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::size_t kWriteBytes = std::size_t{1} << 20U;
+constexpr std::size_t kSpoolWriteBytes = std::size_t{1} << 20U;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void SpoolFile::append(std::string_view bytes) {
   TESSERA_CHECK(map_.bytes().empty(), "bytes appended to a sealed file");
   pending_.append(bytes);
   size_ += bytes.size();
-  if (pending_.size() >= kWriteBytes) {
+  if (pending_.size() >= kSpoolWriteBytes) {
     flush();
   }
 }

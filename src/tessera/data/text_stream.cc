@@ -15,7 +15,7 @@ namespace {
 // What is looked at before a file is read.
 constexpr std::size_t kFrontBytes = std::size_t{64} << 10U;
 
-constexpr std::size_t kChunkBytes = std::size_t{128} << 10U;
+constexpr std::size_t kPieceBytes = std::size_t{128} << 10U;
 
 // The share of a file's front beyond which it is hardly text: of random bytes nearly half are no
 // UTF-8, of English in Latin-1 a few in a hundred.
@@ -93,8 +93,8 @@ bool TextStream::refill() {
   ready_.clear();
   used_ = 0;
   while (ready_.empty() && !at_end_) {
-    const std::string bytes = read_front(bytes_, kChunkBytes);
-    at_end_ = bytes.size() < kChunkBytes;
+    const std::string bytes = read_front(bytes_, kPieceBytes);
+    at_end_ = bytes.size() < kPieceBytes;
     rewrite(bytes, at_end_);
   }
   return !ready_.empty();
@@ -123,7 +123,7 @@ void TextStream::skip_to(std::int64_t offset) {
     used_ = ready_.size();
     return;
   }
-  std::vector<char> dropped(kChunkBytes);
+  std::vector<char> dropped(kPieceBytes);
   for (std::int64_t left = offset; left > 0;) {
     const auto count = static_cast<std::size_t>(
         std::min<std::int64_t>(left, static_cast<std::int64_t>(dropped.size())));
@@ -141,7 +141,7 @@ WholeText read_whole_text(const std::filesystem::path& path, const TextStreamOpt
     say_what_is_odd(stream, path);
   }
   WholeText whole = {.text = {}, .joins_lines = stream.joins_lines()};
-  std::vector<char> piece(kChunkBytes);
+  std::vector<char> piece(kPieceBytes);
   while (const std::size_t count = stream.read(piece)) {
     whole.text.append(piece.data(), count);
   }

@@ -9,13 +9,13 @@ namespace tessera {
 namespace {
 
 // A node of the edited graph; `kept` as it was.
-struct Part {
+struct EditedNode {
   const Node* node;
   bool kept;
 };
 
 // Which nodes of `nodes` are needed for the outputs, found backwards.
-std::vector<bool> needed_nodes(const std::vector<Part>& nodes,
+std::vector<bool> needed_nodes(const std::vector<EditedNode>& nodes,
                                const std::vector<Output>& outputs,
                                std::size_t num_values) {
   std::vector<bool> read(num_values, false);
@@ -40,7 +40,7 @@ std::vector<bool> needed_nodes(const std::vector<Part>& nodes,
 // Copies sources and needed nodes into a new graph with dense ids. Types are inferred, but for kept
 // nodes whose operands have the types that they had.
 Graph rebuild(const Graph& original,
-              const std::vector<Part>& nodes,
+              const std::vector<EditedNode>& nodes,
               const std::vector<Output>& outputs,
               std::size_t num_values) {
   Graph result;
@@ -129,7 +129,7 @@ void GraphEdit::set_operand(NodeId id, std::size_t index, ValueId value) {
 }
 
 Graph GraphEdit::apply() const {
-  std::vector<Part> nodes;
+  std::vector<EditedNode> nodes;
   for (std::size_t i = 0; i <= graph_.nodes.size(); ++i) {
     for (const Node& node : inserted_[i]) {
       nodes.push_back({.node = &node, .kept = false});

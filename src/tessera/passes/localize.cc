@@ -15,9 +15,9 @@ namespace tessera {
 namespace {
 
 // Who shares a value that grew: a layer's forward, or its backward.
-using Use = std::pair<bool, std::int32_t>;
+using GrownUse = std::pair<bool, std::int32_t>;
 
-Use use_of(const Node& node) {
+GrownUse grown_use_of(const Node& node) {
   return {node.phase == Phase::kForward, node.layer};
 }
 
@@ -185,7 +185,7 @@ class Localizer {
     const TensorType type = local_type(whole, to);
     const bool grows = type.num_elements() > local_[source].type.num_elements();
     const auto [found, is_new] = resharded_.try_emplace(
-        {source, to_string(to, whole), grows ? std::optional(use_of(reader)) : std::nullopt});
+        {source, to_string(to, whole), grows ? std::optional(grown_use_of(reader)) : std::nullopt});
     if (is_new) {
       found->second = add_result(type, 0);
       // What does not grow belongs to its producer, and is kept in its place.
@@ -202,7 +202,7 @@ class Localizer {
     return found->second;
   }
 
-  using Key = std::tuple<ValueId, std::string, std::optional<Use>>;
+  using Key = std::tuple<ValueId, std::string, std::optional<GrownUse>>;
 
   const LaidOutGraph& laid_out_;
   const Graph& global_;

@@ -11,15 +11,15 @@ namespace tessera {
 namespace {
 
 // What shares one gather: a layer's forward, or its backward.
-struct Use {
+struct GatherUse {
   bool forward = true;
   std::int32_t layer = -1;
 
-  friend auto operator<=>(const Use&, const Use&) = default;
+  friend auto operator<=>(const GatherUse&, const GatherUse&) = default;
 };
 
 // The gradients of the loss follow it at once, and fuse() joins them where they read one head.
-Use use_of(const Node& node) {
+GatherUse gather_use_of(const Node& node) {
   const bool is_loss = node.op->get_if<CrossEntropyAttrs>() != nullptr;
   return {.forward = node.phase == Phase::kForward || is_loss, .layer = node.layer};
 }
@@ -72,10 +72,10 @@ Graph shard_parameters(const Graph& graph, const StateAxes& state) {
   Graph sliced = graph;
   const std::map<ValueId, Kept> kept = cut_parameters(sliced, state);
   GraphEdit edit(sliced);
-  std::map<std::pair<ValueId, Use>, ValueId> gathered;
+  std::map<std::pair<ValueId, GatherUse>, ValueId> gathered;
   // What `node`, number `i`, reads of a parameter.
   const auto read = [&](std::size_t i, const Node& node, const Kept& sources) {
-    const Use use = use_of(node);
+    const GatherUse use = gather_use_of(node);
     const bool reads_copy =
         has_secondary(state) && !(use.forward && state.secondary_use == SecondaryUse::kBackward);
     if (reads_copy && state.secondary == 0) {

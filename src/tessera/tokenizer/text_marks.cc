@@ -47,7 +47,7 @@ struct Saying {
   std::optional<Said<std::vector<std::int32_t>>> eos_ids;
 };
 
-bool is_there(const fs::path& path) {
+bool is_readable_file(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error) && fs::file_size(path, error) <= kMostBytes && !error;
 }
@@ -55,7 +55,7 @@ bool is_there(const fs::path& path) {
 bool has_any(const fs::path& directory) {
   return std::ranges::any_of(
       std::array{kTokenizerConfig, kSpecialTokensMap, kGenerationConfig, kConfig},
-      [&](const char* name) { return is_there(directory / name); });
+      [&](const char* name) { return is_readable_file(directory / name); });
 }
 
 std::string place_of(const fs::path& path, std::string_view key) {
@@ -67,7 +67,7 @@ class File {
  public:
   File(const fs::path& directory, const char* name)
       : path_(directory / name),
-        json_(is_there(path_) ? read_json_object(path_) : nlohmann::json::object()) {}
+        json_(is_readable_file(path_) ? read_json_object(path_) : nlohmann::json::object()) {}
 
   const fs::path& path() const { return path_; }
 
@@ -229,7 +229,7 @@ class Reading {
   // chat_template.jinja counts before what tokenizer_config.json has: a text, or a list of named
   // ones.
   std::string chat_template() const {
-    if (const fs::path file = directory_ / "chat_template.jinja"; is_there(file)) {
+    if (const fs::path file = directory_ / "chat_template.jinja"; is_readable_file(file)) {
       return read_file(file);
     }
     return config_.named_text("chat_template", "template", "default");

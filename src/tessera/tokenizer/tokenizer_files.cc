@@ -119,23 +119,24 @@ TokenizerSpec read_pair(const fs::path& encoder, const fs::path& merges) {
                       [&] { return parse_gpt2_files(encoder_text, merges_text, beside); });
 }
 
-enum class Form { kJson, kTiktoken, kSentencePiece };
+enum class FileForm { kJson, kTiktoken, kSentencePiece };
 
-Form form_of(const std::string& text) {
+FileForm form_of(const std::string& text) {
   if (looks_like_tiktoken(text)) {
-    return Form::kTiktoken;
+    return FileForm::kTiktoken;
   }
   // A protocol buffer whose first field is a list of messages begins with a line feed.
-  return text.starts_with('\n') && !begins_with_object(text) ? Form::kSentencePiece : Form::kJson;
+  return text.starts_with('\n') && !begins_with_object(text) ? FileForm::kSentencePiece
+                                                             : FileForm::kJson;
 }
 
 Impl load_text(const std::string& text, const std::string& name) {
   switch (form_of(text)) {
-    case Form::kTiktoken:
+    case FileForm::kTiktoken:
       return load_bpe(parse_tiktoken(text, name));
-    case Form::kSentencePiece:
+    case FileForm::kSentencePiece:
       return load_sentencepiece(text);
-    case Form::kJson:
+    case FileForm::kJson:
       break;
   }
   return load_bpe(parse_tokenizer_json(text));
@@ -162,11 +163,11 @@ void check_prefix(const fs::path& file, const std::string& text, const Tokenizer
     return;
   }
   const std::optional<bool> wanted = read_side_files(directory).add_prefix_space;
-  const Form form = form_of(text);
-  if (!wanted || form == Form::kTiktoken) {
+  const FileForm form = form_of(text);
+  if (!wanted || form == FileForm::kTiktoken) {
     return;
   }
-  if (form == Form::kSentencePiece) {
+  if (form == FileForm::kSentencePiece) {
     require_prefix(*wanted || !read_model_facts(without_added_tokens(text)).adds_prefix,
                    directory,
                    "false",
@@ -215,11 +216,11 @@ Source source_of(const fs::path& path) {
 // A tokenizer's one file. One that transformers would read has the tokens that files beside it add.
 std::string read_with_side_files(const fs::path& path) {
   std::string text = read_tokenizer_text(path);
-  const Form form = form_of(text);
-  if (path.filename() == "tokenizer.json" && form == Form::kJson) {
+  const FileForm form = form_of(text);
+  if (path.filename() == "tokenizer.json" && form == FileForm::kJson) {
     return with_tokens_beside(std::move(text), read_side_files(path.parent_path()));
   }
-  if (path.filename() != "tokenizer.model" || form != Form::kSentencePiece) {
+  if (path.filename() != "tokenizer.model" || form != FileForm::kSentencePiece) {
     return text;
   }
   const SideFiles beside = read_side_files(path.parent_path());
@@ -255,7 +256,7 @@ std::string read_tokenizer_file(const fs::path& path) {
     return format_tokenizer_json(read_pair(source.file, source.merges));
   }
   std::string text = read_with_side_files(source.file);
-  return form_of(text) == Form::kTiktoken
+  return form_of(text) == FileForm::kTiktoken
              ? tiktoken_with_family(text, source.file.filename().string())
              : text;
 }
@@ -263,16 +264,16 @@ std::string read_tokenizer_file(const fs::path& path) {
 void export_tokenizer(const fs::path& path, const fs::path& directory) {
   const std::string text = read_tokenizer_file(path);
   switch (form_of(text)) {
-    case Form::kJson:
+    case FileForm::kJson:
       write_file_atomic(directory / "tokenizer.json", text);
       return;
-    case Form::kSentencePiece:
+    case FileForm::kSentencePiece:
       write_file_atomic(directory / "tokenizer.model", without_added_tokens(text));
       if (const std::string added = added_tokens_of(text); !added.empty()) {
         write_file_atomic(directory / "added_tokens.json", format_added_tokens(added));
       }
       return;
-    case Form::kTiktoken:
+    case FileForm::kTiktoken:
       write_file_atomic(directory / "tokenizer.json",
                         format_tokenizer_json(parse_tiktoken(text, "")));
       return;

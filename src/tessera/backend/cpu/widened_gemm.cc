@@ -169,11 +169,11 @@ struct Blocks {
 };
 
 // Elements of C as they are added to and written.
-float as_float(float value) {
+float accumulated(float value) {
   return value;
 }
 
-float as_float(BFloat16 value) {
+float accumulated(BFloat16 value) {
   return to_float(value);
 }
 
@@ -211,7 +211,7 @@ class Scaling {
       T rounded;
       round_to(sums[j] * (of_row * of_columns[j * step]), rounded);
       if (gemm_.accumulate) {
-        round_to(as_float(target[j]) + as_float(rounded), rounded);
+        round_to(accumulated(target[j]) + accumulated(rounded), rounded);
       }
       target[j] = rounded;
     }
