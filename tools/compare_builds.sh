@@ -10,6 +10,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+if [[ $# -lt 2 ]]; then
+  sed --quiet 's/^# usage: /usage: /p' "$0"
+  exit 2
+fi
 old=$(realpath "$1")
 new=$(realpath "$2")
 if [[ -n ${3:-} ]]; then
@@ -58,7 +62,7 @@ run() {
   shift 3
   rm -rf "$out"
   "$program" explain --program "${common[@]}" "$@" --run.dir="$out" >"$out.txt"
-  "$program" train "${common[@]}" "$@" --run.dir="$out" 2>"$out.log" >&2 ||
+  "$program" train "${common[@]}" "$@" --run.dir="$out" </dev/null 2>"$out.log" >&2 ||
     { cat "$out.log" && return 1; }
   sed --regexp-extended 's/.*("step":[0-9]+).*("loss":[^,]*).*("grad_norm":[^,]*).*/\1 \2 \3/' \
     "$out/metrics.jsonl" >"$out.losses"

@@ -82,6 +82,8 @@ check_includes() {
         split(line, field, " ")
         if (field[1] == "floor") {
           rank[field[2]] = ++num_floors
+        } else if (field[1] == "beside") {
+          rank[field[2]] = rank[field[3]]
         } else if (field[1] == "belongs") {
           belongs[++num_belongs] = field[2] " " field[3]
         } else if (field[1] == "also") {

@@ -288,5 +288,23 @@ TEST_F(KillTest, AnotherSeedIsRefused) {
   EXPECT_THAT(outcome.err, HasSubstr("was made with run.seed = 42, found run.seed = 7"));
 }
 
+// What an interruption left is removed by the next start, also by one that has no step to do.
+TEST_F(KillTest, AStartRemovesWhatTheRunDoesNotKeep) {
+  const std::vector<std::string> all = {
+      "--train.steps=6", "--checkpoint.every=2", "--checkpoint.keep=0"};
+  ASSERT_EQ(train("run", all).code, 0);
+  std::vector<std::string> some = {"--train.steps=6", "--checkpoint.keep=2"};
+  const Outcome start = train("run", some);
+  EXPECT_EQ(start.code, 0) << start.err;
+  EXPECT_THAT(start.err, HasSubstr("nothing to do"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint("run", 2)));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint("run", 4)));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint("run", 6)));
+  // A step that is finite shows that the newest one is good.
+  some = {"--train.steps=7", "--checkpoint.keep=1"};
+  ASSERT_EQ(train("run", some).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(checkpoint("run", 4)));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -419,6 +419,17 @@ TEST_P(WeightsTest, MustBeOfTheModel) {
   EXPECT_THAT(
       family.err,
       HasSubstr(format("model.name: found \"{}\", expected \"{}\"", wrong, GetParam().name)));
+  write_file_atomic(path("out/generation_config.json"),
+                    R"({"temperature": 0.6, "top_k": null, "stop_strings": ["x"]})");
+  write_file_atomic(path("out/adapter_config.json"), "{}");
+  const Outcome imported = tessera({"checkpoint", "import", "out", "-o", "in"});
+  EXPECT_EQ(imported.code, 0);
+  EXPECT_THAT(
+      imported.err,
+      AllOf(HasSubstr("out/generation_config.json: temperature, stop_strings: how texts are "
+                      "continued is said by the options"),
+            HasSubstr("out/adapter_config.json: the adapter that this file tells of is not "
+                      "applied")));
   std::filesystem::remove(path("out/model.safetensors"));
   const Outcome missing = tessera({"train", "family.toml", "--run.dir=d", "--model.weights=out"});
   EXPECT_EQ(missing.code, 3);

@@ -4,7 +4,9 @@
 
 #include "tests/distributed/failing_mpi.h"
 
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -30,6 +32,21 @@ bool strikes(int peer) {
   return peer == fault().peer && --fault().passing < 0;
 }
 
+// Whether the environment says that this send fails. Any thread asks.
+bool is_cut_off() {
+  static const int passing = [] {
+    const char* const text = std::getenv(kFailingSends);
+    int failing = -1;
+    int count = 0;
+    int rank = -1;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    const bool is_said = text != nullptr && std::sscanf(text, "%d %d", &failing, &count) == 2;
+    return is_said && failing == rank ? count : -1;
+  }();
+  static std::atomic<int> sent = 0;
+  return passing >= 0 && sent++ >= passing;
+}
+
 }  // namespace
 }  // namespace tessera
 
@@ -50,6 +67,9 @@ int MPI_Isend(const void* data,
               int tag,
               MPI_Comm comm,
               MPI_Request* request) {
+  if (tessera::is_cut_off()) {
+    return MPI_ERR_OTHER;
+  }
   if (tessera::strikes(peer)) {
     if (!tessera::fault().delay_seconds) {
       return MPI_ERR_OTHER;

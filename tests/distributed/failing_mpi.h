@@ -12,6 +12,10 @@ inline constexpr const char* kFailSends = "tessera_fail_sends";
 using DelaySends = void(int peer, int passing, double seconds);
 inline constexpr const char* kDelaySends = "tessera_delay_sends";
 
+// An environment variable, "RANK PASSING": after so many sends that go through, those of this rank
+// fail.
+inline constexpr const char* kFailingSends = "TESSERA_FAILING_SENDS";
+
 // An environment variable: the rank that never comes back from MPI_Finalize.
 inline constexpr const char* kStuckInFinalize = "TESSERA_STUCK_IN_FINALIZE";
 

@@ -65,6 +65,12 @@ struct QuotedText {
   }
 };
 
+// Whether what stands before `rest` would be a key: that is a text.
+bool is_key(std::string_view rest) {
+  const std::size_t next = rest.find_first_not_of(" \t\r\n");
+  return next != std::string_view::npos && rest[next] == ':';
+}
+
 QuotedText quote_python_numbers(std::string_view text) {
   QuotedText quoted;
   bool in_string = false;
@@ -78,7 +84,7 @@ QuotedText quote_python_numbers(std::string_view text) {
         in_string && rest.starts_with('\\') ? std::min<std::size_t>(2, rest.size()) : 1;
     bool is_number = false;
     for (const std::string_view number : {"NaN", "Infinity", "-Infinity"}) {
-      if (!in_string && rest.starts_with(number)) {
+      if (!in_string && rest.starts_with(number) && !is_key(rest.substr(number.size()))) {
         length = number.size();
         is_number = true;
       }
@@ -332,8 +338,7 @@ nlohmann::json read_json_object(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error)) {
     return Json::object();
   }
-  Json json = parse_json(read_file(path),
-                         {.name = path.string(), .unique_keys = false, .python_numbers = true});
+  Json json = parse_json(read_file(path), {.name = path.string(), .unique_keys = false});
   TESSERA_REQUIRE(json.is_object(),
                   ErrorCode::kInvalidData,
                   "{} holds {}, expected an object",

@@ -62,6 +62,7 @@ TEST(Json, NumbersOfPythonAreTakenAsTheirNames) {
   EXPECT_THAT(refusal("[NaN, NaN, -Infinity, nan]", options), StartsWith("not JSON at byte 23: "));
   EXPECT_THAT(refusal("[NaN, 1e999, 2]", options), StartsWith("not JSON at byte 10: "));
   EXPECT_THAT(refusal("[NaN, \"\\", options), StartsWith("not JSON at byte 8: "));
+  EXPECT_THAT(refusal("{\"a\": NaN, NaN : 1}", options), StartsWith("not JSON at byte 11: "));
 }
 
 TEST(Json, AKeyIsThereOnce) {

@@ -364,7 +364,12 @@ TEST_F(SaverTest, WhatARankHasNotWrittenIsNotFinishedLater) {
   const fs::path temporary = parent_ / ".tmp-step-00000002.launch.0";
   fs::rename(temporary / "part-00001-of-00003.json", temporary / "part-00001-of-00004.json");
   write_test_file(temporary / "part-00003-of-00003.json", "no rank has this number");
+  testing::internal::CaptureStderr();
   EXPECT_THAT(finish_interrupted_saves(parent_), ::testing::IsEmpty());
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("of the 3 ranks that were to write it when the run was interrupted, the parts "
+                "of these are missing: 1"));
   EXPECT_THAT(names_in(parent_), ElementsAre(".tmp-step-00000002.launch.0"));
   {
     DirectoryRemover remover;

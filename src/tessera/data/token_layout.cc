@@ -185,6 +185,22 @@ bool reads_as_text(std::string_view bytes) {
   return !has_controls && valid_utf8_prefix(front) + most_cut >= front.size();
 }
 
+// Whether ids of two bytes would be 0 at every second place: they have four.
+bool reads_as_u32(std::span<const std::byte> bytes) {
+  constexpr std::size_t kLeast = 64;
+  constexpr std::size_t kMost = 4096;
+  const std::size_t count = std::min(bytes.size() / 4, kMost);
+  bool any = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto id = bytes.subspan(4 * i, 4);
+    if (id[2] != std::byte{0} || id[3] != std::byte{0}) {
+      return false;
+    }
+    any = any || id[0] != std::byte{0} || id[1] != std::byte{0};
+  }
+  return any && count >= kLeast && bytes.size() % 4 == 0;
+}
+
 }  // namespace
 
 TokenLayout token_layout(std::span<const std::byte> bytes,
@@ -216,6 +232,12 @@ TokenLayout token_layout(std::span<const std::byte> bytes,
                   size,
                   size_of(given),
                   to_string(given));
+  TESSERA_REQUIRE(
+      given != TokenType::kU16 || !reads_as_u32(bytes),
+      ErrorCode::kInvalidData,
+      "{}: every second id of two bytes is 0, so that these are ids of four bytes each: "
+      "set token_type = \"u32\"",
+      name);
   return {.type = given};
 }
 

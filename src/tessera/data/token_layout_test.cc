@@ -117,6 +117,17 @@ TEST(TokenLayout, OfBareIdsIsWhatIsGiven) {
   EXPECT_EQ(refusal(""), "ids: found 0 bytes, expected tokens of 2 bytes each (u16)");
 }
 
+TEST(TokenLayout, RefusesIdsOfFourBytesAsThoseOfTwo) {
+  std::string ids;
+  for (int i = 0; i < 64; ++i) {
+    ids += std::string{static_cast<char>(i * 37), static_cast<char>(i % 7), '\0', '\0'};
+  }
+  EXPECT_THAT(refusal(ids), HasSubstr("set token_type = \"u32\""));
+  EXPECT_EQ(layout_of(ids + std::string("\1\0\1\0", 4)).type, TokenType::kU16);
+  EXPECT_EQ(layout_of(ids.substr(4)).type, TokenType::kU16) << "too few to say so";
+  EXPECT_EQ(layout_of(std::string(512, '\0')).type, TokenType::kU16);
+}
+
 TEST(TokenLayout, RefusesContainersByName) {
   EXPECT_THAT(refusal("PK\x03\x04\x14\0\0\0"sv), HasSubstr("ids is a zip archive"));
   EXPECT_THAT(refusal("PAR1\x15\x04"sv), HasSubstr("a Parquet file, expected bare ids: "));

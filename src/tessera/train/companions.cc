@@ -65,7 +65,7 @@ std::optional<std::string> read_companion(const fs::path& directory, const std::
                   kMostBytes);
   std::string text = read_file(path);
   if (path.extension() == ".json") {
-    const auto json = parse_json(text, {.name = path.string(), .python_numbers = true});
+    const auto json = parse_json(text, {.name = path.string()});
     TESSERA_REQUIRE(json.is_object(),
                     ErrorCode::kInvalidData,
                     "{}: byte 0: found a JSON {}, expected an object",

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/json.h"
 #include "tessera/base/log.h"
 #include "tessera/base/repository.h"
 #include "tessera/checkpoint/read_files.h"
@@ -244,7 +245,49 @@ HuggingFaceModel read_hugging_face_model(const fs::path& directory) {
   return hugging_face_model(HuggingFaceConfig(read_file(path), path.string()));
 }
 
+namespace {
+
+// What of a directory transformers would use to continue a text, and nothing here does.
+void warn_of_unused_files(const fs::path& directory) {
+  constexpr std::array kHowToContinue = {"temperature",
+                                         "top_k",
+                                         "top_p",
+                                         "min_p",
+                                         "typical_p",
+                                         "repetition_penalty",
+                                         "no_repeat_ngram_size",
+                                         "stop_strings",
+                                         "suppress_tokens",
+                                         "begin_suppress_tokens",
+                                         "bad_words_ids",
+                                         "forced_bos_token_id",
+                                         "forced_eos_token_id"};
+  const fs::path generation = directory / "generation_config.json";
+  const nlohmann::json json = read_json_object(generation);
+  std::string keys;
+  for (const char* const key : kHowToContinue) {
+    if (json.contains(key) && !json[key].is_null()) {
+      keys += (keys.empty() ? "" : ", ") + std::string(key);
+    }
+  }
+  if (!keys.empty()) {
+    log_info(format("{}: {}: how texts are continued is said by the options of `tessera generate`",
+                    generation.string(),
+                    keys));
+  }
+  std::error_code error;
+  if (const fs::path adapter = directory / "adapter_config.json"; fs::exists(adapter, error)) {
+    log_warning(
+        format("{}: the adapter that this file tells of is not applied to the weights beside "
+               "it: merge it into them first",
+               adapter.string()));
+  }
+}
+
+}  // namespace
+
 void warn_of_oddities(const fs::path& directory, const HuggingFaceModel& model) {
+  warn_of_unused_files(directory);
   for (const std::string& key : model.unknown_keys) {
     log_warning(format("{}, which no model here has a use for: it is passed over", key));
   }

@@ -5,9 +5,6 @@
 
 #include "tessera/base/log.h"
 #include "tessera/train/disk_space.h"
-#include "tessera/train/resume.h"
-#include "tessera/train/run_data.h"
-#include "tessera/train/run_memory.h"
 #include "tessera/train/same_data.h"
 #include "tessera/train/session_log.h"
 #include "tessera/train/training_state.h"
@@ -56,9 +53,10 @@ void warn_of_full_disk(const RunSetup& setup, bool keeps_best, const RunSaves& s
 
 }  // namespace
 
-std::unique_ptr<RunRecord> open_record(const RunSetup& setup,
-                                       const CheckpointMeta& meta,
-                                       RunSaves& saves) {
+void open_record(const RunSetup& setup,
+                 const CheckpointMeta& meta,
+                 RunSaves& saves,
+                 std::unique_ptr<RunRecord>& record) {
   const RunConfig& config = setup.config;
   const bool validates = setup.programs.validation.has_value();
   const bool keeps_best = validates && config.checkpoint.keep_best;
@@ -66,7 +64,7 @@ std::unique_ptr<RunRecord> open_record(const RunSetup& setup,
   const std::string validation =
       validates ? describe_validation(setup.sequences, config.validation.sequences) : "";
   const std::int64_t since = validated_alike_since(read_sessions(config.run.dir), validation);
-  auto record = std::make_unique<RunRecord>(
+  record = std::make_unique<RunRecord>(
       config,
       RunRecord::Model{.parameters = parameters.all,
                        .flop_per_token = training_flop_per_token(
@@ -80,7 +78,6 @@ std::unique_ptr<RunRecord> open_record(const RunSetup& setup,
     note_validations(config, since, meta.step, saves, *record);
   }
   warn_of_full_disk(setup, keeps_best, saves);
-  return record;
 }
 
 }  // namespace tessera

@@ -9,11 +9,13 @@
 
 namespace tessera {
 
-// The record of a run that goes on from the step of `meta`, on rank 0, with what an interruption
-// left out made up for. Also tells `saves` which checkpoint is the best so far, and warns where the
-// disk will not hold those to come. Errors: as RunRecord.
-std::unique_ptr<RunRecord> open_record(const RunSetup& setup,
-                                       const CheckpointMeta& meta,
-                                       RunSaves& saves);
+// Opens the record of a run that goes on from the step of `meta`, on rank 0, and makes up for what
+// an interruption left out. Then, `record` being set, where warnings of `saves` go: tells `saves`
+// which checkpoint is the best so far, and warns where the disk will not hold those to come.
+// Errors: as RunRecord.
+void open_record(const RunSetup& setup,
+                 const CheckpointMeta& meta,
+                 RunSaves& saves,
+                 std::unique_ptr<RunRecord>& record);
 
 }  // namespace tessera

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
@@ -17,7 +16,6 @@
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
 #include "tessera/metrics/metrics_writer.h"
-#include "tessera/runtime/training_step.h"
 #include "tessera/train/companions.h"
 #include "tessera/train/divergence.h"
 #include "tessera/train/measure_peak.h"
@@ -233,7 +231,7 @@ class RankTrainer {
     control_.patiently("opening the run's files", [&] {
       if (control_.leads()) {
         saves_.leave_other_branch(meta_.step);
-        record_ = open_record(setup_, meta_, saves_);
+        open_record(setup_, meta_, saves_, record_);
       }
     });
     last_save_ = Clock::now();
@@ -250,6 +248,8 @@ class RankTrainer {
         log_info(
             format("nothing to do: the run is at step {} of {}", meta_.step, config_.train.steps));
       }
+      prune_at_end();
+      saves_.end_removals(true);
       return {.step = meta_.step, .checkpoint = saves_.last()};
     }
     begin(owes_validation);
@@ -330,8 +330,8 @@ class RankTrainer {
     if (divergence_.is_over()) {
       save_last(meta_);
       // After a signal the next start removes what is too much.
-      if (!result.interrupted && saves_.has_too_many() && is_finite()) {
-        saves_.prune();
+      if (!result.interrupted) {
+        prune_at_end();
       }
     } else {
       save_applied();
@@ -341,6 +341,12 @@ class RankTrainer {
       record_->end(result);
     }
     saves_.end_removals(!result.interrupted);
+  }
+
+  void prune_at_end() {
+    if (saves_.has_too_many() && is_finite()) {
+      saves_.prune();
+    }
   }
 
   // Whether the state that the run ends with is good: its last step may have ruined it. A step that
@@ -361,16 +367,16 @@ class RankTrainer {
   }
 
   StepMetrics run_step() {
-    StepRunner::Result result = steps_.run(meta_);
-    last_result_ = {.applied = result.applied, .num_labels = result.num_labels};
-    meta_.step = result.metrics.step;
-    meta_.tokens_seen = result.metrics.tokens;
-    if (result.applied) {
+    last_result_ = steps_.run(meta_);
+    StepMetrics& metrics = last_result_.metrics;
+    meta_.step = metrics.step;
+    meta_.tokens_seen = metrics.tokens;
+    if (last_result_.applied) {
       ++meta_.applied_steps;
       applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
     }
-    result.metrics.memory_bytes = memory_bytes();
-    return result.metrics;
+    metrics.memory_bytes = memory_bytes();
+    return metrics;
   }
 
   // As run_memory() says it before the run.
@@ -470,6 +476,8 @@ class RankTrainer {
   void warn(const std::string& message) {
     if (record_) {
       record_->warn(message);
+    } else if (control_.leads()) {
+      log_warning(message);
     }
   }
 
@@ -542,11 +550,6 @@ class RankTrainer {
     last_save_ = Clock::now();
   }
 
-  struct LastResult {
-    bool applied = false;
-    std::int64_t num_labels = 0;  // that count
-  };
-
   struct Applied {
     std::int64_t step = 0;
     std::int64_t tokens_seen = 0;
@@ -580,7 +583,7 @@ class RankTrainer {
   bool owes_save_ = false;        // since a step that was not finite, or a signal
   bool owes_word_ = false;        // of that save, to whoever asked for it
   bool left_validation_ = false;  // of the last step: to stop
-  LastResult last_result_;
+  StepRunner::Result last_result_;
   Applied applied_;  // the last step that changed the state
   Divergence divergence_;
   std::optional<double> peak_flop_per_second_;

@@ -194,6 +194,8 @@ void RunSaves::start_from(const std::optional<std::filesystem::path>& checkpoint
                           std::int64_t step) {
   last_ = checkpoint;
   last_step_ = step;
+  // An interruption may have left more than the run keeps.
+  is_new_ = checkpoint.has_value();
 }
 
 void RunSaves::move_to(const std::filesystem::path& run_dir) {
@@ -358,7 +360,6 @@ void RunSaves::settle(bool failed) {
   const std::string reason = failed ? failure() : published();
   if (reason.empty()) {
     start_from(under_way_.path, under_way_.step);
-    is_new_ = true;
     if (control_.leads()) {
       link_best();
     }

@@ -65,8 +65,9 @@ class RunSaves {
   // background and failed is warned of. Every earlier one stays.
   void end();
 
-  // Removes all but the checkpoints that the run keeps, if there is a new one. Only when that is
-  // known to be good: its last step may have ruined the weights, which the next one shows.
+  // Removes all but the checkpoints that the run keeps, once after a new one and once after a
+  // start. Only when the newest is known to be good: its last step may have ruined the weights,
+  // which the next one shows.
   void prune();
 
   // Whether that would remove any.

@@ -7,10 +7,8 @@
 #include "tessera/config/config.h"
 #include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/adapters.h"
-#include "tessera/train/companions.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
-#include "tessera/train/run_directory.h"
 #include "tessera/train/start_weights.h"
 #include "tessera/train/training_state.h"
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "tessera/base/elapsed.h"
-#include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/runtime/training_step.h"
