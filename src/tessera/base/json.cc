@@ -109,8 +109,11 @@ class Parser {
         text_(options.python_numbers ? quoted_.text : text),
         options_(options) {}
 
+  ~Parser() = default;
   Parser(const Parser&) = delete;
+  Parser(Parser&&) = delete;
   Parser& operator=(const Parser&) = delete;
+  Parser& operator=(Parser&&) = delete;
 
   Json parse() {
     require_no_zero();

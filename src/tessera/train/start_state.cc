@@ -9,6 +9,7 @@
 #include "tessera/train/adapters.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
+#include "tessera/train/same_data.h"
 #include "tessera/train/start_weights.h"
 #include "tessera/train/training_state.h"
 
