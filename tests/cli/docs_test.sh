@@ -21,6 +21,8 @@ anchors() {
     sed 's/\[\([^]]*\)\]([^)]*)/\1/g; s/[^a-z0-9 _-]//g; s/ /-/g'
 }
 
+# A grep that finds nothing fails, and a page without links, keys or options is right: hence the
+# `|| true` after what lists them.
 check_links() {
   local page target file anchor
   for page in "${pages[@]}"; do
@@ -58,6 +60,7 @@ check_keys() {
     while read -r key; do
       grep --quiet --line-regexp --fixed-strings -- "${key#--}" <<<"$keys" ||
         report "$page: no key of a run file is called ${key#--}"
+    # --section.key stands for any of them.
     done < <(grep --only-matching --extended-regexp -e '--[a-z_0-9]+\.[a-z_0-9]+' "$page" |
       grep --invert-match -e '--section.key' | sort --unique || true)
   done
@@ -79,6 +82,7 @@ find_help() {
   [[ -v help_of[$1] ]] && return
   local -a words
   read -ra words <<<"$1"
+  # What is no command fails, and has no help of its own either.
   help_of[$1]=$("$tessera" "${words[@]}" --help 2>/dev/null || true)
   if [[ ${help_of[$1]} != *"Usage: tessera $1 "* ]]; then
     unset "help_of[$1]"

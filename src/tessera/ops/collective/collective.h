@@ -19,8 +19,7 @@ namespace tessera {
 // with zeros, cut into as many equal slices as there are ranks. The slice of a rank has the rank's
 // place along the first axis as its most significant digit, so that slices over fewer axes contain
 // those over more. `wire` names the formats in which slices travel, one for each axis or one for
-// all
-// ("int8", "f32 int4"); "" leaves them as they are. A scale of what is quantized serves `block`
+// all ("int8", "f32 int4"); "" leaves them as they are. A scale of what is quantized serves `block`
 // elements. comm/wired.h says how the values are rounded: all ranks gather the same bits.
 //
 // One text runs them on every backend: its context says where memory is and who moves it.
