@@ -281,8 +281,10 @@ TEST_F(MpiTest, ARankThatIsKilledEndsTheRun) {
     EXPECT_THAT(message,
                 ContainsRegex("^[a-z_]+ of [0-9]+ bytes.*: no answer within 10 s; arrived: rank "
                               "[0-9, ]+; missing: rank [0-9, ]+"
-                              "(; (the last good checkpoint is [^ ]+|all ranks have saved the "
-                              "state after step [0-9]+): the same command goes on from there)? "
+                              "(; ((of the state after step [0-9]+ the parts of these ranks are "
+                              "missing: 1; )?the last good checkpoint is [^ ]+|all ranks have "
+                              "saved the state after step [0-9]+): the same command goes on from "
+                              "there)? "
                               "([(][a-z_]+ of [^()]*; missing: rank [0-9, ]+[)] )*"
                               "[(](segment [a-z]+.*, instruction [0-9]+: [a-z_]+|between two "
                               "steps)[)]"))
