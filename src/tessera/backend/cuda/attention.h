@@ -98,6 +98,7 @@ void run_flash(const Context& context,
 // For the two below: the graph of a task, with whole rows, and the tensors that it reads and
 // writes.
 FlashProblem graph_problem(const Forward<BFloat16>& task);
+FlashProblem graph_problem(const Backward<BFloat16>& task);
 FlashPointers graph_pointers(const Forward<BFloat16>& task);
 
 // By a library's kernels, of tensors that takes_flash() takes, where each row is one document in

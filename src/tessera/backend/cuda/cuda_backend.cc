@@ -21,6 +21,7 @@
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/find_devices.h"
 #include "tessera/backend/cuda/lt_gemms.h"
+#include "tessera/backend/cuda/op_workspace.h"
 #include "tessera/backend/cuda/staging.h"
 #include "tessera/backend/device_backend.h"
 #include "tessera/backend/view_types.h"

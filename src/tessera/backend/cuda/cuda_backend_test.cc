@@ -118,12 +118,6 @@ void draw_elements(const Context& context, const Initial& initial, const View& o
   context.stream()->give([to = out.as<float>(), value = initial.constant] { *to = value; });
 }
 
-std::int64_t op_workspace_bytes(const Op& /*op*/,
-                                std::span<const View> /*operands*/,
-                                std::span<const View> /*results*/) {
-  return 0;
-}
-
 bool waits_for_ranks(const Op& op, std::span<const TensorType> /*operands*/) {
   return op.get_if<AllReduceAttrs>() != nullptr;
 }

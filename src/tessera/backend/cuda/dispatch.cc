@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <variant>
 
-#include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
 
@@ -17,33 +16,11 @@ concept HasKernel = requires(const A& attrs, Context& context, const Views& view
 };
 
 template <class A>
-concept HasWorkspace = requires(const A& attrs, std::span<const View> views) {
-  { cuda_workspace_bytes(attrs, views, views) } -> std::same_as<std::int64_t>;
-};
-
-template <class A>
 concept IsCollective = requires(const A& attrs, CollectiveContext& context, const Views& views) {
   { run(attrs, context, views) } -> std::same_as<void>;
 };
 
 }  // namespace
-
-std::int64_t op_workspace_bytes(const Op& op,
-                                std::span<const View> operands,
-                                std::span<const View> results) {
-  return std::visit(
-      [&](const auto& attrs) -> std::int64_t {
-        using A = std::decay_t<decltype(attrs)>;
-        if constexpr (HasWorkspace<A>) {
-          return cuda_workspace_bytes(attrs, operands, results);
-        } else if constexpr (WorkspaceOfAnyBackend<A>) {
-          return workspace_bytes(attrs, types_of(operands));
-        } else {
-          return 0;
-        }
-      },
-      op.attrs());
-}
 
 void run_op(Context& context, const Op& op, const Views& views) {
   std::visit(

@@ -9,11 +9,6 @@
 
 namespace tessera::cuda {
 
-// Workspace bytes that run_op() needs for tensors that lie like these views. Needs no device.
-std::int64_t op_workspace_bytes(const Op& op,
-                                std::span<const View> operands,
-                                std::span<const View> results);
-
 // Starts the op's CUDA kernels on the context's stream. Errors: kUnsupported for an op without.
 void run_op(Context& context, const Op& op, const Views& views);
 

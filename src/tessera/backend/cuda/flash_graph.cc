@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/backend/cuda/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
@@ -349,7 +350,7 @@ FlashProblem largest_part(const FlashProblem& problem) {
     part.batch = rows;
     part.kv_heads = groups;
     part.heads = groups * (problem.heads / problem.kv_heads);
-    return flash_scratch(part).library + measured_workspace_bytes(part) <= kMostFlashWorkspace;
+    return flash_scratch(part).library + measured_workspace_bytes(part) <= limits().flash_workspace;
   };
   const std::int64_t rows = largest_divisor(
       problem.batch, [&](std::int64_t some) { return with(some, problem.kv_heads); });

@@ -107,15 +107,8 @@ struct FlashScratch {
 FlashScratch flash_scratch(const FlashProblem& problem);
 
 // Of backward, which may be done a part at a time: the largest part, in whole rows of the batch or
-// in whole groups of one row's heads, that takes at most kMostFlashWorkspace with its scratch,
+// in whole groups of one row's heads, that takes at most limits().flash_workspace with its scratch,
 // without the slack. Batch 0: none does.
 FlashProblem largest_part(const FlashProblem& problem);
-
-// The emulation has parts of small problems, too.
-#ifdef TESSERA_EMULATED_CUDA
-inline constexpr std::int64_t kMostFlashWorkspace = std::int64_t{100} << 10U;
-#else
-inline constexpr std::int64_t kMostFlashWorkspace = std::int64_t{9} << 28U;  // 2.25 GiB
-#endif
 
 }  // namespace tessera::cuda

@@ -50,15 +50,6 @@ struct Float8Operands {
   void* c = nullptr;
 };
 
-// Workspace of every product, whatever its shape, so that a program's memory is known without a
-// device: 32 MiB, as NVIDIA advises for Hopper, and what brings it to a multiple of 256. The
-// emulation needs none, and tests look at every byte of it.
-#ifdef TESSERA_EMULATED_CUDA
-inline constexpr std::int64_t kGemmWorkspaceBytes = 256;
-#else
-inline constexpr std::int64_t kGemmWorkspaceBytes = (std::int64_t{32} << 20U) + 256;
-#endif
-
 // What runs products: cuBLASLt on a device, the CPU's where kernels are emulated.
 class Gemms {
  public:

@@ -14,6 +14,7 @@
 
 #include "tessera/backend/cuda/algorithm_cache.h"
 #include "tessera/backend/cuda/check.h"
+#include "tessera/backend/cuda/limits.h"
 #include "tessera/backend/cuda/lt_product.h"
 #include "tessera/base/error.h"
 
@@ -186,12 +187,12 @@ class LtGemms final : public Gemms {
     void* start = workspace.data();
     std::size_t space = workspace.size();
     TESSERA_CHECK(std::align(kLtAlignment,
-                             static_cast<std::size_t>(kGemmWorkspaceBytes) - kLtAlignment,
+                             static_cast<std::size_t>(limits().gemm_workspace) - kLtAlignment,
                              start,
                              space) != nullptr,
                   "{} bytes of workspace for a product, expected {}",
                   workspace.size(),
-                  kGemmWorkspaceBytes);
+                  limits().gemm_workspace);
     key.alignment_a = alignment_of(operands.a);
     key.alignment_b = alignment_of(operands.b);
     key.alignment_c = alignment_of(operands.c);

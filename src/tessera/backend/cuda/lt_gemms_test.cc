@@ -21,6 +21,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include "tessera/backend/cuda/limits.h"
 #include "tessera/backend/cuda/stand_in_machine.h"
 #include "tessera/base/file.h"
 #include "tessera/base/test_directory.h"
@@ -197,7 +198,7 @@ constexpr Gemm kGemm = {.m = 64,
 
 class LtGemmsTest : public testing::Test {
  protected:
-  LtGemmsTest() : workspace_(static_cast<std::size_t>(kGemmWorkspaceBytes)) {
+  LtGemmsTest() : workspace_(static_cast<std::size_t>(limits().gemm_workspace)) {
     stand_in_machine() = {};
     stand_in_machine().devices = {{}};
     library() = {};

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "tessera/backend/cuda/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
@@ -223,7 +224,7 @@ std::vector<cublasLtMatmulAlgo_t> Product::propose(cublasLtHandle_t handle, int 
   // What is left when the workspace begins at its alignment.
   prefer(preference,
          CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-         static_cast<std::uint64_t>(kGemmWorkspaceBytes) - kLtAlignment);
+         static_cast<std::uint64_t>(limits().gemm_workspace) - kLtAlignment);
   // Parts of a sum are added in f32 and in one order.
   prefer(preference,
          CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -262,7 +263,7 @@ bool Product::takes(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorit
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(
       handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm, &result);
   return status == CUBLAS_STATUS_SUCCESS &&
-         result.workspaceSize <= static_cast<std::size_t>(kGemmWorkspaceBytes) - kLtAlignment;
+         result.workspaceSize <= static_cast<std::size_t>(limits().gemm_workspace) - kLtAlignment;
 }
 
 std::optional<cublasLtMatmulAlgo_t> Product::fastest(

@@ -4,8 +4,8 @@
 #include <span>
 
 #include "tessera/backend/cuda/attention.h"
-#include "tessera/backend/cuda/workspace.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_tasks_cuda.h"
 
 // The plain form, of any dtype and width: a block of threads takes a query, or in the last kernel a
 // key, and walks over what it pairs with in tiles of kThreads, a thread a pair; then a thread sums
@@ -15,31 +15,6 @@
 namespace tessera {
 namespace cuda {
 namespace {
-
-// Channels of a head: each is one thread's.
-constexpr std::int64_t kMaxChannels = kThreads;
-
-Shape shape_of(const View& q, const View& k) {
-  TESSERA_REQUIRE(q.sizes[3] <= kMaxChannels,
-                  ErrorCode::kUnsupported,
-                  "attention heads {} wide on a CUDA device, expected at most {}",
-                  q.sizes[3],
-                  kMaxChannels);
-  return {.batch = q.sizes[0],
-          .queries = q.sizes[1],
-          .keys = k.sizes[1],
-          .heads = q.sizes[2],
-          .kv_heads = k.sizes[2],
-          .channels = q.sizes[3]};
-}
-
-Mask mask_of(std::span<const View> ids, bool causal) {
-  return {.query_positions = cpu::flat<const std::int32_t>(ids[0]).data(),
-          .key_positions = cpu::flat<const std::int32_t>(ids[1]).data(),
-          .query_documents = cpu::flat<const std::int32_t>(ids[2]).data(),
-          .key_documents = cpu::flat<const std::int32_t>(ids[3]).data(),
-          .causal = causal};
-}
 
 // Whether query i of a sequence sees its key j.
 __device__ bool sees(
@@ -234,98 +209,12 @@ __global__ void key_gradients(Backward<T> task) {
   }
 }
 
-template <class T>
-Forward<T> forward_task(const AttentionAttrs& attrs,
-                        std::span<const View> in,
-                        std::span<const View> out) {
-  return {.shape = shape_of(in[0], in[1]),
-          .mask = mask_of(in.subspan(3, 4), attrs.causal),
-          .q = Heads<const T>(in[0]),
-          .k = Heads<const T>(in[1]),
-          .v = Heads<const T>(in[2]),
-          .o = Heads<T>(out[0]),
-          .lse = cpu::flat<float>(out[1]).data(),
-          .scale = static_cast<float>(attrs.scale)};
-}
-
-template <class T>
-Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
-                          std::span<const View> in,
-                          std::span<const View> out,
-                          std::byte* workspace) {
-  return {.shape = shape_of(in[1], in[2]),
-          .mask = mask_of(in.subspan(6, 4), attrs.causal),
-          .dout = Heads<const T>(in[0]),
-          .q = Heads<const T>(in[1]),
-          .k = Heads<const T>(in[2]),
-          .v = Heads<const T>(in[3]),
-          .o = Heads<const T>(in[4]),
-          .lse = cpu::flat<const float>(in[5]).data(),
-          .dq = Heads<T>(out[0]),
-          .dk = Heads<T>(out[1]),
-          .dv = Heads<T>(out[2]),
-          .delta = reinterpret_cast<float*>(workspace),
-          .scale = static_cast<float>(attrs.scale),
-          .any_order = attrs.any_order};
-}
-
-bool takes_flash_forward(std::span<const View> in, std::span<const View> out) {
-  return takes_flash(in.first(3)) && takes_flash(out.first(1));
-}
-
-bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
-  return takes_flash(in.first(5)) && takes_flash(out);
-}
-
-// What is known of a row's queries and keys before it runs.
-enum class Form {
-  kWholeRows,  // the same tokens, one document in order
-  kDocuments,  // as many of both, causal: they may be the same tokens, documents one behind the
-               // other
-  kAny
-};
-
-// Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
-// with groups of heads lse is written for the first head of each group alone.
-Form form_of(bool whole_rows, bool causal, const View& q, const View& k) {
-  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1) {
-    return Form::kAny;
-  }
-  return whole_rows ? Form::kWholeRows : causal ? Form::kDocuments : Form::kAny;
-}
-
-// Of backward by own kernels: delta, and behind it what run_flash() takes.
-std::int64_t delta_bytes(const Shape& shape) {
-  Parts parts(nullptr);
-  parts.take<float>(shape.batch * shape.heads * shape.queries);
-  return parts.size();
-}
-
 std::span<std::byte> behind(std::span<std::byte> workspace, std::int64_t bytes) {
   return workspace.subspan(static_cast<std::size_t>(bytes));
 }
 
 }  // namespace
 }  // namespace cuda
-
-std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> results) {
-  if (!cuda::takes_flash_forward(operands, results)) {
-    return 0;
-  }
-  const auto task = cuda::forward_task<BFloat16>(attrs, operands, results);
-  const std::int64_t own = cuda::ranges_workspace_bytes(task.shape);
-  switch (cuda::form_of(attrs.whole_rows, attrs.causal, operands[0], operands[1])) {
-    case cuda::Form::kWholeRows:
-      return std::max(own, cuda::graph_workspace_bytes(task));
-    case cuda::Form::kDocuments:
-      return own + cuda::sequences_workspace_bytes(task);
-    case cuda::Form::kAny:
-      break;
-  }
-  return own;
-}
 
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
   if (cuda::takes_flash_forward(views.in, views.out)) {
@@ -349,20 +238,6 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
     cuda::launch(
         context, "attention", cuda::blocks_of_rows(context, queries), cuda::attend<T>, task);
   });
-}
-
-std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> results) {
-  if (!cuda::takes_flash_backward(operands, results)) {
-    return operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
-  }
-  const auto task = cuda::backward_task<BFloat16>(attrs, operands, results, nullptr);
-  const std::int64_t own = cuda::delta_bytes(task.shape) + cuda::ranges_workspace_bytes(task.shape);
-  return cuda::form_of(attrs.whole_rows, attrs.causal, operands[1], operands[2]) ==
-                 cuda::Form::kWholeRows
-             ? std::max(own, cuda::graph_workspace_bytes(task))
-             : own;
 }
 
 void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const Views& views) {

@@ -10,7 +10,6 @@
 namespace tessera::cuda::flash {
 namespace {
 
-constexpr std::int64_t kMaxChannels = 128;
 constexpr float kLn2 = 0.6931471805599453F;
 
 // Of the four lanes that have the same rows of C.
@@ -145,19 +144,6 @@ std::int64_t blocks_of(const Context& context, const Forward<BFloat16>& task) {
 }  // namespace tessera::cuda::flash
 
 namespace tessera::cuda {
-
-bool takes_flash(std::span<const View> heads) {
-  for (const View& view : heads) {
-    const bool apart = view.strides[0] % kPack != 0 || view.strides[1] % kPack != 0 ||
-                       view.strides[2] % kPack != 0 ||
-                       reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0;
-    if (view.dtype != DType::kBF16 || view.sizes[3] % kPack != 0 ||
-        view.sizes[3] > flash::kMaxChannels || apart) {
-      return false;
-    }
-  }
-  return true;
-}
 
 void run_flash(const Context& context,
                const Forward<BFloat16>& task,

@@ -6,36 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/attention.h"
 #include "tessera/backend/cuda/flash_graph.h"
 #include "tessera/backend/cuda/graphs.h"
-#include "tessera/backend/cuda/workspace.h"
+#include "tessera/ops/attention/attention_tasks_cuda.h"
 
 namespace tessera::cuda {
 namespace {
-
-// Documents that rows have at most, a number for so many of their tokens: the library begins blocks
-// for each, also for those that there are not. Where rows have more, which are then short, own
-// kernels run, which pass over what nobody sees.
-#ifdef TESSERA_EMULATED_CUDA
-constexpr std::int64_t kTokensOfADocument = 8;
-#else
-constexpr std::int64_t kTokensOfADocument = 512;
-#endif
-
-std::int64_t most_sequences(const Shape& shape) {
-  const std::int64_t of_row = shape.queries / kTokensOfADocument;
-  return shape.batch * (of_row < 1 ? 1 : of_row);
-}
-
-// What is found, in the workspace.
-struct Sequences {
-  std::int64_t most = 0;
-  std::int64_t* starts[5] = {};     // of q, k, v, o and lse: most + 1
-  std::int32_t* lengths = nullptr;  // most
-  std::int32_t* first = nullptr;    // the first token of each, counted through the rows: most + 1
-  std::int32_t* found = nullptr;    // 1 where these are all that the rows have, else 0
-};
 
 // Where elements of a tensor's tokens lie.
 struct Places {
@@ -176,46 +152,13 @@ __global__ static void turn_lse(Shape shape,
   }
 }
 
-// What the workspace holds.
-struct Scratch {
-  Sequences sequences;
-  float* lse;  // (b, t, heads)
-  std::int64_t library;
-
-  Scratch(std::byte* data, const Shape& shape) {
-    Parts parts(data);
-    sequences.most = most_sequences(shape);
-    for (std::int64_t*& starts : sequences.starts) {
-      starts = parts.take<std::int64_t>(sequences.most + 1);
-    }
-    sequences.lengths = parts.take<std::int32_t>(sequences.most);
-    sequences.first = parts.take<std::int32_t>(sequences.most + 1);
-    sequences.found = parts.take<std::int32_t>(1);
-    lse = parts.take<float>(shape.batch * shape.queries * shape.heads);
-    library = parts.size();
-  }
-};
-
-// With lse token by token, as ragged tensors lie wherever cuDNN's attention is used.
-FlashProblem sequences_problem(const Forward<BFloat16>& task) {
-  FlashProblem problem = graph_problem(task);
-  problem.sequences = most_sequences(task.shape);
-  problem.strides[FlashTensor::kLse] = {task.shape.queries * task.shape.heads, task.shape.heads, 1};
-  return problem;
-}
-
 }  // namespace
-
-std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task) {
-  return Scratch(nullptr, task.shape).library + flash_workspace_bytes(sequences_problem(task)) +
-         kWorkspaceAlignment;
-}
 
 const std::int32_t* run_sequences(const Context& context,
                                   const Forward<BFloat16>& task,
                                   std::span<std::byte> workspace) {
   const std::span<std::byte> space = aligned_workspace(workspace);
-  const Scratch scratch(space.data(), task.shape);
+  const SequencesScratch scratch(space.data(), task.shape);
   const Sequences& found = scratch.sequences;
   const FlashProblem problem = sequences_problem(task);
   if (!context.graphs().takes(problem)) {

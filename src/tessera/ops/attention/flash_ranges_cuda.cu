@@ -84,13 +84,3 @@ Ranges start_ranges(const Context& context,
 }
 
 }  // namespace tessera::cuda::flash
-
-namespace tessera::cuda {
-
-std::int64_t ranges_workspace_bytes(const Shape& shape) {
-  return (flash::tiles_of(shape.batch, 1, shape.queries) +
-          flash::tiles_of(shape.batch, 1, shape.keys)) *
-         std::int64_t{sizeof(flash::Range)};
-}
-
-}  // namespace tessera::cuda

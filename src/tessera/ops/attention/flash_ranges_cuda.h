@@ -13,14 +13,6 @@
 
 namespace tessera::cuda::flash {
 
-// What a tile's positions and documents lie between.
-struct alignas(16) Range {
-  std::int32_t min_position;
-  std::int32_t max_position;
-  std::int32_t min_document;
-  std::int32_t max_document;
-};
-
 // Those of all tiles, (b, tiles).
 struct Ranges {
   Range* queries;

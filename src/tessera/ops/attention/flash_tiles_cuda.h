@@ -10,15 +10,15 @@
 
 #include <cstdint>
 
-#include "tessera/backend/cuda/attention.h"
 #include "tessera/backend/cuda/tensor_cores.h"
+#include "tessera/ops/attention/attention_tasks_cuda.h"
 
 namespace tessera::cuda::flash {
 
 inline constexpr int kWarps = 4;
 inline constexpr int kFlashThreads = kWarps * kLanes;
 inline constexpr int kWarpRows = 16;
-inline constexpr int kTile = kWarps * kWarpRows;  // rows of a block, and of what it walks over
+static_assert(kTile == kWarps * kWarpRows);
 inline constexpr int kChunks = kTile / 16;
 inline constexpr float kLog2E = 1.4426950408889634F;
 
@@ -58,10 +58,6 @@ __device__ inline void load_ids(const std::int32_t* positions,
   if (threadIdx.x == 0) {
     ids.count = length - first < kTile ? length - first : kTile;
   }
-}
-
-constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
-  return batches * heads * ((length + kTile - 1) / kTile);
 }
 
 __device__ inline bool sees(const Ids& queries, const Ids& keys, int query, int key, bool causal) {

@@ -57,12 +57,6 @@ void run(const AddBiasAttrs& /*attrs*/, cuda::Context& context, const Views& vie
   });
 }
 
-std::int64_t cuda_workspace_bytes(const BiasGradientAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return cuda::row_sums_bytes(operands[0].rows(static_cast<std::int32_t>(attrs.num_dims)));
-}
-
 void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& views) {
   const auto inner = static_cast<std::int32_t>(attrs.num_dims);
   const View::Rows dy = views.in[0].rows(inner);

@@ -1,6 +1,6 @@
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
-#include "tessera/ops/cross_entropy/cross_entropy_problem.h"
+#include "tessera/ops/cross_entropy/cross_entropy_cuda.h"
 #include "tessera/ops/cross_entropy/loss_of_codes.h"
 
 namespace tessera {
@@ -12,38 +12,6 @@ namespace {
 // the second time.
 constexpr int kRowThreads = 512;
 constexpr int kRowBlocks = 2;
-
-// What is known of a row's softmax.
-struct RowSums {
-  float largest;
-  double total;  // of exp(logit - largest)
-};
-
-// Behind the common parts lie, where the vocabulary is cut over axes, the sums by row of a chunk
-// and what moves of them. Losses are kept of all rows.
-struct Problem : CrossEntropyProblem {
-  bool is_cut;
-
-  Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : CrossEntropyProblem(attrs, operands, attrs.logits), is_cut(!attrs.axes.empty()) {}
-
-  std::int64_t sums_bytes() const {
-    return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(RowSums))) : 0;
-  }
-
-  std::int64_t moved_bytes() const { return is_cut ? aligned(chunk * 4) : 0; }
-
-  // Without what the products take.
-  std::int64_t workspace_bytes() const {
-    return logits_bytes() + loss_bytes(rows) + sums_bytes() + moved_bytes();
-  }
-
-  // The gradient of a row of logits begins where that row does: in bf16 it fills half of one of
-  // f32.
-  std::int64_t pitch_dlogits() const {
-    return vocab * static_cast<std::int64_t>(size_bytes(stored) / size_bytes(dtype));
-  }
-};
 
 // The softmax part over a chunk of rows.
 struct Softmax {
@@ -269,7 +237,7 @@ void launch_softmax(const Context& context, const Softmax& task, std::int64_t ro
 }
 
 void launch_softmax(const Context& context,
-                    const Problem& problem,
+                    const CudaProblem& problem,
                     const Softmax& task,
                     std::int64_t rows) {
   if (problem.stored == DType::kBF16) {
@@ -300,10 +268,10 @@ struct Parts {
   std::byte* codes;
   std::span<std::byte> products;
 
-  Parts(const Problem& problem, std::int64_t bytes_of_codes, std::span<std::byte> workspace) {
+  Parts(const CudaProblem& problem, std::int64_t bytes_of_codes, std::span<std::byte> workspace) {
     WorkspaceParts parts = {.rest = workspace};
     logits = parts.take<std::byte>(problem.logits_bytes());
-    row_loss = parts.take<double>(Problem::loss_bytes(problem.rows));
+    row_loss = parts.take<double>(CudaProblem::loss_bytes(problem.rows));
     sums = problem.is_cut ? parts.take<RowSums>(problem.sums_bytes()) : nullptr;
     moved = parts.take<float>(problem.moved_bytes());
     codes = parts.take<std::byte>(bytes_of_codes);
@@ -314,7 +282,7 @@ struct Parts {
 // The products of values; those of codes are LossOfCodes'.
 class LossOfValues {
  public:
-  LossOfValues(const CrossEntropyAttrs& attrs, const Problem& problem, const Views& views)
+  LossOfValues(const CrossEntropyAttrs& attrs, const CudaProblem& problem, const Views& views)
       : attrs_(attrs), problem_(problem), views_(views) {}
 
   void make_logits(Context& context,
@@ -362,7 +330,7 @@ class LossOfValues {
   }
 
   const CrossEntropyAttrs& attrs_;
-  const Problem& problem_;
+  const CudaProblem& problem_;
   const Views& views_;
 };
 
@@ -371,7 +339,7 @@ template <class Loss>
 void run_chunks(const CrossEntropyAttrs& attrs,
                 Context& context,
                 const Views& views,
-                const Problem& problem,
+                const CudaProblem& problem,
                 const Parts& parts,
                 const Loss& products) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
@@ -415,22 +383,8 @@ void run_chunks(const CrossEntropyAttrs& attrs,
 }  // namespace
 }  // namespace cuda
 
-std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> results) {
-  const cuda::Problem problem(attrs, operands);
-  if (!attrs.codes) {
-    return problem.workspace_bytes() + cuda::kGemmWorkspaceBytes;
-  }
-  const LossOfCodes products(attrs, problem.chunk, problem.stored, operands, results, nullptr);
-  const auto bytes_of = [](const LossOfCodes::Product& product) {
-    return cuda_workspace_bytes(product.attrs, product.in(), product.out());
-  };
-  return problem.workspace_bytes() + products.bytes_kept() + products.largest(bytes_of);
-}
-
 void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views) {
-  const cuda::Problem problem(attrs, views.in);
+  const cuda::CudaProblem problem(attrs, views.in);
   if (!attrs.codes) {
     const cuda::Parts parts(problem, 0, views.workspace);
     const cuda::LossOfValues products(attrs, problem, views);

@@ -18,8 +18,7 @@ namespace {
 
 constexpr const char* kName = "embedding_backward";
 
-// A position with its id, in the order in which they are summed.
-using Key = std::uint64_t;
+using Key = EmbeddingKey;
 
 __device__ Key key_of(std::int32_t id, std::int64_t position) {
   return Key{static_cast<std::uint32_t>(id)} << 32U | static_cast<Key>(position);
@@ -84,8 +83,7 @@ __global__ void merge_tiles(const Key* tiles, std::int64_t count, Key* sorted) {
   }
 }
 
-// Sorted positions that a warp sums: of a run of equal ids that is not whole there, the part.
-constexpr std::int64_t kStretch = 32;
+constexpr std::int64_t kStretch = kEmbeddingStretch;
 
 // Columns of a warp, a pack a lane.
 constexpr std::int64_t kColumns = std::int64_t{kWarp} * kPack;
@@ -242,22 +240,6 @@ struct Clear {
   }
 };
 
-// What the workspace holds.
-struct Scratch {
-  Key* tiles;
-  Key* sorted;
-  float* partials;
-  std::int64_t bytes;
-
-  Scratch(std::byte* data, std::int64_t count, std::int64_t width) {
-    Parts parts(data);
-    tiles = parts.take<Key>(count);
-    sorted = parts.take<Key>(count);
-    partials = parts.take<float>((count + kStretch - 1) / kStretch * 2 * width);
-    bytes = parts.size();
-  }
-};
-
 template <class T>
 void sum_by_id(const Context& context, const Gradient<T>& task) {
   const std::int64_t blocks = blocks_for(context, task.warps() * kWarp);
@@ -268,19 +250,13 @@ void sum_by_id(const Context& context, const Gradient<T>& task) {
 }  // namespace
 }  // namespace cuda
 
-std::int64_t cuda_workspace_bytes(const EmbeddingBackwardAttrs& /*attrs*/,
-                                  std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  const View::Rows rows = operands[0].rows(1);
-  return cuda::Scratch(nullptr, rows.count, rows.width).bytes + cuda::kWorkspaceAlignment;
-}
-
 void run(const EmbeddingBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
   const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
   const auto count = static_cast<std::int64_t>(ids.size());
   const std::int64_t width = views.in[0].rows(1).width;
   const cuda::TableRows rows = cuda::rows_here(attrs, context, attrs.vocab);
-  const cuda::Scratch scratch(cuda::aligned_workspace(views.workspace).data(), count, width);
+  const cuda::EmbeddingScratch scratch(
+      cuda::aligned_workspace(views.workspace).data(), count, width);
   if (attrs.accumulate) {
     TESSERA_CHECK(views.out[0].data == views.in[2].data, "the accumulator is updated in place");
   } else {

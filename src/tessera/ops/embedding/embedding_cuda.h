@@ -1,10 +1,13 @@
 #pragma once
 
-// For the _cuda.cu files here: which rows of the table a rank has.
+// For the files here that are about CUDA: which rows of the table a rank has, and what the
+// workspace of the table's gradient holds.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/workspace.h"
 #include "tessera/comm/hierarchical.h"
 
 namespace tessera::cuda {
@@ -30,5 +33,27 @@ TableRows rows_here(const Attrs& attrs, Context& context, std::int64_t rows) {
           .count = rows,
           .whole = attrs.whole_vocab};
 }
+
+// A position with its id, in the order in which they are summed.
+using EmbeddingKey = std::uint64_t;
+
+// Sorted positions that a warp sums: of a run of equal ids that is not whole there, the part.
+inline constexpr std::int64_t kEmbeddingStretch = 32;
+
+// What the workspace holds for `count` positions of gradients `width` wide.
+struct EmbeddingScratch {
+  EmbeddingKey* tiles;
+  EmbeddingKey* sorted;
+  float* partials;
+  std::int64_t bytes;
+
+  EmbeddingScratch(std::byte* data, std::int64_t count, std::int64_t width) {
+    Parts parts(data);
+    tiles = parts.take<EmbeddingKey>(count);
+    sorted = parts.take<EmbeddingKey>(count);
+    partials = parts.take<float>((count + kEmbeddingStretch - 1) / kEmbeddingStretch * 2 * width);
+    bytes = parts.size();
+  }
+};
 
 }  // namespace tessera::cuda

@@ -4,7 +4,6 @@
 
 #include "tessera/backend/cuda/elements.h"
 #include "tessera/backend/cuda/gemm.h"
-#include "tessera/backend/cuda/workspace.h"
 #include "tessera/base/float8.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"
@@ -13,9 +12,6 @@
 namespace tessera {
 namespace cuda {
 namespace {
-
-// What tensor cores read codes in: a product has whole groups along the sums and its columns.
-constexpr std::int64_t kCodeGroup = 16;
 
 // to[row, column] = the value of from[row, column], which bf16 holds; without gaps.
 template <class Float8>
@@ -63,33 +59,15 @@ __global__ static void spread(const float* value, std::int64_t count, float* to)
 // which holds them, and the sums scaled afterwards.
 class Float8Product {
  public:
-  Float8Product(const ScaledMatmulAttrs& attrs,
-                std::span<const View> operands,
-                std::span<const View> results,
-                std::byte* workspace)
-      : gemm_(gemm_of(product_of(attrs), operands[0], operands[1], results[0])),
-        takes_codes_(gemm_.k % kCodeGroup == 0 && gemm_.n % kCodeGroup == 0 &&
-                     gemm_.pitch_a % kCodeGroup == 0 && gemm_.pitch_b % kCodeGroup == 0 &&
-                     gemm_.pitch_c % kCodeGroup == 0),
-        by_row_(operands[2].num_dims > 0 || operands[3].num_dims > 0),
+  Float8Product(const ScaledMatmulAttrs& attrs, const Views& views)
+      : gemm_(gemm_of(product_of(attrs), views.in[0], views.in[1], views.out[0])),
         fast_accumulation_(attrs.fast_accumulation),
-        parts_(workspace) {
-    if (!takes_codes_) {
-      wide_a_ = parts_.take<BFloat16>(gemm_.m * gemm_.k);
-      wide_b_ = parts_.take<BFloat16>(gemm_.k * gemm_.n);
-      sums_ = parts_.take<float>(gemm_.m * gemm_.n);
-      return;
-    }
-    spread_a_ = by_row_ && operands[2].num_dims == 0 ? parts_.take<float>(gemm_.m) : nullptr;
-    spread_b_ = by_row_ && operands[3].num_dims == 0 ? parts_.take<float>(gemm_.n) : nullptr;
-  }
-
-  std::int64_t workspace_bytes() const { return parts_.size() + kGemmWorkspaceBytes; }
+        parts_(gemm_, views.in, views.workspace.data()) {}
 
   void run(Context& context, const Views& views) const {
     const std::span<std::byte> rest =
-        views.workspace.subspan(static_cast<std::size_t>(parts_.size()));
-    takes_codes_ ? of_codes(context, views, rest) : of_values(context, views, rest);
+        views.workspace.subspan(static_cast<std::size_t>(parts_.bytes));
+    parts_.takes_codes ? of_codes(context, views, rest) : of_values(context, views, rest);
   }
 
  private:
@@ -123,13 +101,14 @@ class Float8Product {
     const Float8Gemm product = {.gemm = gemm_,
                                 .a = views.in[0].dtype,
                                 .b = views.in[1].dtype,
-                                .by_row = by_row_,
+                                .by_row = parts_.by_row,
                                 .fast_accumulation = fast_accumulation_};
-    const Float8Operands operands = {.a = views.in[0].data,
-                                     .b = views.in[1].data,
-                                     .inverse_a = scales(context, views.in[2], gemm_.m, spread_a_),
-                                     .inverse_b = scales(context, views.in[3], gemm_.n, spread_b_),
-                                     .c = views.out[0].data};
+    const Float8Operands operands = {
+        .a = views.in[0].data,
+        .b = views.in[1].data,
+        .inverse_a = scales(context, views.in[2], gemm_.m, parts_.spread_a),
+        .inverse_b = scales(context, views.in[3], gemm_.n, parts_.spread_b),
+        .c = views.out[0].data};
     context.gemms().run_float8(context.stream(), product, operands, workspace);
   }
 
@@ -145,8 +124,8 @@ class Float8Product {
   void of_values(Context& context, const Views& views, std::span<std::byte> workspace) const {
     const Codes a = codes_a(views.in[0]);
     const Codes b = codes_b(views.in[1]);
-    widen(context, views.in[0].dtype, a, wide_a_);
-    widen(context, views.in[1].dtype, b, wide_b_);
+    widen(context, views.in[0].dtype, a, parts_.wide_a);
+    widen(context, views.in[1].dtype, b, parts_.wide_b);
     Gemm gemm = gemm_;
     gemm.pitch_a = a.columns;
     gemm.pitch_b = b.columns;
@@ -154,8 +133,10 @@ class Float8Product {
     gemm.input = DType::kBF16;
     gemm.output = DType::kF32;
     gemm.accumulate = false;
-    context.gemms().run(
-        context.stream(), gemm, {.a = wide_a_, .b = wide_b_, .c = sums_}, workspace);
+    context.gemms().run(context.stream(),
+                        gemm,
+                        {.a = parts_.wide_a, .b = parts_.wide_b, .c = parts_.sums},
+                        workspace);
     const Inverses inverses = {.rows = views.in[2].as<const float>(),
                                .columns = views.in[3].as<const float>(),
                                .row_stride = views.in[2].num_dims == 0 ? 0 : 1,
@@ -169,7 +150,7 @@ class Float8Product {
              "scaled_matmul",
              blocks_for(context, gemm.m * gemm.n),
              scale_sums<T>,
-             sums_,
+             parts_.sums,
              inverses,
              y,
              gemm.m,
@@ -179,28 +160,15 @@ class Float8Product {
   }
 
   Gemm gemm_;
-  bool takes_codes_;
-  bool by_row_;  // else one scale for each factor
   bool fast_accumulation_;
-  Parts parts_;
-  float* spread_a_ = nullptr;
-  float* spread_b_ = nullptr;
-  BFloat16* wide_a_ = nullptr;
-  BFloat16* wide_b_ = nullptr;
-  float* sums_ = nullptr;
+  Float8Parts parts_;
 };
 
 }  // namespace
 }  // namespace cuda
 
-std::int64_t cuda_workspace_bytes(const ScaledMatmulAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> results) {
-  return cuda::Float8Product(attrs, operands, results, nullptr).workspace_bytes();
-}
-
 void run(const ScaledMatmulAttrs& attrs, cuda::Context& context, const Views& views) {
-  cuda::Float8Product(attrs, views.in, views.out, views.workspace.data()).run(context, views);
+  cuda::Float8Product(attrs, views).run(context, views);
 }
 
 }  // namespace tessera

@@ -272,12 +272,6 @@ void run(const SumSquaresAttrs& /*attrs*/, cuda::Context& context, const Views& 
   }
 }
 
-std::int64_t cuda_workspace_bytes(const ClipScaleAttrs& /*attrs*/,
-                                  std::span<const View> /*operands*/,
-                                  std::span<const View> /*results*/) {
-  return kExactSumWords * static_cast<std::int64_t>(sizeof(std::int64_t));
-}
-
 void run(const ClipScaleAttrs& attrs, cuda::Context& context, const Views& views) {
   const char* const name = "clip_scale";
   const auto num_sums = static_cast<std::size_t>(attrs.num_sums);

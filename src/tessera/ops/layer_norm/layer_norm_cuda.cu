@@ -304,10 +304,6 @@ struct WeightGradients {
   }
 };
 
-std::int64_t weight_gradient_bytes(const View::Rows& rows) {
-  return 2 * (rows.width > kMostHeld ? row_sums_bytes(rows) : team_sums_bytes(rows));
-}
-
 template <bool kInput, bool kResidual, bool kWeights, class T>
 void launch_backward(const Context& context, const Backward<T>& task, const View::Rows& rows) {
   const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
@@ -436,12 +432,6 @@ void run(const LayerNormAttrs& attrs, cuda::Context& context, const Views& views
   });
 }
 
-std::int64_t cuda_workspace_bytes(const LayerNormBackwardAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return attrs.weight_gradient ? cuda::weight_gradient_bytes(operands[1].rows(1)) : 0;
-}
-
 void run(const LayerNormBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
   const std::array<View, 5> packed = {
       views.in[0], views.in[1], views.in[2], views.in[attrs.residual ? 5 : 0], views.out[0]};
@@ -458,12 +448,6 @@ void run(const LayerNormBackwardAttrs& attrs, cuda::Context& context, const View
                                     .whole = cuda::fits_packs(packed, 1)};
     cuda::run_backward(context, task, packed[1].rows(1), attrs.residual, views.out.subspan(1));
   });
-}
-
-std::int64_t cuda_workspace_bytes(const LayerNormWeightGradientAttrs& /*attrs*/,
-                                  std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return cuda::weight_gradient_bytes(operands[1].rows(1));
 }
 
 void run(const LayerNormWeightGradientAttrs& /*attrs*/,

@@ -41,12 +41,6 @@ void run_with_gelu(const MatmulAttrs& attrs, cuda::Context& context, const Views
 
 }  // namespace
 
-std::int64_t cuda_workspace_bytes(const MatmulAttrs& /*attrs*/,
-                                  std::span<const View> /*operands*/,
-                                  std::span<const View> /*results*/) {
-  return cuda::kGemmWorkspaceBytes;
-}
-
 void run(const MatmulAttrs& attrs, cuda::Context& context, const Views& views) {
   if (attrs.gelu || attrs.gelu_backward) {
     run_with_gelu(attrs, context, views);

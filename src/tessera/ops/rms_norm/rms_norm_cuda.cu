@@ -318,10 +318,6 @@ struct GainGradients {
   }
 };
 
-std::int64_t gain_gradient_bytes(const View::Rows& rows) {
-  return rows.width > kMostHeld ? row_sums_bytes(rows) : team_sums_bytes(rows);
-}
-
 template <bool kInput, bool kResidual, bool kGain, class T>
 void launch_backward(const Context& context, const Backward<T>& task, const View::Rows& rows) {
   const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
@@ -453,12 +449,6 @@ void run(const RmsNormAttrs& attrs, cuda::Context& context, const Views& views) 
   codes.make_rest(context);
 }
 
-std::int64_t cuda_workspace_bytes(const RmsNormBackwardAttrs& attrs,
-                                  std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return attrs.weight_gradient ? cuda::gain_gradient_bytes(operands[1].rows(1)) : 0;
-}
-
 void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
   const std::array<View, 5> packed = {
       views.in[0], views.in[1], views.in[2], views.in[attrs.residual ? 4 : 0], views.out[0]};
@@ -484,12 +474,6 @@ void run(const RmsNormBackwardAttrs& attrs, cuda::Context& context, const Views&
     cuda::run_backward(context, task, packed[1].rows(1), attrs.residual, dg);
   });
   codes.make_rest(context);
-}
-
-std::int64_t cuda_workspace_bytes(const RmsNormWeightGradientAttrs& /*attrs*/,
-                                  std::span<const View> operands,
-                                  std::span<const View> /*results*/) {
-  return cuda::gain_gradient_bytes(operands[1].rows(1));
 }
 
 void run(const RmsNormWeightGradientAttrs& /*attrs*/, cuda::Context& context, const Views& views) {

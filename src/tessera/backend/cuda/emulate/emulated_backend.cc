@@ -24,6 +24,8 @@
 #include "tessera/backend/cuda/emulate/run_graph.h"
 #include "tessera/backend/cuda/fault.h"
 #include "tessera/backend/cuda/gemm.h"
+#include "tessera/backend/cuda/limits.h"
+#include "tessera/backend/cuda/op_workspace.h"
 #include "tessera/backend/null/null_backend.h"
 #include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
@@ -31,6 +33,14 @@
 
 namespace tessera::cuda {
 namespace {
+
+// The problems of tests are small, and have parts and many documents all the same; tests look at
+// every byte of a workspace, of which products here need none.
+[[maybe_unused]] const bool kHasSmallLimits = [] {
+  limits() = {
+      .gemm_workspace = 256, .flash_workspace = std::int64_t{100} << 10U, .tokens_of_document = 8};
+  return true;
+}();
 
 ThreadOrder other_than(ThreadOrder order) {
   return order == ThreadOrder::kForward ? ThreadOrder::kBackward : ThreadOrder::kForward;

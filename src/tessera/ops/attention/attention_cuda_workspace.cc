@@ -1,0 +1,184 @@
+#include <algorithm>
+#include <array>
+
+#include "tessera/backend/cuda/limits.h"
+#include "tessera/ops/attention/attention_tasks_cuda.h"
+
+namespace tessera {
+namespace cuda {
+namespace {
+
+template <class T>
+std::array<std::int64_t, 3> strides_of(const Heads<T>& heads) {
+  return {heads.strides[0], heads.strides[1], heads.strides[2]};
+}
+
+// Of a value for each query, which lie (b, heads, t).
+std::array<std::int64_t, 3> row_strides(const Shape& shape) {
+  return {shape.heads * shape.queries, 1, shape.queries};
+}
+
+template <class Task>
+FlashProblem problem_of(const Task& task) {
+  const Shape& shape = task.shape;
+  FlashProblem problem = {.causal = task.mask.causal,
+                          .scale = task.scale,
+                          .batch = shape.batch,
+                          .tokens = shape.queries,
+                          .heads = shape.heads,
+                          .kv_heads = shape.kv_heads,
+                          .channels = shape.channels};
+  problem.strides[FlashTensor::kQ] = strides_of(task.q);
+  problem.strides[FlashTensor::kK] = strides_of(task.k);
+  problem.strides[FlashTensor::kV] = strides_of(task.v);
+  problem.strides[FlashTensor::kO] = strides_of(task.o);
+  problem.strides[FlashTensor::kLse] = row_strides(shape);
+  return problem;
+}
+
+std::int64_t most_sequences(const Shape& shape) {
+  const std::int64_t of_row = shape.queries / limits().tokens_of_document;
+  return shape.batch * std::max<std::int64_t>(of_row, 1);
+}
+
+}  // namespace
+
+bool takes_flash(std::span<const View> heads) {
+  for (const View& view : heads) {
+    const bool apart = view.strides[0] % kPack != 0 || view.strides[1] % kPack != 0 ||
+                       view.strides[2] % kPack != 0 ||
+                       reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0;
+    if (view.dtype != DType::kBF16 || view.sizes[3] % kPack != 0 ||
+        view.sizes[3] > flash::kMostFlashChannels || apart) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool takes_flash_forward(std::span<const View> in, std::span<const View> out) {
+  return takes_flash(in.first(3)) && takes_flash(out.first(1));
+}
+
+bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
+  return takes_flash(in.first(5)) && takes_flash(out);
+}
+
+Form form_of(bool whole_rows, bool causal, const View& q, const View& k) {
+  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1) {
+    return Form::kAny;
+  }
+  return whole_rows ? Form::kWholeRows : causal ? Form::kDocuments : Form::kAny;
+}
+
+std::int64_t delta_bytes(const Shape& shape) {
+  Parts parts(nullptr);
+  parts.take<float>(shape.batch * shape.heads * shape.queries);
+  return parts.size();
+}
+
+std::int64_t ranges_workspace_bytes(const Shape& shape) {
+  return (flash::tiles_of(shape.batch, 1, shape.queries) +
+          flash::tiles_of(shape.batch, 1, shape.keys)) *
+         std::int64_t{sizeof(flash::Range)};
+}
+
+bool may_leave_nans(const FlashProblem& problem) {
+  return !problem.causal && problem.tokens % 128 == 64;
+}
+
+FlashProblem library_part(const FlashProblem& problem) {
+  FlashProblem part = largest_part(problem);
+  if (may_leave_nans(problem)) {
+    part.batch = 0;
+  }
+  return part;
+}
+
+FlashProblem graph_problem(const Forward<BFloat16>& task) {
+  return problem_of(task);
+}
+
+FlashProblem graph_problem(const Backward<BFloat16>& task) {
+  FlashProblem problem = problem_of(task);
+  problem.backward = true;
+  problem.any_order = task.any_order;
+  problem.strides[FlashTensor::kDout] = strides_of(task.dout);
+  problem.strides[FlashTensor::kDq] = strides_of(task.dq);
+  problem.strides[FlashTensor::kDk] = strides_of(task.dk);
+  problem.strides[FlashTensor::kDv] = strides_of(task.dv);
+  return problem;
+}
+
+std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task) {
+  return flash_workspace_bytes(graph_problem(task)) + kWorkspaceAlignment;
+}
+
+std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task) {
+  const FlashProblem part = library_part(graph_problem(task));
+  return part.batch == 0
+             ? 0
+             : flash_scratch(part).library + flash_workspace_bytes(part) + kWorkspaceAlignment;
+}
+
+SequencesScratch::SequencesScratch(std::byte* data, const Shape& shape) {
+  Parts parts(data);
+  sequences.most = most_sequences(shape);
+  for (std::int64_t*& starts : sequences.starts) {
+    starts = parts.take<std::int64_t>(sequences.most + 1);
+  }
+  sequences.lengths = parts.take<std::int32_t>(sequences.most);
+  sequences.first = parts.take<std::int32_t>(sequences.most + 1);
+  sequences.found = parts.take<std::int32_t>(1);
+  lse = parts.take<float>(shape.batch * shape.queries * shape.heads);
+  library = parts.size();
+}
+
+FlashProblem sequences_problem(const Forward<BFloat16>& task) {
+  FlashProblem problem = graph_problem(task);
+  problem.sequences = most_sequences(task.shape);
+  problem.strides[FlashTensor::kLse] = {task.shape.queries * task.shape.heads, task.shape.heads, 1};
+  return problem;
+}
+
+std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task) {
+  return SequencesScratch(nullptr, task.shape).library +
+         flash_workspace_bytes(sequences_problem(task)) + kWorkspaceAlignment;
+}
+
+}  // namespace cuda
+
+std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results) {
+  if (!cuda::takes_flash_forward(operands, results)) {
+    return 0;
+  }
+  const auto task = cuda::forward_task<BFloat16>(attrs, operands, results);
+  const std::int64_t own = cuda::ranges_workspace_bytes(task.shape);
+  switch (cuda::form_of(attrs.whole_rows, attrs.causal, operands[0], operands[1])) {
+    case cuda::Form::kWholeRows:
+      return std::max(own, cuda::graph_workspace_bytes(task));
+    case cuda::Form::kDocuments:
+      return own + cuda::sequences_workspace_bytes(task);
+    case cuda::Form::kAny:
+      break;
+  }
+  return own;
+}
+
+std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results) {
+  if (!cuda::takes_flash_backward(operands, results)) {
+    return operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+  }
+  const auto task = cuda::backward_task<BFloat16>(attrs, operands, results, nullptr);
+  const std::int64_t own = cuda::delta_bytes(task.shape) + cuda::ranges_workspace_bytes(task.shape);
+  return cuda::form_of(attrs.whole_rows, attrs.causal, operands[1], operands[2]) ==
+                 cuda::Form::kWholeRows
+             ? std::max(own, cuda::graph_workspace_bytes(task))
+             : own;
+}
+
+}  // namespace tessera

@@ -1,0 +1,143 @@
+#pragma once
+
+// What attention on a CUDA device makes of its operands before any kernel: tasks, which form takes
+// them, and what lies in the workspace. It needs no device.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tessera/backend/cuda/attention.h"
+#include "tessera/backend/cuda/workspace.h"
+#include "tessera/ops/attention/attention.h"
+
+namespace tessera::cuda {
+
+// Channels of a head in the plain form: each is one thread's.
+inline constexpr std::int64_t kMostChannels = kThreads;
+
+inline Shape shape_of(const View& q, const View& k) {
+  TESSERA_REQUIRE(q.sizes[3] <= kMostChannels,
+                  ErrorCode::kUnsupported,
+                  "attention heads {} wide on a CUDA device, expected at most {}",
+                  q.sizes[3],
+                  kMostChannels);
+  return {.batch = q.sizes[0],
+          .queries = q.sizes[1],
+          .keys = k.sizes[1],
+          .heads = q.sizes[2],
+          .kv_heads = k.sizes[2],
+          .channels = q.sizes[3]};
+}
+
+inline Mask mask_of(std::span<const View> ids, bool causal) {
+  return {.query_positions = cpu::flat<const std::int32_t>(ids[0]).data(),
+          .key_positions = cpu::flat<const std::int32_t>(ids[1]).data(),
+          .query_documents = cpu::flat<const std::int32_t>(ids[2]).data(),
+          .key_documents = cpu::flat<const std::int32_t>(ids[3]).data(),
+          .causal = causal};
+}
+
+template <class T>
+Forward<T> forward_task(const AttentionAttrs& attrs,
+                        std::span<const View> in,
+                        std::span<const View> out) {
+  return {.shape = shape_of(in[0], in[1]),
+          .mask = mask_of(in.subspan(3, 4), attrs.causal),
+          .q = Heads<const T>(in[0]),
+          .k = Heads<const T>(in[1]),
+          .v = Heads<const T>(in[2]),
+          .o = Heads<T>(out[0]),
+          .lse = cpu::flat<float>(out[1]).data(),
+          .scale = static_cast<float>(attrs.scale)};
+}
+
+template <class T>
+Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
+                          std::span<const View> in,
+                          std::span<const View> out,
+                          std::byte* workspace) {
+  return {.shape = shape_of(in[1], in[2]),
+          .mask = mask_of(in.subspan(6, 4), attrs.causal),
+          .dout = Heads<const T>(in[0]),
+          .q = Heads<const T>(in[1]),
+          .k = Heads<const T>(in[2]),
+          .v = Heads<const T>(in[3]),
+          .o = Heads<const T>(in[4]),
+          .lse = cpu::flat<const float>(in[5]).data(),
+          .dq = Heads<T>(out[0]),
+          .dk = Heads<T>(out[1]),
+          .dv = Heads<T>(out[2]),
+          .delta = reinterpret_cast<float*>(workspace),
+          .scale = static_cast<float>(attrs.scale),
+          .any_order = attrs.any_order};
+}
+
+// Whether tensor cores take all of them.
+bool takes_flash_forward(std::span<const View> in, std::span<const View> out);
+bool takes_flash_backward(std::span<const View> in, std::span<const View> out);
+
+// What is known of a row's queries and keys before it runs.
+enum class Form {
+  kWholeRows,  // the same tokens, one document in order
+  kDocuments,  // as many of both, causal: they may be the same tokens, documents one behind the
+               // other
+  kAny
+};
+
+// Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
+// with groups of heads lse is written for the first head of each group alone.
+Form form_of(bool whole_rows, bool causal, const View& q, const View& k);
+
+// Of backward by own kernels: delta, and after it what run_flash() takes.
+std::int64_t delta_bytes(const Shape& shape);
+
+// Where the last tile of 128 keys is half full, cuDNN's backward for Hopper takes the scores of the
+// keys that are not there for 0, unless a causal mask hides them: dq is NaN where exp(-lse)
+// overflows. Source: NVIDIA/cudnn-frontend, pull request 628; pytorch/pytorch, issue 196678.
+bool may_leave_nans(const FlashProblem& problem);
+
+// The parts in which a library does backward; batch 0: it cannot.
+FlashProblem library_part(const FlashProblem& problem);
+
+// What a search for documents finds, in the workspace.
+struct Sequences {
+  std::int64_t most = 0;
+  std::int64_t* starts[5] = {};     // of q, k, v, o and lse: most + 1
+  std::int32_t* lengths = nullptr;  // most
+  std::int32_t* first = nullptr;    // the first token of each, counted through the rows: most + 1
+  std::int32_t* found = nullptr;    // 1 where these are all that the rows have, else 0
+};
+
+// What the workspace of documents within rows holds.
+struct SequencesScratch {
+  Sequences sequences;
+  float* lse;  // (b, t, heads)
+  std::int64_t library;
+
+  SequencesScratch(std::byte* data, const Shape& shape);
+};
+
+// With lse token by token, as ragged tensors lie wherever cuDNN's attention is used.
+FlashProblem sequences_problem(const Forward<BFloat16>& task);
+
+}  // namespace tessera::cuda
+
+namespace tessera::cuda::flash {
+
+inline constexpr int kTile = 64;  // rows of a block, and of what it walks over
+inline constexpr std::int64_t kMostFlashChannels = 128;  // of a head
+
+constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
+  return batches * heads * ((length + kTile - 1) / kTile);
+}
+
+// What a tile's positions and documents lie between.
+struct alignas(16) Range {
+  std::int32_t min_position;
+  std::int32_t max_position;
+  std::int32_t min_document;
+  std::int32_t max_document;
+};
+
+}  // namespace tessera::cuda::flash

@@ -1,0 +1,12 @@
+#include "tessera/backend/cuda/row_sums.h"
+#include "tessera/ops/bias/bias.h"
+
+namespace tessera {
+
+std::int64_t cuda_workspace_bytes(const BiasGradientAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> /*results*/) {
+  return cuda::row_sums_bytes(operands[0].rows(static_cast<std::int32_t>(attrs.num_dims)));
+}
+
+}  // namespace tessera

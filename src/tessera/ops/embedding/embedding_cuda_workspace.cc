@@ -1,0 +1,13 @@
+#include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/embedding/embedding_cuda.h"
+
+namespace tessera {
+
+std::int64_t cuda_workspace_bytes(const EmbeddingBackwardAttrs& /*attrs*/,
+                                  std::span<const View> operands,
+                                  std::span<const View> /*results*/) {
+  const View::Rows rows = operands[0].rows(1);
+  return cuda::EmbeddingScratch(nullptr, rows.count, rows.width).bytes + cuda::kWorkspaceAlignment;
+}
+
+}  // namespace tessera
