@@ -30,9 +30,9 @@
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/tokenizer/train_bpe.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

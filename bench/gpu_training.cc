@@ -12,7 +12,7 @@
 #include "tessera/base/elapsed.h"
 #include "tessera/base/machine.h"
 #include "tessera/passes/pipeline.h"
-#include "tessera/train/step_program.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

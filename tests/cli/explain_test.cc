@@ -13,6 +13,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/units.h"
+#include "tessera/plan/compile.h"
 #include "tessera/program/program.h"
 #include "tests/cli/training_test.h"
 
@@ -106,6 +107,67 @@ TEST_F(ExplainTest, TheProgramIsReadBack) {
   EXPECT_EQ(whole.at("memory").at("arena"), program.arena_bytes);
   EXPECT_THAT(explained({"run.toml", "--parameters", "--ops"}),
               AllOf(StartsWith("parameters: "), HasSubstr("\n\nwork of a step, by op")));
+}
+
+// What ran is what its plan compiles to: the text of the last level, as the run wrote it.
+TEST_F(ExplainTest, ThePlanIsAllThatDecidesAProgram) {
+  const std::vector<std::string> keys = {"--parallel.ranks=2",
+                                         "--state.preset=zero1",
+                                         "--train.dtype=bf16",
+                                         "--train.microbatch=1",
+                                         "--memory.recompute=full",
+                                         "--train.steps=1",
+                                         "--run.dir=run",
+                                         "--passes.dump=dump"};
+  std::vector<std::string> train = {"train", "run.toml"};
+  train.insert(train.end(), keys.begin(), keys.end());
+  ASSERT_EQ(tessera(train).code, 0);
+  std::vector<std::string> plan = {"run.toml", "--plan"};
+  plan.insert(plan.end(), keys.begin(), keys.end() - 1);
+  const std::string text = explained(plan);
+  const Plan read = parse_plan(text, "plan");
+  EXPECT_EQ(to_string(read), text);
+  std::string program;
+  for (const auto& entry : std::filesystem::directory_iterator(path("dump"))) {
+    program = std::max(program, entry.path().filename().string());  // the last level's number
+  }
+  EXPECT_EQ(to_string(compile(read, cpu_target()).step), read_file(path("dump") / program));
+}
+
+// Without a GPU, and with what a GPU gets: logits in chunks, workspace of its libraries.
+TEST_F(ExplainTest, CompilesForADeviceThatIsNotHere) {
+  const std::vector<std::string> keys = {
+      "run.toml", "--train.dtype=bf16", "--parallel.ranks=4", "--train.global_batch=8"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = keys;
+    all.insert(all.end(), more.begin(), more.end());
+    return explained(all);
+  };
+  const json facts = json::parse(with({"--target=h100", "--json", "--program"}));
+  EXPECT_EQ(facts.at("target").at("kind"), "cuda");
+  EXPECT_EQ(facts.at("target").at("device"), "H100 SXM");
+  EXPECT_EQ(facts.at("memory").at("limit_of"), "device");
+  EXPECT_EQ(facts.at("memory").at("fits"), true);
+  EXPECT_LT(facts.at("memory").at("limit").get<std::int64_t>(), 79'000'000'000);
+  const std::string program = facts.at("program");
+  EXPECT_EQ(program, with({"--run.device=cuda", "--program"}));
+  EXPECT_EQ(program, with({"--target=h200", "--program"}));
+  EXPECT_NE(program, with({"--target=cpu", "--program"}));
+  EXPECT_THAT(program, HasSubstr("chunk="));
+  EXPECT_THAT(with({"--target=h100"}),
+              AllOf(HasSubstr("\n  for: H100 SXM\n"),
+                    HasSubstr("and the H100 SXM has, beside what its libraries take, "),
+                    HasSubstr("estimated time at the peak of the H100 SXM: ")));
+  EXPECT_THAT(with({"--run.device=cuda"}),
+              HasSubstr("of --target, would say whether that is there"));
+}
+
+TEST_F(ExplainTest, RefusesATargetThatItDoesNotKnow) {
+  const Outcome outcome = tessera({"explain", "run.toml", "--target=mi300"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("\"mi300\" is not a target, expected one of cpu, cuda, h100, "),
+                    HasSubstr("(--target=mi300)")));
 }
 
 // What the text says, and sums of what the parts say.

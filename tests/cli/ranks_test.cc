@@ -27,12 +27,15 @@
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
 #include "tessera/mesh/traffic.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/plan.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/resolve_layout.h"
 #include "tessera/train/run_data.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/trainer.h"
 #include "tessera/train/training_state.h"
 #include "tests/cli/process.h"
@@ -403,17 +406,16 @@ TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
   std::filesystem::create_directory(path("run"));
   const RunConfig config = resolved("--state.preset=fsdp");
   const ModelDescription model = resolve_model(config);
-  const RunLayout layout = run_layout(config);
-  const RunPrograms programs = compile_run(config, model, {});
-  const RunPrograms others = compile_run(resolved("--state.preset=ddp"), model, {});
+  const PlannedRun planned = plan_run(config, model);
+  const Programs programs = compile(planned.plan, planned.target);
+  const Programs others = compile(make_plan(resolved("--state.preset=ddp"), model), planned.target);
   const RunSequences sequences =
       run_sequences(config, run_tokenizer(config, model.vocab), model.vocab);
-  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(config, model));
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(planned.plan));
   const auto run = [&] {
     launch_ranks(2, {}, [&](World& world) {
       const RunSetup setup = {.config = config,
-                              .model = model,
-                              .layout = layout,
+                              .run = planned,
                               .programs = world.rank() == 1 ? others : programs,
                               .sequences = sequences,
                               .parameters = parameters,

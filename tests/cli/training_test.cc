@@ -19,7 +19,11 @@
 #include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/config/config.h"
 #include "tessera/metrics/event_record.h"
+#include "tessera/plan/compile.h"
+#include "tessera/train/make_plan.h"
+#include "tessera/train/resolve.h"
 #include "tests/cli/process.h"
 
 namespace tessera {
@@ -137,7 +141,25 @@ std::string TrainingTest::mpirun(const std::string& options,
 }
 
 Outcome TrainingTest::train(const std::string& run, std::vector<std::string> overrides) const {
-  return tessera(train_arguments(run, std::move(overrides)));
+  Outcome outcome = tessera(train_arguments(run, std::move(overrides)));
+  const std::filesystem::path config = path(run) / "config.toml";
+  if (outcome.code == 0 && std::filesystem::exists(config)) {
+    expect_plan_is_all(config);
+  }
+  return outcome;
+}
+
+void TrainingTest::expect_plan_is_all(const std::filesystem::path& config_path) {
+  const RunConfig config = resolve(load_run_config(config_path, {}));
+  const PlannedRun run = plan_run(config, resolve_model(config));
+  const Programs expected = compile(run.plan, run.target);
+  const Programs found = compile(parse_plan(to_string(run.plan), config_path.string()),
+                                 parse_target(to_string(run.target), config_path.string()));
+  EXPECT_EQ(to_string(found.step), to_string(expected.step));
+  ASSERT_EQ(found.validation.has_value(), expected.validation.has_value());
+  if (expected.validation) {
+    EXPECT_EQ(to_string(*found.validation), to_string(*expected.validation));
+  }
 }
 
 Process TrainingTest::start_training(const std::string& run,

@@ -38,10 +38,15 @@ class TrainingTest : public testing::Test {
                             const std::string& command,
                             const std::string& library = "openmpi");
 
-  // `tessera train run.toml --run.dir=RUN OVERRIDES`.
+  // `tessera train run.toml --run.dir=RUN OVERRIDES`. A run that ends well is held to
+  // expect_plan_is_all().
   Outcome train(const std::string& run, std::vector<std::string> overrides = {}) const;
 
-  // The same beside the test, with a line of progress for every step.
+  // The texts of the plan and the target of the run with this config, read back, are compiled to
+  // its programs.
+  static void expect_plan_is_all(const std::filesystem::path& config_path);
+
+  // `tessera train` beside the test, with a line of progress for every step.
   Process start_training(const std::string& run, std::vector<std::string> overrides = {}) const;
 
   // The run's newest checkpoint, or the one after `step`.

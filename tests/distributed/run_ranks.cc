@@ -17,11 +17,11 @@
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/runtime/launcher.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/train/rank_backend.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

@@ -14,8 +14,8 @@
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/mesh/traffic.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/program/step_traffic.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 #include "tests/distributed/run_ranks.h"
 

@@ -16,8 +16,8 @@
 #include "tessera/base/test_delays.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

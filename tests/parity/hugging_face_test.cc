@@ -31,10 +31,10 @@
 #include "tessera/config/config.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/resolve.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

@@ -23,8 +23,8 @@
 #include "tessera/models/llama/llama.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {

@@ -30,11 +30,11 @@
 #include "tessera/ir/adapters.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/train/export_weights.h"
 #include "tessera/train/hugging_face.h"
 #include "tessera/train/resolve.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

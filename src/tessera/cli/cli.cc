@@ -62,8 +62,14 @@ void add_explain(CLI::App& app) {
                       "Print what a run is, needs and sends; nothing that it reads need be there",
                       ConfigUse::kPlan,
                       [options](const RunConfig& config) { explain_command(config, *options); });
+  command
+      .add_option("--target",
+                  options->target,
+                  "Compile for this device, which need not be here: cpu, cuda, h100, h200, ...")
+      ->type_name("NAME");
   command.add_flag("--parameters", options->parameters, "Print how each parameter lies on ranks");
   command.add_flag("--ops", options->ops, "Print the work of each op, and the collectives");
+  command.add_flag("--plan", options->plan, "Print all that decides the programs");
   command.add_flag("--program", options->program, "Print the program of a rank's step");
   command.add_flag("--json",
                    options->json,

@@ -1,15 +1,15 @@
 #include "tessera/mesh/cluster.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
-#include "tessera/base/toml.h"
+#include "tessera/base/toml_section.h"
 #include "tessera/base/units.h"
 
 namespace tessera {
@@ -22,87 +22,8 @@ constexpr std::string_view kBytesPerSecond = "B/s";
 constexpr std::string_view kSeconds = "s";
 constexpr std::string_view kFlops = "FLOP/s";
 
-// A table of the file, with what messages need: `path` is its name, with the dot that stands before
-// a key ("device.", "levels."), empty for the file's own keys.
-struct Section {
-  const toml::table& table;
-  std::string_view source;
-  std::string path;
-
-  std::string place() const { return toml_place(source, table.source()); }
-};
-
-// "integer 7", "string "abc"", "table".
-std::string describe(const toml::node& node) {
-  if (const auto* integer = node.as_integer()) {
-    return format("integer {}", integer->get());
-  }
-  if (const auto* number = node.as_floating_point()) {
-    return format("number {}", toml_number(number->get()));
-  }
-  if (const auto* text = node.as_string()) {
-    return format("string {}", toml_string(text->get()));
-  }
-  return toml_type(node);
-}
-
-[[noreturn]] void refuse(const Section& section,
-                         std::string_view key,
-                         const toml::node& found,
-                         std::string_view expected) {
-  fail(ErrorCode::kInvalidConfig,
-       "{}: {}{}: found {}, expected {}",
-       toml_place(section.source, found.source()),
-       section.path,
-       key,
-       describe(found),
-       expected);
-}
-
-void refuse_unknown_keys(const Section& section, std::initializer_list<std::string> known) {
-  for (const auto& entry : section.table) {
-    const toml::key& key = entry.first;
-    TESSERA_REQUIRE(std::ranges::find(known, key.str()) != known.end(),
-                    ErrorCode::kInvalidConfig,
-                    "{}: unknown key \"{}{}\"{}",
-                    toml_place(section.source, key.source()),
-                    section.path,
-                    key.str(),
-                    did_you_mean(key.str(), {known.begin(), known.size()}));
-  }
-}
-
-const toml::node& require(const Section& section, std::string_view key, std::string_view expected) {
-  const toml::node* node = section.table.get(key);
-  TESSERA_REQUIRE(node != nullptr,
-                  ErrorCode::kInvalidConfig,
-                  "{}: {}{} is missing, expected {}",
-                  section.place(),
-                  section.path,
-                  key,
-                  expected);
-  return *node;
-}
-
-Section require_table(const Section& section, std::string_view key, std::string_view expected) {
-  const toml::node& node = require(section, key, expected);
-  if (!node.is_table()) {
-    refuse(section, key, node, expected);
-  }
-  return {*node.as_table(), section.source, format("{}{}.", section.path, key)};
-}
-
-std::string read_text(const Section& section, std::string_view key) {
-  constexpr std::string_view kExpected = "string";
-  const toml::node& node = require(section, key, kExpected);
-  if (!node.is_string()) {
-    refuse(section, key, node, kExpected);
-  }
-  return node.as_string()->get();
-}
-
 // A level's name is part of axis names ("data.node") and stands where a number may stand.
-std::string read_level_name(const Section& section) {
+std::string read_level_name(const TomlSection& section) {
   constexpr std::string_view kKey = "name";
   std::string name = read_text(section, kKey);
   const auto is_letter = [](unsigned char c) { return c < 0x80 && std::isalpha(c) != 0; };
@@ -119,25 +40,7 @@ std::string read_level_name(const Section& section) {
   return name;
 }
 
-std::int64_t read_size(const Section& section, std::string_view key) {
-  const std::string expected = format("integer from 1 to {}", kMaxDevices);
-  const toml::node& node = require(section, key, expected);
-  const auto* integer = node.as_integer();
-  if (integer == nullptr || integer->get() < 1 || integer->get() > kMaxDevices) {
-    refuse(section, key, node, expected);
-  }
-  return integer->get();
-}
-
-bool read_flag(const Section& section, std::string_view key) {
-  const toml::node* node = section.table.get(key);
-  if (node != nullptr && !node->is_boolean()) {
-    refuse(section, key, *node, "true or false");
-  }
-  return node != nullptr && node->as_boolean()->get();
-}
-
-double read_quantity(const Section& section,
+double read_quantity(const TomlSection& section,
                      std::string_view key,
                      std::string_view unit,
                      std::string_view example) {
@@ -154,7 +57,7 @@ double read_quantity(const Section& section,
   return *value;
 }
 
-std::int64_t read_bytes(const Section& section, std::string_view key) {
+std::int64_t read_bytes(const TomlSection& section, std::string_view key) {
   constexpr double kMaxBytes = 9007199254740992.0;  // 2^53: integers up to here are exact in f64
   constexpr std::string_view kExample = "64 GB";
   const double bytes = read_quantity(section, key, kBytes, kExample);
@@ -164,29 +67,17 @@ std::int64_t read_bytes(const Section& section, std::string_view key) {
   return static_cast<std::int64_t>(bytes);
 }
 
-DeviceSpec read_device(const Section& device) {
-  refuse_unknown_keys(device, {"name", "memory", "memory_bandwidth", "peak"});
-  const Section peak =
-      require_table(device, "peak", "a table such as { f32 = \"67 TFLOP/s\", bf16 = 0 }");
-  refuse_unknown_keys(peak, {"f32", "bf16"});
-  return {
-      .name = read_text(device, "name"),
-      .memory_bytes = read_bytes(device, "memory"),
-      .memory_bandwidth = read_quantity(device, "memory_bandwidth", kBytesPerSecond, "1.6 TB/s"),
-      .peak_flops = {.f32 = read_quantity(peak, "f32", kFlops, "67 TFLOP/s"),
-                     .bf16 = read_quantity(peak, "bf16", kFlops, "989 TFLOP/s")}};
-}
-
-Level read_level(const Section& level) {
-  refuse_unknown_keys(level, {"name", "size", "bandwidth", "latency", "shared"});
+Level read_level(const TomlSection& level) {
+  refuse_unknown_keys(
+      level, std::to_array<std::string>({"name", "size", "bandwidth", "latency", "shared"}));
   return {.name = read_level_name(level),
-          .size = read_size(level, "size"),
+          .size = read_integer(level, "size", 1, kMaxDevices),
           .bandwidth = read_quantity(level, "bandwidth", kBytesPerSecond, "200 GB/s"),
           .latency = read_quantity(level, "latency", kSeconds, "2 us"),
           .shared = read_flag(level, "shared")};
 }
 
-std::vector<Level> read_levels(const Section& file) {
+std::vector<Level> read_levels(const TomlSection& file) {
   constexpr std::string_view kKey = "levels";
   constexpr std::string_view kExpected = "one [[levels]] table or more, innermost first";
   const toml::node& node = require(file, kKey, kExpected);
@@ -201,7 +92,7 @@ std::vector<Level> read_levels(const Section& file) {
     if (!element.is_table()) {
       refuse(file, kKey, element, kExpected);
     }
-    const Section section{*element.as_table(), file.source, "levels."};
+    const TomlSection section{*element.as_table(), file.source, "levels."};
     Level level = read_level(section);
     if (!names.insert(level.name).second) {
       refuse(section, "name", require(section, "name", ""), "a name that no level before it has");
@@ -228,6 +119,29 @@ std::string quantity(double value, std::string_view unit) {
 
 }  // namespace
 
+DeviceSpec read_device(const TomlSection& device) {
+  refuse_unknown_keys(device,
+                      std::to_array<std::string>({"name", "memory", "memory_bandwidth", "peak"}));
+  const TomlSection peak =
+      require_table(device, "peak", "a table such as { f32 = \"67 TFLOP/s\", bf16 = 0 }");
+  refuse_unknown_keys(peak, std::to_array<std::string>({"f32", "bf16"}));
+  return {
+      .name = read_text(device, "name"),
+      .memory_bytes = read_bytes(device, "memory"),
+      .memory_bandwidth = read_quantity(device, "memory_bandwidth", kBytesPerSecond, "1.6 TB/s"),
+      .peak_flops = {.f32 = read_quantity(peak, "f32", kFlops, "67 TFLOP/s"),
+                     .bf16 = read_quantity(peak, "bf16", kFlops, "989 TFLOP/s")}};
+}
+
+std::string to_toml(const DeviceSpec& device) {
+  return format("name = {}\nmemory = {}\nmemory_bandwidth = {}\npeak = {{ f32 = {}, bf16 = {} }}\n",
+                toml_string(device.name),
+                quantity(static_cast<double>(device.memory_bytes), kBytes),
+                quantity(device.memory_bandwidth, kBytesPerSecond),
+                quantity(device.peak_flops.f32, kFlops),
+                quantity(device.peak_flops.bf16, kFlops));
+}
+
 std::int64_t Cluster::num_devices() const {
   std::int64_t product = 1;
   for (const Level& level : levels) {
@@ -238,8 +152,8 @@ std::int64_t Cluster::num_devices() const {
 
 Cluster parse_cluster(std::string_view text, std::string_view source) {
   const toml::table table = parse_toml(text, source);
-  const Section file{table, source, ""};
-  refuse_unknown_keys(file, {"name", "device", "levels"});
+  const TomlSection file{table, source, ""};
+  refuse_unknown_keys(file, std::to_array<std::string>({"name", "device", "levels"}));
   return {.name = read_text(file, "name"),
           .device = read_device(require_table(file, "device", "a section [device]")),
           .levels = read_levels(file)};
@@ -257,14 +171,8 @@ Cluster load_cluster(const std::filesystem::path& path) {
 }
 
 std::string to_toml(const Cluster& cluster) {
-  const DeviceSpec& device = cluster.device;
-  std::string text = format("name = {}\n\n[device]\n", toml_string(cluster.name));
-  text += format("name = {}\n", toml_string(device.name));
-  text += format("memory = {}\n", quantity(static_cast<double>(device.memory_bytes), kBytes));
-  text += format("memory_bandwidth = {}\n", quantity(device.memory_bandwidth, kBytesPerSecond));
-  text += format("peak = {{ f32 = {}, bf16 = {} }}\n",
-                 quantity(device.peak_flops.f32, kFlops),
-                 quantity(device.peak_flops.bf16, kFlops));
+  std::string text =
+      format("name = {}\n\n[device]\n{}", toml_string(cluster.name), to_toml(cluster.device));
   for (const Level& level : cluster.levels) {
     text += format("\n[[levels]]\nname = {}\n", toml_string(level.name));
     text += format("size = {}\n", level.size);

@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+struct TomlSection;
+
 // One ring of a cluster's bandwidth hierarchy: `size` groups of the level below (of the innermost
 // level: devices) that reach each other at this bandwidth. Figures that are 0 are not known.
 struct Level {
@@ -54,6 +56,11 @@ Cluster parse_cluster(std::string_view text, std::string_view source);
 
 // The same of a file. Errors: as above, and kInvalidConfig where it cannot be read.
 Cluster load_cluster(const std::filesystem::path& path);
+
+// A device as the section [device] of a cluster file has it, and its keys as text. Errors: as
+// above.
+DeviceSpec read_device(const TomlSection& device);
+std::string to_toml(const DeviceSpec& device);
 
 // As TOML; parses back to an equal cluster.
 std::string to_toml(const Cluster& cluster);

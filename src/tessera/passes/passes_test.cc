@@ -30,8 +30,8 @@
 #include "tessera/passes/pipeline.h"
 #include "tessera/passes/test_graphs.h"
 #include "tessera/passes/undecayed_weights.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {

@@ -9,7 +9,7 @@
 #include "tessera/ir/graph.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/train/step_program.h"
+#include "tessera/plan/graphs.h"
 
 namespace tessera {
 

@@ -116,9 +116,25 @@ std::vector<Executor::Bound> Executor::bind_segment(const Segment& segment) {
       const Buffer& buffer = program_[instruction.workspace];
       next.workspace = {arena_->data() + buffer.offset, static_cast<std::size_t>(buffer.bytes)};
     }
+    require_workspace(next);
     bound.push_back(next);
   }
   return bound;
+}
+
+// A kernel that has less than it needs writes over what lies beside.
+void Executor::require_workspace(const Bound& bound) {
+  const std::span<const View> views = std::span(views_).subspan(bound.first_view);
+  const std::int64_t needed =
+      backend_.workspace_bytes(*bound.op,
+                               views.first(bound.num_operands),
+                               views.subspan(bound.num_operands, bound.num_results));
+  TESSERA_CHECK(std::cmp_less_equal(needed, bound.workspace.size()),
+                "{} needs {} bytes of workspace on this backend and has {}: the program was "
+                "compiled for another target, or for another number of threads",
+                info(*bound.op).name,
+                needed,
+                bound.workspace.size());
 }
 
 // Of what a checkpoint holds: accumulators are written all the time.

@@ -23,7 +23,8 @@ namespace tessera {
 // place in the program: on a thread of the executor, or by a backend that orders streams itself.
 class Executor {
  public:
-  // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams.
+  // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams;
+  // kInternal where the backend needs more workspace than the program was compiled with.
   Executor(const Program& program, Backend& backend);
 
   // In an arena that it shares with executors of other programs, whose states must lie at the same
@@ -126,6 +127,7 @@ class Executor {
   std::vector<Stretch> stretches_of(std::span<const Binding> bindings) const;
   void run_all();
   std::vector<Bound> bind_segment(const Segment& segment);
+  void require_workspace(const Bound& bound);
   void find_first_write();
   void require_time() const;
   void start_stream();

@@ -23,8 +23,8 @@
 #include "tessera/ir/op.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {
@@ -54,7 +54,7 @@ class RecordingBackend final : public Backend {
   void draw(const Initial&, const View&) override {}
 
   std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
-    return 100;
+    return workspace;
   }
 
   bool orders_streams() const override { return has_ordered_streams; }
@@ -111,6 +111,7 @@ class RecordingBackend final : public Backend {
   std::string not_recorded;
   std::vector<std::size_t> num_recorded;  // runs of each recording
   std::vector<Run> runs;
+  std::int64_t workspace = 0;  // that every op needs
   bool has_ordered_streams = false;
   std::vector<std::string> given;  // ops, signals and waits, in order
   std::size_t fail_at = 0;         // the run that fails, from 1; 0: none
@@ -481,6 +482,16 @@ TEST(Executor, RefusesAThirdStream) {
               HasSubstr("a program of 3 streams: expected at most 2"));
 }
 
+// A kernel would write over its neighbours.
+TEST(Executor, RefusesAProgramOfAnotherTarget) {
+  const Program program = parse_program(kTwoStreams);
+  RecordingBackend backend;
+  backend.workspace = 100;
+  EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { Executor(program, backend); }),
+              HasSubstr("needs 100 bytes of workspace on this backend and has 0: the program was "
+                        "compiled for another target"));
+}
+
 // What a run takes is what `explain` says: one allocation of the plan's bytes, in which every view
 // and every workspace lies.
 TEST(Executor, AllocatesWhatThePlanSays) {
@@ -488,6 +499,7 @@ TEST(Executor, AllocatesWhatThePlanSays) {
       .dim = 8, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 12, .vocab = 40};
   for (const bool recompute : {false, true}) {
     RecordingBackend backend;
+    backend.workspace = 100;
     const Program program =
         compile_training(training_graph(describe_llama(config), 2, 6, DType::kF32),
                          {.update = {.num_microbatches = 2},

@@ -11,8 +11,8 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/test_error.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/program/step_names.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/test_training.h"
 #include "tessera/train/training_state.h"
 

@@ -10,7 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/passes/add_adapters.h"
-#include "tessera/train/step_program.h"
+#include "tessera/plan/graphs.h"
 
 namespace tessera {
 namespace {

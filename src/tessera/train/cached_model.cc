@@ -6,9 +6,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
-#include "tessera/passes/pipeline.h"
-#include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/graphs.h"
 
 namespace tessera {
 namespace {
@@ -61,9 +60,13 @@ CachedModel::CachedModel(const ModelDescription& model,
 }
 
 Program CachedModel::compile(const ModelDescription& model, std::int64_t tokens) {
-  return compile_forward(
-      generation_graph(model, tokens, options_.dtype, options_.batch),
-      {.cache_length = options_.sequence_length, .workspace_bytes = workspace_of(*backend_)});
+  return compile_generation(model,
+                            {.dtype = options_.dtype,
+                             .batch = options_.batch,
+                             .tokens = tokens,
+                             .cache_length = options_.sequence_length,
+                             .threads = options_.threads},
+                            options_.target);
 }
 
 void CachedModel::start(Step& step, const std::shared_ptr<Arena>& arena, std::int64_t arena_bytes) {

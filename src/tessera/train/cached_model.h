@@ -9,6 +9,7 @@
 
 #include "tessera/backend/backend.h"
 #include "tessera/models/model.h"
+#include "tessera/plan/target.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/training_state.h"
 
@@ -20,6 +21,8 @@ struct CachedModelOptions {
   std::int64_t sequence_length = 0;  // tokens that a sequence may have
   std::int64_t chunk = 1;            // tokens of a prompt that run at a time, at most
   std::int64_t memory_limit_bytes = INT64_MAX;
+  Target target = cpu_target();  // what the backend runs on
+  std::int64_t threads = 1;      // of the backend, where that is a CPU
 };
 
 // A model that is fed sequences piece by piece and gives the logits after each: keys and values of

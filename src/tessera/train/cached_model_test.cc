@@ -15,9 +15,9 @@
 #include "tessera/base/test_error.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/train/sampler.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {
@@ -87,8 +87,9 @@ class Uncached {
 };
 
 std::unique_ptr<CachedModel> cached(const ModelDescription& model,
-                                    const CachedModelOptions& options,
+                                    CachedModelOptions options,
                                     int threads = 1) {
+  options.threads = threads;
   auto result = std::make_unique<CachedModel>(model, make_cpu_backend(threads), options);
   fill(result->executor(), result->parameters());
   return result;

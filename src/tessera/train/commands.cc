@@ -130,7 +130,8 @@ void train_command(const RunConfig& config) {
 }
 
 void explain_command(const RunConfig& config, const ExplainOptions& options) {
-  const Explanation facts = explain(with_weights_defaults(config, ConfigUse::kPlan, true));
+  const Explanation facts =
+      explain(with_weights_defaults(config, ConfigUse::kPlan, true), options.target);
   if (const std::string& weights = facts.config.model.weights;
       !weights.empty() && std::filesystem::exists(weights)) {
     require_same_model(facts.config, weights_section(weights));
@@ -140,6 +141,9 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
     return;
   }
   std::vector<std::string> parts;
+  if (options.plan) {
+    parts.push_back(to_string(facts.run.plan));
+  }
   if (options.program) {
     parts.push_back(to_string(facts.programs.step));
   }

@@ -17,9 +17,11 @@ void train_command(const RunConfig& config);
 // Parts that `tessera explain` prints in place of its one screen.
 struct ExplainOptions {
   bool program = false;  // by itself the text that parse_program() reads
+  bool plan = false;     // by itself the text that parse_plan() reads
   bool parameters = false;
   bool ops = false;
-  bool json = false;  // one object in place of text
+  bool json = false;        // one object in place of text
+  std::string target = {};  // as explain() takes it
 };
 
 // `tessera explain`: prints what a run is, needs and sends on stdout; trains nothing. The config

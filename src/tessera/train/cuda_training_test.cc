@@ -19,10 +19,12 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/format.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/report/metrics_table.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/train/cached_model.h"
-#include "tessera/train/step_program.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/test_run.h"
 #include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
@@ -181,10 +183,12 @@ TEST(CudaTrainer, ValidatesSavesAndResumes) {
   if (cuda::kernels_under_test(reason) == nullptr) {
     GTEST_SKIP() << reason;
   }
-  const TrainHooks on_cuda = {.make_device = [](std::int64_t) {
-    std::string ignored;
-    return cuda::kernels_under_test(ignored);
-  }};
+  const TrainHooks on_cuda = {.make_device =
+                                  [](std::int64_t) {
+                                    std::string ignored;
+                                    return cuda::kernels_under_test(ignored);
+                                  },
+                              .target = cuda_target()};
   const TestRun test;
   const auto config_of = [&](const std::string& run, std::int64_t steps) {
     RunConfig config = test.config(run);
@@ -236,7 +240,9 @@ class CudaUse : public testing::TestWithParam<DType> {
 TEST_P(CudaUse, GeneratesAsTheCpu) {
   const CachedModelOptions options = {
       .dtype = GetParam(), .batch = 2, .sequence_length = kLength, .chunk = 4};
-  CachedModel cuda(tiny_llama(), std::move(backend_), options);
+  CachedModelOptions on_cuda = options;
+  on_cuda.target = cuda_target();
+  CachedModel cuda(tiny_llama(), std::move(backend_), on_cuda);
   CachedModel cpu(tiny_llama(), make_cpu_backend(1), options);
   initialize_state(cuda.executor(), cuda.parameters(), 42);
   initialize_state(cpu.executor(), cpu.parameters(), 42);
@@ -273,13 +279,9 @@ TEST_P(CudaUse, GeneratesAsTheCpu) {
 // What `tessera eval` runs.
 TEST_P(CudaUse, EvaluatesAsTheCpu) {
   constexpr std::int64_t kRows = 3;
-  RunConfig config;
-  config.train.dtype = GetParam();
-  config.parallel.ranks = 1;
-  config.parallel.data = 1;
-  const auto losses = [&](Backend& backend) {
-    const Program program =
-        compile_evaluation(config, tiny_llama(), kRows, kLength, workspace_of(backend));
+  const Plan plan = {.model = tiny_llama(), .dtype = GetParam()};
+  const auto losses = [&](Backend& backend, const Target& target) {
+    const Program program = compile_evaluation(plan, kRows, kLength, target);
     Executor executor(program, backend);
     initialize_state(
         executor, parameter_inits(evaluation_graph(tiny_llama(), kRows, kLength, GetParam())), 42);
@@ -305,8 +307,8 @@ TEST_P(CudaUse, EvaluatesAsTheCpu) {
     }
     return found;
   };
-  const std::vector<float> found = losses(*backend_);
-  const std::vector<float> expected = losses(*make_cpu_backend(1));
+  const std::vector<float> found = losses(*backend_, cuda_target());
+  const std::vector<float> expected = losses(*make_cpu_backend(1), cpu_target());
   for (std::size_t i = 0; i < found.size(); ++i) {
     EXPECT_NEAR(found[i] / expected[i], 1.0F, tolerance()) << "row " << i % kRows;
   }

@@ -134,21 +134,20 @@ TEST(FarBackend, HearsOfProductsBeforeTheFirstStep) {
   EXPECT_EQ(settled.loss, train(plain, tiny_llama()).loss);
 }
 
-RunConfig tiny_run(const std::string& device) {
-  RunConfig config;
-  config.run.device = device;
-  config.data.sequence_length = TestTraining::kSequence;
-  config.train.global_batch = TestTraining::kBatch;
-  config.checkpoint.every = 1;
-  config.memory.limit_bytes = INT64_MAX;  // so that nobody looks for the device
-  return config;
+PlannedRun tiny_run(const Target& target) {
+  return {.plan = {.model = tiny_llama(),
+                   .sequence_length = TestTraining::kSequence,
+                   .num_microbatches = TestTraining::kBatch},
+          .target = target,
+          .saves_in_background = true};
 }
 
 // The copy of a checkpoint is the host's.
 TEST(RunMemory, OfADeviceIsTheArena) {
-  const RunPrograms programs = compile_run(tiny_run("cuda"), tiny_llama(), {});
-  const RunMemory device = run_memory(tiny_run("cuda"), tiny_llama(), programs);
-  const RunMemory host = run_memory(tiny_run("cpu"), tiny_llama(), programs);
+  const PlannedRun on_device = tiny_run(cuda_target());
+  const Programs programs = compile(on_device.plan, on_device.target);
+  const RunMemory device = run_memory(on_device, programs);
+  const RunMemory host = run_memory(tiny_run(cpu_target()), programs);
   EXPECT_GT(device.checkpoint_copy, 0);
   EXPECT_EQ(device.total(), programs.arena_bytes());
   EXPECT_EQ(host.total(), programs.arena_bytes() + host.checkpoint_copy);
@@ -156,47 +155,65 @@ TEST(RunMemory, OfADeviceIsTheArena) {
 
 // Whether in the background or not: the host's side of the arena is written.
 TEST(RunMemory, OfADeviceIsSavedFromTheHost) {
-  RunConfig config = tiny_run("cuda");
-  const RunPrograms programs = compile_run(config, tiny_llama(), {});
-  const RunMemory before = run_memory(config, tiny_llama(), programs);
-  config.checkpoint.async = false;
-  EXPECT_EQ(run_memory(config, tiny_llama(), programs).checkpoint_copy, before.checkpoint_copy);
+  PlannedRun run = tiny_run(cuda_target());
+  const Programs programs = compile(run.plan, run.target);
+  const RunMemory before = run_memory(run, programs);
+  run.saves_in_background = false;
+  EXPECT_EQ(run_memory(run, programs).checkpoint_copy, before.checkpoint_copy);
   EXPECT_THAT(memory_table(before),
               testing::HasSubstr("bytes of the host, from which saves are written)\n"));
-  require_fits(programs, config, tiny_llama(), {});
+  require_fits(programs, run, RunConfig(), INT64_MAX);
 }
 
 // No machine has so much.
 TEST(RunMemory, OfADeviceIsRefusedWhereTheHostCannotHoldWhatIsSaved) {
-  const RunConfig config = tiny_run("cuda");
-  const ModelDescription model = describe_llama({.dim = 64,
-                                                 .layers = 1,
-                                                 .heads = 2,
-                                                 .kv_heads = 1,
-                                                 .ffn = 96,
-                                                 .vocab = std::int64_t{1} << 40});
-  const RunPrograms programs = compile_run(config, model, {});
-  const std::string message =
-      error_of(ErrorCode::kOutOfMemory, [&] { require_fits(programs, config, model, {}); });
+  PlannedRun run = tiny_run(cuda_target());
+  run.plan.model = describe_llama({.dim = 64,
+                                   .layers = 1,
+                                   .heads = 2,
+                                   .kv_heads = 1,
+                                   .ffn = 96,
+                                   .vocab = std::int64_t{1} << 40});
+  const Programs programs = compile(run.plan, run.target);
+  const std::string message = error_of(
+      ErrorCode::kOutOfMemory, [&] { require_fits(programs, run, RunConfig(), INT64_MAX); });
   EXPECT_THAT(message,
               testing::StartsWith("the state is saved from the host's memory, of which it needs "));
   EXPECT_THAT(message, testing::HasSubstr(" is free\n  parameter "));
   EXPECT_THAT(message, testing::HasSubstr("optimizer.moments = \"bf16\" saves less"));
 }
 
+// Gradients in bf16 are of one microbatch: no smaller one is advised.
+TEST(RunMemory, AdviceKeepsToWhatTheRunMayDo) {
+  PlannedRun run = tiny_run(cpu_target());
+  run.plan.microbatch = run.plan.num_microbatches;
+  run.plan.num_microbatches = 1;
+  const auto advice = [&] {
+    const Programs programs = compile(run.plan, run.target);
+    return error_of(ErrorCode::kOutOfMemory,
+                    [&] { require_fits(programs, run, RunConfig(), 1000); });
+  };
+  EXPECT_THAT(advice(), testing::HasSubstr("\n  train.microbatch = 1 needs "));
+  run.plan.optimizer.gradients = DType::kBF16;
+  EXPECT_THAT(advice(),
+              testing::AllOf(testing::Not(testing::HasSubstr("train.microbatch")),
+                             testing::HasSubstr("\n  data.sequence_length = 16 with "
+                                                "memory.recompute = \"full\" needs ")));
+}
+
 // As where others have taken the memory since the plan was made: no machine has so much.
 TEST(RunMemory, AnArenaThatIsRefusedShowsThePlan) {
-  const RunConfig config = tiny_run("cuda");
-  RunPrograms programs = compile_run(config, tiny_llama(), {});
+  const PlannedRun run = tiny_run(cuda_target());
+  Programs programs = compile(run.plan, run.target);
   programs.step.arena_bytes = std::int64_t{1} << 60;
   FarBackend backend(1);
-  const std::string message = error_of(
-      ErrorCode::kOutOfMemory, [&] { allocate_arena(backend, programs, config, tiny_llama()); });
-  EXPECT_THAT(message, testing::EndsWith(memory_table(run_memory(config, tiny_llama(), programs))));
+  const std::string message =
+      error_of(ErrorCode::kOutOfMemory, [&] { allocate_arena(backend, programs, run); });
+  EXPECT_THAT(message, testing::EndsWith(memory_table(run_memory(run, programs))));
   EXPECT_THAT(message, testing::ContainsRegex("\n  optimizer +[0-9.]+ [KM]iB\n"));
   EXPECT_EQ(exit_code(ErrorCode::kOutOfMemory), 4);
   programs.step.arena_bytes = 4096;
-  EXPECT_NE(allocate_arena(backend, programs, config, tiny_llama())->data(), nullptr);
+  EXPECT_NE(allocate_arena(backend, programs, run)->data(), nullptr);
 }
 
 }  // namespace

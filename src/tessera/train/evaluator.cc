@@ -11,11 +11,14 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/config/config.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/graphs.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/train/input_rows.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/rank_launch.h"
 #include "tessera/train/resolve.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {
@@ -128,16 +131,13 @@ EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
 void EvaluatorRanks::run(std::int64_t length,
                          const std::function<void(Evaluator&, bool keeps)>& body) {
   const RunConfig& config = model_.config;
-  const RunLayout layout = run_layout(config);
+  const PlannedRun run = plan_run(config, model_.model);
   const std::int64_t num_rows = std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows);
-  const std::unique_ptr<Backend> backend =
-      make_run_backend(config.run.device, static_cast<int>(config.run.threads));
-  const Program program =
-      compile_evaluation(config, model_.model, num_rows, length, workspace_of(*backend));
+  const Program program = compile_evaluation(run.plan, num_rows, length, run.target);
   const std::vector<ParameterInit> parameters =
       parameter_inits(evaluation_graph(model_.model, num_rows, length, config.train.dtype));
   const EvaluatorSetup setup = {.model = model_,
-                                .layout = layout,
+                                .layout = run.plan.layout,
                                 .program = program,
                                 .parameters = parameters,
                                 .num_rows = num_rows};

@@ -11,11 +11,11 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/program/program.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/train/patience.h"
 #include "tessera/train/rank_backend.h"
-#include "tessera/train/run_layout.h"
 #include "tessera/train/trained_model.h"
 #include "tessera/train/training_state.h"
 

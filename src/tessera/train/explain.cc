@@ -30,8 +30,11 @@ std::string model_text(const Explanation& facts) {
              model.flavor.empty() ? "" : " " + model.flavor,
              format_grouped(counts.all),
              counts.frozen > 0 ? format(", {} of them frozen", format_grouped(counts.frozen)) : "");
+  if (facts.run.target.is_device()) {
+    text += format("  for: {}\n", facts.run.target.device.name);
+  }
   text += format("  layers {}{}{}{}{}{}\n",
-                 facts.model.num_layers,
+                 facts.model().num_layers,
                  size_text("dim", model.dim),
                  size_text("heads", model.heads),
                  size_text("kv_heads", model.kv_heads),
@@ -52,7 +55,7 @@ std::string step_text(const Explanation& facts) {
   if (config.memory.recompute == Recompute::kFull) {
     how += ", activations computed again";
   }
-  const std::int64_t data = facts.layout.num_data();
+  const std::int64_t data = facts.layout().num_data();
   return format(
       "step: {} of {}, {}; in {}{}\n"
       "  microbatches: {}, each of {}{}\n",
@@ -98,7 +101,8 @@ std::string secondary_text(const RunLayout& layout) {
                 layout.secondary_use == SecondaryUse::kBackward ? " for backward" : "");
 }
 
-std::string placement_text(const RunLayout& layout) {
+std::string placement_text(const Explanation& facts) {
+  const RunLayout& layout = facts.layout();
   const Placement& placement = layout.placement;
   std::string text =
       format("state over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
@@ -113,7 +117,7 @@ std::string placement_text(const RunLayout& layout) {
                  wire_text(wires.grad),
                  wire_text(wires.update),
                  scales_text(wires));
-  for (const std::string& note : layout.notes) {
+  for (const std::string& note : facts.notes) {
     text += format("note: {}\n", note);
   }
   return text;
@@ -126,14 +130,17 @@ std::string fit_text(const Explanation& facts) {
   switch (fit.of) {
     case MemoryFit::Limit::kNone:
       return format(
-          "  it needs {} on a rank; memory.limit_bytes, or the device of a cluster.file, would say "
+          "  it needs {} on a rank; memory.limit_bytes, or the device of a cluster.file or of "
+          "--target, would say "
           "whether that is there\n",
           needed);
     case MemoryFit::Limit::kConfig:
       where = "memory.limit_bytes allows";
       break;
     case MemoryFit::Limit::kDevice:
-      where = format("a {} of the cluster has", facts.layout.device.name);
+      where = facts.run.target.is_device()
+                  ? format("the {} has, beside what its libraries take,", facts.device.name)
+                  : format("a {} of the cluster has", facts.device.name);
       break;
     case MemoryFit::Limit::kMachine:
       where = "this machine has free for it";
@@ -161,11 +168,11 @@ std::string work_text(const Explanation& facts) {
                             format_count(facts.cost.flop),
                             format_bytes(static_cast<std::int64_t>(facts.cost.bytes_read)),
                             format_bytes(static_cast<std::int64_t>(facts.cost.bytes_written)));
-  const DeviceSpec::PeakFlops& peaks = facts.layout.device.peak_flops;
+  const DeviceSpec::PeakFlops& peaks = facts.device.peak_flops;
   const double peak = facts.config.train.dtype == DType::kBF16 ? peaks.bf16 : peaks.f32;
   if (peak > 0) {
-    text += format("  estimated time at the peak of a {}: {:.3g} s\n",
-                   facts.layout.device.name,
+    text += format("  estimated time at the peak of the {}: {:.3g} s\n",
+                   facts.device.name,
                    facts.cost.flop / peak);
   }
   text +=
@@ -209,7 +216,7 @@ std::string update_text(const Explanation& facts, const LevelTraffic& level) {
   const auto most = std::ranges::max_element(level.by_purpose);
   const std::int64_t updates =
       level.by_purpose.at(static_cast<std::size_t>(TrafficPurpose::kUpdates));
-  const Wire& wire = facts.layout.wires.update;
+  const Wire& wire = facts.layout().wires.update;
   if (updates == 0 || updates < *most || !wire.formats.empty()) {
     return "";
   }
@@ -267,7 +274,7 @@ std::string sent_text(const Traffic& sent) {
 std::string summary_text(const Explanation& facts) {
   std::string text = model_text(facts) + step_text(facts);
   if (facts.num_ranks() > 1) {
-    text += mesh_text(facts.layout.mesh) + placement_text(facts.layout);
+    text += mesh_text(facts.layout().mesh) + placement_text(facts);
   }
   text += memory_text(facts) + work_text(facts);
   if (!facts.levels.empty()) {
@@ -277,7 +284,7 @@ std::string summary_text(const Explanation& facts) {
 }
 
 std::string parameters_text(const Explanation& facts) {
-  const RunLayout& layout = facts.layout;
+  const RunLayout& layout = facts.layout();
   std::string text = "parameters: whole, on the axes that cut it, and at rest on a rank\n";
   for (const ParameterPlace& place : parameter_places(facts)) {
     text += format("  {:<40} {:<44} {:<24} {}\n",

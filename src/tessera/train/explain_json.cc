@@ -12,6 +12,12 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
+OrderedJson target_json(const Target& target) {
+  return {{"kind", to_string(target.kind)},
+          {"processor", target.processor},
+          {"device", target.device.name}};
+}
+
 OrderedJson step_json(const Explanation& facts) {
   const RunConfig& config = facts.config;
   return {{"dtype", name(config.train.dtype)},
@@ -42,7 +48,8 @@ OrderedJson wire_json(const Wire& wire) {
   return formats;
 }
 
-OrderedJson state_json(const RunLayout& layout) {
+OrderedJson state_json(const Explanation& facts) {
+  const RunLayout& layout = facts.layout();
   const Placement& placement = layout.placement;
   const StateWires& wires = layout.wires;
   return {{"data_ranks", data_degrees(layout.mesh).back()},
@@ -57,7 +64,7 @@ OrderedJson state_json(const RunLayout& layout) {
             {"grad", wire_json(wires.grad)},
             {"update", wire_json(wires.update)},
             {"block", wires.param.block}}},
-          {"notes", layout.notes}};
+          {"notes", facts.notes}};
 }
 
 OrderedJson memory_json(const Explanation& facts) {
@@ -158,10 +165,11 @@ OrderedJson parameters_json(const Explanation& facts) {
 
 std::string explanation_json(const Explanation& facts, bool with_program) {
   OrderedJson json = {{"version", 1},
-                      {"model", OrderedJson::parse(facts.model.json)},
+                      {"model", OrderedJson::parse(facts.model().json)},
+                      {"target", target_json(facts.run.target)},
                       {"step", step_json(facts)},
-                      {"mesh", mesh_json(facts.layout.mesh)},
-                      {"state", state_json(facts.layout)},
+                      {"mesh", mesh_json(facts.layout().mesh)},
+                      {"state", state_json(facts)},
                       {"memory", memory_json(facts)},
                       {"work", work_json(facts)},
                       {"traffic", traffic_json(facts)},

@@ -9,13 +9,13 @@
 #include <span>
 #include <utility>
 
-#include "tessera/base/format.h"
+#include "tessera/backend/devices.h"
+#include "tessera/base/error.h"
 #include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/ops/all_ops.h"
-#include "tessera/runtime/training_step.h"
-#include "tessera/train/rank_backend.h"
 #include "tessera/train/resolve.h"
+#include "tessera/train/resolve_layout.h"
 
 namespace tessera {
 namespace {
@@ -97,10 +97,11 @@ double bandwidth_of(const std::vector<Level>& levels, std::string_view name) {
 }
 
 std::vector<LevelTraffic> level_rows(const std::vector<CollectiveRow>& collectives,
-                                     const RunLayout& layout) {
+                                     const ResolvedLayout& resolved) {
+  const RunLayout& layout = resolved.layout;
   std::vector<LevelTraffic> rows;
   for (const std::string& level : layout.mesh.levels) {
-    rows.push_back({.level = level, .bandwidth = bandwidth_of(layout.levels, level)});
+    rows.push_back({.level = level, .bandwidth = bandwidth_of(resolved.levels, level)});
   }
   for (const CollectiveRow& collective : collectives) {
     for (const auto& [level, bytes] : by_level(collective.sent, layout.mesh)) {
@@ -120,31 +121,45 @@ bool is_described(const RunConfig& config) {
 }
 
 // What there is for a rank of a plan. Nobody runs more ranks on a machine than it has cores.
-MemoryFit memory_fit(const RunConfig& config, const RunLayout& layout, const RunMemory& memory) {
+MemoryFit memory_fit(const RunConfig& config,
+                     const PlannedRun& run,
+                     const DeviceSpec& device,
+                     const RunMemory& memory) {
   using Limit = MemoryFit::Limit;
   if (config.memory.limit_bytes > 0) {
     return {.needed = memory.total(), .of = Limit::kConfig, .limit = config.memory.limit_bytes};
   }
+  if (run.target.device.memory_bytes > 0) {
+    const bool talks = run.plan.layout.mesh.num_ranks() > 1;
+    return {.needed = memory.total(),
+            .of = Limit::kDevice,
+            .limit = run.target.arena_limit(
+                talks ? nccl_reserve_bytes(run.plan.layout, run.plan.passes.overlap) : 0)};
+  }
   if (is_described(config)) {
     // What checkpoints are written from lies on the host.
-    const bool is_known = layout.device.memory_bytes > 0;
     return {.needed = memory.arena,
-            .of = is_known ? Limit::kDevice : Limit::kNone,
-            .limit = layout.device.memory_bytes};
+            .of = device.memory_bytes > 0 ? Limit::kDevice : Limit::kNone,
+            .limit = device.memory_bytes};
   }
-  if (!find_mpi_launch() && ranks_on_machine(config) > usable_cores()) {
+  const bool is_elsewhere = run.target.is_device()
+                                ? find_devices().usable.empty()
+                                : !find_mpi_launch() && ranks_on_machine(config) > usable_cores();
+  if (is_elsewhere) {
     return {.needed = memory.total()};
   }
-  return {.needed = memory.total(), .of = Limit::kMachine, .limit = memory_limit(config)};
+  return {.needed = memory.total(),
+          .of = Limit::kMachine,
+          .limit = memory_limit(config, run.plan.layout)};
 }
 
 // The programs of a plan that need not fit; only what this machine could not write down is refused.
-RunPrograms compile_plan(RunConfig config, const ModelDescription& model) {
-  const auto backend = make_run_backend(config.run.device, static_cast<int>(config.run.threads));
-  if (config.memory.limit_bytes == 0) {
-    config.memory.limit_bytes = usable_memory_bytes();
-  }
-  return compile_run(config, model, workspace_of(*backend));
+Programs compile_plan(const RunConfig& config, const PlannedRun& run) {
+  require_inputs_fit(
+      config,
+      run.plan,
+      config.memory.limit_bytes > 0 ? config.memory.limit_bytes : usable_memory_bytes());
+  return compile(run.plan, run.target, config.passes.dump);
 }
 
 Cost sum(const std::vector<CostRow>& rows) {
@@ -202,11 +217,11 @@ std::int64_t Explanation::tokens_per_step() const {
 }
 
 double Explanation::flop_per_token() const {
-  return training_flop_per_token(model, counts, config.data.sequence_length);
+  return training_flop_per_token(model(), counts, config.data.sequence_length);
 }
 
 std::vector<ParameterPlace> parameter_places(const Explanation& facts) {
-  const RunLayout& layout = facts.layout;
+  const RunLayout& layout = facts.layout();
   const DimAxes dims = layout.dims();
   std::vector<ParameterPlace> places;
   for (const ParameterInit& parameter : facts.parameters) {
@@ -224,20 +239,31 @@ std::vector<ParameterPlace> parameter_places(const Explanation& facts) {
   return places;
 }
 
-Explanation explain(const RunConfig& config) {
+Explanation explain(RunConfig config, const std::string& target) {
+  const std::optional<Target> named =
+      target.empty() ? std::nullopt
+                     : std::optional(with_context([&] { return "--target=" + target; },
+                                                  [&] { return find_target(target); }));
+  if (named) {
+    config.run.device = to_string(named->kind);
+  }
   Explanation facts;
-  facts.config = resolve(config, ConfigUse::kPlan);
-  facts.model = resolve_model(facts.config);
-  facts.layout = run_layout(facts.config);
-  facts.programs = compile_plan(facts.config, facts.model);
-  facts.parameters = parameter_inits(step_graph(facts.config, facts.model));
+  facts.config = resolve(std::move(config), ConfigUse::kPlan);
+  facts.run = plan_run(facts.config, resolve_model(facts.config));
+  facts.run.target = named.value_or(facts.run.target);
+  const ResolvedLayout resolved = resolve_layout(facts.config);
+  facts.device =
+      facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;
+  facts.notes = resolved.notes;
+  facts.programs = compile_plan(facts.config, facts.run);
+  facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);
-  facts.memory = run_memory(facts.config, facts.model, facts.programs);
-  facts.fit = memory_fit(facts.config, facts.layout, facts.memory);
+  facts.memory = run_memory(facts.run, facts.programs);
+  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.memory);
   facts.ops = cost_by_op(facts.programs.step);
   facts.cost = sum(facts.ops);
-  facts.collectives = collective_rows(facts.programs.step, state_axes(facts.layout));
-  facts.levels = level_rows(facts.collectives, facts.layout);
+  facts.collectives = collective_rows(facts.programs.step, state_axes(facts.layout()));
+  facts.levels = level_rows(facts.collectives, resolved);
   return facts;
 }
 

@@ -10,10 +10,10 @@
 #include "tessera/config/run_config.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/model.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/program/cost_table.h"
-#include "tessera/train/run_layout.h"
 #include "tessera/train/run_memory.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {
@@ -83,9 +83,10 @@ std::string_view name(MemoryFit::Limit limit);
 // Everything that `tessera explain` says of a run, before it is written down.
 struct Explanation {
   RunConfig config;  // resolved
-  ModelDescription model;
-  RunLayout layout;
-  RunPrograms programs;
+  PlannedRun run;
+  DeviceSpec device;  // of the target or of cluster.file; all unknown where neither says
+  std::vector<std::string> notes;  // about the placement
+  Programs programs;
   std::vector<ParameterInit> parameters;
   ParameterCounts counts;
   RunMemory memory;
@@ -95,7 +96,11 @@ struct Explanation {
   std::vector<CollectiveRow> collectives;
   std::vector<LevelTraffic> levels;  // those on which something is sent, innermost first
 
-  std::int64_t num_ranks() const { return layout.mesh.num_ranks(); }
+  const RunLayout& layout() const { return run.plan.layout; }
+
+  const ModelDescription& model() const { return run.plan.model; }
+
+  std::int64_t num_ranks() const { return layout().mesh.num_ranks(); }
 
   std::int64_t tokens_per_step() const;
 
@@ -105,7 +110,9 @@ struct Explanation {
 
 std::vector<ParameterPlace> parameter_places(const Explanation& facts);
 
-// Compiles the step of `config`, which need not say what the run reads and writes.
-Explanation explain(const RunConfig& config);
+// Compiles the step of `config`, which need not say what the run reads and writes, for `target`
+// (find_target()), or for what run.device says where that is empty. No device is needed, whatever
+// the target. Errors: kInvalidConfig.
+Explanation explain(RunConfig config, const std::string& target = {});
 
 }  // namespace tessera

@@ -25,6 +25,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/config/config.h"
 #include "tessera/models/family.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/train/companions.h"
 #include "tessera/train/convert_elements.h"
@@ -32,7 +33,6 @@
 #include "tessera/train/resolve.h"
 #include "tessera/train/resume.h"
 #include "tessera/train/run_data.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

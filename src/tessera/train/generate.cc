@@ -20,6 +20,7 @@
 #include "tessera/config/config.h"
 #include "tessera/train/cached_model.h"
 #include "tessera/train/chat_template.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/resolve.h"
 #include "tessera/train/sampler.h"
@@ -231,7 +232,9 @@ std::unique_ptr<CachedModel> make_model(const GenerateOptions& options,
     config.origins.places["run.device"] = "--device=" + options.device;
   }
   resolve_device(config);
-  const bool on_gpu = config.run.device == "cuda";
+  cached.target = run_target(config);
+  cached.threads = config.run.threads;
+  const bool on_gpu = cached.target.is_device();
   cached.chunk = std::min(on_gpu ? kMaxChunkOfGpu : kMaxChunk,
                           static_cast<std::int64_t>(std::bit_ceil(longest_prompt)));
   cached.memory_limit_bytes =

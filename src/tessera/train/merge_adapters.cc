@@ -7,7 +7,7 @@
 #include "tessera/base/half.h"
 #include "tessera/checkpoint/tensor_size.h"
 #include "tessera/passes/add_adapters.h"
-#include "tessera/train/step_program.h"
+#include "tessera/plan/graphs.h"
 
 namespace tessera {
 namespace {

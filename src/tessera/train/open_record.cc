@@ -68,7 +68,7 @@ void open_record(const RunSetup& setup,
       config,
       RunRecord::Model{.parameters = parameters.all,
                        .flop_per_token = training_flop_per_token(
-                           setup.model, parameters, config.data.sequence_length),
+                           setup.run.plan.model, parameters, config.data.sequence_length),
                        .validation = validation},
       meta.step);
   if (saves.last()) {

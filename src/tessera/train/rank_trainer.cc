@@ -51,10 +51,10 @@ RankBackend make_backend(const RunSetup& setup, World& world) {
         return setup.hooks.wrap_backend(world.rank(), std::move(backend));
       };
     }
-    return {world, setup.layout.mesh, config, wrap};
+    return {world, setup.run.plan.layout.mesh, config, wrap};
   }
   return {world,
-          setup.layout.mesh,
+          setup.run.plan.layout.mesh,
           static_cast<int>(config.run.threads),
           setup.hooks.make_device(world.rank()),
           nullptr,
@@ -66,16 +66,15 @@ class RankTrainer {
   RankTrainer(const RunSetup& setup, World& world, std::optional<std::int64_t>& last_step)
       : setup_(setup),
         config_(setup.config),
-        model_(setup.model),
         program_(setup.programs.step),
         world_(world),
         last_step_(last_step),
         directory_(config_.run.dir),
         control_(world, config_.checkpoint.deadline_seconds),
         backend_(make_backend(setup, world)),
-        arena_(allocate_arena(*backend_, setup.programs, config_, model_)),
+        arena_(allocate_arena(*backend_, setup.programs, setup.run)),
         executor_(program_, *backend_, arena_, setup.programs.arena_bytes()),
-        part_(state_part(setup.layout.mesh, world.rank(), setup.layout.dims())),
+        part_(state_part(setup.run.plan.layout.mesh, world.rank(), setup.run.plan.layout.dims())),
         saves_(control_,
                config_,
                {.rank = world.rank(),
@@ -109,7 +108,7 @@ class RankTrainer {
     control_.talk([&](Communicator& group) {
       require_same_data(group, describe_data(setup_.sequences, meta_.tokenizer));
     });
-    if (saves_in_background(config_)) {
+    if (setup_.run.saves_in_background) {
       saves_.reserve(saved_tensors(program_, setup_.parameters, part_));
     }
     control_.patiently("writing the run's config", [&] {
@@ -134,7 +133,7 @@ class RankTrainer {
     meta.step = applied_.step;
     meta.tokens_seen = applied_.tokens_seen;
     const auto part_of = [this](std::int64_t rank) {
-      return state_part(setup_.layout.mesh, rank, setup_.layout.dims());
+      return state_part(setup_.run.plan.layout.mesh, rank, setup_.run.plan.layout.dims());
     };
     return saves_.save_alone(
         {.meta = meta,
@@ -164,8 +163,9 @@ class RankTrainer {
   }
 
   void require_same(const Program& program) {
-    control_.talk(
-        [&](Communicator& group) { require_same_collectives(group, program, setup_.layout.mesh); });
+    control_.talk([&](Communicator& group) {
+      require_same_collectives(group, program, setup_.run.plan.layout.mesh);
+    });
   }
 
   void settle_products(ProductChoices which) {
@@ -263,7 +263,7 @@ class RankTrainer {
       result.loss = step.loss;
       keep(step);
       if (!peak_flop_per_second_ && meta_.step < config_.train.steps &&
-          config_.run.device == "cpu") {
+          !setup_.run.target.is_device()) {
         // Not before the first step, which it would keep waiting; by all ranks at once, since they
         // share the machine. Its products are too small to say anything of a GPU.
         peak_flop_per_second_ =
@@ -384,7 +384,7 @@ class RankTrainer {
     return RunMemory{.categories = {},
                      .arena = setup_.programs.arena_bytes(),
                      .checkpoint_copy = saves_.memory_bytes(),
-                     .on_device = config_.run.device == "cuda"}
+                     .on_device = setup_.run.target.is_device()}
         .total();
   }
 
@@ -557,7 +557,6 @@ class RankTrainer {
 
   const RunSetup& setup_;
   const RunConfig& config_;
-  const ModelDescription& model_;
   const Program& program_;
   World& world_;
   std::optional<std::int64_t>& last_step_;

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/run_directory.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/trainer.h"
 #include "tessera/train/training_state.h"
 
@@ -17,9 +18,8 @@ namespace tessera {
 // What the ranks of a process share; all of it outlives them.
 struct RunSetup {
   const RunConfig& config;  // resolved
-  const ModelDescription& model;
-  const RunLayout& layout;
-  const RunPrograms& programs;
+  const PlannedRun& run;
+  const Programs& programs;  // of that run
   const RunSequences& sequences;
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;

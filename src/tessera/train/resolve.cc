@@ -20,19 +20,16 @@
 #include "tessera/config/config.h"
 #include "tessera/config/fit_schedule.h"
 #include "tessera/models/family.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/plan/target.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/train/adapters.h"
-#include "tessera/train/run_layout.h"
+#include "tessera/train/resolve_layout.h"
 #include "tessera/train/start_weights.h"
 
 namespace tessera {
 
 namespace {
-
-// What a device holds beside the plan, once for all ranks of a process: CUDA's context, about half
-// a GiB, and what comes after the plan is made: modules that cuBLASLt and cuDNN load with the first
-// product or attention of a kind, and recorded graphs.
-constexpr std::int64_t kLibrariesReserveBytes = std::int64_t{1} << 30;
 
 constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
 
@@ -198,6 +195,13 @@ void resolve_reduction(RunConfig& config) {
   reduction = problem.empty() ? Reduction::kNative : Reduction::kOrdered;
 }
 
+// The same for a run on GPUs that need not be here: one for each rank.
+void plan_reduction(RunConfig& config) {
+  if (!config.comm.reduction) {
+    config.comm.reduction = *config.parallel.ranks > 1 ? Reduction::kNative : Reduction::kOrdered;
+  }
+}
+
 }  // namespace
 
 void resolve_device(RunConfig& config) {
@@ -281,7 +285,7 @@ std::int64_t device_memory_limit(const Devices& devices,
   return limit;
 }
 
-std::int64_t memory_limit(const RunConfig& config) {
+std::int64_t memory_limit(const RunConfig& config, const RunLayout& layout) {
   if (config.memory.limit_bytes > 0) {
     return config.memory.limit_bytes;
   }
@@ -291,12 +295,10 @@ std::int64_t memory_limit(const RunConfig& config) {
   }
   const bool native = config.comm.reduction == Reduction::kNative;
   return device_memory_limit(
-      find_devices(),
-      ranks,
-      native ? nccl_reserve_bytes(run_layout(config), config.comm.overlap) : 0);
+      find_devices(), ranks, native ? nccl_reserve_bytes(layout, config.comm.overlap) : 0);
 }
 
-RunConfig resolve_ranks(RunConfig config) {
+RunConfig resolve_ranks(RunConfig config, ConfigUse use) {
   ParallelSection& parallel = config.parallel;
   if (!parallel.ranks) {
     const std::optional<MpiLaunch> launch = find_mpi_launch();
@@ -304,8 +306,12 @@ RunConfig resolve_ranks(RunConfig config) {
   }
   validate_degrees(config);
   parallel.data = *parallel.ranks / parallel.tensor;
-  resolve_device(config);
-  resolve_reduction(config);
+  if (use == ConfigUse::kPlan && config.run.device == "cuda") {
+    plan_reduction(config);
+  } else {
+    resolve_device(config);
+    resolve_reduction(config);
+  }
   if (config.run.threads == 0) {
     config.run.threads = std::max<std::int64_t>(1, usable_cores() / ranks_on_machine(config));
   }
@@ -313,7 +319,7 @@ RunConfig resolve_ranks(RunConfig config) {
 }
 
 RunConfig resolve_run(RunConfig config, ConfigUse use) {
-  config = resolve_ranks(std::move(config));
+  config = resolve_ranks(std::move(config), use);
   fit_usual_warmup(config);
   validate_run(config, use);
   return config;

@@ -29,8 +29,9 @@ RunConfig resolve_stored(std::string_view text);
 // The same as resolve() for all but [model]. Errors: kInvalidConfig.
 RunConfig resolve_run(RunConfig config, ConfigUse use = ConfigUse::kRun);
 
-// The same for ranks, device and threads alone. Errors: kInvalidConfig.
-RunConfig resolve_ranks(RunConfig config);
+// The same for ranks, device and threads alone. For a plan, run.device = "cuda" needs no GPU here.
+// Errors: kInvalidConfig.
+RunConfig resolve_ranks(RunConfig config, ConfigUse use = ConfigUse::kRun);
 
 // Writes "cpu" or "cuda" for run.device = "auto", and says which. Errors: kInvalidConfig where it
 // is "cuda" and there is no GPU for it.
@@ -53,8 +54,8 @@ std::int64_t device_memory_limit(const Devices& devices,
 // overlap, one for either stream.
 std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap);
 
-// Bytes that each rank of a resolved run may use: memory.limit_bytes, or its part of what the
-// machine or device_memory_limit() has.
-std::int64_t memory_limit(const RunConfig& config);
+// Bytes that each rank of a resolved run of that layout may use: memory.limit_bytes, or its part of
+// what the machine or device_memory_limit() has.
+std::int64_t memory_limit(const RunConfig& config, const RunLayout& layout);
 
 }  // namespace tessera

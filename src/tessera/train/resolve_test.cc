@@ -8,7 +8,7 @@
 
 #include "tessera/backend/devices.h"
 #include "tessera/base/test_error.h"
-#include "tessera/train/run_layout.h"
+#include "tessera/plan/run_layout.h"
 
 namespace tessera {
 namespace {

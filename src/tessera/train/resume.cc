@@ -17,8 +17,9 @@
 #include "tessera/config/schema.h"
 #include "tessera/models/family.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/tokenizer/tokenizer_files.h"
-#include "tessera/train/run_layout.h"
+#include "tessera/train/resolve_layout.h"
 
 namespace tessera {
 namespace {
@@ -62,8 +63,8 @@ bool state_has_same_sums(const RunConfig& before, const RunConfig& now) {
       before.cluster != now.cluster) {
     return before.state == now.state;
   }
-  const RunLayout first = run_layout(before);
-  const RunLayout second = run_layout(now);
+  const RunLayout first = resolve_layout(before).layout;
+  const RunLayout second = resolve_layout(now).layout;
   return sends_values(first) && sends_values(second) &&
          (first.placement.grad == second.placement.grad ||
           (has_one_microbatch(before, first) && has_one_microbatch(now, second)));

@@ -8,9 +8,8 @@
 #include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/plan/plan.h"
 #include "tessera/train/resolve.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {
@@ -19,58 +18,69 @@ namespace {
 // A change of the plan that may make a run fit.
 struct Remedy {
   std::string text;
-  RunConfig config;
+  PlannedRun run;
 };
 
-// From the cheapest; each keeps the run's results but for the order of sums.
-std::vector<Remedy> remedies(const RunConfig& config) {
+// Of as many sequences a step.
+void make_microbatches_smallest(Plan& plan) {
+  plan.num_microbatches *= plan.microbatch;
+  plan.microbatch = 1;
+}
+
+// Whether there may be several microbatches, whose gradients are added up.
+bool may_be_cut(const Plan& plan) {
+  return plan.microbatch > 1 && plan.optimizer.gradients == DType::kF32;
+}
+
+// From the cheapest; each keeps the run's results except for the order of sums.
+std::vector<Remedy> remedies(const PlannedRun& run) {
   std::vector<Remedy> list;
-  if (saves_in_background(config) && config.run.device == "cpu") {
-    list.push_back({.text = "checkpoint.async = false", .config = config});
-    list.back().config.checkpoint.async = false;
+  if (run.saves_in_background && !run.target.is_device()) {
+    list.push_back({.text = "checkpoint.async = false", .run = run});
+    list.back().run.saves_in_background = false;
   }
-  RunConfig changed = config;
-  if (config.memory.recompute == Recompute::kNone) {
-    changed.memory.recompute = Recompute::kFull;
-    list.push_back({.text = "memory.recompute = \"full\"", .config = changed});
+  PlannedRun changed = run;
+  if (!run.plan.passes.recompute) {
+    changed.plan.passes.recompute = true;
+    list.push_back({.text = "memory.recompute = \"full\"", .run = changed});
   }
-  if (config.train.microbatch > 1) {
-    RunConfig smaller = config;
-    smaller.train.microbatch = 1;
-    list.push_back({.text = "train.microbatch = 1", .config = smaller});
-    if (config.memory.recompute == Recompute::kNone) {
-      changed.train.microbatch = 1;
+  if (may_be_cut(run.plan)) {
+    PlannedRun smaller = run;
+    make_microbatches_smallest(smaller.plan);
+    list.push_back({.text = "train.microbatch = 1", .run = smaller});
+    if (!run.plan.passes.recompute) {
+      make_microbatches_smallest(changed.plan);
       list.push_back(
-          {.text = "memory.recompute = \"full\" and train.microbatch = 1", .config = changed});
+          {.text = "memory.recompute = \"full\" and train.microbatch = 1", .run = changed});
     }
   }
   return list;
 }
 
 // The plan that needs least, at ever shorter sequences: the longest that fits, or the shortest.
-Remedy shorter_sequences(const RunConfig& config,
-                         const std::function<std::int64_t(const RunConfig&)>& needed_bytes) {
+Remedy shorter_sequences(const PlannedRun& run,
+                         const std::function<std::int64_t(const PlannedRun&)>& needed_bytes,
+                         std::int64_t limit) {
   constexpr std::int64_t kShortest = 16;
-  Remedy remedy{.text = {}, .config = config};
-  remedy.config.memory.recompute = Recompute::kFull;
-  remedy.config.train.microbatch = 1;
-  std::int64_t& length = remedy.config.data.sequence_length;
+  Remedy remedy{.text = {}, .run = run};
+  Plan& plan = remedy.run.plan;
+  plan.passes.recompute = true;
+  std::string others = "memory.recompute = \"full\"";
+  if (may_be_cut(plan)) {
+    make_microbatches_smallest(plan);
+    others += " and train.microbatch = 1";
+  }
   do {
-    length = std::max(length / 2, kShortest);
-  } while (length > kShortest && needed_bytes(remedy.config) > memory_limit(config));
-  remedy.text =
-      format("data.sequence_length = {} with memory.recompute = \"full\" and train.microbatch = 1",
-             length);
+    plan.sequence_length = std::max(plan.sequence_length / 2, kShortest);
+  } while (plan.sequence_length > kShortest && needed_bytes(remedy.run) > limit);
+  remedy.text = format("data.sequence_length = {} with {}", plan.sequence_length, others);
   return remedy;
 }
 
 // What ranks 0 to num_ranks - 1 write checkpoints from.
-std::int64_t copies_of_ranks(const RunConfig& config,
-                             const ModelDescription& model,
-                             const Program& step,
-                             std::int64_t num_ranks) {
-  const RunLayout layout = run_layout(config);
-  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(config, model));
+std::int64_t copies_of_ranks(const Plan& plan, const Program& step, std::int64_t num_ranks) {
+  const RunLayout& layout = plan.layout;
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(plan));
   std::size_t bytes = 0;
   for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
     bytes += CheckpointSaver().copy_bytes(
@@ -80,12 +90,11 @@ std::int64_t copies_of_ranks(const RunConfig& config,
 }
 
 // Rank 0's machine saves most: what several ranks hold is saved by the first.
-void require_host_holds_copies(const RunPrograms& programs,
-                               const RunConfig& config,
-                               const ModelDescription& model,
+void require_host_holds_copies(const Programs& programs,
+                               const Plan& plan,
+                               std::int64_t ranks,
                                const RunMemory& memory) {
-  const std::int64_t ranks = ranks_on_machine(config);
-  const std::int64_t needed = copies_of_ranks(config, model, programs.step, ranks);
+  const std::int64_t needed = copies_of_ranks(plan, programs.step, ranks);
   const std::int64_t free = free_memory_bytes();
   TESSERA_REQUIRE(needed <= free,
                   ErrorCode::kOutOfMemory,
@@ -100,17 +109,10 @@ void require_host_holds_copies(const RunPrograms& programs,
 
 }  // namespace
 
-bool saves_in_background(const RunConfig& config) {
-  return config.checkpoint.async && config.checkpoint.every > 0 &&
-         config.checkpoint.every <= config.train.steps;
-}
-
-RunMemory run_memory(const RunConfig& config,
-                     const ModelDescription& model,
-                     const RunPrograms& programs) {
+RunMemory run_memory(const PlannedRun& run, const Programs& programs) {
   RunMemory memory{.categories = memory_by_category(programs.step),
                    .arena = programs.arena_bytes(),
-                   .on_device = config.run.device == "cuda"};
+                   .on_device = run.target.is_device()};
   if (programs.validation) {
     // The two never run at one time; the rows are in one order.
     const std::vector<MemoryRow> rows = memory_by_category(*programs.validation);
@@ -119,9 +121,9 @@ RunMemory run_memory(const RunConfig& config,
       peak = std::max(peak, rows[i].peak_bytes);
     }
   }
-  if (memory.on_device || saves_in_background(config)) {
+  if (memory.on_device || run.saves_in_background) {
     // Rank 0 saves most: what several ranks hold, and slices without padding.
-    memory.checkpoint_copy = copies_of_ranks(config, model, programs.step, 1);
+    memory.checkpoint_copy = copies_of_ranks(run.plan, programs.step, 1);
   }
   return memory;
 }
@@ -150,35 +152,54 @@ std::string memory_table(const RunMemory& memory) {
   return text;
 }
 
-void require_fits(const RunPrograms& programs,
+void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t limit) {
+  const Graph graph = step_graph(plan);
+  double bytes = 0;
+  for (const ValueId input : graph.sources(ValueKind::kInput)) {
+    bytes += static_cast<double>(graph[input].type.num_bytes());
+  }
+  bytes *= static_cast<double>(plan.num_microbatches) / static_cast<double>(plan.layout.num_data());
+  // Where one sequence is too much already, no batch is small enough.
+  const double of_one = bytes / static_cast<double>(config.train.global_batch);
+  const std::string_view key =
+      of_one > static_cast<double>(limit) ? "data.sequence_length" : "train.global_batch";
+  TESSERA_REQUIRE(
+      bytes <= static_cast<double>(limit),
+      ErrorCode::kOutOfMemory,
+      "{}: the token ids of a step need {}, and the run may use {}: choose a smaller {}",
+      placed(config, key),
+      format_bytes(static_cast<std::int64_t>(std::min(bytes, 0x1p62))),
+      format_bytes(limit),
+      key);
+}
+
+void require_fits(const Programs& programs,
+                  const PlannedRun& run,
                   const RunConfig& config,
-                  const ModelDescription& model,
-                  const WorkspaceQuery& workspace_bytes) {
-  const std::int64_t limit = memory_limit(config);
-  const RunMemory memory = run_memory(config, model, programs);
+                  std::int64_t limit) {
+  const RunMemory memory = run_memory(run, programs);
   if (memory.total() <= limit) {
     if (memory.on_device) {
-      require_host_holds_copies(programs, config, model, memory);
+      require_host_holds_copies(programs, run.plan, ranks_on_machine(config), memory);
     }
     return;
   }
-  const auto needed_bytes = [&](RunConfig changed) {
-    changed.passes.dump.clear();
-    return run_memory(changed, model, compile_run(changed, model, workspace_bytes)).total();
+  const auto needed_bytes = [](const PlannedRun& changed) {
+    return run_memory(changed, compile(changed.plan, changed.target)).total();
   };
   std::string advice;
   bool some_fit = false;
   const auto advise = [&](const Remedy& remedy) {
-    const std::int64_t bytes = needed_bytes(remedy.config);
+    const std::int64_t bytes = needed_bytes(remedy.run);
     some_fit = some_fit || bytes <= limit;
     advice += format("  {} needs {}{}\n",
                      remedy.text,
                      format_bytes(bytes),
                      bytes <= limit ? ", which fits" : "");
   };
-  std::ranges::for_each(remedies(config), advise);
+  std::ranges::for_each(remedies(run), advise);
   if (!some_fit) {
-    advise(shorter_sequences(config, needed_bytes));
+    advise(shorter_sequences(run, needed_bytes, limit));
   }
   if (!some_fit) {
     advice += "  nothing of this fits: choose a smaller model\n";
@@ -196,9 +217,8 @@ void require_fits(const RunPrograms& programs,
 }
 
 std::unique_ptr<Arena> allocate_arena(Backend& backend,
-                                      const RunPrograms& programs,
-                                      const RunConfig& config,
-                                      const ModelDescription& model) {
+                                      const Programs& programs,
+                                      const PlannedRun& run) {
   try {
     return backend.allocate(programs.arena_bytes());
   } catch (const Error& error) {
@@ -208,7 +228,7 @@ std::unique_ptr<Arena> allocate_arena(Backend& backend,
     fail(ErrorCode::kOutOfMemory,
          "{}\nThe plan needs this memory, which others may have taken meanwhile:\n{}",
          error.what(),
-         memory_table(run_memory(config, model, programs)));
+         memory_table(run_memory(run, programs)));
   }
 }
 

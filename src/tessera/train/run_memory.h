@@ -7,10 +7,9 @@
 
 #include "tessera/backend/backend.h"
 #include "tessera/config/run_config.h"
-#include "tessera/models/model.h"
-#include "tessera/passes/lower.h"
+#include "tessera/plan/compile.h"
 #include "tessera/program/program.h"
-#include "tessera/train/step_program.h"
+#include "tessera/train/make_plan.h"
 
 namespace tessera {
 
@@ -26,29 +25,28 @@ struct RunMemory {
   std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy; }
 };
 
-// Whether any checkpoint of this run is written beside the training.
-bool saves_in_background(const RunConfig& config);
-
-// Of rank 0, which takes most; `programs` are those of `config`.
-RunMemory run_memory(const RunConfig& config,
-                     const ModelDescription& model,
-                     const RunPrograms& programs);
+// Of rank 0, which takes most; `programs` are those of `run`.
+RunMemory run_memory(const PlannedRun& run, const Programs& programs);
 
 // As lines of text.
 std::string memory_table(const RunMemory& memory);
 
-// Throws kOutOfMemory, with the table and what would fit, where a rank takes more than
-// memory_limit(); and where ranks with devices save more than the host has free.
-void require_fits(const RunPrograms& programs,
-                  const RunConfig& config,
-                  const ModelDescription& model,
-                  const WorkspaceQuery& workspace_bytes);
+// Throws kOutOfMemory where the token ids of a step alone take more than a rank may use, before
+// anything is compiled: a program has a call for each microbatch.
+void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t limit);
 
-// The arena of `programs`, which are those of `config`. Errors: those of Backend::allocate(), to
+// Throws kOutOfMemory, with the table and what would fit, where a rank takes more than `limit`
+// (memory_limit()); and where ranks with devices, of which `ranks` are on this machine, save more
+// than the host has free.
+void require_fits(const Programs& programs,
+                  const PlannedRun& run,
+                  const RunConfig& config,
+                  std::int64_t limit);
+
+// The arena of `programs`, which are those of `run`. Errors: those of Backend::allocate(), to
 // kOutOfMemory with the table: others may have taken what was free when the plan was made.
 std::unique_ptr<Arena> allocate_arena(Backend& backend,
-                                      const RunPrograms& programs,
-                                      const RunConfig& config,
-                                      const ModelDescription& model);
+                                      const Programs& programs,
+                                      const PlannedRun& run);
 
 }  // namespace tessera

@@ -16,8 +16,10 @@
 #include "tessera/comm/local/local_world.h"
 #include "tessera/config/run_config.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/train/run_layout.h"
-#include "tessera/train/step_program.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/train/make_plan.h"
+#include "tessera/train/resolve_layout.h"
 
 namespace tessera {
 namespace {
@@ -67,20 +69,19 @@ std::vector<std::string> say(const std::vector<const Program*>& programs, const 
 TEST(SameCollectives, AreRequiredOfAllRanks) {
   for (const auto& [data, tensor] : {std::pair{4, 1}, {2, 2}, {1, 4}}) {
     const RunConfig config = small_config(data, tensor);
-    const RunLayout layout = run_layout(config);
-    const Program program = compile_step(config, small_model(), {});
-    EXPECT_THAT(say({4, &program}, layout.mesh), Each("")) << data << " x " << tensor;
+    const Plan plan = make_plan(config, small_model());
+    const Program program = compile(plan, cpu_target()).step;
+    EXPECT_THAT(say({4, &program}, plan.layout.mesh), Each("")) << data << " x " << tensor;
   }
 }
 
 TEST(SameCollectives, AreReportedByAllRanksWhereOneDiffers) {
-  const RunConfig config = small_config(2, 2);
-  const RunLayout layout = run_layout(config);
-  const Program program = compile_step(config, small_model(), {});
-  RunConfig longer = config;
-  longer.data.sequence_length = 32;
-  const Program other = compile_step(longer, small_model(), {});
-  const std::vector<std::string> said = say({&program, &program, &other, &program}, layout.mesh);
+  Plan plan = make_plan(small_config(2, 2), small_model());
+  const Program program = compile(plan, cpu_target()).step;
+  plan.sequence_length = 32;
+  const Program other = compile(plan, cpu_target()).step;
+  const std::vector<std::string> said =
+      say({&program, &program, &other, &program}, plan.layout.mesh);
   EXPECT_THAT(said[0], HasSubstr("collectives of the ranks do not match: found rank "));
   EXPECT_THAT(said[0], HasSubstr("rank 2 on stream "));
   EXPECT_THAT(said, Each(said[0]));

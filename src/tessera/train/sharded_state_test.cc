@@ -23,8 +23,9 @@
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/runtime/executor.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {

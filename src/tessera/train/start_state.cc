@@ -63,8 +63,9 @@ CheckpointMeta load_checkpoint(const RankState& state, const std::filesystem::pa
   const CheckpointReader reader(
       path,
       {.verify = Verify::kOnLoad, .rank = state.world.rank(), .num_ranks = state.world.size()});
-  require_same_adapters(path, reader.meta(), setup.model);
-  reader.require_model(setup.model.json, model_tensors(setup.parameters, config.optimizer.moments));
+  require_same_adapters(path, reader.meta(), setup.run.plan.model);
+  reader.require_model(setup.run.plan.model.json,
+                       model_tensors(setup.parameters, config.optimizer.moments));
   if (!config.tokenizer.path.empty()) {
     require_tokenizer(config.tokenizer.path, path, reader.meta());
   }
@@ -105,7 +106,7 @@ void warn_of_changes(const RunSetup& setup,
 
 void describe_run(const RunSetup& setup, CheckpointMeta& meta, RunSaves& saves) {
   const std::string& tokenizer = setup.config.tokenizer.path;
-  meta.model = setup.model.json;
+  meta.model = setup.run.plan.model.json;
   meta.config = to_toml(setup.config);
   if (!tokenizer.empty()) {
     meta.tokenizer = tokenizer_checksum(tokenizer);

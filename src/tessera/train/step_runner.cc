@@ -32,8 +32,8 @@ std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
 
 BatchShare batch_share(const RunSetup& setup, std::int64_t rank) {
   return {.rows = setup.config.train.microbatch,
-          .num_data = setup.layout.num_data(),
-          .place = data_place(setup.layout.mesh, rank)};
+          .num_data = setup.run.plan.layout.num_data(),
+          .place = data_place(setup.run.plan.layout.mesh, rank)};
 }
 
 StepRunner::StepRunner(const RunSetup& setup,
@@ -97,7 +97,7 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
                       .tokens = done.tokens_seen + tokens,
                       .step_seconds = seconds_,
                       .tokens_per_second = static_cast<double>(tokens) / seconds_,
-                      .comm_bytes = by_level(sent, setup_.layout.mesh)},
+                      .comm_bytes = by_level(sent, setup_.run.plan.layout.mesh)},
           .applied = outputs.applied,
           .num_labels = valid};
 }

@@ -14,8 +14,9 @@
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/models/neox/neox.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/training_state.h"
 
 namespace tessera {
@@ -121,19 +122,17 @@ class TestTraining {
 
  private:
   Program compile(DType dtype, const TestChoices& choices) {
-    RunConfig config;
-    config.data.document_mask = !choices.whole_rows;
-    config.data.sequence_length = kSequence;
-    config.train.global_batch = kBatch;
-    config.train.microbatch = choices.one_microbatch ? kBatch : 2;
-    config.optimizer.gradients = choices.rounded_gradients ? DType::kBF16 : DType::kF32;
-    config.train.logits = choices.rounded_logits ? DType::kBF16 : DType::kF32;
-    config.train.dtype = dtype;
-    if (choices.as_on_gpu) {
-      config.run.device = "cuda";
-      config.memory.limit_bytes = std::int64_t{1} << 30U;  // else a device is asked
-    }
-    return compile_step(config, model_, workspace_of(*backend_));
+    const std::int64_t microbatch = choices.one_microbatch ? kBatch : 2;
+    const Plan plan = {
+        .model = model_,
+        .sequence_length = kSequence,
+        .microbatch = microbatch,
+        .num_microbatches = kBatch / microbatch,
+        .dtype = dtype,
+        .logits = choices.rounded_logits ? DType::kBF16 : DType::kF32,
+        .optimizer = {.gradients = choices.rounded_gradients ? DType::kBF16 : DType::kF32},
+        .passes = {.whole_rows = choices.whole_rows}};
+    return tessera::compile(plan, choices.as_on_gpu ? cuda_target() : cpu_target()).step;
   }
 
   ModelDescription model_;

@@ -17,11 +17,14 @@
 #include "tessera/base/mapped_files.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/plan.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/runtime/launcher.h"
-#include "tessera/runtime/training_step.h"
 #include "tessera/train/adapters.h"
 #include "tessera/train/exit_record.h"
 #include "tessera/train/generate.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/rank_backend.h"
 #include "tessera/train/rank_launch.h"
 #include "tessera/train/rank_trainer.h"
@@ -30,29 +33,23 @@
 #include "tessera/train/run_directory.h"
 #include "tessera/train/run_memory.h"
 #include "tessera/train/start_checks.h"
-#include "tessera/train/step_program.h"
 #include "tessera/train/text_encoder.h"
 
 namespace tessera {
 namespace {
 
-// The programs of every rank: they differ in nothing but their place.
-RunPrograms compile_and_check(const RunConfig& config,
-                              const ModelDescription& model,
-                              const TrainHooks& hooks) {
-  const std::unique_ptr<Backend> backend =
-      hooks.make_device != nullptr
-          ? hooks.make_device(0)
-          : make_run_backend(config.run.device, static_cast<int>(config.run.threads));
-  const WorkspaceQuery query = workspace_of(*backend);
-  RunPrograms programs = compile_run(config, model, query);
-  require_fits(programs, config, model, query);
+// The programs of every rank: they differ in nothing except their place.
+Programs compile_and_check(const RunConfig& config, const PlannedRun& run) {
+  const std::int64_t limit = memory_limit(config, run.plan.layout);
+  require_inputs_fit(config, run.plan, limit);
+  Programs programs = compile(run.plan, run.target, config.passes.dump);
+  require_fits(programs, run, config, limit);
   return programs;
 }
 
 // Writes the tokenizer's marks into `config`.
-RunSequences load_sequences(RunConfig& config, const ModelDescription& model) {
-  const std::optional<Tokenizer> tokenizer = run_tokenizer(config, model.vocab);
+RunSequences load_sequences(RunConfig& config, std::int64_t vocab) {
+  const std::optional<Tokenizer> tokenizer = run_tokenizer(config, vocab);
   if (!tokenizer) {
     log_info(
         "no tokenizer: the data are ids below model.vocab; what is trained has none for "
@@ -68,12 +65,13 @@ RunSequences load_sequences(RunConfig& config, const ModelDescription& model) {
     }
     config = with_marks_of(*tokenizer, std::move(config));
   }
-  return run_sequences(config, tokenizer, model.vocab);
+  return run_sequences(config, tokenizer, vocab);
 }
 
 void say_what_runs(const RunSetup& setup) {
   const RunConfig& config = setup.config;
-  const std::int64_t ranks = setup.layout.mesh.num_ranks();
+  const RunLayout& layout = setup.run.plan.layout;
+  const std::int64_t ranks = layout.mesh.num_ranks();
   const ParameterCounts parameters = count_parameters(setup.parameters);
   log_info(format("model: {} parameters{}; memory{}: {}; threads{}: {}{}",
                   format_grouped(parameters.all),
@@ -81,12 +79,12 @@ void say_what_runs(const RunSetup& setup) {
                                                  format_grouped(parameters.all - parameters.frozen))
                                         : "",
                   ranks > 1 ? " a rank" : "",
-                  format_bytes(run_memory(config, setup.model, setup.programs).total()),
+                  format_bytes(run_memory(setup.run, setup.programs).total()),
                   ranks > 1 ? " a rank" : "",
                   config.run.threads,
                   ranks > 1 ? format("; ranks: {} (data {}, tensor {}; state {})",
                                      ranks,
-                                     setup.layout.num_data(),
+                                     layout.num_data(),
                                      config.parallel.tensor,
                                      config.state.preset)
                             : ""));
@@ -144,13 +142,12 @@ TrainResult train_ranks(const RunSetup& setup, World* launched, const RankFiles&
 struct Prepared {
   std::unique_ptr<World> world;  // of a process that a launcher started
   RunConfig config;
-  RunPrograms programs;
+  Programs programs;
   RunSequences sequences;
 };
 
 Prepared prepare(const RunConfig& config,
-                 const ModelDescription& model,
-                 const TrainHooks& hooks,
+                 const PlannedRun& run,
                  const std::optional<MpiLaunch>& launch,
                  const RankFiles& files) {
   require_enough_bytes(config);
@@ -158,14 +155,14 @@ Prepared prepare(const RunConfig& config,
     require_launched(config, *launch);
     if (launch->rank == 0) {
       // May train it, while the others wait to be joined.
-      run_tokenizer(config, model.vocab);
+      run_tokenizer(config, run.plan.model.vocab);
     }
   }
   std::unique_ptr<World> world = join_launched(
       config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
   RunConfig named = config;
   auto [programs, sequences] = run_together(world.get(), [&] {
-    return std::pair(compile_and_check(config, model, hooks), load_sequences(named, model));
+    return std::pair(compile_and_check(config, run), load_sequences(named, run.plan.model.vocab));
   });
   return {.world = std::move(world),
           .config = std::move(named),
@@ -195,8 +192,8 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                own_tokenizer));
   }
   resolved.tokenizer.path = own_tokenizer;
-  const ModelDescription adapted = model.adapters ? model : with_adapters(model, resolved);
-  const RunLayout layout = run_layout(resolved);
+  PlannedRun run = plan_run(resolved, model.adapters ? model : with_adapters(model, resolved));
+  run.target = hooks.target.value_or(run.target);
   std::optional<RunDirectory> home;
   if (!launch || launch->rank == 0) {
     home.emplace(resolved.run.dir);
@@ -207,12 +204,11 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   const RankFiles files = {.run_dir = resolved.run.dir, .rank = launch ? launch->rank : 0};
   set_mapped_file_record(std::filesystem::absolute(exit_record_path(files.run_dir, files.rank)),
                          files.rank);
-  const Prepared prepared = with_exit_record(
-      files, std::nullopt, [&] { return prepare(resolved, adapted, hooks, launch, files); });
-  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(resolved, adapted));
+  const Prepared prepared =
+      with_exit_record(files, std::nullopt, [&] { return prepare(resolved, run, launch, files); });
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(run.plan));
   const RunSetup setup = {.config = prepared.config,
-                          .model = adapted,
-                          .layout = layout,
+                          .run = run,
                           .programs = prepared.programs,
                           .sequences = prepared.sequences,
                           .parameters = parameters,

@@ -8,6 +8,7 @@
 
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
+#include "tessera/plan/target.h"
 
 namespace tessera {
 
@@ -27,8 +28,9 @@ struct TrainResult {
 struct TrainHooks {
   std::function<void(std::int64_t rank, std::int64_t step)> before_step = nullptr;
 
-  // What a rank runs on in place of run.device.
+  // What a rank runs on in place of run.device, and what its programs are compiled for.
   std::function<std::unique_ptr<DeviceBackend>(std::int64_t rank)> make_device = nullptr;
+  std::optional<Target> target = {};  // none: as run.device says
 
   // What a rank on the CPU runs on, around the backend that it would run on.
   std::function<std::unique_ptr<Backend>(std::int64_t rank, std::unique_ptr<Backend> backend)>

@@ -16,8 +16,9 @@
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {
@@ -29,7 +30,7 @@ using testing::UnorderedElementsAreArray;
 struct Options {
   std::int64_t layers = 2;
   std::int64_t microbatch = 1;
-  Recompute recompute = Recompute::kNone;
+  bool recompute = false;
   DType dtype = DType::kF32;
   bool group_gemms = true;
   std::uint64_t seed = 42;
@@ -74,14 +75,15 @@ class State {
 
  private:
   Program compile(const Options& options) {
-    RunConfig config;
-    config.data.sequence_length = 16;
-    config.train.global_batch = 4;
-    config.train.microbatch = options.microbatch;
-    config.train.dtype = options.dtype;
-    config.memory.recompute = options.recompute;
-    config.passes.group_gemms = options.group_gemms;
-    return compile_step(config, model_, workspace_of(*backend_));
+    const Plan plan = {
+        .model = model_,
+        .sequence_length = 16,
+        .microbatch = options.microbatch,
+        .num_microbatches = 4 / options.microbatch,
+        .dtype = options.dtype,
+        .passes = {.recompute = options.recompute, .group_gemms = options.group_gemms},
+        .threads = options.threads};
+    return tessera::compile(plan, cpu_target()).step;
   }
 
   ModelDescription model_;
@@ -152,7 +154,7 @@ TEST(InitialState, HeadIsCut) {
 TEST(InitialState, DependsOnNamesAndSeedAlone) {
   State base({});
   const std::vector<Options> others = {
-      {.microbatch = 4}, {.recompute = Recompute::kFull}, {.group_gemms = false}, {.threads = 2}};
+      {.microbatch = 4}, {.recompute = true}, {.group_gemms = false}, {.threads = 2}};
   for (const Options& options : others) {
     State other(options);
     EXPECT_THAT(other.parameters(), UnorderedElementsAreArray(base.parameters()));

@@ -12,8 +12,9 @@
 #include "tessera/base/error.h"
 #include "tessera/config/run_config.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/plan/compile.h"
+#include "tessera/train/make_plan.h"
 #include "tessera/train/run_memory.h"
-#include "tessera/train/step_program.h"
 
 namespace tessera {
 namespace {
@@ -62,12 +63,13 @@ bool overlap(const Buffer& a, const Buffer& b) {
 
 // The validation program reads the step's parameters where they are, and writes to no byte of any
 // state; what it takes beside them is memory that the step has anyway.
-TEST(RunPrograms, ShareTheArena) {
+TEST(Programs, ShareTheArena) {
   for (const auto& [data, tensor] : {std::pair{1, 1}, {4, 1}, {2, 2}, {1, 4}}) {
     for (const char* preset : {"ddp", "fsdp"}) {
       SCOPED_TRACE(std::to_string(data) + " x " + std::to_string(tensor) + " " + preset);
       const RunConfig config = small_config(data, tensor, preset);
-      const RunPrograms programs = compile_run(config, small_model(), {});
+      const PlannedRun run = plan_run(config, small_model());
+      const Programs programs = compile(run.plan, run.target);
       const Program& validation = programs.validation.value();
       EXPECT_THAT(places(programs.step), ::testing::IsSupersetOf(places(validation)));
       for (const Binding& state : programs.step.states) {
@@ -78,24 +80,24 @@ TEST(RunPrograms, ShareTheArena) {
         }
       }
       EXPECT_EQ(programs.arena_bytes(), programs.step.arena_bytes);
-      EXPECT_EQ(run_memory(config, small_model(), programs).arena, programs.arena_bytes());
+      EXPECT_EQ(run_memory(run, programs).arena, programs.arena_bytes());
     }
   }
 }
 
-TEST(RunPrograms, ValidateOnlyWhereAsked) {
+TEST(Programs, ValidateOnlyWhereAsked) {
   RunConfig config = small_config(1, 1, "ddp");
   config.validation.every = 0;
-  EXPECT_FALSE(compile_run(config, small_model(), {}).validation.has_value());
+  EXPECT_FALSE(compile(make_plan(config, small_model()), cpu_target()).validation.has_value());
 }
 
 TEST(ShareStates, RefusesAProgramOfAnotherModel) {
   const RunConfig config = small_config(1, 1, "ddp");
-  const Program step = compile_step(config, small_model(), {});
+  const Program step = compile(make_plan(config, small_model()), cpu_target()).step;
   const ModelDescription wider =
       describe_llama({.dim = 24, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 40, .vocab = 64});
   try {
-    share_states(compile_step(config, wider, {}), step);
+    share_states(compile(make_plan(config, wider), cpu_target()).step, step);
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInternal);

@@ -1,4 +1,4 @@
-#include "tessera/train/run_layout.h"
+#include "tessera/train/resolve_layout.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
-#include "tessera/mesh/cluster.h"
 #include "tessera/mesh/machine_cluster.h"
 
 namespace tessera {
@@ -20,15 +19,6 @@ Cluster run_cluster(const RunConfig& config, std::int64_t ranks) {
   }
   return with_context([&] { return placed(config, "cluster.file"); },
                       [&] { return file == "local" ? machine_cluster() : load_cluster(file); });
-}
-
-// Leading state axes that a degree covers: those of the levels inside it.
-std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
-  std::size_t count = 0;
-  for (const DataLevel& level : data_levels(mesh)) {
-    count += level.degree <= degree ? level.axes.size() : 0;
-  }
-  return count;
 }
 
 // What a preset says with what the config says in its place.
@@ -129,16 +119,9 @@ class StatePlan {
 
 }  // namespace
 
-std::int64_t RunLayout::num_data() const {
-  std::int64_t count = 1;
-  for (const MeshAxis& axis : mesh.axes) {
-    count *= axis.group == AxisGroup::kData ? axis.size : 1;
-  }
-  return count;
-}
-
-RunLayout run_layout(const RunConfig& config) {
-  RunLayout layout;
+ResolvedLayout resolve_layout(const RunConfig& config) {
+  ResolvedLayout resolved;
+  RunLayout& layout = resolved.layout;
   const ParallelSection& parallel = config.parallel;
   const std::int64_t data = parallel.data.value_or(1);
   const Cluster cluster = run_cluster(config, data * parallel.tensor);
@@ -147,8 +130,8 @@ RunLayout run_layout(const RunConfig& config) {
                    [&] { return make_mesh(cluster, {.data = data, .tensor = parallel.tensor}); });
   layout.sequence_parallel = parallel.sequence_parallel;
   if (!config.cluster.file.empty() && config.cluster.file != "local") {
-    layout.device = cluster.device;
-    layout.levels = cluster.levels;
+    resolved.device = cluster.device;
+    resolved.levels = cluster.levels;
   }
   const PlacementPreset plan = StatePlan(config, layout.mesh).read();
   layout.placement = plan.placement;
@@ -162,41 +145,8 @@ RunLayout run_layout(const RunConfig& config) {
       placed(config, "state.secondary_use"),
       plan.placement.param);
   layout.wires = plan.wires;
-  layout.notes = plan.notes;
-  return layout;
-}
-
-StateAxes state_axes(const RunLayout& layout) {
-  const Mesh& mesh = layout.mesh;
-  StateAxes state{.axes = {},
-                  .param = num_axes(mesh, layout.placement.param),
-                  .secondary = num_axes(mesh, layout.placement.secondary),
-                  .grad = num_axes(mesh, layout.placement.grad),
-                  .optimizer = num_axes(mesh, layout.placement.optimizer),
-                  .wires = {.param = wire_of_axes(layout.wires.param, mesh),
-                            .secondary = wire_of_axes(layout.wires.secondary, mesh),
-                            .grad = wire_of_axes(layout.wires.grad, mesh),
-                            .update = wire_of_axes(layout.wires.update, mesh)},
-                  .secondary_use = layout.secondary_use};
-  for (const DataLevel& level : data_levels(mesh)) {
-    for (const std::size_t axis : level.axes) {
-      state.axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});
-    }
-  }
-  return state;
-}
-
-std::int64_t data_place(const Mesh& mesh, std::int64_t rank) {
-  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
-  std::int64_t place = 0;
-  std::int64_t step = 1;
-  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
-    if (mesh.axes[i].group == AxisGroup::kData) {
-      place += coordinates[i] * step;
-      step *= mesh.axes[i].size;
-    }
-  }
-  return place;
+  resolved.notes = plan.notes;
+  return resolved;
 }
 
 }  // namespace tessera

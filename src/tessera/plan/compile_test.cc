@@ -1,4 +1,5 @@
-#include "tessera/train/step_program.h"
+
+#include "tessera/plan/compile.h"
 
 #include <string>
 
@@ -6,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cpu/cpu_backend.h"
-#include "tessera/config/run_config.h"
 #include "tessera/train/test_training.h"
 
 namespace tessera {
@@ -15,35 +15,34 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string program_of(bool document_mask, bool deterministic) {
-  RunConfig config;
-  config.data.sequence_length = 6;
-  config.data.document_mask = document_mask;
-  config.run.deterministic = deterministic;
-  return to_string(compile_step(config, tiny_llama(), {}));
+Plan tiny_plan() {
+  return {.model = tiny_llama(), .sequence_length = 6, .num_microbatches = 2};
 }
 
-TEST(StepProgram, TellsAttentionWhatTheConfigSays) {
-  EXPECT_THAT(program_of(true, true), Not(HasSubstr("whole_rows")));
-  EXPECT_THAT(program_of(true, true), Not(HasSubstr("any_order")));
-  EXPECT_THAT(program_of(false, true), HasSubstr("whole_rows=true"));
-  EXPECT_THAT(program_of(true, false), HasSubstr("any_order=true"));
+std::string program_of(const Plan& plan, const Target& target = cpu_target()) {
+  return to_string(compile(plan, target).step);
 }
 
-TEST(StepProgram, ChunksOfTheLossAreOfTheDevice) {
-  RunConfig config;
-  config.data.sequence_length = 6;
-  const auto program = [&] { return to_string(compile_step(config, tiny_llama(), {})); };
-  EXPECT_THAT(program(), Not(HasSubstr("chunk=")));
-  config.run.device = "cuda";
-  config.memory.limit_bytes = 1 << 30;
-  EXPECT_THAT(program(), HasSubstr("chunk=894720"));  // 1 GiB of 300 f32
-  config.train.dtype = config.train.logits = DType::kBF16;
-  EXPECT_THAT(program(), HasSubstr("chunk=1789440"));
+TEST(Compile, TellsAttentionWhatThePlanSays) {
+  Plan plan = tiny_plan();
+  EXPECT_THAT(program_of(plan), Not(HasSubstr("whole_rows")));
+  EXPECT_THAT(program_of(plan), Not(HasSubstr("any_order")));
+  plan.passes.whole_rows = true;
+  EXPECT_THAT(program_of(plan), HasSubstr("whole_rows=true"));
+  plan.passes.any_order = true;
+  EXPECT_THAT(program_of(plan), HasSubstr("any_order=true"));
+}
+
+TEST(Compile, ChunksOfTheLossAreOfTheTarget) {
+  Plan plan = tiny_plan();
+  EXPECT_THAT(program_of(plan), Not(HasSubstr("chunk=")));
+  EXPECT_THAT(program_of(plan, cuda_target()), HasSubstr("chunk=894720"));  // 1 GiB of 300 f32
+  plan.dtype = plan.logits = DType::kBF16;
+  EXPECT_THAT(program_of(plan, cuda_target()), HasSubstr("chunk=1789440"));
 }
 
 // Losses that bf16 explains, and other ones.
-TEST(StepProgram, RoundedLogitsTrainAlike) {
+TEST(Compile, RoundedLogitsTrainAlike) {
   TestTraining exact(tiny_gpt2(), make_cpu_backend(1), DType::kBF16);
   TestTraining rounded(tiny_gpt2(), make_cpu_backend(1), DType::kBF16, {.rounded_logits = true});
   exact.initialize();
@@ -57,7 +56,7 @@ TEST(StepProgram, RoundedLogitsTrainAlike) {
 }
 
 // Half the bytes for most of the gradients, and losses that bf16 explains.
-TEST(StepProgram, RoundedGradientsTakeLessAndTrainAlike) {
+TEST(Compile, RoundedGradientsTakeLessAndTrainAlike) {
   TestTraining exact(tiny_llama(), make_cpu_backend(1), DType::kBF16, {.one_microbatch = true});
   TestTraining rounded(tiny_llama(),
                        make_cpu_backend(1),

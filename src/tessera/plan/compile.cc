@@ -1,0 +1,82 @@
+#include "tessera/plan/compile.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/passes/pipeline.h"
+#include "tessera/passes/undecayed_weights.h"
+#include "tessera/plan/graphs.h"
+
+namespace tessera {
+namespace {
+
+CompileOptions compile_options(const Plan& plan, const Target& target) {
+  const OptimizerPlan& optimizer = plan.optimizer;
+  const PassPlan& passes = plan.passes;
+  return {.update = {.beta1 = optimizer.beta1,
+                     .beta2 = optimizer.beta2,
+                     .eps = optimizer.eps,
+                     .weight_decay = optimizer.weight_decay,
+                     .clip = optimizer.clip,
+                     .moments = optimizer.moments,
+                     .num_microbatches = plan.num_microbatches,
+                     .state = state_axes(plan.layout),
+                     .dims = plan.layout.dims()},
+          .float8 = plan.float8,
+          .attention = {.whole_rows = passes.whole_rows, .any_order = passes.any_order},
+          .logits_bytes = target.logits_bytes(),
+          .round_logits = plan.logits == DType::kBF16,
+          .round_gradients = optimizer.gradients == DType::kBF16,
+          .recompute = passes.recompute,
+          .fuse = passes.fuse,
+          .group_gemms = passes.group_gemms,
+          .gelu_products = target.has_gelu_products() && passes.gelu_products,
+          .overlap = passes.overlap,
+          .overlap_layers = passes.overlap_layers,
+          .workspace_bytes = workspace_query(target, plan.threads)};
+}
+
+}  // namespace
+
+std::int64_t Programs::arena_bytes() const {
+  return std::max(step.arena_bytes, validation ? validation->arena_bytes : 0);
+}
+
+Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump) {
+  Graph graph = step_graph(plan);
+  CompileOptions options = compile_options(plan, target);
+  options.dump = dump;
+  if (!plan.optimizer.decays_all) {
+    options.update.undecayed = undecayed_weights(graph);
+  }
+  Programs programs = {.step = compile_training(std::move(graph), options)};
+  if (plan.validates) {
+    options.beside = &programs.step;
+    if (!dump.empty()) {
+      options.dump = dump / "validation";
+    }
+    programs.validation = compile_forward(step_graph(plan), options);
+    programs.validation->name = "validation";
+  }
+  return programs;
+}
+
+Program compile_evaluation(const Plan& plan,
+                           std::int64_t rows,
+                           std::int64_t sequence_length,
+                           const Target& target) {
+  CompileOptions options = compile_options(plan, target);
+  options.update.dims.erase("batch");
+  options.sum_outputs = false;
+  return compile_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype), options);
+}
+
+Program compile_generation(const ModelDescription& model,
+                           const GenerationPlan& plan,
+                           const Target& target) {
+  return compile_forward(generation_graph(model, plan.tokens, plan.dtype, plan.batch),
+                         {.cache_length = plan.cache_length,
+                          .workspace_bytes = workspace_query(target, plan.threads)});
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "tessera/plan/plan.h"
+#include "tessera/plan/target.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+// What each rank of a run executes, in one arena: the training step and, where the run validates,
+// the loss of one batch of `microbatch` sequences per data rank, on the step's parameters. That one
+// has inputs as the forward graph and the output "loss", the sum over the valid tokens of all
+// ranks; between two steps it may run as often as is wanted, and leaves the states as they are.
+struct Programs {
+  Program step;
+  std::optional<Program> validation = {};
+
+  std::int64_t arena_bytes() const;
+};
+
+// Depends on the plan and the target alone: equal ones give equal programs, whatever machine
+// compiles them. `dump` names a directory that gets the text of every level; empty: none.
+// Errors: kInvalidConfig as workspace_query(); what passes refuse.
+Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump = {});
+
+// The program by which each data rank says how well the model predicts `rows` sequences of
+// `sequence_length` tokens of its own: evaluation_graph()'s inputs and outputs, for these alone.
+// The ranks run it together.
+Program compile_evaluation(const Plan& plan,
+                           std::int64_t rows,
+                           std::int64_t sequence_length,
+                           const Target& target);
+
+// What a model that is fed piece by piece runs: `tokens` next tokens of each of `batch` sequences,
+// whose keys and values are kept for `cache_length` tokens.
+struct GenerationPlan {
+  DType dtype = DType::kF32;
+  std::int64_t batch = 1;
+  std::int64_t tokens = 1;
+  std::int64_t cache_length = 1;
+  std::int64_t threads = 1;  // where the target is a CPU
+};
+
+Program compile_generation(const ModelDescription& model,
+                           const GenerationPlan& plan,
+                           const Target& target);
+
+}  // namespace tessera

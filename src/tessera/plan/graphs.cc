@@ -1,0 +1,89 @@
+#include "tessera/plan/graphs.h"
+
+#include "tessera/base/format.h"
+#include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/take/take.h"
+#include "tessera/ops/view/view_ops.h"
+#include "tessera/passes/add_adapters.h"
+#include "tessera/program/step_names.h"
+
+namespace tessera {
+namespace {
+
+TensorType ids(std::int64_t batch, std::int64_t sequence_length) {
+  return {.dtype = DType::kI32,
+          .dims = {{.name = "batch", .bound = batch}, {.name = "seq", .bound = sequence_length}}};
+}
+
+ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type) {
+  return {.tokens = builder.input(step_names::kTokens, type),
+          .positions = builder.input(step_names::kPositions, type),
+          .documents = builder.input(step_names::kDocuments, type)};
+}
+
+// The graph that `builder` holds, with the model's adapters.
+Graph take_adapted(GraphBuilder& builder, const ModelDescription& model) {
+  Graph graph = builder.take();
+  return model.adapters ? add_adapters(graph, *model.adapters) : graph;
+}
+
+}  // namespace
+
+Graph training_graph(const ModelDescription& model,
+                     std::int64_t batch,
+                     std::int64_t sequence_length,
+                     DType dtype) {
+  GraphBuilder builder("train", dtype);
+  const TensorType type = ids(batch, sequence_length);
+  const ModelInputs inputs = model_inputs(builder, type);
+  const Value labels = builder.input(step_names::kLabels, type);
+  const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
+  const ModelOutputs outputs = model.model(builder, inputs);
+  builder.output(
+      step_names::kLoss,
+      cross_entropy(outputs.hidden, outputs.head, labels, inverse_labels, outputs.vocab));
+  return take_adapted(builder, model);
+}
+
+Graph generation_graph(const ModelDescription& model,
+                       std::int64_t sequence_length,
+                       DType dtype,
+                       std::int64_t batch) {
+  GraphBuilder builder("generate", dtype);
+  const ModelInputs inputs = model_inputs(builder, ids(batch, sequence_length));
+  const Value last =
+      builder.input("last", {.dtype = DType::kI32, .dims = {{.name = "batch", .bound = batch}}});
+  const ModelOutputs outputs = model.model(builder, inputs);
+  // What is padding cannot be sampled.
+  const Value head =
+      outputs.vocab > 0
+          ? builder.emit(make_op(SliceAttrs{.dim = 0, .size = outputs.vocab, .name = "vocab"}),
+                         {outputs.head})[0]
+          : outputs.head;
+  builder.output("logits", matmul(take(outputs.hidden, last), head, {.transpose_b = true}));
+  return take_adapted(builder, model);
+}
+
+Graph evaluation_graph(const ModelDescription& model,
+                       std::int64_t batch,
+                       std::int64_t sequence_length,
+                       DType dtype) {
+  GraphBuilder builder("evaluate", dtype);
+  const TensorType type = ids(batch, sequence_length);
+  const ModelInputs inputs = model_inputs(builder, type);
+  const Value labels = builder.input(step_names::kLabels, type);
+  const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
+  const ModelOutputs outputs = model.model(builder, inputs);
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const OpRef slice = make_op(SliceAttrs{.dim = 0, .begin = row, .size = 1, .name = "batch"});
+    const Value hidden = builder.emit(slice, {outputs.hidden})[0];
+    builder.output(
+        format("loss.{}", row),
+        cross_entropy(
+            hidden, outputs.head, builder.emit(slice, {labels})[0], inverse_labels, outputs.vocab));
+  }
+  return take_adapted(builder, model);
+}
+
+}  // namespace tessera

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tessera/ir/dtype.h"
+#include "tessera/models/model.h"
+#include "tessera/passes/pass.h"
+#include "tessera/plan/run_layout.h"
+
+namespace tessera {
+
+// The constants of AdamW.
+struct OptimizerPlan {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  bool decays_all = true;  // else matrices alone (undecayed_weights())
+  double clip = 1.0;       // global L2 norm of the gradient; 0: off
+  DType moments = DType::kF32;
+  DType gradients = DType::kF32;  // as products make them; bf16 for one microbatch and data rank
+
+  friend bool operator==(const OptimizerPlan&, const OptimizerPlan&) = default;
+};
+
+// What the compiler may choose, and was told.
+struct PassPlan {
+  bool recompute = false;  // what layers compute in forward, again in backward
+  bool fuse = true;
+  bool group_gemms = true;
+  bool gelu_products = true;  // where the target has them
+  bool overlap = true;        // collectives of state with compute
+  std::int64_t overlap_layers = 1;
+  bool whole_rows = false;  // every sequence is one document
+  bool any_order = false;   // sums of attention's backward may have any order
+
+  friend bool operator==(const PassPlan&, const PassPlan&) = default;
+};
+
+// All that decides the programs of a run, with a Target (compile.h). It names no file, no device
+// and no config: whoever has a plan, made from a run file or by a planner, can compile it.
+struct Plan {
+  ModelDescription model;  // with its adapters
+  std::int64_t sequence_length = 512;
+  std::int64_t microbatch = 1;        // sequences of a data rank
+  std::int64_t num_microbatches = 1;  // of a step
+  bool validates = false;             // between steps, on batches of a microbatch's size
+  RunLayout layout = {};
+  DType dtype = DType::kF32;                 // of compute: f32 or bf16
+  DType logits = DType::kF32;                // likewise
+  std::optional<Float8Options> float8 = {};  // none: products in dtype
+  OptimizerPlan optimizer = {};
+  PassPlan passes = {};
+  std::int64_t threads = 1;  // of a rank whose target is a CPU
+
+  // Sequences of a microbatch on all data ranks, and of a step.
+  std::int64_t batch() const { return microbatch * layout.num_data(); }
+
+  std::int64_t global_batch() const { return batch() * num_microbatches; }
+};
+
+// The forward graph of the plan's microbatches, of all data ranks: training_graph().
+Graph step_graph(const Plan& plan);
+
+// As TOML; parses back to a plan with the same programs.
+std::string to_string(const Plan& plan);
+
+// `source` names the text in errors. Errors: kInvalidConfig with place, found and expected, for
+// unknown and missing keys, values out of range and meshes or placements that do not fit; a model
+// that no family describes.
+Plan parse_plan(std::string_view text, std::string_view source);
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/test_error.h"
+#include "tessera/plan/compile.h"
+#include "tessera/train/test_training.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+RunLayout layout_of(const std::string& placement, const MeshDegrees& degrees) {
+  const Cluster cluster = {.name = "two levels",
+                           .device = {},
+                           .levels = {{.name = "pair", .size = 2}, {.name = "node", .size = 4}}};
+  RunLayout layout = {.mesh = make_mesh(cluster, degrees), .sequence_parallel = true};
+  const PlacementPreset found = preset(placement, layout.mesh);
+  layout.placement = found.placement;
+  layout.wires = found.wires;
+  return layout;
+}
+
+std::vector<Plan> plans() {
+  const Plan plain = {.model = tiny_llama(), .sequence_length = 16};
+  Plan cut = plain;
+  cut.layout = layout_of("topo", {.data = 4, .tensor = 2});
+  cut.microbatch = 2;
+  cut.num_microbatches = 3;
+  cut.validates = true;
+  cut.dtype = cut.logits = DType::kBF16;
+  cut.passes = {.recompute = true, .fuse = false, .overlap_layers = 2, .any_order = true};
+  cut.optimizer = {.beta1 = 0.1 + 0.2, .eps = 1e-11, .decays_all = false, .moments = DType::kBF16};
+  Plan codes = plain;
+  codes.model = tiny_gpt2();
+  codes.float8 = Float8Options{.rowwise = true, .gradients = DType::kF8E4M3, .skip_first = 1};
+  codes.layout = layout_of("zeropp", {.data = 8});
+  codes.layout.secondary_use = SecondaryUse::kBackward;
+  Plan rounded = plain;
+  rounded.model = tiny_neox();
+  rounded.optimizer.gradients = DType::kBF16;
+  return {plain, cut, codes, rounded};
+}
+
+// Equal text says that nothing of a plan is lost that the text has; equal programs, that nothing
+// of a plan is missing in the text.
+TEST(PlanText, CompilesToTheSamePrograms) {
+  for (const Plan& plan : plans()) {
+    const std::string text = to_string(plan);
+    SCOPED_TRACE(text);
+    const Plan read = parse_plan(text, "plan");
+    EXPECT_EQ(to_string(read), text);
+    EXPECT_EQ(read.layout.mesh, plan.layout.mesh);
+    for (const char* name : {"cpu", "cuda", "h200"}) {
+      const Target target = find_target(name);
+      const Programs expected = compile(plan, target);
+      const Programs found = compile(read, parse_target(to_string(target), "target"));
+      EXPECT_EQ(to_string(found.step), to_string(expected.step));
+      ASSERT_EQ(found.validation.has_value(), expected.validation.has_value());
+      if (expected.validation) {
+        EXPECT_EQ(to_string(*found.validation), to_string(*expected.validation));
+      }
+    }
+  }
+}
+
+// Every key matters to the programs: a change of each is a change of some program's text, or is
+// refused. (The wires' block and threads only matter with formats of blocks and on a CPU.)
+TEST(PlanText, RefusesWhatDoesNotFit) {
+  const std::string good = to_string(plans()[1]);
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t place = text.find(from);
+    EXPECT_NE(place, std::string::npos) << from;
+    text.replace(place, from.size(), to);
+    return error_of(ErrorCode::kInvalidConfig, [&] { parse_plan(text, "p.toml"); });
+  };
+  EXPECT_THAT(message("microbatch = 2", "microbatch = 0"),
+              HasSubstr("p.toml:8:14: step.microbatch: found integer 0, expected integer from 1"));
+  EXPECT_THAT(message("microbatch = 2\n", ""), HasSubstr("step.microbatch is missing"));
+  EXPECT_THAT(message("microbatches", "microbatchs"), HasSubstr("microbatches is missing"));
+  EXPECT_THAT(message("threads = 1", "threads = 1\nteeth = 32"),
+              HasSubstr("unknown key \"step.teeth\""));
+  EXPECT_THAT(message("dtype = \"bf16\"", "dtype = \"f16\""),
+              HasSubstr("model.dtype: found \"f16\", expected one of \"f32\", \"bf16\""));
+  EXPECT_THAT(message("\\\"family\\\":\\\"llama\\\"", "\\\"family\\\":\\\"lama\\\""),
+              HasSubstr("\"lama\", expected one of"));
+  EXPECT_THAT(message("size = 2", "size = 1"), HasSubstr("mesh.axes.size: found integer 1"));
+  EXPECT_THAT(message("group = \"tensor\"", "group = \"rows\""), HasSubstr("found \"rows\""));
+  EXPECT_THAT(message("level = \"pair\"", "level = \"rack\""),
+              HasSubstr("on the level \"rack\", expected one of mesh.levels"));
+  EXPECT_THAT(message("optimizer = 4", "optimizer = 3"), HasSubstr("p.toml: "));
+  EXPECT_THAT(message("wire_block = 256", "wire_block = 200"), HasSubstr("p.toml: "));
+  EXPECT_THAT(message("wire_grad = \"", "wire_grad = \"int3 "), HasSubstr("state.wire_grad: "));
+  EXPECT_THAT(message("beta1 = 0.30000000000000004", "beta1 = nan"),
+              HasSubstr("optimizer.beta1: found number nan, expected a number"));
+  EXPECT_THAT(message("gradients = \"f32\"", "gradients = \"bf16\""),
+              HasSubstr("with 3 microbatches on 4 data ranks"));
+  EXPECT_THAT(message("[passes]", "passes = 3\n[passages]"), HasSubstr("p.toml:"));
+}
+
+// A model of one's own has no text; its plan has, up to there.
+TEST(PlanText, OfACustomModelIsRefused) {
+  Plan plan = plans()[0];
+  plan.model.json = R"({"mine":true})";
+  const std::string text = to_string(plan);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { parse_plan(text, "p.toml"); }),
+              HasSubstr("a model of one's own is none of them"));
+}
+
+}  // namespace
+}  // namespace tessera

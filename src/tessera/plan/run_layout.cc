@@ -1,0 +1,61 @@
+#include "tessera/plan/run_layout.h"
+
+#include <cstddef>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+// Leading state axes that a degree covers: those of the levels inside it.
+std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
+  std::size_t count = 0;
+  for (const DataLevel& level : data_levels(mesh)) {
+    count += level.degree <= degree ? level.axes.size() : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+std::int64_t RunLayout::num_data() const {
+  std::int64_t count = 1;
+  for (const MeshAxis& axis : mesh.axes) {
+    count *= axis.group == AxisGroup::kData ? axis.size : 1;
+  }
+  return count;
+}
+
+StateAxes state_axes(const RunLayout& layout) {
+  const Mesh& mesh = layout.mesh;
+  StateAxes state{.axes = {},
+                  .param = num_axes(mesh, layout.placement.param),
+                  .secondary = num_axes(mesh, layout.placement.secondary),
+                  .grad = num_axes(mesh, layout.placement.grad),
+                  .optimizer = num_axes(mesh, layout.placement.optimizer),
+                  .wires = {.param = wire_of_axes(layout.wires.param, mesh),
+                            .secondary = wire_of_axes(layout.wires.secondary, mesh),
+                            .grad = wire_of_axes(layout.wires.grad, mesh),
+                            .update = wire_of_axes(layout.wires.update, mesh)},
+                  .secondary_use = layout.secondary_use};
+  for (const DataLevel& level : data_levels(mesh)) {
+    for (const std::size_t axis : level.axes) {
+      state.axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});
+    }
+  }
+  return state;
+}
+
+std::int64_t data_place(const Mesh& mesh, std::int64_t rank) {
+  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
+  std::int64_t place = 0;
+  std::int64_t step = 1;
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    if (mesh.axes[i].group == AxisGroup::kData) {
+      place += coordinates[i] * step;
+      step *= mesh.axes[i].size;
+    }
+  }
+  return place;
+}
+
+}  // namespace tessera

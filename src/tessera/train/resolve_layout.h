@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/config/run_config.h"
+#include "tessera/mesh/cluster.h"
+#include "tessera/plan/run_layout.h"
+
+namespace tessera {
+
+// What [parallel], [state] and [cluster] say, worked out.
+struct ResolvedLayout {
+  RunLayout layout = {};
+  DeviceSpec device = {};               // of cluster.file; all unknown where none is named
+  std::vector<Level> levels = {};       // likewise; empty
+  std::vector<std::string> notes = {};  // about the placement, for people
+};
+
+// Degrees that the config leaves out are 1: resolve_run() fills them in. Errors: kInvalidConfig
+// naming the key, with the numbers and what would work.
+ResolvedLayout resolve_layout(const RunConfig& config);
+
+}  // namespace tessera
