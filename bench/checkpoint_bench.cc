@@ -33,9 +33,10 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/hugging_face/weights.h"
 #include "tessera/models/family.h"
-#include "tessera/train/export_weights.h"
-#include "tessera/train/hugging_face.h"
+#include "tessera/weights/export_weights.h"
+#include "tessera/weights/import_weights.h"
 
 namespace tessera {
 namespace {

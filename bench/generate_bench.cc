@@ -23,9 +23,9 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/format.h"
+#include "tessera/infer/cached_model.h"
+#include "tessera/infer/sampler.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/train/cached_model.h"
-#include "tessera/train/sampler.h"
 
 namespace tessera {
 namespace {

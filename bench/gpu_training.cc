@@ -13,7 +13,7 @@
 #include "tessera/base/machine.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/plan/graphs.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
 
 namespace tessera {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "tessera/config/config.h"
 #include "tessera/config/run_config.h"
-#include "tessera/train/resolve.h"
+#include "tessera/resolve/resolve.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

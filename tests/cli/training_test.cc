@@ -22,8 +22,8 @@
 #include "tessera/config/config.h"
 #include "tessera/metrics/event_record.h"
 #include "tessera/plan/compile.h"
-#include "tessera/train/make_plan.h"
-#include "tessera/train/resolve.h"
+#include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/resolve.h"
 #include "tests/cli/process.h"
 
 namespace tessera {

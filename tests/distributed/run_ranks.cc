@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
+#include "tessera/launch/rank_backend.h"
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pipeline.h"
@@ -21,8 +22,7 @@
 #include "tessera/plan/run_layout.h"
 #include "tessera/runtime/launcher.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/rank_backend.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
 
 namespace tessera {
 namespace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/backend/device_backend.h"
+#include "tessera/launch/rank_backend.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
@@ -17,7 +18,6 @@
 #include "tessera/passes/lower.h"
 #include "tessera/passes/pass.h"
 #include "tessera/program/program.h"
-#include "tessera/train/rank_backend.h"
 
 namespace tessera {
 

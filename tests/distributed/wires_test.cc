@@ -16,7 +16,7 @@
 #include "tessera/mesh/traffic.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/program/step_traffic.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {

@@ -15,7 +15,7 @@
 #include "tessera/backend/test_fault_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
-#include "tessera/train/resolve.h"
+#include "tessera/resolve/resolve.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

@@ -18,7 +18,7 @@
 #include "tessera/passes/pipeline.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
 
 namespace tessera {
 namespace {

@@ -31,13 +31,14 @@
 #include "tessera/base/half.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/hugging_face/weights.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/export_weights.h"
-#include "tessera/train/hugging_face.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
+#include "tessera/weights/export_weights.h"
+#include "tessera/weights/import_weights.h"
 
 namespace tessera {
 namespace {

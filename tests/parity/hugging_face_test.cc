@@ -32,10 +32,10 @@
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/plan/graphs.h"
+#include "tessera/resolve/resolve.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/export_weights.h"
-#include "tessera/train/resolve.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
+#include "tessera/weights/export_weights.h"
 
 namespace tessera {
 namespace {

@@ -27,15 +27,16 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/config/config.h"
+#include "tessera/hugging_face/weights.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/models/family.h"
 #include "tessera/passes/pipeline.h"
 #include "tessera/plan/graphs.h"
+#include "tessera/resolve/resolve.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/export_weights.h"
-#include "tessera/train/hugging_face.h"
-#include "tessera/train/resolve.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/training_state.h"
+#include "tessera/weights/export_weights.h"
+#include "tessera/weights/import_weights.h"
 
 namespace tessera {
 namespace {

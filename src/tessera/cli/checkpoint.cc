@@ -15,10 +15,10 @@
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
+#include "tessera/resolve/require_checkpoint.h"
 #include "tessera/tokenizer/tokenizer_files.h"
-#include "tessera/train/export_weights.h"
-#include "tessera/train/hugging_face.h"
-#include "tessera/train/resume.h"
+#include "tessera/weights/export_weights.h"
+#include "tessera/weights/import_weights.h"
 
 namespace tessera {
 namespace {

@@ -19,13 +19,13 @@
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/build_info.h"
+#include "tessera/cli/commands.h"
 #include "tessera/cli/machine_report.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
-#include "tessera/train/commands.h"
-#include "tessera/train/exit_record.h"
-#include "tessera/train/rank_launch.h"
+#include "tessera/launch/exit_record.h"
+#include "tessera/launch/rank_launch.h"
 
 namespace tessera {
 namespace {

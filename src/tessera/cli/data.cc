@@ -30,9 +30,9 @@
 #include "tessera/data/megatron.h"
 #include "tessera/data/token_type.h"
 #include "tessera/data/tokenize_job.h"
+#include "tessera/dataset/text_encoder.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/tokenizer_files.h"
-#include "tessera/train/text_encoder.h"
 
 namespace tessera {
 namespace {

@@ -20,10 +20,10 @@
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
-#include "tessera/train/choices.h"
-#include "tessera/train/evaluate.h"
-#include "tessera/train/evaluator.h"
-#include "tessera/train/trained_model.h"
+#include "tessera/infer/choices.h"
+#include "tessera/infer/evaluate.h"
+#include "tessera/infer/evaluator.h"
+#include "tessera/infer/trained_model.h"
 
 namespace tessera {
 namespace {

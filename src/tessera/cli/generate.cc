@@ -8,11 +8,11 @@
 
 #include "tessera/base/format.h"
 #include "tessera/base/utf8.h"
+#include "tessera/cli/commands.h"
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
-#include "tessera/train/commands.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "tessera/config/run_config.h"
 #include "tessera/data/encode_files.h"
+#include "tessera/dataset/corpus_input.h"
 #include "tessera/tokenizer/text_marks.h"
-#include "tessera/train/corpus_input.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): it is the library's
 class App;

@@ -29,7 +29,7 @@
 #include "tessera/cli/subcommands.h"
 #include "tessera/data/text_encoding.h"
 #include "tessera/data/text_stream.h"
-#include "tessera/train/train_tokenizer.h"
+#include "tessera/dataset/train_tokenizer.h"
 
 namespace tessera {
 namespace {

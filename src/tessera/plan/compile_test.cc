@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cpu/cpu_backend.h"
-#include "tessera/train/test_training.h"
+#include "tessera/state/test_training.h"
 
 namespace tessera {
 namespace {

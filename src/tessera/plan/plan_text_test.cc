@@ -5,7 +5,7 @@
 
 #include "tessera/base/test_error.h"
 #include "tessera/plan/compile.h"
-#include "tessera/train/test_training.h"
+#include "tessera/state/test_training.h"
 
 namespace tessera {
 namespace {

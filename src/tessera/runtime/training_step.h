@@ -33,7 +33,7 @@ struct StepOutputs {
   bool applied = false;  // it was to be, and loss and gradient are finite
 };
 
-// An executor of a training program (train/step_program.h), driven by what the step means rather
+// An executor of a training program (plan/compile.h), driven by what the step means rather
 // than by names. The one way to run a step: the rows of each microbatch are written first, by
 // input_row().
 class TrainingStep {

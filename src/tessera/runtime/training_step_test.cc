@@ -13,8 +13,8 @@
 #include "tessera/passes/pipeline.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/program/step_names.h"
-#include "tessera/train/test_training.h"
-#include "tessera/train/training_state.h"
+#include "tessera/state/test_training.h"
+#include "tessera/state/training_state.h"
 
 namespace tessera {
 namespace {

@@ -19,14 +19,14 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels_under_test.h"
 #include "tessera/base/format.h"
+#include "tessera/infer/cached_model.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/report/metrics_table.h"
+#include "tessera/resolve/make_plan.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/cached_model.h"
-#include "tessera/train/make_plan.h"
+#include "tessera/state/test_training.h"
 #include "tessera/train/test_run.h"
-#include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

@@ -13,9 +13,9 @@
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/train/run_memory.h"
+#include "tessera/resolve/run_memory.h"
+#include "tessera/state/test_training.h"
 #include "tessera/train/test_run.h"
-#include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

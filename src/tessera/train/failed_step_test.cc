@@ -20,8 +20,8 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/ops/custom/custom.h"
 #include "tessera/report/metrics_table.h"
+#include "tessera/state/test_training.h"
 #include "tessera/train/test_run.h"
-#include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

@@ -28,8 +28,8 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/checkpoint/save_directory.h"
+#include "tessera/state/test_training.h"
 #include "tessera/train/test_run.h"
-#include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "tessera/base/log.h"
+#include "tessera/dataset/same_data.h"
+#include "tessera/state/training_state.h"
 #include "tessera/train/disk_space.h"
-#include "tessera/train/same_data.h"
 #include "tessera/train/session_log.h"
-#include "tessera/train/training_state.h"
 
 namespace tessera {
 namespace {

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/dataset/run_data.h"
+#include "tessera/launch/run_directory.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/run_layout.h"
-#include "tessera/train/make_plan.h"
-#include "tessera/train/run_data.h"
-#include "tessera/train/run_directory.h"
+#include "tessera/resolve/make_plan.h"
+#include "tessera/state/training_state.h"
 #include "tessera/train/trainer.h"
-#include "tessera/train/training_state.h"
 
 namespace tessera {
 

@@ -23,7 +23,7 @@
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
-#include "tessera/train/exit_record.h"
+#include "tessera/launch/exit_record.h"
 #include "tessera/train/run_record.h"
 #include "tessera/train/session_log.h"
 

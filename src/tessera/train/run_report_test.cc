@@ -14,8 +14,8 @@
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/launch/exit_record.h"
 #include "tessera/metrics/metrics_writer.h"
-#include "tessera/train/exit_record.h"
 #include "tessera/train/session_log.h"
 
 namespace tessera {

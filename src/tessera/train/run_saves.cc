@@ -11,9 +11,9 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/save_directory.h"
 #include "tessera/comm/agreement.h"
-#include "tessera/train/resume.h"
+#include "tessera/launch/stop_signal.h"
+#include "tessera/resolve/require_checkpoint.h"
 #include "tessera/train/run_record.h"
-#include "tessera/train/stop_signal.h"
 
 namespace tessera {
 namespace {

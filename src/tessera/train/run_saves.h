@@ -13,8 +13,8 @@
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/config/run_config.h"
+#include "tessera/launch/rank_control.h"
 #include "tessera/train/last_save.h"
-#include "tessera/train/rank_control.h"
 
 namespace tessera {
 

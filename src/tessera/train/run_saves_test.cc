@@ -23,10 +23,10 @@
 #include "tessera/base/test_error.h"
 #include "tessera/base/testing/faults.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/state/test_training.h"
 #include "tessera/train/disk_space.h"
 #include "tessera/train/session_log.h"
 #include "tessera/train/test_run.h"
-#include "tessera/train/test_training.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {

@@ -5,13 +5,14 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/config/config.h"
+#include "tessera/dataset/run_data.h"
+#include "tessera/dataset/same_data.h"
+#include "tessera/resolve/adapters.h"
+#include "tessera/resolve/changed_keys.h"
+#include "tessera/resolve/stored_tokenizer.h"
+#include "tessera/state/training_state.h"
 #include "tessera/tokenizer/tokenizer_files.h"
-#include "tessera/train/adapters.h"
-#include "tessera/train/resume.h"
-#include "tessera/train/run_data.h"
-#include "tessera/train/same_data.h"
-#include "tessera/train/start_weights.h"
-#include "tessera/train/training_state.h"
+#include "tessera/weights/start_weights.h"
 
 namespace tessera {
 namespace {

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "tessera/base/elapsed.h"
+#include "tessera/dataset/input_rows.h"
+#include "tessera/launch/stop_signal.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/input_rows.h"
-#include "tessera/train/stop_signal.h"
 
 namespace tessera {
 namespace {

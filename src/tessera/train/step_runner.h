@@ -5,9 +5,9 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/data/batch_sampler.h"
+#include "tessera/launch/rank_backend.h"
 #include "tessera/metrics/metrics_writer.h"
 #include "tessera/runtime/executor.h"
-#include "tessera/train/rank_backend.h"
 #include "tessera/train/rank_trainer.h"
 
 namespace tessera {

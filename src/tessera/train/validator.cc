@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "tessera/dataset/input_rows.h"
 #include "tessera/program/step_names.h"
 #include "tessera/runtime/training_step.h"
-#include "tessera/train/input_rows.h"
 
 namespace tessera {
 std::vector<std::int64_t> evenly_spread(std::int64_t total, std::int64_t count) {

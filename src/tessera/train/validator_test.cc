@@ -13,8 +13,8 @@
 #include "tessera/config/run_config.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/plan/compile.h"
-#include "tessera/train/make_plan.h"
-#include "tessera/train/run_memory.h"
+#include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/run_memory.h"
 
 namespace tessera {
 namespace {

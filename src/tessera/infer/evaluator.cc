@@ -1,0 +1,153 @@
+#include "tessera/infer/evaluator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/config/config.h"
+#include "tessera/dataset/input_rows.h"
+#include "tessera/launch/rank_launch.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/graphs.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/resolve.h"
+#include "tessera/runtime/training_step.h"
+
+namespace tessera {
+namespace {
+
+// Products of fewer rows leave cores idle; more only take memory.
+constexpr std::int64_t kTokens = 2048;
+constexpr std::int64_t kMaxRows = 32;
+
+bool says_ranks(std::string_view override) {
+  constexpr std::array<std::string_view, 7> kKeys = {"--parallel.",
+                                                     "--state.",
+                                                     "--cluster.",
+                                                     "--comm.",
+                                                     "--checkpoint.deadline_seconds=",
+                                                     "--run.threads=",
+                                                     "--run.device="};
+  return std::ranges::any_of(kKeys,
+                             [&](std::string_view key) { return override.starts_with(key); });
+}
+
+}  // namespace
+
+RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides) {
+  RunConfig config = trained.config;
+  config.parallel = {};
+  config.state = {};
+  config.cluster = {};
+  config.comm = {};
+  config.checkpoint = {};
+  config.run.threads = 0;
+  config.run.device = trained.device;
+  config.run.time_gemms = false;  // the run keeps its choices for itself
+  for (const std::string& override : overrides) {
+    apply_override(config, override);
+    TESSERA_REQUIRE(says_ranks(override),
+                    ErrorCode::kInvalidConfig,
+                    "{}: expected a key that says on what ranks the evaluation runs: one of "
+                    "[parallel], [state], [cluster] or [comm], checkpoint.deadline_seconds, "
+                    "run.device or run.threads",
+                    override);
+  }
+  config = resolve_ranks(std::move(config));
+  // The batches of training are none of an evaluation's.
+  config.train.global_batch = config.train.microbatch * config.parallel.data.value_or(1);
+  validate(config);
+  return config;
+}
+
+Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
+    : setup_(setup),
+      world_(world),
+      all_(control_group(world)),
+      place_(data_place(setup.layout.mesh, world.rank())),
+      backend_(world, setup.layout.mesh, setup.model.config),
+      executor_(setup.program, *backend_) {
+  Patience patience(*all_, "loading the model", setup.model.config.checkpoint.deadline_seconds);
+  const CheckpointReader reader(
+      setup.model.checkpoint,
+      {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
+  load_state(executor_,
+             setup.parameters,
+             reader,
+             state_part(setup.layout.mesh, world.rank(), setup.layout.dims()),
+             static_cast<int>(setup.model.config.run.threads));
+  patience.wait();
+}
+
+std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, const LoadRow& load) {
+  const std::int64_t rows = setup_.num_rows;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t sequence = first + place_ * rows + row;
+    if (sequence < total) {
+      load(executor_, row, sequence);
+    } else {
+      load_empty_row(executor_, row);
+    }
+  }
+  run_losses(executor_);
+  std::vector<float> own;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    own.push_back(executor_.output_scalar(format("loss.{}", row)));
+  }
+  std::vector<float> of_ranks(own.size() * static_cast<std::size_t>(world_.size()));
+  all_->all_gather(std::as_bytes(std::span(own)),
+                   std::as_writable_bytes(std::span(of_ranks)),
+                   own.size() * sizeof(float));
+  std::vector<double> losses(static_cast<std::size_t>(num_rows()));
+  for (std::int64_t rank = 0; rank < world_.size(); ++rank) {
+    // Ranks that read the same sequences say the same.
+    std::copy_n(of_ranks.begin() + rank * rows,
+                rows,
+                losses.begin() + data_place(setup_.layout.mesh, rank) * rows);
+  }
+  losses.resize(static_cast<std::size_t>(std::min(num_rows(), total - first)));
+  return losses;
+}
+
+EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
+    : model_(model), launch_(find_mpi_launch()), world_(join_launched(model.config, launch_)) {
+  if (!leads()) {
+    silence_info();
+  }
+  if (world_) {
+    waiting_ = waiting_group(*world_);
+    patience_ = std::make_unique<Patience>(
+        *waiting_, "preparing its data", model.config.checkpoint.deadline_seconds);
+  }
+}
+
+void EvaluatorRanks::run(std::int64_t length,
+                         const std::function<void(Evaluator&, bool keeps)>& body) {
+  const RunConfig& config = model_.config;
+  const PlannedRun run = plan_run(config, model_.model);
+  const std::int64_t num_rows = std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows);
+  const Program program = compile_evaluation(run.plan, num_rows, length, run.target);
+  const std::vector<ParameterInit> parameters =
+      parameter_inits(evaluation_graph(model_.model, num_rows, length, config.train.dtype));
+  const EvaluatorSetup setup = {.model = model_,
+                                .layout = run.plan.layout,
+                                .program = program,
+                                .parameters = parameters,
+                                .num_rows = num_rows};
+  if (patience_) {
+    patience_->wait();
+  }
+  run_ranks(config, world_.get(), [&](World& world) {
+    Evaluator evaluator(setup, world);
+    body(evaluator, world_ != nullptr || world.rank() == 0);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/config/run_config.h"
+#include "tessera/infer/trained_model.h"
+#include "tessera/launch/patience.h"
+#include "tessera/launch/rank_backend.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/program/program.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/state/training_state.h"
+
+namespace tessera {
+
+// The config of a trained model, for its evaluation on the ranks that `overrides` name
+// ("--parallel.ranks=4"): [parallel], [state], [cluster], [comm] and run.threads say nothing of the
+// training, but are those of a run file without them, and run.device is the model's. So it is one
+// rank, or as many as a launcher started. Errors: kInvalidConfig, for other keys too.
+RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides);
+
+// What the ranks of a process share; all of it outlives them.
+struct EvaluatorSetup {
+  const TrainedModel& model;
+  const RunLayout& layout;
+  const Program& program;
+  const std::vector<ParameterInit>& parameters;
+  std::int64_t num_rows = 1;  // sequences that a rank takes at a time
+};
+
+// One rank of those that say how well a trained model predicts sequences: as many at a time as make
+// good use of the machine. Those that read the same sequences (tensor parallelism) share the work
+// of each.
+class Evaluator {
+ public:
+  // Loads this rank's part of the weights. Every rank makes one, on its own thread. Errors: as
+  // load_state(); kOutOfMemory.
+  Evaluator(const EvaluatorSetup& setup, World& world);
+
+  // Whether this rank speaks for all.
+  bool leads() const { return world_.rank() == 0; }
+
+  // Sequences at a time, of all ranks.
+  std::int64_t num_rows() const { return setup_.num_rows * setup_.layout.num_data(); }
+
+  // Fills row `row` of the executor's inputs tokens, labels, positions and documents with sequence
+  // number `sequence`; a label below 0 does not count.
+  using LoadRow = std::function<void(Executor& executor, std::int64_t row, std::int64_t sequence)>;
+
+  // Of sequences first, first + 1, .. (num_rows() of them, or up to `total`), the sum over the
+  // labels that count of -log p(label), in nats. Every rank calls it with the same numbers and gets
+  // the same; `load` is called for this rank's sequences. Errors: what `load`, kernels and
+  // collectives throw.
+  std::vector<double> losses(std::int64_t first, std::int64_t total, const LoadRow& load);
+
+ private:
+  const EvaluatorSetup& setup_;
+  World& world_;
+  std::unique_ptr<Communicator> all_;  // ranks
+  std::int64_t place_;                 // among those that read other sequences
+  RankBackend backend_;
+  Executor executor_;
+};
+
+// The ranks of an evaluation, as the model's config lays them out: threads of this process, or this
+// process as one of a launcher's.
+class EvaluatorRanks {
+ public:
+  // Joins the other processes. Borrows the model, whose config is an evaluation_config(). Errors:
+  // as join_launched().
+  explicit EvaluatorRanks(const TrainedModel& model);
+
+  // Whether this process speaks for all.
+  bool leads() const { return !launch_ || launch_->rank == 0; }
+
+  // Calls body(evaluator, keeps) as each rank of this process, for sequences of up to `length`
+  // tokens; `keeps` is true for one of them, which may write what it finds where the caller sees
+  // it. Once only. Errors: kInvalidConfig where the layout does not fit the model; those of the
+  // ranks.
+  void run(std::int64_t length, const std::function<void(Evaluator&, bool keeps)>& body);
+
+ private:
+  const TrainedModel& model_;
+  std::optional<MpiLaunch> launch_;
+  std::unique_ptr<World> world_;  // null without a launcher
+  // What the processes do until run(), tokenizing above all, takes each as long as it takes.
+  std::unique_ptr<Communicator> waiting_;
+  std::unique_ptr<Patience> patience_;
+};
+
+}  // namespace tessera

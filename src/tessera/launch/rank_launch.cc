@@ -1,0 +1,247 @@
+#include "tessera/launch/rank_launch.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/watchdog.h"
+#include "tessera/comm/nccl/nccl_world.h"
+#include "tessera/comm/texts.h"
+#include "tessera/config/config.h"
+#include "tessera/launch/stop_signal.h"
+#include "tessera/resolve/changed_keys.h"
+#include "tessera/runtime/launcher.h"
+
+namespace tessera {
+namespace {
+
+// Groups of all ranks; the programs' own have 0 and 1.
+constexpr std::int64_t kControlGeneration = 2;
+constexpr std::int64_t kConfigGeneration = 3;
+constexpr std::int64_t kEarlyErrorGeneration = 4;
+constexpr std::int64_t kErrorGeneration = 5;
+constexpr std::int64_t kWaitingGeneration = 6;
+
+std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
+  return world.group(ranks, generation);
+}
+
+// How long processes that start at other times may take to come together, in seconds.
+constexpr double kStartSeconds = 60;
+
+[[noreturn]] void end_process(const Error& error) {
+  log_error(error.what());
+  std::fflush(nullptr);
+  // Not exit(): MPI waits in another thread.
+  std::_Exit(exit_code(error.code()));
+}
+
+std::unique_ptr<World> join_in_time(const RunConfig& config,
+                                    const MpiLaunch& launch,
+                                    const std::function<void(const Error&)>& on_late) {
+  const double limit = std::max(kStartSeconds, config.comm.deadline_seconds);
+  const auto give_up = [&] {
+    const Error error(ErrorCode::kTimeout,
+                      format("rank {} has waited {} s for the {} processes of the launch to come "
+                             "together: see which of them did not start, or set "
+                             "comm.deadline_seconds",
+                             launch.rank,
+                             limit,
+                             launch.size));
+    if (on_late) {
+      on_late(error);
+    }
+    end_process(error);
+  };
+  std::optional<Watchdog> watchdog;
+  if (launch.rank == 0 || config.tokenizer.train_vocab == 0) {
+    watchdog.emplace(limit, give_up);
+  }
+  return join_mpi_world(launch, world_options(config));
+}
+
+// Throws `failed`, or what another process of the group has. Of processes with the same error the
+// first one alone says it.
+void require_none_failed(Communicator& group, const std::optional<Error>& failed) {
+  const std::vector<std::string> errors = gather_texts(group, failed ? failed->what() : "");
+  const auto first = std::ranges::find_if(errors, [&](const std::string& error) {
+    return failed ? error == failed->what() : !error.empty();
+  });
+  if (first == errors.end()) {
+    return;
+  }
+  const std::int64_t rank = first - errors.begin();
+  if (failed && rank == group.rank()) {
+    log_error(failed->what());
+    std::fflush(nullptr);
+  }
+  silence_errors();
+  group.barrier();  // a launcher ends them all as soon as one has ended
+  if (failed) {
+    throw Error(*failed);
+  }
+  fail(ErrorCode::kPeerFailure, "rank {} failed: {}", rank, *first);
+}
+
+// Processes may have been given other files or overrides.
+void require_same_config(const RunConfig& config, World& world) {
+  const std::unique_ptr<Communicator> group = group_of_all(world, kConfigGeneration);
+  const auto gather = [&](const std::string& text) {
+    return with_context([] { return "comparing the ranks' configs"; },
+                        [&] { return gather_texts(*group, text); });
+  };
+  const std::string own = to_toml(config);
+  const std::string leaders = gather(own)[0];
+  std::string difference;
+  if (own != leaders) {
+    for (const std::string& key : all_changed_keys(parse_run_config(leaders, "rank 0"), config)) {
+      difference += (difference.empty() ? "" : ", ") + key;
+    }
+  }
+  const std::vector<std::string> differences = gather(difference);
+  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
+    TESSERA_REQUIRE(differences[rank].empty(),
+                    ErrorCode::kInvalidConfig,
+                    "rank {} was given another config than rank 0: {}: start all with the same "
+                    "run file and overrides",
+                    rank,
+                    differences[rank]);
+  }
+}
+
+// Of ranks that end because another has failed, rank 0 says so for all, unless it is the one.
+void run_launched(World& world, const std::function<void(World&)>& body) {
+  try {
+    run_as_rank(world, body);
+  } catch (...) {
+    const std::string reason = world.abort_reason().value_or("");
+    const bool is_own = reason.starts_with(format("rank {} failed: ", world.rank()));
+    // As attendance_message() says it.
+    const bool lacks_rank_0 =
+        reason.ends_with("missing: rank 0") || reason.find("missing: rank 0,") != std::string::npos;
+    if (world.rank() != 0 && !is_own && !lacks_rank_0) {
+      silence_errors();
+    }
+    throw;
+  }
+}
+
+// A rank that nothing more is wanted of.
+void leave(World& world,
+           const RunConfig& config,
+           const std::function<void(const Error&)>& on_lost) {
+  const double limit = 2 * config.comm.deadline_seconds;  // of its barrier, and MPI's own end
+  const auto lose = [&](const Error& error) {
+    if (on_lost) {
+      on_lost(error);
+    }
+  };
+  const Watchdog watchdog(limit, [&] {
+    const Error error(ErrorCode::kTimeout,
+                      format("rank {} is done, and has waited {} s for all processes of the launch "
+                             "to end: one of them was killed after its last step",
+                             world.rank(),
+                             limit));
+    lose(error);
+    end_process(error);
+  });
+  try {
+    world.leave();
+  } catch (...) {
+    lose(to_error(std::current_exception()));
+    throw;
+  }
+}
+
+}  // namespace
+
+WorldOptions world_options(const RunConfig& config) {
+  return {.deadline_seconds = config.comm.deadline_seconds,
+          .stopping = stop_is_urgent,
+          .stopping_seconds = stop_patience_seconds};
+}
+
+void require_launched(const RunConfig& config, const MpiLaunch& launch) {
+  const std::int64_t ranks = config.parallel.ranks.value_or(1);
+  TESSERA_REQUIRE(launch.size == ranks,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, but the launcher started {} processes: start {}, or leave "
+                  "parallel.ranks and parallel.data out to take what there is",
+                  placed(config, "parallel.ranks"),
+                  ranks,
+                  launch.size,
+                  ranks);
+}
+
+std::unique_ptr<World> join_launched(const RunConfig& config,
+                                     const std::optional<MpiLaunch>& launch,
+                                     const std::function<void(const Error&)>& on_late) {
+  if (config.comm.reduction == Reduction::kNative) {
+    // Neither ranks nor MPI have threads yet.
+    set_nccl_environment(config.run.deterministic);
+  }
+  if (!launch) {
+    return nullptr;
+  }
+  require_launched(config, *launch);
+  std::unique_ptr<World> world = join_in_time(config, *launch, on_late);
+  require_none_failed(*group_of_all(*world, kEarlyErrorGeneration), std::nullopt);
+  require_same_config(config, *world);
+  return world;
+}
+
+void share_early_error(const Error& error) {
+  try {
+    const std::optional<MpiLaunch> launch = find_mpi_launch();
+    if (launch) {
+      const Watchdog watchdog(kStartSeconds, [&] { end_process(error); });
+      const std::unique_ptr<World> world =
+          join_mpi_world(*launch, {.deadline_seconds = kStartSeconds});
+      require_none_failed(*group_of_all(*world, kEarlyErrorGeneration), error);
+    }
+    // NOLINTNEXTLINE(bugprone-empty-catch): there is nobody else to tell
+  } catch (const Error&) {
+    // That error, or there is no way to tell others of it: they were never started, or have joined
+    // a run with this process before, which tells them by itself.
+  }
+}
+
+void require_none_failed(World& launched, const std::optional<Error>& failed) {
+  require_none_failed(*group_of_all(launched, kErrorGeneration), failed);
+}
+
+std::unique_ptr<Communicator> waiting_group(World& launched) {
+  return group_of_all(launched, kWaitingGeneration);
+}
+
+std::unique_ptr<Communicator> control_group(World& world) {
+  return group_of_all(world, kControlGeneration);
+}
+
+void run_ranks(const RunConfig& config,
+               World* launched,
+               const std::function<void(World&)>& body,
+               const std::function<void(const Error&)>& on_lost) {
+  if (launched != nullptr) {
+    run_launched(*launched, body);
+    leave(*launched, config, on_lost);
+    return;
+  }
+  launch_ranks(config.parallel.ranks.value_or(1),
+               {.world = world_options(config),
+                .saving = is_unhurried,
+                .on_stuck = [](const Error& error) { log_error(error.what()); }},
+               body);
+}
+
+}  // namespace tessera

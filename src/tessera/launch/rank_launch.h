@@ -1,0 +1,83 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/config/run_config.h"
+#include "tessera/launch/patience.h"
+
+namespace tessera {
+
+// How ranks of the config wait for each other.
+WorldOptions world_options(const RunConfig& config);
+
+// That a launcher started as many processes as the resolved `config` has ranks. Errors:
+// kInvalidConfig.
+void require_launched(const RunConfig& config, const MpiLaunch& launch);
+
+// This process as one of those that a launcher started, once all are there and have been given the
+// same config; null without one. MPI waits for the others as long as it takes: after a minute, or
+// the config's deadline where that is longer, `on_late` is called where there is one, and the
+// process ends with exit code 5; not where rank 0 may train the run's tokenizer first. Errors: as
+// require_launched() and join_mpi_world(); kInvalidConfig, on every rank, naming the first that
+// differs and its keys. Either way it is what a process calls before its ranks begin: it sets the
+// environment of NCCL, where they talk by it.
+std::unique_ptr<World> join_launched(const RunConfig& config,
+                                     const std::optional<MpiLaunch>& launch,
+                                     const std::function<void(const Error&)>& on_late = nullptr);
+
+// Of an error for which a process ends that would otherwise call join_launched(): tells the others
+// of the launch, which end, too. Those that ended alike say it once: all but the first are
+// silenced. Waits as join_launched() does.
+void share_early_error(const Error& error);
+
+// What `failed`, an error of this process if any, is to the processes of `launched`: returns where
+// none has one. Errors: `failed`, said once as above; kPeerFailure, which says nothing, where
+// another has failed.
+void require_none_failed(World& launched, const std::optional<Error>& failed);
+
+// The group in which processes of a launch wait for each other until then. Once for a world.
+std::unique_ptr<Communicator> waiting_group(World& launched);
+
+// Runs body(), which all processes of a launch call before their ranks begin, on whatever disks;
+// where one of them fails all do. Errors: as require_none_failed().
+template <class Body>
+auto run_together(World* launched, const Body& body) {
+  if (launched == nullptr) {
+    return body();
+  }
+  std::optional<decltype(body())> result;
+  std::optional<Error> failed;
+  const std::unique_ptr<Communicator> group = waiting_group(*launched);
+  Patience patience(*group, "preparing its data", std::numeric_limits<double>::infinity());
+  try {
+    result.emplace(body());
+  } catch (...) {
+    failed = to_error(std::current_exception());
+  }
+  patience.wait();
+  require_none_failed(*launched, failed);
+  return std::move(*result);
+}
+
+// Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
+// the config's ranks, on threads of this process. `on_lost` is called with the error where body()
+// has ended well, but the end of the launch does not come: a process was killed before its own.
+// MPI itself would wait for ever, so that the process then ends with exit code 5. Errors: as
+// run_as_rank() and launch_ranks().
+void run_ranks(const RunConfig& config,
+               World* launched,
+               const std::function<void(World&)>& body,
+               const std::function<void(const Error&)>& on_lost = nullptr);
+
+// The group of all ranks in which they agree on what to do next. Once for a world.
+std::unique_ptr<Communicator> control_group(World& world);
+
+}  // namespace tessera

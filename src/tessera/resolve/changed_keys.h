@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/config/run_config.h"
+
+namespace tessera {
+
+// The keys that differ and for which a run that goes on behind `step` has other bits than one that
+// was never stopped, each with both values: "run.threads (1, now 2)". train.steps is among them
+// where it gave the steps so far other learning rates; what of the schedule follows from it, since
+// nobody set it, is not. Nor are those that a checkpoint is refused for.
+std::vector<std::string> changed_keys(const RunConfig& before,
+                                      const RunConfig& now,
+                                      std::int64_t step);
+
+// "the learning rate goes from 5e-05 at step 20 to 0.00033 at step 21", where the two configs give
+// `step` different ones and there are steps to come; else "".
+std::string learning_rate_jump(const RunConfig& before, const RunConfig& now, std::int64_t step);
+
+// All keys that differ, in the same form.
+std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now);
+
+}  // namespace tessera

@@ -1,0 +1,329 @@
+#include "tessera/resolve/explain.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+#include "tessera/mesh/placement.h"
+
+namespace tessera {
+namespace {
+
+// ", dim 4096" where it is known.
+std::string size_text(std::string_view what, const std::optional<std::int64_t>& size) {
+  return size ? format(", {} {}", what, *size) : "";
+}
+
+std::string model_text(const Explanation& facts) {
+  const ModelSection& model = facts.config.model;
+  const ParameterCounts& counts = facts.counts;
+  std::string text =
+      format("model: {}{}; {} parameters{}\n",
+             model.name,
+             model.flavor.empty() ? "" : " " + model.flavor,
+             format_grouped(counts.all),
+             counts.frozen > 0 ? format(", {} of them frozen", format_grouped(counts.frozen)) : "");
+  if (facts.run.target.is_device()) {
+    text += format("  for: {}\n", facts.run.target.device.name);
+  }
+  text += format("  layers {}{}{}{}{}{}\n",
+                 facts.model().num_layers,
+                 size_text("dim", model.dim),
+                 size_text("heads", model.heads),
+                 size_text("kv_heads", model.kv_heads),
+                 size_text("ffn", model.ffn),
+                 size_text("vocab", model.vocab));
+  return text;
+}
+
+std::string step_text(const Explanation& facts) {
+  const RunConfig& config = facts.config;
+  std::string how;
+  if (config.float8.recipe != Float8Recipe::kOff) {
+    how += format(", products in 8-bit floats ({})", to_string(config.float8.recipe));
+  }
+  if (config.lora.rank > 0) {
+    how += format(", adapters of rank {}", config.lora.rank);
+  }
+  if (config.memory.recompute == Recompute::kFull) {
+    how += ", activations computed again";
+  }
+  const std::int64_t data = facts.layout().num_data();
+  return format(
+      "step: {} of {}, {}; in {}{}\n"
+      "  microbatches: {}, each of {}{}\n",
+      format_plural(config.train.global_batch, "sequence"),
+      format_plural(config.data.sequence_length, "token"),
+      format_plural(facts.tokens_per_step(), "token"),
+      name(config.train.dtype),
+      how,
+      facts.programs.step.num_microbatches,
+      format_plural(config.train.microbatch, "sequence"),
+      data > 1 ? format(" on each of {} data ranks", data) : "");
+}
+
+std::string mesh_text(const Mesh& mesh) {
+  std::string text =
+      format("\nmesh of {}, innermost axis first\n", format_plural(mesh.num_ranks(), "rank"));
+  text += format("  {:<18} {:>6} {:>8}  {}\n", "axis", "ranks", "stride", "level");
+  for (const MeshAxis& axis : mesh.axes) {
+    text += format("  {:<18} {:>6} {:>8}  {}\n", axis.name, axis.size, axis.stride, axis.level);
+  }
+  return text;
+}
+
+std::string wire_text(const Wire& wire) {
+  return wire.formats.empty() ? "as it is" : to_string(wire.formats);
+}
+
+// How many elements share a scale, where any format has scales.
+std::string scales_text(const StateWires& wires) {
+  bool has_scales = false;
+  for (const Wire* wire : {&wires.param, &wires.secondary, &wires.grad, &wires.update}) {
+    has_scales = has_scales || std::ranges::any_of(wire->formats, is_quantized);
+  }
+  return has_scales ? format("; {} elements share a scale", wires.param.block) : "";
+}
+
+std::string secondary_text(const RunLayout& layout) {
+  if (layout.placement.secondary == layout.placement.param) {
+    return "none";
+  }
+  return format("{}{}",
+                layout.placement.secondary,
+                layout.secondary_use == SecondaryUse::kBackward ? " for backward" : "");
+}
+
+std::string placement_text(const Explanation& facts) {
+  const RunLayout& layout = facts.layout();
+  const Placement& placement = layout.placement;
+  std::string text =
+      format("state over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
+             data_degrees(layout.mesh).back(),
+             placement.param,
+             secondary_text(layout),
+             placement.grad,
+             placement.optimizer);
+  const StateWires& wires = layout.wires;
+  text += format("on the wire: parameters {}, gradients {}, updates {}{}\n",
+                 wire_text(wires.param),
+                 wire_text(wires.grad),
+                 wire_text(wires.update),
+                 scales_text(wires));
+  for (const std::string& note : facts.notes) {
+    text += format("note: {}\n", note);
+  }
+  return text;
+}
+
+std::string fit_text(const Explanation& facts) {
+  const MemoryFit& fit = facts.fit;
+  const std::string needed = format_bytes(fit.needed);
+  std::string where;
+  switch (fit.of) {
+    case MemoryFit::Limit::kNone:
+      return format(
+          "  it needs {} on a rank; memory.limit_bytes, or the device of a cluster.file or of "
+          "--target, would say "
+          "whether that is there\n",
+          needed);
+    case MemoryFit::Limit::kConfig:
+      where = "memory.limit_bytes allows";
+      break;
+    case MemoryFit::Limit::kDevice:
+      where = facts.run.target.is_device()
+                  ? format("the {} has, beside what its libraries take,", facts.device.name)
+                  : format("a {} of the cluster has", facts.device.name);
+      break;
+    case MemoryFit::Limit::kMachine:
+      where = "this machine has free for it";
+      break;
+  }
+  return format("  it {}: it needs {}, and {} {}\n",
+                fit.needed <= fit.limit ? "fits" : "does not fit",
+                needed,
+                where,
+                format_bytes(fit.limit));
+}
+
+std::string memory_text(const Explanation& facts) {
+  const std::int64_t ranks = facts.num_ranks();
+  return format("\nmemory {}at its peak, by category\n{}{}",
+                ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
+                memory_table(facts.memory),
+                fit_text(facts));
+}
+
+std::string work_text(const Explanation& facts) {
+  const bool several = facts.num_ranks() > 1;
+  std::string text = format("\nwork of a step{}: {}FLOP; kernels read {} and write {}\n",
+                            several ? " on a rank" : "",
+                            format_count(facts.cost.flop),
+                            format_bytes(static_cast<std::int64_t>(facts.cost.bytes_read)),
+                            format_bytes(static_cast<std::int64_t>(facts.cost.bytes_written)));
+  const DeviceSpec::PeakFlops& peaks = facts.device.peak_flops;
+  const double peak = facts.config.train.dtype == DType::kBF16 ? peaks.bf16 : peaks.f32;
+  if (peak > 0) {
+    text += format("  estimated time at the peak of the {}: {:.3g} s\n",
+                   facts.device.name,
+                   facts.cost.flop / peak);
+  }
+  text +=
+      format("  training FLOP a token ({} + 12 layers heads head_dim seq): {}; a step: {}\n",
+             facts.counts.frozen > 0 ? "6N, 4N of what is frozen," : "6N",
+             format_count(facts.flop_per_token()),
+             format_count(facts.flop_per_token() * static_cast<double>(facts.tokens_per_step())));
+  return text;
+}
+
+bool is_timed(const std::vector<LevelTraffic>& levels) {
+  return std::ranges::any_of(levels,
+                             [](const LevelTraffic& level) { return level.seconds().has_value(); });
+}
+
+// The level that takes longest, or where no bandwidths are known the outermost.
+const LevelTraffic& slowest(const std::vector<LevelTraffic>& levels) {
+  const auto seconds = [](const LevelTraffic& level) { return level.seconds().value_or(0); };
+  return is_timed(levels) ? *std::ranges::max_element(levels, {}, seconds) : levels.back();
+}
+
+// What a rank sends there, the most first.
+std::string purposes_text(const LevelTraffic& level) {
+  std::vector<TrafficPurpose> purposes(kTrafficPurposes.begin(), kTrafficPurposes.end());
+  const auto bytes = [&](TrafficPurpose purpose) {
+    return level.by_purpose.at(static_cast<std::size_t>(purpose));
+  };
+  std::erase_if(purposes, [&](TrafficPurpose purpose) { return bytes(purpose) == 0; });
+  std::ranges::stable_sort(purposes, std::greater<>(), bytes);
+  std::string text;
+  for (const TrafficPurpose purpose : purposes) {
+    text +=
+        format("{}{} {}", text.empty() ? "" : ", ", name(purpose), format_bytes(bytes(purpose)));
+  }
+  return text;
+}
+
+// Where updates are most of what the slowest level carries, and travel as they are: the presets
+// leave state.wire_update alone.
+std::string update_text(const Explanation& facts, const LevelTraffic& level) {
+  const auto most = std::ranges::max_element(level.by_purpose);
+  const std::int64_t updates =
+      level.by_purpose.at(static_cast<std::size_t>(TrafficPurpose::kUpdates));
+  const Wire& wire = facts.layout().wires.update;
+  if (updates == 0 || updates < *most || !wire.formats.empty()) {
+    return "";
+  }
+  constexpr std::int64_t kElements = 1 << 20;
+  const WireFormat full = wire_format_of(facts.config.train.dtype).value_or(WireFormat::kF32);
+  const std::int64_t now = wire_bytes({.format = full, .block = wire.block}, kElements);
+  const std::int64_t then =
+      wire_bytes({.format = WireFormat::kInt8, .block = wire.block}, kElements);
+  return format(
+      "  updates travel in full: state.wire_update = \"int8\" would send {} of them, rounded\n",
+      format_bytes(static_cast<std::int64_t>(
+          static_cast<double>(updates) * static_cast<double>(then) / static_cast<double>(now))));
+}
+
+std::string traffic_text(const Explanation& facts) {
+  std::string text = format("\nbytes that a rank sends in a step, by level and class\n");
+  std::string seconds;
+  for (const LevelTraffic& level : facts.levels) {
+    text += format("  {:<12}", level.level);
+    for (const TrafficClass traffic_class : kTrafficClasses) {
+      text += format("  {} {:>16}",
+                     name(traffic_class),
+                     format_grouped(level.bytes.at(static_cast<std::size_t>(traffic_class))));
+    }
+    text += "\n";
+    if (const auto time = level.seconds()) {
+      seconds += format("{}{} {:.3g} s", seconds.empty() ? "" : ", ", level.level, *time);
+    }
+  }
+  if (is_timed(facts.levels)) {
+    text += format("  estimated time at the cluster's bandwidths: {}\n", seconds);
+  }
+  const LevelTraffic& most = slowest(facts.levels);
+  text += format("  on {}{}: {}\n",
+                 most.level,
+                 is_timed(facts.levels) ? ", the slowest" : "",
+                 purposes_text(most));
+  return text + update_text(facts, most);
+}
+
+// The bytes, and by axis where they go along several.
+std::string sent_text(const Traffic& sent) {
+  std::int64_t bytes = 0;
+  std::string axes;
+  for (const auto& [axis, classes] : sent) {
+    const std::int64_t along = std::accumulate(classes.begin(), classes.end(), std::int64_t{0});
+    bytes += along;
+    axes += format("{}{} {}", axes.empty() ? "" : ", ", axis, format_bytes(along));
+  }
+  return format("{:>12}{}", format_bytes(bytes), sent.size() > 1 ? " (" + axes + ")" : "");
+}
+
+}  // namespace
+
+std::string summary_text(const Explanation& facts) {
+  std::string text = model_text(facts) + step_text(facts);
+  if (facts.num_ranks() > 1) {
+    text += mesh_text(facts.layout().mesh) + placement_text(facts);
+  }
+  text += memory_text(facts) + work_text(facts);
+  if (!facts.levels.empty()) {
+    text += traffic_text(facts);
+  }
+  return text + "\nmore: --parameters, --ops, --program, or all as --json\n";
+}
+
+std::string parameters_text(const Explanation& facts) {
+  const RunLayout& layout = facts.layout();
+  std::string text = "parameters: whole, on the axes that cut it, and at rest on a rank\n";
+  for (const ParameterPlace& place : parameter_places(facts)) {
+    text += format("  {:<40} {:<44} {:<24} {}\n",
+                   place.name,
+                   to_string(place.whole),
+                   place.axes.empty() ? "-" : place.axes,
+                   layout.placement.param > 1 ? format("a slice of {}", place.elements_at_rest)
+                                              : to_string(place.local));
+  }
+  return text;
+}
+
+std::string ops_text(const Explanation& facts) {
+  std::string text =
+      format("work of a step{}, by op (attention counts visible pairs of causal sequences)\n",
+             facts.num_ranks() > 1 ? " on a rank" : "");
+  text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n", "op", "runs", "FLOP", "read", "written");
+  for (const CostRow& row : facts.ops) {
+    text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n",
+                   row.op,
+                   row.count,
+                   format_count(row.cost.flop),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_read)),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_written)));
+  }
+  if (!facts.collectives.empty()) {
+    text += "\ncollectives of a step, and what a rank sends in them\n";
+  }
+  for (const CollectiveRow& row : facts.collectives) {
+    text += format("  {:>6} x {:<9} {:<20} {:<14} {:<26} {:<11} {}\n",
+                   row.count,
+                   row.action,
+                   row.op,
+                   row.kind,
+                   row.axes,
+                   name(row.purpose),
+                   sent_text(row.sent));
+  }
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,183 @@
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/mesh/placement.h"
+#include "tessera/resolve/explain.h"
+
+namespace tessera {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+OrderedJson target_json(const Target& target) {
+  return {{"kind", to_string(target.kind)},
+          {"processor", target.processor},
+          {"device", target.device.name}};
+}
+
+OrderedJson step_json(const Explanation& facts) {
+  const RunConfig& config = facts.config;
+  return {{"dtype", name(config.train.dtype)},
+          {"sequences", config.train.global_batch},
+          {"sequence_length", config.data.sequence_length},
+          {"tokens", facts.tokens_per_step()},
+          {"microbatches", facts.programs.step.num_microbatches},
+          {"microbatch", config.train.microbatch},
+          {"training_flop_per_token", facts.flop_per_token()}};
+}
+
+OrderedJson mesh_json(const Mesh& mesh) {
+  OrderedJson axes = OrderedJson::array();
+  for (const MeshAxis& axis : mesh.axes) {
+    axes.push_back({{"name", axis.name},
+                    {"ranks", axis.size},
+                    {"stride", axis.stride},
+                    {"level", axis.level}});
+  }
+  return {{"ranks", mesh.num_ranks()}, {"axes", axes}};
+}
+
+OrderedJson wire_json(const Wire& wire) {
+  OrderedJson formats = OrderedJson::array();
+  for (const WireFormat format : wire.formats) {
+    formats.push_back(name(format));
+  }
+  return formats;
+}
+
+OrderedJson state_json(const Explanation& facts) {
+  const RunLayout& layout = facts.layout();
+  const Placement& placement = layout.placement;
+  const StateWires& wires = layout.wires;
+  return {{"data_ranks", data_degrees(layout.mesh).back()},
+          {"param", placement.param},
+          {"secondary", placement.secondary},
+          {"secondary_use", to_string(layout.secondary_use)},
+          {"grad", placement.grad},
+          {"optimizer", placement.optimizer},
+          {"wires",
+           {{"param", wire_json(wires.param)},
+            {"secondary", wire_json(wires.secondary)},
+            {"grad", wire_json(wires.grad)},
+            {"update", wire_json(wires.update)},
+            {"block", wires.param.block}}},
+          {"notes", facts.notes}};
+}
+
+OrderedJson memory_json(const Explanation& facts) {
+  OrderedJson categories = OrderedJson::object();
+  for (const MemoryRow& row : facts.memory.categories) {
+    categories[std::string(name(row.category))] = row.peak_bytes;
+  }
+  const MemoryFit& fit = facts.fit;
+  const bool is_known = fit.of != MemoryFit::Limit::kNone;
+  return {{"categories", categories},
+          {"arena", facts.memory.arena},
+          {"checkpoint", facts.memory.checkpoint_copy},
+          {"needed", fit.needed},
+          {"limit", is_known ? OrderedJson(fit.limit) : OrderedJson()},
+          {"limit_of", is_known ? OrderedJson(name(fit.of)) : OrderedJson()},
+          {"fits", is_known ? OrderedJson(fit.needed <= fit.limit) : OrderedJson()}};
+}
+
+OrderedJson cost_json(const Cost& cost) {
+  return {
+      {"flop", cost.flop}, {"bytes_read", cost.bytes_read}, {"bytes_written", cost.bytes_written}};
+}
+
+OrderedJson work_json(const Explanation& facts) {
+  OrderedJson ops = OrderedJson::array();
+  for (const CostRow& row : facts.ops) {
+    OrderedJson op = {{"op", row.op}, {"runs", row.count}};
+    op.update(cost_json(row.cost));
+    ops.push_back(op);
+  }
+  OrderedJson work = cost_json(facts.cost);
+  work["ops"] = ops;
+  return work;
+}
+
+OrderedJson classes_json(const ClassBytes& bytes) {
+  OrderedJson classes = OrderedJson::object();
+  for (const TrafficClass traffic_class : kTrafficClasses) {
+    classes[std::string(name(traffic_class))] = bytes.at(static_cast<std::size_t>(traffic_class));
+  }
+  return classes;
+}
+
+OrderedJson traffic_json(const Explanation& facts) {
+  OrderedJson levels = OrderedJson::array();
+  for (const LevelTraffic& level : facts.levels) {
+    OrderedJson purposes = OrderedJson::object();
+    for (const TrafficPurpose purpose : kTrafficPurposes) {
+      purposes[std::string(name(purpose))] = level.by_purpose.at(static_cast<std::size_t>(purpose));
+    }
+    const auto seconds = level.seconds();
+    levels.push_back({{"level", level.level},
+                      {"classes", classes_json(level.bytes)},
+                      {"purposes", purposes},
+                      {"bandwidth", seconds ? OrderedJson(level.bandwidth) : OrderedJson()},
+                      {"seconds", seconds ? OrderedJson(*seconds) : OrderedJson()}});
+  }
+  OrderedJson collectives = OrderedJson::array();
+  for (const CollectiveRow& row : facts.collectives) {
+    OrderedJson sent = OrderedJson::object();
+    for (const auto& [axis, bytes] : row.sent) {
+      sent[axis] = classes_json(bytes);
+    }
+    collectives.push_back({{"action", row.action},
+                           {"op", row.op},
+                           {"kind", row.kind},
+                           {"axes", row.axes},
+                           {"purpose", name(row.purpose)},
+                           {"count", row.count},
+                           {"sent", sent}});
+  }
+  return {{"levels", levels}, {"collectives", collectives}};
+}
+
+OrderedJson shape_json(const TensorType& type) {
+  OrderedJson shape = OrderedJson::array();
+  for (const Dim& dim : type.dims) {
+    shape.push_back(dim.bound);
+  }
+  return shape;
+}
+
+OrderedJson parameters_json(const Explanation& facts) {
+  OrderedJson tensors = OrderedJson::array();
+  for (const ParameterPlace& place : parameter_places(facts)) {
+    tensors.push_back({{"name", place.name},
+                       {"dtype", name(place.whole.dtype)},
+                       {"shape", shape_json(place.whole)},
+                       {"axes", place.axes},
+                       {"local_shape", shape_json(place.local)},
+                       {"elements_at_rest", place.elements_at_rest},
+                       {"frozen", place.frozen}});
+  }
+  return {{"all", facts.counts.all}, {"frozen", facts.counts.frozen}, {"tensors", tensors}};
+}
+
+}  // namespace
+
+std::string explanation_json(const Explanation& facts, bool with_program) {
+  OrderedJson json = {{"version", 1},
+                      {"model", OrderedJson::parse(facts.model().json)},
+                      {"target", target_json(facts.run.target)},
+                      {"step", step_json(facts)},
+                      {"mesh", mesh_json(facts.layout().mesh)},
+                      {"state", state_json(facts)},
+                      {"memory", memory_json(facts)},
+                      {"work", work_json(facts)},
+                      {"traffic", traffic_json(facts)},
+                      {"parameters", parameters_json(facts)}};
+  if (with_program) {
+    json["program"] = to_string(facts.programs.step);
+  }
+  return json.dump() + "\n";
+}
+
+}  // namespace tessera

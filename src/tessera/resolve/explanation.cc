@@ -1,0 +1,270 @@
+#include "tessera/resolve/explanation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "tessera/backend/devices.h"
+#include "tessera/base/error.h"
+#include "tessera/base/machine.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/resolve/resolve.h"
+#include "tessera/resolve/resolve_layout.h"
+
+namespace tessera {
+namespace {
+
+// What a collective of `instruction` is for.
+TrafficPurpose purpose_of(const Instruction& instruction,
+                          Action action,
+                          const CollectiveUse& use,
+                          const StateAxes& state) {
+  // All that it sends is of one class.
+  for (const auto& [axis, bytes] : use.sent) {
+    if (bytes.at(static_cast<std::size_t>(TrafficClass::kTensor)) > 0) {
+      return TrafficPurpose::kActivations;
+    }
+    if (bytes.at(static_cast<std::size_t>(TrafficClass::kScalar)) > 0) {
+      return TrafficPurpose::kScalars;
+    }
+  }
+  if (instruction.op->get_if<GatherSlicesAttrs>() == nullptr) {
+    return TrafficPurpose::kGradients;
+  }
+  // Masters are cut over more axes than parameters: what is gathered along those is updated.
+  const auto first = std::ranges::find(state.axes, use.axes.front().name, &AxisSize::name);
+  const bool beyond = std::cmp_greater_equal(first - state.axes.begin(), state.param);
+  return action == Action::kUpdate && beyond ? TrafficPurpose::kUpdates
+                                             : TrafficPurpose::kParameters;
+}
+
+std::vector<CollectiveRow> collective_rows(const Program& program, const StateAxes& state) {
+  std::map<std::string, CollectiveRow> rows;
+  for (std::size_t i = 0; i < program.segments.size(); ++i) {
+    const Action action = program.segments[i].action;
+    for (const Instruction& instruction : program.segments[i].instructions) {
+      TensorTypes operands;
+      for (const TensorRef& operand : instruction.operands) {
+        operands.push_back(operand.type);
+      }
+      for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
+        if (use.axes.empty()) {
+          continue;
+        }
+        CollectiveRow found{.action = std::string(name(action)),
+                            .op = std::string(info(*instruction.op).name),
+                            .kind = std::string(name(use.kind)),
+                            .axes = to_string(use.axes),
+                            .purpose = purpose_of(instruction, action, use, state)};
+        CollectiveRow& row = rows.try_emplace(format("{} {} {} {} {}",
+                                                     found.action,
+                                                     found.op,
+                                                     found.kind,
+                                                     found.axes,
+                                                     name(found.purpose)),
+                                              found)
+                                 .first->second;
+        const std::int64_t count = use.count * program.num_runs(SegmentId::of(i), instruction);
+        row.count += count;
+        add(row.sent, use.sent, count);
+      }
+    }
+  }
+  std::vector<CollectiveRow> list;
+  for (auto& [key, row] : rows) {
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+// Bytes/s that each device has on a level where all of them send. A shared link is divided among
+// the devices of the groups that have one.
+double bandwidth_of(const std::vector<Level>& levels, std::string_view name) {
+  std::int64_t inside = 1;  // devices in a group of the level below
+  for (const Level& level : levels) {
+    if (level.name == name) {
+      return level.shared ? level.bandwidth / static_cast<double>(inside) : level.bandwidth;
+    }
+    inside *= level.size;
+  }
+  return 0;
+}
+
+std::vector<LevelTraffic> level_rows(const std::vector<CollectiveRow>& collectives,
+                                     const ResolvedLayout& resolved) {
+  const RunLayout& layout = resolved.layout;
+  std::vector<LevelTraffic> rows;
+  for (const std::string& level : layout.mesh.levels) {
+    rows.push_back({.level = level, .bandwidth = bandwidth_of(resolved.levels, level)});
+  }
+  for (const CollectiveRow& collective : collectives) {
+    for (const auto& [level, bytes] : by_level(collective.sent, layout.mesh)) {
+      const auto row = std::ranges::find(rows, level, &LevelTraffic::level);
+      std::ranges::transform(row->bytes, bytes, row->bytes.begin(), std::plus<>());
+      row->by_purpose.at(static_cast<std::size_t>(collective.purpose)) +=
+          std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    }
+  }
+  std::erase_if(rows, [](const LevelTraffic& row) { return row.total() == 0; });
+  return rows;
+}
+
+// Whether a cluster file describes machines that need not be this one.
+bool is_described(const RunConfig& config) {
+  return !config.cluster.file.empty() && config.cluster.file != "local";
+}
+
+// What there is for a rank of a plan. Nobody runs more ranks on a machine than it has cores.
+MemoryFit memory_fit(const RunConfig& config,
+                     const PlannedRun& run,
+                     const DeviceSpec& device,
+                     const RunMemory& memory) {
+  using Limit = MemoryFit::Limit;
+  if (config.memory.limit_bytes > 0) {
+    return {.needed = memory.total(), .of = Limit::kConfig, .limit = config.memory.limit_bytes};
+  }
+  if (run.target.device.memory_bytes > 0) {
+    const bool talks = run.plan.layout.mesh.num_ranks() > 1;
+    return {.needed = memory.total(),
+            .of = Limit::kDevice,
+            .limit = run.target.arena_limit(
+                talks ? nccl_reserve_bytes(run.plan.layout, run.plan.passes.overlap) : 0)};
+  }
+  if (is_described(config)) {
+    // What checkpoints are written from lies on the host.
+    return {.needed = memory.arena,
+            .of = device.memory_bytes > 0 ? Limit::kDevice : Limit::kNone,
+            .limit = device.memory_bytes};
+  }
+  const bool is_elsewhere = run.target.is_device()
+                                ? find_devices().usable.empty()
+                                : !find_mpi_launch() && ranks_on_machine(config) > usable_cores();
+  if (is_elsewhere) {
+    return {.needed = memory.total()};
+  }
+  return {.needed = memory.total(),
+          .of = Limit::kMachine,
+          .limit = memory_limit(config, run.plan.layout)};
+}
+
+// The programs of a plan that need not fit; only what this machine could not write down is refused.
+Programs compile_plan(const RunConfig& config, const PlannedRun& run) {
+  require_inputs_fit(
+      config,
+      run.plan,
+      config.memory.limit_bytes > 0 ? config.memory.limit_bytes : usable_memory_bytes());
+  return compile(run.plan, run.target, config.passes.dump);
+}
+
+Cost sum(const std::vector<CostRow>& rows) {
+  Cost total;
+  for (const CostRow& row : rows) {
+    total.flop += row.cost.flop;
+    total.bytes_read += row.cost.bytes_read;
+    total.bytes_written += row.cost.bytes_written;
+  }
+  return total;
+}
+
+}  // namespace
+
+std::string_view name(TrafficPurpose purpose) {
+  switch (purpose) {
+    case TrafficPurpose::kParameters:
+      return "parameters";
+    case TrafficPurpose::kGradients:
+      return "gradients";
+    case TrafficPurpose::kUpdates:
+      return "updates";
+    case TrafficPurpose::kActivations:
+      return "activations";
+    case TrafficPurpose::kScalars:
+      return "scalars";
+  }
+  return "?";
+}
+
+std::string_view name(MemoryFit::Limit limit) {
+  switch (limit) {
+    case MemoryFit::Limit::kNone:
+      return "none";
+    case MemoryFit::Limit::kConfig:
+      return "memory.limit_bytes";
+    case MemoryFit::Limit::kDevice:
+      return "device";
+    case MemoryFit::Limit::kMachine:
+      return "machine";
+  }
+  return "?";
+}
+
+std::int64_t LevelTraffic::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+std::optional<double> LevelTraffic::seconds() const {
+  return bandwidth > 0 ? std::optional(static_cast<double>(total()) / bandwidth) : std::nullopt;
+}
+
+std::int64_t Explanation::tokens_per_step() const {
+  return config.train.global_batch * config.data.sequence_length;
+}
+
+double Explanation::flop_per_token() const {
+  return training_flop_per_token(model(), counts, config.data.sequence_length);
+}
+
+std::vector<ParameterPlace> parameter_places(const Explanation& facts) {
+  const RunLayout& layout = facts.layout();
+  const DimAxes dims = layout.dims();
+  std::vector<ParameterPlace> places;
+  for (const ParameterInit& parameter : facts.parameters) {
+    const TensorType local = local_type(parameter.type, dims);
+    const std::int64_t degree = layout.placement.param;
+    const std::int64_t slice =
+        padded_elements(local.num_elements(), data_degrees(layout.mesh).back()) / degree;
+    places.push_back({.name = parameter.name,
+                      .whole = parameter.type,
+                      .axes = to_string(axes_of(parameter.type, dims)),
+                      .local = local,
+                      .elements_at_rest = degree > 1 ? slice : local.num_elements(),
+                      .frozen = parameter.frozen});
+  }
+  return places;
+}
+
+Explanation explain(RunConfig config, const std::string& target) {
+  const std::optional<Target> named =
+      target.empty() ? std::nullopt
+                     : std::optional(with_context([&] { return "--target=" + target; },
+                                                  [&] { return find_target(target); }));
+  if (named) {
+    config.run.device = to_string(named->kind);
+  }
+  Explanation facts;
+  facts.config = resolve(std::move(config), ConfigUse::kPlan);
+  facts.run = plan_run(facts.config, resolve_model(facts.config));
+  facts.run.target = named.value_or(facts.run.target);
+  const ResolvedLayout resolved = resolve_layout(facts.config);
+  facts.device =
+      facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;
+  facts.notes = resolved.notes;
+  facts.programs = compile_plan(facts.config, facts.run);
+  facts.parameters = parameter_inits(step_graph(facts.run.plan));
+  facts.counts = count_parameters(facts.parameters);
+  facts.memory = run_memory(facts.run, facts.programs);
+  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.memory);
+  facts.ops = cost_by_op(facts.programs.step);
+  facts.cost = sum(facts.ops);
+  facts.collectives = collective_rows(facts.programs.step, state_axes(facts.layout()));
+  facts.levels = level_rows(facts.collectives, resolved);
+  return facts;
+}
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/config/run_config.h"
+#include "tessera/mesh/traffic.h"
+#include "tessera/models/model.h"
+#include "tessera/plan/compile.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/program/cost_table.h"
+#include "tessera/resolve/run_memory.h"
+#include "tessera/state/training_state.h"
+
+namespace tessera {
+
+// What a collective is for.
+enum class TrafficPurpose : std::uint8_t {
+  kParameters,   // gathered for the layers, or written into their second copy
+  kGradients,    // reduced
+  kUpdates,      // updated parameters, gathered from their masters
+  kActivations,  // and their gradients, of tensor parallelism
+  kScalars,      // losses and the gradient norm
+};
+
+inline constexpr std::array kTrafficPurposes = {TrafficPurpose::kParameters,
+                                                TrafficPurpose::kGradients,
+                                                TrafficPurpose::kUpdates,
+                                                TrafficPurpose::kActivations,
+                                                TrafficPurpose::kScalars};
+
+std::string_view name(TrafficPurpose purpose);
+
+// Collectives of one op over the same axes in a segment's action.
+struct CollectiveRow {
+  std::string action;
+  std::string op;
+  std::string kind;
+  std::string axes;
+  TrafficPurpose purpose = TrafficPurpose::kParameters;
+  std::int64_t count = 0;  // a step
+  Traffic sent = {};       // by a rank in them, by axis
+};
+
+// Where a parameter lies.
+struct ParameterPlace {
+  std::string name;
+  TensorType whole;
+  std::string axes;                   // that cut it; "" for none
+  TensorType local;                   // a rank's part of it
+  std::int64_t elements_at_rest = 0;  // of that, where state.param cuts it further
+  bool frozen = false;
+};
+
+// What a rank sends on a level of the cluster in a step.
+struct LevelTraffic {
+  std::string level;
+  ClassBytes bytes = {};
+  std::array<std::int64_t, kTrafficPurposes.size()> by_purpose = {};
+  double bandwidth = 0;  // bytes/s of a rank where all send at once; 0: not known
+
+  std::int64_t total() const;
+
+  // Nothing where the bandwidth is not known.
+  std::optional<double> seconds() const;
+};
+
+// Whether the memory that a rank needs is there.
+struct MemoryFit {
+  enum class Limit : std::uint8_t { kNone, kConfig, kDevice, kMachine };
+
+  std::int64_t needed = 0;
+  Limit of = Limit::kNone;  // what says how much there is
+  std::int64_t limit = 0;   // 0 where nothing does
+};
+
+std::string_view name(MemoryFit::Limit limit);
+
+// Everything that `tessera explain` says of a run, before it is written down.
+struct Explanation {
+  RunConfig config;  // resolved
+  PlannedRun run;
+  DeviceSpec device;  // of the target or of cluster.file; all unknown where neither says
+  std::vector<std::string> notes;  // about the placement
+  Programs programs;
+  std::vector<ParameterInit> parameters;
+  ParameterCounts counts;
+  RunMemory memory;
+  MemoryFit fit;
+  std::vector<CostRow> ops;
+  Cost cost;  // of all ops
+  std::vector<CollectiveRow> collectives;
+  std::vector<LevelTraffic> levels;  // those on which something is sent, innermost first
+
+  const RunLayout& layout() const { return run.plan.layout; }
+
+  const ModelDescription& model() const { return run.plan.model; }
+
+  std::int64_t num_ranks() const { return layout().mesh.num_ranks(); }
+
+  std::int64_t tokens_per_step() const;
+
+  // By training_flop_per_token().
+  double flop_per_token() const;
+};
+
+std::vector<ParameterPlace> parameter_places(const Explanation& facts);
+
+// Compiles the step of `config`, which need not say what the run reads and writes, for `target`
+// (find_target()), or for what run.device says where that is empty. No device is needed, whatever
+// the target. Errors: kInvalidConfig.
+Explanation explain(RunConfig config, const std::string& target = {});
+
+}  // namespace tessera

@@ -1,0 +1,73 @@
+#include "tessera/resolve/make_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/resolve/resolve_layout.h"
+
+namespace tessera {
+namespace {
+
+std::optional<Float8Options> float8_options(const Float8Section& float8) {
+  if (float8.recipe == Float8Recipe::kOff) {
+    return std::nullopt;
+  }
+  const bool rowwise = float8.recipe == Float8Recipe::kRowwise;
+  return Float8Options{
+      .rowwise = rowwise,
+      .gradients = float8.gradients.value_or(rowwise ? DType::kF8E4M3 : DType::kF8E5M2),
+      .skip_first = float8.skip_first,
+      .skip_last = float8.skip_last,
+      .head = float8.head,
+      .fast_accumulation = float8.fast_accumulation,
+      .keep_weight_codes = float8.keep_weight_codes};
+}
+
+bool saves_in_background(const RunConfig& config) {
+  return config.checkpoint.async && config.checkpoint.every > 0 &&
+         config.checkpoint.every <= config.train.steps;
+}
+
+}  // namespace
+
+Plan make_plan(const RunConfig& config, const ModelDescription& model) {
+  Plan plan = {.model = model,
+               .sequence_length = config.data.sequence_length,
+               .microbatch = config.train.microbatch,
+               .validates = config.validation.every > 0,
+               .layout = resolve_layout(config).layout,
+               .dtype = config.train.dtype,
+               .logits = config.train.logits,
+               .float8 = float8_options(config.float8),
+               .optimizer = {.beta1 = config.optimizer.betas[0],
+                             .beta2 = config.optimizer.betas[1],
+                             .eps = config.optimizer.eps,
+                             .weight_decay = config.optimizer.weight_decay,
+                             .decays_all = config.optimizer.decay == DecayedWeights::kAll,
+                             .clip = config.optimizer.clip,
+                             .moments = config.optimizer.moments,
+                             .gradients = config.optimizer.gradients},
+               .passes = {.recompute = config.memory.recompute == Recompute::kFull,
+                          .fuse = config.passes.fuse,
+                          .group_gemms = config.passes.group_gemms,
+                          .gelu_products = config.passes.gelu_products,
+                          .overlap = config.comm.overlap,
+                          .overlap_layers = config.comm.overlap_layers,
+                          .whole_rows = !config.data.document_mask,
+                          .any_order = !config.run.deterministic},
+               .threads = std::max<std::int64_t>(1, config.run.threads)};
+  plan.num_microbatches = config.train.global_batch / plan.batch();
+  return plan;
+}
+
+PlannedRun plan_run(const RunConfig& config, const ModelDescription& model) {
+  return {.plan = make_plan(config, model),
+          .target = run_target(config),
+          .saves_in_background = saves_in_background(config)};
+}
+
+Target run_target(const RunConfig& config) {
+  return config.run.device == "cuda" ? cuda_target() : cpu_target();
+}
+
+}  // namespace tessera

@@ -1,0 +1,235 @@
+#include "tessera/resolve/run_memory.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/machine.h"
+#include "tessera/base/units.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/plan/plan.h"
+#include "tessera/resolve/resolve.h"
+#include "tessera/state/training_state.h"
+
+namespace tessera {
+namespace {
+
+// A change of the plan that may make a run fit.
+struct Remedy {
+  std::string text;
+  PlannedRun run;
+};
+
+// Of as many sequences a step.
+void make_microbatches_smallest(Plan& plan) {
+  plan.num_microbatches *= plan.microbatch;
+  plan.microbatch = 1;
+}
+
+// Whether there may be several microbatches, whose gradients are added up.
+bool may_be_cut(const Plan& plan) {
+  return plan.microbatch > 1 && plan.optimizer.gradients == DType::kF32;
+}
+
+// From the cheapest; each keeps the run's results except for the order of sums.
+std::vector<Remedy> remedies(const PlannedRun& run) {
+  std::vector<Remedy> list;
+  if (run.saves_in_background && !run.target.is_device()) {
+    list.push_back({.text = "checkpoint.async = false", .run = run});
+    list.back().run.saves_in_background = false;
+  }
+  PlannedRun changed = run;
+  if (!run.plan.passes.recompute) {
+    changed.plan.passes.recompute = true;
+    list.push_back({.text = "memory.recompute = \"full\"", .run = changed});
+  }
+  if (may_be_cut(run.plan)) {
+    PlannedRun smaller = run;
+    make_microbatches_smallest(smaller.plan);
+    list.push_back({.text = "train.microbatch = 1", .run = smaller});
+    if (!run.plan.passes.recompute) {
+      make_microbatches_smallest(changed.plan);
+      list.push_back(
+          {.text = "memory.recompute = \"full\" and train.microbatch = 1", .run = changed});
+    }
+  }
+  return list;
+}
+
+// The plan that needs least, at ever shorter sequences: the longest that fits, or the shortest.
+Remedy shorter_sequences(const PlannedRun& run,
+                         const std::function<std::int64_t(const PlannedRun&)>& needed_bytes,
+                         std::int64_t limit) {
+  constexpr std::int64_t kShortest = 16;
+  Remedy remedy{.text = {}, .run = run};
+  Plan& plan = remedy.run.plan;
+  plan.passes.recompute = true;
+  std::string others = "memory.recompute = \"full\"";
+  if (may_be_cut(plan)) {
+    make_microbatches_smallest(plan);
+    others += " and train.microbatch = 1";
+  }
+  do {
+    plan.sequence_length = std::max(plan.sequence_length / 2, kShortest);
+  } while (plan.sequence_length > kShortest && needed_bytes(remedy.run) > limit);
+  remedy.text = format("data.sequence_length = {} with {}", plan.sequence_length, others);
+  return remedy;
+}
+
+// What ranks 0 to num_ranks - 1 write checkpoints from.
+std::int64_t copies_of_ranks(const Plan& plan, const Program& step, std::int64_t num_ranks) {
+  const RunLayout& layout = plan.layout;
+  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(plan));
+  std::size_t bytes = 0;
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+    bytes += CheckpointSaver().copy_bytes(
+        saved_tensors(step, parameters, state_part(layout.mesh, rank, layout.dims())));
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+// Rank 0's machine saves most: what several ranks hold is saved by the first.
+void require_host_holds_copies(const Programs& programs,
+                               const Plan& plan,
+                               std::int64_t ranks,
+                               const RunMemory& memory) {
+  const std::int64_t needed = copies_of_ranks(plan, programs.step, ranks);
+  const std::int64_t free = free_memory_bytes();
+  TESSERA_REQUIRE(needed <= free,
+                  ErrorCode::kOutOfMemory,
+                  "the state is saved from the host's memory, of which {} {}, and {} is free\n{}"
+                  "  optimizer.moments = \"bf16\" saves less, and so do parts of the state on more "
+                  "machines (parallel.ranks), or a smaller model\n",
+                  ranks > 1 ? format("{} ranks need", ranks) : "it needs",
+                  format_bytes(needed),
+                  format_bytes(free),
+                  memory_table(memory));
+}
+
+}  // namespace
+
+RunMemory run_memory(const PlannedRun& run, const Programs& programs) {
+  RunMemory memory{.categories = memory_by_category(programs.step),
+                   .arena = programs.arena_bytes(),
+                   .on_device = run.target.is_device()};
+  if (programs.validation) {
+    // The two never run at one time; the rows are in one order.
+    const std::vector<MemoryRow> rows = memory_by_category(*programs.validation);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::int64_t& peak = memory.categories[i].peak_bytes;
+      peak = std::max(peak, rows[i].peak_bytes);
+    }
+  }
+  if (memory.on_device || run.saves_in_background) {
+    // Rank 0 saves most: what several ranks hold, and slices without padding.
+    memory.checkpoint_copy = copies_of_ranks(run.plan, programs.step, 1);
+  }
+  return memory;
+}
+
+std::string memory_table(const RunMemory& memory) {
+  std::string text;
+  const auto row = [&](std::string_view name, std::int64_t bytes, const std::string& note) {
+    text += format("  {:<12} {:>12}{}\n", name, format_bytes(bytes), note);
+  };
+  for (const MemoryRow& category : memory.categories) {
+    row(name(category.category), category.peak_bytes, "");
+  }
+  row("arena",
+      memory.arena,
+      format("  ({} bytes; parts that are never alive together share memory)",
+             format_grouped(memory.arena)));
+  if (memory.checkpoint_copy > 0) {
+    row("checkpoint",
+        memory.checkpoint_copy,
+        format("  ({} bytes {})",
+               format_grouped(memory.checkpoint_copy),
+               memory.on_device ? "of the host, from which saves are written"
+                                : "beside the arena, from which saves are written; none with "
+                                  "checkpoint.async = false"));
+  }
+  return text;
+}
+
+void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t limit) {
+  const Graph graph = step_graph(plan);
+  double bytes = 0;
+  for (const ValueId input : graph.sources(ValueKind::kInput)) {
+    bytes += static_cast<double>(graph[input].type.num_bytes());
+  }
+  bytes *= static_cast<double>(plan.num_microbatches) / static_cast<double>(plan.layout.num_data());
+  // Where one sequence is too much already, no batch is small enough.
+  const double of_one = bytes / static_cast<double>(config.train.global_batch);
+  const std::string_view key =
+      of_one > static_cast<double>(limit) ? "data.sequence_length" : "train.global_batch";
+  TESSERA_REQUIRE(
+      bytes <= static_cast<double>(limit),
+      ErrorCode::kOutOfMemory,
+      "{}: the token ids of a step need {}, and the run may use {}: choose a smaller {}",
+      placed(config, key),
+      format_bytes(static_cast<std::int64_t>(std::min(bytes, 0x1p62))),
+      format_bytes(limit),
+      key);
+}
+
+void require_fits(const Programs& programs,
+                  const PlannedRun& run,
+                  const RunConfig& config,
+                  std::int64_t limit) {
+  const RunMemory memory = run_memory(run, programs);
+  if (memory.total() <= limit) {
+    if (memory.on_device) {
+      require_host_holds_copies(programs, run.plan, ranks_on_machine(config), memory);
+    }
+    return;
+  }
+  const auto needed_bytes = [](const PlannedRun& changed) {
+    return run_memory(changed, compile(changed.plan, changed.target)).total();
+  };
+  std::string advice;
+  bool some_fit = false;
+  const auto advise = [&](const Remedy& remedy) {
+    const std::int64_t bytes = needed_bytes(remedy.run);
+    some_fit = some_fit || bytes <= limit;
+    advice += format("  {} needs {}{}\n",
+                     remedy.text,
+                     format_bytes(bytes),
+                     bytes <= limit ? ", which fits" : "");
+  };
+  std::ranges::for_each(remedies(run), advise);
+  if (!some_fit) {
+    advise(shorter_sequences(run, needed_bytes, limit));
+  }
+  if (!some_fit) {
+    advice += "  nothing of this fits: choose a smaller model\n";
+  }
+  fail(ErrorCode::kOutOfMemory,
+       "the run needs {} and may use {}{}\n{}{}",
+       format_bytes(memory.total()),
+       format_bytes(limit),
+       config.memory.limit_bytes > 0 ? " (memory.limit_bytes)"
+       : memory.on_device            ? " (its part of what is free on the GPU, beside what CUDA's "
+                                       "libraries take)"
+                                     : " (free on this machine)",
+       memory_table(memory),
+       advice);
+}
+
+std::unique_ptr<Arena> allocate_arena(Backend& backend,
+                                      const Programs& programs,
+                                      const PlannedRun& run) {
+  try {
+    return backend.allocate(programs.arena_bytes());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) {
+      throw;
+    }
+    fail(ErrorCode::kOutOfMemory,
+         "{}\nThe plan needs this memory, which others may have taken meanwhile:\n{}",
+         error.what(),
+         memory_table(run_memory(run, programs)));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/backend/backend.h"
+#include "tessera/config/run_config.h"
+#include "tessera/plan/compile.h"
+#include "tessera/program/program.h"
+#include "tessera/resolve/make_plan.h"
+
+namespace tessera {
+
+// What a rank of a run takes, in bytes, known before it starts.
+struct RunMemory {
+  std::vector<MemoryRow> categories;  // of the arena, each at its own peak in any program
+  std::int64_t arena = 0;
+  // What a save writes from that is not the arena: in the background, or of a device's in any way.
+  std::int64_t checkpoint_copy = 0;
+  bool on_device = false;  // the arena: then the copy does not stand beside it
+
+  // Of the memory that the arena is in.
+  std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy; }
+};
+
+// Of rank 0, which takes most; `programs` are those of `run`.
+RunMemory run_memory(const PlannedRun& run, const Programs& programs);
+
+// As lines of text.
+std::string memory_table(const RunMemory& memory);
+
+// Throws kOutOfMemory where the token ids of a step alone take more than a rank may use, before
+// anything is compiled: a program has a call for each microbatch.
+void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t limit);
+
+// Throws kOutOfMemory, with the table and what would fit, where a rank takes more than `limit`
+// (memory_limit()); and where ranks with devices, of which `ranks` are on this machine, save more
+// than the host has free.
+void require_fits(const Programs& programs,
+                  const PlannedRun& run,
+                  const RunConfig& config,
+                  std::int64_t limit);
+
+// The arena of `programs`, which are those of `run`. Errors: those of Backend::allocate(), to
+// kOutOfMemory with the table: others may have taken what was free when the plan was made.
+std::unique_ptr<Arena> allocate_arena(Backend& backend,
+                                      const Programs& programs,
+                                      const PlannedRun& run);
+
+}  // namespace tessera

@@ -1,0 +1,299 @@
+// Training state under random layouts: saved by every rank of one, loaded by every rank of the
+// next. Ranks take turns, since none needs another.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/backend/null/null_backend.h"
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/random.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/mesh/placement.h"
+#include "tessera/mesh/random_mesh.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/passes/pipeline.h"
+#include "tessera/plan/graphs.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/state/training_state.h"
+
+namespace tessera {
+namespace {
+
+struct Layout {
+  Mesh mesh;
+  Placement placement;
+};
+
+ModelDescription small_model() {
+  return describe_llama(
+      {.dim = 24, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 13, .vocab = 67});
+}
+
+std::int64_t tensor_degree(const Mesh& mesh) {
+  std::int64_t degree = 1;
+  for (const MeshAxis& axis : mesh.axes) {
+    degree *= axis.group == AxisGroup::kTensor ? axis.size : 1;
+  }
+  return degree;
+}
+
+// Layouts of up to 24 ranks whose tensor degree divides the model's 12 heads.
+std::vector<Layout> random_layouts(std::size_t count, std::uint64_t seed) {
+  std::vector<Layout> layouts;
+  for (; layouts.size() < count; ++seed) {
+    const RandomMesh random = random_mesh(seed);
+    if (random.mesh.num_ranks() > 24 || random.degrees.pipeline > 1 ||
+        12 % tensor_degree(random.mesh) != 0) {
+      continue;
+    }
+    // Each divides the next.
+    const std::vector<std::int64_t> degrees = data_degrees(random.mesh);
+    const auto draw = [&](std::uint64_t which, std::int64_t most) {
+      std::vector<std::int64_t> allowed;
+      std::ranges::copy_if(degrees, std::back_inserter(allowed), [&](auto d) { return d <= most; });
+      return allowed[static_cast<std::size_t>(uniform(seed, 1000 + which) *
+                                              static_cast<double>(allowed.size()))];
+    };
+    Placement placement;
+    placement.optimizer = draw(0, degrees.back());
+    placement.grad = draw(1, placement.optimizer);
+    placement.param = draw(2, placement.grad);
+    placement.secondary = draw(3, placement.param);
+    layouts.push_back({.mesh = random.mesh, .placement = placement});
+  }
+  return layouts;
+}
+
+DimAxes state_dims(const Mesh& mesh) {
+  DimAxes dims = dim_axes(mesh, false);
+  dims.erase("batch");
+  return dims;
+}
+
+StateAxes state_axes(const Layout& layout) {
+  StateAxes state;
+  const auto count = [&](std::int64_t degree) {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        data_levels(layout.mesh), [&](const DataLevel& level) { return level.degree <= degree; }));
+  };
+  for (const DataLevel& level : data_levels(layout.mesh)) {
+    // Nothing runs, so that the axes of a level may stand as one.
+    state.axes.push_back({.name = level.name, .size = level.radix});
+  }
+  state.param = count(layout.placement.param);
+  state.secondary = count(layout.placement.secondary);
+  state.grad = count(layout.placement.grad);
+  state.optimizer = count(layout.placement.optimizer);
+  return state;
+}
+
+// Byte `byte` of element `index` of a global tensor.
+std::byte content(const std::string& tensor, std::int64_t index, std::size_t byte) {
+  const std::uint64_t key = random_key(static_cast<std::uint64_t>(byte), tensor);
+  return static_cast<std::byte>(key + 31 * static_cast<std::uint64_t>(index) +
+                                (static_cast<std::uint64_t>(index) >> 7U));
+}
+
+// One rank's state, and what it has to hold.
+class Rank {
+ public:
+  Rank(const Layout& layout,
+       std::int64_t rank,
+       const Program& program,
+       const std::vector<ParameterInit>& parameters)
+      : layout_(layout),
+        rank_(rank),
+        parameters_(parameters),
+        part_(state_part(layout.mesh, rank, state_dims(layout.mesh))),
+        backend_(make_null_backend()),
+        executor_(program, *backend_) {}
+
+  void fill() {
+    for (const Binding& state : executor_.program().states) {
+      if (category(state) != Category::kGradient) {
+        std::ranges::copy(expected(state), executor_.bytes(state).begin());
+      }
+    }
+  }
+
+  void load(const CheckpointReader& checkpoint) {
+    for (const Binding& state : executor_.program().states) {
+      std::ranges::fill(executor_.bytes(state), std::byte{0xa5});
+    }
+    load_state(executor_, parameters_, checkpoint, part_);
+    for (const Binding& state : executor_.program().states) {
+      if (category(state) != Category::kGradient) {
+        EXPECT_TRUE(std::ranges::equal(executor_.bytes(state), expected(state)))
+            << state.name << " of rank " << rank_;
+      }
+    }
+  }
+
+  std::vector<CheckpointTensor> tensors() { return state_tensors(executor_, parameters_, part_); }
+
+ private:
+  Category category(const Binding& state) const {
+    return executor_.program()[state.tensor.buffer].category;
+  }
+
+  // By coordinates, element by element.
+  std::vector<std::byte> expected(const Binding& state) const {
+    const std::size_t dot = state.name.find('.');
+    const std::string prefix = state.name.substr(0, dot);
+    const bool is_copy = prefix == "secondary" || prefix == "master";
+    const bool is_moment = prefix == "moment1" || prefix == "moment2";
+    const std::string parameter = is_copy || is_moment ? state.name.substr(dot + 1) : state.name;
+    const TensorType& type = state.tensor.type;
+    // An f32 parameter and its master are the same, in bf16 they are not.
+    const bool same = prefix != "master" || compute_dtype(parameter) == DType::kF32;
+    const std::string tensor = is_moment || !same ? state.name : parameter;
+    const std::int64_t degree = is_moment || prefix == "master" ? layout_.placement.optimizer
+                                : prefix == "secondary"         ? layout_.placement.secondary
+                                                                : layout_.placement.param;
+    const bool sliced = type.num_dims() == 1 && type.dims[0].name == "slice";
+    const std::int64_t begin =
+        sliced ? slice_index(layout_.mesh, rank_, degree) * type.num_elements() : 0;
+    std::vector<std::byte> bytes;
+    for (std::int64_t i = 0; i < type.num_elements(); ++i) {
+      const std::int64_t index = place(parameter, begin + i);
+      for (std::size_t b = 0; b < size_bytes(type.dtype); ++b) {
+        bytes.push_back(index < 0 ? std::byte{0} : content(tensor, index, b));
+      }
+    }
+    return bytes;
+  }
+
+  DType compute_dtype(const std::string& parameter) const { return init(parameter).type.dtype; }
+
+  const ParameterInit& init(const std::string& parameter) const {
+    const auto found = std::ranges::find(parameters_, parameter, &ParameterInit::name);
+    TESSERA_CHECK(found != parameters_.end(), "no parameter {}", parameter);
+    return *found;
+  }
+
+  // Which element of a parameter is element `local` of this rank's part of it; -1: padding.
+  std::int64_t place(const std::string& parameter, std::int64_t local) const {
+    std::int64_t index = 0;
+    std::int64_t stride = 1;
+    bool pads = false;
+    const std::vector<Dim>& dims = init(parameter).type.dims;
+    for (std::size_t d = dims.size(); d-- > 0;) {
+      const std::string& name = dims[d].name;
+      const bool cut = name == "heads" || name == "kv_heads" || name == "mlp" || name == "vocab";
+      const std::int64_t shards = cut ? tensor_degree(layout_.mesh) : 1;
+      const std::int64_t bound = (dims[d].bound + shards - 1) / shards;
+      const std::int64_t at = local % bound + (cut ? tensor_place() * bound : 0);
+      pads = pads || at >= dims[d].bound;
+      index += at * stride;
+      stride *= dims[d].bound;
+      local /= bound;
+    }
+    return local == 0 && !pads ? index : -1;
+  }
+
+  // The first tensor axis is the most significant digit.
+  std::int64_t tensor_place() const {
+    const std::vector<std::int64_t> coordinates = layout_.mesh.coordinates(rank_);
+    std::int64_t place = 0;
+    for (std::size_t i = 0; i < coordinates.size(); ++i) {
+      const MeshAxis& axis = layout_.mesh.axes[i];
+      if (axis.group == AxisGroup::kTensor) {
+        place = place * axis.size + coordinates[i];
+      }
+    }
+    return place;
+  }
+
+  const Layout& layout_;
+  std::int64_t rank_;
+  const std::vector<ParameterInit>& parameters_;
+  StatePart part_;
+  std::unique_ptr<Backend> backend_;
+  Executor executor_;
+};
+
+struct Types {
+  DType compute = DType::kF32;
+  DType moments = DType::kF32;
+};
+
+// A sequence on each of the ranks that cut states.
+Program compile(const ModelDescription& model, const Types& types, const Layout& layout) {
+  const StateAxes state = state_axes(layout);
+  DimAxes dims = state_dims(layout.mesh);
+  dims["batch"] = {.axes = state.axes};
+  return compile_training(training_graph(model, num_ranks(state.axes), 16, types.compute),
+                          {.update = {.moments = types.moments,
+                                      .num_microbatches = 2,
+                                      .state = state,
+                                      .dims = std::move(dims)}});
+}
+
+class ShardedStateTest : public testing::TestWithParam<Types> {};
+
+INSTANTIATE_TEST_SUITE_P(DTypes,
+                         ShardedStateTest,
+                         testing::Values(Types{DType::kF32, DType::kF32},
+                                         Types{DType::kBF16, DType::kF32},
+                                         Types{DType::kBF16, DType::kBF16}),
+                         [](const auto& types) {
+                           return format("{}_moments_{}",
+                                         name(types.param.compute),
+                                         name(types.param.moments));
+                         });
+
+TEST_P(ShardedStateTest, EveryLayoutReadsEveryOther) {
+  const TestDirectory root;
+  const ModelDescription model = small_model();
+  const std::vector<ParameterInit> parameters =
+      parameter_inits(training_graph(model, 1, 16, GetParam().compute));
+  std::vector<Layout> layouts = random_layouts(8, GetParam().compute == DType::kF32 ? 1 : 500);
+  layouts.insert(layouts.begin() + 4, Layout{});  // one rank
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const Layout& layout = layouts[i];
+    SCOPED_TRACE(format("layout {}", i));
+    const Program program = compile(model, GetParam(), layout);
+    const std::int64_t num_ranks = layout.mesh.num_ranks();
+    const std::filesystem::path directory =
+        checkpoint_directory(root.path(), static_cast<std::int64_t>(i));
+    std::vector<std::unique_ptr<CheckpointSaver>> savers;
+    for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+      Rank state(layout, rank, program, parameters);
+      if (i == 0) {
+        state.fill();
+      } else {
+        const CheckpointReader before(
+            checkpoint_directory(root.path(), static_cast<std::int64_t>(i) - 1),
+            {.verify = Verify::kOnLoad, .rank = rank, .num_ranks = num_ranks});
+        before.require_model(model.json, model_tensors(parameters, GetParam().moments));
+        state.load(before);
+      }
+      savers.push_back(std::make_unique<CheckpointSaver>(
+          SaverOptions{.rank = rank, .num_ranks = num_ranks, .threads = 2, .launch = "launch"}));
+      savers.back()->start(
+          directory, {.step = static_cast<std::int64_t>(i), .model = model.json}, state.tensors());
+    }
+    for (const auto& saver : savers) {
+      ASSERT_EQ(saver->wait(), SaveStatus::kWritten);
+    }
+    for (const auto& saver : savers) {
+      saver->finish();
+    }
+    CheckpointReader(directory).verify();
+  }
+}
+
+}  // namespace
+}  // namespace tessera

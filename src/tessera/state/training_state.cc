@@ -1,0 +1,502 @@
+#include "tessera/state/training_state.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/half.h"
+#include "tessera/base/random.h"
+#include "tessera/checkpoint/tensor_size.h"
+#include "tessera/comm/wired.h"
+#include "tessera/ir/adapters.h"
+#include "tessera/mesh/placement.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/ops/collective/collective.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, TensorRole>, 3> kStatePrefixes = {
+    {{"moment1.", TensorRole::kMoment1},
+     {"moment2.", TensorRole::kMoment2},
+     {"master.", TensorRole::kMaster}}};
+constexpr std::string_view kSecondaryPrefix = "secondary.";
+
+// What a state of the program is to a checkpoint.
+struct StateName {
+  std::string parameter;
+  TensorRole role = TensorRole::kParameter;
+  bool saved = true;  // else a copy, or gone when the step ends
+};
+
+StateName split_name(const std::string& state, Category category) {
+  if (category == Category::kGradient) {
+    return {.parameter = state, .saved = false};
+  }
+  if (category == Category::kSecondary) {
+    return {.parameter = state.substr(kSecondaryPrefix.size()), .saved = false};
+  }
+  if (category == Category::kOptimizer) {
+    for (const auto& [prefix, role] : kStatePrefixes) {
+      if (state.starts_with(prefix)) {
+        return {.parameter = state.substr(prefix.size()), .role = role};
+      }
+    }
+  }
+  return {.parameter = state};
+}
+
+const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
+                                    const std::string& name) {
+  const auto found = std::ranges::find(parameters, name, &ParameterInit::name);
+  TESSERA_CHECK(found != parameters.end(), "state of no parameter: {}", name);
+  return *found;
+}
+
+// Where a state's elements lie among those of the rank's part of its tensor.
+struct StateRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;  // without the padding behind
+};
+
+std::int64_t num_slice_elements(const TensorPart& tensor, const StatePart& part) {
+  return padded_elements(tensor.num_elements(), part.num_slices) / part.num_slices;
+}
+
+StateRange range_of(const TensorPart& tensor, const TensorType& state, const StatePart& part) {
+  if (state.num_dims() != 1 || state.dims[0].name != kSliceDim) {
+    return {.begin = 0, .count = tensor.num_elements()};
+  }
+  const std::int64_t size = state.dims[0].bound;
+  const std::int64_t degree = num_slice_elements(tensor, part) * part.num_slices / size;
+  const std::int64_t begin = part.slice_index(degree) * size;
+  return {.begin = begin,
+          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+}
+
+// Of a rank's slice of all data ranks: the smallest that a state can be kept in.
+StateRange saved_range(const TensorPart& tensor, const StatePart& part) {
+  if (part.num_slices == 1) {
+    return {.begin = 0, .count = tensor.num_elements()};
+  }
+  const std::int64_t size = num_slice_elements(tensor, part);
+  const std::int64_t begin = part.slice_index(part.num_slices) * size;
+  return {.begin = begin,
+          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+}
+
+// Calls body(first element in the whole, first element here, how many) for the stretches of a
+// tensor that a state of this type holds, after padding(first element here, how many) where there
+// is some.
+template <class Padding, class Body>
+void for_each_stretch(const TensorType& state,
+                      const TensorType& whole,
+                      const StatePart& part,
+                      const Padding& padding,
+                      const Body& body) {
+  const TensorPart tensor(whole, part.dims, part.coordinate);
+  const StateRange range = range_of(tensor, state, part);
+  const bool is_padded = tensor.box().num_valid_elements() < tensor.num_elements();
+  const std::int64_t kept = is_padded ? 0 : range.count;
+  if (kept < state.num_elements()) {
+    padding(kept, state.num_elements() - kept);
+  }
+  tensor.box().for_each_stretch(
+      range.begin, range.count, [&](std::int64_t first, std::int64_t local, std::int64_t count) {
+        body(first, local - range.begin, count);
+      });
+}
+
+// Calls body(first element in the whole, their bytes) for the stretches of a tensor that a state
+// holds, in the host's memory; what is padding becomes zero.
+template <class Body>
+void fill_state(Executor& executor,
+                const Binding& state,
+                const TensorType& whole,
+                const StatePart& part,
+                const Body& body) {
+  const std::size_t element = size_bytes(state.tensor.type.dtype);
+  const std::span<std::byte> bytes = executor.bytes(state);
+  const auto stretch = [&](std::int64_t first, std::int64_t count) {
+    return bytes.subspan(static_cast<std::size_t>(first) * element,
+                         static_cast<std::size_t>(count) * element);
+  };
+  for_each_stretch(
+      state.tensor.type,
+      whole,
+      part,
+      [&](std::int64_t here, std::int64_t count) {
+        std::ranges::fill(stretch(here, count), std::byte{0});
+      },
+      [&](std::int64_t first, std::int64_t here, std::int64_t count) {
+        body(first, stretch(here, count));
+      });
+}
+
+// Whether another rank of the tensor axes holds the same part of this tensor and saves it.
+bool saved_elsewhere(const TensorType& whole, const StatePart& part) {
+  const AxisSizes cut_by = axes_of(whole, part.dims);
+  return std::ranges::any_of(part.tensor_axes, [&](const std::string& axis) {
+    return std::ranges::find(cut_by, axis, &AxisSize::name) == cut_by.end() &&
+           part.coordinate(axis) != 0;
+  });
+}
+
+// How a parameter is drawn from its element `first` on.
+Initial initial_of(const ParameterInit& parameter, std::int64_t first, std::uint64_t seed) {
+  const Initializer& init = parameter.init;
+  TESSERA_CHECK(init.mean == 0.0 || init.std == 0.0, "{}: normal with a mean", parameter.name);
+  return {.key = random_key(seed, parameter.name),
+          .first = static_cast<std::uint64_t>(first),
+          .normal = {.std = static_cast<float>(init.std), .cut = static_cast<float>(init.cut)},
+          .constant = static_cast<float>(init.mean)};
+}
+
+class StateInitializer {
+ public:
+  StateInitializer(Executor& executor, std::uint64_t seed, const StatePart& part)
+      : executor_(executor), seed_(seed), part_(part) {}
+
+  // The parameter, and its master and secondary copy where it has them.
+  void initialize(const ParameterInit& parameter) {
+    const std::vector<Binding>& states = executor_.program().states;
+    write(parameter, find_binding(states, parameter.name));
+    for (const char* copy : {"master.", "secondary."}) {
+      const auto found = std::ranges::find(states, copy + parameter.name, &Binding::name);
+      if (found != states.end()) {
+        write(parameter, *found);
+      }
+    }
+  }
+
+ private:
+  void write(const ParameterInit& parameter, const Binding& state) {
+    for_each_stretch(
+        state.tensor.type,
+        parameter.type,
+        part_,
+        [&](std::int64_t here, std::int64_t count) {
+          executor_.draw(state, here, count, {.normal = {.std = 0.0F}});
+        },
+        [&](std::int64_t first, std::int64_t here, std::int64_t count) {
+          executor_.draw(state, here, count, initial_of(parameter, first, seed_));
+        });
+  }
+
+  Executor& executor_;
+  std::uint64_t seed_;
+  const StatePart& part_;
+};
+
+// Calls body(tensor without data, the state that has it, its first element there) for all that a
+// rank saves, in the states of the rank whose part is `holder`; false where that has not all.
+template <class Body>
+bool for_each_saved(const Program& program,
+                    const std::vector<ParameterInit>& parameters,
+                    const StatePart& part,
+                    const StatePart& holder,
+                    const Body& body) {
+  for (const Binding& state : program.states) {
+    StateName name = split_name(state.name, program[state.tensor.buffer].category);
+    if (!name.saved) {
+      continue;
+    }
+    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    if (name.role == TensorRole::kMaster && whole.dtype == DType::kF32) {
+      continue;  // it is the parameter's copy
+    }
+    const TensorPart tensor(whole, part.dims, part.coordinate);
+    const StateRange saved = saved_range(tensor, part);
+    // A part may be padding alone.
+    if (saved.count == 0 || tensor.box().num_valid_elements() == 0 ||
+        saved_elsewhere(whole, part)) {
+      continue;
+    }
+    const TensorPart held(whole, holder.dims, holder.coordinate);
+    const StateRange kept = range_of(held, state.tensor.type, holder);
+    if (held.box().offset() != tensor.box().offset() ||
+        held.box().extent() != tensor.box().extent() || saved.begin < kept.begin ||
+        saved.begin + saved.count > kept.begin + kept.count) {
+      return false;
+    }
+    body(CheckpointTensor{.name = std::move(name.parameter),
+                          .role = name.role,
+                          .dtype = state.tensor.type.dtype,
+                          .shape = whole.bounds(),
+                          .slice = TensorSlice{.offset = tensor.box().offset(),
+                                               .extent = tensor.box().extent(),
+                                               .begin = saved.begin,
+                                               .count = saved.count},
+                          .data = {}},
+         state,
+         saved.begin - kept.begin);
+  }
+  return true;
+}
+
+// Which tensor of the checkpoint a state is filled from. An f32 parameter and its master are equal,
+// but for a parameter that was rounded on its way to other ranks: the master is the better source
+// of what has to be a master from now on.
+TensorRole source_role(const StateName& name,
+                       const Program& program,
+                       const CheckpointReader& checkpoint,
+                       DType dtype) {
+  const bool has_master = checkpoint.find(name.parameter, TensorRole::kMaster) != nullptr;
+  if (name.role == TensorRole::kMaster) {
+    return has_master ? TensorRole::kMaster : TensorRole::kParameter;
+  }
+  const bool is_master =
+      name.role == TensorRole::kParameter && dtype == DType::kF32 &&
+      std::ranges::find(program.states, "master." + name.parameter, &Binding::name) ==
+          program.states.end();
+  return is_master && has_master ? TensorRole::kMaster : name.role;
+}
+
+// In which formats the update writes a secondary copy.
+Wire wire_into(const Program& program, BufferId copy) {
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      const auto* gather = instruction.op->get_if<GatherSlicesAttrs>();
+      if (gather != nullptr && instruction.results[0].buffer == copy) {
+        return {.formats = parse_wire_formats(gather->wire), .block = gather->block};
+      }
+    }
+  }
+  fail(ErrorCode::kInternal, "nothing writes secondary copy {}", program[copy].name);
+}
+
+}  // namespace
+
+StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
+  StatePart part{
+      .dims = std::move(dims),
+      .coordinate =
+          [mesh, rank](std::string_view axis) {
+            const auto found = std::ranges::find(mesh.axes, axis, &MeshAxis::name);
+            TESSERA_CHECK(found != mesh.axes.end(), "no axis {}", axis);
+            return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
+          },
+      .num_slices = data_degrees(mesh).back(),
+      .slice_index = [mesh, rank](std::int64_t degree) { return slice_index(mesh, rank, degree); }};
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == AxisGroup::kTensor) {
+      part.tensor_axes.push_back(axis.name);
+    }
+  }
+  return part;
+}
+
+std::vector<ParameterInit> parameter_inits(const Graph& graph) {
+  std::vector<ParameterInit> inits;
+  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+    inits.push_back({.name = graph[parameter].name,
+                     .init = graph[parameter].init,
+                     .type = graph[parameter].type,
+                     .frozen = graph[parameter].frozen});
+  }
+  return inits;
+}
+
+ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters) {
+  ParameterCounts counts;
+  for (const ParameterInit& parameter : parameters) {
+    counts.all += parameter.type.num_elements();
+    counts.frozen += parameter.frozen ? parameter.type.num_elements() : 0;
+  }
+  return counts;
+}
+
+void initialize_state(Executor& executor,
+                      const std::vector<ParameterInit>& inits,
+                      std::uint64_t seed,
+                      const StatePart& part) {
+  StateInitializer initializer(executor, seed, part);
+  for (const ParameterInit& parameter : inits) {
+    initializer.initialize(parameter);
+  }
+}
+
+std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters,
+                                            DType moments) {
+  std::vector<CheckpointTensor> tensors;
+  for (const ParameterInit& parameter : parameters) {
+    const DType dtype = parameter.type.dtype;
+    const auto add = [&](TensorRole role, DType as) {
+      tensors.push_back(
+          {.name = parameter.name, .role = role, .dtype = as, .shape = parameter.type.bounds()});
+    };
+    add(TensorRole::kParameter, dtype);
+    if (parameter.frozen) {
+      continue;
+    }
+    add(TensorRole::kMoment1, moments);
+    add(TensorRole::kMoment2, moments);
+    if (dtype != DType::kF32) {
+      add(TensorRole::kMaster, DType::kF32);
+    }
+  }
+  return tensors;
+}
+
+std::vector<CheckpointTensor> saved_tensors(const Program& program,
+                                            const std::vector<ParameterInit>& parameters,
+                                            const StatePart& part) {
+  std::vector<CheckpointTensor> tensors;
+  for_each_saved(program,
+                 parameters,
+                 part,
+                 part,
+                 [&](CheckpointTensor tensor, const Binding& /*state*/, std::int64_t /*first*/) {
+                   tensors.push_back(std::move(tensor));
+                 });
+  return tensors;
+}
+
+std::vector<CheckpointTensor> state_tensors(Executor& executor,
+                                            const std::vector<ParameterInit>& parameters,
+                                            const StatePart& part) {
+  return replica_tensors(executor, parameters, part, part).value();
+}
+
+bool has_states_of(const Program& program,
+                   const std::vector<ParameterInit>& parameters,
+                   const StatePart& holder,
+                   const StatePart& other) {
+  return for_each_saved(
+      program,
+      parameters,
+      other,
+      holder,
+      [](const CheckpointTensor& /*tensor*/, const Binding& /*state*/, std::int64_t /*first*/) {});
+}
+
+std::optional<std::vector<CheckpointTensor>> replica_tensors(
+    Executor& executor,
+    const std::vector<ParameterInit>& parameters,
+    const StatePart& holder,
+    const StatePart& other) {
+  if (!has_states_of(executor.program(), parameters, holder, other)) {
+    return std::nullopt;
+  }
+  std::vector<CheckpointTensor> tensors;
+  for_each_saved(executor.program(),
+                 parameters,
+                 other,
+                 holder,
+                 [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
+                   tensor.data = executor.state_to_host(state, first, tensor.slice->count);
+                   tensors.push_back(std::move(tensor));
+                 });
+  return tensors;
+}
+
+void load_weights(Executor& executor,
+                  const std::vector<ParameterInit>& parameters,
+                  const WeightSource& weights,
+                  const StatePart& part) {
+  const Program& program = executor.program();
+  std::vector<WeightRead> reads;
+  std::vector<const Binding*> filled;
+  for (const Binding& state : program.states) {
+    const Category category = program[state.tensor.buffer].category;
+    const StateName name = split_name(state.name, category);
+    if (category == Category::kGradient || category == Category::kCache ||
+        name.role == TensorRole::kMoment1 || name.role == TensorRole::kMoment2 ||
+        is_adapter(name.parameter)) {
+      continue;
+    }
+    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
+      reads.push_back({.parameter = name.parameter,
+                       .dtype = state.tensor.type.dtype,
+                       .first = first,
+                       .out = bytes});
+    });
+    filled.push_back(&state);
+  }
+  weights.load(reads);
+  for (const Binding* state : filled) {
+    executor.state_to_device(*state);
+  }
+}
+
+void load_state(Executor& executor,
+                const std::vector<ParameterInit>& parameters,
+                const CheckpointReader& checkpoint,
+                const StatePart& part,
+                int threads) {
+  const Program& program = executor.program();
+  std::vector<TensorRead> reads;
+  std::vector<const Binding*> filled;
+  for (const Binding& state : program.states) {
+    const Category category = program[state.tensor.buffer].category;
+    if (category == Category::kGradient || category == Category::kCache) {
+      continue;
+    }
+    const StateName name = split_name(state.name, category);
+    const DType dtype = state.tensor.type.dtype;
+    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    const TensorRole role = source_role(name, program, checkpoint, dtype);
+    const ManifestTensor* source = checkpoint.find(name.parameter, role);
+    TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == whole.bounds(),
+                    ErrorCode::kInvalidData,
+                    "{} \"{}\": found {} in the checkpoint, expected {}",
+                    to_string(role),
+                    name.parameter,
+                    source == nullptr ? "none" : describe(source->dtype, source->shape),
+                    describe(dtype, whole.bounds()));
+    fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
+      reads.push_back({.tensor = source, .first = first, .out = bytes});
+    });
+    filled.push_back(&state);
+  }
+  checkpoint.load(reads);
+  for (const Binding& state : program.states) {
+    if (program[state.tensor.buffer].category == Category::kSecondary) {
+      round_as_gathered(wire_into(program, state.tensor.buffer),
+                        {.dtype = state.tensor.type.dtype,
+                         .data = executor.bytes(state).data(),
+                         .count = state.tensor.type.num_elements()},
+                        threads);
+    }
+  }
+  for (const Binding* state : filled) {
+    executor.state_to_device(*state);
+  }
+}
+
+void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
+  checkpoint.load({});  // checks the files
+  constexpr std::size_t kBlock = std::size_t{1} << 20U;
+  std::vector<float> block;
+  for (const Binding& state : executor.program().states) {
+    if (executor.program()[state.tensor.buffer].category != Category::kParameter) {
+      continue;
+    }
+    const std::vector<std::int64_t> shape = state.tensor.type.bounds();
+    const ManifestTensor* source = checkpoint.find(state.name, TensorRole::kParameter);
+    TESSERA_REQUIRE(source != nullptr && source->dtype == DType::kF32 && source->shape == shape,
+                    ErrorCode::kInvalidData,
+                    "parameter \"{}\": found {} in the checkpoint, expected {}",
+                    state.name,
+                    source == nullptr ? "none" : describe(source->dtype, source->shape),
+                    describe(DType::kF32, shape));
+    const std::span<std::byte> bytes = executor.bytes(state);
+    auto* const rounded = reinterpret_cast<BFloat16*>(bytes.data());
+    const std::size_t count = bytes.size() / sizeof(BFloat16);
+    for (std::size_t done = 0; done < count; done += kBlock) {
+      block.resize(std::min(kBlock, count - done));
+      checkpoint.read(state.name,
+                      TensorRole::kParameter,
+                      static_cast<std::int64_t>(done),
+                      std::as_writable_bytes(std::span(block)));
+      std::ranges::transform(block, rounded + done, to_bfloat16);
+    }
+    executor.state_to_device(state);
+  }
+}
+
+}  // namespace tessera
