@@ -44,7 +44,6 @@ RunLayout layout_of(const RankRun& run) {
           .placement = run.placement,
           .secondary_use = run.secondary_use,
           .wires = run.wires,
-          .notes = {},
           .sequence_parallel = run.sequence_parallel};
 }
 

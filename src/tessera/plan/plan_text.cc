@@ -366,25 +366,24 @@ void set_strides(Mesh& mesh) {
   }
 }
 
-void complete(Plan& plan) {
-  RunLayout& layout = plan.layout;
-  set_strides(layout.mesh);
+void complete_state(RunLayout& layout) {
   validate(layout.placement, layout.mesh);
-  require_wire_block(layout.wires.param.block);
-  for (Wire* wire : {&layout.wires.secondary, &layout.wires.grad, &layout.wires.update}) {
-    wire->block = layout.wires.param.block;
-  }
-  for (const Wire* wire :
-       {&layout.wires.param, &layout.wires.secondary, &layout.wires.grad, &layout.wires.update}) {
+  StateWires& wires = layout.wires;
+  require_wire_block(wires.param.block);
+  for (Wire* wire : {&wires.param, &wires.secondary, &wires.grad, &wires.update}) {
+    wire->block = wires.param.block;
     formats_of_levels(wire->formats, data_levels(layout.mesh).size());
   }
+}
+
+void require_gradients(const Plan& plan) {
   TESSERA_REQUIRE(plan.optimizer.gradients == DType::kF32 ||
-                      (plan.num_microbatches == 1 && layout.num_data() == 1),
+                      (plan.num_microbatches == 1 && plan.layout.num_data() == 1),
                   ErrorCode::kInvalidConfig,
-                  "optimizer.gradients: found \"bf16\" with {} microbatches on {} data ranks, "
-                  "expected one of either: gradients that are added up are f32",
+                  "found gradients = \"bf16\" with {} microbatches on {} data ranks, expected one "
+                  "of either: gradients that are added up are f32",
                   plan.num_microbatches,
-                  layout.num_data());
+                  plan.layout.num_data());
 }
 
 }  // namespace
@@ -401,11 +400,21 @@ Plan parse_plan(std::string_view text, std::string_view source) {
   Plan plan;
   plan_fields(reader, plan);
   reader.end();
-  try {
-    complete(plan);
-  } catch (const Error& error) {
-    fail(ErrorCode::kInvalidConfig, "{}: {}", source, error.message());
-  }
+  // What several keys say together has the place of their section.
+  const auto check = [&](const char* section, const auto& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      fail(ErrorCode::kInvalidConfig,
+           "{}: {}: {}",
+           toml_place(source, table.get(section)->source()),
+           section,
+           error.message());
+    }
+  };
+  check("mesh", [&] { set_strides(plan.layout.mesh); });
+  check("state", [&] { complete_state(plan.layout); });
+  check("optimizer", [&] { require_gradients(plan); });
   return plan;
 }
 

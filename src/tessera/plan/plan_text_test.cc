@@ -91,8 +91,8 @@ TEST(PlanText, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message("group = \"tensor\"", "group = \"rows\""), HasSubstr("found \"rows\""));
   EXPECT_THAT(message("level = \"pair\"", "level = \"rack\""),
               HasSubstr("on the level \"rack\", expected one of mesh.levels"));
-  EXPECT_THAT(message("optimizer = 4", "optimizer = 3"), HasSubstr("p.toml: "));
-  EXPECT_THAT(message("wire_block = 256", "wire_block = 200"), HasSubstr("p.toml: "));
+  EXPECT_THAT(message("optimizer = 4", "optimizer = 3"), HasSubstr(": state: "));
+  EXPECT_THAT(message("wire_block = 256", "wire_block = 200"), HasSubstr(": state: "));
   EXPECT_THAT(message("wire_grad = \"", "wire_grad = \"int3 "), HasSubstr("state.wire_grad: "));
   EXPECT_THAT(message("beta1 = 0.30000000000000004", "beta1 = nan"),
               HasSubstr("optimizer.beta1: found number nan, expected a number"));
