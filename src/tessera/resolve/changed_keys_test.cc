@@ -1,19 +1,12 @@
 #include "tessera/resolve/changed_keys.h"
 
-#include <filesystem>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "tessera/base/error.h"
-#include "tessera/base/test_directory.h"
 
 namespace tessera {
 namespace {
 
-using testing::AllOf;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST(ChangedKeys, AreThoseThatMayChangeBits) {

@@ -11,6 +11,9 @@
 namespace tessera {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+
 class TokenizerOfACheckpoint : public testing::Test {
  protected:
   TokenizerOfACheckpoint() {
