@@ -1,0 +1,125 @@
+// How runs over MPI end that are stopped, lose a rank, or have one that fails: with all that can be
+// saved, from which the same command goes on.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tests/cli/mpi_test.h"
+#include "tests/cli/process.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr const char* kNoSaves = "--checkpoint.every=0";
+
+// What mpirun of Open MPI leaves its ranks after Ctrl-C, in place of a second, in which a busy
+// machine need not end a step.
+constexpr const char* kPatientLauncher = "--mca odls_base_sigkill_timeout 10";
+
+class MpiEndsTest : public MpiTest {
+ protected:
+  // The metrics have each step once, in order, up to that of the newest checkpoint.
+  std::size_t expect_saved_steps(const std::string& run) const {
+    const std::vector<std::string> lines = metrics(run);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(nlohmann::json::parse(lines[i])["step"], i + 1);
+    }
+    EXPECT_EQ(CheckpointReader(checkpoint(run)).meta().step,
+              static_cast<std::int64_t>(lines.size()));
+    return lines.size();
+  }
+
+  // The run is, bit by bit, one of so many ranks that are threads, which nobody disturbed.
+  void expect_undisturbed(const std::string& run,
+                          std::size_t steps,
+                          std::vector<std::string> overrides) const {
+    overrides.insert(
+        overrides.end(),
+        {format("--train.steps={}", steps), "--schedule.warmup=1", "--schedule.decay_ratio=0"});
+    std::filesystem::remove_all(path("whole"));
+    const Outcome whole = train("whole", overrides);
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    expect_same_training(run, "whole");
+  }
+};
+
+// mpirun alone gets the signal, as from a terminal: its ranks have process groups of their own.
+TEST_F(MpiEndsTest, CtrlCSavesAndTheSameCommandGoesOn) {
+  make_tokenizer();
+  for (const std::string library : {"openmpi", "mpich"}) {
+    if (!has_mpi(library)) {
+      continue;
+    }
+    SCOPED_TRACE(library);
+    const bool is_openmpi = library == "openmpi";
+    std::filesystem::remove_all(path("run"));
+    const std::string options = format("-n 2 {}", is_openmpi ? kPatientLauncher : "");
+    const Outcome stopped = run_and("kill -INT $mpirun", options, kNoSaves, library);
+    EXPECT_NE(stopped.code, kTimedOut) << stopped.err;
+    EXPECT_THAT(stopped.err,
+                AllOf(HasSubstr(is_openmpi ? "stopping: the launcher ends all ranks soon"
+                                           : "stopping: finishing this step, then saving"),
+                      HasSubstr("the same command goes on from there")));
+    if (is_openmpi) {
+      EXPECT_THAT(stopped.err, HasSubstr("to stop: Ctrl-C leaves the ranks 10 s"));
+    }
+    const std::size_t done = metrics("run").size();
+    const Outcome resumed =
+        shell(mpirun(options,
+                     format("--run.dir=run --train.steps={} {} {}", done + 2, kSteady, kNoSaves),
+                     library));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, ContainsRegex(format("resuming from .* after step {}\n", done)));
+    EXPECT_EQ(expect_saved_steps("run"), done + 2);
+    expect_undisturbed("run", done + 2, {"--parallel.ranks=2"});
+    expect_no_process();
+  }
+}
+
+// A step that takes more than its share of what the launcher leaves is not waited for: the one
+// before is saved. The ranks are told of less than there is.
+TEST_F(MpiEndsTest, CtrlCGivesUpALongStep) {
+  make_tokenizer();
+  bool is_given_up = false;
+  // On a fast machine a step must be longer to be long. Between two steps there is none to give up,
+  // nor is one whose update has begun.
+  for (int batch = 1024; batch <= 16'384 && !is_given_up; batch *= 2) {
+    const std::vector<std::string> long_step = {format("--train.global_batch={}", batch),
+                                                "--train.microbatch=1",
+                                                "--model.layers=8",
+                                                "--state.preset=ddp"};
+    std::filesystem::remove_all(path("run"));
+    const Outcome stopped =
+        run_and("kill -INT $mpirun",
+                format("-n 2 {} env OMPI_MCA_odls_base_sigkill_timeout=1", kPatientLauncher),
+                joined(long_step) + kNoSaves);
+    EXPECT_NE(stopped.code, kTimedOut) << stopped.err;
+    is_given_up =
+        stopped.err.find("the step under way is given up, since there is no time to end it") !=
+        std::string::npos;
+    if (is_given_up) {
+      EXPECT_THAT(stopped.err, HasSubstr("all ranks have saved the state after step"));
+      expect_to_go_on("run", 0, long_step);
+    } else {
+      EXPECT_THAT(stopped.err, HasSubstr("the same command goes on from there"));
+    }
+    expect_no_process();
+  }
+  EXPECT_TRUE(is_given_up);
+}
+
+}  // namespace
+}  // namespace tessera
