@@ -13,10 +13,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tests/cli/mpi_test.h"
 #include "tests/cli/process.h"
-#include "tests/cli/training_test.h"
 #include "tests/distributed/failing_mpi.h"
 
 namespace tessera {
@@ -26,41 +25,14 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-constexpr int kTimedOut = 124;  // of `timeout`
-
-// Longer than a rank of a busy machine, or its disk, stands still.
-constexpr auto kShortDeadline = "--comm.deadline_seconds=10";
-
 struct Layout {
   std::string name;
   int ranks = 0;
   std::vector<std::string> overrides;
 };
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    text += word + " ";
-  }
-  return text;
-}
-
-class MpiTest : public TrainingTest {
- protected:
-  void SetUp() override {
-    if (!has_mpi()) {
-      GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
-    }
-  }
-
-  // `mpirun OPTIONS tessera train run.toml OVERRIDES` as a line of the shell.
-  static std::string mpirun(const std::string& options,
-                            const std::string& overrides,
-                            const std::string& library = "openmpi") {
-    return TrainingTest::mpirun(options, "train run.toml " + overrides, library);
-  }
-
-  void expect_bits_of_threads(const Layout& layout, const std::string& library) {
+TEST_F(MpiTest, ComputesTheBitsOfThreads) {
+  const auto expect_bits_of_threads = [&](const Layout& layout, const std::string& library) {
     SCOPED_TRACE(layout.name + " over " + library);
     const std::string threads = "threads-" + layout.name;
     if (!std::filesystem::exists(path(threads))) {
@@ -75,89 +47,7 @@ class MpiTest : public TrainingTest {
                                          library));
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     expect_same_training(processes, threads);
-  }
-
-  // A run that goes on until somebody ends it; `act` is a line of the shell that then does it to
-  // "$rank", the process of rank 1, of "$launch", or to "$first", that of rank 0. `wait_for FILE`
-  // waits for a file, or for the end of the launch.
-  Outcome run_and(const std::string& act,
-                  const std::string& options,
-                  const std::string& overrides) const {
-    return shell(
-        format("find_rank() {{\n"
-               "  for process in /proc/[0-9]*; do\n"
-               "    if grep -qz OMPI_COMM_WORLD_RANK=$1 $process/environ 2>/dev/null &&\n"
-               "      test \"$(cat $process/comm)\" = tessera &&\n"
-               "      test \"$(readlink $process/cwd)\" = \"$PWD\"; then\n"
-               "      echo ${{process#/proc/}}\n"
-               "    fi\n"
-               "  done\n"
-               "}}\n"
-               "wait_for() {{\n"
-               "  while kill -0 $launch 2>/dev/null && ! test -s $1; do sleep 0.05; done\n"
-               "}}\n"
-               "{} & launch=$!\n"
-               "wait_for run/metrics.jsonl\n"
-               "first=$(find_rank 0); rank=$(find_rank 1)\n"
-               "{}\n"
-               "wait $launch; code=$?; kill -9 $rank 2>/dev/null; exit $code",
-               mpirun(options,
-                      "--run.dir=run --train.steps=1000000 --schedule.warmup=1 "
-                      "--schedule.decay_ratio=0 " +
-                          overrides),
-               act));
-  }
-
-  // Of the program, in this test's directory; one that was killed takes a moment to be gone.
-  void expect_no_process() const {
-    EXPECT_EQ(shell("find_processes() {\n"
-                    "  for process in /proc/[0-9]*; do\n"
-                    "    test \"$(readlink $process/cwd)\" = \"$PWD\" &&\n"
-                    "      test \"$(cat $process/comm)\" = tessera && echo $process\n"
-                    "  done\n"
-                    "}\n"
-                    "for i in $(seq 100); do\n"
-                    "  left=$(find_processes)\n"
-                    "  test -z \"$left\" && break; sleep 0.1\n"
-                    "done\n"
-                    "echo $left")
-                  .out,
-              "\n")
-        << "processes are left";
-  }
-
-  void make_tokenizer() const {
-    ASSERT_EQ(train("first", {"--train.steps=2", "--schedule.decay_ratio=0"}).code, 0);
-  }
-
-  // From the last step of which there are metrics, or one that rank 0 did not come to note, for a
-  // few steps more.
-  void expect_to_go_on(const std::string& run, std::size_t most_unnoted = 0) const {
-    const std::size_t done = metrics(run).size();
-    const Outcome resumed = train(run,
-                                  {format("--train.steps={}", done + 2),
-                                   "--schedule.warmup=1",
-                                   "--schedule.decay_ratio=0",
-                                   "--parallel.ranks=2",
-                                   "--train.microbatch=1"});
-    EXPECT_EQ(resumed.code, 0) << resumed.err;
-    EXPECT_THAT(resumed.err,
-                AllOf(HasSubstr("was written when the run was interrupted"),
-                      ContainsRegex(format(
-                          "resuming from .* after step ({}|{})\n", done, done + most_unnoted))));
-    EXPECT_EQ(metrics(run).size(), done + 2);
-  }
-
-  // The message of a rank that found itself without rank 1.
-  std::string message_of(int rank) const {
-    const auto record = nlohmann::json::parse(read_file(path(format("run/exit-{}.json", rank))));
-    EXPECT_EQ(record["rank"], rank);
-    EXPECT_EQ(record["exit_code"], 5);
-    return record["message"];
-  }
-};
-
-TEST_F(MpiTest, ComputesTheBitsOfThreads) {
+  };
   const Layout two = {"two", 2, {"--train.microbatch=2"}};
   const Layout quantized = {"zeropp",
                             4,

@@ -230,6 +230,60 @@ TEST(Executor, ErrorsNameTheInstruction) {
   EXPECT_EQ(backend.runs.size(), 4U);
 }
 
+// kStep with an update in two calls, of which the first one writes the weight.
+std::string with_update() {
+  std::string text(kStep);
+  const std::string end = "  call 0 microbatch 1 instance 1\n";
+  text.insert(text.find("  call 0 microbatch 0"),
+              "  segment 1 \"update\" update chunk 0 {\n"
+              "    #1+0 f32[r=2, n=4] strides(4, 1) = scale(#1+0 f32[r=2, n=4] strides(4, 1), "
+              "#2+0 f32[] strides()) stream 0\n"
+              "  }\n");
+  text.insert(text.find(end) + end.size(),
+              "  call 1 microbatch 0 instance 0\n"
+              "  call 1 microbatch 0 instance 0\n");
+  return text;
+}
+
+// The numbers of the question, from 1, that is answered with yes first.
+std::size_t over_at = 0;    // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see below
+std::size_t num_asked = 0;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see below
+
+// Without state of its own, as a question to what a signal handler has noted.
+bool is_over() {
+  return ++num_asked >= over_at;
+}
+
+TEST(Executor, GivesUpAStepBetweenTwoCallsUntilItsUpdateBegins) {
+  const Program program = parse_program(with_update());
+  RecordingBackend backend;
+  backend.not_recorded = "scale";
+  Executor executor(program, backend);
+  executor.give_up_where(is_over);
+  // Of four calls the first one changes no state, and the third one is the first that does.
+  for (const std::size_t call : {1, 2, 3}) {
+    over_at = call;
+    num_asked = 0;
+    backend.runs.clear();
+    EXPECT_THAT(error_of(ErrorCode::kTimeout, [&] { executor.run_step(); }),
+                HasSubstr("the step under way is given up"));
+    EXPECT_TRUE(executor.states_are_whole());
+    EXPECT_EQ(backend.runs.size(), 2 * (call - 1));
+  }
+  over_at = 4;
+  num_asked = 0;
+  backend.runs.clear();
+  executor.run_step();
+  EXPECT_EQ(num_asked, 4U);
+  EXPECT_EQ(backend.runs.size(), 6U) << "what has begun to change states comes to its end";
+  EXPECT_TRUE(executor.states_are_whole()) << "those of this step";
+  over_at = 1;
+  num_asked = 0;
+  executor.give_up_where(nullptr);
+  executor.run_step();
+  EXPECT_EQ(num_asked, 0U);
+}
+
 TEST(Executor, ProfilesEveryOp) {
   const Program program = parse_program(kStep);
   RecordingBackend backend;

@@ -23,11 +23,15 @@ using testing::HasSubstr;
 
 using Variables = std::map<std::string, std::string>;
 
-std::optional<MpiLaunch> launch_in(const Variables& variables) {
-  return find_mpi_launch([&](const std::string& name) -> std::optional<std::string> {
+Environment environment_of(const Variables& variables) {
+  return [&variables](const std::string& name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
-  });
+  };
+}
+
+std::optional<MpiLaunch> launch_in(const Variables& variables) {
+  return find_mpi_launch(environment_of(variables));
 }
 
 // Library, rank, size, local rank, local size; "none" for no launch.
@@ -91,6 +95,22 @@ TEST(MpiLaunch, TheUserHasTheLastWord) {
   EXPECT_EQ(launch_text(with(kHydra, {{"TESSERA_MPI", "openmpi"}})), "Open MPI 2/3 0/2");
   EXPECT_EQ(launch_text(with(kHydra, {{"TESSERA_MPI", "none"}})), "none");
   EXPECT_EQ(launch_text(with(kSlurm, {{"TESSERA_MPI", "mpich"}})), "MPICH 6/11 2/4");
+}
+
+// The manual of Open MPI's mpirun: after Ctrl-C it sends SIGTERM, and SIGKILL
+// odls_base_sigkill_timeout seconds later, by default one. Others wait for their ranks.
+TEST(MpiLaunch, OpenMpiLeavesItsRanksASecondOrAsLongAsItWasTold) {
+  const auto grace = [](const Variables& variables) {
+    return launcher_grace(environment_of(variables));
+  };
+  const std::string limit = "OMPI_MCA_odls_base_sigkill_timeout";
+  EXPECT_EQ(grace({}), std::nullopt);
+  EXPECT_EQ(grace(kHydra), std::nullopt);
+  EXPECT_EQ(grace(with(kSlurm, {{"PMIX_RANK", "6"}})), std::nullopt);
+  EXPECT_EQ(grace(kOpenMpi), 1.0);
+  EXPECT_EQ(grace(with(kOpenMpi, {{limit, "30"}})), 30.0);
+  EXPECT_EQ(grace(with(kOpenMpi, {{limit, "soon"}})), 1.0);
+  EXPECT_EQ(grace(with(kOpenMpi, {{limit, "30"}, {"TESSERA_MPI", "none"}})), std::nullopt);
 }
 
 TEST(MpiLaunch, RefusesWhatMakesNoSense) {

@@ -1,0 +1,263 @@
+// How runs over MPI end that are stopped, lose a rank, or have one that fails: with all that can be
+// saved, from which the same command goes on.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tests/cli/mpi_test.h"
+#include "tests/cli/process.h"
+#include "tests/distributed/failing_mpi.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+constexpr const char* kNoSaves = "--checkpoint.every=0";
+
+// What mpirun of Open MPI leaves its ranks after Ctrl-C, in place of a second, in which a busy
+// machine need not end a step.
+constexpr const char* kPatientLauncher = "--mca odls_base_sigkill_timeout 10";
+
+class MpiEndsTest : public MpiTest {
+ protected:
+  // The metrics have each step once, in order, up to that of the newest checkpoint.
+  std::size_t expect_saved_steps(const std::string& run) const {
+    const std::vector<std::string> lines = metrics(run);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(nlohmann::json::parse(lines[i])["step"], i + 1);
+    }
+    EXPECT_EQ(CheckpointReader(checkpoint(run)).meta().step,
+              static_cast<std::int64_t>(lines.size()));
+    return lines.size();
+  }
+
+  // The run is, bit by bit, one of so many ranks that are threads, which nobody disturbed.
+  void expect_undisturbed(const std::string& run,
+                          std::size_t steps,
+                          std::vector<std::string> overrides) const {
+    overrides.insert(
+        overrides.end(),
+        {format("--train.steps={}", steps), "--schedule.warmup=1", "--schedule.decay_ratio=0"});
+    std::filesystem::remove_all(path("whole"));
+    const Outcome whole = train("whole", overrides);
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    expect_same_training(run, "whole");
+  }
+};
+
+// mpirun alone gets the signal, as from a terminal: its ranks have process groups of their own.
+TEST_F(MpiEndsTest, CtrlCSavesAndTheSameCommandGoesOn) {
+  make_tokenizer();
+  for (const std::string library : {"openmpi", "mpich"}) {
+    if (!has_mpi(library)) {
+      continue;
+    }
+    SCOPED_TRACE(library);
+    const bool is_openmpi = library == "openmpi";
+    std::filesystem::remove_all(path("run"));
+    const std::string options = format("-n 2 {}", is_openmpi ? kPatientLauncher : "");
+    const Outcome stopped = run_and("kill -INT $mpirun", options, kNoSaves, library);
+    EXPECT_NE(stopped.code, kTimedOut) << stopped.err;
+    EXPECT_THAT(stopped.err,
+                AllOf(HasSubstr(is_openmpi ? "stopping: the launcher ends all ranks soon"
+                                           : "stopping: finishing this step, then saving"),
+                      HasSubstr("the same command goes on from there")));
+    if (is_openmpi) {
+      EXPECT_THAT(stopped.err, HasSubstr("to stop: Ctrl-C leaves the ranks 10 s"));
+    }
+    const std::size_t done = metrics("run").size();
+    const Outcome resumed =
+        shell(mpirun(options,
+                     format("--run.dir=run --train.steps={} {} {}", done + 2, kSteady, kNoSaves),
+                     library));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, ContainsRegex(format("resuming from .* after step {}\n", done)));
+    EXPECT_EQ(expect_saved_steps("run"), done + 2);
+    expect_undisturbed("run", done + 2, {"--parallel.ranks=2"});
+    expect_no_process();
+  }
+}
+
+// A step that takes more than its share of what the launcher leaves is not waited for: the one
+// before is saved. The ranks are told of less than there is.
+TEST_F(MpiEndsTest, CtrlCGivesUpALongStep) {
+  make_tokenizer();
+  bool is_given_up = false;
+  // On a fast machine a step must be longer to be long. Between two steps there is none to give up,
+  // nor is one whose update has begun.
+  for (int batch = 1024; batch <= 16'384 && !is_given_up; batch *= 2) {
+    const std::vector<std::string> long_step = {format("--train.global_batch={}", batch),
+                                                "--train.microbatch=1",
+                                                "--model.layers=8",
+                                                "--state.preset=ddp"};
+    std::filesystem::remove_all(path("run"));
+    const Outcome stopped =
+        run_and("kill -INT $mpirun",
+                format("-n 2 {} env OMPI_MCA_odls_base_sigkill_timeout=1", kPatientLauncher),
+                joined(long_step) + kNoSaves);
+    EXPECT_NE(stopped.code, kTimedOut) << stopped.err;
+    is_given_up =
+        stopped.err.find("the step under way is given up, since there is no time to end it") !=
+        std::string::npos;
+    if (is_given_up) {
+      EXPECT_THAT(stopped.err, HasSubstr("all ranks have saved the state after step"));
+      expect_to_go_on("run", 0, long_step);
+    } else {
+      EXPECT_THAT(stopped.err, HasSubstr("the same command goes on from there"));
+    }
+    expect_no_process();
+  }
+  EXPECT_TRUE(is_given_up);
+}
+
+// Of four ranks in two groups, that hold the same states: whichever is lost, the others have all.
+TEST_F(MpiEndsTest, SurvivorsSaveForARankOfAnotherGroupsReplica) {
+  make_tokenizer();
+  const std::string killing = "tessera=${tessera%/*}/tests/faults/training_with_kill; ";
+  const std::string layout = format(
+      "run.toml --run.dir=run --train.steps=8 {} --train.microbatch=1 {} "
+      "--state.preset=hsdp@pair {} {}",
+      kSteady,
+      virtual_cluster(4),
+      kNoSaves,
+      kShortDeadline);
+  // The step, the rank, and the instruction of its forward before which it is killed. mpirun, told
+  // to leave the others alone, hides how they end.
+  for (const std::string killed : {"6:1:0", "6:0:40"}) {
+    SCOPED_TRACE(killed);
+    std::filesystem::remove_all(path("run"));
+    const Outcome outcome =
+        shell(killing + TrainingTest::mpirun("-n 4 --enable-recovery", killed + " " + layout));
+    EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("all ranks have saved the state after step 5"));
+    const Outcome resumed = shell(TrainingTest::mpirun("-n 4", "train " + layout));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err,
+                AllOf(HasSubstr("step-00000005 was written when the run was interrupted"),
+                      ContainsRegex("resuming from .*step-00000005 after step 5\n")));
+    expect_undisturbed("run",
+                       8,
+                       {"--parallel.ranks=4",
+                        "--train.microbatch=1",
+                        virtual_cluster(4),
+                        "--state.preset=hsdp@pair"});
+    EXPECT_EQ(expect_saved_steps("run"), 8U);
+    expect_no_process();
+  }
+}
+
+// One send fails: rank 1 throws, and can still tell the others.
+TEST_F(MpiEndsTest, ARankThatThrowsWaitsForThePartsOfTheOthers) {
+  make_tokenizer();
+  const std::string failing = format("-x LD_PRELOAD={} -x {}='1 400 1'",
+                                     built_program("tests/libfailing_openmpi.so"),
+                                     kFailingSends);
+  const std::string run =
+      format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
+  const Outcome outcome = shell(mpirun("-n 2 " + failing, run));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  // It ends last, so that mpirun ends nobody who is still saving: its record tells of all parts.
+  EXPECT_THAT(message_of(1),
+              AllOf(HasSubstr("MPI_Isend: "),
+                    HasSubstr("all ranks have saved the state after step"),
+                    HasSubstr("the same command goes on from there")));
+  EXPECT_GT(metrics("run").size(), 1U);
+  expect_to_go_on("run");
+  expect_no_process();
+}
+
+// Its disk is full, too: the text says that its part is not there, and so does the next start.
+TEST_F(MpiEndsTest, ARankThatThrowsSaysWhosePartIsMissing) {
+  make_tokenizer();
+  ASSERT_EQ(train("run",
+                  {"--train.steps=4",
+                   "--schedule.warmup=1",
+                   "--schedule.decay_ratio=0",
+                   "--parallel.ranks=2"})
+                .code,
+            0);
+  const std::string run =
+      format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
+  const std::string failing = format(
+      "env LD_PRELOAD={}:{} {}='1 400 1' "
+      "TESSERA_FAULTS='write path=rank-00001-model errno=28 times=all'",
+      built_program("tests/libtessera_faults.so"),
+      built_program("tests/libfailing_openmpi.so"),
+      kFailingSends);
+  const Outcome outcome =
+      shell(mpirun("-n 1", format("{} : -n 1 {} $tessera train run.toml {}", run, failing, run)));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_THAT(
+      message_of(1),
+      AllOf(HasSubstr("MPI_Isend: "),
+            ContainsRegex("the state after step [0-9]+ is not saved: .*rank-00001-model.*No "
+                          "space left"),
+            HasSubstr("the last good checkpoint is run/checkpoints/step-00000004: the same "
+                      "command goes on from there")));
+  const Outcome next = shell(mpirun("-n 2", run + " --train.steps=6"));
+  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_THAT(next.err,
+              AllOf(ContainsRegex("of the 2 ranks that were to write it when the run was "
+                                  "interrupted, the parts of these are missing: 1 "
+                                  "\\(.*No space left"),
+                    HasSubstr("resuming from run/checkpoints/step-00000004 after step 4\n")));
+  EXPECT_EQ(expect_saved_steps("run"), 6U);
+  expect_no_process();
+}
+
+// Before the first step, while one rank reads its data and the other one waits for it.
+TEST_F(MpiEndsTest, CtrlCEndsTheTokenizingOfAStart) {
+  make_tokenizer();
+  const std::string run = "--run.dir=run --train.steps=4";
+  // A read that this test does not outlast.
+  const std::string stuck = with_faults("read path=corpus.txt delay=100000", "calls");
+  const Outcome outcome = shell(
+      format("{} & launch=$!\n"
+             "while kill -0 $launch && ! grep -q '^read ' calls; do sleep 0.05; done\n"
+             "kill -INT $(cat /proc/$launch/task/$launch/children); wait $launch",
+             mpirun("-n 1 " + stuck, format("{} : -n 1 $tessera train run.toml {}", run, run))));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
+  expect_no_process();
+  const Outcome next = shell(mpirun("-n 2", run));
+  EXPECT_EQ(next.code, 0) << next.err;
+}
+
+// Ranks wait for a disk that is slower than they are patient: before the first step, while one
+// reads its data, and after the last, while rank 0 removes what the run does not keep.
+TEST_F(MpiEndsTest, RanksWaitForDataAndForRemovals) {
+  make_tokenizer();
+  const std::string run =
+      "--run.dir=run --comm.deadline_seconds=5 --checkpoint.every=2 --checkpoint.keep=1";
+  const std::string removing = with_faults("remove path=.tmp-removed delay=12");
+  const std::string reading = with_faults("read path=corpus.txt delay=7");
+  const Outcome outcome = shell(mpirun(
+      "-n 1 " + removing, format("{} : -n 1 {} $tessera train run.toml {}", run, reading, run)));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(expect_saved_steps("run"), 12U);
+  std::size_t left = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    ++left;
+  }
+  EXPECT_EQ(left, 1U) << "the newest";
+  expect_no_process();
+}
+
+}  // namespace
+}  // namespace tessera
