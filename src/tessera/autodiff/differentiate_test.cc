@@ -60,7 +60,7 @@ TEST(Differentiate, Errors) {
   };
   Graph graph = parse_graph(kLinearLoss);
   EXPECT_THAT(message(graph, "lose"), HasSubstr("has no output \"lose\""));
-  graph.add_source(ValueKind::kParameter, "unused", {.dtype = DType::kF32, .dims = {}});
+  graph.add_parameter("unused", {.dtype = DType::kF32, .dims = {}});
   EXPECT_THAT(message(graph, "loss"), HasSubstr("parameter unused does not reach the loss"));
 }
 

@@ -42,7 +42,7 @@ class GraphBuilder {
   Value input(std::string name, TensorType type);
   Value scalar(std::string name, DType dtype = DType::kF32);
   Value parameter(std::string name, TensorType type, Initializer init);
-  Value state(ValueKind kind, std::string name, TensorType type);
+  Value state(State state, std::string name, TensorType type);
   void output(std::string name, Value value);
   void update(Value state, Value content);
 

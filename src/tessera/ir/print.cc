@@ -11,6 +11,7 @@
 //   graph "llama" {
 //     %0: i32[batch=1, seq=8] = input "tokens"
 //     %1: f32[vocab=64, embed=16] = parameter "embedding" normal(0, 0.02, 3)
+//     %3: f32[slice=512] = secondary "secondary.embedding" of "embedding" wire "int8"
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
 //     output "loss" = %9
 //     update %1 = %12
@@ -31,8 +32,13 @@ std::string join_values(const Graph& graph, std::span<const ValueId> ids, bool w
 
 std::string source_text(const Graph& graph, ValueId id) {
   const ValueInfo& value = graph[id];
-  std::string text = format(
-      "%{}: {} = {} {}", id.index, to_string(value.type), name(value.kind), quote(value.name));
+  const bool has_role = is_state(value.kind);
+  std::string text = format("%{}: {} = {} {}{}",
+                            id.index,
+                            to_string(value.type),
+                            has_role ? name(value.state.role) : name(value.kind),
+                            quote(value.name),
+                            has_role ? owner_text(value.state) : "");
   if (value.kind == ValueKind::kParameter) {
     text += format(" normal({}, {}, {}){}",
                    value.init.mean,
@@ -55,13 +61,6 @@ std::string node_text(const Graph& graph, const Node& node) {
   return text;
 }
 
-constexpr std::array kSourceKinds = {ValueKind::kInput,
-                                     ValueKind::kScalar,
-                                     ValueKind::kParameter,
-                                     ValueKind::kSecondary,
-                                     ValueKind::kGradient,
-                                     ValueKind::kOptimizer,
-                                     ValueKind::kCache};
 constexpr std::array kPhases = {
     Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
 
@@ -120,18 +119,24 @@ class GraphParser {
       results.emplace_back(id, scanner_.tensor_type());
     } while (scanner_.accept(","));
     scanner_.expect("=");
-    for (const ValueKind kind : kSourceKinds) {
+    for (const ValueKind kind : {ValueKind::kInput, ValueKind::kScalar}) {
       if (scanner_.accept(name(kind))) {
-        source(kind, results);
+        place(results[0].first,
+              {.type = results[0].second, .kind = kind, .name = scanner_.quoted()});
         return;
       }
+    }
+    if (const auto role = accept_role(scanner_)) {
+      state(*role, results[0]);
+      return;
     }
     node(results);
   }
 
-  void source(ValueKind kind, std::vector<std::pair<ValueId, TensorType>>& results) {
-    ValueInfo value{.type = results.at(0).second, .kind = kind, .name = scanner_.quoted()};
-    if (kind == ValueKind::kParameter) {
+  void state(StateRole role, const std::pair<ValueId, TensorType>& result) {
+    ValueInfo value{.type = result.second, .kind = kind_of(role), .name = scanner_.quoted()};
+    value.state = parse_owner(scanner_, role, value.name);
+    if (role == StateRole::kParameter) {
       scanner_.expect("normal");
       scanner_.expect("(");
       value.init.mean = scanner_.number();
@@ -142,7 +147,7 @@ class GraphParser {
       scanner_.expect(")");
       value.frozen = scanner_.accept("frozen");
     }
-    place(results[0].first, std::move(value));
+    place(result.first, std::move(value));
   }
 
   void node(std::vector<std::pair<ValueId, TensorType>>& results) {

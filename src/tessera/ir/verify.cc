@@ -11,6 +11,7 @@ namespace {
 
 void verify_sources(const Graph& graph, std::vector<bool>& defined) {
   std::unordered_set<std::string_view> names;
+  std::vector<NamedState> states;
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
     const ValueInfo& value = graph.values[i];
     if (value.kind == ValueKind::kResult) {
@@ -21,8 +22,17 @@ void verify_sources(const Graph& graph, std::vector<bool>& defined) {
                   i,
                   value.name);
     TESSERA_CHECK(value.type.num_bytes() >= 0, "value %{} has a negative dim", i);
+    if (is_state(value.kind)) {
+      TESSERA_CHECK(value.kind == kind_of(value.state.role),
+                    "value %{} is a {} with the role of a {}",
+                    i,
+                    name(value.kind),
+                    name(value.state.role));
+      states.push_back({.name = value.name, .state = &value.state});
+    }
     defined[i] = true;
   }
+  verify_states(states);
 }
 
 void verify_operands(const Graph& graph, const Node& node, const std::vector<bool>& defined) {

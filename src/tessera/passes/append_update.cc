@@ -74,6 +74,14 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
   return edit.apply();
 }
 
+// What the sum of an output over the microbatches is.
+State accumulator_of(const Output& output) {
+  return output.name == step_names::kLoss
+             ? State{.role = StateRole::kSum}
+             : State{.parameter = output.name.substr(gradient_name("").size()),
+                     .role = StateRole::kGradient};
+}
+
 // Inserts, right after each accumulated value is made, its addition to a state of the same name.
 Graph accumulate(const Graph& graph) {
   Graph with_states = graph;
@@ -86,8 +94,8 @@ Graph accumulate(const Graph& graph) {
   std::vector<Sum> sums;
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     const Output& output = graph.outputs[i];
-    sums.push_back({.state = with_states.add_source(
-                        ValueKind::kGradient, output.name, f32_like(graph[output.value].type)),
+    sums.push_back({.state = with_states.add_state(
+                        accumulator_of(output), output.name, f32_like(graph[output.value].type)),
                     .output = i});
   }
   GraphEdit edit(with_states);
@@ -218,15 +226,16 @@ class Update {
     // Where the parameter is gathered, its f32 master takes its place in adamw.
     const bool gathers = state_.param < state_.optimizer;
     const bool rounds = !gathers && parameter.type().dtype != DType::kF32;
-    const auto state = [&](const char* role, DType dtype) {
-      return builder_.state(
-          ValueKind::kOptimizer, format("{}.{}", role, name), with_dtype(gradient.type(), dtype));
+    const auto state = [&](StateRole role, DType dtype) {
+      return builder_.state({.parameter = name, .role = role},
+                            format("{}.{}", tessera::name(role), name),
+                            with_dtype(gradient.type(), dtype));
     };
-    std::vector<Value> states = {gathers ? state("master", DType::kF32) : parameter,
-                                 state("moment1", options_.moments),
-                                 state("moment2", options_.moments)};
+    std::vector<Value> states = {gathers ? state(StateRole::kMaster, DType::kF32) : parameter,
+                                 state(StateRole::kMoment1, options_.moments),
+                                 state(StateRole::kMoment2, options_.moments)};
     if (rounds) {
-      states.push_back(state("master", DType::kF32));
+      states.push_back(state(StateRole::kMaster, DType::kF32));
     }
     std::vector<Value> operands = states;
     operands.insert(operands.begin() + 1, gradient);
@@ -245,20 +254,20 @@ class Update {
     if (gathers) {
       const DType dtype = parameter.type().dtype;
       const Value slice = dtype == DType::kF32 ? content : cast(content, dtype);
-      content =
-          gathered(slice, {state_.wires.update, state_.param, state_.optimizer}, parameter.type());
+      const Wire wire = part_of(state_, state_.wires.update, state_.param, state_.optimizer);
+      content = gathered(slice, {wire, state_.param, state_.optimizer}, parameter.type());
       builder_.update(parameter, content);
     }
-    if (const ValueId copy = builder_.graph().find_source(secondary_name(name)); copy.valid()) {
+    if (const ValueId copy = builder_.graph().find_state(name, StateRole::kSecondary);
+        copy.valid()) {
       const Value secondary = builder_.handle(copy);
-      builder_.update(
-          secondary,
-          gathered(
-              content, {state_.wires.param, state_.secondary, state_.param}, secondary.type()));
+      const Wire wire = builder_.graph()[copy].state.wire;
+      builder_.update(secondary,
+                      gathered(content, {wire, state_.secondary, state_.param}, secondary.type()));
     }
   }
 
-  // From slices over the first `to` axes to those over the first `from`.
+  // From slices over the first `to` axes to those over the first `from`, and the wire of these.
   struct Gather {
     const Wire& wire;
     std::size_t from;
@@ -268,7 +277,7 @@ class Update {
   Value gathered(const Value& slice, const Gather& hop, const TensorType& type) const {
     return collective(GatherSlicesAttrs{.axes = axes_text(state_, hop.from, hop.to),
                                         .type = to_string(type),
-                                        .wire = wire_text(state_, hop.wire, hop.from, hop.to),
+                                        .wire = to_string(hop.wire.formats),
                                         .block = hop.wire.block},
                       slice);
   }
