@@ -40,8 +40,15 @@ Value GraphBuilder::state(State state, std::string name, TensorType type) {
   return handle(graph_.add_state(std::move(state), std::move(name), std::move(type)));
 }
 
-void GraphBuilder::output(std::string name, Value value) {
-  graph_.outputs.push_back({.name = std::move(name), .value = value.id});
+void GraphBuilder::output(std::string name, Value value, OutputKind kind) {
+  graph_.outputs.push_back({.name = std::move(name), .value = value.id, .kind = kind});
+}
+
+void GraphBuilder::gradient(std::string name, std::string parameter, Value value) {
+  graph_.outputs.push_back({.name = std::move(name),
+                            .value = value.id,
+                            .kind = OutputKind::kGradient,
+                            .parameter = std::move(parameter)});
 }
 
 void GraphBuilder::update(Value state, Value content) {

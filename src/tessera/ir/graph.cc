@@ -42,6 +42,24 @@ std::string_view name(Phase phase) {
   return "unknown";
 }
 
+std::string_view name(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::kResult:
+      return "result";
+    case OutputKind::kLoss:
+      return "loss";
+    case OutputKind::kStatistic:
+      return "statistic";
+    case OutputKind::kGradient:
+      return "gradient";
+  }
+  return "unknown";
+}
+
+bool is_sum(OutputKind kind) {
+  return kind != OutputKind::kResult;
+}
+
 ValueKind kind_of(StateRole role) {
   switch (role) {
     case StateRole::kParameter:

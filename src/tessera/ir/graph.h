@@ -67,11 +67,27 @@ struct Node {
   std::int32_t layer = -1;  // the model's layer, the unit of recompute; -1 outside the layers
 };
 
+// What an output is to the passes.
+enum class OutputKind : std::uint8_t {
+  kResult,     // the host reads it as it is
+  kLoss,       // what training makes small: a sum over the labels of a microbatch
+  kStatistic,  // another such sum, of which nothing is differentiated
+  kGradient,   // of a parameter, likewise a sum
+};
+
+// "result", "loss", "statistic", "gradient".
+std::string_view name(OutputKind kind);
+
+// Whether outputs of this kind add up: over the data ranks and, in training, over microbatches.
+bool is_sum(OutputKind kind);
+
 // A value that outlives the step's microbatch. With `updates`, it is the new content of that state
-// (parameter, gradient, optimizer, cache); else it is read by the host after the step.
+// (parameter, gradient, optimizer, cache) and a result; otherwise the host or a pass reads it.
 struct Output {
   std::string name;
   ValueId value;
+  OutputKind kind = OutputKind::kResult;
+  std::string parameter = {};  // of a gradient: whose
   std::optional<ValueId> updates = std::nullopt;
 
   friend bool operator==(const Output&, const Output&) = default;
@@ -131,8 +147,9 @@ bool equal(const Graph& a, const Graph& b);
 
 // Throws kInternal naming node and value unless: operands are defined before use and exist, arity
 // and result types are what the op says, ids link up, names are unique, states are what
-// verify_states() expects, outputs exist and updated state has the type of its new content. Throws
-// kOutOfMemory for a tensor whose bytes have more than 63 bits.
+// verify_states() expects, outputs exist, updated state has the type of its new content, there is
+// at most one loss, and a gradient, at most one per parameter, names a parameter that is trained.
+// Throws kOutOfMemory for a tensor whose bytes have more than 63 bits.
 void verify(const Graph& graph);
 
 }  // namespace tessera

@@ -308,6 +308,55 @@ TEST(States, AreVerified) {
   EXPECT_FALSE(equal(graph, other));
 }
 
+constexpr std::string_view kOutputs = R"(graph "outputs" {
+  %0: f32[] = input "x"
+  %1: f32[] = parameter "w" normal(0, 0.02, 0)
+  %2: f32[] = parameter "v" normal(0, 0.02, 0) frozen
+  output "main" loss = %0
+  output "share" statistic = %0
+  output "dw" gradient of "w" = %0
+  output "y" = %0
+}
+)";
+
+TEST(Outputs, HaveTextThatParsesBack) {
+  const Graph graph = parse_graph(kOutputs);
+  EXPECT_EQ(to_string(graph), kOutputs);
+  EXPECT_EQ(graph.outputs[0].kind, OutputKind::kLoss);
+  EXPECT_EQ(graph.outputs[1].kind, OutputKind::kStatistic);
+  EXPECT_EQ(
+      graph.outputs[2],
+      (Output{.name = "dw", .value = ValueId{0}, .kind = OutputKind::kGradient, .parameter = "w"}));
+  EXPECT_EQ(graph.outputs[3], (Output{.name = "y", .value = ValueId{0}}));
+}
+
+TEST(Outputs, AreVerified) {
+  const auto fault = [](std::string_view from, std::string_view to) {
+    std::string text(kOutputs);
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    const Error error = error_of([&] { parse_graph(text.replace(at, from.size(), to)); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(fault("\"share\" statistic", "\"share\" loss"),
+              HasSubstr("output share is a second loss"));
+  EXPECT_THAT(fault("\"y\"", "\"y\" gradient of \"w\""),
+              HasSubstr("output y is a second gradient of \"w\""));
+  EXPECT_THAT(fault("of \"w\"", "of \"v\""),
+              HasSubstr("output dw is a gradient of \"v\", which is no parameter that is trained"));
+  EXPECT_THAT(fault("of \"w\"", "of \"x\""),
+              HasSubstr("output dw is a gradient of \"x\", which is no parameter that is trained"));
+  Graph graph = parse_graph(kOutputs);
+  graph.outputs[1].parameter = "w";
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("output share is a statistic of parameter \"w\", expected of none"));
+  graph.outputs[1].parameter = "";
+  graph.outputs[1].updates = ValueId{1};
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("output share updates a state and is a statistic"));
+}
+
 TEST(Builder, RefusesWrongOperands) {
   GraphBuilder builder("g");
   const Value x =

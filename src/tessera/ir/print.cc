@@ -13,7 +13,9 @@
 //     %1: f32[vocab=64, embed=16] = parameter "embedding" normal(0, 0.02, 3)
 //     %3: f32[slice=512] = secondary "secondary.embedding" of "embedding" wire "int8"
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
-//     output "loss" = %9
+//     output "loss" loss = %9
+//     output "gradient.embedding" gradient of "embedding" = %11
+//     output "logits" = %10
 //     update %1 = %12
 //   }
 namespace tessera {
@@ -61,6 +63,22 @@ std::string node_text(const Graph& graph, const Node& node) {
   return text;
 }
 
+std::string output_text(const Output& output) {
+  if (output.updates) {
+    return format("update %{} = %{}", output.updates->index, output.value.index);
+  }
+  std::string text = format("output {}", quote(output.name));
+  if (output.kind != OutputKind::kResult) {
+    text += format(" {}", name(output.kind));
+  }
+  if (output.kind == OutputKind::kGradient) {
+    text += format(" of {}", quote(output.parameter));
+  }
+  return text + format(" = %{}", output.value.index);
+}
+
+constexpr std::array kOutputKinds = {
+    OutputKind::kLoss, OutputKind::kStatistic, OutputKind::kGradient};
 constexpr std::array kPhases = {
     Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
 
@@ -83,9 +101,7 @@ class GraphParser {
  private:
   void statement() {
     if (scanner_.accept("output")) {
-      std::string output_name = scanner_.quoted();
-      scanner_.expect("=");
-      graph_.outputs.push_back({.name = std::move(output_name), .value = scanner_.value()});
+      output();
     } else if (scanner_.accept("update")) {
       const ValueId state = scanner_.value();
       scanner_.expect("=");
@@ -98,6 +114,20 @@ class GraphParser {
     } else {
       definition();
     }
+  }
+
+  void output() {
+    Output result{.name = scanner_.quoted(), .value = {}};
+    for (const OutputKind kind : kOutputKinds) {
+      result.kind = scanner_.accept(name(kind)) ? kind : result.kind;
+    }
+    if (result.kind == OutputKind::kGradient) {
+      scanner_.expect("of");
+      result.parameter = scanner_.quoted();
+    }
+    scanner_.expect("=");
+    result.value = scanner_.value();
+    graph_.outputs.push_back(std::move(result));
   }
 
   // Values are numbered in any order, so each is put at its own place.
@@ -201,9 +231,7 @@ std::string to_string(const Graph& graph) {
     text += format("  {}\n", node_text(graph, node));
   }
   for (const Output& output : graph.outputs) {
-    text += output.updates
-                ? format("  update %{} = %{}\n", output.updates->index, output.value.index)
-                : format("  output {} = %{}\n", quote(output.name), output.value.index);
+    text += format("  {}\n", output_text(output));
   }
   return text + "}\n";
 }

@@ -29,8 +29,8 @@ constexpr std::string_view kOneWeight = R"(graph "one weight" {
   %2: f32[embed=5, mlp=7] = parameter "w" normal(0, 1, 0)
   %3: f32[batch=4, mlp=7] = matmul(%0, %2) @forward layer 0
   %4: f32[embed=5, mlp=7] = matmul {transpose_a=true}(%0, %3) @weight_gradient layer 0
-  output "loss" = %1
-  output "gradient.w" = %4
+  output "loss" loss = %1
+  output "gradient.w" gradient of "w" = %4
 }
 )";
 
@@ -76,7 +76,7 @@ TEST(AppendUpdate, EachStateLiesOnItsLevels) {
   %16: f32[], %17: f32[], %18: f32[] = clip_scale(%15, %13, %10) @update
   %21: f32[slice=512], %22: f32[slice=512], %23: f32[slice=512] = adamw(%2, %12, %19, %20, %8, %9, %17, %18) @update
   %24: f32[slice=1024] = gather_slices {axes="node=2", type="f32[slice=1024]"}(%21) @update
-  output "loss" = %13
+  output "loss" loss = %13
   output "grad_norm" = %16
   output "applied" = %18
   update %2 = %21
@@ -128,10 +128,10 @@ TEST(Wires, ACopyKnowsThatOfTheHopThatWritesIt) {
   EXPECT_EQ(wire_of_copy(), (Wire{.formats = {WireFormat::kInt4}, .block = 32}));
   state.secondary = 0;
   state.wires.param.formats[0] = WireFormat::kInt8;
-  EXPECT_EQ(wire_of_copy(),
-            (Wire{.formats = {WireFormat::kInt8, WireFormat::kInt4}, .block = 32}));
-  EXPECT_EQ(collectives(updated(state)).back(),
-            R"(gather_slices {axes="pair=2 node=2", type="f32[embed=5, mlp=7]", wire="int8 int4", block=32})");
+  EXPECT_EQ(wire_of_copy(), (Wire{.formats = {WireFormat::kInt8, WireFormat::kInt4}, .block = 32}));
+  EXPECT_EQ(
+      collectives(updated(state)).back(),
+      R"(gather_slices {axes="pair=2 node=2", type="f32[embed=5, mlp=7]", wire="int8 int4", block=32})");
 }
 
 TEST(Wires, OfAHopMayDifferByAxis) {
