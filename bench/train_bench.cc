@@ -111,7 +111,7 @@ class Tessera {
     const std::int64_t chunk = std::min(CrossEntropyAttrs{}.chunk, test.batch * test.seq);
     const Dim rows{.name = "rows", .bound = chunk};
     const Value head = builder.input("head", matrix(vocab, embed, dtype));
-    Value total = builder.state(ValueKind::kOptimizer, "total", matrix(vocab, embed, DType::kF32));
+    Value total = builder.parameter("total", matrix(vocab, embed, DType::kF32), {});
     const Value state = total;
     for (std::int64_t row = 0; row < test.batch * test.seq; row += chunk) {
       const Value x = builder.input(format("x{}", row), matrix(rows, embed, dtype));

@@ -1,3 +1,6 @@
 # Names in the text of programs that have changed since commit 4257be5, for compare_builds.sh: one
 # substitution a line (sed --regexp-extended), oldest first.
 s/^( *(buffer [0-9]+|scalar) )"seed"/\1"inverse_labels"/
+s/^( *state "(gradient|moment1|moment2|master|secondary)\.([^"]*)") =/\1 \2 of "\3" =/
+s/^( *state "loss") =/\1 sum =/
+s/^( *state "[^"]*") =/\1 parameter =/

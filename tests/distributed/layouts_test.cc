@@ -115,6 +115,29 @@ TEST_P(DataParallelTest, PresetsComputeTheSame) {
   }
 }
 
+// A second output of the training graph: the run stays as it was, and the output is summed over
+// microbatches and ranks as the loss is.
+TEST(DataParallel, AStatisticIsSummedAsTheLossIs) {
+  for (const std::int64_t microbatches : {1, 3}) {
+    for (const std::int64_t tensor : {1, 2}) {
+      RankRun run = make_run(4, microbatches);
+      run.other = odd_model("llama3");
+      run.mesh = virtual_mesh(4, tensor);
+      run.steps = 3;
+      run.overlap = true;
+      for (const Placement& placement : placements(run.mesh)) {
+        run.placement = placement;
+        run.loss_twice = false;
+        const RankResult once = run_ranks(run);
+        run.loss_twice = true;
+        const RankResult twice = run_ranks(run);
+        expect_equal(twice, once, text(placement));
+        EXPECT_EQ(twice.statistics, twice.losses) << text(placement);
+      }
+    }
+  }
+}
+
 TEST(DataParallel, Bf16WithMasterSlices) {
   RankRun run = make_run(4, 2);
   run.dtype = DType::kBF16;

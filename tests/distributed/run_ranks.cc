@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
+#include "tessera/ir/builder.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
@@ -47,9 +48,25 @@ RunLayout layout_of(const RankRun& run) {
           .sequence_parallel = run.sequence_parallel};
 }
 
+constexpr const char* kSecondLoss = "second loss";
+
+// `graph` with its loss made once more.
+Graph with_second_loss(Graph graph) {
+  GraphBuilder builder(std::move(graph));
+  const ValueId first = builder.graph().outputs.at(0).value;
+  const Node loss = builder.graph().nodes[builder.graph()[first].producer.at()];
+  std::vector<Value> operands;
+  for (const ValueId operand : loss.operands) {
+    operands.push_back(builder.handle(operand));
+  }
+  builder.output(kSecondLoss, builder.emit(loss.op, operands)[0], OutputKind::kStatistic);
+  return builder.take();
+}
+
 Graph whole_graph(const RankRun& run) {
-  return training_graph(
+  Graph graph = training_graph(
       description(run), run.global_batch / run.microbatches, run.sequence_length, run.dtype);
+  return run.loss_twice ? with_second_loss(std::move(graph)) : graph;
 }
 
 // A backend whose ops on the rank's thread take as long as on a device of so many FLOP/s. Short
@@ -150,6 +167,10 @@ class RankTrainer {
       result.waited_seconds.push_back(executor_.waited_seconds());
       TESSERA_CHECK(run_.keep != Keep::kAll || outputs.applied, "step {} not applied", step);
       result.losses.push_back(outputs.loss_sum / static_cast<float>(valid));
+      if (run_.loss_twice) {
+        result.statistics.push_back(executor_.output_scalar(kSecondLoss) /
+                                    static_cast<float>(valid));
+      }
       result.grad_norms.push_back(outputs.grad_norm);
     }
     result.sent = by_level(rank_.sent(), run_.mesh);

@@ -66,8 +66,9 @@ struct RankRun {
   std::vector<Level> throttle = {};  // LocalOptions
   double device_flops = 0;  // FLOP/s of a slower device, which a rank plays by sleeping; 0: none
   Keep keep = Keep::kAll;
-  StateWires wires = {};   // by level
-  bool one_batch = false;  // every step has the tokens of the first
+  StateWires wires = {};    // by level
+  bool one_batch = false;   // every step has the tokens of the first
+  bool loss_twice = false;  // the second one as a statistic
   std::function<std::unique_ptr<DeviceBackend>()> device = nullptr;  // of each rank; null: the CPU
   JoinNative join = nullptr;  // the world of the devices' collectives, where they have one
 };
@@ -75,6 +76,7 @@ struct RankRun {
 // What all layouts of a run must agree on.
 struct RankResult {
   std::vector<float> losses;                          // by step, mean over the labels that count
+  std::vector<float> statistics;                      // by step, mean likewise; of loss_twice
   std::vector<float> grad_norms;                      // by step
   std::vector<double> step_seconds;                   // by step, of one rank
   std::vector<double> waited_seconds;                 // by step, for the other stream

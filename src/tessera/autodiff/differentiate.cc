@@ -39,7 +39,7 @@ class Differentiator {
                       ErrorCode::kInvalidArgument,
                       "parameter {} does not reach the loss",
                       name);
-      builder_.output(gradient_name(name), *gradient);
+      builder_.gradient(gradient_name(name), name, *gradient);
     }
     return builder_.take();
   }
@@ -126,15 +126,12 @@ std::string gradient_name(std::string_view parameter) {
   return format("gradient.{}", parameter);
 }
 
-Graph differentiate(Graph graph, std::string_view loss) {
-  const auto output = std::find_if(graph.outputs.begin(),
-                                   graph.outputs.end(),
-                                   [&](const Output& candidate) { return candidate.name == loss; });
+Graph differentiate(Graph graph) {
+  const auto output = std::ranges::find(graph.outputs, OutputKind::kLoss, &Output::kind);
   TESSERA_REQUIRE(output != graph.outputs.end(),
                   ErrorCode::kInvalidArgument,
-                  "graph {} has no output \"{}\" to differentiate",
-                  graph.name,
-                  loss);
+                  "graph {} has no output of kind loss to differentiate",
+                  graph.name);
   const ValueId loss_value = output->value;
   return Differentiator(std::move(graph), loss_value).run();
 }

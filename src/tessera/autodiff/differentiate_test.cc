@@ -26,12 +26,12 @@ constexpr std::string_view kLinearLoss = R"(graph "linear" {
   %4: f32[vocab=5, embed2=3] = parameter "head" normal(0, 0.02, 0)
   %5: f32[rows=2, embed2=3] = matmul {transpose_b=true}(%0, %3) @forward
   %6: f32[] = cross_entropy(%5, %4, %1, %2) @forward
-  output "loss" = %6
+  output "loss" loss = %6
 }
 )";
 
 TEST(Differentiate, AppendsBackwardWithWeightGradientsApart) {
-  EXPECT_EQ(to_string(differentiate(parse_graph(kLinearLoss), "loss")), R"(graph "linear" {
+  EXPECT_EQ(to_string(differentiate(parse_graph(kLinearLoss))), R"(graph "linear" {
   %0: f32[rows=2, embed=3] = input "x"
   %1: i32[rows=2] = input "labels"
   %2: f32[] = scalar "inverse_labels"
@@ -41,17 +41,31 @@ TEST(Differentiate, AppendsBackwardWithWeightGradientsApart) {
   %6: f32[] = cross_entropy(%5, %4, %1, %2) @forward
   %7: f32[rows=2, embed2=3], %8: f32[vocab=5, embed2=3] = cross_entropy {loss=false, gradients=true}(%5, %4, %1, %2) @backward
   %9: f32[embed2=3, embed=3] = matmul {transpose_a=true}(%7, %0) @weight_gradient
-  output "loss" = %6
-  output "gradient.w" = %9
-  output "gradient.head" = %8
+  output "loss" loss = %6
+  output "gradient.w" gradient of "w" = %9
+  output "gradient.head" gradient of "head" = %8
 }
 )");
 }
 
+// A statistic may be called as one likes; nothing of it flows back.
+TEST(Differentiate, LeavesStatisticsAlone) {
+  Graph graph = parse_graph(kLinearLoss);
+  const Graph plain = differentiate(graph);
+  graph.outputs[0].name = "main";
+  graph.outputs.push_back(
+      {.name = "gradient.w", .value = graph.outputs[0].value, .kind = OutputKind::kStatistic});
+  Graph gradients = differentiate(graph);
+  EXPECT_EQ(gradients.outputs[1], graph.outputs[1]);
+  gradients.outputs.erase(gradients.outputs.begin() + 1);
+  gradients.outputs[0].name = "loss";
+  EXPECT_TRUE(equal(gradients, plain)) << to_string(gradients);
+}
+
 TEST(Differentiate, Errors) {
-  const auto message = [](const Graph& graph, std::string_view loss) {
+  const auto message = [](const Graph& graph) {
     try {
-      differentiate(graph, loss);
+      differentiate(graph);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
       return std::string(error.what());
@@ -59,9 +73,11 @@ TEST(Differentiate, Errors) {
     return std::string("no error");
   };
   Graph graph = parse_graph(kLinearLoss);
-  EXPECT_THAT(message(graph, "lose"), HasSubstr("has no output \"lose\""));
-  graph.add_source(ValueKind::kParameter, "unused", {.dtype = DType::kF32, .dims = {}});
-  EXPECT_THAT(message(graph, "loss"), HasSubstr("parameter unused does not reach the loss"));
+  graph.outputs[0].kind = OutputKind::kStatistic;
+  EXPECT_THAT(message(graph), HasSubstr("has no output of kind loss to differentiate"));
+  graph.outputs[0].kind = OutputKind::kLoss;
+  graph.add_parameter("unused", {.dtype = DType::kF32, .dims = {}});
+  EXPECT_THAT(message(graph), HasSubstr("parameter unused does not reach the loss"));
 }
 
 // A gradient that an op leaves out must not vanish: the parameter would silently stay as it is.
@@ -74,11 +90,11 @@ TEST(Differentiate, RefusesAnOperandWithoutGradient) {
   %4: f32[vocab=5, embed=3] = parameter "head" normal(0, 0.02, 0)
   %5: f32[rows=2, embed=3] = scale(%0, %3) @forward
   %6: f32[] = cross_entropy(%5, %4, %1, %2) @forward
-  output "loss" = %6
+  output "loss" loss = %6
 }
 )");
   try {
-    differentiate(graph, "loss");
+    differentiate(graph);
     FAIL() << "differentiated a factor of scale";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
@@ -114,13 +130,13 @@ constexpr std::string_view kManyUses = R"(graph "many" {
   %11: f32[rows=6, embed2=4] = add(%6, %10) @forward layer 2
   %12: f32[rows=6, embed2=4] = add(%11, %5) @forward layer 2
   %14: f32[] = cross_entropy(%12, %3, %1, %2) @forward
-  output "loss" = %14
+  output "loss" loss = %14
 }
 )";
 
 // Every element of every parameter, in f64, against central differences of the loss.
 TEST(Differentiate, AgreesWithFiniteDifferencesWhereValuesHaveManyUses) {
-  const Graph graph = differentiate(parse_graph(kManyUses), "loss");
+  const Graph graph = differentiate(parse_graph(kManyUses));
   std::map<ValueId, HostTensor> sources;
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
     const ValueInfo& value = graph.values[i];
@@ -159,7 +175,7 @@ TEST(Differentiate, AgreesWithFiniteDifferencesWhereValuesHaveManyUses) {
 
 TEST(Differentiate, BackwardNodesBelongToTheirForwardNodesLayer) {
   const Graph forward = parse_graph(kManyUses);
-  const Graph graph = differentiate(forward, "loss");
+  const Graph graph = differentiate(forward);
   std::map<std::int32_t, int> products;  // backward matmuls by layer
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
@@ -189,7 +205,7 @@ TEST(Differentiate, GradientsOfParametersAreF32) {
   replace_all(": f32[vocab", ": bf16[vocab");
   replace_all(": f32[embed2", ": bf16[embed2");
   replace_all("{transpose_b=true}", "{transpose_b=true, dtype=bf16}");
-  const Graph graph = differentiate(parse_graph(text), "loss");
+  const Graph graph = differentiate(parse_graph(text));
   for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
     EXPECT_EQ(graph[parameter].type.dtype, DType::kBF16);
     EXPECT_EQ(graph[output_of(graph, gradient_name(graph[parameter].name))].type.dtype,

@@ -6,7 +6,7 @@
 
 #include "tessera/base/thread_team.h"
 #include "tessera/comm/communicator.h"
-#include "tessera/mesh/wire_format.h"
+#include "tessera/ir/wire_format.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "tessera/comm/hierarchical.h"
-#include "tessera/mesh/wire_format.h"
+#include "tessera/ir/wire_format.h"
 
 namespace tessera {
 

@@ -24,24 +24,31 @@ std::int64_t Value::size(int index) const {
 }
 
 Value GraphBuilder::input(std::string name, TensorType type) {
-  return handle(graph_.add_source(ValueKind::kInput, std::move(name), std::move(type)));
+  return handle(graph_.add_input(std::move(name), std::move(type)));
 }
 
 Value GraphBuilder::scalar(std::string name, DType dtype) {
-  return handle(
-      graph_.add_source(ValueKind::kScalar, std::move(name), {.dtype = dtype, .dims = {}}));
+  return handle(graph_.add_source(
+      {.type = {.dtype = dtype, .dims = {}}, .kind = ValueKind::kScalar, .name = std::move(name)}));
 }
 
 Value GraphBuilder::parameter(std::string name, TensorType type, Initializer init) {
-  return handle(graph_.add_source(ValueKind::kParameter, std::move(name), std::move(type), init));
+  return handle(graph_.add_parameter(std::move(name), std::move(type), init));
 }
 
-Value GraphBuilder::state(ValueKind kind, std::string name, TensorType type) {
-  return handle(graph_.add_source(kind, std::move(name), std::move(type)));
+Value GraphBuilder::state(State state, std::string name, TensorType type) {
+  return handle(graph_.add_state(std::move(state), std::move(name), std::move(type)));
 }
 
-void GraphBuilder::output(std::string name, Value value) {
-  graph_.outputs.push_back({.name = std::move(name), .value = value.id});
+void GraphBuilder::output(std::string name, Value value, OutputKind kind) {
+  graph_.outputs.push_back({.name = std::move(name), .value = value.id, .kind = kind});
+}
+
+void GraphBuilder::gradient(std::string name, std::string parameter, Value value) {
+  graph_.outputs.push_back({.name = std::move(name),
+                            .value = value.id,
+                            .kind = OutputKind::kGradient,
+                            .parameter = std::move(parameter)});
 }
 
 void GraphBuilder::update(Value state, Value content) {

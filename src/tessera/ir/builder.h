@@ -42,8 +42,9 @@ class GraphBuilder {
   Value input(std::string name, TensorType type);
   Value scalar(std::string name, DType dtype = DType::kF32);
   Value parameter(std::string name, TensorType type, Initializer init);
-  Value state(ValueKind kind, std::string name, TensorType type);
-  void output(std::string name, Value value);
+  Value state(State state, std::string name, TensorType type);
+  void output(std::string name, Value value, OutputKind kind = OutputKind::kResult);
+  void gradient(std::string name, std::string parameter, Value value);
   void update(Value state, Value content);
 
   // Appends a node; result types come from the op's infer().

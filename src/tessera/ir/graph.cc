@@ -42,22 +42,89 @@ std::string_view name(Phase phase) {
   return "unknown";
 }
 
-ValueId Graph::add_source(ValueKind kind,
-                          std::string value_name,
-                          TensorType type,
-                          Initializer init) {
-  TESSERA_CHECK(kind != ValueKind::kResult, "a result needs a node");
-  with_context([&] { return format("{} {}", tessera::name(kind), value_name); },
-               [&] { return type.num_bytes(); });
+std::string_view name(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::kResult:
+      return "result";
+    case OutputKind::kLoss:
+      return "loss";
+    case OutputKind::kStatistic:
+      return "statistic";
+    case OutputKind::kGradient:
+      return "gradient";
+  }
+  return "unknown";
+}
+
+bool is_sum(OutputKind kind) {
+  return kind != OutputKind::kResult;
+}
+
+ValueKind kind_of(StateRole role) {
+  switch (role) {
+    case StateRole::kParameter:
+      return ValueKind::kParameter;
+    case StateRole::kSecondary:
+      return ValueKind::kSecondary;
+    case StateRole::kGradient:
+    case StateRole::kSum:
+      return ValueKind::kGradient;
+    case StateRole::kMoment1:
+    case StateRole::kMoment2:
+    case StateRole::kMaster:
+      return ValueKind::kOptimizer;
+    case StateRole::kCache:
+      return ValueKind::kCache;
+  }
+  return ValueKind::kOptimizer;
+}
+
+bool is_state(ValueKind kind) {
+  return kind != ValueKind::kInput && kind != ValueKind::kScalar && kind != ValueKind::kResult;
+}
+
+ValueId Graph::add_source(ValueInfo source) {
+  TESSERA_CHECK(source.kind != ValueKind::kResult, "a result needs a node");
+  with_context([&] { return format("{} {}", tessera::name(source.kind), source.name); },
+               [&] { return source.type.num_bytes(); });
   const ValueId id = ValueId::of(values.size());
-  values.push_back(
-      {.type = std::move(type), .kind = kind, .name = std::move(value_name), .init = init});
+  values.push_back(std::move(source));
   return id;
+}
+
+ValueId Graph::add_input(std::string input_name, TensorType type) {
+  return add_source(
+      {.type = std::move(type), .kind = ValueKind::kInput, .name = std::move(input_name)});
+}
+
+ValueId Graph::add_parameter(std::string parameter_name, TensorType type, Initializer init) {
+  State state{.parameter = parameter_name};
+  const ValueId id = add_state(std::move(state), std::move(parameter_name), std::move(type));
+  values[id.at()].init = init;
+  return id;
+}
+
+ValueId Graph::add_state(State state, std::string state_name, TensorType type) {
+  const ValueKind kind = kind_of(state.role);
+  return add_source({.type = std::move(type),
+                     .kind = kind,
+                     .name = std::move(state_name),
+                     .state = std::move(state)});
 }
 
 ValueId Graph::find_source(std::string_view value_name) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (values[i].kind != ValueKind::kResult && values[i].name == value_name) {
+      return ValueId::of(i);
+    }
+  }
+  return {};
+}
+
+ValueId Graph::find_state(std::string_view parameter, StateRole role) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (is_state(values[i].kind) && values[i].state.role == role &&
+        values[i].state.parameter == parameter) {
       return ValueId::of(i);
     }
   }
@@ -105,8 +172,9 @@ std::vector<std::vector<NodeId>> users(const Graph& graph) {
 namespace {
 
 bool equal_values(const ValueInfo& a, const ValueInfo& b) {
-  return a.type == b.type && a.kind == b.kind && a.name == b.name && a.init == b.init &&
-         a.frozen == b.frozen && a.producer == b.producer && a.result_index == b.result_index;
+  return a.type == b.type && a.kind == b.kind && a.name == b.name && a.state == b.state &&
+         a.init == b.init && a.frozen == b.frozen && a.producer == b.producer &&
+         a.result_index == b.result_index;
 }
 
 bool equal_nodes(const Node& a, const Node& b) {

@@ -9,17 +9,19 @@
 
 #include "tessera/ir/ids.h"
 #include "tessera/ir/op.h"
+#include "tessera/ir/state.h"
 #include "tessera/ir/tensor_type.h"
 
 namespace tessera {
 
-// Where a value comes from.
+// Where a value comes from, and what a step does with it. The kinds from parameter to cache are
+// states; several roles (ir/state.h) are of one kind.
 enum class ValueKind : std::uint8_t {
   kInput,      // differs from microbatch to microbatch: tokens, labels, ...
   kScalar,     // set by the host once a step: learning rate, 1/valid tokens, ...
   kParameter,  // trained weights
   kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
-  kGradient,   // accumulates a parameter's gradient over the microbatches of a step
+  kGradient,   // accumulates a gradient or another output over the microbatches of a step
   kOptimizer,  // optimizer state: moments, f32 master
   kCache,      // keys and values of earlier tokens, in generation
   kResult,     // of a node
@@ -30,6 +32,12 @@ enum class Phase : std::uint8_t { kForward, kBackward, kWeightGradient, kUpdate 
 
 std::string_view name(ValueKind kind);
 std::string_view name(Phase phase);
+
+// The kind of a state.
+ValueKind kind_of(StateRole role);
+
+// Whether values of this kind are states.
+bool is_state(ValueKind kind);
 
 // How a parameter or optimizer state starts, as a pure function of seed, name and index.
 struct Initializer {
@@ -44,6 +52,7 @@ struct ValueInfo {
   TensorType type;
   ValueKind kind = ValueKind::kResult;
   std::string name = {};          // unique and not empty unless kResult
+  State state = {};               // of states
   Initializer init = {};          // kParameter only
   bool frozen = false;            // kParameter only: keeps its content, has no gradient
   NodeId producer = {};           // kResult only
@@ -58,11 +67,27 @@ struct Node {
   std::int32_t layer = -1;  // the model's layer, the unit of recompute; -1 outside the layers
 };
 
+// What an output is to the passes.
+enum class OutputKind : std::uint8_t {
+  kResult,     // the host reads it as it is
+  kLoss,       // what training makes small: a sum over the labels of a microbatch
+  kStatistic,  // another such sum, of which nothing is differentiated
+  kGradient,   // of a parameter, likewise a sum
+};
+
+// "result", "loss", "statistic", "gradient".
+std::string_view name(OutputKind kind);
+
+// Whether outputs of this kind add up: over the data ranks and, in training, over microbatches.
+bool is_sum(OutputKind kind);
+
 // A value that outlives the step's microbatch. With `updates`, it is the new content of that state
-// (parameter, gradient, optimizer, cache); else it is read by the host after the step.
+// (parameter, gradient, optimizer, cache) and a result; otherwise the host or a pass reads it.
 struct Output {
   std::string name;
   ValueId value;
+  OutputKind kind = OutputKind::kResult;
+  std::string parameter = {};  // of a gradient: whose
   std::optional<ValueId> updates = std::nullopt;
 
   friend bool operator==(const Output&, const Output&) = default;
@@ -82,13 +107,19 @@ struct Graph {
 
   // Adds a value that no node produces. Errors: kOutOfMemory where its bytes have more than 63
   // bits.
-  ValueId add_source(ValueKind kind,
-                     std::string value_name,
-                     TensorType type,
-                     Initializer init = {});
+  ValueId add_source(ValueInfo source);
+
+  ValueId add_input(std::string input_name, TensorType type);
+
+  ValueId add_parameter(std::string parameter_name, TensorType type, Initializer init = {});
+
+  ValueId add_state(State state, std::string state_name, TensorType type);
 
   // The source called `value_name`, or an invalid id.
   ValueId find_source(std::string_view value_name) const;
+
+  // The state with `role` of this parameter, or an invalid id.
+  ValueId find_state(std::string_view parameter, StateRole role) const;
 
   // Types of `ids`, in order.
   TensorTypes types(std::span<const ValueId> ids) const;
@@ -115,9 +146,10 @@ Graph parse_graph(std::string_view text, std::span<const OpRef> custom_ops = {})
 bool equal(const Graph& a, const Graph& b);
 
 // Throws kInternal naming node and value unless: operands are defined before use and exist, arity
-// and result types are what the op says, ids link up, names are unique, outputs exist and updated
-// state has the type of its new content. Throws kOutOfMemory for a tensor whose bytes have more
-// than 63 bits.
+// and result types are what the op says, ids link up, names are unique, states are what
+// verify_states() expects, outputs exist, updated state has the type of its new content, there is
+// at most one loss, and a gradient, at most one per parameter, names a parameter that is trained.
+// Throws kOutOfMemory for a tensor whose bytes have more than 63 bits.
 void verify(const Graph& graph);
 
 }  // namespace tessera

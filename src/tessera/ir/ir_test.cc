@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <iterator>
 #include <random>
 #include <string>
@@ -114,7 +116,8 @@ class RandomGraph {
       case 0:
         return builder_.input(name(), type);
       case 1:
-        return builder_.state(ValueKind::kScalar, name(), type);
+        return type.dims.empty() ? builder_.scalar(name(), type.dtype)
+                                 : builder_.input(name(), type);
       case 2:
         return builder_.parameter(name(),
                                   type,
@@ -122,14 +125,33 @@ class RandomGraph {
                                    .std = 0.1 * static_cast<double>(draw(9)),
                                    .cut = static_cast<double>(draw(4))});
       case 3:
-        return builder_.state(ValueKind::kSecondary, name(), type);
+        return builder_.state({.parameter = parameter(),
+                               .role = StateRole::kSecondary,
+                               .wire = {.formats = WireFormats(draw(3), WireFormat::kInt8),
+                                        .block = std::int64_t{2} << draw(8)}},
+                              name(),
+                              type);
       case 4:
-        return builder_.state(ValueKind::kGradient, name(), type);
+        return builder_.state(
+            {.parameter = parameter(), .role = StateRole::kGradient}, name(), type);
       case 5:
-        return builder_.state(ValueKind::kCache, name(), type);
+        return builder_.state(
+            {.role = draw(2) == 0 ? StateRole::kCache : StateRole::kSum}, name(), type);
       default:
-        return builder_.state(ValueKind::kOptimizer, name(), type);
+        return builder_.state({.parameter = parameter(), .role = optimizer_role()}, name(), type);
     }
+  }
+
+  // A new one.
+  std::string parameter() {
+    std::string result = name();
+    builder_.parameter(result, {.dtype = DType::kF32, .dims = {}}, {});
+    return result;
+  }
+
+  StateRole optimizer_role() {
+    constexpr std::array kRoles = {StateRole::kMoment1, StateRole::kMoment2, StateRole::kMaster};
+    return kRoles[draw(kRoles.size())];
   }
 
   void update_states() {
@@ -215,6 +237,124 @@ TEST(Graph, VerifierFindsFaults) {
   EXPECT_THAT(message("parameter \"w\"", "parameter \"x\""), HasSubstr("not unique"));
   EXPECT_THAT(message("output \"y\" = %3", "output \"y\" = %9"),
               HasSubstr("output y is not defined"));
+}
+
+constexpr std::string_view kStates = R"(graph "states" {
+  %0: f32[n=2] = parameter "w" normal(0, 0.02, 0)
+  %1: f32[n=2] = parameter "v" normal(0, 0.02, 0) frozen
+  %2: f32[n=2] = secondary "a copy" of "w" wire "int8 int4" block 64
+  %3: f32[n=2] = secondary "another" of "v"
+  %4: f32[n=2] = gradient "dw" of "w"
+  %5: f32[] = sum "loss"
+  %6: f32[n=2] = moment1 "m" of "w"
+  %7: f32[n=2] = moment2 "n" of "w"
+  %8: f32[n=2] = master "master" of "w"
+  %9: f32[n=2] = cache "keys"
+}
+)";
+
+TEST(States, HaveTextThatParsesBack) {
+  const Graph graph = parse_graph(kStates);
+  EXPECT_EQ(to_string(graph), kStates);
+  EXPECT_EQ(graph[ValueId{0}].state, State{.parameter = "w"});
+  EXPECT_EQ(graph[ValueId{2}].state,
+            (State{.parameter = "w",
+                   .role = StateRole::kSecondary,
+                   .wire = {.formats = {WireFormat::kInt8, WireFormat::kInt4}, .block = 64}}));
+  EXPECT_EQ(graph.find_state("v", StateRole::kSecondary), ValueId{3});
+  EXPECT_EQ(graph.find_state("w", StateRole::kMoment2), ValueId{7});
+  EXPECT_FALSE(graph.find_state("v", StateRole::kMoment1).valid());
+  EXPECT_EQ(graph.sources(ValueKind::kOptimizer).size(), 3);
+}
+
+TEST(States, AreVerified) {
+  const auto fault = [](const std::string& from, const std::string& to) {
+    std::string text(kStates);
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return error_of([&] { parse_graph(text.replace(at, from.size(), to)); });
+  };
+  const auto message = [&](const std::string& from, const std::string& to) {
+    const Error error = fault(from, to);
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(message("\"m\" of \"w\"", "\"m\" of \"x\""),
+              HasSubstr("a moment1 of \"x\", which is no parameter (state \"m\")"));
+  EXPECT_THAT(message("\"m\" of \"w\"", "\"m\""),
+              HasSubstr("a moment1 of \"\", which is no parameter (state \"m\")"));
+  EXPECT_THAT(message("moment2 \"n\"", "moment1 \"n\""),
+              HasSubstr("a second moment1 of \"w\" (state \"n\")"));
+  EXPECT_THAT(message("cache \"keys\"", "cache \"keys\" of \"w\""),
+              HasSubstr("a cache of parameter \"w\", expected of none (state \"keys\")"));
+  EXPECT_THAT(message("\"master\" of \"w\"", "\"master\" of \"w\" wire \"int8\""),
+              HasSubstr("a master with the wire \"int8\" of blocks of 256, which only secondary "
+                        "copies have (state \"master\")"));
+  EXPECT_EQ(fault("block 64", "block 48").code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(fault("wire \"int8 int4\"", "wire \"int9\"").what(),
+              HasSubstr("\"int9\" is no wire format"));
+
+  Graph graph = parse_graph(kStates);
+  graph[ValueId{0}].state.parameter = "v";
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("a parameter that names \"v\" as its parameter (state \"w\")"));
+  graph = parse_graph(kStates);
+  graph[ValueId{6}].kind = ValueKind::kCache;
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("value %6 is a cache with the role of a moment1"));
+  graph = parse_graph(kStates);
+  Graph other = graph;
+  other[ValueId{2}].state.wire.block = 128;
+  EXPECT_FALSE(equal(graph, other));
+}
+
+constexpr std::string_view kOutputs = R"(graph "outputs" {
+  %0: f32[] = input "x"
+  %1: f32[] = parameter "w" normal(0, 0.02, 0)
+  %2: f32[] = parameter "v" normal(0, 0.02, 0) frozen
+  output "main" loss = %0
+  output "share" statistic = %0
+  output "dw" gradient of "w" = %0
+  output "y" = %0
+}
+)";
+
+TEST(Outputs, HaveTextThatParsesBack) {
+  const Graph graph = parse_graph(kOutputs);
+  EXPECT_EQ(to_string(graph), kOutputs);
+  EXPECT_EQ(graph.outputs[0].kind, OutputKind::kLoss);
+  EXPECT_EQ(graph.outputs[1].kind, OutputKind::kStatistic);
+  EXPECT_EQ(
+      graph.outputs[2],
+      (Output{.name = "dw", .value = ValueId{0}, .kind = OutputKind::kGradient, .parameter = "w"}));
+  EXPECT_EQ(graph.outputs[3], (Output{.name = "y", .value = ValueId{0}}));
+}
+
+TEST(Outputs, AreVerified) {
+  const auto fault = [](std::string_view from, std::string_view to) {
+    std::string text(kOutputs);
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    const Error error = error_of([&] { parse_graph(text.replace(at, from.size(), to)); });
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(fault("\"share\" statistic", "\"share\" loss"),
+              HasSubstr("output share is a second loss"));
+  EXPECT_THAT(fault("\"y\"", "\"y\" gradient of \"w\""),
+              HasSubstr("output y is a second gradient of \"w\""));
+  EXPECT_THAT(fault("of \"w\"", "of \"v\""),
+              HasSubstr("output dw is a gradient of \"v\", which is no parameter that is trained"));
+  EXPECT_THAT(fault("of \"w\"", "of \"x\""),
+              HasSubstr("output dw is a gradient of \"x\", which is no parameter that is trained"));
+  Graph graph = parse_graph(kOutputs);
+  graph.outputs[1].parameter = "w";
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("output share is a statistic of parameter \"w\", expected of none"));
+  graph.outputs[1].parameter = "";
+  graph.outputs[1].updates = ValueId{1};
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("output share updates a state and is a statistic"));
 }
 
 TEST(Builder, RefusesWrongOperands) {

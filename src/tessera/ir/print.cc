@@ -11,8 +11,11 @@
 //   graph "llama" {
 //     %0: i32[batch=1, seq=8] = input "tokens"
 //     %1: f32[vocab=64, embed=16] = parameter "embedding" normal(0, 0.02, 3)
+//     %3: f32[slice=512] = secondary "secondary.embedding" of "embedding" wire "int8"
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
-//     output "loss" = %9
+//     output "loss" loss = %9
+//     output "gradient.embedding" gradient of "embedding" = %11
+//     output "logits" = %10
 //     update %1 = %12
 //   }
 namespace tessera {
@@ -31,8 +34,13 @@ std::string join_values(const Graph& graph, std::span<const ValueId> ids, bool w
 
 std::string source_text(const Graph& graph, ValueId id) {
   const ValueInfo& value = graph[id];
-  std::string text = format(
-      "%{}: {} = {} {}", id.index, to_string(value.type), name(value.kind), quote(value.name));
+  const bool has_role = is_state(value.kind);
+  std::string text = format("%{}: {} = {} {}{}",
+                            id.index,
+                            to_string(value.type),
+                            has_role ? name(value.state.role) : name(value.kind),
+                            quote(value.name),
+                            has_role ? owner_text(value.state) : "");
   if (value.kind == ValueKind::kParameter) {
     text += format(" normal({}, {}, {}){}",
                    value.init.mean,
@@ -55,13 +63,22 @@ std::string node_text(const Graph& graph, const Node& node) {
   return text;
 }
 
-constexpr std::array kSourceKinds = {ValueKind::kInput,
-                                     ValueKind::kScalar,
-                                     ValueKind::kParameter,
-                                     ValueKind::kSecondary,
-                                     ValueKind::kGradient,
-                                     ValueKind::kOptimizer,
-                                     ValueKind::kCache};
+std::string output_text(const Output& output) {
+  if (output.updates) {
+    return format("update %{} = %{}", output.updates->index, output.value.index);
+  }
+  std::string text = format("output {}", quote(output.name));
+  if (output.kind != OutputKind::kResult) {
+    text += format(" {}", name(output.kind));
+  }
+  if (output.kind == OutputKind::kGradient) {
+    text += format(" of {}", quote(output.parameter));
+  }
+  return text + format(" = %{}", output.value.index);
+}
+
+constexpr std::array kOutputKinds = {
+    OutputKind::kLoss, OutputKind::kStatistic, OutputKind::kGradient};
 constexpr std::array kPhases = {
     Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
 
@@ -84,9 +101,7 @@ class GraphParser {
  private:
   void statement() {
     if (scanner_.accept("output")) {
-      std::string output_name = scanner_.quoted();
-      scanner_.expect("=");
-      graph_.outputs.push_back({.name = std::move(output_name), .value = scanner_.value()});
+      output();
     } else if (scanner_.accept("update")) {
       const ValueId state = scanner_.value();
       scanner_.expect("=");
@@ -99,6 +114,20 @@ class GraphParser {
     } else {
       definition();
     }
+  }
+
+  void output() {
+    Output result{.name = scanner_.quoted(), .value = {}};
+    for (const OutputKind kind : kOutputKinds) {
+      result.kind = scanner_.accept(name(kind)) ? kind : result.kind;
+    }
+    if (result.kind == OutputKind::kGradient) {
+      scanner_.expect("of");
+      result.parameter = scanner_.quoted();
+    }
+    scanner_.expect("=");
+    result.value = scanner_.value();
+    graph_.outputs.push_back(std::move(result));
   }
 
   // Values are numbered in any order, so each is put at its own place.
@@ -120,18 +149,24 @@ class GraphParser {
       results.emplace_back(id, scanner_.tensor_type());
     } while (scanner_.accept(","));
     scanner_.expect("=");
-    for (const ValueKind kind : kSourceKinds) {
+    for (const ValueKind kind : {ValueKind::kInput, ValueKind::kScalar}) {
       if (scanner_.accept(name(kind))) {
-        source(kind, results);
+        place(results[0].first,
+              {.type = results[0].second, .kind = kind, .name = scanner_.quoted()});
         return;
       }
+    }
+    if (const auto role = accept_role(scanner_)) {
+      state(*role, results[0]);
+      return;
     }
     node(results);
   }
 
-  void source(ValueKind kind, std::vector<std::pair<ValueId, TensorType>>& results) {
-    ValueInfo value{.type = results.at(0).second, .kind = kind, .name = scanner_.quoted()};
-    if (kind == ValueKind::kParameter) {
+  void state(StateRole role, const std::pair<ValueId, TensorType>& result) {
+    ValueInfo value{.type = result.second, .kind = kind_of(role), .name = scanner_.quoted()};
+    value.state = parse_owner(scanner_, role, value.name);
+    if (role == StateRole::kParameter) {
       scanner_.expect("normal");
       scanner_.expect("(");
       value.init.mean = scanner_.number();
@@ -142,7 +177,7 @@ class GraphParser {
       scanner_.expect(")");
       value.frozen = scanner_.accept("frozen");
     }
-    place(results[0].first, std::move(value));
+    place(result.first, std::move(value));
   }
 
   void node(std::vector<std::pair<ValueId, TensorType>>& results) {
@@ -196,9 +231,7 @@ std::string to_string(const Graph& graph) {
     text += format("  {}\n", node_text(graph, node));
   }
   for (const Output& output : graph.outputs) {
-    text += output.updates
-                ? format("  update %{} = %{}\n", output.updates->index, output.value.index)
-                : format("  output {} = %{}\n", quote(output.name), output.value.index);
+    text += format("  {}\n", output_text(output));
   }
   return text + "}\n";
 }

@@ -1,6 +1,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -11,6 +12,7 @@ namespace {
 
 void verify_sources(const Graph& graph, std::vector<bool>& defined) {
   std::unordered_set<std::string_view> names;
+  std::vector<NamedState> states;
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
     const ValueInfo& value = graph.values[i];
     if (value.kind == ValueKind::kResult) {
@@ -21,8 +23,17 @@ void verify_sources(const Graph& graph, std::vector<bool>& defined) {
                   i,
                   value.name);
     TESSERA_CHECK(value.type.num_bytes() >= 0, "value %{} has a negative dim", i);
+    if (is_state(value.kind)) {
+      TESSERA_CHECK(value.kind == kind_of(value.state.role),
+                    "value %{} is a {} with the role of a {}",
+                    i,
+                    name(value.kind),
+                    name(value.state.role));
+      states.push_back({.name = value.name, .state = &value.state});
+    }
     defined[i] = true;
   }
+  verify_states(states);
 }
 
 void verify_operands(const Graph& graph, const Node& node, const std::vector<bool>& defined) {
@@ -65,6 +76,40 @@ void verify_results(const Graph& graph, NodeId id, std::vector<bool>& defined) {
   }
 }
 
+// Whether `output`, a gradient, is that of a parameter which is trained.
+bool is_of_trained(const Graph& graph, const Output& output) {
+  const ValueId parameter = graph.find_state(output.parameter, StateRole::kParameter);
+  return parameter.valid() && !graph[parameter].frozen;
+}
+
+void verify_kinds(const Graph& graph) {
+  std::unordered_set<std::string_view> parameters;
+  bool has_loss = false;
+  for (const Output& output : graph.outputs) {
+    const bool is_gradient = output.kind == OutputKind::kGradient;
+    TESSERA_CHECK(!output.updates || output.kind == OutputKind::kResult,
+                  "output {} updates a state and is a {}",
+                  output.name,
+                  name(output.kind));
+    TESSERA_CHECK(is_gradient || output.parameter.empty(),
+                  "output {} is a {} of parameter \"{}\", expected of none",
+                  output.name,
+                  name(output.kind),
+                  output.parameter);
+    TESSERA_CHECK(!is_gradient || is_of_trained(graph, output),
+                  "output {} is a gradient of \"{}\", which is no parameter that is trained",
+                  output.name,
+                  output.parameter);
+    TESSERA_CHECK(!is_gradient || parameters.insert(output.parameter).second,
+                  "output {} is a second gradient of \"{}\"",
+                  output.name,
+                  output.parameter);
+    TESSERA_CHECK(output.kind != OutputKind::kLoss || !std::exchange(has_loss, true),
+                  "output {} is a second loss",
+                  output.name);
+  }
+}
+
 void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
   std::set<std::int32_t> updated;
   for (const Output& output : graph.outputs) {
@@ -98,6 +143,7 @@ void verify(const Graph& graph) {
                                 });
                  }
                  verify_outputs(graph, defined);
+                 verify_kinds(graph);
                });
 }
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tessera/ir/dtype.h"
+#include "tessera/ir/wire_format.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/mesh/wire_format.h"
 
 namespace tessera {
 

@@ -57,12 +57,10 @@ Adapter make_adapter(Graph& graph, ValueId weight, const MatmulAttrs& product, s
   const Dim rank_dim = {.name = kRankDim, .bound = rank};
   dims.inputs.insert(dims.inputs.begin(), rank_dim);
   dims.outputs.push_back(rank_dim);
-  const ValueId a = graph.add_source(ValueKind::kParameter,
-                                     adapter_a(name),
-                                     {.dtype = dtype, .dims = std::move(dims.inputs)},
-                                     {.std = std});
-  const ValueId b = graph.add_source(
-      ValueKind::kParameter, adapter_b(name), {.dtype = dtype, .dims = std::move(dims.outputs)});
+  const ValueId a = graph.add_parameter(
+      adapter_a(name), {.dtype = dtype, .dims = std::move(dims.inputs)}, {.std = std});
+  const ValueId b =
+      graph.add_parameter(adapter_b(name), {.dtype = dtype, .dims = std::move(dims.outputs)});
   return {.a = a, .b = b};
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/autodiff/differentiate.h"
 #include "tessera/base/error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/ops/all_ops.h"
@@ -44,7 +43,7 @@ void chain(GraphEdit& edit, NodeId id, const OpRef& op, ValueId state) {
 }
 
 bool is_gradient(const Output& output) {
-  return !output.updates && output.name != step_names::kLoss;
+  return output.kind == OutputKind::kGradient;
 }
 
 // Reduces each gradient to this rank's slice, right after it is made.
@@ -74,7 +73,14 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
   return edit.apply();
 }
 
-// Inserts, right after each accumulated value is made, its addition to a state of the same name.
+// The state that an output's sum over the microbatches is.
+State accumulator_of(const Output& output) {
+  return is_gradient(output) ? State{.parameter = output.parameter, .role = StateRole::kGradient}
+                             : State{.role = StateRole::kSum};
+}
+
+// Inserts, right after each accumulated value is made, its addition to a state of the same name,
+// which the output, of the kind that it was, then updates.
 Graph accumulate(const Graph& graph) {
   Graph with_states = graph;
 
@@ -86,20 +92,21 @@ Graph accumulate(const Graph& graph) {
   std::vector<Sum> sums;
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     const Output& output = graph.outputs[i];
-    sums.push_back({.state = with_states.add_source(
-                        ValueKind::kGradient, output.name, f32_like(graph[output.value].type)),
+    sums.push_back({.state = with_states.add_state(
+                        accumulator_of(output), output.name, f32_like(graph[output.value].type)),
                     .output = i});
   }
   GraphEdit edit(with_states);
   std::vector<Output> outputs;
   for (const Sum& sum : sums) {
-    const Output& output = graph.outputs[sum.output];
+    Output output = graph.outputs[sum.output];
+    output.updates = sum.state;
     const NodeId producer = graph[output.value].producer;
     TESSERA_CHECK(producer.valid(), "output {} is not computed", output.name);
     const Node& made_by = graph.nodes[producer.at()];
     if (const OpRef chained = chained_loss(graph, output.value)) {
       chain(edit, producer, chained, sum.state);
-      outputs.push_back({.name = output.name, .value = output.value, .updates = sum.state});
+      outputs.push_back(std::move(output));
       continue;
     }
     const ValueId total = edit.fresh();
@@ -109,20 +116,62 @@ Graph accumulate(const Graph& graph) {
                  .results = {total},
                  .phase = made_by.phase,
                  .layer = made_by.layer});
-    outputs.push_back({.name = output.name, .value = total, .updates = sum.state});
+    output.value = total;
+    outputs.push_back(std::move(output));
   }
   edit.set_outputs(std::move(outputs));
   return edit.apply();
 }
 
+// By parameter.
 std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
   std::map<std::string, TensorType> types;
   for (const Output& output : graph.outputs) {
     if (is_gradient(output)) {
-      types[output.name] = graph[output.value].type;
+      types[output.parameter] = graph[output.value].type;
     }
   }
   return types;
+}
+
+// The sums that microbatches leave for the update.
+struct Sums {
+  std::map<std::string, ValueId> gradients;  // by parameter
+  ValueId loss;
+  std::vector<Output> statistics;
+};
+
+// Takes the sums out of the outputs of `graph`; those that update accumulators stay as updates.
+Sums take_sums(Graph& graph) {
+  Sums sums;
+  std::vector<Output> kept;
+  for (Output& output : graph.outputs) {
+    if (output.updates) {
+      kept.push_back({.name = output.name, .value = output.value, .updates = output.updates});
+    }
+    switch (output.kind) {
+      case OutputKind::kGradient:
+        sums.gradients[output.parameter] = output.value;
+        break;
+      case OutputKind::kLoss:
+        sums.loss = output.value;
+        break;
+      case OutputKind::kStatistic:
+        sums.statistics.push_back(std::move(output));
+        break;
+      case OutputKind::kResult:
+        fail(
+            ErrorCode::kInvalidArgument,
+            "output {} of a training graph is a result, expected a loss, a statistic or a gradient",
+            output.name);
+    }
+  }
+  graph.outputs = std::move(kept);
+  TESSERA_REQUIRE(sums.loss.valid(),
+                  ErrorCode::kInvalidArgument,
+                  "graph {} has no output of kind loss",
+                  graph.name);
+  return sums;
 }
 
 // The sum over all ranks.
@@ -177,7 +226,7 @@ class Update {
                               .num_sums = static_cast<std::int64_t>(operands.size())};
     operands.insert(operands.end(), {loss, apply_});
     const auto clipped = builder_.emit(make_op(clip), operands);
-    builder_.output(step_names::kLoss, loss);
+    builder_.output(step_names::kLoss, loss, OutputKind::kLoss);
     builder_.output(step_names::kGradNorm, clipped[0]);
     builder_.output(step_names::kApplied, clipped[2]);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -218,15 +267,16 @@ class Update {
     // Where the parameter is gathered, its f32 master takes its place in adamw.
     const bool gathers = state_.param < state_.optimizer;
     const bool rounds = !gathers && parameter.type().dtype != DType::kF32;
-    const auto state = [&](const char* role, DType dtype) {
-      return builder_.state(
-          ValueKind::kOptimizer, format("{}.{}", role, name), with_dtype(gradient.type(), dtype));
+    const auto state = [&](StateRole role, DType dtype) {
+      return builder_.state({.parameter = name, .role = role},
+                            format("{}.{}", tessera::name(role), name),
+                            with_dtype(gradient.type(), dtype));
     };
-    std::vector<Value> states = {gathers ? state("master", DType::kF32) : parameter,
-                                 state("moment1", options_.moments),
-                                 state("moment2", options_.moments)};
+    std::vector<Value> states = {gathers ? state(StateRole::kMaster, DType::kF32) : parameter,
+                                 state(StateRole::kMoment1, options_.moments),
+                                 state(StateRole::kMoment2, options_.moments)};
     if (rounds) {
-      states.push_back(state("master", DType::kF32));
+      states.push_back(state(StateRole::kMaster, DType::kF32));
     }
     std::vector<Value> operands = states;
     operands.insert(operands.begin() + 1, gradient);
@@ -245,20 +295,20 @@ class Update {
     if (gathers) {
       const DType dtype = parameter.type().dtype;
       const Value slice = dtype == DType::kF32 ? content : cast(content, dtype);
-      content =
-          gathered(slice, {state_.wires.update, state_.param, state_.optimizer}, parameter.type());
+      const Wire wire = part_of(state_, state_.wires.update, state_.param, state_.optimizer);
+      content = gathered(slice, {wire, state_.param, state_.optimizer}, parameter.type());
       builder_.update(parameter, content);
     }
-    if (const ValueId copy = builder_.graph().find_source(secondary_name(name)); copy.valid()) {
+    if (const ValueId copy = builder_.graph().find_state(name, StateRole::kSecondary);
+        copy.valid()) {
       const Value secondary = builder_.handle(copy);
-      builder_.update(
-          secondary,
-          gathered(
-              content, {state_.wires.param, state_.secondary, state_.param}, secondary.type()));
+      const Wire wire = builder_.graph()[copy].state.wire;
+      builder_.update(secondary,
+                      gathered(content, {wire, state_.secondary, state_.param}, secondary.type()));
     }
   }
 
-  // From slices over the first `to` axes to those over the first `from`.
+  // From slices over the first `to` axes to those over the first `from`, and the wire of these.
   struct Gather {
     const Wire& wire;
     std::size_t from;
@@ -268,7 +318,7 @@ class Update {
   Value gathered(const Value& slice, const Gather& hop, const TensorType& type) const {
     return collective(GatherSlicesAttrs{.axes = axes_text(state_, hop.from, hop.to),
                                         .type = to_string(type),
-                                        .wire = wire_text(state_, hop.wire, hop.from, hop.to),
+                                        .wire = to_string(hop.wire.formats),
                                         .block = hop.wire.block},
                       slice);
   }
@@ -291,15 +341,7 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   if (options.num_microbatches > 1) {
     graph = accumulate(graph);
   }
-  std::map<std::string, ValueId> made;  // output name -> value
-  std::vector<Output> kept;
-  for (const Output& output : graph.outputs) {
-    made[output.name] = output.value;
-    if (output.updates) {
-      kept.push_back(output);
-    }
-  }
-  graph.outputs = std::move(kept);
+  const Sums sums = take_sums(graph);
   GraphBuilder builder(std::move(graph));
   builder.set_phase(Phase::kUpdate);
 
@@ -308,16 +350,21 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   std::vector<Value> gradients;
   std::vector<AxisSizes> cuts;
   for (const ValueId parameter : parameters) {
-    const std::string name = gradient_name(builder.graph()[parameter].name);
-    const auto found = made.find(name);
-    TESSERA_CHECK(found != made.end(), "no gradient of {}", builder.graph()[parameter].name);
+    const std::string name = builder.graph()[parameter].name;
+    const auto found = sums.gradients.find(name);
+    TESSERA_CHECK(found != sums.gradients.end(), "no gradient of {}", name);
     gradients.push_back(update.reduced(builder.handle(found->second), gradient_types.at(name)));
     cuts.push_back(axes_of(gradient_types.at(name), options.dims));
   }
   update.run(parameters,
              gradients,
              cuts,
-             sum_over_ranks(builder, options.state, builder.handle(made.at("loss"))));
+             sum_over_ranks(builder, options.state, builder.handle(sums.loss)));
+  for (const Output& statistic : sums.statistics) {
+    builder.output(statistic.name,
+                   sum_over_ranks(builder, options.state, builder.handle(statistic.value)),
+                   OutputKind::kStatistic);
+  }
   return builder.take();
 }
 
@@ -325,7 +372,14 @@ Graph sum_outputs(Graph graph, const StateAxes& state) {
   const std::vector<Output> outputs = std::exchange(graph.outputs, {});
   GraphBuilder builder(std::move(graph));
   for (const Output& output : outputs) {
-    builder.output(output.name, sum_over_ranks(builder, state, builder.handle(output.value)));
+    TESSERA_CHECK(!output.updates && !is_gradient(output),
+                  "output {} of a forward graph is a {}",
+                  output.name,
+                  output.updates ? "state" : "gradient");
+    const Value value = builder.handle(output.value);
+    builder.output(output.name,
+                   is_sum(output.kind) ? sum_over_ranks(builder, state, value) : value,
+                   output.kind);
   }
   return builder.take();
 }

@@ -55,18 +55,19 @@ Graph cache_attention(const Graph& graph, std::int64_t length) {
     return TensorType{.dtype = DType::kI32, .dims = {query.dims[0], dim}};
   };
   Graph with_caches = graph;
-  const ValueId slots = with_caches.add_source(ValueKind::kInput, "slots", ids(query.dims[1]));
-  const ValueId positions = with_caches.add_source(ValueKind::kInput, "key_positions", ids(keys));
-  const ValueId documents = with_caches.add_source(ValueKind::kInput, "key_documents", ids(keys));
+  const ValueId slots = with_caches.add_input("slots", ids(query.dims[1]));
+  const ValueId positions = with_caches.add_input("key_positions", ids(keys));
+  const ValueId documents = with_caches.add_input("key_documents", ids(keys));
   std::vector<Cached> caches;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     for (const auto& [operand, name] : {std::pair{kKeys, "keys"}, {kValues, "values"}}) {
       TensorType type = graph[graph.nodes[nodes[i].at()].operands[operand]].type;
       type.dims[1] = keys;
-      caches.push_back({.reader = nodes[i],
-                        .operand = operand,
-                        .cache = with_caches.add_source(
-                            ValueKind::kCache, format("{}.{}", name, i), std::move(type))});
+      caches.push_back(
+          {.reader = nodes[i],
+           .operand = operand,
+           .cache = with_caches.add_state(
+               {.role = StateRole::kCache}, format("{}.{}", name, i), std::move(type))});
     }
   }
   GraphEdit edit(with_caches);

@@ -36,9 +36,9 @@ class Localizer {
     for (std::size_t i = 0; i < global_.values.size(); ++i) {
       const ValueInfo& value = global_.values[i];
       if (value.kind != ValueKind::kResult) {
-        ids_[i] = local_.add_source(
-            value.kind, value.name, local_type(value.type, laid_out_.values[i]), value.init);
-        local_[ids_[i]].frozen = value.frozen;
+        ValueInfo local = value;
+        local.type = local_type(value.type, laid_out_.values[i]);
+        ids_[i] = local_.add_source(std::move(local));
       }
     }
     std::map<ValueId, std::vector<std::size_t>> outputs;  // by value, so that folds follow at once

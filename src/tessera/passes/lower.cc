@@ -115,11 +115,16 @@ class Lowering {
     };
     bind(ValueKind::kInput, program_.inputs);
     bind(ValueKind::kScalar, program_.scalars);
-    bind(ValueKind::kParameter, program_.states);
-    bind(ValueKind::kSecondary, program_.states);
-    bind(ValueKind::kGradient, program_.states);
-    bind(ValueKind::kOptimizer, program_.states);
-    bind(ValueKind::kCache, program_.states);
+    for (const ValueKind kind : {ValueKind::kParameter,
+                                 ValueKind::kSecondary,
+                                 ValueKind::kGradient,
+                                 ValueKind::kOptimizer,
+                                 ValueKind::kCache}) {
+      for (const ValueId value : graph_.sources(kind)) {
+        program_.states.push_back(
+            {{.name = graph_[value].name, .tensor = tensor(value)}, graph_[value].state});
+      }
+    }
     for (const Output& output : graph_.outputs) {
       if (!output.updates) {
         program_.outputs.push_back({.name = output.name, .tensor = tensor(output.value)});

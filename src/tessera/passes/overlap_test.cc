@@ -70,9 +70,9 @@ constexpr std::string_view kThreeLayers = R"(graph "layers" {
   %1: f32[slice=256] = parameter "w0" normal(0, 1, 0)
   %2: f32[slice=256] = parameter "w1" normal(0, 1, 0)
   %3: f32[slice=256] = parameter "w2" normal(0, 1, 0)
-  %4: f32[slice=256] = gradient "g0"
-  %5: f32[slice=256] = gradient "g1"
-  %6: f32[slice=256] = gradient "g2"
+  %4: f32[slice=256] = sum "g0"
+  %5: f32[slice=256] = sum "g1"
+  %6: f32[slice=256] = sum "g2"
   %7: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%1) @forward layer 0
   %8: f32[batch=4, embed=16] = matmul(%0, %7) @forward layer 0
   %9: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%2) @forward layer 1
@@ -189,8 +189,8 @@ constexpr std::string_view kReducedOnce = R"(graph "once" {
   %0: f32[batch=4, embed=16] = input "x"
   %1: f32[embed=16, embed=16] = parameter "w0" normal(0, 1, 0)
   %2: f32[embed=16, embed=16] = parameter "w1" normal(0, 1, 0)
-  %3: f32[embed=16, embed=16] = gradient "g0"
-  %4: f32[embed=16, embed=16] = gradient "g1"
+  %3: f32[embed=16, embed=16] = sum "g0"
+  %4: f32[embed=16, embed=16] = sum "g1"
   %5: f32[batch=4, embed=16] = matmul(%0, %1) @forward layer 0
   %6: f32[batch=4, embed=16] = matmul(%5, %2) @forward layer 1
   %7: f32[embed=16, embed=16] = matmul {transpose_a=true}(%5, %6) @weight_gradient layer 1

@@ -21,6 +21,12 @@ const AxisSizes kData = {{.name = "data", .size = 2}};
 const AxisSizes kTensor = {{.name = "tensor", .size = 3}};
 const AxisSizes kPair = {{.name = "tensor", .size = 2}};
 
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string_view::npos) << from;
+  return std::string(text).replace(at, from.size(), to);
+}
+
 Graph partition(std::string_view text, const DimAxes& dims, const AxisSizes& partial) {
   const LaidOutGraph laid_out = propagate_layouts(parse_graph(text), dims, partial);
   verify(laid_out);
@@ -149,7 +155,7 @@ TEST(Partition, AddsPartsBeforeItFoldsThem) {
   %5: f32[batch=4, embed=5] = matmul(%1, %3) @backward
   %6: f32[batch=4, embed=5] = add(%4, %5) @backward
   %7: f32[embed=5, embed=5] = matmul {transpose_a=true}(%6, %6) @weight_gradient
-  output "gradient" = %7
+  output "sum" statistic = %7
 }
 )";
   EXPECT_EQ(
@@ -164,9 +170,17 @@ TEST(Partition, AddsPartsBeforeItFoldsThem) {
   %6: f32[batch=2, embed=5] = add(%4, %5) @backward
   %7: f32[batch=2, embed=5] = all_reduce {axes="tensor=3"}(%6) @backward
   %8: f32[embed=5, embed=5] = matmul {transpose_a=true}(%7, %7) @weight_gradient
-  output "gradient" = %8
+  output "sum" statistic = %8
 }
 )");
+  // The host reads a result as it is: whole.
+  const std::string result(replaced(kText, "\"sum\" statistic", "\"sum\""));
+  const std::string folded =
+      to_string(partition(result, {{"batch", {.axes = kData}}, {"mlp", {.axes = kTensor}}}, kData));
+  EXPECT_NE(folded.find("%9: f32[embed=5, embed=5] = all_reduce {axes=\"data=2\"}(%8)"),
+            std::string::npos)
+      << folded;
+  EXPECT_NE(folded.find("output \"sum\" = %9"), std::string::npos) << folded;
 }
 
 // A residual stream that a norm reads whole is folded before it is added to, not kept in parts.
@@ -217,9 +231,9 @@ constexpr std::string_view kBlock = R"(graph "block" {
   %13: f32[batch=2, seq=5, embed=3] = matmul(%11, %3) @backward layer 0
   %14: f32[embed=3] = rms_norm_weight_gradient(%13, %5, %7) @weight_gradient layer 0
   %15: f32[vocab=7, embed=3] = embedding_backward {vocab=7}(%13, %0) @weight_gradient
-  output "gradient.up" = %12
-  output "gradient.gain" = %14
-  output "gradient.table" = %15
+  output "gradient.up" gradient of "up" = %12
+  output "gradient.gain" gradient of "gain" = %14
+  output "gradient.table" gradient of "table" = %15
 }
 )";
 
@@ -254,9 +268,9 @@ TEST(Partition, CutsTheSequenceWhereNothingElseIs) {
   %21: f32[embed=3] = all_reduce {axes="tensor=2"}(%20) @weight_gradient layer 0
   %22: f32[batch=2, seq=5, embed=3] = all_gather {axes="tensor=2", dim=1, bound=5}(%19) @weight_gradient
   %23: f32[vocab=4, embed=3] = embedding_backward {vocab=4, axes="tensor=2", whole_vocab=7}(%22, %0) @weight_gradient
-  output "gradient.up" = %17
-  output "gradient.gain" = %21
-  output "gradient.table" = %23
+  output "gradient.up" gradient of "up" = %17
+  output "gradient.gain" gradient of "gain" = %21
+  output "gradient.table" gradient of "table" = %23
 }
 )");
 }
@@ -370,8 +384,10 @@ TEST(Partition, RefusesWhatItCannotCut) {
   EXPECT_EQ(
       error_of_partition(ErrorCode::kUnsupported, {{"batch", {.axes = kData}}}, kData, kWhole),
       "factor z is cut over data=2, and the op cannot be (node 0: rms_norm)");
-  EXPECT_EQ(error_of_partition(
-                ErrorCode::kUnsupported, {{"mlp", {.axes = kTensor}}}, kData, kFeedForward),
+  EXPECT_EQ(error_of_partition(ErrorCode::kUnsupported,
+                               {{"mlp", {.axes = kTensor}}},
+                               kData,
+                               replaced(kFeedForward, "\"y\"", "\"y\" statistic")),
             "output y is no sum over the ranks of data: none of its operands is cut over them");
 }
 

@@ -37,14 +37,16 @@ struct StateAxes {
 // append_update() writes anew whenever the weights change.
 Graph shard_parameters(const Graph& graph, const StateAxes& state);
 
-// Replaces each gradient output (autodiff) by the end of the step. Gradients and loss are sums over
-// the labels of one rank: every microbatch's gradient is reduced to slices over state.grad axes;
-// with several microbatches these and the loss add up in f32 states in microbatch order; then they
-// are reduced to slices over state.optimizer axes, and summed over the others. It follows the exact
-// global norm, the clip scale and one adamw per parameter, whose state updates become outputs;
-// where parameters are cut less than the optimizer, adamw updates an f32 master slice, and the
-// parameter is gathered from it. The outputs "loss" (sum over valid tokens), "grad_norm" and
-// "applied" stay for the host. Scalars it adds: learning_rate, update_number (from 1), apply.
+// Replaces each output of kind gradient by the end of the step. Gradients, loss and statistics are
+// sums over the labels of one rank: every microbatch's gradient is reduced to slices over
+// state.grad axes; with several microbatches these, the loss and the statistics add up in f32
+// states in microbatch order; then gradients are reduced to slices over state.optimizer axes and
+// summed over the others, and loss and statistics are summed over all. It follows the exact global
+// norm, the clip scale and one adamw per parameter, whose state updates become outputs; where
+// parameters are cut less than the optimizer, adamw updates an f32 master slice, and the parameter
+// is gathered from it. The outputs "loss" (sum over valid tokens), "grad_norm", "applied" and the
+// statistics stay for the host. Scalars it adds: learning_rate, update_number (from 1), apply.
+// Errors: kInvalidArgument for an output that is a result, and for a graph without a loss.
 struct UpdateOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -60,8 +62,8 @@ struct UpdateOptions {
 
 Graph append_update(Graph graph, const UpdateOptions& options);
 
-// The graph of a forward pass alone whose outputs are sums over the tokens of one rank: they become
-// the sums over all, folded as append_update() folds the loss.
+// The graph of a forward pass alone whose loss and statistics are sums over the tokens of one rank:
+// they become the sums over all, folded as append_update() folds the loss.
 Graph sum_outputs(Graph graph, const StateAxes& state);
 
 // What attention may take for granted (AttentionAttrs).

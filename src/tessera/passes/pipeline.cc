@@ -89,7 +89,7 @@ Program compile_training(Graph forward, const CompileOptions& options) {
   graph = choose(stage, std::move(graph), options);
 
   // Gradients of every parameter, by the ops' own rules.
-  graph = stage("differentiate", differentiate(std::move(graph), "loss"));
+  graph = stage("differentiate", differentiate(std::move(graph)));
 
   // While a gradient is still what one product makes.
   if (options.round_gradients) {

@@ -36,12 +36,13 @@ struct CompileOptions {
   WorkspaceQuery workspace_bytes = {};
 };
 
-// The program of a training step from the model's forward graph, whose output "loss" is the sum
-// over valid tokens. Verified after every pass.
+// The program of a training step from the model's forward graph, whose output of kind loss is the
+// sum over valid tokens. Verified after every pass.
 Program compile_training(Graph forward, const CompileOptions& options);
 
-// The program of a forward pass alone. On many ranks (options.update.dims, .state) its outputs are
-// sums over the tokens of one, and become those over all, unless options say otherwise.
+// The program of a forward pass alone. On many ranks (options.update.dims, .state) its loss and
+// statistics are sums over the tokens of one, and become those over all, unless options say
+// otherwise.
 Program compile_forward(Graph forward, const CompileOptions& options);
 
 }  // namespace tessera

@@ -61,7 +61,7 @@ TEST(BiasProducts, JoinWhatAloneReadsTheSum) {
 // the same where they are computed again.
 TEST(GeluProducts, JoinBothWays) {
   const Graph forward = small_gpt2();
-  const Graph graph = append_update(group_gemms(differentiate(forward, "loss")), {});
+  const Graph graph = append_update(group_gemms(differentiate(forward)), {});
   const Graph joint = gelu_products(graph);
   verify(joint);
   EXPECT_EQ(count(joint, "gelu"), 0);
@@ -115,7 +115,7 @@ Graph differentiated_products() {
     %10: f32[mlp=8, embed=6] = matmul {transpose_a=true}(%8, %0) @weight_gradient layer 0
     output "y" = %7
     output "dx" = %9
-    output "gradient.layers.0.up.weight" = %10
+    output "gradient.layers.0.up.weight" gradient of "layers.0.up.weight" = %10
   })");
 }
 
@@ -149,7 +149,7 @@ TEST(QuantizeProducts, TensorwiseSharesCodes) {
     %25: f32[mlp=8, embed=6] = scaled_matmul(%24, %12, %18, %7) @weight_gradient layer 0
     output "y" = %14
     output "dx" = %23
-    output "gradient.layers.0.up.weight" = %25
+    output "gradient.layers.0.up.weight" gradient of "layers.0.up.weight" = %25
   })");
   EXPECT_EQ(to_string(quantized), to_string(expected));
 }
@@ -169,7 +169,7 @@ TEST(QuantizeProducts, CodesAreTransposedAsTheyAreMade) {
 // What a layer quantizes is looked at where it is made; attention's results and the weights by an
 // op of their own.
 TEST(QuantizeProducts, MagnitudesAreFoundWhereTensorsAreMade) {
-  const Graph quantized = quantize_products(differentiate(small_llama(), "loss"), {});
+  const Graph quantized = quantize_products(differentiate(small_llama()), {});
   const Graph fused = fuse(quantized);
   verify(fused);
   const std::map<std::string, int> ops = count_ops(fused);
@@ -185,8 +185,7 @@ TEST(QuantizeProducts, MagnitudesAreFoundWhereTensorsAreMade) {
 // those of the weights, of attention's results and of the gradients of q, k and v. Columns are
 // looked at by themselves.
 TEST(QuantizeProducts, RowsAreCodedWhereTensorsAreMade) {
-  const Graph quantized =
-      quantize_products(differentiate(small_llama(), "loss"), {.rowwise = true});
+  const Graph quantized = quantize_products(differentiate(small_llama()), {.rowwise = true});
   const Graph fused = fuse(quantized);
   verify(fused);
   const std::map<std::string, int> ops = count_ops(fused);
@@ -229,8 +228,7 @@ TEST(QuantizeProducts, MagnitudesOfOthersAreNotFoundAnew) {
 // Columns of activations are coded in forward, so that backward keeps a byte an element, but for
 // attention's results, which its backward reads as they are.
 TEST(QuantizeProducts, BackwardKeepsCodesOfColumns) {
-  const Graph fused =
-      fuse(quantize_products(differentiate(small_llama(), "loss"), {.rowwise = true}));
+  const Graph fused = fuse(quantize_products(differentiate(small_llama()), {.rowwise = true}));
   const std::vector<std::vector<NodeId>> readers = users(fused);
   const auto is_forward = [&](NodeId id) { return fused.nodes[id.at()].phase == Phase::kForward; };
   std::map<std::string, int> kept;  // by the op that makes it
@@ -270,7 +268,7 @@ TEST(QuantizeProducts, CodesOfWeightsMayBeKept) {
 // The head by choice: loss and gradients read one set of codes, made before both, and stay one op.
 TEST(QuantizeProducts, HeadIsQuantizedByChoice) {
   for (const bool rowwise : {false, true}) {
-    const Graph graph = differentiate(small_llama(), "loss");
+    const Graph graph = differentiate(small_llama());
     const Graph plain = fuse(quantize_products(graph, {.rowwise = rowwise}));
     const Graph fused = fuse(quantize_products(graph, {.rowwise = rowwise, .head = true}));
     verify(fused);
@@ -287,8 +285,8 @@ TEST(QuantizeProducts, HeadIsQuantizedByChoice) {
 
 // A frozen head has no gradient, and there are no codes for one.
 TEST(QuantizeProducts, HeadMayBeFrozen) {
-  const Graph graph = differentiate(
-      add_adapters(small_llama(), {.rank = 2, .alpha = 2.0, .targets = {"wq"}}), "loss");
+  const Graph graph =
+      differentiate(add_adapters(small_llama(), {.rank = 2, .alpha = 2.0, .targets = {"wq"}}));
   const Graph fused = fuse(quantize_products(graph, {.head = true}));
   verify(fused);
   EXPECT_EQ(count_ops(fused).at("cross_entropy {gradients=true, head_gradient=false, codes=true}"),
@@ -307,7 +305,7 @@ TEST(Fuse, LossAndGradientsWithCodesBetween) {
     %6: f8e4m3[embed=16, vocab=16] = transpose_codes(%1) @backward
     %7: f8e4m3[embed=16, seq=16] = transpose_codes(%0) @backward
     %8: f32[seq=16, embed=16], %9: f32[vocab=16, embed=16] = cross_entropy {loss=false, gradients=true, codes=true}(%0, %1, %2, %3, %4, %4, %6, %4, %7, %4) @backward
-    output "loss" = %5
+    output "loss" loss = %5
     output "dx" = %8
     output "dhead" = %9
   })");
@@ -345,7 +343,7 @@ TEST(QuantizeProducts, RowwiseScalesWhatIsSummedOver) {
 // What is frozen runs in 8 bits, adapters and their gradients do not.
 TEST(QuantizeProducts, LeavesAdapters) {
   const AdapterOptions options = {.rank = 2, .alpha = 2.0, .targets = {"wq", "w2"}};
-  const Graph plain = differentiate(add_adapters(small_llama(), options), "loss");
+  const Graph plain = differentiate(add_adapters(small_llama(), options));
   const Graph quantized = quantize_products(plain, {});
   EXPECT_EQ(count(quantized, "matmul"), 2 * 2 * 6 - 1);
   EXPECT_EQ(count(quantized, "matmul") + count(quantized, "scaled_matmul"), count(plain, "matmul"));

@@ -295,10 +295,14 @@ class Propagation {
     });
   }
 
-  // An output lies as its dims' names say, like the parameter whose gradient it is.
+  // An output lies as its dims' names say, like the parameter whose gradient it is. Sums over the
+  // labels of one rank stay so.
   Layout wanted(const Output& output) const {
     const TensorType& type = graph()[output.value].type;
     Layout result = layout_of(type, dims_);
+    if (!is_sum(output.kind)) {
+      return result;
+    }
     const AxisSizes cut = axes_of(type, dims_);
     for (const AxisSize& axis : layout(output.value).partial) {
       if (contains(partial_, axis)) {

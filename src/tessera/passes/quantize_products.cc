@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/autodiff/differentiate.h"
 #include "tessera/base/error.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/ops/all_ops.h"
@@ -39,11 +38,10 @@ class Quantizing {
     for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
       if (is_adapter(graph[parameter].name)) {
         of_adapters_.insert(parameter);
-        adapter_gradients_.insert(gradient_name(graph[parameter].name));
       }
     }
     for (const Output& output : graph.outputs) {
-      if (adapter_gradients_.contains(output.name)) {
+      if (output.kind == OutputKind::kGradient && is_adapter(output.parameter)) {
         of_adapters_.insert(output.value);
       }
     }
@@ -239,8 +237,7 @@ class Quantizing {
   const Float8Options& options_;
   std::vector<std::vector<NodeId>> users_;
   std::int32_t num_layers_ = 0;
-  std::set<ValueId> of_adapters_;            // adapters, and their gradients
-  std::set<std::string> adapter_gradients_;  // names of outputs
+  std::set<ValueId> of_adapters_;  // adapters, and their gradients
   std::map<std::tuple<ValueId, std::int64_t, bool, bool>, Codes> codes_;
   std::map<std::pair<ValueId, std::int64_t>, ValueId> transposed_;
   std::map<std::pair<ValueId, ValueId>, NodeId> losses_;  // of hidden states and head

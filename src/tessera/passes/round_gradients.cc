@@ -1,19 +1,11 @@
-#include <set>
-#include <string>
-
-#include "tessera/autodiff/differentiate.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/pass.h"
 
 namespace tessera {
 
 Graph round_gradients(Graph graph) {
-  std::set<std::string> names;
-  for (const ValueId parameter : graph.trained_parameters()) {
-    names.insert(gradient_name(graph[parameter].name));
-  }
   for (const Output& output : graph.outputs) {
-    if (!names.contains(output.name)) {
+    if (output.kind != OutputKind::kGradient) {
       continue;
     }
     ValueInfo& gradient = graph[output.value];

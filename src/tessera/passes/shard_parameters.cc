@@ -1,7 +1,9 @@
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/format.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph_edit.h"
 #include "tessera/passes/pass.h"
@@ -43,9 +45,13 @@ std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& state) {
     graph[parameter].type = slice_type(state, whole, state.param);
     ValueId copy = parameter;
     if (has_secondary(state)) {
-      copy = graph.add_source(ValueKind::kSecondary,
-                              secondary_name(graph[parameter].name),
-                              slice_type(state, whole, state.secondary));
+      const std::string name = graph[parameter].name;
+      copy =
+          graph.add_state({.parameter = name,
+                           .role = StateRole::kSecondary,
+                           .wire = part_of(state, state.wires.param, state.secondary, state.param)},
+                          format("secondary.{}", name),
+                          slice_type(state, whole, state.secondary));
     }
     kept[parameter] = {.whole = whole, .slices = parameter, .copy = copy};
   }

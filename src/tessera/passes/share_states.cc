@@ -7,8 +7,17 @@ namespace tessera {
 
 Program share_states(Program program, const Program& owner) {
   std::set<BufferId> shared;
-  for (const Binding& state : program.states) {
-    const TensorRef& there = find_binding(owner.states, state.name).tensor;
+  for (const StateBinding& state : program.states) {
+    const StateBinding& binding = find_binding(owner.states, state.name);
+    TESSERA_CHECK(binding.state == state.state,
+                  "state {} is a {}{}, and in program {} a {}{}",
+                  state.name,
+                  name(state.state.role),
+                  owner_text(state.state),
+                  owner.name,
+                  name(binding.state.role),
+                  owner_text(binding.state));
+    const TensorRef& there = binding.tensor;
     const Buffer& owned = owner[there.buffer];
     Buffer& buffer = program.buffers[state.tensor.buffer.at()];
     const bool is_same = there.type == state.tensor.type && there.strides == state.tensor.strides &&

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
-#include "tessera/base/format.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/ops/collective/collective.h"
 
@@ -18,18 +18,23 @@ std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end
                              state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
 }
 
+Wire part_of(const StateAxes& state, const Wire& wire, std::size_t begin, std::size_t end) {
+  const WireFormats all = formats_of_levels(wire.formats, state.axes.size());
+  if (all.empty() || begin == end) {
+    return {.block = wire.block};
+  }
+  WireFormats formats(all.begin() + static_cast<std::ptrdiff_t>(begin),
+                      all.begin() + static_cast<std::ptrdiff_t>(end));
+  const bool is_one = std::ranges::count(formats, formats[0]) == std::ssize(formats);
+  formats.resize(is_one ? 1 : formats.size());
+  return {.formats = std::move(formats), .block = wire.block};
+}
+
 std::string wire_text(const StateAxes& state,
                       const Wire& wire,
                       std::size_t begin,
                       std::size_t end) {
-  const WireFormats all = formats_of_levels(wire.formats, state.axes.size());
-  if (all.empty() || begin == end) {
-    return "";
-  }
-  const WireFormats formats(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                            all.begin() + static_cast<std::ptrdiff_t>(end));
-  const bool is_one = std::ranges::count(formats, formats[0]) == std::ssize(formats);
-  return is_one ? std::string(name(formats[0])) : to_string(formats);
+  return to_string(part_of(state, wire, begin, end).formats);
 }
 
 std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count) {
@@ -43,10 +48,6 @@ TensorType slice_type(const StateAxes& state, const TensorType& whole, std::size
   }
   return {.dtype = whole.dtype,
           .dims = {{.name = std::string(kSliceDim), .bound = slice_elements(state, whole, count)}}};
-}
-
-std::string secondary_name(std::string_view parameter) {
-  return format("secondary.{}", parameter);
 }
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "tessera/ir/tensor_type.h"
 #include "tessera/passes/pass.h"
@@ -19,8 +18,11 @@ AxisSizes first_axes(const StateAxes& state, std::size_t count);
 // Axes [begin, end) as a collective names them.
 std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end);
 
-// The formats of axes [begin, end) as a collective names them: once where they are all the same.
+// The wire over axes [begin, end): its format once where all of them have the same.
 // Errors: kInvalidArgument for another number of formats than axes.
+Wire part_of(const StateAxes& state, const Wire& wire, std::size_t begin, std::size_t end);
+
+// The formats of part_of() as a collective names them. Errors: as part_of().
 std::string wire_text(const StateAxes& state, const Wire& wire, std::size_t begin, std::size_t end);
 
 // Elements of a tensor's slice over the first `count` axes.
@@ -28,7 +30,5 @@ std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std
 
 // How a tensor of type `whole` lies where it is cut over the first `count` axes: itself over none.
 TensorType slice_type(const StateAxes& state, const TensorType& whole, std::size_t count);
-
-std::string secondary_name(std::string_view parameter);
 
 }  // namespace tessera

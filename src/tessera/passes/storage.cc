@@ -19,25 +19,11 @@ struct Part {
   std::int64_t begin;  // along dim
 };
 
-Category category_of(ValueKind kind) {
-  switch (kind) {
-    case ValueKind::kInput:
-    case ValueKind::kScalar:
-      return Category::kInput;
-    case ValueKind::kParameter:
-      return Category::kParameter;
-    case ValueKind::kGradient:
-      return Category::kGradient;
-    case ValueKind::kSecondary:
-      return Category::kSecondary;
-    case ValueKind::kOptimizer:
-      return Category::kOptimizer;
-    case ValueKind::kCache:
-      return Category::kCache;
-    case ValueKind::kResult:
-      return Category::kActivation;
+Category category_of(const ValueInfo& value) {
+  if (is_state(value.kind)) {
+    return category_of(value.state.role);
   }
-  return Category::kActivation;
+  return value.kind == ValueKind::kResult ? Category::kActivation : Category::kInput;
 }
 
 // Libraries choose kernels for products by the pitches of factors and results: these must not
@@ -183,7 +169,7 @@ class StorageAssigner {
     const ValueInfo& facts = graph_[value];
     storage_.buffers.push_back(
         {.name = facts.name.empty() ? format("%{}", value.index) : facts.name,
-         .category = category_of(facts.kind),
+         .category = category_of(facts),
          .bytes = facts.type.num_bytes(),
          .persistent = persistent,
          .is_scalar = facts.kind == ValueKind::kScalar});
@@ -226,7 +212,7 @@ class StorageAssigner {
       } else {
         place_in_new_buffer(part.whole, graph_[value].kind != ValueKind::kResult);
         StorageBuffer& buffer = storage_.buffers[tensor(part.whole).buffer.at()];
-        buffer.category = category_of(graph_[value].kind);
+        buffer.category = category_of(graph_[value]);
         buffer.name = graph_[value].name.empty() ? buffer.name : graph_[value].name + "+";
       }
     }

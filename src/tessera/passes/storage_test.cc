@@ -1,9 +1,15 @@
 #include "tessera/passes/storage.h"
 
+#include <string>
+#include <string_view>
+
 #include <gtest/gtest.h>
 
 #include "tessera/base/format.h"
+#include "tessera/base/test_error.h"
 #include "tessera/ir/graph.h"
+#include "tessera/passes/lower.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 namespace {
@@ -49,6 +55,36 @@ TEST(Storage, ProductsLieAlike) {
     return assign_storage(graph).tensors[3].strides;
   };
   EXPECT_EQ(strides(""), strides("output \"product\" = %3"));
+}
+
+// A program beside another has its states, and must take them for the same.
+TEST(ShareStates, AreTheSameInBothPrograms) {
+  const auto program = [](std::string_view name, std::string_view copy) {
+    return parse_program(format(R"(program "{}" microbatches 1 arena 2048 {{
+      stream "compute"
+      buffer 0 "w" parameter 64 bytes x1 at {} persistent
+      buffer 1 "copy" secondary 64 bytes x1 at {} persistent
+      state "w" parameter = #0+0 f32[n=16] strides(1)
+      state "copy" {} = #1+0 f32[n=16] strides(1)
+    }})",
+                                name,
+                                name == "owner" ? 256 : -1,
+                                name == "owner" ? 512 : -1,
+                                copy));
+  };
+  const std::string_view copy = "secondary of \"w\" wire \"int8\"";
+  const Program owner = program("owner", copy);
+  const Program shared = share_states(program("beside", copy), owner);
+  EXPECT_EQ(shared.buffers[0].offset, 256);
+  EXPECT_EQ(shared.buffers[1].offset, 512);
+  EXPECT_EQ(shared.states, owner.states);
+  const std::string message = error_of(ErrorCode::kInternal, [&] {
+    share_states(program("beside", "secondary of \"w\" wire \"int4\""), owner);
+  });
+  EXPECT_NE(message.find("state copy is a secondary of \"w\" wire \"int4\", and in program owner a "
+                         "secondary of \"w\" wire \"int8\""),
+            std::string::npos)
+      << message;
 }
 
 }  // namespace

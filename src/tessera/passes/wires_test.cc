@@ -29,8 +29,8 @@ constexpr std::string_view kOneWeight = R"(graph "one weight" {
   %2: f32[embed=5, mlp=7] = parameter "w" normal(0, 1, 0)
   %3: f32[batch=4, mlp=7] = matmul(%0, %2) @forward layer 0
   %4: f32[embed=5, mlp=7] = matmul {transpose_a=true}(%0, %3) @weight_gradient layer 0
-  output "loss" = %1
-  output "gradient.w" = %4
+  output "loss" loss = %1
+  output "gradient.w" gradient of "w" = %4
 }
 )";
 
@@ -58,12 +58,12 @@ TEST(AppendUpdate, EachStateLiesOnItsLevels) {
   %0: f32[batch=4, embed=5] = input "x"
   %1: f32[] = scalar "sum"
   %2: f32[slice=512] = parameter "w" normal(0, 1, 0)
-  %3: f32[slice=1024] = secondary "secondary.w"
+  %3: f32[slice=1024] = secondary "secondary.w" of "w"
   %8: f32[] = scalar "learning_rate"
   %9: f32[] = scalar "update_number"
   %10: f32[] = scalar "apply"
-  %19: f32[slice=512] = optimizer "moment1.w"
-  %20: f32[slice=512] = optimizer "moment2.w"
+  %19: f32[slice=512] = moment1 "moment1.w" of "w"
+  %20: f32[slice=512] = moment2 "moment2.w" of "w"
   %4: f32[embed=5, mlp=7] = gather_slices {axes="pair=2", type="f32[embed=5, mlp=7]"}(%3) @forward layer 0
   %5: f32[batch=4, mlp=7] = matmul(%0, %4) @forward layer 0
   %6: f32[embed=5, mlp=7] = matmul {transpose_a=true}(%0, %5) @weight_gradient layer 0
@@ -76,7 +76,7 @@ TEST(AppendUpdate, EachStateLiesOnItsLevels) {
   %16: f32[], %17: f32[], %18: f32[] = clip_scale(%15, %13, %10) @update
   %21: f32[slice=512], %22: f32[slice=512], %23: f32[slice=512] = adamw(%2, %12, %19, %20, %8, %9, %17, %18) @update
   %24: f32[slice=1024] = gather_slices {axes="node=2", type="f32[slice=1024]"}(%21) @update
-  output "loss" = %13
+  output "loss" loss = %13
   output "grad_norm" = %16
   output "applied" = %18
   update %2 = %21
@@ -113,6 +113,25 @@ TEST(Wires, AreNamedByEachHop) {
           R"(reduce_slices {axes="node=2 cluster=2", slice=256, wire="int4"})",
           R"(gather_slices {axes="cluster=2", type="f32[slice=512]", wire="bf16"})",
           R"(gather_slices {axes="node=2", type="f32[slice=1024]", wire="int8"})"}));
+}
+
+// What the update sends to a copy is what a checkpoint's weights are rounded to where it starts.
+TEST(Wires, ACopyKnowsThatOfTheHopThatWritesIt) {
+  StateAxes state = three_levels();
+  const auto wire_of_copy = [&] {
+    const Graph graph = updated(state);
+    return graph[graph.find_state("w", StateRole::kSecondary)].state.wire;
+  };
+  EXPECT_EQ(wire_of_copy(), Wire());
+  state.wires.param = {.formats = {WireFormat::kF32, WireFormat::kInt4, WireFormat::kInt8},
+                       .block = 32};
+  EXPECT_EQ(wire_of_copy(), (Wire{.formats = {WireFormat::kInt4}, .block = 32}));
+  state.secondary = 0;
+  state.wires.param.formats[0] = WireFormat::kInt8;
+  EXPECT_EQ(wire_of_copy(), (Wire{.formats = {WireFormat::kInt8, WireFormat::kInt4}, .block = 32}));
+  EXPECT_EQ(
+      collectives(updated(state)).back(),
+      R"(gather_slices {axes="pair=2 node=2", type="f32[embed=5, mlp=7]", wire="int8 int4", block=32})");
 }
 
 TEST(Wires, OfAHopMayDifferByAxis) {

@@ -40,9 +40,9 @@ Graph training_graph(const ModelDescription& model,
   const Value labels = builder.input(step_names::kLabels, type);
   const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
   const ModelOutputs outputs = model.model(builder, inputs);
-  builder.output(
-      step_names::kLoss,
-      cross_entropy(outputs.hidden, outputs.head, labels, inverse_labels, outputs.vocab));
+  builder.output(step_names::kLoss,
+                 cross_entropy(outputs.hidden, outputs.head, labels, inverse_labels, outputs.vocab),
+                 OutputKind::kLoss);
   return take_adapted(builder, model);
 }
 

@@ -8,8 +8,8 @@
 namespace tessera {
 
 // The forward graph of one microbatch: inputs tokens, positions, documents and labels (batch, seq)
-// i32, scalar inverse_labels (1 / valid tokens of the global step), output "loss" (sum over valid
-// tokens).
+// i32, scalar inverse_labels (1 / valid tokens of the global step), output "loss" of that kind (sum
+// over valid tokens).
 Graph training_graph(const ModelDescription& model,
                      std::int64_t batch,
                      std::int64_t sequence_length,

@@ -12,6 +12,8 @@
 //     buffer 0 "tokens" input 64 bytes x2 at 0 persistent
 //     buffer 1 "%7" activation 512 bytes x1 at 128 live (0, 1) .. (1, 4)
 //     input "tokens" = #0+0 i32[batch=1, seq=8] strides(8, 1)
+//     state "w" parameter = #3+0 f32[embed=8] strides(1)
+//     state "moment1.w" moment1 of "w" = #4+0 f32[embed=8] strides(1)
 //     segment 0 "forward" forward chunk 0 {
 //       #1+0 f32[...] strides(...) = embedding(#3+0 ..., #0+0 ...) workspace 5 stream 0 layer 2
 //       wait 1 signal 2
@@ -67,12 +69,30 @@ std::string instruction_text(const Instruction& instruction) {
   return text;
 }
 
-using BindingLists = std::array<std::pair<std::string_view, std::vector<Binding> Program::*>, 4>;
+using BindingLists = std::array<std::pair<std::string_view, std::vector<Binding> Program::*>, 3>;
 
-constexpr BindingLists kBindingLists = {{{"input", &Program::inputs},
-                                         {"scalar", &Program::scalars},
-                                         {"state", &Program::states},
-                                         {"output", &Program::outputs}}};
+constexpr BindingLists kBindingLists = {
+    {{"input", &Program::inputs}, {"scalar", &Program::scalars}, {"output", &Program::outputs}}};
+
+std::string bindings_text(std::string_view keyword, const std::vector<Binding>& bindings) {
+  std::string text;
+  for (const Binding& binding : bindings) {
+    text += format("  {} {} = {}\n", keyword, quote(binding.name), to_string(binding.tensor));
+  }
+  return text;
+}
+
+std::string states_text(const std::vector<StateBinding>& states) {
+  std::string text;
+  for (const StateBinding& binding : states) {
+    text += format("  state {} {}{} = {}\n",
+                   quote(binding.name),
+                   name(binding.state.role),
+                   owner_text(binding.state),
+                   to_string(binding.tensor));
+  }
+  return text;
+}
 
 class ProgramParser {
  public:
@@ -113,6 +133,10 @@ class ProgramParser {
       call();
       return;
     }
+    if (scanner_.accept("state")) {
+      state();
+      return;
+    }
     for (const auto& [keyword, list] : kBindingLists) {
       if (scanner_.accept(keyword)) {
         std::string binding_name = scanner_.quoted();
@@ -122,6 +146,19 @@ class ProgramParser {
       }
     }
     scanner_.fail_expected("a statement");
+  }
+
+  void state() {
+    StateBinding result;
+    result.name = scanner_.quoted();
+    const auto role = accept_role(scanner_);
+    if (!role) {
+      scanner_.fail_expected("the role of a state");
+    }
+    result.state = parse_owner(scanner_, *role, result.name);
+    scanner_.expect("=");
+    result.tensor = tensor();
+    program_.states.push_back(std::move(result));
   }
 
   Place place() {
@@ -278,11 +315,8 @@ std::string to_string(const Program& program) {
   for (std::size_t i = 0; i < program.buffers.size(); ++i) {
     text += format("  {}\n", buffer_text(i, program.buffers[i]));
   }
-  for (const auto& [keyword, list] : kBindingLists) {
-    for (const Binding& binding : program.*list) {
-      text += format("  {} {} = {}\n", keyword, quote(binding.name), to_string(binding.tensor));
-    }
-  }
+  text += bindings_text("input", program.inputs) + bindings_text("scalar", program.scalars) +
+          states_text(program.states) + bindings_text("output", program.outputs);
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
     const Segment& segment = program.segments[i];
     text += format("  segment {} {} {} chunk {} {{\n",

@@ -32,6 +32,25 @@ std::string_view name(Category category) {
   return "unknown";
 }
 
+Category category_of(StateRole role) {
+  switch (role) {
+    case StateRole::kParameter:
+      return Category::kParameter;
+    case StateRole::kSecondary:
+      return Category::kSecondary;
+    case StateRole::kGradient:
+    case StateRole::kSum:
+      return Category::kGradient;
+    case StateRole::kMoment1:
+    case StateRole::kMoment2:
+    case StateRole::kMaster:
+      return Category::kOptimizer;
+    case StateRole::kCache:
+      return Category::kCache;
+  }
+  return Category::kOptimizer;
+}
+
 std::string_view name(Action action) {
   switch (action) {
     case Action::kForward:
@@ -74,12 +93,31 @@ std::vector<LifeSpan> life_spans(const Buffer& buffer) {
           {.begin = buffer.begin, .end = {.action = kLast, .instruction = 0}}};
 }
 
-const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name) {
-  const auto found = std::find_if(bindings.begin(), bindings.end(), [&](const Binding& binding) {
-    return binding.name == binding_name;
-  });
+namespace {
+
+template <class AnyBinding>
+const AnyBinding& find_in(std::span<const AnyBinding> bindings, std::string_view binding_name) {
+  const auto found = std::ranges::find(bindings, binding_name, &AnyBinding::name);
   TESSERA_CHECK(found != bindings.end(), "the program has no tensor \"{}\"", binding_name);
   return *found;
+}
+
+}  // namespace
+
+const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name) {
+  return find_in(bindings, binding_name);
+}
+
+const StateBinding& find_binding(std::span<const StateBinding> states,
+                                 std::string_view state_name) {
+  return find_in(states, state_name);
+}
+
+const StateBinding* find_state(const Program& program, std::string_view parameter, StateRole role) {
+  const auto found = std::ranges::find_if(program.states, [&](const StateBinding& binding) {
+    return binding.state.role == role && binding.state.parameter == parameter;
+  });
+  return found == program.states.end() ? nullptr : &*found;
 }
 
 View view_of(const TensorRef& tensor) {

@@ -9,6 +9,7 @@
 
 #include "tessera/ir/ids.h"
 #include "tessera/ir/op.h"
+#include "tessera/ir/state.h"
 #include "tessera/ir/tensor_type.h"
 #include "tessera/ir/view.h"
 
@@ -27,6 +28,9 @@ enum class Category : std::uint8_t {
 };
 
 std::string_view name(Category category);
+
+// Where a state lies.
+Category category_of(StateRole role);
 
 // A place in the step: instruction `instruction` of segment `segment`. Segments that are variants
 // of each other (first and later microbatches) share their places.
@@ -130,6 +134,13 @@ struct Binding {
   friend bool operator==(const Binding&, const Binding&) = default;
 };
 
+// A state, and what it is to the run.
+struct StateBinding : Binding {
+  State state = {};
+
+  friend bool operator==(const StateBinding&, const StateBinding&) = default;
+};
+
 // A rank's static step. Instructions of one stream run in order; those of different streams as
 // events allow. An event happens anew each time it is signalled; a wait is for the last time that
 // it was before, in the order of the calls. The step ends when every stream has ended.
@@ -139,10 +150,10 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<Segment> segments;
   std::vector<Call> calls;
-  std::vector<Binding> inputs;   // written by the host, per microbatch
-  std::vector<Binding> scalars;  // written by the host, per step
-  std::vector<Binding> states;   // parameters, gradients, optimizer state, caches
-  std::vector<Binding> outputs;  // read by the host after the step
+  std::vector<Binding> inputs;       // written by the host, per microbatch
+  std::vector<Binding> scalars;      // written by the host, per step
+  std::vector<StateBinding> states;  // parameters, gradients, optimizer state, caches
+  std::vector<Binding> outputs;      // read by the host after the step
   std::int64_t num_microbatches = 1;
   std::int64_t arena_bytes = 0;
 
@@ -161,6 +172,10 @@ struct Program {
 
 // The binding called `binding_name`. Errors: kInternal if there is none.
 const Binding& find_binding(std::span<const Binding> bindings, std::string_view binding_name);
+const StateBinding& find_binding(std::span<const StateBinding> states, std::string_view state_name);
+
+// The state with `role` of this parameter; null if there is none.
+const StateBinding* find_state(const Program& program, std::string_view parameter, StateRole role);
 
 // `tensor` without data, as kernels and workspace queries see it.
 View view_of(const TensorRef& tensor);
@@ -194,7 +209,8 @@ bool equal(const Program& a, const Program& b);
 // another buffer before are written after all that used it there, nothing is used outside its life,
 // every life that begins ends, every tensor and binding fits its buffer, a result
 // shares bytes with no other result of its instruction, and with an operand only as the op's
-// aliases say, and every output was written by the end.
+// aliases say, states are what verify_states() expects and lie where category_of() says, what
+// gathers a secondary copy has its wire, and every output was written by the end.
 void verify(const Program& program);
 
 }  // namespace tessera

@@ -34,8 +34,8 @@ constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 3072 {
   buffer 4 "w" parameter 64 bytes x1 at 768 persistent
   buffer 5 "e" activation 64 bytes x1 at 1536 persistent
   input "a" = #0+0 f32[n=16] strides(1)
-  state "d" = #3+0 f32[n=16] strides(1)
-  state "w" = #4+0 f32[n=16] strides(1)
+  state "d" gradient of "w" = #3+0 f32[n=16] strides(1)
+  state "w" parameter = #4+0 f32[n=16] strides(1)
   output "e" = #5+0 f32[n=16] strides(1)
   segment 0 "forward" forward chunk 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
@@ -158,7 +158,7 @@ constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena
   buffer 4 "sum" gradient 64 bytes x1 at 1280 persistent
   buffer 5 "out" activation 64 bytes x1 at 1536 persistent
   input "a" = #0+0 f32[n=16] strides(1)
-  state "sum" = #4+0 f32[n=16] strides(1)
+  state "sum" sum = #4+0 f32[n=16] strides(1)
   output "out" = #5+0 f32[n=16] strides(1)
   segment 0 "forward" forward chunk 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
@@ -275,7 +275,8 @@ TEST(Program, VerifierFindsWrongStrides) {
 }
 
 TEST(Program, VerifierChecksBindings) {
-  for (const std::string binding : {"input \"a\" = #0", "state \"w\" = #4", "output \"e\" = #5"}) {
+  for (const std::string binding :
+       {"input \"a\" = #0", "state \"w\" parameter = #4", "output \"e\" = #5"}) {
     EXPECT_THAT(fault(binding + "+0", binding + "+4"),
                 AllOf(HasSubstr("does not fit buffer"), HasSubstr(binding.substr(0, 5))));
     EXPECT_THAT(fault(binding, binding.substr(0, binding.size() - 1) + "9"),
@@ -299,7 +300,7 @@ TEST(Program, VerifierFindsOverlapsInsideABuffer) {
   buffer 1 "y" activation 192 bytes x1 at 768 persistent
   buffer 2 "g" parameter 64 bytes x1 at 1536 persistent
   input "x" = #0+0 f32[r=4, n=12] strides(12, 1)
-  state "g" = #2+0 f32[n=4, m=4] strides(4, 1)
+  state "g" parameter = #2+0 f32[n=4, m=4] strides(4, 1)
   segment 0 "backward" backward chunk 0 {
     #1+0 f32[r=4, n=12] strides(12, 1) = gelu(#0+0 f32[r=4, n=12] strides(12, 1)) stream 0
     #1+16 f32[r=4, n=4] strides(12, 1), #1+32 f32[r=4, n=4] strides(12, 1) = swiglu_backward(#1+0 f32[r=4, n=4] strides(12, 1), #1+16 f32[r=4, n=4] strides(12, 1), #1+32 f32[r=4, n=4] strides(12, 1)) stream 0

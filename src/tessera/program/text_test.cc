@@ -2,6 +2,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -74,7 +75,7 @@ class RandomProgram {
                     .calls = {},
                     .inputs = bindings(),
                     .scalars = bindings(),
-                    .states = bindings(),
+                    .states = states(),
                     .outputs = bindings(),
                     .num_microbatches = number(8),
                     .arena_bytes = number(std::int64_t{1} << 62)};
@@ -156,6 +157,19 @@ class RandomProgram {
     return result;
   }
 
+  std::vector<StateBinding> states() {
+    std::vector<StateBinding> result;
+    for (Binding& binding : bindings()) {
+      State state{.role = static_cast<StateRole>(number(8)),
+                  .wire = {.formats = WireFormats(static_cast<std::size_t>(number(3)),
+                                                  static_cast<WireFormat>(number(4))),
+                           .block = number(1000)}};
+      state.parameter = state.role == StateRole::kParameter ? binding.name : text();
+      result.push_back({std::move(binding), std::move(state)});
+    }
+    return result;
+  }
+
   const conformance::Sample& sample() {
     return samples_[static_cast<std::size_t>(number(static_cast<std::int64_t>(samples_.size())))];
   }
@@ -225,7 +239,8 @@ TEST(ProgramText, ChangedProgramsDiffer) {
     for (std::uint32_t seed = 0;; ++seed) {
       Program program = RandomProgram(seed, samples).draw();
       if (program.segments.empty() || program.segments[0].instructions.empty() ||
-          program.calls.empty() || program.buffers.empty() || program.outputs.empty()) {
+          program.calls.empty() || program.buffers.empty() || program.outputs.empty() ||
+          program.states.empty() || program.states[0].state.role == StateRole::kParameter) {
         continue;
       }
       const Program before = program;
@@ -239,6 +254,10 @@ TEST(ProgramText, ChangedProgramsDiffer) {
   EXPECT_TRUE(changed([](Program& p) { ++p.calls[0].instance; }));
   EXPECT_TRUE(changed([](Program& p) { p.outputs.pop_back(); }));
   EXPECT_TRUE(changed([](Program& p) { ++p.outputs[0].tensor.offset; }));
+  EXPECT_TRUE(changed([](Program& p) { p.states[0].state.parameter += "x"; }));
+  EXPECT_TRUE(changed([](Program& p) { p.states[0].state.role = StateRole::kParameter; }));
+  EXPECT_TRUE(changed([](Program& p) { ++p.states[0].state.wire.block; }));
+  EXPECT_TRUE(changed([](Program& p) { p.states[0].state.wire.formats.resize(7); }));
   EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].chunk; }));
   EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].instructions[0].stream.index; }));
   EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].waits.push_back({77}); }));

@@ -12,6 +12,7 @@
 #include "tessera/program/freed_memory.h"
 #include "tessera/program/program.h"
 #include "tessera/program/region.h"
+#include "tessera/program/verify_states.h"
 
 namespace tessera {
 namespace {
@@ -34,6 +35,7 @@ class ProgramVerifier {
     check_buffers();
     check_arena();
     check_bindings();
+    verify_states(program_);
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
       if (!program_.buffers[i].persistent) {
         ending_at_[program_.buffers[i].end].push_back(BufferId::of(i));
@@ -137,24 +139,23 @@ class ProgramVerifier {
   // What the host writes or reads lives always. What it wrote, or an earlier step, is there from
   // the start.
   void check_bindings() {
-    const auto check =
-        [&](std::string_view kind, const std::vector<Binding>& bindings, bool there) {
-          for (const Binding& binding : bindings) {
-            with_context([&] { return format("{} \"{}\"", kind, binding.name); },
-                         [&] {
-                           check_fits(binding.tensor);
-                           const Buffer& buffer = program_[binding.tensor.buffer];
-                           TESSERA_CHECK(buffer.persistent,
-                                         "lies in buffer {} \"{}\", which does not live always",
-                                         binding.tensor.buffer.index,
-                                         buffer.name);
-                           // Accumulators start empty: the first microbatch must write them.
-                           if (there && buffer.category != Category::kGradient) {
-                             there_at_start_[binding.tensor.buffer].add(region_of(binding.tensor));
-                           }
-                         });
-          }
-        };
+    const auto check = [&](std::string_view kind, const auto& bindings, bool there) {
+      for (const Binding& binding : bindings) {
+        with_context([&] { return format("{} \"{}\"", kind, binding.name); },
+                     [&] {
+                       check_fits(binding.tensor);
+                       const Buffer& buffer = program_[binding.tensor.buffer];
+                       TESSERA_CHECK(buffer.persistent,
+                                     "lies in buffer {} \"{}\", which does not live always",
+                                     binding.tensor.buffer.index,
+                                     buffer.name);
+                       // Accumulators start empty: the first microbatch must write them.
+                       if (there && buffer.category != Category::kGradient) {
+                         there_at_start_[binding.tensor.buffer].add(region_of(binding.tensor));
+                       }
+                     });
+      }
+    };
     check("input", program_.inputs, true);
     check("scalar", program_.scalars, true);
     check("state", program_.states, true);

@@ -30,8 +30,8 @@ constexpr std::string_view kTwoLayers = R"(graph "layers" {
   %0: f32[batch=4, embed=16] = input "x"
   %1: f32[slice=128] = parameter "w0" normal(0, 1, 0)
   %2: f32[slice=128] = parameter "w1" normal(0, 1, 0)
-  %3: f32[slice=128] = gradient "g0"
-  %4: f32[slice=128] = gradient "g1"
+  %3: f32[slice=128] = sum "g0"
+  %4: f32[slice=128] = sum "g1"
   %5: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%1) @forward layer 0
   %6: f32[batch=4, embed=16] = matmul(%0, %5) @forward layer 0
   %7: f32[batch=4, embed=16] = all_reduce {axes="tensor=2"}(%6) @forward layer 0

@@ -82,6 +82,9 @@ class Executor {
 
   std::int64_t memory_bytes() const { return program_.arena_bytes; }
 
+  // Whether the host's side of the arena is a copy of the device's.
+  bool has_mirror() const { return arena_->has_mirror(); }
+
  private:
   struct Bound {
     const Op* op;

@@ -132,8 +132,8 @@ constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 2048 {
   buffer 5 "workspace" workspace 96 bytes x1 at 1536 live (0, 1) .. (0, 1)
   input "x" = #0+0 f32[n=4] strides(1)
   scalar "factor" = #2+0 f32[] strides()
-  state "w" = #1+0 f32[r=2, n=4] strides(4, 1)
-  state "column" = #1+4 f32[r=2, n=1] strides(4, 1)
+  state "w" parameter = #1+0 f32[r=2, n=4] strides(4, 1)
+  state "column" parameter = #1+4 f32[r=2, n=1] strides(4, 1)
   output "loss" = #4+0 f32[] strides()
   segment 0 "forward" forward chunk 0 {
     #3+0 f32[n=4] strides(1) = scale(#0+0 f32[n=4] strides(1), #2+0 f32[] strides()) stream 0

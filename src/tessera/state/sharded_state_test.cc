@@ -121,7 +121,7 @@ class Rank {
         executor_(program, *backend_) {}
 
   void fill() {
-    for (const Binding& state : executor_.program().states) {
+    for (const StateBinding& state : executor_.program().states) {
       if (category(state) != Category::kGradient) {
         std::ranges::copy(expected(state), executor_.bytes(state).begin());
       }
@@ -129,11 +129,11 @@ class Rank {
   }
 
   void load(const CheckpointReader& checkpoint) {
-    for (const Binding& state : executor_.program().states) {
+    for (const StateBinding& state : executor_.program().states) {
       std::ranges::fill(executor_.bytes(state), std::byte{0xa5});
     }
     load_state(executor_, parameters_, checkpoint, part_);
-    for (const Binding& state : executor_.program().states) {
+    for (const StateBinding& state : executor_.program().states) {
       if (category(state) != Category::kGradient) {
         EXPECT_TRUE(std::ranges::equal(executor_.bytes(state), expected(state)))
             << state.name << " of rank " << rank_;
@@ -149,18 +149,17 @@ class Rank {
   }
 
   // By coordinates, element by element.
-  std::vector<std::byte> expected(const Binding& state) const {
-    const std::size_t dot = state.name.find('.');
-    const std::string prefix = state.name.substr(0, dot);
-    const bool is_copy = prefix == "secondary" || prefix == "master";
-    const bool is_moment = prefix == "moment1" || prefix == "moment2";
-    const std::string parameter = is_copy || is_moment ? state.name.substr(dot + 1) : state.name;
+  std::vector<std::byte> expected(const StateBinding& state) const {
+    const StateRole role = state.state.role;
+    const bool is_moment = role == StateRole::kMoment1 || role == StateRole::kMoment2;
+    const bool is_master = role == StateRole::kMaster;
+    const std::string& parameter = state.state.parameter;
     const TensorType& type = state.tensor.type;
     // An f32 parameter and its master are the same, in bf16 they are not.
-    const bool same = prefix != "master" || compute_dtype(parameter) == DType::kF32;
+    const bool same = !is_master || compute_dtype(parameter) == DType::kF32;
     const std::string tensor = is_moment || !same ? state.name : parameter;
-    const std::int64_t degree = is_moment || prefix == "master" ? layout_.placement.optimizer
-                                : prefix == "secondary"         ? layout_.placement.secondary
+    const std::int64_t degree = is_moment || is_master          ? layout_.placement.optimizer
+                                : role == StateRole::kSecondary ? layout_.placement.secondary
                                                                 : layout_.placement.param;
     const bool sliced = type.num_dims() == 1 && type.dims[0].name == "slice";
     const std::int64_t begin =

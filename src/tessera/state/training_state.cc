@@ -1,7 +1,6 @@
 #include "tessera/state/training_state.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,40 +12,35 @@
 #include "tessera/comm/wired.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/mesh/placement.h"
-#include "tessera/ops/all_ops.h"
 #include "tessera/ops/collective/collective.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, TensorRole>, 3> kStatePrefixes = {
-    {{"moment1.", TensorRole::kMoment1},
-     {"moment2.", TensorRole::kMoment2},
-     {"master.", TensorRole::kMaster}}};
-constexpr std::string_view kSecondaryPrefix = "secondary.";
+// What a state is to a checkpoint; nothing where it is a copy, or gone when the step ends.
+std::optional<TensorRole> saved_role(StateRole role) {
+  switch (role) {
+    case StateRole::kParameter:
+      return TensorRole::kParameter;
+    case StateRole::kMoment1:
+      return TensorRole::kMoment1;
+    case StateRole::kMoment2:
+      return TensorRole::kMoment2;
+    case StateRole::kMaster:
+      return TensorRole::kMaster;
+    case StateRole::kSecondary:
+    case StateRole::kGradient:
+    case StateRole::kSum:
+    case StateRole::kCache:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
 
-// What a state of the program is to a checkpoint.
-struct StateName {
-  std::string parameter;
-  TensorRole role = TensorRole::kParameter;
-  bool saved = true;  // else a copy, or gone when the step ends
-};
-
-StateName split_name(const std::string& state, Category category) {
-  if (category == Category::kGradient) {
-    return {.parameter = state, .saved = false};
-  }
-  if (category == Category::kSecondary) {
-    return {.parameter = state.substr(kSecondaryPrefix.size()), .saved = false};
-  }
-  if (category == Category::kOptimizer) {
-    for (const auto& [prefix, role] : kStatePrefixes) {
-      if (state.starts_with(prefix)) {
-        return {.parameter = state.substr(prefix.size()), .role = role};
-      }
-    }
-  }
-  return {.parameter = state};
+// Whether a state is weights: those of its parameter, or a copy of them.
+bool is_weights(StateRole role) {
+  return role == StateRole::kParameter || role == StateRole::kMaster ||
+         role == StateRole::kSecondary;
 }
 
 const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
@@ -162,12 +156,11 @@ class StateInitializer {
 
   // The parameter, and its master and secondary copy where it has them.
   void initialize(const ParameterInit& parameter) {
-    const std::vector<Binding>& states = executor_.program().states;
-    write(parameter, find_binding(states, parameter.name));
-    for (const char* copy : {"master.", "secondary."}) {
-      const auto found = std::ranges::find(states, copy + parameter.name, &Binding::name);
-      if (found != states.end()) {
-        write(parameter, *found);
+    const Program& program = executor_.program();
+    write(parameter, find_binding(program.states, parameter.name));
+    for (const StateRole copy : {StateRole::kMaster, StateRole::kSecondary}) {
+      if (const StateBinding* const state = find_state(program, parameter.name, copy)) {
+        write(parameter, *state);
       }
     }
   }
@@ -199,13 +192,13 @@ bool for_each_saved(const Program& program,
                     const StatePart& part,
                     const StatePart& holder,
                     const Body& body) {
-  for (const Binding& state : program.states) {
-    StateName name = split_name(state.name, program[state.tensor.buffer].category);
-    if (!name.saved) {
+  for (const StateBinding& state : program.states) {
+    const std::optional<TensorRole> role = saved_role(state.state.role);
+    if (!role) {
       continue;
     }
-    const TensorType& whole = find_parameter(parameters, name.parameter).type;
-    if (name.role == TensorRole::kMaster && whole.dtype == DType::kF32) {
+    const TensorType& whole = find_parameter(parameters, state.state.parameter).type;
+    if (role == TensorRole::kMaster && whole.dtype == DType::kF32) {
       continue;  // it is the parameter's copy
     }
     const TensorPart tensor(whole, part.dims, part.coordinate);
@@ -222,8 +215,8 @@ bool for_each_saved(const Program& program,
         saved.begin + saved.count > kept.begin + kept.count) {
       return false;
     }
-    body(CheckpointTensor{.name = std::move(name.parameter),
-                          .role = name.role,
+    body(CheckpointTensor{.name = state.state.parameter,
+                          .role = *role,
                           .dtype = state.tensor.type.dtype,
                           .shape = whole.bounds(),
                           .slice = TensorSlice{.offset = tensor.box().offset(),
@@ -237,35 +230,22 @@ bool for_each_saved(const Program& program,
   return true;
 }
 
-// Which tensor of the checkpoint a state is filled from. An f32 parameter and its master are equal,
-// but for a parameter that was rounded on its way to other ranks: the master is the better source
-// of what has to be a master from now on.
-TensorRole source_role(const StateName& name,
+// Which tensor of the checkpoint a state is filled from; a copy from what it is a copy of. An f32
+// parameter and its master are equal, but for a parameter that was rounded on its way to other
+// ranks: the master is the better source of what has to be a master from now on.
+TensorRole source_role(const StateBinding& binding,
                        const Program& program,
-                       const CheckpointReader& checkpoint,
-                       DType dtype) {
-  const bool has_master = checkpoint.find(name.parameter, TensorRole::kMaster) != nullptr;
-  if (name.role == TensorRole::kMaster) {
+                       const CheckpointReader& checkpoint) {
+  const State& state = binding.state;
+  const TensorRole role = saved_role(state.role).value_or(TensorRole::kParameter);
+  const bool has_master = checkpoint.find(state.parameter, TensorRole::kMaster) != nullptr;
+  if (role == TensorRole::kMaster) {
     return has_master ? TensorRole::kMaster : TensorRole::kParameter;
   }
-  const bool is_master =
-      name.role == TensorRole::kParameter && dtype == DType::kF32 &&
-      std::ranges::find(program.states, "master." + name.parameter, &Binding::name) ==
-          program.states.end();
-  return is_master && has_master ? TensorRole::kMaster : name.role;
-}
-
-// In which formats the update writes a secondary copy.
-Wire wire_into(const Program& program, BufferId copy) {
-  for (const Segment& segment : program.segments) {
-    for (const Instruction& instruction : segment.instructions) {
-      const auto* gather = instruction.op->get_if<GatherSlicesAttrs>();
-      if (gather != nullptr && instruction.results[0].buffer == copy) {
-        return {.formats = parse_wire_formats(gather->wire), .block = gather->block};
-      }
-    }
-  }
-  fail(ErrorCode::kInternal, "nothing writes secondary copy {}", program[copy].name);
+  const bool is_master = role == TensorRole::kParameter &&
+                         binding.tensor.type.dtype == DType::kF32 &&
+                         find_state(program, state.parameter, StateRole::kMaster) == nullptr;
+  return is_master && has_master ? TensorRole::kMaster : role;
 }
 
 }  // namespace
@@ -400,20 +380,15 @@ void load_weights(Executor& executor,
   const Program& program = executor.program();
   std::vector<WeightRead> reads;
   std::vector<const Binding*> filled;
-  for (const Binding& state : program.states) {
-    const Category category = program[state.tensor.buffer].category;
-    const StateName name = split_name(state.name, category);
-    if (category == Category::kGradient || category == Category::kCache ||
-        name.role == TensorRole::kMoment1 || name.role == TensorRole::kMoment2 ||
-        is_adapter(name.parameter)) {
+  for (const StateBinding& state : program.states) {
+    const std::string& name = state.state.parameter;
+    if (!is_weights(state.state.role) || is_adapter(name)) {
       continue;
     }
-    const TensorType& whole = find_parameter(parameters, name.parameter).type;
+    const TensorType& whole = find_parameter(parameters, name).type;
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
-      reads.push_back({.parameter = name.parameter,
-                       .dtype = state.tensor.type.dtype,
-                       .first = first,
-                       .out = bytes});
+      reads.push_back(
+          {.parameter = name, .dtype = state.tensor.type.dtype, .first = first, .out = bytes});
     });
     filled.push_back(&state);
   }
@@ -431,21 +406,20 @@ void load_state(Executor& executor,
   const Program& program = executor.program();
   std::vector<TensorRead> reads;
   std::vector<const Binding*> filled;
-  for (const Binding& state : program.states) {
-    const Category category = program[state.tensor.buffer].category;
-    if (category == Category::kGradient || category == Category::kCache) {
+  for (const StateBinding& state : program.states) {
+    if (!saved_role(state.state.role) && !is_weights(state.state.role)) {
       continue;
     }
-    const StateName name = split_name(state.name, category);
+    const std::string& name = state.state.parameter;
     const DType dtype = state.tensor.type.dtype;
-    const TensorType& whole = find_parameter(parameters, name.parameter).type;
-    const TensorRole role = source_role(name, program, checkpoint, dtype);
-    const ManifestTensor* source = checkpoint.find(name.parameter, role);
+    const TensorType& whole = find_parameter(parameters, name).type;
+    const TensorRole role = source_role(state, program, checkpoint);
+    const ManifestTensor* source = checkpoint.find(name, role);
     TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == whole.bounds(),
                     ErrorCode::kInvalidData,
                     "{} \"{}\": found {} in the checkpoint, expected {}",
                     to_string(role),
-                    name.parameter,
+                    name,
                     source == nullptr ? "none" : describe(source->dtype, source->shape),
                     describe(dtype, whole.bounds()));
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
@@ -454,9 +428,9 @@ void load_state(Executor& executor,
     filled.push_back(&state);
   }
   checkpoint.load(reads);
-  for (const Binding& state : program.states) {
-    if (program[state.tensor.buffer].category == Category::kSecondary) {
-      round_as_gathered(wire_into(program, state.tensor.buffer),
+  for (const StateBinding& state : program.states) {
+    if (state.state.role == StateRole::kSecondary) {
+      round_as_gathered(state.state.wire,
                         {.dtype = state.tensor.type.dtype,
                          .data = executor.bytes(state).data(),
                          .count = state.tensor.type.num_elements()},
@@ -472,8 +446,8 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
   checkpoint.load({});  // checks the files
   constexpr std::size_t kBlock = std::size_t{1} << 20U;
   std::vector<float> block;
-  for (const Binding& state : executor.program().states) {
-    if (executor.program()[state.tensor.buffer].category != Category::kParameter) {
+  for (const StateBinding& state : executor.program().states) {
+    if (state.state.role != StateRole::kParameter) {
       continue;
     }
     const std::vector<std::int64_t> shape = state.tensor.type.bounds();

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/ir/wire_format.h"
 #include "tessera/mesh/traffic.h"
-#include "tessera/mesh/wire_format.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {

@@ -1,4 +1,4 @@
-#include "tessera/mesh/wire_format.h"
+#include "tessera/ir/wire_format.h"
 
 #include <array>
 #include <bit>

@@ -1,0 +1,137 @@
+#include "tessera/ir/state.h"
+
+#include <array>
+#include <set>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/text_scanner.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array kRoles = {StateRole::kParameter,
+                               StateRole::kSecondary,
+                               StateRole::kGradient,
+                               StateRole::kSum,
+                               StateRole::kMoment1,
+                               StateRole::kMoment2,
+                               StateRole::kMaster,
+                               StateRole::kCache};
+
+using ParameterNames = std::set<std::string_view>;
+
+void verify_state(const NamedState& named, const ParameterNames& parameters) {
+  const State& state = *named.state;
+  if (!has_parameter(state.role)) {
+    TESSERA_CHECK(state.parameter.empty(),
+                  "a {} of parameter \"{}\", expected of none",
+                  name(state.role),
+                  state.parameter);
+  } else if (state.role == StateRole::kParameter) {
+    TESSERA_CHECK(state.parameter == named.name,
+                  "a parameter that names \"{}\" as its parameter",
+                  state.parameter);
+  } else {
+    TESSERA_CHECK(parameters.contains(state.parameter),
+                  "a {} of \"{}\", which is no parameter",
+                  name(state.role),
+                  state.parameter);
+  }
+  TESSERA_CHECK(state.role == StateRole::kSecondary || state.wire == Wire(),
+                "a {} with the wire \"{}\" of blocks of {}, which only secondary copies have",
+                name(state.role),
+                to_string(state.wire.formats),
+                state.wire.block);
+  require_wire_block(state.wire.block);
+}
+
+}  // namespace
+
+std::string_view name(StateRole role) {
+  switch (role) {
+    case StateRole::kParameter:
+      return "parameter";
+    case StateRole::kSecondary:
+      return "secondary";
+    case StateRole::kGradient:
+      return "gradient";
+    case StateRole::kSum:
+      return "sum";
+    case StateRole::kMoment1:
+      return "moment1";
+    case StateRole::kMoment2:
+      return "moment2";
+    case StateRole::kMaster:
+      return "master";
+    case StateRole::kCache:
+      return "cache";
+  }
+  return "unknown";
+}
+
+bool has_parameter(StateRole role) {
+  return role != StateRole::kSum && role != StateRole::kCache;
+}
+
+std::string owner_text(const State& state) {
+  std::string text;
+  if (state.role != StateRole::kParameter && !state.parameter.empty()) {
+    text += format(" of {}", quote(state.parameter));
+  }
+  if (!state.wire.formats.empty()) {
+    text += format(" wire {}", quote(to_string(state.wire.formats)));
+  }
+  if (state.wire.block != kWireBlock) {
+    text += format(" block {}", state.wire.block);
+  }
+  return text;
+}
+
+State parse_owner(TextScanner& scanner, StateRole role, std::string_view state_name) {
+  State state{.role = role};
+  if (role == StateRole::kParameter) {
+    state.parameter = state_name;
+  } else if (scanner.accept("of")) {
+    state.parameter = scanner.quoted();
+  }
+  if (scanner.accept("wire")) {
+    state.wire.formats = parse_wire_formats(scanner.quoted());
+  }
+  if (scanner.accept("block")) {
+    state.wire.block = scanner.integer();
+  }
+  return state;
+}
+
+std::optional<StateRole> accept_role(TextScanner& scanner) {
+  for (const StateRole role : kRoles) {
+    if (scanner.accept(name(role))) {
+      return role;
+    }
+  }
+  return std::nullopt;
+}
+
+void verify_states(const std::vector<NamedState>& states) {
+  ParameterNames parameters;
+  for (const NamedState& named : states) {
+    if (named.state->role == StateRole::kParameter) {
+      parameters.insert(named.name);
+    }
+  }
+  std::set<std::pair<std::string_view, StateRole>> seen;
+  for (const NamedState& named : states) {
+    with_context([&] { return format("state \"{}\"", named.name); },
+                 [&] {
+                   verify_state(named, parameters);
+                   TESSERA_CHECK(!has_parameter(named.state->role) ||
+                                     seen.emplace(named.state->parameter, named.state->role).second,
+                                 "a second {} of \"{}\"",
+                                 name(named.state->role),
+                                 named.state->parameter);
+                 });
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/ir/wire_format.h"
+
+namespace tessera {
+
+class TextScanner;
+
+// What a state is to the run that keeps it.
+enum class StateRole : std::uint8_t {
+  kParameter,  // weights, trained or frozen
+  kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
+  kGradient,   // the sum of a parameter's gradients over the microbatches of a step
+  kSum,        // the sum over the microbatches of an output that is no gradient
+  kMoment1,    // AdamW's first moment of a parameter's gradient
+  kMoment2,    // its second moment
+  kMaster,     // f32 weights, of which the parameter is a rounded or gathered copy
+  kCache,      // keys or values of earlier tokens, in generation
+};
+
+// "parameter", "secondary", "gradient", "sum", "moment1", "moment2", "master", "cache".
+std::string_view name(StateRole role);
+
+// Whether a state of this role is a parameter or belongs to one. A sum and a cache belong to none.
+bool has_parameter(StateRole role);
+
+// Set once by the pass that makes the state; names of states are for people.
+struct State {
+  std::string parameter = {};  // its name; empty where the role has none
+  StateRole role = StateRole::kParameter;
+  // Of a secondary copy: how the update sends its parts to the other ranks, which rounds them.
+  Wire wire = {};
+
+  friend bool operator==(const State&, const State&) = default;
+};
+
+// What follows a state's name and role in text: ` of "w" wire "int8" block 64`, without the parts
+// that have their defaults. A parameter is its own.
+std::string owner_text(const State& state);
+
+// The inverse: reads what follows the name and role of a state.
+// Errors: kInvalidArgument with the place, and as parse_wire_formats().
+State parse_owner(TextScanner& scanner, StateRole role, std::string_view state_name);
+
+// Consumes the role that is next, if there is one.
+std::optional<StateRole> accept_role(TextScanner& scanner);
+
+struct NamedState {
+  std::string_view name;
+  const State* state;
+};
+
+// Throws kInternal naming the state unless: a parameter is its own; a state of another role that
+// has a parameter names one that is among `states`; the other roles name none; only a secondary
+// copy has a wire; no two states have one role of one parameter.
+// Errors: as require_wire_block(), too.
+void verify_states(const std::vector<NamedState>& states);
+
+}  // namespace tessera

@@ -1,0 +1,164 @@
+#include "tessera/train/run_state.h"
+
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/launch/stop_signal.h"
+#include "tessera/train/start_state.h"
+
+namespace tessera {
+
+RunState::RunState(const RunSetup& setup,
+                   const World& world,
+                   RankControl& control,
+                   Executor& executor,
+                   RankRecord& record,
+                   std::optional<std::int64_t>& last_step)
+    : setup_(setup),
+      world_(world),
+      control_(control),
+      executor_(executor),
+      record_(record),
+      last_step_(last_step),
+      part_(state_part(setup.run.plan.layout.mesh, world.rank(), setup.run.plan.layout.dims())),
+      saves_(control,
+             setup.config,
+             {.rank = world.rank(),
+              .num_ranks = world.size(),
+              .copies = !executor.has_mirror(),
+              .threads = static_cast<int>(setup.config.run.threads)},
+             [&record](const std::string& message) { record.warn(message); }),
+      moved_(setup.home) {}
+
+void RunState::start() {
+  const RankState state = {.setup = setup_, .world = world_, .executor = executor_, .part = part_};
+  const std::optional<std::filesystem::path> path = saves_.load_start(
+      [&](const std::filesystem::path& from) { meta_ = load_checkpoint(state, from); });
+  if (path.has_value()) {
+    if (control_.leads()) {
+      log_info(format("resuming from {} after step {}", path->string(), meta_.step));
+      warn_of_changes(setup_, meta_, *path);
+    }
+  } else {
+    control_.patiently("making its initial state",
+                       [&] { meta_ = make_initial_state(state, control_.leads()); });
+  }
+  saves_.start_from(path, meta_.step);
+  describe_run(setup_, meta_, saves_);
+  last_step_ = meta_.step;
+  applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
+}
+
+void RunState::reserve() {
+  saves_.reserve(saved_tensors(executor_.program(), setup_.parameters, part_));
+}
+
+void RunState::advance(const StepRunner::Result& step) {
+  meta_.step = step.metrics.step;
+  meta_.tokens_seen = step.metrics.tokens;
+  if (step.applied) {
+    ++meta_.applied_steps;
+    applied_ = {.step = meta_.step, .tokens_seen = meta_.tokens_seen};
+  }
+  last_step_ = meta_.step;
+}
+
+void RunState::note_outcome(const StepRunner::Result& step) {
+  if (step.applied) {
+    divergence_.note_applied();
+    saves_.prune_before(meta_.step);
+    return;
+  }
+  if (step.num_labels == 0) {
+    record_.warn(format("step {} is not applied: none of its labels counts ({})",
+                        meta_.step,
+                        setup_.config.data.mask_boundary
+                            ? "data.mask_boundary"
+                            : "conversations whose answers lie behind data.sequence_length"));
+    return;
+  }
+  divergence_.note_not_finite(meta_.step);
+  record_.warn(format("step {} is not applied: loss {}, gradient norm {}",
+                      meta_.step,
+                      step.metrics.loss,
+                      step.metrics.grad_norm));
+  if (divergence_.is_final()) {
+    save_last(applied_meta());
+    divergence_.stop(saves_);
+  }
+}
+
+void RunState::save_last() {
+  save_last(divergence_.is_over() ? meta_ : applied_meta());
+}
+
+void RunState::leave_moved_directory() {
+  const std::string to = moved_.follow(control_);
+  saves_.end();
+  if (!to.empty()) {
+    saves_.move_to(to);
+    save_last();
+  }
+  fail(ErrorCode::kInvalidConfig,
+       "run.dir {} {} while the run was writing there: the run ends after step {}{}",
+       std::filesystem::path(setup_.config.run.dir).string(),
+       to.empty() ? "was removed" : format("was moved to {}", to),
+       meta_.step,
+       to.empty() ? ", which no checkpoint holds"
+                  : format(", whose state is saved: --run.dir={} goes on from there", to));
+}
+
+RunSaves::LastState RunState::save_on_way_out(double patience_seconds) {
+  const CheckpointMeta meta = applied_meta();
+  const auto part_of = [this](std::int64_t rank) {
+    return state_part(setup_.run.plan.layout.mesh, rank, setup_.run.plan.layout.dims());
+  };
+  return saves_.save_alone(
+      {.meta = meta,
+       .torn = executor_.states_are_whole()
+                   ? ""
+                   : format("the update of step {} had begun", meta_.step + 1),
+       .metrics_line = record_.line_of(meta.step),
+       .tensors_of =
+           [&](std::int64_t rank) {
+             return replica_tensors(executor_, setup_.parameters, part_, part_of(rank));
+           },
+       .has_states_of =
+           [&](std::int64_t rank, std::int64_t other) {
+             return has_states_of(
+                 executor_.program(), setup_.parameters, part_of(rank), part_of(other));
+           },
+       .patience_seconds = patience_seconds});
+}
+
+CheckpointMeta RunState::applied_meta() const {
+  CheckpointMeta meta = meta_;
+  meta.step = applied_.step;
+  meta.tokens_seen = applied_.tokens_seen;
+  return meta;
+}
+
+// Saves the state as that of `meta`, unless a checkpoint holds it.
+void RunState::save_last(const CheckpointMeta& meta) {
+  saves_.end();
+  if (meta.step > saves_.last_step()) {
+    save(meta, RunSaves::How::kNow);
+    saves_.end();
+  }
+}
+
+// Starts to save the state as that of `meta`.
+void RunState::save(const CheckpointMeta& meta, RunSaves::How how) {
+  const Unhurried patience;
+  saves_.end();
+  if (saves_.agree({.moved = is_moved()}).moved) {
+    leave_moved_directory();
+  }
+  record_.clear_progress();
+  const std::vector<CheckpointTensor> tensors = state_tensors(executor_, setup_.parameters, part_);
+  saves_.start(meta, tensors, how);
+}
+
+}  // namespace tessera

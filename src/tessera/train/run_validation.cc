@@ -1,0 +1,33 @@
+#include "tessera/train/run_validation.h"
+
+#include <cmath>
+#include <utility>
+
+#include "tessera/train/step_runner.h"
+
+namespace tessera {
+
+RunValidation::RunValidation(const RunSetup& setup,
+                             std::int64_t rank,
+                             Backend& backend,
+                             std::shared_ptr<Arena> arena)
+    : executor_(setup.programs.validation.value(),
+                backend,
+                std::move(arena),
+                setup.programs.arena_bytes()),
+      validator_(executor_,
+                 setup.sequences.validation.value(),
+                 setup.config.validation,
+                 batch_share(setup, rank)),
+      every_(setup.config.validation.every) {}
+
+std::optional<double> RunValidation::run(std::int64_t step, const Validator::GoOn& go_on) {
+  const std::optional<double> loss = validator_.loss(go_on);
+  was_left_ = !loss;
+  if (loss && std::isfinite(*loss)) {
+    finite_step_ = step;
+  }
+  return loss;
+}
+
+}  // namespace tessera

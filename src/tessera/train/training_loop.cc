@@ -1,0 +1,242 @@
+#include "tessera/train/training_loop.h"
+
+#include <cmath>
+#include <string>
+
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/launch/rank_launch.h"
+#include "tessera/resolve/run_memory.h"
+#include "tessera/train/measure_peak.h"
+#include "tessera/train/run_record.h"
+
+namespace tessera {
+namespace {
+
+// The memory of the run, as run_memory() states it before the start.
+std::int64_t memory_bytes(const RunSetup& setup, const RunSaves& saves) {
+  return RunMemory{.categories = {},
+                   .arena = setup.programs.arena_bytes(),
+                   .checkpoint_copy = saves.memory_bytes(),
+                   .on_device = setup.run.target.is_device()}
+      .total();
+}
+
+}  // namespace
+
+void settle_products(RankBackend& backend, RankControl& control, ProductChoices which) {
+  backend.settle_products(which, control.leads(), [&control](const std::string& text) {
+    return control.from_all(text);
+  });
+}
+
+TrainingLoop::TrainingLoop(const Parts& parts, RunValidation* validation)
+    : parts_(parts),
+      config_(parts.setup.config),
+      validation_(validation),
+      owed_(config_.checkpoint) {}
+
+TrainResult TrainingLoop::run() {
+  const bool owes_validation = agree_on_owed_validation();
+  if (step() >= config_.train.steps && !owes_validation) {
+    return end_without_steps();
+  }
+  begin(owes_validation);
+  TrainResult result{.step = step()};
+  while (step() < config_.train.steps && !agreed_to_stop()) {
+    if (step() > 0) {
+      save_owed();
+    }
+    const StepMetrics metrics = train_and_validate();
+    result.step = metrics.step;
+    result.loss = metrics.loss;
+    keep(metrics);
+    measure_peak_once();
+  }
+  // A run of few steps may end before it looks again.
+  if (parts_.state.saves().agree({.moved = parts_.state.is_moved()}).moved) {
+    parts_.state.leave_moved_directory();
+  }
+  end(result);
+  return result;
+}
+
+// Whether the run was stopped in the validation of the step that it goes on from.
+bool TrainingLoop::agree_on_owed_validation() {
+  if (!validation_ || !validation_->is_due(step())) {
+    return false;
+  }
+  const bool owes = parts_.control.leads() && lacks_validation(config_, step());
+  return !parts_.control.from_leader(owes ? "owes" : "").empty();
+}
+
+TrainResult TrainingLoop::end_without_steps() {
+  if (parts_.control.leads()) {
+    log_info(format("nothing to do: the run is at step {} of {}", step(), config_.train.steps));
+  }
+  prune_at_end();
+  parts_.state.saves().end_removals(true);
+  return {.step = step(), .checkpoint = parts_.state.saves().last()};
+}
+
+// The work before the first step of this session.
+void TrainingLoop::begin(bool owes_validation) {
+  parts_.control.go_on("between two steps");
+  has_begun_ = true;
+  if (parts_.setup.takes_signals) {
+    stop_.emplace(StopSignal::kRepeats, launcher_grace());
+    if (const std::string words = stop_->how_to_stop(); parts_.control.leads() && !words.empty()) {
+      log_info(words);
+    }
+  }
+  parts_.control.patiently("opening the run's files", [&] {
+    if (parts_.control.leads()) {
+      parts_.state.saves().leave_other_branch(step());
+      parts_.record.open(parts_.setup, parts_.state.meta(), parts_.state.saves());
+    }
+  });
+  owed_ = OwedSaves(config_.checkpoint);  // whose clock starts
+  rehearse();
+  if (owes_validation) {
+    make_up_validation();
+  }
+}
+
+// Runs a step that changes no state, for ranks that each time their products: all that counts is
+// then computed alike.
+void TrainingLoop::rehearse() {
+  if (!parts_.backend.settles_products() || step() >= config_.train.steps) {
+    return;
+  }
+  parts_.steps.run_without_update(step() + 1);
+  settle_products(parts_.backend, parts_.control, ProductChoices::kTimed);
+}
+
+// A step, and the validation where one is due after it.
+StepMetrics TrainingLoop::train_and_validate() {
+  last_result_ = parts_.steps.run(parts_.state.meta());
+  parts_.state.advance(last_result_);
+  StepMetrics metrics = last_result_.metrics;
+  metrics.memory_bytes = memory_bytes(parts_.setup, parts_.state.saves());
+  parts_.record.note(metrics, peak_flop_per_second_);
+  if (validation_ && validation_->is_due(metrics.step)) {
+    metrics.validation_loss = validate();
+  }
+  return metrics;
+}
+
+// Keeps a step's line in the metrics, and a checkpoint where one is due. A step that was not finite
+// has none: the next one that is makes up for it.
+void TrainingLoop::keep(const StepMetrics& metrics) {
+  parts_.record.write(metrics, parts_.state.saves());
+  parts_.state.note_outcome(last_result_);
+  owed_.note_step(metrics.step);
+  save_owed();
+}
+
+void TrainingLoop::save_owed() {
+  if (!owed_.is_owed() || !parts_.state.is_finite()) {
+    return;
+  }
+  owed_.drop();
+  if (!parts_.state.saves().has(step())) {
+    parts_.state.save(config_.checkpoint.async ? RunSaves::How::kBackground : RunSaves::How::kNow);
+    owed_.note_start();
+  }
+}
+
+// Whether any rank was asked to stop. A save that one was asked for is owed from then on, and told
+// of once it is there.
+bool TrainingLoop::agreed_to_stop() {
+  RunState& state = parts_.state;
+  RunSaves& saves = state.saves();
+  const bool was_asked_to_save = stop_ && stop_->take_save_request();
+  // By rank 0's clock, so that all ranks save the same step.
+  const bool is_due = parts_.control.leads() && !saves.is_under_way() && owed_.is_due();
+  const RunSaves::Asked any = saves.agree({.stop = stop_ && stop_->requested(),
+                                           .save = was_asked_to_save,
+                                           .is_due = is_due,
+                                           .moved = state.is_moved()});
+  if (any.moved) {
+    state.leave_moved_directory();
+  }
+  if (owed_.take_word(saves.is_under_way())) {
+    parts_.record.inform(saves.last_good());
+  }
+  owed_.note_asked(any);
+  return any.stop;
+}
+
+// A validation overwrites all of the step's arena except the states.
+std::optional<double> TrainingLoop::validate() {
+  const std::optional<double> loss =
+      validation_->run(step(), [&](std::int64_t done, std::int64_t total) {
+        parts_.record.show_validation(done, total);
+        return !agreed_to_stop();
+      });
+  if (loss) {
+    parts_.state.saves().note_validation(step(), *loss);
+    parts_.record.inform(format("step {}: validation loss {:.4f}", step(), *loss));
+  }
+  return loss;
+}
+
+void TrainingLoop::make_up_validation() {
+  parts_.record.inform(
+      format("validating step {}, in whose validation the run was stopped", step()));
+  const std::optional<double> loss = validate();
+  if (loss && parts_.record.write_validation(step(), *loss)) {
+    parts_.state.saves().link_best();
+  }
+}
+
+// Measures after the first step, which it would keep waiting otherwise; on all ranks at once, since
+// they share the machine. Its products are too small to say anything of a GPU.
+void TrainingLoop::measure_peak_once() {
+  if (!peak_flop_per_second_ && step() < config_.train.steps &&
+      !parts_.setup.run.target.is_device()) {
+    peak_flop_per_second_ = measure_peak(*parts_.backend, config_.train.dtype) *
+                            static_cast<double>(parts_.setup.run.plan.layout.mesh.num_ranks());
+  }
+}
+
+void TrainingLoop::end(TrainResult& result) {
+  RunState& state = parts_.state;
+  parts_.record.finish_progress();
+  result.interrupted = step() < config_.train.steps || (validation_ && validation_->was_left());
+  state.save_last();
+  // After a signal the next start removes what is too much.
+  if (state.is_finite() && !result.interrupted) {
+    prune_at_end();
+  }
+  result.checkpoint = state.saves().last();
+  parts_.record.end(result);
+  state.saves().end_removals(!result.interrupted);
+}
+
+void TrainingLoop::prune_at_end() {
+  if (parts_.state.saves().has_too_many() && shows_finite_state()) {
+    parts_.state.saves().prune();
+  }
+}
+
+// Whether the state that the run ends with is good: its last step may have ruined it. A step that
+// changes nothing shows it, where no validation has.
+bool TrainingLoop::shows_finite_state() {
+  if (validation_ && validation_->has_shown_finite(step())) {
+    return true;
+  }
+  const bool finite = std::isfinite(parts_.steps.run_without_update(step() + 1));
+  if (!finite) {
+    const RunSaves& saves = parts_.state.saves();
+    parts_.record.warn(
+        format("the weights after step {} are not finite: the last step has ruined them; all "
+               "checkpoints stay, and --checkpoint.resume={} goes on from the one before",
+               step(),
+               saves.before(saves.last_step()).value_or("none").string()));
+  }
+  return finite;
+}
+
+}  // namespace tessera
