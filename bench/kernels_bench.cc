@@ -40,8 +40,7 @@
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
-#include "tessera/ops/layer_norm/layer_norm.h"
-#include "tessera/ops/rms_norm/rms_norm.h"
+#include "tessera/ops/norm/norm.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
 

@@ -43,10 +43,10 @@ void with_team(std::int64_t width, const Body& body) {
   }
 }
 
-// body(std::bool_constant<whole>()).
+// body(std::bool_constant<value>()), for kernels that know it when they are compiled.
 template <class Body>
-void with_whole(bool whole, const Body& body) {
-  if (whole) {
+void with_bool(bool value, const Body& body) {
+  if (value) {
     body(std::true_type());
   } else {
     body(std::false_type());

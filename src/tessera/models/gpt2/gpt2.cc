@@ -11,8 +11,8 @@
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/gelu/gelu.h"
-#include "tessera/ops/layer_norm/layer_norm.h"
 #include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/norm/norm.h"
 
 namespace tessera {
 namespace {

@@ -8,7 +8,7 @@
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/matmul/matmul.h"
-#include "tessera/ops/rms_norm/rms_norm.h"
+#include "tessera/ops/norm/norm.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
 

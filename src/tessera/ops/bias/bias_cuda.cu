@@ -61,7 +61,7 @@ void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& vi
   const auto inner = static_cast<std::int32_t>(attrs.num_dims);
   const View::Rows dy = views.in[0].rows(inner);
   cuda::with_type(views.in[0].dtype, [&](auto element) {
-    cuda::with_whole(cuda::fits_packs(views.in.first(1), inner), [&](auto whole) {
+    cuda::with_bool(cuda::fits_packs(views.in.first(1), inner), [&](auto whole) {
       const cuda::Gradients<whole.value, decltype(element)> terms = {.dy = {views.in[0], inner}};
       cuda::sum_rows(context,
                      "bias_gradient",

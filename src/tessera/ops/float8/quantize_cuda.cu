@@ -351,7 +351,7 @@ void quantize_rows(const QuantizeFloat8Attrs& attrs, const Context& context, con
     using T = decltype(element);
     with_team(rows.width, [&](auto team) {
       using Team = decltype(team);
-      with_whole(fits_packs(both, inner), [&](auto whole) {
+      with_bool(fits_packs(both, inner), [&](auto whole) {
         launch(context,
                "quantize_float8",
                blocks_of_teams<Team>(context, rows.count),

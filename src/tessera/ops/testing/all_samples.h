@@ -84,19 +84,14 @@ void reference(const EmbeddingBackwardAttrs& attrs, const Views& views);
 void reference(const GatherSlicesAttrs& attrs, const Views& views);
 void reference(const GeluAttrs& attrs, const Views& views);
 void reference(const GeluBackwardAttrs& attrs, const Views& views);
-void reference(const LayerNormAttrs& attrs, const Views& views);
-void reference(const LayerNormBackwardAttrs& attrs, const Views& views);
-void reference(const LayerNormWeightGradientAttrs& attrs, const Views& views);
 void reference(const LocalSliceAttrs& attrs, const Views& views);
 void reference(const MatmulAttrs& attrs, const Views& views);
 void reference(const MulAttrs& attrs, const Views& views);
 void reference(const MultiplyAttrs& attrs, const Views& views);
+void reference(const NormForm& norm, const Views& views);
 void reference(const QuantizeFloat8Attrs& attrs, const Views& views);
 void reference(const ReduceScatterAttrs& attrs, const Views& views);
 void reference(const ReduceSlicesAttrs& attrs, const Views& views);
-void reference(const RmsNormAttrs& attrs, const Views& views);
-void reference(const RmsNormBackwardAttrs& attrs, const Views& views);
-void reference(const RmsNormWeightGradientAttrs& attrs, const Views& views);
 void reference(const RopeAttrs& attrs, const Views& views);
 void reference(const RopeTableAttrs& attrs, const Views& views);
 void reference(const ScaleAttrs& attrs, const Views& views);
@@ -108,6 +103,11 @@ void reference(const SwigluBackwardAttrs& attrs, const Views& views);
 void reference(const TakeAttrs& attrs, const Views& views);
 void reference(const TransposeCodesAttrs& attrs, const Views& views);
 void reference(const WriteRowsAttrs& attrs, const Views& views);
+
+template <NormAttrs A>
+void reference(const A& attrs, const Views& views) {
+  reference(norm_form(attrs), views);
+}
 
 namespace conformance {
 

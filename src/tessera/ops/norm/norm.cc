@@ -1,0 +1,223 @@
+#include "tessera/ops/norm/norm.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/norm/norm_operands.h"
+
+namespace tessera {
+namespace {
+
+// "(a b z), (z)": the factors of tensors, where z is the last dim and `leading` are the others.
+std::string factors_of_tensors(const NormTensors& tensors, std::string_view leading) {
+  const std::array<std::string, 3> of_extent = {
+      format("({} z)", leading), "(z)", format("({})", leading)};
+  std::string text;
+  for (const NormTensor& tensor : tensors) {
+    text += (text.empty() ? "" : ", ") + of_extent[static_cast<std::size_t>(tensor.extent)];
+  }
+  return text;
+}
+
+void require_operands(const NormTensors& operands, Types in) {
+  require_float(in, 0);
+  TESSERA_REQUIRE(in[0].num_dims() >= 1,
+                  ErrorCode::kInvalidArgument,
+                  "a norm of {}, expected a last dim",
+                  to_string(in[0]));
+  for (std::size_t i = 1; i < operands.size(); ++i) {
+    switch (operands[i].extent) {
+      case NormExtent::kRows:
+        require_same_shape(in, 0, i);
+        break;
+      case NormExtent::kColumns:
+        require_dims(in, i, 1);
+        TESSERA_REQUIRE(in[0].dims.back().bound == in[i].dims[0].bound,
+                        ErrorCode::kInvalidArgument,
+                        "the {} is {}, expected the last dim of {}",
+                        operands[i].name,
+                        to_string(in[i]),
+                        to_string(in[0]));
+        break;
+      case NormExtent::kStatistic:
+        require_dtype(in, i, DType::kF32);
+        break;
+    }
+  }
+}
+
+NormTensors present(std::initializer_list<std::pair<bool, NormTensor>> tensors) {
+  NormTensors list;
+  list.reserve(tensors.size());
+  for (const auto& [is_present, tensor] : tensors) {
+    if (is_present) {
+      list.push_back(tensor);
+    }
+  }
+  return list;
+}
+
+double flop_per_element(const NormForm& norm) {
+  constexpr double kPlain[2][3] = {{4.0, 8.0, 3.0}, {7.0, 10.0, 5.0}};
+  const bool adds_terms = norm.step == NormStep::kForward && norm.residual;
+  return kPlain[norm.centered ? 1 : 0][static_cast<std::size_t>(norm.step)] +
+         (adds_terms ? 1.0 : 0.0) + (norm.biased ? 1.0 : 0.0) +
+         (norm.weight_gradient ? (norm.centered ? 3.0 : 2.0) : 0.0);
+}
+
+}  // namespace
+
+NormTensors norm_operands(const NormForm& norm) {
+  using Of = NormOperands;
+  const bool forward = norm.step == NormStep::kForward;
+  const bool backward = norm.step == NormStep::kBackward;
+  return present({{!forward, {&Of::dy, NormExtent::kRows}},
+                  {true, {&Of::x, NormExtent::kRows}},
+                  {forward && norm.residual, {&Of::residual, NormExtent::kRows}},
+                  {norm.biased, {&Of::residual_bias, NormExtent::kColumns, "residual's bias"}},
+                  {forward || backward, {&Of::gain, NormExtent::kColumns, "gain"}},
+                  {forward && norm.centered, {&Of::bias, NormExtent::kColumns, "bias"}},
+                  {!forward && norm.centered, {&Of::mean, NormExtent::kStatistic}},
+                  {!forward, {&Of::rstd, NormExtent::kStatistic}},
+                  {backward && norm.residual, {&Of::residual, NormExtent::kRows}}});
+}
+
+NormTensors norm_results(const NormForm& norm) {
+  using Of = NormOperands;
+  const bool forward = norm.step == NormStep::kForward;
+  const bool weights = norm.sums_for_weights();
+  return present({{forward, {&Of::out, NormExtent::kRows}},
+                  {forward && norm.centered, {&Of::mean, NormExtent::kStatistic}},
+                  {forward, {&Of::rstd, NormExtent::kStatistic}},
+                  {forward && norm.residual, {&Of::hidden, NormExtent::kRows}},
+                  {norm.step == NormStep::kBackward, {&Of::out, NormExtent::kRows}},
+                  {weights, {&Of::gain_gradient, NormExtent::kColumns}},
+                  {weights && norm.centered, {&Of::bias_gradient, NormExtent::kColumns}}});
+}
+
+std::size_t norm_operand(const NormForm& norm, View NormOperands::* place) {
+  const NormTensors operands = norm_operands(norm);
+  const auto found = std::ranges::find(operands, place, &NormTensor::place);
+  TESSERA_CHECK(found != operands.end(), "{} lacks an operand", name(norm));
+  return static_cast<std::size_t>(found - operands.begin());
+}
+
+NormOperands by_name(const NormForm& norm, const Views& views) {
+  NormOperands named;
+  const auto take = [&](const NormTensors& tensors, std::span<const View> from) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      named.*tensors[i].place = from[i];
+    }
+  };
+  take(norm_operands(norm), views.in);
+  take(norm_results(norm), views.out);
+  return named;
+}
+
+const char* name(const NormForm& norm) {
+  constexpr const char* kNames[2][3] = {
+      {"rms_norm", "rms_norm_backward", "rms_norm_weight_gradient"},
+      {"layer_norm", "layer_norm_backward", "layer_norm_weight_gradient"}};
+  return kNames[norm.centered ? 1 : 0][static_cast<std::size_t>(norm.step)];
+}
+
+OpInfo info(const NormForm& norm) {
+  const auto num_operands = static_cast<std::int32_t>(norm_operands(norm).size());
+  const auto num_results = static_cast<std::int32_t>(norm_results(norm).size());
+  OpInfo result{.name = name(norm),
+                .num_operands = num_operands,
+                .num_results = num_results + norm.float8.count()};
+  if (norm.step == NormStep::kBackward) {
+    result.aliases = {{.result = 0, .operand = 0}};
+    if (norm.residual) {
+      result.aliases.push_back({.result = 0, .operand = num_operands - 1});
+    }
+  } else if (norm.residual) {
+    const std::int32_t hidden = num_results - 1;
+    result.aliases = {{.result = hidden, .operand = 0}, {.result = hidden, .operand = 1}};
+  }
+  return result;
+}
+
+TensorTypes infer(const NormForm& norm, Types in) {
+  TESSERA_REQUIRE(norm.residual || !norm.biased,
+                  ErrorCode::kInvalidArgument,
+                  "layer_norm: what is biased is the residual");
+  require_operands(norm_operands(norm), in);
+  const TensorType& x = in[norm_operand(norm, &NormOperands::x)];
+  const std::array<TensorType, 3> of_extent = {
+      x,
+      TensorType{.dtype = DType::kF32, .dims = {x.dims.back()}},
+      with_dtype(without_last(x), DType::kF32)};
+  TensorTypes results;
+  for (const NormTensor& tensor : norm_results(norm)) {
+    results.push_back(of_extent[static_cast<std::size_t>(tensor.extent)]);
+  }
+  append_types(norm.float8, x, results);
+  return results;
+}
+
+FactorRule factors(const NormForm& norm, Types in) {
+  const std::string leading = factor_names(in[0].num_dims() - 1);
+  std::string text = factors_of_tensors(norm_operands(norm), leading) + " -> " +
+                     factors_of_tensors(norm_results(norm), leading);
+  text += norm.sums_for_weights() ? format(" | reduce {}", factor_list(leading)) : "";
+  text += norm.step == NormStep::kWeightGradient ? "" : " | whole z";
+  return with_float8(norm.float8, parse_factor_rule(text), 1);
+}
+
+Cost cost(const NormForm& norm, Types in) {
+  return elementwise_cost(flop_per_element(norm), in, infer(norm, in));
+}
+
+void backward(const NormForm& norm, GradBuilder& grad) {
+  if (norm.step != NormStep::kForward) {
+    grad.none(format("{} is itself a gradient", name(norm)));
+    return;
+  }
+  TESSERA_CHECK(!norm.residual && norm.float8.count() == 0,
+                "the fused form is made after differentiation");
+  const auto dy = grad.gradient(0);
+  if (!dy) {
+    return;
+  }
+  const auto emit = [&](const OpRef& op, std::vector<Value> operands) {
+    for (std::size_t statistic = 1; statistic < (norm.centered ? 3 : 2); ++statistic) {
+      operands.push_back(grad.result(statistic));
+    }
+    return dy->builder->emit(op, operands);
+  };
+  if (grad.start(0)) {
+    const OpRef op =
+        norm.centered ? make_op(LayerNormBackwardAttrs{}) : make_op(RmsNormBackwardAttrs{});
+    grad.set(0, emit(op, {*dy, grad.operand(0), grad.operand(1)})[0]);
+  }
+  const bool wants_bias = norm.centered && grad.start(2);
+  if (grad.start(1) || wants_bias) {
+    const OpRef op = norm.centered ? make_op(LayerNormWeightGradientAttrs{})
+                                   : make_op(RmsNormWeightGradientAttrs{});
+    const auto gradients = emit(op, {*dy, grad.operand(0)});
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      grad.set(1 + i, gradients[i]);
+    }
+  }
+}
+
+Value rms_norm(const Value& x, const Value& gain, double eps) {
+  return x.builder->emit(make_op(RmsNormAttrs{.eps = eps}), {x, gain})[0];
+}
+
+Value layer_norm(const Value& x, const Value& gain, const Value& bias, double eps) {
+  return x.builder->emit(make_op(LayerNormAttrs{.eps = eps}), {x, gain, bias})[0];
+}
+
+}  // namespace tessera
