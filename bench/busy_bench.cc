@@ -42,7 +42,7 @@ constexpr std::int64_t kBatch = 4;
 constexpr std::int64_t kSequence = 512;
 
 LlamaConfig model() {
-  return llama_flavor("debug").value_or(LlamaConfig());
+  return llama_flavor("debug");
 }
 
 double median(std::vector<double> values) {

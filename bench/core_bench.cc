@@ -50,9 +50,7 @@ constexpr int kThreads = 2;
 void executor_overhead() {
   const auto backend = make_null_backend();
   const Program program = compile_training(
-      training_graph(
-          describe_llama(llama_flavor("debug").value_or(LlamaConfig())), 1, 512, DType::kF32),
-      {});
+      training_graph(describe_llama(llama_flavor("debug")), 1, 512, DType::kF32), {});
   std::int64_t instructions = 0;
   for (const Call& call : program.calls) {
     instructions += static_cast<std::int64_t>(program[call.segment].instructions.size());

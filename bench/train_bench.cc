@@ -59,7 +59,7 @@ std::vector<Case> cases() {
            2,
            512,
            1.8},
-          {"debug", llama_flavor("debug").value_or(LlamaConfig()), 1, 2048, 4.0}};
+          {"debug", llama_flavor("debug"), 1, 2048, 4.0}};
 }
 
 // Our side.

@@ -9,6 +9,7 @@
 #include "tessera/config/codec.h"
 #include "tessera/models/family.h"
 #include "tessera/models/hugging_face.h"
+#include "tessera/models/model_keys.h"
 
 namespace tessera {
 namespace {
@@ -126,7 +127,7 @@ template <class S>
 ConfigSection section(std::string_view name,
                       S RunConfig::* member,
                       std::string_view doc,
-                      std::initializer_list<Row<S>> rows) {
+                      const std::vector<Row<S>>& rows) {
   ConfigSection result{.name = name, .doc = doc, .keys = {}};
   for (const Row<S>& row : rows) {
     ConfigKey key = row.key;
@@ -137,6 +138,27 @@ ConfigSection section(std::string_view name,
     result.keys.push_back(std::move(key));
   }
   return result;
+}
+
+// A size of a model, as any family may have it.
+Row<ModelSection> size_row(const ModelKey& key) {
+  const auto with = [&](const auto& codec) {
+    using T = std::decay_t<decltype(codec.read(std::declval<ConfigValue>()))>;
+    return row(key.name, std::get<std::optional<T> ModelSection::*>(key.member), codec, key.doc);
+  };
+  switch (key.range) {
+    case SizeRange::kSize:
+      return with(codec::size());
+    case SizeRange::kLayers:
+      return with(codec::between(1, kMaxLayers));
+    case SizeRange::kFlag:
+      return with(codec::boolean());
+    case SizeRange::kPositive:
+      return with(codec::positive());
+    case SizeRange::kRatio:
+      return with(codec::ratio());
+  }
+  fail(ErrorCode::kInternal, "model.{} has no range", key.name);
 }
 
 std::vector<std::string_view> families() {
@@ -223,84 +245,33 @@ ConfigSection run() {
 
 ConfigSection model() {
   using S = ModelSection;
-  return section(
-      "model",
-      &RunConfig::model,
-      "What is trained: a named flavor, explicit dims, or a flavor with some dims replaced.",
-      {row("name", &S::name, codec::word(families()), "Model family."),
-       row("flavor",
-           &S::flavor,
-           codec::word(flavors()),
-           "Published size. Empty: dim, layers, heads, ffn and vocab are required, or weights."),
-       row("weights",
-           &S::weights,
-           codec::path(),
-           "What training starts from: a directory in Hugging Face's form (config.json, "
-           "*.safetensors), a checkpoint, or a run directory (its newest checkpoint), of which the "
-           "weights alone are taken. Their sizes hold where no flavor and no dims are given. A "
-           "checkpoint of the run comes before them."),
-       row("grow_vocab",
-           &S::grow_vocab,
-           codec::boolean(),
-           "Whether the model may have more ids than weights: vocab, left out as many as the "
-           "tokenizer has entries. Each new row of embedding and head starts as the mean of the "
-           "others, so that a tokenizer with more tokens (those of a chat, say) can be trained."),
-       row("dim", &S::dim, codec::size(), "Width of the residual stream. Left out: the flavor's."),
-       row("layers",
-           &S::layers,
-           codec::between(1, kMaxLayers),
-           "Transformer blocks. Left out: the flavor's."),
-       row("heads",
-           &S::heads,
-           codec::size(),
-           "Query heads; dim / heads is the head's width, an even number. Left out: the flavor's."),
-       row("kv_heads",
-           &S::kv_heads,
-           codec::size(),
-           "Key and value heads (llama3); divides heads. Left out: the flavor's, else heads."),
-       row("ffn",
-           &S::ffn,
-           codec::size(),
-           "Hidden width of the feed-forward network. Left out: the flavor's."),
-       row("vocab",
-           &S::vocab,
-           codec::size(),
-           "Ids that the model predicts: the entries of the tokenizer, or more. Left out: the "
-           "flavor's."),
-       row("padded_vocab",
-           &S::padded_vocab,
-           codec::size(),
-           "Rows of the embedding (gpt2, neox). Those behind vocab take no part in the loss. Left "
-           "out: the flavor's, else vocab."),
-       row("positions",
-           &S::positions,
-           codec::size(),
-           "Learned positions (gpt2): the longest sequence. Left out: the flavor's, else 1024."),
-       row("tied",
-           &S::tied,
-           codec::boolean(),
-           "Embedding and output head share one weight (llama3; gpt2's do, neox's do not). Left "
-           "out: the flavor's, else false."),
-       row("rope_scaling",
-           &S::rope_scaling,
-           codec::boolean(),
-           "Llama 3.1 scaling of rotary frequencies. Left out: the flavor's, else false."),
-       row("rope_factor",
-           &S::rope_factor,
-           codec::positive(),
-           "By how much that scaling stretches long wavelengths. Left out: 8."),
-       row("rope_theta",
-           &S::rope_theta,
-           codec::positive(),
-           "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox."),
-       row("rotary_fraction",
-           &S::rotary_fraction,
-           codec::ratio(),
-           "Part of each head that is turned (neox). Left out: 0.25."),
-       row("norm_eps",
-           &S::norm_eps,
-           codec::positive(),
-           "Added to the mean square or the variance in norms. Left out: 1e-5.")});
+  std::vector<Row<S>> rows = {
+      row("name", &S::name, codec::word(families()), "Model family."),
+      row("flavor",
+          &S::flavor,
+          codec::word(flavors()),
+          "Published size. Empty: dim, layers, heads, ffn and vocab are required, or weights."),
+      row("weights",
+          &S::weights,
+          codec::path(),
+          "What training starts from: a directory in Hugging Face's form (config.json, "
+          "*.safetensors), a checkpoint, or a run directory (its newest checkpoint), of which the "
+          "weights alone are taken. Their sizes hold where no flavor and no dims are given. A "
+          "checkpoint of the run comes before them."),
+      row("grow_vocab",
+          &S::grow_vocab,
+          codec::boolean(),
+          "Whether the model may have more ids than weights: vocab, left out as many as the "
+          "tokenizer has entries. Each new row of embedding and head starts as the mean of the "
+          "others, so that a tokenizer with more tokens (those of a chat, say) can be trained.")};
+  for (const ModelKey& key : model_keys()) {
+    rows.push_back(size_row(key));
+  }
+  return section("model",
+                 &RunConfig::model,
+                 "What is trained: a named flavor, explicit dims, or a flavor with some dims "
+                 "replaced.",
+                 rows);
 }
 
 ConfigSection tokenizer() {

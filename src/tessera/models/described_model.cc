@@ -1,7 +1,6 @@
 #include "tessera/models/described_model.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <variant>
@@ -9,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
 #include "tessera/models/family.h"
+#include "tessera/models/model_keys.h"
 
 namespace tessera {
 namespace {
@@ -17,29 +17,6 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kFamily = "family";
 constexpr std::string_view kLora = "lora";
-
-template <class T>
-using Size = std::optional<T> ModelSection::*;
-
-struct SizeKey {
-  std::string_view name;
-  std::variant<Size<std::int64_t>, Size<bool>, Size<double>> member;
-};
-
-constexpr std::array<SizeKey, 14> kSizes = {{{"dim", &ModelSection::dim},
-                                             {"layers", &ModelSection::layers},
-                                             {"heads", &ModelSection::heads},
-                                             {"kv_heads", &ModelSection::kv_heads},
-                                             {"ffn", &ModelSection::ffn},
-                                             {"vocab", &ModelSection::vocab},
-                                             {"padded_vocab", &ModelSection::padded_vocab},
-                                             {"positions", &ModelSection::positions},
-                                             {"tied", &ModelSection::tied},
-                                             {"rope_scaling", &ModelSection::rope_scaling},
-                                             {"rope_factor", &ModelSection::rope_factor},
-                                             {"rope_theta", &ModelSection::rope_theta},
-                                             {"rotary_fraction", &ModelSection::rotary_fraction},
-                                             {"norm_eps", &ModelSection::norm_eps}}};
 
 Json parse_description(std::string_view json) {
   try {
@@ -85,14 +62,15 @@ bool has_type(const Json& value) {
 }
 
 void set_size(ModelSection& section, const std::string& key, const Json& value) {
-  const auto* const size = std::ranges::find(kSizes, key, &SizeKey::name);
-  TESSERA_REQUIRE(size != kSizes.end(),
+  const auto keys = model_keys();
+  const auto size = std::ranges::find(keys, key, &ModelKey::name);
+  TESSERA_REQUIRE(size != keys.end(),
                   ErrorCode::kInvalidArgument,
                   "a model described with \"{}\": {}, which no family has",
                   key,
                   value.dump());
   std::visit(
-      [&]<class T>(Size<T> member) {
+      [&]<class T>(std::optional<T> ModelSection::* member) {
         TESSERA_REQUIRE(has_type<T>(value),
                         ErrorCode::kInvalidArgument,
                         "a model described with \"{}\": {}, expected {}",

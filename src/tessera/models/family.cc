@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <variant>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/models/model_keys.h"
 #include "tessera/models/neox/neox.h"
 
 namespace tessera {
@@ -68,29 +70,14 @@ bool is_vocab_table(std::string_view parameter) {
 }
 
 ModelSection completed(ModelSection section, const ModelSection& defaults) {
-  const auto take = [&](auto member) {
-    if (!(section.*member)) {
-      section.*member = defaults.*member;
-    }
-  };
-  for (const auto member : {&ModelSection::dim,
-                            &ModelSection::layers,
-                            &ModelSection::heads,
-                            &ModelSection::kv_heads,
-                            &ModelSection::ffn,
-                            &ModelSection::vocab,
-                            &ModelSection::padded_vocab,
-                            &ModelSection::positions}) {
-    take(member);
-  }
-  for (const auto member : {&ModelSection::tied, &ModelSection::rope_scaling}) {
-    take(member);
-  }
-  for (const auto member : {&ModelSection::rope_factor,
-                            &ModelSection::rope_theta,
-                            &ModelSection::rotary_fraction,
-                            &ModelSection::norm_eps}) {
-    take(member);
+  for (const ModelKey& key : model_keys()) {
+    std::visit(
+        [&](const auto member) {
+          if (!(section.*member)) {
+            section.*member = defaults.*member;
+          }
+        },
+        key.member);
   }
   return section;
 }
@@ -122,15 +109,12 @@ void refuse_key(bool is_set, std::string_view family, std::string_view key) {
                   family);
 }
 
-std::int64_t vocab_rows(const ModelSection& section) {
-  const std::int64_t vocab = section.vocab.value_or(0);
-  const std::int64_t rows = section.padded_vocab.value_or(vocab);
+void require_rows(std::int64_t rows, std::int64_t vocab) {
   TESSERA_REQUIRE(rows >= vocab,
                   ErrorCode::kInvalidConfig,
                   "model.padded_vocab = {} is less than model.vocab = {}",
                   rows,
                   vocab);
-  return rows;
 }
 
 }  // namespace tessera

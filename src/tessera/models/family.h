@@ -80,8 +80,7 @@ void require_dims(const ModelSection& section);
 // Errors: kInvalidConfig where `is_set`: `family` has no use for the key.
 void refuse_key(bool is_set, std::string_view family, std::string_view key);
 
-// The rows of the embedding, of which `vocab` count: padded_vocab, or vocab. Errors:
-// kInvalidConfig where it is smaller than vocab.
-std::int64_t vocab_rows(const ModelSection& section);
+// That the embedding has a row for each id. Errors: kInvalidConfig.
+void require_rows(std::int64_t rows, std::int64_t vocab);
 
 }  // namespace tessera

@@ -92,7 +92,15 @@ std::string python_float(double value) {
 }
 
 void HuggingFaceConfigText::add(std::string_view key, std::string_view json) {
-  text_ += format("{}\n  \"{}\": {}", text_.size() > 1 ? "," : "", key, json);
+  values_.emplace(key, json);
+}
+
+std::string HuggingFaceConfigText::finish() const {
+  std::string text;
+  for (const auto& [key, json] : values_) {
+    text += format("{}\n  \"{}\": {}", text.empty() ? "{" : ",", key, json);
+  }
+  return text + "\n}\n";
 }
 
 void HuggingFaceConfigText::text(std::string_view key, std::string_view value) {

@@ -62,7 +62,7 @@ struct HuggingFaceFacts {
   std::vector<std::int32_t> eos = {};  // that end one
 };
 
-// The keys of a config.json, one behind the other.
+// The keys of a config.json, which stand in alphabetical order, as transformers write them.
 class HuggingFaceConfigText {
  public:
   void add(std::string_view key, std::string_view json);
@@ -73,10 +73,10 @@ class HuggingFaceConfigText {
   void tokens(std::string_view key, const std::vector<std::int32_t>& ids);  // null, one, or a list
   void dtype(DType dtype);                                                  // "torch_dtype"
 
-  std::string finish() const { return text_ + "\n}\n"; }
+  std::string finish() const;
 
  private:
-  std::string text_ = "{";
+  std::map<std::string, std::string> values_;  // JSON
 };
 
 // "1.0", "1e-05".

@@ -1,19 +1,10 @@
-#include <array>
-#include <optional>
-
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/family_sizes.h"
 #include "tessera/models/gpt2/gpt2.h"
 
 namespace tessera {
 namespace {
-
-constexpr std::string_view kName = "gpt2";
-
-struct Flavor {
-  std::string_view name;
-  Gpt2Config config;
-};
 
 // GPT-2's vocabulary, padded to a multiple of 128.
 constexpr Gpt2Config sized(std::int64_t dim, std::int64_t layers, std::int64_t heads) {
@@ -26,77 +17,59 @@ constexpr Gpt2Config sized(std::int64_t dim, std::int64_t layers, std::int64_t h
           .positions = 1024};
 }
 
-constexpr std::array<Flavor, 5> kFlavors = {{{"tiny",
-                                              {.dim = 64,
-                                               .layers = 2,
-                                               .heads = 4,
-                                               .ffn = 256,
-                                               .vocab = 250,
-                                               .padded_vocab = 256,
-                                               .positions = 128}},
-                                             {"124M", sized(768, 12, 12)},
-                                             {"350M", sized(1024, 24, 16)},
-                                             {"774M", sized(1280, 36, 20)},
-                                             {"1558M", sized(1600, 48, 25)}}};
-
-ModelSection section_of(ModelSection section, const Gpt2Config& config) {
-  section.dim = config.dim;
-  section.layers = config.layers;
-  section.heads = config.heads;
-  section.ffn = config.ffn;
-  section.vocab = config.vocab;
-  section.padded_vocab = config.padded_vocab;
-  section.positions = config.positions;
-  section.tied = true;
-  section.norm_eps = config.norm_eps;
-  return section;
+const FamilySizes<Gpt2Config>& sizes() {
+  using C = Gpt2Config;
+  static const FamilySizes<C> kTable(
+      "gpt2",
+      "gpt2",
+      {{.key = "dim", .member = &C::dim, .file_key = "n_embd"},
+       {.key = "layers", .member = &C::layers, .file_key = "n_layer"},
+       {.key = "heads", .member = &C::heads, .file_key = "n_head"},
+       {.key = "ffn",
+        .member = &C::ffn,
+        .file_key = "n_inner",
+        .file = FamilySize<C>::File::kWritten},
+       {.key = "vocab", .member = &C::vocab, .file_key = "vocab_size"},
+       {.key = "padded_vocab", .member = &C::padded_vocab, .file = FamilySize<C>::File::kNowhere},
+       {.key = "positions", .member = &C::positions, .file_key = "n_positions"},
+       {.key = "norm_eps",
+        .member = &C::norm_eps,
+        .file_key = "layer_norm_epsilon",
+        .file_default = 1e-5}},
+      {{"tiny",
+        {.dim = 64,
+         .layers = 2,
+         .heads = 4,
+         .ffn = 256,
+         .vocab = 250,
+         .padded_vocab = 256,
+         .positions = 128}},
+       {"124M", sized(768, 12, 12)},
+       {"350M", sized(1024, 24, 16)},
+       {"774M", sized(1280, 36, 20)},
+       {"1558M", sized(1600, 48, 25)}},
+      {.positions = 1024});
+  return kTable;
 }
 
-ModelSection with_flavor(const ModelSection& section) {
-  Gpt2Config flavor;
-  for (const Flavor& known : kFlavors) {
-    if (known.name == section.flavor) {
-      flavor = known.config;
-    }
-  }
-  ModelSection result = section;
-  if (flavor.dim > 0) {
-    result.dim = section.dim.value_or(flavor.dim);
-    result.layers = section.layers.value_or(flavor.layers);
-    result.heads = section.heads.value_or(flavor.heads);
-    result.ffn = section.ffn.value_or(flavor.ffn);
-    // The padding belongs to the flavor's own vocabulary.
-    result.padded_vocab = section.padded_vocab ? section.padded_vocab
-                          : section.vocab      ? std::nullopt
-                                               : std::optional<std::int64_t>(flavor.padded_vocab);
-    result.vocab = section.vocab.value_or(flavor.vocab);
-    result.positions = section.positions.value_or(flavor.positions);
-  }
+// Its head is the embedding.
+ModelSection section_of(const ModelSection& section, const Gpt2Config& config) {
+  ModelSection result = sizes().section(section, config);
+  result.tied = true;
   return result;
 }
 
 }  // namespace
 
 Gpt2Config gpt2_config(const ModelSection& given) {
-  refuse_key(given.kv_heads.has_value(), kName, "kv_heads");
-  refuse_key(given.rope_scaling.has_value(), kName, "rope_scaling");
-  refuse_key(given.rope_factor.has_value(), kName, "rope_factor");
-  refuse_key(given.rope_theta.has_value(), kName, "rope_theta");
-  refuse_key(given.rotary_fraction.has_value(), kName, "rotary_fraction");
-  const ModelSection section = with_flavor(given);
-  require_dims(section);
-  TESSERA_REQUIRE(section.tied.value_or(true),
+  const Gpt2Config config = sizes().config(given, {"tied"});
+  require_dims(sizes().section(given, config));
+  TESSERA_REQUIRE(given.tied.value_or(true),
                   ErrorCode::kInvalidConfig,
                   "model.tied is false: the head of model.name = \"{}\" is its embedding",
-                  kName);
-  return {.dim = section.dim.value_or(0),
-          .layers = section.layers.value_or(0),
-          .heads = section.heads.value_or(0),
-          .ffn = section.ffn.value_or(0),
-          .vocab = section.vocab.value_or(0),
-          .padded_vocab = vocab_rows(section),
-          .positions = section.positions.value_or(1024),
-          .norm_eps = section.norm_eps.value_or(Gpt2Config().norm_eps)};
+                  sizes().name());
+  require_rows(config.padded_vocab, config.vocab);
+  return config;
 }
 
 ModelDescription describe_gpt2(const Gpt2Config& config) {
@@ -107,17 +80,7 @@ ModelDescription describe_gpt2(const Gpt2Config& config) {
           .num_heads = config.heads,
           .head_dim = config.dim / config.heads,
           .num_embedding_parameters = config.positions * config.dim,
-          .json = format(
-              "{{\"family\":\"gpt2\",\"dim\":{},\"layers\":{},\"heads\":{},\"ffn\":{},\"vocab\":{},"
-              "\"padded_vocab\":{},\"positions\":{},\"norm_eps\":{}}}",
-              config.dim,
-              config.layers,
-              config.heads,
-              config.ffn,
-              config.vocab,
-              config.padded_vocab,
-              config.positions,
-              config.norm_eps)};
+          .json = sizes().describe(config)};
 }
 
 std::vector<HuggingFaceWeight> hugging_face_weights(const Gpt2Config& config) {
@@ -177,30 +140,18 @@ std::string hugging_face_config(const Gpt2Config& config, const HuggingFaceFacts
   text.add("architectures", "[\"GPT2LMHeadModel\"]");
   text.tokens("bos_token_id", facts.bos);
   text.tokens("eos_token_id", facts.eos);
-  text.real("layer_norm_epsilon", config.norm_eps);
   text.text("model_type", "gpt2");
-  text.number("n_embd", config.dim);
-  text.number("n_head", config.heads);
-  text.number("n_inner", config.ffn);
-  text.number("n_layer", config.layers);
-  text.number("n_positions", config.positions);
   text.flag("tie_word_embeddings", true);
   text.dtype(facts.dtype);
-  text.number("vocab_size", config.vocab);
+  sizes().write(text, config);
   return text.finish();
 }
 
 ModelSection gpt2_from_hugging_face(const HuggingFaceConfig& config) {
-  const std::int64_t dim = config.size("n_embd");
-  const std::int64_t vocab = config.size("vocab_size");
-  const Gpt2Config result{.dim = dim,
-                          .layers = config.layers("n_layer"),
-                          .heads = config.size("n_head"),
-                          .ffn = config.size("n_inner", 4 * dim),
-                          .vocab = vocab,
-                          .padded_vocab = vocab,
-                          .positions = config.size("n_positions"),
-                          .norm_eps = config.real("layer_norm_epsilon", 1e-5)};
+  Gpt2Config result = sizes().read(config);
+  const std::int64_t dim = result.dim;
+  result.ffn = config.size("n_inner", 4 * dim);
+  result.padded_vocab = result.vocab;
   config.require(dim % result.heads == 0, "n_head", format("a divisor of \"n_embd\" = {}", dim));
   // transformers know these by the names that other families have, too.
   const auto require_same = [&](const char* key, std::int64_t value, const char* own) {
@@ -221,14 +172,14 @@ ModelSection gpt2_from_hugging_face(const HuggingFaceConfig& config) {
   config.require(!config.flag("scale_attn_by_inverse_layer_idx", false),
                  "scale_attn_by_inverse_layer_idx",
                  "false");
-  return section_of({.name = std::string(kName)}, result);
+  return section_of({.name = std::string(sizes().name())}, result);
 }
 
 ModelFamily gpt2_family() {
-  ModelFamily family{
-      .name = kName,
-      .described = "gpt2",
-      .flavors = {},
+  return {
+      .name = sizes().name(),
+      .described = sizes().described(),
+      .flavors = sizes().flavor_names(),
       .resolve =
           [](const ModelSection& section) { return section_of(section, gpt2_config(section)); },
       .describe = [](const ModelSection& section) { return describe_gpt2(gpt2_config(section)); },
@@ -246,10 +197,6 @@ ModelFamily gpt2_family() {
             return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
                    name == "lm_head.weight";
           }};
-  for (const Flavor& flavor : kFlavors) {
-    family.flavors.push_back(flavor.name);
-  }
-  return family;
 }
 
 }  // namespace tessera

@@ -51,15 +51,9 @@ std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFact
   text.tokens("eos_token_id", facts.eos);
   text.number("head_dim", config.dim / config.heads);
   text.text("hidden_act", "silu");
-  text.number("hidden_size", config.dim);
-  text.number("intermediate_size", config.ffn);
   text.number("max_position_embeddings", facts.sequence_length);
   text.flag("mlp_bias", false);
   text.text("model_type", "llama");
-  text.number("num_attention_heads", config.heads);
-  text.number("num_hidden_layers", config.layers);
-  text.number("num_key_value_heads", config.kv_heads);
-  text.real("rms_norm_eps", config.norm_eps);
   text.add("rope_scaling",
            rope.scaling_factor == 1.0
                ? "null"
@@ -69,10 +63,8 @@ std::string hugging_face_config(const LlamaConfig& config, const HuggingFaceFact
                         python_float(rope.high_frequency_factor),
                         python_float(rope.low_frequency_factor),
                         rope.original_length));
-  text.real("rope_theta", config.rope_theta);
-  text.flag("tie_word_embeddings", config.tied);
   text.dtype(facts.dtype);
-  text.number("vocab_size", config.vocab);
+  llama_sizes().write(text, config);
   return text.finish();
 }
 
@@ -108,14 +100,7 @@ void take_rope(const HuggingFaceConfig& config, LlamaConfig& result) {
 }  // namespace
 
 LlamaConfig llama_from_hugging_face(const HuggingFaceConfig& config) {
-  LlamaConfig result{.dim = config.size("hidden_size"),
-                     .layers = config.layers("num_hidden_layers"),
-                     .heads = config.size("num_attention_heads"),
-                     .ffn = config.size("intermediate_size"),
-                     .vocab = config.size("vocab_size"),
-                     .tied = config.flag("tie_word_embeddings", false),
-                     // What the first Llamas leave out.
-                     .norm_eps = config.real("rms_norm_eps", 1e-6)};
+  LlamaConfig result = llama_sizes().read(config);
   result.kv_heads = config.size("num_key_value_heads", result.heads);
   config.require(result.dim % result.heads == 0,
                  "num_attention_heads",

@@ -3,10 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/family_sizes.h"
 #include "tessera/models/hugging_face.h"
 #include "tessera/models/llama/llama.h"
 
 namespace tessera {
+
+// The sizes of a Llama, and how config.json has them.
+const FamilySizes<LlamaConfig>& llama_sizes();
 
 // All weights, in the order in which transformers list them. A tied head is left out.
 std::vector<HuggingFaceWeight> hugging_face_weights(const LlamaConfig& config);

@@ -274,9 +274,8 @@ TEST(HuggingFace, ConfigSaysWhatTransformersAsk) {
   EXPECT_EQ(small.at("bos_token_id"), 3);
   EXPECT_EQ(small.at("eos_token_id"), nullptr);
   // Tied, and with stretched wavelengths.
-  const json published =
-      json::parse(hugging_face_config(llama_flavor("1B").value_or(LlamaConfig()),
-                                      {.dtype = DType::kBF16, .sequence_length = 131072}));
+  const json published = json::parse(
+      hugging_face_config(llama_flavor("1B"), {.dtype = DType::kBF16, .sequence_length = 131072}));
   EXPECT_EQ(published.at("tie_word_embeddings"), true);
   EXPECT_EQ(published.at("torch_dtype"), "bfloat16");
   EXPECT_EQ(published.at("rope_scaling").at("rope_type"), "llama3");

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
-#include <vector>
 
 #include "tessera/models/family.h"
 #include "tessera/models/model.h"
@@ -30,11 +28,8 @@ struct LlamaConfig {
   friend bool operator==(const LlamaConfig&, const LlamaConfig&) = default;
 };
 
-// The published sizes: debug, 1B, 3B, 8B, 70B, 405B; nullopt for any other name.
-std::optional<LlamaConfig> llama_flavor(std::string_view flavor);
-
-// Names of all flavors, smallest first.
-std::vector<std::string_view> llama_flavors();
+// The published sizes: debug, 1B, 3B, 8B, 70B, 405B. Errors: kInternal for any other name.
+LlamaConfig llama_flavor(std::string_view flavor);
 
 // Errors: kInvalidConfig where sizes are not positive, heads do not divide dim, kv_heads do not
 // divide heads, or the head size is odd.
@@ -52,9 +47,6 @@ ModelDescription describe_llama(const LlamaConfig& config);
 // What [model] says of a Llama, its flavor's sizes replaced by those that are given.
 // Errors: as validate().
 LlamaConfig llama_config(const ModelSection& section);
-
-// The section that says it all.
-ModelSection llama_section(ModelSection section, const LlamaConfig& config);
 
 // model.name = "llama3".
 ModelFamily llama_family();

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/models/llama/hugging_face.h"
@@ -6,11 +9,6 @@
 
 namespace tessera {
 namespace {
-
-struct Flavor {
-  std::string_view name;
-  LlamaConfig config;
-};
 
 LlamaConfig sized(std::array<std::int64_t, 5> sizes, std::int64_t vocab) {
   return {.dim = sizes[0],
@@ -32,55 +30,47 @@ LlamaConfig scaled(LlamaConfig config) {
   return config;
 }
 
-const std::array<Flavor, 6>& flavors() {
+}  // namespace
+
+// The factor is named only where it is not Llama 3.1's, so that older checkpoints stay readable.
+const FamilySizes<LlamaConfig>& llama_sizes() {
+  using C = LlamaConfig;
+  using enum FamilySize<C>::File;
   constexpr std::int64_t kVocab = 128256;
-  static const std::array<Flavor, 6> kFlavors = {
+  static const FamilySizes<C> kTable(
+      "llama3",
+      "llama",
+      {{.key = "dim", .member = &C::dim, .file_key = "hidden_size"},
+       {.key = "layers", .member = &C::layers, .file_key = "num_hidden_layers"},
+       {.key = "heads", .member = &C::heads, .file_key = "num_attention_heads"},
+       {.key = "kv_heads",
+        .member = &C::kv_heads,
+        .file_key = "num_key_value_heads",
+        .file = kWritten},
+       {.key = "ffn", .member = &C::ffn, .file_key = "intermediate_size"},
+       {.key = "vocab", .member = &C::vocab, .file_key = "vocab_size"},
+       {.key = "tied", .member = &C::tied, .file_key = "tie_word_embeddings", .file_default = 0},
+       {.key = "rope_scaling", .member = &C::rope_scaling, .file = kNowhere},
+       {.key = "rope_factor", .member = &C::rope_factor, .file = kNowhere, .is_usual = true},
+       {.key = "rope_theta", .member = &C::rope_theta, .file_key = "rope_theta", .file = kWritten},
+       // What the first Llamas leave out.
+       {.key = "norm_eps",
+        .member = &C::norm_eps,
+        .file_key = "rms_norm_eps",
+        .file_default = 1e-6}},
       {{"debug", sized({256, 6, 16, 16, 768}, 2048)},
        {"1B", scaled(tied(sized({2048, 16, 32, 8, 8192}, kVocab)))},
        {"3B", scaled(tied(sized({3072, 28, 24, 8, 8192}, kVocab)))},
        {"8B", scaled(sized({4096, 32, 32, 8, 14336}, kVocab))},
        {"70B", scaled(sized({8192, 80, 64, 8, 28672}, kVocab))},
-       {"405B", scaled(sized({16384, 126, 128, 8, 53248}, kVocab))}}};
-  return kFlavors;
+       {"405B", scaled(sized({16384, 126, 128, 8, 53248}, kVocab))}});
+  return kTable;
 }
 
-// The factor is named only where it is not Llama 3.1's, so that older checkpoints stay readable.
-std::string describe(const LlamaConfig& config) {
-  return format(
-      "{{\"family\":\"llama\",\"dim\":{},\"layers\":{},\"heads\":{},\"kv_heads\":{},\"ffn\":{},"
-      "\"vocab\":{},\"tied\":{},\"rope_scaling\":{},{}\"rope_theta\":{},\"norm_eps\":{}}}",
-      config.dim,
-      config.layers,
-      config.heads,
-      config.kv_heads,
-      config.ffn,
-      config.vocab,
-      config.tied,
-      config.rope_scaling,
-      config.rope_scaling && config.rope_factor != LlamaConfig().rope_factor
-          ? format("\"rope_factor\":{},", config.rope_factor)
-          : "",
-      config.rope_theta,
-      config.norm_eps);
-}
-
-}  // namespace
-
-std::optional<LlamaConfig> llama_flavor(std::string_view flavor) {
-  for (const Flavor& known : flavors()) {
-    if (known.name == flavor) {
-      return known.config;
-    }
-  }
-  return std::nullopt;
-}
-
-std::vector<std::string_view> llama_flavors() {
-  std::vector<std::string_view> names;
-  for (const Flavor& known : flavors()) {
-    names.push_back(known.name);
-  }
-  return names;
+LlamaConfig llama_flavor(std::string_view flavor) {
+  const std::vector<std::string_view> names = llama_sizes().flavor_names();
+  TESSERA_CHECK(std::ranges::count(names, flavor) == 1, "no Llama is called {}", flavor);
+  return llama_sizes().flavor(flavor);
 }
 
 void validate(const LlamaConfig& config) {
@@ -121,27 +111,13 @@ ModelDescription describe_llama(const LlamaConfig& config) {
           .num_heads = config.heads,
           .head_dim = config.dim / config.heads,
           .num_embedding_parameters = config.tied ? 0 : config.vocab * config.dim,
-          .json = describe(config)};
+          .json = llama_sizes().describe(config)};
 }
 
 LlamaConfig llama_config(const ModelSection& section) {
-  constexpr std::string_view kName = "llama3";
-  refuse_key(section.padded_vocab.has_value(), kName, "padded_vocab");
-  refuse_key(section.positions.has_value(), kName, "positions");
-  refuse_key(section.rotary_fraction.has_value(), kName, "rotary_fraction");
-  LlamaConfig result = llama_flavor(section.flavor).value_or(LlamaConfig());
-  const double usual_factor = result.rope_factor;
-  result.dim = section.dim.value_or(result.dim);
-  result.layers = section.layers.value_or(result.layers);
-  result.heads = section.heads.value_or(result.heads);
-  result.kv_heads = section.kv_heads.value_or(result.kv_heads > 0 ? result.kv_heads : result.heads);
-  result.ffn = section.ffn.value_or(result.ffn);
-  result.vocab = section.vocab.value_or(result.vocab);
-  result.tied = section.tied.value_or(result.tied);
-  result.rope_scaling = section.rope_scaling.value_or(result.rope_scaling);
-  result.rope_factor = section.rope_factor.value_or(result.rope_factor);
-  result.rope_theta = section.rope_theta.value_or(result.rope_theta);
-  result.norm_eps = section.norm_eps.value_or(result.norm_eps);
+  LlamaConfig result = llama_sizes().config(section, {});
+  const double usual_factor = LlamaConfig().rope_factor;
+  result.kv_heads = result.kv_heads > 0 ? result.kv_heads : result.heads;
   TESSERA_REQUIRE(result.rope_scaling || result.rope_factor == usual_factor,
                   ErrorCode::kInvalidConfig,
                   "model.rope_factor = {} has no use without model.rope_scaling = true",
@@ -150,34 +126,22 @@ LlamaConfig llama_config(const ModelSection& section) {
   return result;
 }
 
-ModelSection llama_section(ModelSection section, const LlamaConfig& config) {
-  section.dim = config.dim;
-  section.layers = config.layers;
-  section.heads = config.heads;
-  section.kv_heads = config.kv_heads;
-  section.ffn = config.ffn;
-  section.vocab = config.vocab;
-  section.tied = config.tied;
-  section.rope_scaling = config.rope_scaling;
-  section.rope_factor = config.rope_factor;
-  section.rope_theta = config.rope_theta;
-  section.norm_eps = config.norm_eps;
-  return section;
-}
-
 ModelFamily llama_family() {
   return {
-      .name = "llama3",
-      .described = "llama",
-      .flavors = llama_flavors(),
+      .name = llama_sizes().name(),
+      .described = llama_sizes().described(),
+      .flavors = llama_sizes().flavor_names(),
       .resolve =
-          [](const ModelSection& section) { return llama_section(section, llama_config(section)); },
+          [](const ModelSection& section) {
+            return llama_sizes().section(section, llama_config(section));
+          },
       .describe = [](const ModelSection& section) { return describe_llama(llama_config(section)); },
       .model_types = {"llama"},
       .weight_prefix = "model.",
       .from_hugging_face =
           [](const HuggingFaceConfig& config) {
-            return llama_section({.name = "llama3"}, llama_from_hugging_face(config));
+            return llama_sizes().section({.name = std::string(llama_sizes().name())},
+                                         llama_from_hugging_face(config));
           },
       .hugging_face_config =
           [](const ModelSection& section, const HuggingFaceFacts& facts) {

@@ -1,93 +1,68 @@
-#include <array>
-#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/family_sizes.h"
 #include "tessera/models/hugging_face_rope.h"
 #include "tessera/models/neox/neox.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::string_view kName = "neox";
-
-struct Flavor {
-  std::string_view name;
-  NeoxConfig config;
-};
-
 // The vocabulary of 20B is that of its published tokenizer, added tokens included.
-constexpr std::array<Flavor, 2> kFlavors = {
-    {{"tiny", {.dim = 64, .layers = 2, .heads = 4, .ffn = 256, .vocab = 250, .padded_vocab = 256}},
-     {"20B",
-      {.dim = 6144,
-       .layers = 44,
-       .heads = 64,
-       .ffn = 24576,
-       .vocab = 50277,
-       .padded_vocab = 50432}}}};
-
-ModelSection section_of(ModelSection section, const NeoxConfig& config) {
-  section.dim = config.dim;
-  section.layers = config.layers;
-  section.heads = config.heads;
-  section.ffn = config.ffn;
-  section.vocab = config.vocab;
-  section.padded_vocab = config.padded_vocab;
-  section.tied = false;
-  section.rotary_fraction = config.rotary_fraction;
-  section.rope_theta = config.rope_theta;
-  section.norm_eps = config.norm_eps;
-  return section;
+const FamilySizes<NeoxConfig>& sizes() {
+  using C = NeoxConfig;
+  using enum FamilySize<C>::File;
+  static const FamilySizes<C> kTable(
+      "neox",
+      "neox",
+      {{.key = "dim", .member = &C::dim, .file_key = "hidden_size"},
+       {.key = "layers", .member = &C::layers, .file_key = "num_hidden_layers"},
+       {.key = "heads", .member = &C::heads, .file_key = "num_attention_heads"},
+       {.key = "ffn", .member = &C::ffn, .file_key = "intermediate_size"},
+       {.key = "vocab", .member = &C::vocab, .file_key = "vocab_size"},
+       {.key = "padded_vocab", .member = &C::padded_vocab, .file = kNowhere},
+       {.key = "rotary_fraction",
+        .member = &C::rotary_fraction,
+        .file_key = "rotary_pct",
+        .file = kWritten},
+       {.key = "rope_theta",
+        .member = &C::rope_theta,
+        .file_key = "rotary_emb_base",
+        .file = kWritten},
+       {.key = "norm_eps",
+        .member = &C::norm_eps,
+        .file_key = "layer_norm_eps",
+        .file_default = 1e-5}},
+      {{"tiny",
+        {.dim = 64, .layers = 2, .heads = 4, .ffn = 256, .vocab = 250, .padded_vocab = 256}},
+       {"20B",
+        {.dim = 6144,
+         .layers = 44,
+         .heads = 64,
+         .ffn = 24576,
+         .vocab = 50277,
+         .padded_vocab = 50432}}});
+  return kTable;
 }
 
-ModelSection with_flavor(const ModelSection& section) {
-  NeoxConfig flavor;
-  for (const Flavor& known : kFlavors) {
-    if (known.name == section.flavor) {
-      flavor = known.config;
-    }
-  }
-  ModelSection result = section;
-  if (flavor.dim > 0) {
-    result.dim = section.dim.value_or(flavor.dim);
-    result.layers = section.layers.value_or(flavor.layers);
-    result.heads = section.heads.value_or(flavor.heads);
-    result.ffn = section.ffn.value_or(flavor.ffn);
-    // The padding belongs to the flavor's own vocabulary.
-    result.padded_vocab = section.padded_vocab ? section.padded_vocab
-                          : section.vocab      ? std::nullopt
-                                               : std::optional<std::int64_t>(flavor.padded_vocab);
-    result.vocab = section.vocab.value_or(flavor.vocab);
-  }
+// It has a head of its own.
+ModelSection section_of(const ModelSection& section, const NeoxConfig& config) {
+  ModelSection result = sizes().section(section, config);
+  result.tied = false;
   return result;
 }
 
 }  // namespace
 
 NeoxConfig neox_config(const ModelSection& given) {
-  refuse_key(given.kv_heads.has_value(), kName, "kv_heads");
-  refuse_key(given.rope_scaling.has_value(), kName, "rope_scaling");
-  refuse_key(given.rope_factor.has_value(), kName, "rope_factor");
-  refuse_key(given.positions.has_value(), kName, "positions");
-  const ModelSection section = with_flavor(given);
-  require_dims(section);
-  TESSERA_REQUIRE(!section.tied.value_or(false),
+  const NeoxConfig config = sizes().config(given, {"tied"});
+  require_dims(sizes().section(given, config));
+  TESSERA_REQUIRE(!given.tied.value_or(false),
                   ErrorCode::kInvalidConfig,
                   "model.tied is true: model.name = \"{}\" has a head of its own",
-                  kName);
-  const NeoxConfig defaults;
-  const NeoxConfig config{
-      .dim = section.dim.value_or(0),
-      .layers = section.layers.value_or(0),
-      .heads = section.heads.value_or(0),
-      .ffn = section.ffn.value_or(0),
-      .vocab = section.vocab.value_or(0),
-      .padded_vocab = vocab_rows(section),
-      .rotary_fraction = section.rotary_fraction.value_or(defaults.rotary_fraction),
-      .rope_theta = section.rope_theta.value_or(defaults.rope_theta),
-      .norm_eps = section.norm_eps.value_or(defaults.norm_eps)};
+                  sizes().name());
+  require_rows(config.padded_vocab, config.vocab);
   TESSERA_REQUIRE(rotary_dim(config) > 0 && rotary_dim(config) % 2 == 0,
                   ErrorCode::kInvalidConfig,
                   "model.rotary_fraction = {} of heads of {} turns {} elements, expected an even "
@@ -106,18 +81,7 @@ ModelDescription describe_neox(const NeoxConfig& config) {
           .num_heads = config.heads,
           .head_dim = config.dim / config.heads,
           .num_embedding_parameters = config.padded_vocab * config.dim,
-          .json = format(
-              "{{\"family\":\"neox\",\"dim\":{},\"layers\":{},\"heads\":{},\"ffn\":{},\"vocab\":{},"
-              "\"padded_vocab\":{},\"rotary_fraction\":{},\"rope_theta\":{},\"norm_eps\":{}}}",
-              config.dim,
-              config.layers,
-              config.heads,
-              config.ffn,
-              config.vocab,
-              config.padded_vocab,
-              config.rotary_fraction,
-              config.rope_theta,
-              config.norm_eps)};
+          .json = sizes().describe(config)};
 }
 
 std::vector<HuggingFaceWeight> hugging_face_weights(const NeoxConfig& config) {
@@ -173,35 +137,22 @@ std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts
   text.tokens("bos_token_id", facts.bos);
   text.tokens("eos_token_id", facts.eos);
   text.text("hidden_act", "gelu_fast");
-  text.number("hidden_size", config.dim);
-  text.number("intermediate_size", config.ffn);
-  text.real("layer_norm_eps", config.norm_eps);
   text.number("max_position_embeddings", facts.sequence_length);
   text.text("model_type", "gpt_neox");
-  text.number("num_attention_heads", config.heads);
-  text.number("num_hidden_layers", config.layers);
-  text.real("rotary_emb_base", config.rope_theta);
-  text.real("rotary_pct", config.rotary_fraction);
   text.flag("tie_word_embeddings", false);
   text.dtype(facts.dtype);
   text.flag("use_parallel_residual", true);
-  text.number("vocab_size", config.vocab);
+  sizes().write(text, config);
   return text.finish();
 }
 
 ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
-  const std::int64_t vocab = config.size("vocab_size");
   const HuggingFaceRope rope = read_rope(
       config, {.theta = "rotary_emb_base", .fraction = "rotary_pct", .default_fraction = 0.25});
-  const NeoxConfig result{.dim = config.size("hidden_size"),
-                          .layers = config.layers("num_hidden_layers"),
-                          .heads = config.size("num_attention_heads"),
-                          .ffn = config.size("intermediate_size"),
-                          .vocab = vocab,
-                          .padded_vocab = vocab,
-                          .rotary_fraction = rope.fraction,
-                          .rope_theta = rope.theta,
-                          .norm_eps = config.real("layer_norm_eps", 1e-5)};
+  NeoxConfig result = sizes().read(config);
+  result.padded_vocab = result.vocab;
+  result.rotary_fraction = rope.fraction;
+  result.rope_theta = rope.theta;
   config.require(result.dim % result.heads == 0,
                  "num_attention_heads",
                  format("a divisor of \"hidden_size\" = {}", result.dim));
@@ -222,14 +173,14 @@ ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
   config.require(config.flag("use_parallel_residual", true), "use_parallel_residual", "true");
   config.require(config.flag("attention_bias", true), "attention_bias", "true");
   config.require(!config.flag("tie_word_embeddings", false), "tie_word_embeddings", "false");
-  return section_of({.name = std::string(kName)}, result);
+  return section_of({.name = std::string(sizes().name())}, result);
 }
 
 ModelFamily neox_family() {
-  ModelFamily family{
-      .name = kName,
-      .described = "neox",
-      .flavors = {},
+  return {
+      .name = sizes().name(),
+      .described = sizes().described(),
+      .flavors = sizes().flavor_names(),
       .resolve =
           [](const ModelSection& section) { return section_of(section, neox_config(section)); },
       .describe = [](const ModelSection& section) { return describe_neox(neox_config(section)); },
@@ -247,10 +198,6 @@ ModelFamily neox_family() {
             return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias") ||
                    name.ends_with(".rotary_emb.inv_freq");
           }};
-  for (const Flavor& flavor : kFlavors) {
-    family.flavors.push_back(flavor.name);
-  }
-  return family;
 }
 
 }  // namespace tessera

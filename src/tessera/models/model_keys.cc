@@ -1,0 +1,90 @@
+#include "tessera/models/model_keys.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+std::span<const ModelKey> model_keys() {
+  using S = ModelSection;
+  static constexpr std::array<ModelKey, 14> kKeys = {
+      {{.name = "dim",
+        .member = &S::dim,
+        .range = SizeRange::kSize,
+        .doc = "Width of the residual stream. Left out: the flavor's."},
+       {.name = "layers",
+        .member = &S::layers,
+        .range = SizeRange::kLayers,
+        .doc = "Transformer blocks. Left out: the flavor's."},
+       {.name = "heads",
+        .member = &S::heads,
+        .range = SizeRange::kSize,
+        .doc = "Query heads; dim / heads is the head's width, an even number. Left out: the "
+               "flavor's."},
+       {.name = "kv_heads",
+        .member = &S::kv_heads,
+        .range = SizeRange::kSize,
+        .doc = "Key and value heads (llama3); divides heads. Left out: the flavor's, else heads."},
+       {.name = "ffn",
+        .member = &S::ffn,
+        .range = SizeRange::kSize,
+        .doc = "Hidden width of the feed-forward network. Left out: the flavor's."},
+       {.name = "vocab",
+        .member = &S::vocab,
+        .range = SizeRange::kSize,
+        .doc = "Ids that the model predicts: the entries of the tokenizer, or more. Left out: the "
+               "flavor's."},
+       {.name = "padded_vocab",
+        .member = &S::padded_vocab,
+        .range = SizeRange::kSize,
+        .doc =
+            "Rows of the embedding (gpt2, neox). Those behind vocab take no part in the loss. Left "
+            "out: the flavor's, else vocab."},
+       {.name = "positions",
+        .member = &S::positions,
+        .range = SizeRange::kSize,
+        .doc =
+            "Learned positions (gpt2): the longest sequence. Left out: the flavor's, else 1024."},
+       {.name = "tied",
+        .member = &S::tied,
+        .range = SizeRange::kFlag,
+        .doc =
+            "Embedding and output head share one weight (llama3; gpt2's do, neox's do not). Left "
+            "out: the flavor's, else false."},
+       {.name = "rope_scaling",
+        .member = &S::rope_scaling,
+        .range = SizeRange::kFlag,
+        .doc = "Llama 3.1 scaling of rotary frequencies. Left out: the flavor's, else false."},
+       {.name = "rope_factor",
+        .member = &S::rope_factor,
+        .range = SizeRange::kPositive,
+        .doc = "By how much that scaling stretches long wavelengths. Left out: 8."},
+       {.name = "rope_theta",
+        .member = &S::rope_theta,
+        .range = SizeRange::kPositive,
+        .doc = "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox."},
+       {.name = "rotary_fraction",
+        .member = &S::rotary_fraction,
+        .range = SizeRange::kRatio,
+        .doc = "Part of each head that is turned (neox). Left out: 0.25."},
+       {.name = "norm_eps",
+        .member = &S::norm_eps,
+        .range = SizeRange::kPositive,
+        .doc = "Added to the mean square or the variance in norms. Left out: 1e-5."}}};
+  return kKeys;
+}
+
+const ModelKey& model_key(std::string_view name) {
+  const auto keys = model_keys();
+  const auto found = std::ranges::find(keys, name, &ModelKey::name);
+  TESSERA_CHECK(found != keys.end(), "no size of a model is called {}", name);
+  return *found;
+}
+
+bool is_set(const ModelSection& section, const ModelKey& key) {
+  return std::visit([&](const auto member) { return (section.*member).has_value(); }, key.member);
+}
+
+}  // namespace tessera
