@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tests/cli/mpi_test.h"
@@ -244,11 +245,14 @@ TEST_F(MpiEndsTest, RanksWaitForDataAndForRemovals) {
   make_tokenizer();
   const std::string run =
       "--run.dir=run --comm.deadline_seconds=5 --checkpoint.every=2 --checkpoint.keep=1";
-  const std::string removing = with_faults("remove path=.tmp-removed delay=12");
-  const std::string reading = with_faults("read path=corpus.txt delay=7");
+  const std::string removing =
+      with_faults("remove path=.tmp-removed-step-00000010 delay=8", "removals");
+  const std::string reading = with_faults("read path=corpus.txt delay=8", "reads");
   const Outcome outcome = shell(mpirun(
       "-n 1 " + removing, format("{} : -n 1 {} $tessera train run.toml {}", run, reading, run)));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(read_file(path("removals")), HasSubstr("removed-step-00000010"));
+  EXPECT_THAT(read_file(path("reads")), HasSubstr("corpus.txt"));
   EXPECT_EQ(expect_saved_steps("run"), 12U);
   std::size_t left = 0;
   for ([[maybe_unused]] const auto& entry :
