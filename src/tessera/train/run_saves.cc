@@ -417,13 +417,25 @@ std::string RunSaves::way_on(const LastState& state) const {
     return format("{}: {} goes on from there", state.text, same_command(true));
   }
   const std::string before = state.text.empty() ? "" : state.text + "; ";
-  if (!last_) {
-    return before + "there is no checkpoint yet: the same command begins again";
+  if (last_) {
+    return format("{}{}: {} goes on from there",
+                  before,
+                  last_good(),
+                  same_command(last_->parent_path() == directory()));
   }
-  return format("{}{}: {} goes on from there",
-                before,
-                last_good(),
-                same_command(last_->parent_path() == directory()));
+  // One may have been published that the ranks had no step left to hear of.
+  try {
+    if (const auto newest = find_newest_checkpoint(directory())) {
+      return format("{}the newest checkpoint is {}: {} goes on from there",
+                    before,
+                    newest->string(),
+                    same_command(true));
+    }
+  } catch (const std::exception& error) {
+    // The run's own error is what counts.
+    return format("{}the run's checkpoints cannot be looked at: {}", before, error.what());
+  }
+  return before + "there is no checkpoint yet: the same command begins again";
 }
 
 // Not worth the run: the link is for people, all checkpoints are there without it.

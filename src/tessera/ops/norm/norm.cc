@@ -104,7 +104,7 @@ NormTensors norm_results(const NormForm& norm) {
                   {weights && norm.centered, {&Of::bias_gradient, NormExtent::kColumns}}});
 }
 
-std::size_t norm_operand(const NormForm& norm, View NormOperands::* place) {
+std::size_t norm_operand(const NormForm& norm, NormPlace place) {
   const NormTensors operands = norm_operands(norm);
   const auto found = std::ranges::find(operands, place, &NormTensor::place);
   TESSERA_CHECK(found != operands.end(), "{} lacks an operand", name(norm));

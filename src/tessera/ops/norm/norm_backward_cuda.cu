@@ -25,8 +25,9 @@ struct RowSums {
 };
 
 // A row on its way through backward, as a thread has it.
-template <class Team, class T, NormTraits kTraits>
+template <class Team, class T, unsigned kBits>
 struct BackwardRow {
+  static constexpr NormTraits kTraits = NormTraits::of(kBits);
   static constexpr bool kHalf = sizeof(T) == 2;
 
   // What there are registers for. A thread's columns are the same in all rows, and so are their
@@ -41,7 +42,7 @@ struct BackwardRow {
       (kHoldsResidual && (!kTraits.residual || Team::kHeld <= 2));
   using Gains = Held<Team, T, kHoldsGains>;
 
-  NormRow<Team, T, kTraits> of;
+  NormRow<Team, T, kBits> of;
   const Gains& gains;
   RowStatistics statistics = {};
   Held<Team, T, kHoldsArriving> dy = {};
@@ -84,7 +85,7 @@ struct BackwardRow {
       const Floats<kPack> values = x.get(k, [&] { return of.read(of.task.x, c); });
       const Floats<kPack> scales = kTraits.rows ? gain(k, c) : Floats<kPack>();
       for (int i = 0; i < kPack; ++i) {
-        const float xhat = standardized<kTraits>(values.at[i], statistics);
+        const float xhat = standardized<kBits>(values.at[i], statistics);
         if constexpr (kTraits.weights) {
           weights.gains.at[k].at[i] += arriving.at[i] * xhat;
           weights.biases.at[k].at[i] += arriving.at[i];
@@ -112,7 +113,7 @@ struct BackwardRow {
   // rstd (d - mean_c(d) - xhat mean_c(d xhat)), or rstd d - x rstd^3 mean_c(d x).
   __device__ float input_gradient(float d, float value, const RowSums& sums) const {
     if constexpr (kTraits.centered) {
-      const float xhat = standardized<kTraits>(value, statistics);
+      const float xhat = standardized<kBits>(value, statistics);
       return statistics.rstd * fmaf(-xhat, sums.pull, d - sums.push);
     } else {
       return fmaf(-sums.pull, value, statistics.rstd * d);
@@ -141,10 +142,11 @@ struct BackwardRow {
 
 // Makes dx, with r added to it, and sums for the gradients of gain and bias. A block takes a
 // stretch of rows, its teams by turns.
-template <class Team, class T, NormTraits kTraits>
+template <class Team, class T, unsigned kBits>
 __global__ void __launch_bounds__(kThreads, Team::kBlocks)
     backward_rows(NormTask<T> task, std::int64_t rows, std::int64_t width, std::int64_t stretches) {
-  using Row = BackwardRow<Team, T, kTraits>;
+  constexpr NormTraits kTraits = NormTraits::of(kBits);
+  using Row = BackwardRow<Team, T, kBits>;
   const std::int64_t stretch = blockIdx.x;
   const std::int64_t end = rows * (stretch + 1) / stretches;
   WeightSums<Team> weights;
@@ -184,8 +186,10 @@ __global__ void __launch_bounds__(kThreads, Team::kBlocks)
 }
 
 // The terms of the gradients of gain and bias in rows that are too wide to be summed along with dx.
-template <class T, NormTraits kTraits>
+template <class T, unsigned kBits>
 struct WeightTerms {
+  static constexpr NormTraits kTraits = NormTraits::of(kBits);
+
   NormTask<T> task;
 
   static constexpr int kSums = kTraits.centered ? 2 : 1;
@@ -202,7 +206,7 @@ struct WeightTerms {
     for (int i = 0; i < kPack; ++i) {
       const RowStatistics of_row = {.mean = kTraits.centered ? task.mean[row] : 0.0F,
                                     .rstd = task.rstd[row]};
-      sums[0].at[i] += arriving.at[i] * standardized<kTraits>(values.at[i], of_row);
+      sums[0].at[i] += arriving.at[i] * standardized<kBits>(values.at[i], of_row);
       if constexpr (kTraits.centered) {
         sums[1].at[i] += arriving.at[i];
       }
@@ -210,7 +214,7 @@ struct WeightTerms {
   }
 };
 
-template <NormTraits kTraits, class T>
+template <unsigned kBits, class T>
 void launch_backward(const Context& context,
                      const char* name,
                      const NormTask<T>& task,
@@ -219,8 +223,8 @@ void launch_backward(const Context& context,
   const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
-    if constexpr (Team::kHeld > 0 || !kTraits.weights) {
-      with_packs<T, kTraits>(whole, task.codes, [&](auto traits) {
+    if constexpr (Team::kHeld > 0 || !NormTraits::of(kBits).weights) {
+      with_packs<T, kBits>(whole, task.codes, [&](auto traits) {
         launch(context,
                name,
                stretches,
@@ -250,7 +254,8 @@ void run_backward(const Context& context,
     // First, since dx may lie over what it reads.
     with_bool(whole, [&](auto known) {
       constexpr NormTraits kTraits = {.centered = kCentered, .whole = decltype(known)::value};
-      sum_rows(context, name(norm), WeightTerms<T, kTraits>{task}, rows, task.partials, weights);
+      sum_rows(
+          context, name(norm), WeightTerms<T, kTraits.bits()>{task}, rows, task.partials, weights);
     });
   }
   const bool along = norm.sums_for_weights() && !apart;
@@ -260,12 +265,12 @@ void run_backward(const Context& context,
         constexpr NormTraits kTraits = {.centered = kCentered,
                                         .residual = decltype(residual)::value,
                                         .weights = decltype(sums)::value};
-        launch_backward<kTraits>(context, name(norm), task, rows, whole);
+        launch_backward<kTraits.bits()>(context, name(norm), task, rows, whole);
       });
     });
   } else if (along) {
     constexpr NormTraits kTraits = {.centered = kCentered, .rows = false, .weights = true};
-    launch_backward<kTraits>(context, name(norm), task, rows, whole);
+    launch_backward<kTraits.bits()>(context, name(norm), task, rows, whole);
   }
   const std::int64_t stretches = num_team_stretches(rows.count, rows.width);
   for (std::size_t i = 0; along && i < weights.size(); ++i) {

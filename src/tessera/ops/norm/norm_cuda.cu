@@ -10,9 +10,11 @@ namespace cuda {
 namespace {
 
 // A row on its way through forward, as a thread has it.
-template <class Team, class T, NormTraits kTraits>
+template <class Team, class T, unsigned kBits>
 struct ForwardRow {
-  NormRow<Team, T, kTraits> of;
+  static constexpr NormTraits kTraits = NormTraits::of(kBits);
+
+  NormRow<Team, T, kBits> of;
   Held<Team, T> x = {};
   Held<Team, T> r = {};
   Held<Team, T, sizeof(T) == 2> residual_bias = {};  // of 32 bits: fewer blocks would fit
@@ -110,7 +112,7 @@ struct ForwardRow {
         y = of.read(of.task.bias, c).floats();
       }
       for (int i = 0; i < kPack; ++i) {
-        const float xhat = standardized<kTraits>(values.at[i], of_row);
+        const float xhat = standardized<kBits>(values.at[i], of_row);
         y.at[i] = kTraits.centered ? fmaf(xhat, gain.at[i], y.at[i]) : gain.at[i] * xhat;
       }
       if constexpr (kTraits.residual) {
@@ -121,14 +123,15 @@ struct ForwardRow {
   }
 };
 
-template <class Team, class T, NormTraits kTraits>
+template <class Team, class T, unsigned kBits>
 __global__ void normalize_rows(NormTask<T> task, std::int64_t rows, std::int64_t width) {
+  constexpr NormTraits kTraits = NormTraits::of(kBits);
   Largest largest;
   const std::int64_t step = std::int64_t{gridDim.x} * Team::kOfBlock;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Team::kOfBlock + team_of_block<Team>();
        row < rows;
        row += step) {
-    ForwardRow<Team, T, kTraits> here = {.of = {.task = task, .row = row, .width = width}};
+    ForwardRow<Team, T, kBits> here = {.of = {.task = task, .row = row, .width = width}};
     here.load();
     const RowStatistics of_row = here.reduce();
     if (threadIdx.x % Team::kSize == 0) {
@@ -150,7 +153,7 @@ __global__ void normalize_rows(NormTask<T> task, std::int64_t rows, std::int64_t
   }
 }
 
-template <NormTraits kTraits, class T>
+template <unsigned kBits, class T>
 void launch_normalize(const Context& context,
                       const char* name,
                       const NormTask<T>& task,
@@ -158,7 +161,7 @@ void launch_normalize(const Context& context,
                       bool whole) {
   with_team(rows.width, [&](auto team) {
     using Team = decltype(team);
-    with_packs<T, kTraits>(whole, task.codes, [&](auto traits) {
+    with_packs<T, kBits>(whole, task.codes, [&](auto traits) {
       launch(context,
              name,
              blocks_of_teams<Team>(context, rows.count),
@@ -220,7 +223,7 @@ void run(const NormForm& norm, cuda::Context& context, const Views& views) {
       cuda::with_bool(norm.residual, [&](auto residual) {
         constexpr cuda::NormTraits kTraits = {.centered = decltype(centered)::value,
                                               .residual = decltype(residual)::value};
-        cuda::launch_normalize<kTraits>(context, name(norm), task, of.x.rows(1), whole);
+        cuda::launch_normalize<kTraits.bits()>(context, name(norm), task, of.x.rows(1), whole);
       });
     });
   });

@@ -15,7 +15,8 @@
 
 namespace tessera::cuda {
 
-// What a kernel knows of its work when it is compiled.
+// What a kernel knows of its work when it is compiled. Kernels have it as bits: nvcc cannot name
+// instances of templates with parameters of a class.
 struct NormTraits {
   bool centered = false;  // a layer norm; it has no results in 8-bit floats
   bool rows = true;       // makes y or dx; without it, backward sums for the weights alone
@@ -23,6 +24,22 @@ struct NormTraits {
   bool weights = false;   // backward: sums for the gradients of gain and bias
   bool whole = false;     // packs of rows move as one
   bool codes = false;     // of y or dx, in whole rows of 16 bits
+
+  constexpr bool takes_codes() const { return !centered && rows; }
+
+  constexpr unsigned bits() const {
+    return (centered ? 1U : 0U) | (rows ? 2U : 0U) | (residual ? 4U : 0U) | (weights ? 8U : 0U) |
+           (whole ? 16U : 0U) | (codes ? 32U : 0U);
+  }
+
+  static constexpr NormTraits of(unsigned bits) {
+    return {.centered = (bits & 1U) != 0,
+            .rows = (bits & 2U) != 0,
+            .residual = (bits & 4U) != 0,
+            .weights = (bits & 8U) != 0,
+            .whole = (bits & 16U) != 0,
+            .codes = (bits & 32U) != 0};
+  }
 };
 
 // Where a kernel finds what it reads and writes; without a place what its norm lacks.
@@ -65,14 +82,17 @@ struct RowStatistics {
 };
 
 // What the gain scales: (x - mean) rstd.
-template <NormTraits kTraits>
+template <unsigned kBits>
 __device__ float standardized(float x, const RowStatistics& of_row) {
+  constexpr NormTraits kTraits = NormTraits::of(kBits);
   return (kTraits.centered ? x - of_row.mean : x) * of_row.rstd;
 }
 
 // A row of a task.
-template <class Team, class T, NormTraits kTraits>
+template <class Team, class T, unsigned kBits>
 struct NormRow {
+  static constexpr NormTraits kTraits = NormTraits::of(kBits);
+
   const NormTask<T>& task;
   std::int64_t row;
   std::int64_t width;
@@ -111,22 +131,23 @@ struct NormRow {
 
 #endif
 
-// body(std::integral_constant<NormTraits, ..>()) with kTraits and what the launch knows of packs
-// and codes.
-template <class T, NormTraits kTraits, class Body>
+// body(std::integral_constant<unsigned, bits>()) with these traits and what the launch knows of
+// packs and codes.
+template <class T, unsigned kBits, class Body>
 void with_packs(bool whole, const RowCodes& codes, const Body& body) {
   const auto with = [&](auto is_whole, auto makes_codes) {
+    constexpr NormTraits kTraits = NormTraits::of(kBits);
     constexpr NormTraits kAll = {.centered = kTraits.centered,
                                  .rows = kTraits.rows,
                                  .residual = kTraits.residual,
                                  .weights = kTraits.weights,
                                  .whole = decltype(is_whole)::value,
                                  .codes = decltype(makes_codes)::value};
-    body(std::integral_constant<NormTraits, kAll>());
+    body(std::integral_constant<unsigned, kAll.bits()>());
   };
   if (codes.inverse == nullptr) {
     with_bool(whole, [&](auto is_whole) { with(is_whole, std::false_type()); });
-  } else if constexpr (!kTraits.centered && kTraits.rows && sizeof(T) == 2) {
+  } else if constexpr (NormTraits::of(kBits).takes_codes() && sizeof(T) == 2) {
     with(std::true_type(), std::true_type());
   }
 }

@@ -29,8 +29,11 @@ struct NormOperands {
 // Of what a norm has one number: of each element of its rows, of each column, or of each row.
 enum class NormExtent : std::uint8_t { kRows, kColumns, kStatistic };
 
+// One of them.
+using NormPlace = View NormOperands::*;
+
 struct NormTensor {
-  View NormOperands::* place;
+  NormPlace place;
   NormExtent extent;
   std::string_view name = {};  // for errors, of columns
 };
@@ -43,7 +46,7 @@ NormTensors norm_operands(const NormForm& norm);
 NormTensors norm_results(const NormForm& norm);
 
 // The index of an operand that the form has.
-std::size_t norm_operand(const NormForm& norm, View NormOperands::* place);
+std::size_t norm_operand(const NormForm& norm, NormPlace place);
 
 NormOperands by_name(const NormForm& norm, const Views& views);
 
