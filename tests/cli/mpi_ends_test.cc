@@ -121,5 +121,43 @@ TEST_F(MpiEndsTest, CtrlCGivesUpALongStep) {
   EXPECT_TRUE(is_given_up);
 }
 
+// Of four ranks in two groups, that hold the same states: whichever is lost, the others have all.
+TEST_F(MpiEndsTest, SurvivorsSaveForARankOfAnotherGroupsReplica) {
+  make_tokenizer();
+  const std::string killing = "tessera=${tessera%/*}/tests/faults/training_with_kill; ";
+  const std::string layout = format(
+      "run.toml --run.dir=run --train.steps=8 {} --train.microbatch=1 {} "
+      "--state.preset=hsdp@pair {} {}",
+      kSteady,
+      virtual_cluster(4),
+      kNoSaves,
+      kShortDeadline);
+  // The step, the rank, and the instruction of its forward before which it is killed. mpirun, told
+  // to leave the others alone, hides how they end.
+  for (const std::string killed : {"6:1:0", "6:0:40"}) {
+    SCOPED_TRACE(killed);
+    std::filesystem::remove_all(path("run"));
+    const Outcome outcome = shell(
+        format("{}{}",
+               killing,
+               TrainingTest::mpirun("-n 4 --enable-recovery", format("{} {}", killed, layout))));
+    EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("all ranks have saved the state after step 5"));
+    const Outcome resumed = shell(TrainingTest::mpirun("-n 4", "train " + layout));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err,
+                AllOf(HasSubstr("step-00000005 was written when the run was interrupted"),
+                      ContainsRegex("resuming from .*step-00000005 after step 5\n")));
+    expect_undisturbed("run",
+                       8,
+                       {"--parallel.ranks=4",
+                        "--train.microbatch=1",
+                        virtual_cluster(4),
+                        "--state.preset=hsdp@pair"});
+    EXPECT_EQ(expect_saved_steps("run"), 8U);
+    expect_no_process();
+  }
+}
+
 }  // namespace
 }  // namespace tessera

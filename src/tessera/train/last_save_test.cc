@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -218,6 +219,79 @@ TEST_F(StandIn, EndsASaveThatWasUnderWay) {
   rest.has_states = true;
   EXPECT_THAT(save_last_step(rest), testing::IsEmpty());
   expect_whole();
+}
+
+// Long enough that a test that waits so long is one that hangs.
+constexpr double kForEver = 1e6;
+
+// Of two ranks that have the same states, one whose state is saved already: the other one may have
+// ended the next step.
+class SavedRank : public StandIn {
+ protected:
+  LastSave saved(double patience_seconds) const {
+    LastSave last = save();
+    last.is_saved = true;
+    last.patience_seconds = patience_seconds;
+    return last;
+  }
+
+  // Of rank 0.
+  LastSave save_of_rank_zero(std::int64_t step) const {
+    LastSave last = save();
+    last.directory = checkpoint_directory(parent_.path(), step);
+    last.options.rank = 0;
+    last.meta.step = step;
+    last.patience_seconds = kForEver;
+    return last;
+  }
+
+  // What ranks have written of the state after `step`, and which have none of it.
+  SaveProgress progress(std::int64_t step) const {
+    return look_at_save(
+        save_directory(checkpoint_directory(parent_.path(), step), save().options.launch, 0), 2);
+  }
+};
+
+// Its end would be that of all processes: mpirun ends those that are left.
+TEST_F(SavedRank, WaitsForTheStepThatItsReplicaHasEnded) {
+  SaveProgress when_back;
+  std::thread rank_one([&] {
+    EXPECT_THAT(save_last_step(saved(kForEver)), testing::IsEmpty());
+    when_back = progress(4);
+  });
+  while (progress(4).without.empty()) {
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(progress(4).without, testing::ElementsAre(1));
+  EXPECT_THAT(save_last_step(save_of_rank_zero(4)), testing::IsEmpty());
+  rank_one.join();
+  EXPECT_THAT(when_back.written, testing::ElementsAre(0, 1));
+  directory_ = checkpoint_directory(parent_.path(), 4);
+  expect_whole();
+}
+
+// Neither has it: nobody is waited for.
+TEST_F(SavedRank, WaitsForNobodyWhereNobodyHasEndedTheNextStep) {
+  LastSave rank_zero = save_of_rank_zero(3);
+  rank_zero.is_saved = true;
+  std::thread other([&] { save_last_step(rank_zero); });
+  EXPECT_THAT(save_last_step(saved(kForEver)), testing::IsEmpty());
+  other.join();
+  EXPECT_THAT(progress(4).without, testing::ElementsAre(0, 1));
+}
+
+// Without replicas the next step lacks this rank's part, whoever has ended it.
+TEST_F(SavedRank, WaitsForNobodyWhoLacksItsStates) {
+  LastSave last = saved(kForEver);
+  last.has_states_of = [](std::int64_t rank, std::int64_t other) { return rank == other; };
+  EXPECT_THAT(save_last_step(last), testing::IsEmpty());
+  EXPECT_THAT(progress(4).without, testing::ElementsAre(1)) << "who waits for it is told";
+}
+
+// One that was killed says nothing.
+TEST_F(SavedRank, DoesNotWaitForEver) {
+  EXPECT_THAT(save_last_step(saved(0.05)), testing::IsEmpty());
+  EXPECT_THAT(finish_interrupted_saves(parent_.path()), testing::IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets,
