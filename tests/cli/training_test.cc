@@ -117,6 +117,13 @@ Outcome TrainingTest::shell(const std::string& line) const {
       .finish();
 }
 
+std::string TrainingTest::with_faults(const std::string& faults, const std::string& log) {
+  return format("env LD_PRELOAD={} TESSERA_FAULTS='{}'{}",
+                built_program("tests/libtessera_faults.so"),
+                faults,
+                log.empty() ? "" : " TESSERA_FAULTS_LOG=" + log);
+}
+
 bool TrainingTest::has_mpi(const std::string& library) const {
   return shell(format("command -v mpirun.{0} && test -e \"${{tessera%/*}}/libtessera_{0}.so\"",
                       library))

@@ -29,6 +29,10 @@ class TrainingTest : public testing::Test {
   // A line of /bin/sh there, in which "$tessera" is the program.
   Outcome shell(const std::string& line) const;
 
+  // `env` before the program, in a line for shell(): its calls meet these faults of files (see
+  // base/testing/faults.h), and are listed in `log` where one is named.
+  static std::string with_faults(const std::string& faults, const std::string& log = "");
+
   // Whether processes of that MPI library, "openmpi" or "mpich", can be ranks here.
   bool has_mpi(const std::string& library = "openmpi") const;
 

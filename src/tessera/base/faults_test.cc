@@ -84,6 +84,15 @@ TEST(FaultsTest, CountAndShorten) {
   EXPECT_EQ(faults.calls(1), 104);
 }
 
+TEST(FaultsTest, SayHowMuchOfADiskIsFree) {
+  const TestDirectory root;
+  const Faults faults(
+      {{.call = FaultCall::kSpace, .path = root.path().string(), .most_bytes = 1 << 20}});
+  EXPECT_EQ(fs::space(root.path()).available, 1U << 20U);
+  EXPECT_EQ(faults.hits(), 1);
+  EXPECT_GT(fs::space(root.path()).available, 1U << 20U) << "once, if this disk is not full";
+}
+
 TEST(FaultsTest, AreReadFromText) {
   const std::vector<Fault> faults = parse_faults(
       "write path=.safetensors after=2 times=all errno=28;thread errno=11; change signal=9 "

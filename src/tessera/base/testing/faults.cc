@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::pair<FaultCall, std::string_view>, 11> kCallNames = {
+constexpr std::array<std::pair<FaultCall, std::string_view>, 12> kCallNames = {
     {{FaultCall::kChange, "change"},
      {FaultCall::kOpen, "open"},
      {FaultCall::kRead, "read"},
@@ -43,6 +44,7 @@ constexpr std::array<std::pair<FaultCall, std::string_view>, 11> kCallNames = {
      {FaultCall::kRemove, "remove"},
      {FaultCall::kMakeDirectory, "mkdir"},
      {FaultCall::kLock, "lock"},
+     {FaultCall::kSpace, "space"},
      {FaultCall::kThread, "thread"}}};
 
 struct Counted {
@@ -473,6 +475,20 @@ int mkdirat(int directory, const char* path, mode_t mode) noexcept {
                              .path = tessera::path_at(directory, path)};
       },
       [&](auto) { return next(directory, path, mode); });
+}
+
+int statvfs(const char* path, struct statvfs* space) noexcept {
+  static auto* const next = tessera::next_of<int(const char*, struct statvfs*)>("statvfs");
+  return tessera::with_faults(
+      [&] { return tessera::Call{.kind = FaultCall::kSpace, .changes = false, .path = path}; },
+      [&](auto outcome) {
+        const int result = next(path, space);
+        if (result == 0) {
+          const fsblkcnt_t most = outcome.most_bytes / space->f_frsize;
+          space->f_bavail = std::min(space->f_bavail, most);
+        }
+        return result;
+      });
 }
 
 int pthread_create(pthread_t* thread,

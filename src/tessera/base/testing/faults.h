@@ -21,7 +21,7 @@ namespace tessera {
 // mpirun starts on the way inherit both, so that faults should name a path.
 
 enum class FaultCall {
-  kChange,         // whatever changes files: all that follows but kRead, kLock, kThread and opening
+  kChange,         // whatever changes files: all but kRead, kLock, kSpace, kThread and opening
   kOpen,           // open, openat, creat
   kRead,           // read, pread; not what is mapped
   kWrite,          // write, pwrite, writev
@@ -31,6 +31,7 @@ enum class FaultCall {
   kRemove,         // unlink, unlinkat, rmdir, remove
   kMakeDirectory,  // mkdir, mkdirat
   kLock,           // flock
+  kSpace,          // statvfs
   kThread,         // pthread_create: std::thread and OpenMP's
 };
 
@@ -46,7 +47,7 @@ struct Fault {
   double delay_seconds = 0;
   int signal = 0;                // is raised before the call: SIGKILL ends the process there
   int error = 0;                 // errno of the call, which is not made
-  std::int64_t most_bytes = -1;  // that a read or write does; -1: all
+  std::int64_t most_bytes = -1;  // that a read or write does, or a disk says are free; -1: all
 };
 
 // One lives at a time; other threads may be in these calls when it comes and goes.
