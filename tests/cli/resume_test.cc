@@ -209,6 +209,40 @@ TEST_F(KillTest, ResumeFromARunDirectory) {
   EXPECT_EQ(train("a", {"--checkpoint.resume=none/such"}).code, 2);
 }
 
+// Neither in silence nor by a name that nobody knows.
+TEST_F(KillTest, ADamagedCheckpointIsSetAsideLoudly) {
+  const std::vector<std::string> saving = {"--checkpoint.every=4", "--checkpoint.keep=0"};
+  ASSERT_EQ(train("whole", saving).code, 0);
+  ASSERT_EQ(train("a", saving).code, 0);
+  std::string name;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint("a", 12))) {
+    if (entry.path().extension() == ".safetensors") {
+      std::string bytes = read_file(entry.path());
+      bytes.back() = static_cast<char>(bytes.back() ^ 1);
+      write_test_file(entry.path(), bytes);
+      name = entry.path().filename().string();
+      break;
+    }
+  }
+  ASSERT_NE(name, "");
+  std::vector<std::string> strict = saving;
+  strict.emplace_back("--checkpoint.fall_back=false");
+  const Outcome refused = train("a", strict);
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("a/checkpoints/step-00000012/" + name));
+  const Outcome outcome = train("a", saving);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("warning: DAMAGED CHECKPOINT: a/checkpoints/step-00000012 is set aside as "
+                        "a/checkpoints/damaged-step-00000012\n"
+                        "warning: going on from a/checkpoints/step-00000008, the newest that is "
+                        "whole; "));
+  EXPECT_THAT(outcome.err, ContainsRegex("whole; [^\n]*" + name + "[^\n]*found checksum"));
+  EXPECT_THAT(outcome.err, HasSubstr("resuming from a/checkpoints/step-00000008 after step 8\n"));
+  EXPECT_TRUE(std::filesystem::exists(path("a/checkpoints/damaged-step-00000012") / name));
+  expect_same_training("a", "whole");
+}
+
 TEST_F(KillTest, AnotherTokenizerIsRefused) {
   ASSERT_EQ(train("a").code, 0);
   // One of as many entries, so that nothing else would tell them apart.
