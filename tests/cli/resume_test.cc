@@ -1,11 +1,14 @@
 // A run that was stopped and goes on is, bit by bit, the run that was never stopped.
 
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
 #include <ostream>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -15,6 +18,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/file_digest.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -241,6 +245,40 @@ TEST_F(KillTest, ADamagedCheckpointIsSetAsideLoudly) {
   EXPECT_THAT(outcome.err, HasSubstr("resuming from a/checkpoints/step-00000008 after step 8\n"));
   EXPECT_TRUE(std::filesystem::exists(path("a/checkpoints/damaged-step-00000012") / name));
   expect_same_training("a", "whole");
+}
+
+// It is not damaged: a later program can read it, and an older one is not taken in its place.
+TEST_F(KillTest, ACheckpointOfALaterVersionIsRefused) {
+  ASSERT_EQ(train("a", {"--checkpoint.every=4", "--checkpoint.keep=0"}).code, 0);
+  const std::filesystem::path manifest = checkpoint("a") / "manifest.json";
+  const std::string text = read_file(manifest);
+  const std::string_view front = "\"manifest\":";
+  const std::size_t begin = text.find(front) + front.size();
+  std::string body = text.substr(begin, text.rfind('}') - begin);
+  const std::string version = "\"version\": ";
+  const std::size_t at = body.find(version) + version.size();
+  ASSERT_EQ(body.substr(at, 2), "2,");
+  body.replace(at, 1, "3");
+  write_test_file(manifest,
+                  format("{{\"xxh3_128\":\"{}\",\n\"manifest\":{}}}\n",
+                         digest(std::as_bytes(std::span(body))).xxh3_128,
+                         body));
+  // The record of the exit is there, and the lock names another process.
+  const std::string look =
+      "cd a && find . -type f ! -name exit-0.json ! -name lock | sort | xargs cksum && ls -lR "
+      "checkpoints";
+  const std::string before = shell(look).out;
+  const Outcome outcome = train("a", {"--train.steps=16"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("error: \"version\": found 3, expected 1 to 2: a later Tessera has written "
+                        "this checkpoint: update this one, or go on from an older checkpoint with "
+                        "--checkpoint.resume=PATH"));
+  EXPECT_THAT(outcome.err, HasSubstr("a/checkpoints/step-00000012/manifest.json"));
+  EXPECT_EQ(shell(look).out, before);
+  const Outcome older =
+      train("a", {"--train.steps=16", "--checkpoint.resume=a/checkpoints/step-00000008"});
+  EXPECT_EQ(older.code, 0) << older.err;
 }
 
 TEST_F(KillTest, AnotherTokenizerIsRefused) {

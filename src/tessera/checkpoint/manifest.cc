@@ -234,7 +234,9 @@ Manifest parse_body(const Json& json) {
   const Json& version = json.at("version");
   TESSERA_REQUIRE(version.is_number_integer() && version >= kOldestVersion && version <= kVersion,
                   ErrorCode::kUnsupported,
-                  "checkpoint version {}: this build reads {} to {}",
+                  "\"version\": found {}, expected {} to {}: a later Tessera has written this "
+                  "checkpoint: update this one, or go on from an older checkpoint with "
+                  "--checkpoint.resume=PATH",
                   version.dump(),
                   kOldestVersion,
                   kVersion);
