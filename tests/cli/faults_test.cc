@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/test_directory.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -43,6 +44,41 @@ TEST_F(FaultyRunTest, AStartSaysThatTheDiskIsTooSmall) {
                               "--data.validation_share=0.2 --validation.every=1");
   ASSERT_EQ(best.code, 0) << best.err;
   EXPECT_THAT(best.err, HasSubstr("needs room for 33 at a time, of which 1 are there"));
+}
+
+// Work of more than two seconds shows how far it is.
+TEST_F(FaultyRunTest, AStartSaysHowFarItsTokenizingIs) {
+  ASSERT_EQ(train("a", {"--train.steps=2"}).code, 0);
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    text += corpus_text();
+  }
+  write_test_file(path("large.txt"), text);
+  const Outcome quick = train("b", {"--train.steps=2", "--data.files=large.txt"});
+  ASSERT_EQ(quick.code, 0) << quick.err;
+  EXPECT_THAT(quick.err, Not(HasSubstr("tokenizing: ")));
+  const Outcome slow = faulty("read path=large.txt times=all delay=0.5",
+                              "train run.toml --run.dir=c --train.steps=2 --data.files=large.txt");
+  ASSERT_EQ(slow.code, 0) << slow.err;
+  EXPECT_THAT(
+      slow.err,
+      ContainsRegex("\ntokenizing: [0-9.]+ [KM]iB of [0-9.]+ [KM]iB \\([0-9]+ %\\)  [0-9.]+ "
+                    "[KM]?i?B/s  [0-9hms. ]+ left\n"));
+}
+
+TEST_F(FaultyRunTest, EvalSaysHowFarItIs) {
+  ASSERT_EQ(train("a").code, 0);
+  ASSERT_EQ(
+      tessera({"data", "tokenize", "corpus.txt", "--tokenizer=tokenizer.json", "-o", "set"}).code,
+      0);
+  const Outcome quick = tessera({"eval", "a", "--data=set"});
+  ASSERT_EQ(quick.code, 0) << quick.err;
+  EXPECT_THAT(quick.err, Not(HasSubstr(" sequences (")));
+  const Outcome slow = faulty("open path=set.bin delay=2.5", "eval a --data=set");
+  ASSERT_EQ(slow.code, 0) << slow.err;
+  EXPECT_EQ(slow.out, quick.out);
+  EXPECT_THAT(slow.err,
+              ContainsRegex("[0-9]+ of [0-9]+ sequences \\([0-9]+ %\\)  .*left  loss [0-9.]+\n"));
 }
 
 }  // namespace

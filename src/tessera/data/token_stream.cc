@@ -11,7 +11,9 @@ namespace {
 class StreamSink : public DocumentSink {
  public:
   StreamSink(TokenStream& stream, std::int64_t total_bytes)
-      : stream_(stream), line_("tokenizing", total_bytes) {}
+      : stream_(stream), line_("tokenizing", total_bytes) {
+    line_.reach(0);
+  }
 
   void append(std::span<const std::int32_t> tokens) override { stream_.tokens.append(tokens); }
 
