@@ -182,6 +182,80 @@ TEST_F(EncodeFilesTest, KeysOfMessagesThatNobodyKnowsAreToldOnce) {
                    path.string()));
 }
 
+// Formats that are taken for lines of JSON, as their own programs write them.
+TEST_F(EncodeFilesTest, LinesOfOtherFormatsSayWhatTheyAre) {
+  struct Case {
+    std::string file;
+    std::string text;
+    std::string place;
+    std::string problem;
+  };
+
+  const std::string good = "{\"text\": \"a\"}";
+  const std::string zero(1, '\0');
+  const std::string of_zero =
+      " of the line is zero, expected JSON: a file that was not written to its end has such bytes; "
+      "write it again, or remove them (`tr -d '\\000'`)";
+  const std::string of_row =
+      "found no JSON but what may be a row of CSV, expected an object: write each row as one, as "
+      "Python's json.dumps() does those of csv.DictReader";
+  const std::string of_quote =
+      " is a single quote, expected a double one: this is how Python prints a dict; json.dumps() "
+      "writes it as JSON";
+  const std::string of_comment =
+      " of the line begins a comment, expected JSON, which has none: remove it";
+  const std::string of_more =
+      " of the line begins more after the end of its object, expected the end of the line: write "
+      "an object a line, as `jq -c .` does";
+  const std::vector<Case> cases = {
+      // A file system gives zeros where a power cut took what was written.
+      {"zeros_behind", good + "\n" + std::string(9, '\0'), ":2: ", "byte 1" + of_zero},
+      {"zeros_in_line", good + zero + good + "\n", ":1: ", "byte 14" + of_zero},
+      {"zero_in_string", "{\"text\": \"" + zero + "\"}\n", ":1: ", "byte 11" + of_zero},
+      {"names.csv", "id,text\n1,\"a, b\"\n", ":1: ", of_row},
+      {"numbers.csv", "1,\"a, b\"\n", ":1: ", of_row},
+      {"strings.csv", "\"a\",\"b\"\n", ":1: ", of_row},
+      {"tabs.tsv", "text\tlabel\n", ":1: ", of_row},
+      // print() of a dict, and str() of a list of them.
+      {"dicts", good + "\n{'text': 'a'}\n", ":2: ", "byte 2 of the line" + of_quote},
+      {"mixed", "{\"text\": 'a'}\n", ":1: ", "byte 10 of the line" + of_quote},
+      {"list", "[{'text': 'a'}, {'text': 'b'}]", ": value 1: ", "byte 2 of the value" + of_quote},
+      {"jsonc", "// what, and why\n" + good + "\n", ":1: ", "byte 1" + of_comment},
+      {"tail", good + "  // a\n", ":1: ", "byte 16" + of_comment},
+      {"block", good + "\n  /* a */\n", ":2: ", "byte 3" + of_comment},
+      {"hash", "# what it is\n" + good + "\n", ":1: ", "byte 1" + of_comment},
+      // RFC 7464: 0x1E, a JSON text, a line feed.
+      {"sequence",
+       "\x1e" + good + "\n\x1e" + good + "\n",
+       ":1: ",
+       "byte 1 of the line is a record separator (0x1E), expected an object: this is a JSON text "
+       "sequence (RFC 7464), in which `tr -d '\\036'` leaves the objects"},
+      {"joined", good + good + "\n", ":1: ", "byte 14" + of_more},
+      {"spaced", good + " " + good, ":1: ", "byte 15" + of_more},
+      {"commas", good + "," + good + ",\n", ":1: ", "byte 14" + of_more}};
+  TextEncoder encoder = byte_encoder();
+  encoder.encode_conversation = [](auto&&...) { ADD_FAILURE() << "a conversation"; };
+  for (const TextFormat kind : {TextFormat::kJsonl, TextFormat::kChat}) {
+    TextOptions options;
+    options.format = kind;
+    for (const Case& each : cases) {
+      if (kind == TextFormat::kChat && each.place == ":2: ") {
+        continue;  // its first line is no conversation
+      }
+      const std::vector files = {write(each.file, each.text)};
+      TextSink sink;
+      EXPECT_EQ(error_of(ErrorCode::kInvalidData,
+                         [&] { encode_files(files, encoder, options, {}, sink); }),
+                format("{}{}{} (with data.skip_broken such lines are left out and counted)",
+                       files.front().string(),
+                       each.place,
+                       each.problem));
+    }
+  }
+  const std::vector files = {write("good", good + "\n" + zero + "\n'a', b\n" + good + "\n")};
+  EXPECT_THAT(documents(files, jsonl(true)), ElementsAre("<a>", "<a>"));
+}
+
 TEST_F(EncodeFilesTest, AListThatIsCutOffIsNamed) {
   const std::filesystem::path between =
       write("a.json", "[{\"text\": \"a\"},\n{\"text\": \"b\"},\n");

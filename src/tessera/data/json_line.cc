@@ -206,6 +206,40 @@ std::string find_double_key(std::string_view text) {
   return key ? format("found the key \"{}\" twice, expected it once", *key) : "";
 }
 
+// What a line of another format has at `byte`, from 1, where it is no JSON; empty: none is known.
+std::string describe_foreign(std::string_view line, std::size_t byte) {
+  const std::string_view rest = line.substr(std::min(byte == 0 ? 0 : byte - 1, line.size()));
+  if (rest.starts_with('\x1e')) {
+    return format(
+        "byte {} of the line is a record separator (0x1E), expected an object: this is a "
+        "JSON text sequence (RFC 7464), in which `tr -d '\\036'` leaves the objects",
+        byte);
+  }
+  if (rest.starts_with("//") || rest.starts_with("/*") || rest.starts_with('#')) {
+    return format("byte {} of the line begins a comment, expected JSON, which has none: remove it",
+                  byte);
+  }
+  if (is_row(line)) {
+    return "found no JSON but what may be a row of CSV, expected an object: write each row as one, "
+           "as Python's json.dumps() does those of csv.DictReader";
+  }
+  if (rest.starts_with('\'')) {
+    return format(
+        "byte {} of the line is a single quote, expected a double one: this is how Python "
+        "prints a dict; json.dumps() writes it as JSON",
+        byte);
+  }
+  const ValueEnd value = line.starts_with('{') ? find_end(line) : ValueEnd{};
+  if (value.at && *value.at < byte && !rest.empty() &&
+      std::string_view("{[,").find(rest.front()) != std::string_view::npos) {
+    return format(
+        "byte {} of the line begins more after the end of its object, expected the end of "
+        "the line: write an object a line, as `jq -c .` does",
+        byte);
+  }
+  return "";
+}
+
 bool is_valid_front(std::string_view text) {
   const std::size_t broken_at = find_broken(text);
   return broken_at == 0 || broken_at > text.size();
@@ -232,6 +266,12 @@ std::string describe_broken(std::string_view line) {
   if (line.starts_with(kDefect)) {
     return std::string(line.substr(1));
   }
+  if (const std::size_t zero = line.find('\0'); zero != std::string_view::npos) {
+    return format(
+        "byte {} of the line is zero, expected JSON: a file that was not written to its "
+        "end has such bytes; write it again, or remove them (`tr -d '\\000'`)",
+        zero + 1);
+  }
   const std::size_t byte = find_broken(line);
   const std::size_t valid = valid_utf8_prefix(line);
   if (valid < line.size() && valid < byte) {
@@ -242,6 +282,9 @@ std::string describe_broken(std::string_view line) {
     }
     return format("byte {} of the line is no UTF-8, expected it throughout: is it Latin-1?",
                   valid + 1);
+  }
+  if (std::string foreign = describe_foreign(line, byte); !foreign.empty()) {
+    return foreign;
   }
   std::size_t begin = byte == 0 ? 0 : byte - 1;
   std::size_t end = begin;
@@ -259,7 +302,32 @@ std::string describe_broken(std::string_view line) {
                 is_value ? format(": found {}", line.substr(begin, end - begin)) : "");
 }
 
+bool has_zero(std::string_view line) {
+  return line.find('\0') != std::string_view::npos;
+}
+
+bool is_row(std::string_view line) {
+  const std::size_t begin = std::min(line.find_first_not_of(kSpace), line.size());
+  if (line.substr(begin).find_first_of("{[") == 0) {
+    return false;
+  }
+  for (std::size_t at = begin; at < line.size();) {
+    if (line[at] == '"') {
+      at = string_end(line, at);
+    } else if (std::string_view(",;\t").find(line[at]) != std::string_view::npos) {
+      return true;
+    } else {
+      ++at;
+    }
+  }
+  return false;
+}
+
 std::string parse_json_line(std::string_view line, json& value) {
+  if (has_zero(line)) {
+    value = json(json::value_t::discarded);
+    return describe_broken(line);
+  }
   value = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!value.is_discarded()) {
     return find_double_key(line);

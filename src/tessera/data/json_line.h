@@ -32,8 +32,15 @@ std::string_view kind_of(const nlohmann::json& value);
 std::string as_written(const nlohmann::json& value);
 
 // What is wrong with a line that is no JSON: "broken JSON at byte 23 of the line", from 1, and the
-// word in a value's place that is found there.
+// word in a value's place that is found there; or of which other format it is (CSV, Python's dicts,
+// JSON with comments, text sequences, several objects on a line), and what to do about it.
 std::string describe_broken(std::string_view line);
+
+// Whether a line has a zero byte, which parsers take for the end of the text.
+bool has_zero(std::string_view line);
+
+// Whether a line may be a row of CSV, or of a table with tabs: it begins with no bracket.
+bool is_row(std::string_view line);
 
 // A problem with a line, as one with a value that lies otherwise in its file.
 std::string as_of_value(std::string problem);

@@ -135,10 +135,14 @@ class FieldReader : public nlohmann::json_sax<nlohmann::json> {
 
 std::string parse_jsonl_line(std::string_view line, std::string_view field, std::string& text) {
   text.clear();
+  if (has_zero(line)) {
+    return describe_broken(line);
+  }
   FieldReader reader(field, text, /*has_marks=*/false);
   nlohmann::json::sax_parse(line.begin(), line.end(), &reader);
   if (reader.broken_at() == 0) {
-    return reader.problem();
+    // Read no further than the first cell of a row.
+    return reader.problem().empty() || !is_row(line) ? reader.problem() : describe_broken(line);
   }
   const std::string marked = with_marked_odd_numbers(line);
   if (marked.empty()) {

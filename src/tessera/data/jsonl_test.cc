@@ -45,7 +45,7 @@ TEST(Jsonl, SaysWhatIsWrong) {
   EXPECT_EQ(problem_of("[1]"), "found a list, expected an object");
   EXPECT_EQ(problem_of("\"text\""), "found a string, expected an object");
   EXPECT_EQ(problem_of(R"({"text": "a")"), "broken JSON at byte 13 of the line");
-  EXPECT_EQ(problem_of(R"({"text": "a"} {"text": "b"})"), "broken JSON at byte 15 of the line");
+  EXPECT_EQ(problem_of(R"({"text": "a"}})"), "broken JSON at byte 14 of the line");
   EXPECT_EQ(problem_of("{\"text\": \"\xff\"}"),
             "byte 11 of the line is no UTF-8, expected it throughout: is it Latin-1?");
   EXPECT_EQ(problem_of("{\"text\": \"a\nb\"}"), "broken JSON at byte 12 of the line");
