@@ -119,6 +119,12 @@ TEST_F(MarksTest, DocumentsHaveThoseOfTheTokenizersFiles) {
   EXPECT_EQ(tokenized(), documents({}, {'!'}));
   write("tokenizer_config.json", {{"add_bos_token", true}, {"bos_token", "<s>"}});
   EXPECT_EQ(tokenized(), documents({256}, {257}));
+  // A name that no file of the tokenizer has is said to do nothing.
+  write("tokenizer_config.json", {{"eos_token", "<|nowhere|>"}});
+  EXPECT_EQ(tokenized(), documents({}, {257}));
+  EXPECT_THAT(said_,
+              HasSubstr("warning: eos_token of hf/tokenizer_config.json is \"<|nowhere|>\", which "
+                        "is no token of the tokenizer: it is passed over\n"));
   write("tokenizer_config.json", json::object());
   write("generation_config.json", {{"eos_token_id", {35, 257}}});
   EXPECT_EQ(tokenized(), documents({}, {'#'}));

@@ -1,9 +1,12 @@
 #include "tessera/base/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -348,6 +351,22 @@ nlohmann::json read_json_object(const std::filesystem::path& path) {
                   path.string(),
                   json.type_name());
   return json;
+}
+
+std::optional<std::int64_t> whole_number(double value) {
+  constexpr double kBound = 9223372036854775808.0;  // 2^63
+  const bool is_whole = value >= -kBound && value < kBound && value == std::trunc(value);
+  return is_whole ? std::optional(static_cast<std::int64_t>(value)) : std::nullopt;
+}
+
+std::optional<std::int64_t> whole_number(const Json& value) {
+  if (value.is_number_float()) {
+    return whole_number(value.get<double>());
+  }
+  constexpr auto kMost = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost);
+  return fits ? std::optional(value.get<std::int64_t>()) : std::nullopt;
 }
 
 std::optional<std::size_t> find_json(std::string_view text, std::string_view pointer) {

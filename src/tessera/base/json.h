@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -28,6 +29,11 @@ nlohmann::json parse_json(std::string_view text, const JsonOptions& options);
 // The object that a file holds, whose keys may be there twice; an empty one where there is no file.
 // Errors: as parse_json() and read_file(); kInvalidData where it holds something else.
 nlohmann::json read_json_object(const std::filesystem::path& path);
+
+// The whole number that a value is, written as 4096 or, as programs that computed it write it, as
+// 4096.0; nothing where it is none, or 64 bits do not hold it.
+std::optional<std::int64_t> whole_number(double value);
+std::optional<std::int64_t> whole_number(const nlohmann::json& value);
 
 // Where a text that parse_json() takes has what a JSON pointer (RFC 6901: "/model/vocab/a") names:
 // the offset of a member's key or of an element's first byte. Nothing where it has none. For

@@ -1,6 +1,8 @@
 #include "tessera/base/json.h"
 
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,6 +65,20 @@ TEST(Json, NumbersOfPythonAreTakenAsTheirNames) {
   EXPECT_THAT(refusal("[NaN, 1e999, 2]", options), StartsWith("not JSON at byte 10: "));
   EXPECT_THAT(refusal("[NaN, \"\\", options), StartsWith("not JSON at byte 8: "));
   EXPECT_THAT(refusal("{\"a\": NaN, NaN : 1}", options), StartsWith("not JSON at byte 11: "));
+}
+
+TEST(Json, WholeNumbersAreWrittenWithAPointToo) {
+  const auto whole = [](std::string_view text) { return whole_number(parse_json(text, {})); };
+  EXPECT_EQ(whole("4096"), 4096);
+  EXPECT_EQ(whole("4096.0"), 4096);
+  EXPECT_EQ(whole("-2e3"), -2000);
+  EXPECT_EQ(whole("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(whole("-9223372036854775808.0"), INT64_MIN);
+  for (const char* const none :
+       {"1.5", "1e-9", "9223372036854775808", "9223372036854775808.0", "\"2\"", "true", "null"}) {
+    EXPECT_EQ(whole(none), std::nullopt) << none;
+  }
+  EXPECT_EQ(whole_number(std::nan("")), std::nullopt);
 }
 
 TEST(Json, AKeyIsThereOnce) {

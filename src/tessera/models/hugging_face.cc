@@ -1,7 +1,6 @@
 #include "tessera/models/hugging_face.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -47,6 +46,22 @@ bool is_off(const Field& field) {
         }
       },
       field);
+}
+
+// The values of a list of whole numbers.
+std::optional<std::vector<std::int64_t>> whole_numbers(const Json& list) {
+  if (!list.is_array()) {
+    return std::nullopt;
+  }
+  std::vector<std::int64_t> values;
+  for (const Json& each : list) {
+    const auto value = whole_number(each);
+    if (!value) {
+      return std::nullopt;
+    }
+    values.push_back(*value);
+  }
+  return values;
 }
 
 }  // namespace
@@ -115,24 +130,19 @@ HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
                   "{}: byte 0: found a JSON {}, expected an object",
                   path_,
                   object.type_name());
-  // Larger than 63 bits: no size or id, and refused as one.
-  const auto is_whole = [](const Json& value) {
-    return value.is_number_integer() &&
-           (!value.is_number_unsigned() ||
-            value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()});
-  };
   const auto keep = [&](const std::string& key, const Json& value) {
     if (value.is_boolean()) {
       values_.emplace(key, value.get<bool>());
     } else if (value.is_number_integer()) {
-      values_.emplace(
-          key, is_whole(value) ? Field(value.get<std::int64_t>()) : Field(value.get<double>()));
+      // Larger than 63 bits: no size or id, and refused as one.
+      const auto whole = whole_number(value);
+      values_.emplace(key, whole ? Field(*whole) : Field(value.get<double>()));
     } else if (value.is_number_float()) {
       values_.emplace(key, value.get<double>());
     } else if (value.is_string()) {
       values_.emplace(key, value.get<std::string>());
-    } else if (value.is_array() && std::ranges::all_of(value, is_whole)) {
-      values_.emplace(key, value.get<std::vector<std::int64_t>>());
+    } else if (const auto list = whole_numbers(value)) {
+      values_.emplace(key, *list);
     } else if (!value.is_null()) {
       values_.emplace(key, Other{value.dump(-1, ' ', false, Json::error_handler_t::replace)});
     }
@@ -235,10 +245,7 @@ std::int64_t HuggingFaceConfig::whole(std::string_view key, std::int64_t max) co
   if (const auto* number = field == nullptr ? nullptr : std::get_if<std::int64_t>(field)) {
     value = *number;
   } else if (const auto* real = field == nullptr ? nullptr : std::get_if<double>(field)) {
-    // 4096.0, as some programs write what they computed.
-    const bool is_whole =
-        *real >= 1 && *real <= static_cast<double>(max) && *real == std::floor(*real);
-    value = is_whole ? static_cast<std::int64_t>(*real) : 0;
+    value = whole_number(*real).value_or(0);
   }
   if (value < 1 || value > max) {
     refuse(key, format("a whole number from 1 to {}", max));
@@ -293,6 +300,8 @@ std::vector<std::int32_t> HuggingFaceConfig::tokens(std::string_view key) const 
   if (field != nullptr) {
     if (const auto* one = std::get_if<std::int64_t>(field)) {
       values = {*one};
+    } else if (const auto* real = std::get_if<double>(field)) {
+      values = {whole_number(*real).value_or(-1)};
     } else if (const auto* several = std::get_if<std::vector<std::int64_t>>(field)) {
       values = *several;
     } else {

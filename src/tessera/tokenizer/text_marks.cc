@@ -137,10 +137,11 @@ class File {
     const nlohmann::json list = value.is_array() ? value : nlohmann::json::array({value});
     Said<std::vector<std::int32_t>> said{.value = {}, .place = place_of(path_, key)};
     for (const nlohmann::json& id : list) {
-      expect(id.is_number_integer(), key, "the id of a token, or a list of ids");
+      const std::optional<std::int64_t> whole = whole_number(id);
+      expect(whole || id.is_number_integer(), key, "the id of a token, or a list of ids");
       constexpr std::int64_t kMost = 0x7fffffff;
       said.value.push_back(
-          static_cast<std::int32_t>(std::clamp<std::int64_t>(id.get<std::int64_t>(), -1, kMost)));
+          static_cast<std::int32_t>(std::clamp<std::int64_t>(whole.value_or(kMost), -1, kMost)));
     }
     return said;
   }

@@ -179,6 +179,14 @@ TEST_F(TextMarksTest, WhatIsNoTokenIsPassedOver) {
                           HasSubstr("has -1, which")));
 }
 
+// Python takes 256.0 for 256.
+TEST_F(TextMarksTest, IdsMayBeWrittenWithAPoint) {
+  write("config.json", R"({"bos_token_id": 257.0, "eos_token_id": 258.0})");
+  EXPECT_THAT(marks().eos, ElementsAre(kStop));
+  write("generation_config.json", R"({"eos_token_id": [258.0, 256]})");
+  EXPECT_THAT(marks().eos, ElementsAre(kStop, kEndOfText));
+}
+
 TEST_F(TextMarksTest, BrokenFilesAreRefused) {
   const auto expect_refused =
       [&](const std::string& name, const std::string& text, const std::string& message) {
@@ -194,6 +202,7 @@ TEST_F(TextMarksTest, BrokenFilesAreRefused) {
   expect_refused(
       "tokenizer_config.json", R"({"add_bos_token": "yes"})", "is \"yes\", expected true or false");
   expect_refused("generation_config.json", R"({"eos_token_id": ["2"]})", "eos_token_id of ");
+  expect_refused("config.json", R"({"eos_token_id": 2.5})", "eos_token_id of ");
 }
 
 TEST_F(TextMarksTest, ChatTemplateOfTheDirectory) {

@@ -192,7 +192,8 @@ TEST(HuggingFace, RefusesWhatWouldNotRunAsItWasTrained) {
   EXPECT_EQ(message(R"(, "rope_theta": 10000, "rope_parameters": {"rope_theta": 20000.0})"),
             "config.json: \"rope_theta\": found 10000, expected 20000, as "
             "\"rope_parameters.rope_theta\" has it");
-  for (const char* const ids : {"-1", "\"</s>\"", "[1, -2]", "4294967296", "1.5"}) {
+  for (const char* const ids :
+       {"-1", "\"</s>\"", "[1, -2]", "4294967296", "1.5", "-1.0", "[1.5]", "4294967296.0"}) {
     EXPECT_THAT(message(format(R"(, "eos_token_id": {})", ids)),
                 HasSubstr("\"eos_token_id\": found "));
   }
@@ -206,6 +207,8 @@ TEST(HuggingFace, HaveOneOrSeveralTokensThatEndATextOrNone) {
   EXPECT_THAT(eos("null"), IsEmpty());
   EXPECT_THAT(eos("2"), ElementsAre(2));
   EXPECT_THAT(eos("[128001, 128008, 128009]"), ElementsAre(128001, 128008, 128009));
+  EXPECT_THAT(eos("2.0"), ElementsAre(2)) << "Python takes them for equal";
+  EXPECT_THAT(eos("[2.0, 3]"), ElementsAre(2, 3));
   HuggingFaceConfigText text;
   text.tokens("a", {});
   text.tokens("b", {2});
