@@ -477,7 +477,7 @@ TEST_P(HuggingFaceDirectory, TakesWhatPublishedFilesHaveBesides) {
   const std::string prefix(
       model_family(read_hugging_face_model(source_).section.name).weight_prefix);
   const std::vector<float> mask(4);
-  std::vector<std::string> names;
+  const float masked = -1e4F;  // what older files add where the mask is 0: a scalar
   rewrite([&](std::vector<SafetensorsTensor>& tensors) {
     for (SafetensorsTensor& tensor : tensors) {
       if (tensor.name.starts_with(prefix)) {
@@ -489,6 +489,11 @@ TEST_P(HuggingFaceDirectory, TakesWhatPublishedFilesHaveBesides) {
                                                     : "layers.0.self_attn.rotary_emb.inv_freq";
     tensors.push_back(
         {.name = name, .shape = {1, 1, 2, 2}, .data = std::as_bytes(std::span(mask))});
+    if (const std::size_t bias = name.find(".bias"); bias != std::string::npos) {
+      tensors.push_back({.name = name.substr(0, bias) + ".masked_bias",
+                         .shape = {},
+                         .data = std::as_bytes(std::span(&masked, 1))});
+    }
   });
   import_weights({.source = source_, .checkpoint = directory_.path() / "a"});
   export_weights({.checkpoint = directory_.path() / "a", .output = directory_.path() / "out"});

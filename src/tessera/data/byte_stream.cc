@@ -279,6 +279,15 @@ Compression compression_of(const std::filesystem::path& path) {
 
 namespace {
 
+// A frame of zstd, or one that its readers pass over, of which pzstd puts one at the front
+// (RFC 8878, 3.1).
+bool is_zstd(std::string_view front) {
+  using namespace std::string_view_literals;
+  const bool is_skippable = front.size() >= 4 && front.substr(1, 3) == "\x2a\x4d\x18"sv &&
+                            (static_cast<unsigned char>(front[0]) & 0xf0U) == 0x50;
+  return is_skippable || front.starts_with("\x28\xb5\x2f\xfd"sv);
+}
+
 // By the file's name, or else by its first bytes, which no text has.
 Compression detect_compression(const std::filesystem::path& path, RawFile& file) {
   const Compression named = compression_of(path);
@@ -290,9 +299,9 @@ Compression detect_compression(const std::filesystem::path& path, RawFile& file)
   file.seek(0);
   const std::string_view bytes(front.data(), size);
   using namespace std::string_view_literals;
-  return bytes.starts_with("\x1f\x8b\x08"sv)       ? Compression::kGzip
-         : bytes.starts_with("\x28\xb5\x2f\xfd"sv) ? Compression::kZstd
-                                                   : Compression::kNone;
+  return bytes.starts_with("\x1f\x8b\x08"sv) ? Compression::kGzip
+         : is_zstd(bytes)                    ? Compression::kZstd
+                                             : Compression::kNone;
 }
 
 }  // namespace

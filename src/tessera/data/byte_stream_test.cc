@@ -108,6 +108,48 @@ TEST(ZstdStream, SaysThatTheFramesBeforeAreWhole) {
               HasSubstr("broken zstd data after 2 whole frames ("));
 }
 
+// RFC 8878, 3.1.2: 0x184D2A50 to 0x184D2A5F, a size of four bytes, both little-endian, and so many
+// bytes of whoever wrote them: pzstd puts one before each frame.
+std::string skippable_frame(int number, std::string_view content) {
+  std::string frame = {static_cast<char>(0x50 + number), '\x2a', '\x4d', '\x18'};
+  for (int byte = 0; byte < 4; ++byte) {
+    frame += static_cast<char>(content.size() >> (8U * static_cast<unsigned>(byte)));
+  }
+  return frame + std::string(content);
+}
+
+TEST(ZstdStream, ReadsOverSkippableFrames) {
+  const TestDirectory directory;
+  const std::string text = some_text(300'000);
+  const std::string one = compressed(Compression::kZstd, text);
+  const std::string two = compressed(Compression::kZstd, "tail");
+  // Told by its name, and by its first bytes.
+  for (const char* const name : {"file.zst", "file.jsonl"}) {
+    const std::filesystem::path path = directory.path() / name;
+    for (int number = 0; number < 16; ++number) {
+      std::string bytes = skippable_frame(number, "four");
+      for (const std::string& frame : {skippable_frame(number, ""),
+                                       one,
+                                       skippable_frame(number, some_text(200'000)),
+                                       two,
+                                       skippable_frame(number, "end")}) {
+        bytes += frame;
+      }
+      write_test_file(path, bytes);
+      ByteStream stream(path);
+      EXPECT_EQ(read_all(stream, 4096), text + "tail") << name << ", " << number;
+    }
+  }
+  const std::filesystem::path cut = directory.path() / "cut.zst";
+  write_test_file(cut, one + skippable_frame(0, "content").substr(0, 12));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
+                       [&] {
+                         ByteStream stream(cut);
+                         read_all(stream, 65'536);
+                       }),
+              HasSubstr("the zstd data are cut off"));
+}
+
 class PackedTest : public ByteStreamTest {
  protected:
   std::string refusal(std::string_view bytes, const ByteStreamOptions& options = {}) const {
