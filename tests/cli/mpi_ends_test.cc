@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tests/cli/mpi_test.h"
 #include "tests/cli/process.h"
+#include "tests/distributed/failing_mpi.h"
 
 namespace tessera {
 namespace {
@@ -157,6 +158,67 @@ TEST_F(MpiEndsTest, SurvivorsSaveForARankOfAnotherGroupsReplica) {
     EXPECT_EQ(expect_saved_steps("run"), 8U);
     expect_no_process();
   }
+}
+
+// One send fails: rank 1 throws, and can still tell the others.
+TEST_F(MpiEndsTest, ARankThatThrowsWaitsForThePartsOfTheOthers) {
+  make_tokenizer();
+  const std::string failing = format("-x LD_PRELOAD={} -x {}='1 400 1'",
+                                     built_program("tests/libfailing_openmpi.so"),
+                                     kFailingSends);
+  const std::string run =
+      format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
+  const Outcome outcome = shell(mpirun("-n 2 " + failing, run));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  // It ends last, so that mpirun ends nobody who is still saving: its record tells of all parts.
+  EXPECT_THAT(message_of(1),
+              AllOf(HasSubstr("MPI_Isend: "),
+                    HasSubstr("all ranks have saved the state after step"),
+                    HasSubstr("the same command goes on from there")));
+  EXPECT_GT(metrics("run").size(), 1U);
+  expect_to_go_on("run");
+  expect_no_process();
+}
+
+// Its disk is full, too: the text says that its part is not there, and so does the next start.
+TEST_F(MpiEndsTest, ARankThatThrowsSaysWhosePartIsMissing) {
+  make_tokenizer();
+  ASSERT_EQ(train("run",
+                  {"--train.steps=4",
+                   "--schedule.warmup=1",
+                   "--schedule.decay_ratio=0",
+                   "--parallel.ranks=2"})
+                .code,
+            0);
+  const std::string run =
+      format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
+  const std::string failing = format(
+      "env LD_PRELOAD={}:{} {}='1 400 1' "
+      "TESSERA_FAULTS='write path=rank-00001-model errno=28 times=all'",
+      built_program("tests/libtessera_faults.so"),
+      built_program("tests/libfailing_openmpi.so"),
+      kFailingSends);
+  const Outcome outcome =
+      shell(mpirun("-n 1", format("{} : -n 1 {} $tessera train run.toml {}", run, failing, run)));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_THAT(
+      message_of(1),
+      AllOf(HasSubstr("MPI_Isend: "),
+            ContainsRegex("the state after step [0-9]+ is not saved: .*rank-00001-model.*No "
+                          "space left"),
+            HasSubstr("the last good checkpoint is run/checkpoints/step-00000004: the same "
+                      "command goes on from there")));
+  const Outcome next = shell(mpirun("-n 2", run + " --train.steps=6"));
+  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_THAT(next.err,
+              AllOf(ContainsRegex("of the 2 ranks that were to write it when the run was "
+                                  "interrupted, the parts of these are missing: 1 "
+                                  "\\(.*No space left"),
+                    HasSubstr("resuming from run/checkpoints/step-00000004 after step 4\n")));
+  EXPECT_EQ(expect_saved_steps("run"), 6U);
+  expect_no_process();
 }
 
 }  // namespace

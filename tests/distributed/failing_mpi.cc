@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <thread>
 
@@ -32,19 +33,27 @@ bool strikes(int peer) {
   return peer == fault().peer && --fault().passing < 0;
 }
 
+// Sends of this rank that fail, counted from 0.
+struct Failing {
+  int first = 0;
+  int count = 0;
+};
+
 // Whether the environment says that this send fails. Any thread asks.
 bool is_cut_off() {
-  static const int passing = [] {
+  static const Failing kFailing = [] {
     const char* const text = std::getenv(kFailingSends);
-    int failing = -1;
-    int count = 0;
+    int of_rank = -1;
     int rank = -1;
+    Failing said = {.first = 0, .count = std::numeric_limits<int>::max()};
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    const bool is_said = text != nullptr && std::sscanf(text, "%d %d", &failing, &count) == 2;
-    return is_said && failing == rank ? count : -1;
+    const bool is_said =
+        text != nullptr && std::sscanf(text, "%d %d %d", &of_rank, &said.first, &said.count) >= 2;
+    return is_said && of_rank == rank ? said : Failing();
   }();
   static std::atomic<int> sent = 0;
-  return passing >= 0 && sent++ >= passing;
+  const int place = kFailing.count > 0 ? sent++ - kFailing.first : -1;
+  return place >= 0 && place < kFailing.count;
 }
 
 }  // namespace
