@@ -1,10 +1,16 @@
 // Runs whose disk is short of space, or is slow: what they say, and how they end.
 
+#include <chrono>
+#include <csignal>
+#include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/file.h"
 #include "tessera/base/test_directory.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
@@ -79,6 +85,32 @@ TEST_F(FaultyRunTest, EvalSaysHowFarItIs) {
   EXPECT_EQ(slow.out, quick.out);
   EXPECT_THAT(slow.err,
               ContainsRegex("[0-9]+ of [0-9]+ sequences \\([0-9]+ %\\)  .*left  loss [0-9.]+\n"));
+}
+
+// Nothing is there to be saved yet.
+TEST_F(FaultyRunTest, ASignalEndsTheTokenizingOfAStart) {
+  ASSERT_EQ(train("a", {"--train.steps=2"}).code, 0);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove(path("calls"));
+    // A read that this test does not outlast.
+    Process process({"/bin/sh",
+                     "-c",
+                     "exec " + with_faults("read path=corpus.txt delay=100000", "calls") + " " +
+                         built_program("tessera") + " train run.toml --run.dir=b"},
+                    path(""));
+    while (!std::filesystem::exists(path("calls")) ||
+           read_file(path("calls")).find("read ") == std::string::npos) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    process.send(SIGUSR1);
+    EXPECT_TRUE(process.wait_for("nothing is saved: the run is not in its steps\n"));
+    process.send(signal);
+    EXPECT_EQ(process.finish().code, 128 + signal);
+    EXPECT_FALSE(std::filesystem::exists(path("b/metrics.jsonl")));
+  }
+  const Outcome next = train("b", {"--train.steps=2"});
+  EXPECT_EQ(next.code, 0) << next.err;
+  expect_same_training("b", "a");
 }
 
 }  // namespace

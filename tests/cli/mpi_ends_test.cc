@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tests/cli/mpi_test.h"
@@ -218,6 +219,49 @@ TEST_F(MpiEndsTest, ARankThatThrowsSaysWhosePartIsMissing) {
                                   "\\(.*No space left"),
                     HasSubstr("resuming from run/checkpoints/step-00000004 after step 4\n")));
   EXPECT_EQ(expect_saved_steps("run"), 6U);
+  expect_no_process();
+}
+
+// Before the first step, while one rank reads its data and the other one waits for it.
+TEST_F(MpiEndsTest, CtrlCEndsTheTokenizingOfAStart) {
+  make_tokenizer();
+  const std::string run = "--run.dir=run --train.steps=4";
+  // A read that this test does not outlast.
+  const std::string stuck = with_faults("read path=corpus.txt delay=100000", "calls");
+  const Outcome outcome = shell(
+      format("{} & launch=$!\n"
+             "while kill -0 $launch && ! grep -q '^read ' calls; do sleep 0.05; done\n"
+             "kill -INT $(cat /proc/$launch/task/$launch/children); wait $launch",
+             mpirun("-n 1 " + stuck, format("{} : -n 1 $tessera train run.toml {}", run, run))));
+  EXPECT_NE(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
+  expect_no_process();
+  const Outcome next = shell(mpirun("-n 2", run));
+  EXPECT_EQ(next.code, 0) << next.err;
+}
+
+// Ranks wait for a disk that is slower than they are patient: before the first step, while one
+// reads its data, and after the last, while rank 0 removes what the run does not keep.
+TEST_F(MpiEndsTest, RanksWaitForDataAndForRemovals) {
+  make_tokenizer();
+  const std::string run =
+      "--run.dir=run --comm.deadline_seconds=5 --checkpoint.every=2 --checkpoint.keep=1";
+  const std::string removing =
+      with_faults("remove path=.tmp-removed-step-00000010 delay=8", "removals");
+  const std::string reading = with_faults("read path=corpus.txt delay=8", "reads");
+  const Outcome outcome = shell(mpirun(
+      "-n 1 " + removing, format("{} : -n 1 {} $tessera train run.toml {}", run, reading, run)));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(read_file(path("removals")), HasSubstr("removed-step-00000010"));
+  EXPECT_THAT(read_file(path("reads")), HasSubstr("corpus.txt"));
+  EXPECT_EQ(expect_saved_steps("run"), 12U);
+  std::size_t left = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(path("run/checkpoints"))) {
+    ++left;
+  }
+  EXPECT_EQ(left, 1U) << "the newest";
   expect_no_process();
 }
 
