@@ -11,7 +11,7 @@
 #                 and over MPI
 #   damages       10,000 damages to checkpoints, each to be refused with file and reason
 #   cuts          500 power cuts on each of ext4, xfs and btrfs
-#   disks         disks that are full, fail, and are slow
+#   disks         disks that are full, fail, are slow, and cannot be written
 #
 # Without a name all of them. Each prints its seed; with the same --seed and --dir a part that was
 # stopped goes on (damages, of a minute at most, begin anew; TESSERA_DAMAGE_FIRST begins at one).

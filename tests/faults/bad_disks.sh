@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Disks that are full, fail, and are slow, under a run of two ranks that saves after every second
-# step. No run may lose what it had saved, and each, once its disk is well again, goes on to the
-# same bits as the run that nobody disturbed.
+# Disks that are full, fail, are slow, and cannot be written, under a run of two ranks that saves
+# after every second step. No run may lose what it had saved, and each, once its disk is well again,
+# goes on to the same bits as the run that nobody disturbed.
 # Ends with 77, "skipped", where the machine cannot: no root, loop devices or nbdkit.
 #
 # usage: bad_disks.sh TESSERA [--dir=DIR]
@@ -54,6 +54,12 @@ fail() { # NAME TEXT
   exit 1
 }
 
+# wait_for_steps N: until the run has so many lines of metrics.
+wait_for_steps() {
+  local metrics=mnt/run/metrics.jsonl
+  while [[ ! -e $metrics ]] || (($(wc -l <"$metrics") < $1)); do sleep 0.002; done
+}
+
 # verify NAME: what a broken run left is whole, and goes on to the expected end.
 expect_goes_on() {
   local path
@@ -103,7 +109,7 @@ full_disk() {
 failing_disk() {
   attach error error-pwrite=EIO error-pwrite-rate=100% error-pwrite-file="$PWD/broken"
   (
-    while [[ $(wc -l <mnt/run/metrics.jsonl 2>/dev/null || echo 0) -lt 10 ]]; do sleep 0.002; done
+    wait_for_steps 10
     touch broken
   ) &
   local -i code=0
@@ -134,11 +140,68 @@ slow_disk() {
   detach
 }
 
+# attach_loop: an ext4 without a filter, which an error makes read-only.
+attach_loop() {
+  truncate --size=64M image
+  mkfs.ext4 -q -F -E lazy_itable_init=0 image
+  loop=$(losetup --find --show image) || skip "no loop device"
+  mount -o errors=remount-ro "$loop" mnt
+}
+
+detach_loop() {
+  umount mnt
+  losetup --detach "$loop"
+  loop=
+}
+
+# Read-only before the run begins again, and from one step to the next, as after an error of the
+# file system.
+read_only_disk() {
+  attach_loop
+  "$tessera" train run.toml --run.dir=mnt/run --parallel.ranks=2 >read-only.log 2>&1 &
+  local -i run=$! code=0
+  wait_for_steps 10
+  kill -USR2 "$run"
+  wait "$run" || fail read-only "a run that was asked to stop ended with $?"
+  local before
+  before=$(ls -lR mnt/run)
+  mount -o remount,ro mnt
+  train mnt/run read-only.log || code=$?
+  ((code == 2 || code == 5)) || fail read-only "ended with $code, expected 2 or 5"
+  grep --quiet "Read-only file system" read-only.log || fail read-only "says nothing of the disk"
+  [[ $(ls -lR mnt/run) == "$before" ]] || fail read-only "something has changed"
+  mount -o remount,rw mnt
+  expect_goes_on read-only
+  detach_loop
+  local error=/sys/fs/ext4
+  attach_loop
+  error+=/${loop#/dev/}/trigger_fs_error
+  [[ -w $error ]] || {
+    echo "read-only from one step to the next: skipped: no $error to write"
+    detach_loop
+    return
+  }
+  (
+    wait_for_steps 10
+    echo test >"$error"
+  ) &
+  code=0
+  train mnt/run read-only.log || code=$?
+  ((code == 5)) || fail read-only "ended with $code, expected 5: nothing can be written"
+  grep --quiet "Read-only file system" read-only.log || fail read-only "says nothing of the disk"
+  umount mnt
+  e2fsck -fp "$loop" >e2fsck.log || (($? == 1)) || fail read-only "e2fsck: $(<e2fsck.log)"
+  mount "$loop" mnt
+  expect_goes_on read-only
+  detach_loop
+}
+
 write_run 2 1 2
 sed -i 's/async = false/async = true/' run.toml
 train expected expected.log || fail expected "does not train"
 full_disk
 failing_disk
 slow_disk
+read_only_disk
 cd /
 [[ $directory != /dev/shm/tessera-disks-* ]] || rm -rf "$directory"

@@ -92,7 +92,8 @@ std::vector<Variant> variants(const Options& options) {
   return list;
 }
 
-// A corpus that is the same each time, and a run file of a tiny model.
+// A corpus that is the same each time, and a run file of a tiny model, whose best checkpoint is now
+// the newest and now an older one.
 void write_inputs(const fs::path& directory) {
   std::ofstream corpus(directory / "corpus.txt");
   for (int i = 0; i < 400; ++i) {
@@ -111,6 +112,9 @@ vocab = 300
 [data]
 files = ["corpus.txt"]
 sequence_length = 32
+validation_share = 0.05
+[validation]
+every = 5
 [tokenizer]
 path = "tokenizer.json"
 train_vocab = 300
@@ -118,8 +122,11 @@ train_vocab = 300
 steps = )" << kSteps << R"(
 global_batch = 4
 microbatch = 2
+[optimizer]
+lr = 0.03
 [schedule]
 warmup = 1
+decay_ratio = 0
 [checkpoint]
 every = 5
 keep = 2
@@ -272,6 +279,7 @@ std::string numbers(const std::string& line) {
   for (const char* const key : {"step", "loss", "grad_norm", "lr", "tokens"}) {
     kept[key] = row.at(key);
   }
+  kept["validation_loss"] = row.value("validation_loss", nlohmann::json());
   return kept.dump();
 }
 
@@ -297,14 +305,28 @@ std::map<std::string, std::string> weights(const fs::path& run) {
   return files;
 }
 
+// The name of the best checkpoint; empty: the run has none yet.
+std::string best(const fs::path& run) {
+  const fs::path link = run / "checkpoints/best";
+  std::error_code none;
+  const fs::path name = fs::read_symlink(link, none);
+  TESSERA_REQUIRE(name.empty() || fs::exists(link / "manifest.json"),
+                  ErrorCode::kInternal,
+                  "{} leads to {}, which is no checkpoint",
+                  link.string(),
+                  name.string());
+  return name;
+}
+
 // What a run came to.
 struct Result {
   std::vector<std::string> rows;
   std::map<std::string, std::string> files;
+  std::string best;
 };
 
 Result result_of(const fs::path& run) {
-  return {.rows = metrics(run), .files = weights(run)};
+  return {.rows = metrics(run), .files = weights(run), .best = best(run)};
 }
 
 // The classes that are counted: publish and prune are one.
@@ -471,6 +493,7 @@ class Chaos {
       Training training(command(variant, run, true), options_.directory, log(run));
       if (wants_kill && kill_in(training, variant, draw_phase(run, random), random)) {
         ++kills;
+        best(options_.directory / run);
         continue;
       }
       const int status = training.wait();
@@ -544,6 +567,13 @@ class Chaos {
                     "{} (seed {}): the weights are not those of the undisturbed run",
                     run,
                     options_.seed);
+    TESSERA_REQUIRE(found.best == wanted.best && !found.best.empty(),
+                    ErrorCode::kInternal,
+                    "{} (seed {}): the best checkpoint is \"{}\", expected \"{}\"",
+                    run,
+                    options_.seed,
+                    found.best,
+                    wanted.best);
   }
 
   Options options_;

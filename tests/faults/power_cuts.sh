@@ -4,8 +4,9 @@
 # would then hold is mounted, and must have
 # - checkpoints that verify byte by byte, and no other folder that looks like one,
 # - the newest of them no older than the newest whose save had ended before the cut,
-# - all that the run needs to go on from there to its end, where metrics and weights are, bit by bit,
-#   those of a run that nobody disturbed.
+# - a link to the best of them, if any, that leads to one,
+# - all that the run needs to go on from there to its end, where metrics, weights and the best
+#   checkpoint are, bit by bit, those of a run that nobody disturbed.
 # Ends with 77, "skipped", where the machine cannot: no root, loop devices, nbdkit or mkfs.
 #
 # usage: power_cuts.sh TESSERA DISK_LOG [--fs=ext4|xfs|btrfs] [--cuts=N] [--seed=N] [--dir=DIR]
@@ -125,7 +126,8 @@ fail() {
 
 check_cut() { # NEWEST_STEP_WITH_A_LINE
   local -i newest=0 step
-  local path
+  local path best=mnt/run/checkpoints/best
+  [[ ! -L $best || -e $best/manifest.json ]] || fail "the best checkpoint, $(readlink $best), is gone"
   for path in mnt/run/checkpoints/step-*; do
     [[ -e $path ]] || continue
     "$tessera" checkpoint verify "$path" >cut.log 2>&1 || fail "$path does not verify"
@@ -136,9 +138,18 @@ check_cut() { # NEWEST_STEP_WITH_A_LINE
   ((newest >= $1 - 1)) || fail "the newest checkpoint is of step $newest, expected $(($1 - 1))"
   train mnt/run cut.log || fail "does not go on"
   expect_same mnt/run expected || fail "not the undisturbed run"
+  [[ $(readlink "$best") == $(readlink expected/checkpoints/best) ]] ||
+    fail "the best checkpoint is $(readlink "$best")"
 }
 
-[[ -e run.toml ]] || write_run 1 2 2
+# As write_run(), with validations, after each of which the best checkpoint may be another one.
+write_validating_run() {
+  write_run 1 2 2
+  sed -i 's/sequence_length = 32/&, validation_share = 0.05/' run.toml
+  printf '%s\n' "validation.every = 3" "optimizer.lr = 0.03" "schedule.decay_ratio = 0" >>run.toml
+}
+
+[[ -e run.toml ]] || write_validating_run
 [[ -e expected/metrics.jsonl ]] || train expected expected.log
 [[ -e recorded ]] || record_run
 declare -i cut done_cuts=0
