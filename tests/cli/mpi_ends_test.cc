@@ -139,8 +139,10 @@ TEST_F(MpiEndsTest, SurvivorsSaveForARankOfAnotherGroupsReplica) {
   for (const std::string killed : {"6:1:0", "6:0:40"}) {
     SCOPED_TRACE(killed);
     std::filesystem::remove_all(path("run"));
-    const Outcome outcome =
-        shell(killing + TrainingTest::mpirun("-n 4 --enable-recovery", killed + " " + layout));
+    const Outcome outcome = shell(
+        format("{}{}",
+               killing,
+               TrainingTest::mpirun("-n 4 --enable-recovery", format("{} {}", killed, layout))));
     EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("all ranks have saved the state after step 5"));
     const Outcome resumed = shell(TrainingTest::mpirun("-n 4", "train " + layout));

@@ -41,7 +41,7 @@ struct Failing {
 
 // Whether the environment says that this send fails. Any thread asks.
 bool is_cut_off() {
-  static const Failing failing = [] {
+  static const Failing kFailing = [] {
     const char* const text = std::getenv(kFailingSends);
     int of_rank = -1;
     int rank = -1;
@@ -52,8 +52,8 @@ bool is_cut_off() {
     return is_said && of_rank == rank ? said : Failing();
   }();
   static std::atomic<int> sent = 0;
-  const int place = failing.count > 0 ? sent++ - failing.first : -1;
-  return place >= 0 && place < failing.count;
+  const int place = kFailing.count > 0 ? sent++ - kFailing.first : -1;
+  return place >= 0 && place < kFailing.count;
 }
 
 }  // namespace

@@ -127,10 +127,15 @@ TEST(ZstdStream, ReadsOverSkippableFrames) {
   for (const char* const name : {"file.zst", "file.jsonl"}) {
     const std::filesystem::path path = directory.path() / name;
     for (int number = 0; number < 16; ++number) {
-      write_test_file(path,
-                      skippable_frame(number, "four") + skippable_frame(number, "") + one +
-                          skippable_frame(number, some_text(200'000)) + two +
-                          skippable_frame(number, "end"));
+      std::string bytes = skippable_frame(number, "four");
+      for (const std::string& frame : {skippable_frame(number, ""),
+                                       one,
+                                       skippable_frame(number, some_text(200'000)),
+                                       two,
+                                       skippable_frame(number, "end")}) {
+        bytes += frame;
+      }
+      write_test_file(path, bytes);
       ByteStream stream(path);
       EXPECT_EQ(read_all(stream, 4096), text + "tail") << name << ", " << number;
     }
