@@ -13,23 +13,23 @@ AxisSizes first_axes(const StateAxes& state, std::size_t count) {
   return {state.axes.begin(), state.axes.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end) {
-  return to_string(AxisSizes(state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
-                             state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
+AxisSizes axes_between(const StateAxes& state, std::size_t begin, std::size_t end) {
+  return {state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
+          state.axes.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-std::string wire_text(const StateAxes& state,
-                      const Wire& wire,
-                      std::size_t begin,
-                      std::size_t end) {
+WireFormats wire_between(const StateAxes& state,
+                         const Wire& wire,
+                         std::size_t begin,
+                         std::size_t end) {
   const WireFormats all = formats_of_levels(wire.formats, state.axes.size());
   if (all.empty() || begin == end) {
-    return "";
+    return {};
   }
   const WireFormats formats(all.begin() + static_cast<std::ptrdiff_t>(begin),
                             all.begin() + static_cast<std::ptrdiff_t>(end));
   const bool is_one = std::ranges::count(formats, formats[0]) == std::ssize(formats);
-  return is_one ? std::string(name(formats[0])) : to_string(formats);
+  return is_one ? WireFormats{formats[0]} : formats;
 }
 
 std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count) {

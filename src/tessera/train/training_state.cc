@@ -261,7 +261,7 @@ Wire wire_into(const Program& program, BufferId copy) {
     for (const Instruction& instruction : segment.instructions) {
       const auto* gather = instruction.op->get_if<GatherSlicesAttrs>();
       if (gather != nullptr && instruction.results[0].buffer == copy) {
-        return {.formats = parse_wire_formats(gather->wire), .block = gather->block};
+        return {.formats = gather->wire, .block = gather->block};
       }
     }
   }
