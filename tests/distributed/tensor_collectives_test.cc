@@ -138,7 +138,7 @@ class TensorCollectives : public testing::TestWithParam<Case> {
     return result;
   }
 
-  std::string axes() const { return to_string(axes_of(mesh_)); }
+  AxisSizes axes() const { return axes_of(mesh_); }
 
   Mesh mesh_;
   TensorType whole_;
@@ -227,14 +227,15 @@ CollectiveUse only_use(const OpRef& op, std::initializer_list<std::string_view> 
 const AxisSizes kTwoLevels = {{.name = "a", .size = 2}, {.name = "b", .size = 3}};
 
 TEST(Collectives, SayWhatTheyMove) {
-  EXPECT_EQ(only_use(make_op(AllReduceAttrs{.axes = "a=2 b=3", .max = true}), {"f32[embed=6]"}),
+  EXPECT_EQ(only_use(make_op(AllReduceAttrs{.axes = kTwoLevels, .max = true}), {"f32[embed=6]"}),
             (CollectiveUse{.axes = kTwoLevels,
                            .kind = CollectiveKind::kAllReduce,
                            .dtype = DType::kF32,
                            .fold = PartialOp::kMax,
                            .bytes = 24,
                            .sent = all_reduce_traffic(kTwoLevels, TrafficClass::kTensor, 6, 4)}));
-  EXPECT_EQ(only_use(make_op(GatherSlicesAttrs{.axes = "a=2 b=3", .type = "bf16[embed=40]"}),
+  EXPECT_EQ(only_use(make_op(GatherSlicesAttrs{.axes = kTwoLevels,
+                                               .type = parse_tensor_type("bf16[embed=40]")}),
                      {"bf16[slice=8]"}),
             (CollectiveUse{.axes = kTwoLevels,
                            .kind = CollectiveKind::kAllGather,
@@ -242,7 +243,7 @@ TEST(Collectives, SayWhatTheyMove) {
                            .fold = std::nullopt,
                            .bytes = 96,
                            .sent = slices_traffic(kTwoLevels, TrafficClass::kState, 16)}));
-  EXPECT_EQ(only_use(make_op(ReduceScatterAttrs{.axes = "a=2 b=3", .dim = 1}),
+  EXPECT_EQ(only_use(make_op(ReduceScatterAttrs{.axes = kTwoLevels, .dim = 1}),
                      {"f32[batch=4, seq=10, embed=2]"}),
             (CollectiveUse{.axes = kTwoLevels,
                            .kind = CollectiveKind::kReduceScatter,
@@ -254,7 +255,7 @@ TEST(Collectives, SayWhatTheyMove) {
   Traffic dealt;  // of 6 parts of 2 x 2 positions of 8 bytes: a half, then two thirds
   dealt["a"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 96;
   dealt["b"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 128;
-  EXPECT_EQ(only_use(make_op(AllToAllAttrs{.axes = "a=2 b=3", .from = 0, .to = 1, .bound = 11}),
+  EXPECT_EQ(only_use(make_op(AllToAllAttrs{.axes = kTwoLevels, .from = 0, .to = 1, .bound = 11}),
                      {"f32[batch=2, seq=10, embed=2]"}),
             (CollectiveUse{.axes = kTwoLevels,
                            .kind = CollectiveKind::kAllToAll,
@@ -266,7 +267,7 @@ TEST(Collectives, SayWhatTheyMove) {
 }
 
 TEST(Collectives, CrossEntropyMovesTwoFloatsARow) {
-  const OpRef op = make_op(CrossEntropyAttrs{.chunk = 4, .axes = "a=2 b=3", .whole_vocab = 10});
+  const OpRef op = make_op(CrossEntropyAttrs{.chunk = 4, .axes = kTwoLevels, .whole_vocab = 10});
   const TensorTypes types = {parse_tensor_type("bf16[seq=6, embed=2]"),
                              parse_tensor_type("bf16[vocab=2, embed=2]"),
                              parse_tensor_type("i32[seq=6]"),
@@ -309,12 +310,14 @@ TEST(CutVocabulary, IdsAndLabelsAreCheckedAgainstTheWhole) {
   const auto error = [](const OpRef& op, const std::vector<HostTensor>& operands) {
     return error_of(ErrorCode::kInvalidData, [&] { execute(*op, operands, {}); });
   };
-  const OpRef lookup = make_op(EmbeddingAttrs{.axes = "tensor=1", .whole_vocab = 5});
+  const OpRef lookup =
+      make_op(EmbeddingAttrs{.axes = {{.name = "tensor", .size = 1}}, .whole_vocab = 5});
   EXPECT_EQ(error(lookup, {table, ids({4, 5})}), "embedding: id 5 at index 1 is outside [0, 5)");
-  const OpRef gradient =
-      make_op(EmbeddingBackwardAttrs{.vocab = 6, .axes = "tensor=1", .whole_vocab = 5});
+  const OpRef gradient = make_op(EmbeddingBackwardAttrs{
+      .vocab = 6, .axes = {{.name = "tensor", .size = 1}}, .whole_vocab = 5});
   EXPECT_EQ(error(gradient, {x, ids({-1, 0})}), "embedding: id -1 at index 0 is outside [0, 5)");
-  const OpRef loss = make_op(CrossEntropyAttrs{.axes = "tensor=1", .whole_vocab = 5});
+  const OpRef loss =
+      make_op(CrossEntropyAttrs{.axes = {{.name = "tensor", .size = 1}}, .whole_vocab = 5});
   EXPECT_EQ(error(loss, {x, table, ids({-1, 5}), seed}),
             "label 5 at row 1, expected less than the vocabulary of 5");
 }

@@ -16,7 +16,7 @@ void CollectiveContext::set_communicators(CommunicatorOf communicator_of) {
   communicator_of_ = std::move(communicator_of);
 }
 
-std::span<Communicator* const> CollectiveContext::levels(const std::string& axes,
+std::span<Communicator* const> CollectiveContext::levels(const AxisSizes& axes,
                                                          TrafficClass traffic_class) {
   auto& of_class = levels_.at(static_cast<std::size_t>(traffic_class));
   const auto known = of_class.find(axes);
@@ -25,10 +25,10 @@ std::span<Communicator* const> CollectiveContext::levels(const std::string& axes
              : of_class.emplace(axes, find_levels(axes, traffic_class)).first->second;
 }
 
-std::vector<Communicator*> CollectiveContext::find_levels(const std::string& axes,
+std::vector<Communicator*> CollectiveContext::find_levels(const AxisSizes& axes,
                                                           TrafficClass traffic_class) const {
   std::vector<Communicator*> levels;
-  for (const AxisSize& axis : parse_axes(axes)) {
+  for (const AxisSize& axis : axes) {
     if (axis.size == 1) {
       continue;
     }

@@ -5,11 +5,11 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/comm/mover.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/mesh/traffic.h"
 
 namespace tessera {
@@ -35,19 +35,19 @@ class CollectiveContext {
   // A context without can run programs of one rank.
   void set_communicators(CommunicatorOf communicator_of);
 
-  // The communicators along `axes` ("data.pair=2 data.node=4", innermost first) of more than one
+  // The communicators along `axes` (innermost first) of more than one
   // rank; what goes through them counts as that class. They are looked up once; the span stays
   // valid.
   // Errors: kInvalidArgument where the context has no communicator along an axis; kInternal where
   // that has another size.
-  std::span<Communicator* const> levels(const std::string& axes, TrafficClass traffic_class);
+  std::span<Communicator* const> levels(const AxisSizes& axes, TrafficClass traffic_class);
 
  private:
-  std::vector<Communicator*> find_levels(const std::string& axes, TrafficClass traffic_class) const;
+  std::vector<Communicator*> find_levels(const AxisSizes& axes, TrafficClass traffic_class) const;
 
   std::unique_ptr<Mover> mover_;
   CommunicatorOf communicator_of_;
-  std::array<std::map<std::string, std::vector<Communicator*>>, kNumTrafficClasses> levels_;
+  std::array<std::map<AxisSizes, std::vector<Communicator*>>, kNumTrafficClasses> levels_;
 };
 
 }  // namespace tessera

@@ -40,6 +40,34 @@ struct OpInfo {
   ViewKind view = ViewKind::kNone;
 };
 
+// An attribute of a type that has a text, as visitors see it.
+class AttrText {
+ public:
+  AttrText() = default;
+  virtual ~AttrText() = default;
+  AttrText(const AttrText&) = delete;
+  AttrText& operator=(const AttrText&) = delete;
+
+  virtual std::string print() const = 0;
+
+  // Errors: kInvalidArgument quoting the text.
+  virtual void parse(std::string_view text) = 0;
+};
+
+// One of a type with to_string(value) and parse_text(text, value).
+template <class T>
+class AttrTextOf final : public AttrText {
+ public:
+  explicit AttrTextOf(T& value) : value_(value) {}
+
+  std::string print() const override { return to_string(value_); }
+
+  void parse(std::string_view text) override { parse_text(text, value_); }
+
+ private:
+  T& value_;
+};
+
 // Calls back with each attribute of an op: printing reads them, parsing writes them.
 class AttrVisitor {
  public:
@@ -53,6 +81,14 @@ class AttrVisitor {
   virtual void field(std::string_view name, double& value) = 0;
   virtual void field(std::string_view name, std::string& value) = 0;
   virtual void field(std::string_view name, DType& value) = 0;
+  virtual void field(std::string_view name, AttrText& value) = 0;
+
+  // Axes, formats, the type of a tensor.
+  template <class T>
+  void text_field(std::string_view name, T& value) {
+    AttrTextOf<T> text(value);
+    field(name, text);
+  }
 };
 
 // Wraps the attributes of any op of the list (or a CustomOp).

@@ -55,4 +55,8 @@ std::string to_string(const TensorType& type);
 // The inverse of to_string(TensorType). Errors: kInvalidArgument quoting the text.
 TensorType parse_tensor_type(std::string_view text);
 
+inline void parse_text(std::string_view text, TensorType& type) {
+  type = parse_tensor_type(text);
+}
+
 }  // namespace tessera

@@ -32,6 +32,10 @@ std::string to_string(const WireFormats& formats);
 // Errors: kInvalidArgument quoting the text, with the formats that there are.
 WireFormats parse_wire_formats(std::string_view text);
 
+inline void parse_text(std::string_view text, WireFormats& formats) {
+  formats = parse_wire_formats(text);
+}
+
 // Elements that share a scale unless a plan says otherwise: 1.6 % of the bytes of int8, 3.1 % of
 // int4's, are then scales.
 inline constexpr std::int64_t kWireBlock = 256;

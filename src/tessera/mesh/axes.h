@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@ struct AxisSize {
   std::string name;
   std::int64_t size = 1;
 
-  friend bool operator==(const AxisSize&, const AxisSize&) = default;
+  friend auto operator<=>(const AxisSize&, const AxisSize&) = default;
 };
 
 using AxisSizes = std::vector<AxisSize>;  // innermost first
@@ -27,6 +28,10 @@ AxisSize parse_axis(TextScanner& scanner);
 
 // Errors: kInvalidArgument quoting the text.
 AxisSizes parse_axes(std::string_view text);
+
+inline void parse_text(std::string_view text, AxisSizes& axes) {
+  axes = parse_axes(text);
+}
 
 bool contains(const AxisSizes& axes, const AxisSize& axis);
 bool contains_all(const AxisSizes& axes, const AxisSizes& others);

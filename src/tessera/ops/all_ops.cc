@@ -33,6 +33,8 @@ class PrintVisitor final : public AttrVisitor {
     add(name, std::string(tessera::name(value)));
   }
 
+  void field(std::string_view name, AttrText& value) override { add(name, quote(value.print())); }
+
   const std::vector<std::pair<std::string, std::string>>& fields() const { return fields_; }
 
  private:
@@ -75,6 +77,10 @@ class ParseVisitor final : public AttrVisitor {
       TESSERA_REQUIRE(dtype.has_value(), ErrorCode::kInvalidArgument, "{}: not a dtype", name);
       value = *dtype;
     });
+  }
+
+  void field(std::string_view name, AttrText& value) override {
+    take(name, [&](TextScanner& scanner) { value.parse(scanner.quoted()); });
   }
 
   void require_all_taken(std::string_view op) const {

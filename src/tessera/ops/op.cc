@@ -107,8 +107,8 @@ void require_same_shape(Types operands, std::size_t a, std::size_t b) {
                   to_string(second));
 }
 
-void require_vocab_shard(const std::string& axes, std::int64_t whole, std::int64_t bound) {
-  const std::int64_t ranks = num_ranks(parse_axes(axes));
+void require_vocab_shard(const AxisSizes& axes, std::int64_t whole, std::int64_t bound) {
+  const std::int64_t ranks = num_ranks(axes);
   TESSERA_REQUIRE(axes.empty() ? whole == 0 : whole > 0 && whole <= ranks * bound,
                   ErrorCode::kInvalidArgument,
                   "{} entries of a vocabulary of {} on each of {} ranks",

@@ -116,7 +116,7 @@ void require_same_shape(Types operands, std::size_t a, std::size_t b);
 
 // Throws kInvalidArgument unless `bound` is a shard's of a vocabulary of `whole` entries over
 // `axes`, or there are no axes and `whole` is 0.
-void require_vocab_shard(const std::string& axes, std::int64_t whole, std::int64_t bound);
+void require_vocab_shard(const AxisSizes& axes, std::int64_t whole, std::int64_t bound);
 
 // `type` with another dtype.
 TensorType with_dtype(TensorType type, DType dtype);

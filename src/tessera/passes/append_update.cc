@@ -59,9 +59,9 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
     const ValueId slice = edit.fresh();
     edit.insert(NodeId::of(producer.at() + 1),
                 {.op = make_op(ReduceSlicesAttrs{
-                     .axes = axes_text(state, 0, state.grad),
+                     .axes = axes_between(state, 0, state.grad),
                      .slice = slice_elements(state, graph[output.value].type, state.grad),
-                     .wire = wire_text(state, state.wires.grad, 0, state.grad),
+                     .wire = part_of(state, state.wires.grad, 0, state.grad).formats,
                      .block = state.wires.grad.block}),
                  .operands = {output.value},
                  .results = {slice},
@@ -178,8 +178,9 @@ Sums take_sums(Graph& graph) {
 Value sum_over_ranks(GraphBuilder& builder, const StateAxes& state, const Value& value) {
   return state.axes.empty()
              ? value
-             : builder.emit(make_op(AllReduceAttrs{.axes = axes_text(state, 0, state.axes.size())}),
-                            {value})[0];
+             : builder.emit(
+                   make_op(AllReduceAttrs{.axes = axes_between(state, 0, state.axes.size())}),
+                   {value})[0];
 }
 
 // The end of the step.
@@ -201,18 +202,18 @@ class Update {
     Value result = gradient;
     if (state_.grad < state_.optimizer) {
       result = collective(
-          ReduceSlicesAttrs{.axes = axes_text(state_, state_.grad, state_.optimizer),
+          ReduceSlicesAttrs{.axes = axes_between(state_, state_.grad, state_.optimizer),
                             .slice = slice_elements(state_, type, state_.optimizer),
-                            .wire = wire_text(state_, wire, state_.grad, state_.optimizer),
+                            .wire = part_of(state_, wire, state_.grad, state_.optimizer).formats,
                             .block = wire.block},
           result);
     }
     if (state_.optimizer < all) {
-      result =
-          collective(AllReduceSlicesAttrs{.axes = axes_text(state_, state_.optimizer, all),
-                                          .wire = wire_text(state_, wire, state_.optimizer, all),
-                                          .block = wire.block},
-                     result);
+      result = collective(
+          AllReduceSlicesAttrs{.axes = axes_between(state_, state_.optimizer, all),
+                               .wire = part_of(state_, wire, state_.optimizer, all).formats,
+                               .block = wire.block},
+          result);
     }
     return result;
   }
@@ -238,16 +239,19 @@ class Update {
   // One sum for the gradients of each cut, over the ranks that hold different parts of them.
   std::vector<Value> sums_of_squares(const std::vector<Value>& gradients,
                                      const std::vector<AxisSizes>& cuts) const {
-    std::map<std::string, std::vector<Value>> by_axes;
+    std::map<std::string, std::pair<AxisSizes, std::vector<Value>>> by_text;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       AxisSizes axes = cuts[i];
       const AxisSizes slices = first_axes(state_, state_.optimizer);
       axes.insert(axes.end(), slices.begin(), slices.end());
-      by_axes[to_string(axes)].push_back(gradients[i]);
+      auto& alike = by_text[to_string(axes)];
+      alike.first = std::move(axes);
+      alike.second.push_back(gradients[i]);
     }
     std::vector<Value> sums;
-    for (const auto& [axes, alike] : by_axes) {
-      const Value sum = sum_squares(alike);
+    for (const auto& [text, alike] : by_text) {
+      const auto& [axes, values] = alike;
+      const Value sum = sum_squares(values);
       sums.push_back(axes.empty() ? sum : collective(AllReduceAttrs{.axes = axes}, sum));
     }
     return sums;
@@ -316,9 +320,9 @@ class Update {
   };
 
   Value gathered(const Value& slice, const Gather& hop, const TensorType& type) const {
-    return collective(GatherSlicesAttrs{.axes = axes_text(state_, hop.from, hop.to),
-                                        .type = to_string(type),
-                                        .wire = to_string(hop.wire.formats),
+    return collective(GatherSlicesAttrs{.axes = axes_between(state_, hop.from, hop.to),
+                                        .type = type,
+                                        .wire = hop.wire.formats,
                                         .block = hop.wire.block},
                       slice);
   }

@@ -54,12 +54,12 @@ class Resharding {
     const bool is_max = at_.partial_op == PartialOp::kMax;
     for (std::size_t d = 0; d < at_.dims.size() && !is_max; ++d) {
       if (at_.dims[d].axes.empty() && to_.dims[d].axes == axes) {
-        add(ReduceScatterAttrs{.axes = to_string(axes), .dim = index(d)});
+        add(ReduceScatterAttrs{.axes = axes, .dim = index(d)});
         at_.dims[d] = to_.dims[d];
         return folded();
       }
     }
-    add(AllReduceAttrs{.axes = to_string(axes), .max = is_max});
+    add(AllReduceAttrs{.axes = axes, .max = is_max});
     folded();
   }
 
@@ -77,7 +77,7 @@ class Resharding {
       }
       for (std::size_t to = 0; to < at_.dims.size(); ++to) {
         if (at_.dims[to].axes.empty() && to_.dims[to].axes == axes) {
-          add(AllToAllAttrs{.axes = to_string(axes),
+          add(AllToAllAttrs{.axes = axes,
                             .from = index(from),
                             .to = index(to),
                             .bound = whole_.dims[from].bound});
@@ -93,7 +93,7 @@ class Resharding {
     for (std::size_t d = 0; d < at_.dims.size(); ++d) {
       if (at_.dims[d] != to_.dims[d] && !at_.dims[d].axes.empty()) {
         add(AllGatherAttrs{
-            .axes = to_string(at_.dims[d].axes), .dim = index(d), .bound = whole_.dims[d].bound});
+            .axes = at_.dims[d].axes, .dim = index(d), .bound = whole_.dims[d].bound});
         at_.dims[d] = {};
       }
     }
@@ -105,7 +105,7 @@ class Resharding {
       if (at_.dims[d].axes.empty() &&
           std::ranges::none_of(axes, [&](const AxisSize& axis) { return is_used(axis); }) &&
           !axes.empty()) {
-        add(LocalSliceAttrs{.axes = to_string(axes), .dim = index(d)});
+        add(LocalSliceAttrs{.axes = axes, .dim = index(d)});
         at_.dims[d] = to_.dims[d];
       }
     }

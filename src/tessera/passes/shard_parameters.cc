@@ -63,9 +63,9 @@ OpRef gather_of(const StateAxes& state,
                 const TensorType& whole,
                 std::size_t count,
                 const Wire& wire) {
-  return make_op(GatherSlicesAttrs{.axes = axes_text(state, 0, count),
-                                   .type = to_string(whole),
-                                   .wire = wire_text(state, wire, 0, count),
+  return make_op(GatherSlicesAttrs{.axes = axes_between(state, 0, count),
+                                   .type = whole,
+                                   .wire = part_of(state, wire, 0, count).formats,
                                    .block = wire.block});
 }
 

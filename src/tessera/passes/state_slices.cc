@@ -13,9 +13,9 @@ AxisSizes first_axes(const StateAxes& state, std::size_t count) {
   return {state.axes.begin(), state.axes.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end) {
-  return to_string(AxisSizes(state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
-                             state.axes.begin() + static_cast<std::ptrdiff_t>(end)));
+AxisSizes axes_between(const StateAxes& state, std::size_t begin, std::size_t end) {
+  return {state.axes.begin() + static_cast<std::ptrdiff_t>(begin),
+          state.axes.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
 Wire part_of(const StateAxes& state, const Wire& wire, std::size_t begin, std::size_t end) {
@@ -28,13 +28,6 @@ Wire part_of(const StateAxes& state, const Wire& wire, std::size_t begin, std::s
   const bool is_one = std::ranges::count(formats, formats[0]) == std::ssize(formats);
   formats.resize(is_one ? 1 : formats.size());
   return {.formats = std::move(formats), .block = wire.block};
-}
-
-std::string wire_text(const StateAxes& state,
-                      const Wire& wire,
-                      std::size_t begin,
-                      std::size_t end) {
-  return to_string(part_of(state, wire, begin, end).formats);
 }
 
 std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count) {

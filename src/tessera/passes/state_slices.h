@@ -15,15 +15,12 @@ namespace tessera {
 // The first `count` axes.
 AxisSizes first_axes(const StateAxes& state, std::size_t count);
 
-// Axes [begin, end) as a collective names them.
-std::string axes_text(const StateAxes& state, std::size_t begin, std::size_t end);
+// Axes [begin, end), those of a collective.
+AxisSizes axes_between(const StateAxes& state, std::size_t begin, std::size_t end);
 
 // The wire over axes [begin, end): its format once where all of them have the same.
 // Errors: kInvalidArgument for another number of formats than axes.
 Wire part_of(const StateAxes& state, const Wire& wire, std::size_t begin, std::size_t end);
-
-// The formats of part_of() as a collective names them. Errors: as part_of().
-std::string wire_text(const StateAxes& state, const Wire& wire, std::size_t begin, std::size_t end);
 
 // Elements of a tensor's slice over the first `count` axes.
 std::int64_t slice_elements(const StateAxes& state, const TensorType& whole, std::size_t count);

@@ -15,6 +15,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/local/local_world.h"
+#include "tessera/mesh/axes.h"
 
 namespace tessera::cpu {
 namespace {
@@ -29,22 +30,23 @@ TEST(Context, LooksUpTheLevelsOfACollectiveOnce) {
   std::map<std::string, int, std::less<>> lookups;
   Context context(1);
   EXPECT_THAT(error_of(ErrorCode::kInvalidArgument,
-                       [&] { context.levels("data.pair=2", TrafficClass::kState); }),
+                       [&] { context.levels(parse_axes("data.pair=2"), TrafficClass::kState); }),
               HasSubstr("a collective along data.pair, but its stream has no communicators"));
   context.set_communicators([&](std::string_view axis, TrafficClass /*class*/) -> Communicator& {
     ++lookups[std::string(axis)];
     return *pair;
   });
   const std::span<Communicator* const> levels =
-      context.levels("data.pair=2 data.node=1", TrafficClass::kState);
+      context.levels(parse_axes("data.pair=2 data.node=1"), TrafficClass::kState);
   ASSERT_EQ(levels.size(), 1U);  // an axis of one rank is no level
   EXPECT_EQ(levels[0], pair.get());
-  EXPECT_TRUE(context.levels("", TrafficClass::kState).empty());
-  EXPECT_EQ(context.levels("data.pair=2 data.node=1", TrafficClass::kState).data(), levels.data());
+  EXPECT_TRUE(context.levels(parse_axes(""), TrafficClass::kState).empty());
+  EXPECT_EQ(context.levels(parse_axes("data.pair=2 data.node=1"), TrafficClass::kState).data(),
+            levels.data());
   EXPECT_EQ(lookups, (std::map<std::string, int, std::less<>>{{"data.pair", 1}}));
-  EXPECT_THAT(
-      error_of(ErrorCode::kInternal, [&] { context.levels("data.node=4", TrafficClass::kState); }),
-      HasSubstr("axis data.node has 2 ranks, the program was made for 4"));
+  EXPECT_THAT(error_of(ErrorCode::kInternal,
+                       [&] { context.levels(parse_axes("data.node=4"), TrafficClass::kState); }),
+              HasSubstr("axis data.node has 2 ranks, the program was made for 4"));
 }
 
 }  // namespace

@@ -186,7 +186,7 @@ class CudaBackendTest : public testing::Test {
   }
 
   static void sum(Backend& backend, int number, StreamId stream) {
-    static const OpRef kCollective = make_op(AllReduceAttrs{.axes = "data=2"});
+    static const OpRef kCollective = make_op(AllReduceAttrs{.axes = {{.name = "data", .size = 2}}});
     give(backend, *kCollective, number, stream);
   }
 
@@ -353,7 +353,7 @@ TEST_F(CudaBackendTest, AnotherThreadsStreamIsNotRecorded) {
 
 TEST_F(CudaBackendTest, RecordsWhatNoRankIsWaitedFor) {
   const OpRef add = make_op(AddAttrs{});
-  const OpRef collective = make_op(AllReduceAttrs{.axes = "data=2"});
+  const OpRef collective = make_op(AllReduceAttrs{.axes = {{.name = "data", .size = 2}}});
   EXPECT_TRUE(open()->records(*add, {}));
   EXPECT_FALSE(open()->records(*collective, {}));
   EXPECT_TRUE(open_native()->records(*collective, {}));

@@ -20,14 +20,14 @@ void require_folds(Types in) {
                   name(dtype));
 }
 
-double received_share(const std::string& axes) {
-  return 1.0 - 1.0 / static_cast<double>(num_ranks(parse_axes(axes)));
+double received_share(const AxisSizes& axes) {
+  return 1.0 - 1.0 / static_cast<double>(num_ranks(axes));
 }
 
 // The formats of `attrs` for its axes, or none where slices travel as they are.
 template <class Attrs>
 WireFormats formats_of(const Attrs& attrs) {
-  return formats_of_levels(parse_wire_formats(attrs.wire), parse_axes(attrs.axes).size());
+  return formats_of_levels(attrs.wire, attrs.axes.size());
 }
 
 // Errors: kInvalidArgument unless slices of `slice` elements of `dtype` can travel so.
@@ -42,7 +42,7 @@ void require_wire(const Attrs& attrs, DType dtype, std::int64_t slice) {
                   ErrorCode::kInvalidArgument,
                   "{} travels as {}, expected f32 or bf16",
                   name(dtype),
-                  attrs.wire);
+                  to_string(attrs.wire));
   TESSERA_REQUIRE(std::ranges::none_of(formats, is_quantized) || slice % attrs.block == 0,
                   ErrorCode::kInvalidArgument,
                   "slices of {} elements are no whole blocks of {}",
@@ -53,7 +53,7 @@ void require_wire(const Attrs& attrs, DType dtype, std::int64_t slice) {
 // What a hop over all of the axes sends along each, of a padded tensor in slices of `slice`.
 template <class Attrs>
 Traffic hop(const Attrs& attrs, DType dtype, std::int64_t slice) {
-  const AxisSizes axes = parse_axes(attrs.axes);
+  const AxisSizes& axes = attrs.axes;
   const WireFormats formats = formats_of(attrs);
   std::int64_t elements = slice * num_ranks(axes);
   Traffic sent;
@@ -69,28 +69,27 @@ Traffic hop(const Attrs& attrs, DType dtype, std::int64_t slice) {
 
 // Elements of the slices in which an all-reduce moves its operand.
 std::int64_t reduced_slice(const AllReduceSlicesAttrs& attrs, const TensorType& operand) {
-  const std::int64_t ranks = num_ranks(parse_axes(attrs.axes));
+  const std::int64_t ranks = num_ranks(attrs.axes);
   return padded_elements(operand.num_elements(), ranks) / ranks;
 }
 
 template <class Attrs>
 void visit_wire(Attrs& attrs, AttrVisitor& visitor) {
-  visitor.field("wire", attrs.wire);
+  visitor.text_field("wire", attrs.wire);
   visitor.field("block", attrs.block);
 }
 
 // One collective over `axes` on `ranks` slices of `slice_bytes`.
-Collectives one_use(const std::string& axes,
+Collectives one_use(const AxisSizes& axes,
                     CollectiveKind kind,
                     const TensorType& slice,
                     std::optional<PartialOp> fold,
                     Traffic sent) {
-  const AxisSizes sizes = parse_axes(axes);
-  return {{.axes = sizes,
+  return {{.axes = axes,
            .kind = kind,
            .dtype = slice.dtype,
            .fold = fold,
-           .bytes = num_ranks(sizes) * slice.num_bytes(),
+           .bytes = num_ranks(axes) * slice.num_bytes(),
            .sent = std::move(sent)}};
 }
 
@@ -117,10 +116,10 @@ std::int64_t shard_bound(std::int64_t bound, std::int64_t ranks) {
   return (bound + ranks - 1) / ranks;
 }
 
-TensorType shard_type(const std::string& axes, std::int64_t dim, Types in) {
+TensorType shard_type(const AxisSizes& axes, std::int64_t dim, Types in) {
   TensorType result = in[0];
   std::int64_t& bound = result.dims[cut_dim(dim, in)].bound;
-  bound = shard_bound(bound, num_ranks(parse_axes(axes)));
+  bound = shard_bound(bound, num_ranks(axes));
   return result;
 }
 
@@ -135,21 +134,21 @@ FactorRule shard_rule(std::int64_t dim, Types in) {
 }
 
 // One collective for each index of the dims before `dim`, whose shards then lie together.
-Collectives shard_uses(const std::string& axes,
+Collectives shard_uses(const AxisSizes& axes,
                        CollectiveKind kind,
                        std::int64_t dim,
                        const TensorType& shard,
                        std::optional<PartialOp> fold) {
   const std::int64_t row_bytes = shard.extent(static_cast<std::size_t>(dim), shard.num_dims()) *
                                  static_cast<std::int64_t>(size_bytes(shard.dtype));
-  Collectives uses = one_use(
-      axes, kind, shard, fold, slices_traffic(parse_axes(axes), TrafficClass::kTensor, row_bytes));
+  Collectives uses =
+      one_use(axes, kind, shard, fold, slices_traffic(axes, TrafficClass::kTensor, row_bytes));
   uses[0].count = shard.extent(0, static_cast<std::size_t>(dim));
   uses[0].bytes /= std::max<std::int64_t>(uses[0].count, 1);
   return uses;
 }
 
-Value gathered_gradient(const std::string& axes,
+Value gathered_gradient(const AxisSizes& axes,
                         std::int64_t dim,
                         const GradBuilder& grad,
                         const Value& dy) {
@@ -169,9 +168,8 @@ OpInfo info(const AllReduceAttrs&) {
   return {.name = "all_reduce", .num_operands = 1, .aliases = {{.result = 0, .operand = 0}}};
 }
 
-TensorTypes infer(const AllReduceAttrs& attrs, Types in) {
+TensorTypes infer(const AllReduceAttrs&, Types in) {
   require_folds(in);
-  parse_axes(attrs.axes);
   return {in[0]};
 }
 
@@ -185,12 +183,12 @@ Cost cost(const AllReduceAttrs& attrs, Types in) {
 }
 
 Collectives collectives(const AllReduceAttrs& attrs, Types in) {
-  return {{.axes = parse_axes(attrs.axes),
+  return {{.axes = attrs.axes,
            .kind = CollectiveKind::kAllReduce,
            .dtype = in[0].dtype,
            .fold = attrs.max ? PartialOp::kMax : PartialOp::kSum,
            .bytes = in[0].num_bytes(),
-           .sent = all_reduce_traffic(parse_axes(attrs.axes),
+           .sent = all_reduce_traffic(attrs.axes,
                                       all_reduce_class(in[0].dtype, in[0].num_elements()),
                                       in[0].num_elements(),
                                       static_cast<std::int64_t>(size_bytes(in[0].dtype)))}};
@@ -208,7 +206,7 @@ void backward(const AllReduceAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(AllReduceAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("max", attrs.max);
 }
 
@@ -236,7 +234,7 @@ Cost cost(const AllReduceSlicesAttrs& attrs, Types in) {
 Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in) {
   Traffic sent;
   add(sent, hop(attrs, in[0].dtype, reduced_slice(attrs, in[0])), 2);
-  return {{.axes = parse_axes(attrs.axes),
+  return {{.axes = attrs.axes,
            .kind = CollectiveKind::kAllReduce,
            .dtype = in[0].dtype,
            .fold = PartialOp::kSum,
@@ -251,7 +249,7 @@ void backward(const AllReduceSlicesAttrs&, GradBuilder& grad) {
 }
 
 void visit(AllReduceSlicesAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visit_wire(attrs, visitor);
 }
 
@@ -261,17 +259,16 @@ OpInfo info(const GatherSlicesAttrs&) {
 
 TensorTypes infer(const GatherSlicesAttrs& attrs, Types in) {
   require_dims(in, 0, 1);
-  const std::int64_t slices = num_ranks(parse_axes(attrs.axes));
-  TensorType result = parse_tensor_type(attrs.type);
+  const std::int64_t slices = num_ranks(attrs.axes);
   TESSERA_REQUIRE(
-      result.dtype == in[0].dtype && result.num_elements() <= slices * in[0].num_elements(),
+      attrs.type.dtype == in[0].dtype && attrs.type.num_elements() <= slices * in[0].num_elements(),
       ErrorCode::kInvalidArgument,
       "{} slices of {} do not hold {}",
       slices,
       to_string(in[0]),
-      attrs.type);
+      to_string(attrs.type));
   require_wire(attrs, in[0].dtype, in[0].num_elements());
-  return {std::move(result)};
+  return {attrs.type};
 }
 
 FactorRule factors(const GatherSlicesAttrs& attrs, Types in) {
@@ -299,8 +296,8 @@ void backward(const GatherSlicesAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(GatherSlicesAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
-  visitor.field("type", attrs.type);
+  visitor.text_field("axes", attrs.axes);
+  visitor.text_field("type", attrs.type);
   visit_wire(attrs, visitor);
 }
 
@@ -310,7 +307,7 @@ OpInfo info(const ReduceSlicesAttrs&) {
 
 TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in) {
   require_folds(in);
-  const std::int64_t slices = num_ranks(parse_axes(attrs.axes));
+  const std::int64_t slices = num_ranks(attrs.axes);
   TESSERA_REQUIRE(attrs.slice > 0 && slices * attrs.slice >= in[0].num_elements(),
                   ErrorCode::kInvalidArgument,
                   "{} slices of {} elements do not hold {}",
@@ -339,14 +336,13 @@ Collectives collectives(const ReduceSlicesAttrs& attrs, Types in) {
 
 void backward(const ReduceSlicesAttrs& attrs, GradBuilder& grad) {
   if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
-    const GatherSlicesAttrs gather = {.axes = attrs.axes,
-                                      .type = to_string(grad.operand(0).type())};
+    const GatherSlicesAttrs gather = {.axes = attrs.axes, .type = grad.operand(0).type()};
     grad.set(0, dy->builder->emit(make_op(gather), {*dy})[0]);
   }
 }
 
 void visit(ReduceSlicesAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("slice", attrs.slice);
   visit_wire(attrs, visitor);
 }
@@ -357,7 +353,7 @@ OpInfo info(const AllGatherAttrs&) {
 
 TensorTypes infer(const AllGatherAttrs& attrs, Types in) {
   const std::size_t dim = cut_dim(attrs.dim, in);
-  const std::int64_t ranks = num_ranks(parse_axes(attrs.axes));
+  const std::int64_t ranks = num_ranks(attrs.axes);
   TensorType result = in[0];
   TESSERA_REQUIRE(shard_bound(attrs.bound, ranks) == result.dims[dim].bound,
                   ErrorCode::kInvalidArgument,
@@ -390,7 +386,7 @@ void backward(const AllGatherAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(AllGatherAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("dim", attrs.dim);
   visitor.field("bound", attrs.bound);
 }
@@ -424,7 +420,7 @@ void backward(const ReduceScatterAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("dim", attrs.dim);
 }
 
@@ -458,7 +454,7 @@ Cost cost(const AllToAllAttrs& attrs, Types in) {
 // A rank deals its shard out in as many parts as there are ranks. Along each axis it keeps one in
 // as many as the axis has ranks.
 Collectives collectives(const AllToAllAttrs& attrs, Types in) {
-  const AxisSizes axes = parse_axes(attrs.axes);
+  const AxisSizes& axes = attrs.axes;
   TensorType part = in[0];
   part.dims[cut_dim(attrs.to, in)] = infer(attrs, in)[0].dims[static_cast<std::size_t>(attrs.to)];
   const std::int64_t all = num_ranks(axes) * part.num_bytes();
@@ -481,7 +477,7 @@ void backward(const AllToAllAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(AllToAllAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("from", attrs.from);
   visitor.field("to", attrs.to);
   visitor.field("bound", attrs.bound);
@@ -512,7 +508,7 @@ void backward(const LocalSliceAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(LocalSliceAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("dim", attrs.dim);
 }
 

@@ -4,22 +4,23 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/ir/tensor_type.h"
 #include "tessera/ir/wire_format.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
 
-// Collectives of a rank with the ranks along mesh axes. `axes` names the axes with their sizes,
-// innermost first ("data.pair=2 data.node=4"). Sums fold in index order along the first axis, then
-// along the next, in f32 (i64: exactly); a sum is never divided. Along no axis each of them is a
-// copy.
+// Collectives of a rank with the ranks along mesh axes, `axes`, innermost first. Sums fold in index
+// order along the first axis, then along the next, in f32 (i64: exactly); a sum is never divided.
+// Along no axis each of them is a copy.
 //
 // State travels in slices (docs/design/placements.md): a tensor's elements in memory order, padded
 // with zeros, cut into as many equal slices as there are ranks. The slice of a rank has the rank's
 // place along the first axis as its most significant digit, so that slices over fewer axes contain
-// those over more. `wire` names the formats in which slices travel, one for each axis or one for
-// all ("int8", "f32 int4"); "" leaves them as they are. A scale of what is quantized serves `block`
+// those over more. `wire` has the formats in which slices travel, one for each axis or one for all;
+// none leaves them as they are. A scale of what is quantized serves `block`
 // elements. comm/wired.h says how the values are rounded: all ranks gather the same bits.
 //
 // One text runs them on every backend: its context says where memory is and who moves it.
@@ -32,7 +33,7 @@ inline constexpr std::string_view kSliceDim = "slice";
 
 // y = sum (or max) of x over the ranks. Operands: x (..) in {f32, bf16, i64} -> y, may lie over x
 struct AllReduceAttrs {
-  std::string axes;
+  AxisSizes axes;
   bool max = false;
 
   friend bool operator==(const AllReduceAttrs&, const AllReduceAttrs&) = default;
@@ -41,19 +42,19 @@ struct AllReduceAttrs {
 // y = sum of x over the ranks, moved in slices of padded x. Operands: x (..) in {f32, bf16, i64}
 // -> y, may lie over x
 struct AllReduceSlicesAttrs {
-  std::string axes;
-  std::string wire = {};
+  AxisSizes axes;
+  WireFormats wire = {};
   std::int64_t block = kWireBlock;
 
   friend bool operator==(const AllReduceSlicesAttrs&, const AllReduceSlicesAttrs&) = default;
 };
 
-// The tensor of which every rank holds a slice. `type` is its type as text ("bf16[mlp=8, embed=4]",
-// or "f32[slice=64]" for a longer slice). Operands: x (slice) -> y of type `type`
+// The tensor of which every rank holds a slice. `type` is its type, or that of a longer slice
+// ("f32[slice=64]"). Operands: x (slice) -> y of type `type`
 struct GatherSlicesAttrs {
-  std::string axes;
-  std::string type;
-  std::string wire = {};
+  AxisSizes axes;
+  TensorType type = {.dims = {{.name = std::string(kSliceDim), .bound = 0}}};
+  WireFormats wire = {};
   std::int64_t block = kWireBlock;
 
   friend bool operator==(const GatherSlicesAttrs&, const GatherSlicesAttrs&) = default;
@@ -62,9 +63,9 @@ struct GatherSlicesAttrs {
 // This rank's slice, of `slice` elements, of the sum of x over the ranks; zeros past x's end.
 // Operands: x (..) in {f32, bf16, i64} -> y (slice)
 struct ReduceSlicesAttrs {
-  std::string axes;
+  AxisSizes axes;
   std::int64_t slice = 0;
-  std::string wire = {};
+  WireFormats wire = {};
   std::int64_t block = kWireBlock;
 
   friend bool operator==(const ReduceSlicesAttrs&, const ReduceSlicesAttrs&) = default;
@@ -80,7 +81,7 @@ TrafficClass all_reduce_class(DType dtype, std::int64_t elements);
 // The tensor of which every rank holds a shard of dim `dim`, cut to `bound` of that dim.
 // Operands: x (.., n, ..) -> y (.., bound, ..)
 struct AllGatherAttrs {
-  std::string axes;
+  AxisSizes axes;
   std::int64_t dim = 0;
   std::int64_t bound = 0;
 
@@ -90,7 +91,7 @@ struct AllGatherAttrs {
 // This rank's shard along dim `dim` of the sum of x over the ranks.
 // Operands: x (.., N, ..) in {f32, bf16, i64} -> y (.., N / ranks rounded up, ..)
 struct ReduceScatterAttrs {
-  std::string axes;
+  AxisSizes axes;
   std::int64_t dim = 0;
 
   friend bool operator==(const ReduceScatterAttrs&, const ReduceScatterAttrs&) = default;
@@ -101,7 +102,7 @@ struct ReduceScatterAttrs {
 // what they send.
 // Operands: x (.., n, .., N, ..) -> y (.., bound, .., N / ranks rounded up, ..)
 struct AllToAllAttrs {
-  std::string axes;
+  AxisSizes axes;
   std::int64_t from = 0;
   std::int64_t to = 1;
   std::int64_t bound = 0;
@@ -112,7 +113,7 @@ struct AllToAllAttrs {
 // This rank's shard along dim `dim` of x, which all ranks hold. Nothing moves between ranks.
 // Operands: x (.., N, ..) -> y (.., N / ranks rounded up, ..)
 struct LocalSliceAttrs {
-  std::string axes;
+  AxisSizes axes;
   std::int64_t dim = 0;
 
   friend bool operator==(const LocalSliceAttrs&, const LocalSliceAttrs&) = default;

@@ -23,8 +23,8 @@ struct Wiring {
 
 template <class Attrs>
 Wiring wiring_of(const Attrs& attrs) {
-  const AxisSizes axes = parse_axes(attrs.axes);
-  const WireFormats formats = formats_of_levels(parse_wire_formats(attrs.wire), axes.size());
+  const AxisSizes& axes = attrs.axes;
+  const WireFormats formats = formats_of_levels(attrs.wire, axes.size());
   Wiring wiring = {.sizes = {}, .wire = {.formats = {}, .block = attrs.block}};
   for (std::size_t i = 0; i < axes.size(); ++i) {
     if (axes[i].size > 1) {
@@ -43,9 +43,9 @@ Elements elements_of(const View& view) {
 }
 
 // Workspace of moving shards as slices of `slice` elements.
-std::int64_t shard_workspace_bytes(const std::string& axes, std::int64_t slice, DType dtype) {
+std::int64_t shard_workspace_bytes(const AxisSizes& axes, std::int64_t slice, DType dtype) {
   std::vector<std::int64_t> sizes;
-  for (const AxisSize& axis : parse_axes(axes)) {
+  for (const AxisSize& axis : axes) {
     if (axis.size > 1) {
       sizes.push_back(axis.size);
     }
@@ -173,7 +173,7 @@ struct Dealt {
   std::int64_t part_bytes = 0;
 
   Dealt(const AllToAllAttrs& attrs, std::vector<std::int64_t> shard, DType dtype)
-      : ranks(num_ranks(parse_axes(attrs.axes))), sizes(std::move(shard)) {
+      : ranks(num_ranks(attrs.axes)), sizes(std::move(shard)) {
     std::int64_t& cut = sizes[static_cast<std::size_t>(attrs.to)];
     cut = (cut + ranks - 1) / ranks;
     part_bytes = static_cast<std::int64_t>(size_bytes(dtype));

@@ -24,7 +24,7 @@ SampleList samples(SamplesOf<AllReduceAttrs>) {
                       .op_class = OpClass::kExact});
     }
     list.push_back({.name = format("max_{}", name(dtype)),
-                    .op = make_op(AllReduceAttrs{.axes = "", .max = true}),
+                    .op = make_op(AllReduceAttrs{.axes = {}, .max = true}),
                     .operands = conformance::types(dtype, {"?[batch=4, embed=66]"}),
                     .op_class = OpClass::kExact,
                     .differentiable = false});
@@ -38,7 +38,7 @@ SampleList samples(SamplesOf<AllReduceSlicesAttrs>) {
     for (const std::string_view x : {"?[embed=1]", "?[mlp=6, embed=10]"}) {
       for (const AllReduceSlicesAttrs& attrs :
            {AllReduceSlicesAttrs{},
-            AllReduceSlicesAttrs{.axes = "", .wire = "int8", .block = 64}}) {
+            AllReduceSlicesAttrs{.axes = {}, .wire = {WireFormat::kInt8}, .block = 64}}) {
         list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
                         .op = make_op(attrs),
                         .operands = conformance::types(dtype, {x}),
@@ -53,9 +53,9 @@ SampleList samples(SamplesOf<GatherSlicesAttrs>) {
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::string_view dims : {"[mlp=6, embed=10]", "[mlp=16, embed=4]", "[slice=64]"}) {
-      const std::string type = format("{}{}", name(dtype), dims);
+      const TensorType type = parse_tensor_type(format("{}{}", name(dtype), dims));
       list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
-                      .op = make_op(GatherSlicesAttrs{.axes = "", .type = type}),
+                      .op = make_op(GatherSlicesAttrs{.axes = {}, .type = type}),
                       .operands = conformance::types(dtype, {"?[slice=64]"}),
                       .op_class = OpClass::kExact});
     }
@@ -68,7 +68,7 @@ SampleList samples(SamplesOf<ReduceSlicesAttrs>) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::string_view x : {"?[mlp=6, embed=10]", "?[mlp=16, embed=4]", "?[slice=64]"}) {
       list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
-                      .op = make_op(ReduceSlicesAttrs{.axes = "", .slice = 64}),
+                      .op = make_op(ReduceSlicesAttrs{.axes = {}, .slice = 64}),
                       .operands = conformance::types(dtype, {x}),
                       .op_class = OpClass::kExact});
     }
@@ -106,13 +106,13 @@ SampleList shard_samples(const MakeAttrs& make_attrs) {
 
 SampleList samples(SamplesOf<AllGatherAttrs>) {
   return shard_samples([](const ShardCase& c) {
-    return AllGatherAttrs{.axes = "", .dim = c.dim, .bound = c.bound};
+    return AllGatherAttrs{.axes = {}, .dim = c.dim, .bound = c.bound};
   });
 }
 
 SampleList samples(SamplesOf<ReduceScatterAttrs>) {
   return shard_samples(
-      [](const ShardCase& c) { return ReduceScatterAttrs{.axes = "", .dim = c.dim}; });
+      [](const ShardCase& c) { return ReduceScatterAttrs{.axes = {}, .dim = c.dim}; });
 }
 
 SampleList samples(SamplesOf<AllToAllAttrs>) {
@@ -124,7 +124,7 @@ SampleList samples(SamplesOf<AllToAllAttrs>) {
         const TensorTypes types = conformance::types(dtype, {format("?{}", dims)});
         list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
                         .op = make_op(AllToAllAttrs{
-                            .axes = "",
+                            .axes = {},
                             .from = from,
                             .to = to,
                             .bound = types[0].dims[static_cast<std::size_t>(from)].bound}),
@@ -138,7 +138,7 @@ SampleList samples(SamplesOf<AllToAllAttrs>) {
 
 SampleList samples(SamplesOf<LocalSliceAttrs>) {
   return shard_samples(
-      [](const ShardCase& c) { return LocalSliceAttrs{.axes = "", .dim = c.dim}; });
+      [](const ShardCase& c) { return LocalSliceAttrs{.axes = {}, .dim = c.dim}; });
 }
 
 namespace {

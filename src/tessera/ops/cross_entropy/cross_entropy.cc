@@ -161,7 +161,7 @@ Collectives collectives(const CrossEntropyAttrs& attrs, Types in) {
     return uses;
   }
   constexpr std::int64_t kFloat = sizeof(float);
-  const AxisSizes axes = parse_axes(attrs.axes);
+  const AxisSizes& axes = attrs.axes;
   const std::int64_t rows = in[2].num_elements();
   const std::int64_t chunk = std::min(attrs.chunk, rows);
   for (std::int64_t row = 0; row < rows; row += chunk) {
@@ -180,7 +180,7 @@ Collectives collectives(const CrossEntropyAttrs& attrs, Types in) {
 
 OpRef rewritten(const CrossEntropyAttrs& attrs, Types whole, const AxisSizes& axes) {
   CrossEntropyAttrs local = attrs;
-  local.axes = to_string(axes);
+  local.axes = axes;
   local.whole_vocab = attrs.vocab > 0 ? attrs.vocab : whole[1].dims[0].bound;
   local.vocab = 0;
   return make_op(local);
@@ -227,7 +227,7 @@ void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("accumulate", attrs.accumulate);
   visitor.field("chunk", attrs.chunk);
   visitor.field("vocab", attrs.vocab);
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("whole_vocab", attrs.whole_vocab);
   visitor.field("logits", attrs.logits);
   visitor.field("codes", attrs.codes);

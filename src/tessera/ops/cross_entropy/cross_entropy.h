@@ -42,7 +42,7 @@ struct CrossEntropyAttrs {
   bool accumulate = false;
   std::int64_t chunk = 256;  // rows whose logits exist at one time
   std::int64_t vocab = 0;    // rows of the head that count; 0: all
-  std::string axes = "";
+  AxisSizes axes = {};
   std::int64_t whole_vocab = 0;
   DType logits = DType::kF32;  // bf16: where x is, or with `codes`
   bool codes = false;          // of 8-bit floats

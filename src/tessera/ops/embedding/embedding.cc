@@ -25,7 +25,7 @@ FactorRule factors(const EmbeddingAttrs&, Types in) {
 }
 
 OpRef rewritten(const EmbeddingAttrs&, Types whole, const AxisSizes& axes) {
-  return make_op(EmbeddingAttrs{.axes = to_string(axes), .whole_vocab = whole[0].dims[0].bound});
+  return make_op(EmbeddingAttrs{.axes = axes, .whole_vocab = whole[0].dims[0].bound});
 }
 
 // Reads the rows that are looked up, not the whole table.
@@ -47,7 +47,7 @@ void backward(const EmbeddingAttrs& attrs, GradBuilder& grad) {
 }
 
 void visit(EmbeddingAttrs& attrs, AttrVisitor& visitor) {
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("whole_vocab", attrs.whole_vocab);
 }
 
@@ -90,7 +90,7 @@ FactorRule factors(const EmbeddingBackwardAttrs& attrs, Types in) {
 
 OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types, const AxisSizes& axes) {
   EmbeddingBackwardAttrs local = attrs;
-  local.axes = to_string(axes);
+  local.axes = axes;
   local.whole_vocab = attrs.vocab;
   local.vocab = (attrs.vocab + padding_of(attrs.vocab, axes)) / num_ranks(axes);
   return make_op(local);
@@ -108,7 +108,7 @@ void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("vocab", attrs.vocab);
   visitor.field("vocab_dim", attrs.vocab_dim);
   visitor.field("accumulate", attrs.accumulate);
-  visitor.field("axes", attrs.axes);
+  visitor.text_field("axes", attrs.axes);
   visitor.field("whole_vocab", attrs.whole_vocab);
 }
 

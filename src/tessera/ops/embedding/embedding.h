@@ -14,7 +14,7 @@ namespace tessera {
 // With `axes` the table is this rank's shard of `whole_vocab` rows, and a row of y is zero unless
 // its id is here: a partial sum over the axes. Nothing moves.
 struct EmbeddingAttrs {
-  std::string axes = "";
+  AxisSizes axes = {};
   std::int64_t whole_vocab = 0;
 
   friend bool operator==(const EmbeddingAttrs&, const EmbeddingAttrs&) = default;
@@ -28,7 +28,7 @@ struct EmbeddingBackwardAttrs {
   std::int64_t vocab = 0;
   std::string vocab_dim = "vocab";  // the name of the table's first dim
   bool accumulate = false;          // adds to the accumulator, in its memory
-  std::string axes = "";
+  AxisSizes axes = {};
   std::int64_t whole_vocab = 0;
 
   friend bool operator==(const EmbeddingBackwardAttrs&, const EmbeddingBackwardAttrs&) = default;

@@ -36,11 +36,32 @@ class ChangeField final : public AttrVisitor {
     }
   }
 
+  void field(std::string_view name, AttrText& value) override {
+    if (is_next(name)) {
+      change(value);
+    }
+  }
+
   int count() const { return count_; }
 
   const std::string& changed() const { return changed_; }
 
  private:
+  // To the first of these texts that the attribute takes and that is not its own.
+  static void change(AttrText& value) {
+    const std::string before = value.print();
+    for (const std::string_view text : {"changed=2", "int8", "int4", "f32[changed=2]"}) {
+      try {
+        value.parse(text);
+      } catch (const Error&) {
+        continue;
+      }
+      if (value.print() != before) {
+        return;
+      }
+    }
+  }
+
   bool is_next(std::string_view name) {
     if (count_++ != place_) {
       return false;
