@@ -36,14 +36,14 @@ void verify_wires(const Program& program) {
       }
       const auto copy = copies.find(start_of(instruction.results[0]));
       if (copy != copies.end()) {
-        const Wire sent = {.formats = parse_wire_formats(gather->wire), .block = gather->block};
+        const Wire sent = {.formats = gather->wire, .block = gather->block};
         const Wire& wire = copy->second->state.wire;
         TESSERA_CHECK(sent == wire,
                       "state \"{}\" has the wire \"{}\" of blocks of {}, its gather \"{}\" of {}",
                       copy->second->name,
                       to_string(wire.formats),
                       wire.block,
-                      gather->wire,
+                      to_string(sent.formats),
                       gather->block);
       }
     }
