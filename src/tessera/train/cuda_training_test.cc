@@ -128,9 +128,11 @@ TEST(CudaTf32, RoundsFactorsOfF32Alone) {
   if (cuda::kernels_under_test(reason) == nullptr) {
     GTEST_SKIP() << reason;
   }
+  const TestChoices on_gpu = {.as_on_gpu = true};
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    TestTraining plain(tiny_llama(), cuda::kernels_under_test(reason), dtype);
-    TestTraining rounded(tiny_llama(), cuda::kernels_under_test(reason, {.tf32 = true}), dtype);
+    TestTraining plain(tiny_llama(), cuda::kernels_under_test(reason), dtype, on_gpu);
+    TestTraining rounded(
+        tiny_llama(), cuda::kernels_under_test(reason, {.tf32 = true}), dtype, on_gpu);
     plain.initialize();
     rounded.initialize();
     const float expected = plain.step(1);
