@@ -36,6 +36,7 @@ ddp           --model.name=llama3 --parallel.ranks=2 --state.preset=ddp --train.
 zero1         --model.name=neox --parallel.ranks=2 --state.preset=zero1
 topo          --model.name=llama3 --parallel.ranks=4 --state.preset=topo --cluster.file=configs/clusters/virtual-4.toml
 zeropp        --model.name=gpt2 --parallel.ranks=4 --state.preset=zeropp --cluster.file=configs/clusters/virtual-4.toml
+secondary     --model.name=neox --parallel.ranks=4 --state.secondary=1 --state.wire_param=full
 float8        --model.name=llama3 --float8.recipe=rowwise --parallel.ranks=2
 lora          --model.weights=WEIGHTS --lora.rank=4 --parallel.ranks=2 --train.dtype=bf16
 no_overlap    --model.name=neox --parallel.ranks=2 --comm.overlap=false --optimizer.moments=bf16

@@ -144,6 +144,7 @@ TEST_F(ExplainTest, CompilesForADeviceThatIsNotHere) {
     return explained(all);
   };
   const json facts = json::parse(with({"--target=h100", "--json", "--program"}));
+  EXPECT_EQ(facts.at("plan"), with({"--target=h100", "--plan"}));
   EXPECT_EQ(facts.at("target").at("kind"), "cuda");
   EXPECT_EQ(facts.at("target").at("device"), "H100 SXM");
   EXPECT_EQ(facts.at("memory").at("limit_of"), "device");

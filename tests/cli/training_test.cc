@@ -148,12 +148,18 @@ std::string TrainingTest::mpirun(const std::string& options,
 }
 
 Outcome TrainingTest::train(const std::string& run, std::vector<std::string> overrides) const {
-  Outcome outcome = tessera(train_arguments(run, std::move(overrides)));
-  const std::filesystem::path config = path(run) / "config.toml";
-  if (outcome.code == 0 && std::filesystem::exists(config)) {
-    expect_plan_is_all(config);
+  return tessera(train_arguments(run, std::move(overrides)));
+}
+
+void TrainingTest::TearDown() {
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+    const std::filesystem::path config = entry.path() / "config.toml";
+    if (std::filesystem::exists(entry.path() / "metrics.jsonl") &&
+        std::filesystem::exists(config)) {
+      SCOPED_TRACE(config.string());
+      expect_plan_is_all(config);
+    }
   }
-  return outcome;
 }
 
 void TrainingTest::expect_plan_is_all(const std::filesystem::path& config_path) {

@@ -21,6 +21,13 @@ class TrainingTest : public testing::Test {
  protected:
   TrainingTest();
 
+  // Holds every run that the test has left, however it was started, to what follows.
+  void TearDown() override;
+
+  // The texts of the plan and the target of the run with this config, read back, are compiled to
+  // its programs.
+  static void expect_plan_is_all(const std::filesystem::path& config_path);
+
   std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
 
   // `build/tessera ARGUMENTS` in the directory.
@@ -42,13 +49,8 @@ class TrainingTest : public testing::Test {
                             const std::string& command,
                             const std::string& library = "openmpi");
 
-  // `tessera train run.toml --run.dir=RUN OVERRIDES`. A run that ends well is held to
-  // expect_plan_is_all().
+  // `tessera train run.toml --run.dir=RUN OVERRIDES`.
   Outcome train(const std::string& run, std::vector<std::string> overrides = {}) const;
-
-  // The texts of the plan and the target of the run with this config, read back, are compiled to
-  // its programs.
-  static void expect_plan_is_all(const std::filesystem::path& config_path);
 
   // `tessera train` beside the test, with a line of progress for every step.
   Process start_training(const std::string& run, std::vector<std::string> overrides = {}) const;

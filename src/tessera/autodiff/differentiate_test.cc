@@ -48,7 +48,7 @@ TEST(Differentiate, AppendsBackwardWithWeightGradientsApart) {
 )");
 }
 
-// A statistic may be called as one likes; nothing of it flows back.
+// Whatever it is called: nothing of a statistic flows back.
 TEST(Differentiate, LeavesStatisticsAlone) {
   Graph graph = parse_graph(kLinearLoss);
   const Graph plain = differentiate(graph);

@@ -24,7 +24,6 @@
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
-#include "tessera/launch/exit_record.h"
 #include "tessera/launch/rank_launch.h"
 
 namespace tessera {

@@ -9,14 +9,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/packed_conversations.h"
 #include "tessera/dataset/chat_template.h"
 #include "tessera/dataset/corpus_input.h"
-#include "tessera/dataset/text_encoder.h"
 #include "tessera/dataset/train_tokenizer.h"
 
 namespace tessera {

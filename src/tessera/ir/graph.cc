@@ -112,15 +112,6 @@ ValueId Graph::add_state(State state, std::string state_name, TensorType type) {
                      .state = std::move(state)});
 }
 
-ValueId Graph::find_source(std::string_view value_name) const {
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (values[i].kind != ValueKind::kResult && values[i].name == value_name) {
-      return ValueId::of(i);
-    }
-  }
-  return {};
-}
-
 ValueId Graph::find_state(std::string_view parameter, StateRole role) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (is_state(values[i].kind) && values[i].state.role == role &&

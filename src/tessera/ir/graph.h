@@ -115,9 +115,6 @@ struct Graph {
 
   ValueId add_state(State state, std::string state_name, TensorType type);
 
-  // The source called `value_name`, or an invalid id.
-  ValueId find_source(std::string_view value_name) const;
-
   // The state with `role` of this parameter, or an invalid id.
   ValueId find_state(std::string_view parameter, StateRole role) const;
 

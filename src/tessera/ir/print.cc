@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -118,9 +119,9 @@ class GraphParser {
 
   void output() {
     Output result{.name = scanner_.quoted(), .value = {}};
-    for (const OutputKind kind : kOutputKinds) {
-      result.kind = scanner_.accept(name(kind)) ? kind : result.kind;
-    }
+    const auto* const kind = std::ranges::find_if(
+        kOutputKinds, [&](OutputKind known) { return scanner_.accept(name(known)); });
+    result.kind = kind == kOutputKinds.end() ? OutputKind::kResult : *kind;
     if (result.kind == OutputKind::kGradient) {
       scanner_.expect("of");
       result.parameter = scanner_.quoted();

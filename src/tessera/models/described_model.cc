@@ -110,11 +110,6 @@ ModelSection section_of(const Json& json) {
 
 }  // namespace
 
-ModelSection described_section(std::string_view json) {
-  const Json parsed = parse_description(json);
-  return described_family(parsed).resolve(section_of(parsed));
-}
-
 ModelDescription described_model(std::string_view json) {
   const Json parsed = parse_description(json);
   const ModelFamily& family = described_family(parsed);

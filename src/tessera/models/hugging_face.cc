@@ -1,6 +1,5 @@
 #include "tessera/models/hugging_face.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,7 @@ bool is_gradient(const Output& output) {
 
 // Reduces each gradient to this rank's slice, right after it is made.
 Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
+  const Wire wire = part_of(state, state.wires.grad, 0, state.grad);
   GraphEdit edit(graph);
   std::vector<Output> outputs = graph.outputs;
   for (Output& output : outputs) {
@@ -61,8 +63,8 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
                 {.op = make_op(ReduceSlicesAttrs{
                      .axes = axes_between(state, 0, state.grad),
                      .slice = slice_elements(state, graph[output.value].type, state.grad),
-                     .wire = part_of(state, state.wires.grad, 0, state.grad).formats,
-                     .block = state.wires.grad.block}),
+                     .wire = wire.formats,
+                     .block = wire.block}),
                  .operands = {output.value},
                  .results = {slice},
                  .phase = made_by.phase,
@@ -335,9 +337,26 @@ class Update {
   Value apply_;
 };
 
+// That a statistic can have a sum of its name, and be found by it.
+void require_names(const Graph& graph) {
+  std::set<std::string_view> taken = {step_names::kGradNorm, step_names::kApplied};
+  for (const ValueInfo& value : graph.values) {
+    if (value.kind != ValueKind::kResult) {
+      taken.insert(value.name);
+    }
+  }
+  for (const Output& output : graph.outputs) {
+    TESSERA_REQUIRE(taken.insert(output.name).second,
+                    ErrorCode::kInvalidArgument,
+                    "output {} of a training graph has the name of a source or another output",
+                    output.name);
+  }
+}
+
 }  // namespace
 
 Graph append_update(Graph graph, const UpdateOptions& options) {
+  require_names(graph);
   const std::map<std::string, TensorType> gradient_types = types_of_gradients(graph);
   if (options.state.grad > 0) {
     graph = reduce_gradients(graph, options.state);

@@ -201,6 +201,16 @@ TEST(AppendUpdate, TakesOutputsByTheirKind) {
   EXPECT_EQ(count(after, "adamw"), 5);
 }
 
+TEST(AppendUpdate, RefusesNamesThatAreTaken) {
+  for (const char* const name : {"loss", "grad_norm", "applied", "gradient.head", "table"}) {
+    Graph graph = differentiate(graph_of_two_outputs(false));
+    graph.outputs[1].name = name;
+    EXPECT_EQ(
+        error_of(ErrorCode::kInvalidArgument, [&] { append_update(graph, {}); }),
+        format("output {} of a training graph has the name of a source or another output", name));
+  }
+}
+
 TEST(AppendUpdate, RefusesResultsOfMicrobatches) {
   Graph graph = differentiate(graph_of_two_outputs(false));
   graph.outputs[1].kind = OutputKind::kResult;

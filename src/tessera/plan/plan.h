@@ -22,8 +22,6 @@ struct OptimizerPlan {
   double clip = 1.0;       // global L2 norm of the gradient; 0: off
   DType moments = DType::kF32;
   DType gradients = DType::kF32;  // as products make them; bf16 for one microbatch and data rank
-
-  friend bool operator==(const OptimizerPlan&, const OptimizerPlan&) = default;
 };
 
 // What the compiler may choose, and was told.
@@ -36,8 +34,6 @@ struct PassPlan {
   std::int64_t overlap_layers = 1;
   bool whole_rows = false;  // every sequence is one document
   bool any_order = false;   // sums of attention's backward may have any order
-
-  friend bool operator==(const PassPlan&, const PassPlan&) = default;
 };
 
 // All that decides the programs of a run, with a Target (compile.h). It names no file, no device
@@ -56,10 +52,8 @@ struct Plan {
   PassPlan passes = {};
   std::int64_t threads = 1;  // of a rank whose target is a CPU
 
-  // Sequences of a microbatch on all data ranks, and of a step.
+  // Sequences of a microbatch on all data ranks.
   std::int64_t batch() const { return microbatch * layout.num_data(); }
-
-  std::int64_t global_batch() const { return batch() * num_microbatches; }
 };
 
 // The forward graph of the plan's microbatches, of all data ranks: training_graph().

@@ -76,12 +76,6 @@ class PlanReader {
 
   explicit PlanReader(const TomlSection& section) : section_(section) {}
 
-  ~PlanReader() = default;
-  PlanReader(const PlanReader&) = delete;
-  PlanReader& operator=(const PlanReader&) = delete;
-
-  const TomlSection& section() const { return section_; }
-
   // After all fields: no other key may be there.
   void end() const { refuse_unknown_keys(section_, known_); }
 

@@ -10,7 +10,6 @@
 #include "tessera/backend/cuda/op_workspace.h"
 #include "tessera/base/error.h"
 #include "tessera/base/toml_section.h"
-#include "tessera/base/units.h"
 #include "tessera/passes/pass.h"
 
 namespace tessera {

@@ -1,5 +1,6 @@
 #include "tessera/program/verify_states.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -45,9 +46,15 @@ void verify_wires(const Program& program) {
                       wire.block,
                       to_string(sent.formats),
                       gather->block);
+        copies.erase(copy);
       }
     }
   }
+  const auto updates = [](const Segment& segment) { return segment.action == Action::kUpdate; };
+  TESSERA_CHECK(copies.empty() || std::ranges::none_of(program.segments, updates),
+                "nothing writes state \"{}\", a copy of parameter \"{}\"",
+                copies.begin()->second->name,
+                copies.begin()->second->state.parameter);
 }
 
 }  // namespace

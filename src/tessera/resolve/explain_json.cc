@@ -1,5 +1,4 @@
 #include <cstddef>
-#include <cstdint>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -167,6 +166,7 @@ std::string explanation_json(const Explanation& facts, bool with_program) {
   OrderedJson json = {{"version", 1},
                       {"model", OrderedJson::parse(facts.model().json)},
                       {"target", target_json(facts.run.target)},
+                      {"plan", to_string(facts.run.plan)},
                       {"step", step_json(facts)},
                       {"mesh", mesh_json(facts.layout().mesh)},
                       {"state", state_json(facts)},

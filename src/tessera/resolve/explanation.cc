@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
-#include <memory>
 #include <numeric>
-#include <span>
 #include <utility>
 
 #include "tessera/backend/devices.h"

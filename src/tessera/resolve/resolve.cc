@@ -23,7 +23,6 @@
 #include "tessera/plan/run_layout.h"
 #include "tessera/plan/target.h"
 #include "tessera/resolve/adapters.h"
-#include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/weights_section.h"
 #include "tessera/tokenizer/tokenizer.h"
 

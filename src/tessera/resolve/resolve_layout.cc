@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/base/units.h"
 #include "tessera/mesh/machine_cluster.h"
 
 namespace tessera {

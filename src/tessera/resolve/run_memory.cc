@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"

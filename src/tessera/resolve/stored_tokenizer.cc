@@ -1,6 +1,5 @@
 #include "tessera/resolve/stored_tokenizer.h"
 
-#include <cstddef>
 #include <span>
 #include <system_error>
 

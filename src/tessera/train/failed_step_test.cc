@@ -195,6 +195,26 @@ TEST_F(FailedStep, SavesTheLastStepOnItsWayOut) {
   EXPECT_EQ(train(config("run"), tiny_llama()).loss, train(config("whole"), tiny_llama()).loss);
 }
 
+// As where another rank publishes one just before this one fails.
+TEST_F(FailedStep, NamesACheckpointThatNobodySpokeOf) {
+  train(config("other"), tiny_llama());
+  for (const std::int64_t failing : {2, 4}) {
+    const std::string run = format("run{}", failing);
+    const auto publish = [&](std::int64_t /*rank*/, std::int64_t step) {
+      if (step == failing) {
+        std::filesystem::create_directories(runs_.run(run) / "checkpoints");
+        std::filesystem::copy(checkpoint("other", 4), checkpoint(run, 4));
+      }
+    };
+    EXPECT_THAT(
+        error_of(ErrorCode::kDeviceError,
+                 [&] { train(config(run), failing_in(failing), {.before_step = publish}); }),
+        EndsWith(format("(the newest checkpoint is {}: the same command goes on from "
+                        "there)",
+                        checkpoint(run, 4))));
+  }
+}
+
 // The same command would start from nothing, which is refused, or from where this one did.
 TEST_F(FailedStep, SaysHowToGoOnFromANewerCheckpoint) {
   RunConfig fresh = config("run");

@@ -31,7 +31,7 @@ class OwedSaves {
   // What was owed is saved already.
   void drop() { owes_save_ = false; }
 
-  // Whether a save is due by this rank's clock, while none is under way.
+  // Whether a save is due by this rank's clock.
   bool is_due() const;
 
   // Whether whoever asked for a save is now to be told of it: once.

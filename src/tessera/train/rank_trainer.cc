@@ -9,7 +9,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
 #include "tessera/dataset/same_data.h"

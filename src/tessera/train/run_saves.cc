@@ -417,15 +417,10 @@ std::string RunSaves::way_on(const LastState& state) const {
     return format("{}: {} goes on from there", state.text, same_command(true));
   }
   const std::string before = state.text.empty() ? "" : state.text + "; ";
-  if (last_) {
-    return format("{}{}: {} goes on from there",
-                  before,
-                  last_good(),
-                  same_command(last_->parent_path() == directory()));
-  }
   // One may have been published that the ranks had no step left to hear of.
   try {
-    if (const auto newest = find_newest_checkpoint(directory())) {
+    const auto newest = find_newest_checkpoint(directory());
+    if (newest && (!last_ || checkpoint_step(*newest).value_or(0) > last_step_)) {
       return format("{}the newest checkpoint is {}: {} goes on from there",
                     before,
                     newest->string(),
@@ -434,6 +429,12 @@ std::string RunSaves::way_on(const LastState& state) const {
   } catch (const std::exception& error) {
     // The run's own error is what counts.
     return format("{}the run's checkpoints cannot be looked at: {}", before, error.what());
+  }
+  if (last_) {
+    return format("{}{}: {} goes on from there",
+                  before,
+                  last_good(),
+                  same_command(last_->parent_path() == directory()));
   }
   return before + "there is no checkpoint yet: the same command begins again";
 }

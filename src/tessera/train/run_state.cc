@@ -1,6 +1,5 @@
 #include "tessera/train/run_state.h"
 
-#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"

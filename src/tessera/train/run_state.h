@@ -40,8 +40,6 @@ class RunState {
 
   RunSaves& saves() { return saves_; }
 
-  const RunSaves& saves() const { return saves_; }
-
   // Takes the memory for copies of what is saved.
   void reserve();
 

@@ -3,9 +3,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -21,7 +19,6 @@
 #include "tessera/dataset/text_encoder.h"
 #include "tessera/infer/generate.h"
 #include "tessera/launch/exit_record.h"
-#include "tessera/launch/rank_backend.h"
 #include "tessera/launch/rank_launch.h"
 #include "tessera/launch/run_directory.h"
 #include "tessera/plan/compile.h"

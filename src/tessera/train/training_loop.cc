@@ -6,7 +6,6 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/mpi/mpi_launch.h"
-#include "tessera/launch/rank_launch.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/run_record.h"

@@ -20,7 +20,7 @@ std::vector<std::int64_t> evenly_spread(std::int64_t total, std::int64_t count);
 // order each time, whatever the ranks and the training batch.
 class Validator {
  public:
-  // `executor` runs compile_run()'s validation program, whose batches have share.rows sequences on
+  // `executor` runs compile()'s validation program, whose batches have share.rows sequences on
   // each of share.num_data ranks. Borrows both.
   Validator(Executor& executor,
             const SequenceSource& source,

@@ -23,7 +23,6 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/safetensors.h"
-#include "tessera/config/config.h"
 #include "tessera/dataset/run_data.h"
 #include "tessera/hugging_face/convert_elements.h"
 #include "tessera/models/family.h"

@@ -1,6 +1,5 @@
 #include "tessera/weights/import_weights.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

@@ -1,6 +1,5 @@
 #include "tessera/models/llama/hugging_face.h"
 
-#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/models/hugging_face_rope.h"
 #include "tessera/ops/rope/rope.h"

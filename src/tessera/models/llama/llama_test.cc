@@ -55,9 +55,11 @@ TEST(Llama, TiedModelsHaveNoHeadOfTheirOwn) {
     EXPECT_EQ(llama_flavor(flavor).tied, flavor == "1B" || flavor == "3B") << flavor;
   }
   LlamaConfig config = llama_flavor("debug");
-  EXPECT_TRUE(graph_of(describe_llama(config)).find_source("output.weight").valid());
+  EXPECT_TRUE(
+      graph_of(describe_llama(config)).find_state("output.weight", StateRole::kParameter).valid());
   config.tied = true;
-  EXPECT_FALSE(graph_of(describe_llama(config)).find_source("output.weight").valid());
+  EXPECT_FALSE(
+      graph_of(describe_llama(config)).find_state("output.weight", StateRole::kParameter).valid());
 }
 
 TEST(Llama, RefusesSizesThatDoNotFit) {
