@@ -246,10 +246,10 @@ TEST_F(MpiEndsTest, CtrlCEndsTheTokenizingOfAStart) {
 TEST_F(MpiEndsTest, RanksWaitForDataAndForRemovals) {
   make_tokenizer();
   const std::string run =
-      "--run.dir=run --comm.deadline_seconds=5 --checkpoint.every=2 --checkpoint.keep=1";
+      format("--run.dir=run {} --checkpoint.every=2 --checkpoint.keep=1", kShortDeadline);
   const std::string removing =
-      with_faults("remove path=.tmp-removed-step-00000010 delay=8", "removals");
-  const std::string reading = with_faults("read path=corpus.txt delay=8", "reads");
+      with_faults("remove path=.tmp-removed-step-00000010 delay=12", "removals");
+  const std::string reading = with_faults("read path=corpus.txt delay=12", "reads");
   const Outcome outcome = shell(mpirun(
       "-n 1 " + removing, format("{} : -n 1 {} $tessera train run.toml {}", run, reading, run)));
   EXPECT_EQ(outcome.code, 0) << outcome.err;

@@ -54,10 +54,13 @@ fail() { # NAME TEXT
   exit 1
 }
 
-# wait_for_steps N: until the run has so many lines of metrics.
+# wait_for_steps N PROCESS: until the run has this many lines of metrics; fails where it ends before.
 wait_for_steps() {
   local metrics=mnt/run/metrics.jsonl
-  while [[ ! -e $metrics ]] || (($(wc -l <"$metrics") < $1)); do sleep 0.002; done
+  while [[ ! -e $metrics ]] || (($(wc -l <"$metrics") < $1)); do
+    kill -0 "$2" || fail read-only "the run ended before step $1"
+    sleep 0.002
+  done
 }
 
 # verify NAME: what a broken run left is whole, and goes on to the expected end.
@@ -160,7 +163,7 @@ read_only_disk() {
   attach_loop
   "$tessera" train run.toml --run.dir=mnt/run --parallel.ranks=2 >read-only.log 2>&1 &
   local -i run=$! code=0
-  wait_for_steps 10
+  wait_for_steps 10 "$run"
   kill -USR2 "$run"
   wait "$run" || fail read-only "a run that was asked to stop ended with $?"
   local before
@@ -181,12 +184,12 @@ read_only_disk() {
     detach_loop
     return
   }
-  (
-    wait_for_steps 10
-    echo test >"$error"
-  ) &
+  "$tessera" train run.toml --run.dir=mnt/run --parallel.ranks=2 >read-only.log 2>&1 &
+  run=$!
+  wait_for_steps 10 "$run"
+  echo test >"$error"
   code=0
-  train mnt/run read-only.log || code=$?
+  wait "$run" || code=$?
   ((code == 5)) || fail read-only "ended with $code, expected 5: nothing can be written"
   grep --quiet "Read-only file system" read-only.log || fail read-only "says nothing of the disk"
   umount mnt

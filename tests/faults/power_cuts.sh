@@ -138,7 +138,8 @@ check_cut() { # NEWEST_STEP_WITH_A_LINE
   ((newest >= $1 - 1)) || fail "the newest checkpoint is of step $newest, expected $(($1 - 1))"
   train mnt/run cut.log || fail "does not go on"
   expect_same mnt/run expected || fail "not the undisturbed run"
-  [[ $(readlink "$best") == $(readlink expected/checkpoints/best) ]] ||
+  path=$(readlink expected/checkpoints/best) || fail "the undisturbed run has no best checkpoint"
+  [[ $(readlink "$best") == "$path" ]] ||
     fail "the best checkpoint is $(readlink "$best")"
 }
 

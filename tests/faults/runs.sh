@@ -21,7 +21,7 @@ TOML
 
 # What each step computed, without what differs from run to run.
 numbers() { # RUN
-  sed -E 's/,"step_seconds".*//' "$1/metrics.jsonl"
+  sed -E 's/,"(step_seconds|tokens_per_second|memory_bytes)":[^,}]*|,"comm_bytes":\{[^}]*\}//g' "$1/metrics.jsonl"
 }
 
 weights() { # RUN

@@ -232,14 +232,17 @@ Manifest parse_body(const Json& json) {
                   json.at("format").dump(),
                   kFormatName);
   const Json& version = json.at("version");
-  TESSERA_REQUIRE(version.is_number_integer() && version >= kOldestVersion && version <= kVersion,
+  const std::string found =
+      format("\"version\": found {}, expected {} to {}", version.dump(), kOldestVersion, kVersion);
+  TESSERA_REQUIRE(version.is_number_integer() && version >= kOldestVersion,
+                  ErrorCode::kInvalidData,
+                  "{}",
+                  found);
+  TESSERA_REQUIRE(version <= kVersion,
                   ErrorCode::kUnsupported,
-                  "\"version\": found {}, expected {} to {}: a later Tessera has written this "
-                  "checkpoint: update this one, or go on from an older checkpoint with "
-                  "--checkpoint.resume=PATH",
-                  version.dump(),
-                  kOldestVersion,
-                  kVersion);
+                  "{}: a later Tessera has written this checkpoint: update this one, or go on from "
+                  "an older checkpoint with --checkpoint.resume=PATH",
+                  found);
   const Json& trainer = json.at("trainer");
   Manifest manifest;
   const std::int64_t step = parse_whole(trainer, "step", kMostSteps);

@@ -17,7 +17,9 @@
 namespace tessera {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Manifest example() {
   return {
@@ -126,6 +128,13 @@ TEST(Manifest, RefusesOtherContents) {
   const Error newer = refusal(R"({"format":"tessera-checkpoint","version":3})");
   EXPECT_EQ(newer.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(newer.message(), HasSubstr("\"version\": found 3, expected 1 to 2: a later Tessera"));
+  for (const char* const version : {"0", "-1", "1.5", "\"2\""}) {
+    const Error odd = refusal(format(R"({{"format":"tessera-checkpoint","version":{}}})", version));
+    EXPECT_EQ(odd.code(), ErrorCode::kInvalidData);
+    EXPECT_THAT(odd.message(),
+                AllOf(HasSubstr(format("\"version\": found {}, expected 1 to 2", version)),
+                      Not(HasSubstr("later"))));
+  }
   const Error other = refusal(R"({"format":"other","version":1})");
   EXPECT_EQ(other.code(), ErrorCode::kInvalidData);
   EXPECT_STREQ(other.what(), "format \"other\": expected \"tessera-checkpoint\" (while reading m)");

@@ -8,6 +8,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include "tessera/backend/cpu/processor.h"
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
 #include "tessera/cli/build_info.h"
@@ -17,28 +18,8 @@
 namespace tessera {
 namespace {
 
-// Best first. A mask holds those of the sets that it extends.
-constexpr std::pair<dnnl_cpu_isa_t, const char*> kDnnlIsas[] = {
-    {dnnl_cpu_isa_avx512_core_amx, "AVX-512 with AMX"},
-    {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 with BF16"},
-    {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 with VNNI"},
-    {dnnl_cpu_isa_avx512_core, "AVX-512"},
-    {dnnl_cpu_isa_avx2_vnni, "AVX2 with VNNI"},
-    {dnnl_cpu_isa_avx2, "AVX2"},
-    {dnnl_cpu_isa_avx, "AVX"},
-    {dnnl_cpu_isa_sse41, "SSE4.1"}};
-
 bool has(unsigned isa, dnnl_cpu_isa_t wanted) {
   return (isa & wanted) == wanted;
-}
-
-std::string name_of_dnnl_isa(unsigned isa) {
-  for (const auto& [mask, name] : kDnnlIsas) {
-    if (has(isa, mask)) {
-      return name;
-    }
-  }
-  return "no vector instructions";
 }
 
 Bf16 bf16_of(unsigned isa) {
@@ -84,7 +65,7 @@ MachineFacts inspect_machine(const std::filesystem::path& directory) {
           .usable_cores = usable_cores(),
           .simd = hwy::TargetName(simd),
           .simd_is_narrow = is_narrow(simd),
-          .dnnl_isa = name_of_dnnl_isa(isa),
+          .dnnl_isa = std::string(cpu::processor().words),
           .bf16 = bf16_of(isa),
           .memory_bytes = machine_memory_bytes(),
           .usable_memory_bytes = usable_memory_bytes(),

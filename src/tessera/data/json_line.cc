@@ -27,6 +27,13 @@ constexpr char kDefect = '\x02';
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::array kOddWords = {"NaN"sv, "Infinity"sv, "-Infinity"sv};
 
+// Where the first value of a text may stand: after the byte order mark of a file's first line and
+// white space.
+std::size_t front_of(std::string_view text) {
+  const std::size_t mark = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  return std::min(text.find_first_not_of(kSpace, mark), text.size());
+}
+
 // The odd number at the front of `text`; empty where there is none.
 std::string_view front_odd_number(std::string_view text) {
   for (const std::string_view word : kOddWords) {
@@ -223,14 +230,20 @@ std::string describe_foreign(std::string_view line, std::size_t byte) {
     return "found no JSON but what may be a row of CSV, expected an object: write each row as one, "
            "as Python's json.dumps() does those of csv.DictReader";
   }
-  if (rest.starts_with('\'')) {
+  const std::size_t before = line.find_last_not_of(kSpace, byte < 2 ? 0 : byte - 2);
+  const bool is_place_of_value =
+      byte < 2 || before == std::string_view::npos ||
+      std::string_view("{[,:").find(line[before]) != std::string_view::npos;
+  if (rest.starts_with('\'') && is_place_of_value) {
     return format(
         "byte {} of the line is a single quote, expected a double one: this is how Python "
         "prints a dict; json.dumps() writes it as JSON",
         byte);
   }
-  const ValueEnd value = line.starts_with('{') ? find_end(line) : ValueEnd{};
-  if (value.at && *value.at < byte && !rest.empty() &&
+  const std::size_t front = front_of(line);
+  const ValueEnd value =
+      line.substr(front).starts_with('{') ? find_end(line.substr(front)) : ValueEnd{};
+  if (value.at && front + *value.at < byte && !rest.empty() &&
       std::string_view("{[,").find(rest.front()) != std::string_view::npos) {
     return format(
         "byte {} of the line begins more after the end of its object, expected the end of "
@@ -307,14 +320,22 @@ bool has_zero(std::string_view line) {
 }
 
 bool is_row(std::string_view line) {
-  const std::size_t begin = std::min(line.find_first_not_of(kSpace), line.size());
-  if (line.substr(begin).find_first_of("{[") == 0) {
+  std::string_view rest = line.substr(front_of(line));
+  rest = rest.substr(0, rest.find_last_not_of(kSpace) + 1);
+  if (rest.find_first_of("{[") == 0) {
     return false;
   }
-  for (std::size_t at = begin; at < line.size();) {
-    if (line[at] == '"') {
-      at = string_end(line, at);
-    } else if (std::string_view(",;\t").find(line[at]) != std::string_view::npos) {
+  if (rest.starts_with('"')) {
+    // The key of an object that is spread over lines.
+    const std::size_t after = rest.find_first_not_of(kSpace, string_end(rest, 0));
+    if (after != std::string_view::npos && rest[after] == ':') {
+      return false;
+    }
+  }
+  for (std::size_t at = 0; at < rest.size();) {
+    if (rest[at] == '"') {
+      at = string_end(rest, at);
+    } else if (std::string_view(",;\t").find(rest[at]) != std::string_view::npos) {
       return true;
     } else {
       ++at;
@@ -377,10 +398,7 @@ std::string as_written(const json& value) {
 }
 
 bool spans_lines(std::string_view front, bool is_whole) {
-  if (front.starts_with(kByteOrderMark)) {
-    front.remove_prefix(kByteOrderMark.size());
-  }
-  front.remove_prefix(std::min(front.find_first_not_of(kSpace), front.size()));
+  front.remove_prefix(front_of(front));
   const bool is_list = front.starts_with('[');
   if (!is_list && !front.starts_with('{')) {
     return false;

@@ -10,6 +10,8 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string text_of(std::string_view line, std::string_view field = "text") {
   std::string text = "old";
@@ -30,6 +32,24 @@ TEST(Jsonl, TakesTheFieldOfTheObjectItself) {
   EXPECT_EQ(text_of(R"({"a": "text", "text": ""})"), "");
   EXPECT_EQ(text_of(R"({"text": "\u00e9\ud83d\ude00\n\"\u0000z"})"),
             std::string("\xc3\xa9\xf0\x9f\x98\x80\n\"\0z", 10));
+}
+
+// What is JSON, or nearly, is not taken for another format.
+TEST(Jsonl, TellsFormatsByMoreThanASeparator) {
+  const std::string mark = "\xef\xbb\xbf";
+  EXPECT_EQ(problem_of(mark + R"({"txt": "a", "b": 1})"), "found no key \"text\" in the object");
+  EXPECT_THAT(problem_of(mark + R"({"text": "a", "b": bad})"), StartsWith("broken JSON at byte "));
+  EXPECT_EQ(problem_of("null\t"), "found null, expected an object");
+  EXPECT_EQ(problem_of("123\t "), "found a number, expected an object");
+  EXPECT_EQ(problem_of(R"(  "text": "a",)"), "found a string, expected an object");
+  EXPECT_THAT(problem_of(R"("a", "b")"), HasSubstr("a row of CSV"));
+  EXPECT_THAT(problem_of("1\ta\t"), HasSubstr("a row of CSV"));
+  EXPECT_THAT(problem_of(R"({"text": "He said "'hi'""})"), StartsWith("broken JSON at byte "));
+  EXPECT_THAT(problem_of(R"({ 'text': 'a'})"), HasSubstr("how Python prints a dict"));
+  for (const std::string& front : {std::string(" "), mark, mark + "  "}) {
+    EXPECT_THAT(problem_of(front + R"({"text": "a"} {"text": "b"})"),
+                HasSubstr("begins more after the end of its object"));
+  }
 }
 
 TEST(Jsonl, SaysWhatIsWrong) {

@@ -74,7 +74,7 @@ std::int64_t Target::arena_limit(std::int64_t native_bytes) const {
 
 Target cpu_target() {
   return {.kind = DeviceKind::kCpu,
-          .processor = std::string(cpu::processor()),
+          .processor = std::string(cpu::processor().name),
           .device = {.name = "cpu"}};
 }
 
@@ -131,12 +131,12 @@ WorkspaceQuery workspace_query(const Target& target, std::int64_t threads) {
   if (target.kind == DeviceKind::kCuda) {
     return cuda::op_workspace_bytes;
   }
-  TESSERA_REQUIRE(target.processor == cpu::processor(),
+  TESSERA_REQUIRE(target.processor == cpu::processor().name,
                   ErrorCode::kInvalidConfig,
                   "a program for a CPU with {} can be compiled only on such a CPU, whose products "
                   "oneDNN plans; this one has {}",
                   target.processor,
-                  cpu::processor());
+                  cpu::processor().name);
   return [context = std::make_shared<cpu::Context>(static_cast<int>(threads))](
              const Op& op, std::span<const View> operands, std::span<const View> results) {
     return cpu::op_workspace_bytes(*context, op, operands, results);

@@ -93,11 +93,12 @@ TEST(ProgramStates, CopiesAreSentAsTheySay) {
   EXPECT_THAT(fault("block=64", "block=32"), HasSubstr("its gather \"int8\" of 32"));
   EXPECT_THAT(fault("\"m\" moment1 of", "\"m\" secondary of"),
               HasSubstr("state \"m\", a secondary, lies in buffer"));
-  EXPECT_EQ(fault("#1+0 f32[n=512] strides(1) = gather_slices {axes=\"data=2\", "
-                  "type=\"f32[n=512]\", wire=\"int8\", block=64}(#0+0 f32[slice=256] strides(1))",
-                  "#3+0 f32[slice=256] strides(1) = scale {factor=1}(#0+0 f32[slice=256] "
-                  "strides(1))"),
-            "nothing writes state \"copy of w\", a copy of parameter \"w\"");
+  EXPECT_THAT(fault("#1+0 f32[n=512] strides(1) = gather_slices {axes=\"data=2\", "
+                    "type=\"f32[n=512]\", wire=\"int8\", block=64}(#0+0 f32[slice=256] strides(1))",
+                    "#3+0 f32[slice=256] strides(1) = add(#0+0 f32[slice=256] strides(1), #2+0 "
+                    "f32[slice=256] "
+                    "strides(1))"),
+              HasSubstr("nothing writes state \"copy of w\", a copy of parameter \"w\""));
 }
 
 }  // namespace

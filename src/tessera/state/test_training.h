@@ -98,6 +98,8 @@ class TestTraining {
 
   std::int64_t memory_bytes() const { return program_.arena_bytes; }
 
+  const Program& program() const { return program_; }
+
   std::size_t num_replayed() const { return executor_.num_replayed(); }
 
   // The norm of the last step's gradients, before they were clipped.

@@ -96,6 +96,33 @@ TEST_P(CudaTraining, FollowsTheCpu) {
   EXPECT_GT(std::abs(expect_alike(1) - first), 0.05F);
 }
 
+// Compiled for a target that is asked for nothing, to the byte what the backend needs.
+TEST_P(CudaTraining, IsCompiledWithoutTheDevice) {
+  std::string reason;
+  const auto backend = cuda::kernels_under_test(reason);
+  const TestTraining training = on_cuda();
+  const Program& program = training.program();
+  std::int64_t most = 0;
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      std::vector<View> views;
+      for (const auto* tensors : {&instruction.operands, &instruction.results}) {
+        std::ranges::transform(*tensors, std::back_inserter(views), view_of);
+      }
+      const std::span<const View> all = views;
+      const std::int64_t planned =
+          instruction.workspace.valid() ? program[instruction.workspace].bytes : 0;
+      EXPECT_EQ(planned,
+                backend->workspace_bytes(*instruction.op,
+                                         all.first(instruction.operands.size()),
+                                         all.subspan(instruction.operands.size())))
+          << info(*instruction.op).name;
+      most = std::max(most, planned);
+    }
+  }
+  EXPECT_GT(most, 0);
+}
+
 // With one rank there is nothing to wait for: the whole step is recorded.
 TEST_P(CudaTraining, IsTheSameRecorded) {
   TestTraining plain = on_cuda({.may_record = false});

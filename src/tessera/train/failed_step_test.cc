@@ -198,7 +198,7 @@ TEST_F(FailedStep, SavesTheLastStepOnItsWayOut) {
 // As where another rank publishes one just before this one fails.
 TEST_F(FailedStep, NamesACheckpointThatNobodySpokeOf) {
   train(config("other"), tiny_llama());
-  for (const std::int64_t failing : {2, 4}) {
+  for (const std::int64_t failing : {1, 3}) {
     const std::string run = format("run{}", failing);
     const auto publish = [&](std::int64_t /*rank*/, std::int64_t step) {
       if (step == failing) {

@@ -1,35 +1,37 @@
 #include "tessera/backend/cpu/processor.h"
 
-#include <oneapi/dnnl/dnnl.hpp>
+#include <algorithm>
+#include <array>
+
+#include <oneapi/dnnl/dnnl.h>
 
 namespace tessera::cpu {
+namespace {
 
-std::string_view processor() {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::all:
-      return "all";
-    case dnnl::cpu_isa::sse41:
-      return "sse41";
-    case dnnl::cpu_isa::avx:
-      return "avx";
-    case dnnl::cpu_isa::avx2:
-      return "avx2";
-    case dnnl::cpu_isa::avx2_vnni:
-      return "avx2_vnni";
-    case dnnl::cpu_isa::avx512_mic:
-      return "avx512_mic";
-    case dnnl::cpu_isa::avx512_mic_4ops:
-      return "avx512_mic_4ops";
-    case dnnl::cpu_isa::avx512_core:
-      return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx:
-      return "avx512_core_amx";
-  }
-  return "other";
+struct InstructionSet {
+  unsigned mask;  // of the sets that it extends, and its own
+  Processor processor;
+};
+
+// Best first.
+constexpr std::array<InstructionSet, 8> kSets = {
+    {{dnnl_cpu_isa_avx512_core_amx, {"avx512_core_amx", "AVX-512 with AMX"}},
+     {dnnl_cpu_isa_avx512_core_bf16, {"avx512_core_bf16", "AVX-512 with BF16"}},
+     {dnnl_cpu_isa_avx512_core_vnni, {"avx512_core_vnni", "AVX-512 with VNNI"}},
+     {dnnl_cpu_isa_avx512_core, {"avx512_core", "AVX-512"}},
+     {dnnl_cpu_isa_avx2_vnni, {"avx2_vnni", "AVX2 with VNNI"}},
+     {dnnl_cpu_isa_avx2, {"avx2", "AVX2"}},
+     {dnnl_cpu_isa_avx, {"avx", "AVX"}},
+     {dnnl_cpu_isa_sse41, {"sse41", "SSE4.1"}}}};
+
+}  // namespace
+
+Processor processor() {
+  const auto isa = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
+  const auto* const found = std::ranges::find_if(
+      kSets, [&](const InstructionSet& set) { return (isa & set.mask) == set.mask; });
+  return found == kSets.end() ? Processor{.name = "none", .words = "no vector instructions"}
+                              : found->processor;
 }
 
 }  // namespace tessera::cpu

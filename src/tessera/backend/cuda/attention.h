@@ -82,11 +82,9 @@ struct Backward {
   bool any_order;
 };
 
-// By tensor cores, a tile of queries x keys at a time. Whether it takes
-// such tensors: of bf16, heads of at most 128 channels in whole packs that are aligned.
-bool takes_flash(std::span<const View> heads);
-
-// With ranges_workspace_bytes() of workspace, which say which tiles see each other.
+// By tensor cores, a tile of queries x keys at a time: of tensors of bf16, heads of at most 128
+// channels in whole packs that are aligned (takes_flash_forward() and takes_flash_backward()), with
+// ranges_workspace_bytes() of workspace, which say which tiles see each other.
 std::int64_t ranges_workspace_bytes(const Shape& shape);
 void run_flash(const Context& context,
                const Forward<BFloat16>& task,
@@ -101,7 +99,7 @@ FlashProblem graph_problem(const Forward<BFloat16>& task);
 FlashProblem graph_problem(const Backward<BFloat16>& task);
 FlashPointers graph_pointers(const Forward<BFloat16>& task);
 
-// By a library's kernels, of tensors that takes_flash() takes, where each row is one document in
+// By a library's kernels, of tensors that run_flash() takes, where each row is one document in
 // order and queries and keys are the same tokens. False, with nothing done, where it has none.
 std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task);
 std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task);  // 0: it has none

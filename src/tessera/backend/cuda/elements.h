@@ -1,6 +1,6 @@
 #pragma once
 
-// For the ops' _cuda.cu files: elements of tensors, in packs that move as one access.
+// For the ops' files about CUDA: elements of tensors, in packs that move as one access.
 
 #include <algorithm>
 #include <array>

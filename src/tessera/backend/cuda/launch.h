@@ -1,6 +1,6 @@
 #pragma once
 
-// For the ops' _cuda.cu files: how a kernel is started. nvcc compiles them for a device; a C++
+// For the ops' files about CUDA: how a kernel is started. nvcc compiles them for a device; a C++
 // compiler compiles the same text for emulate/, where tests run it on the CPU.
 
 #include <algorithm>

@@ -14,8 +14,8 @@ struct Limits {
   // Of a library's attention backward, with its scratch: larger problems are done in parts.
   std::int64_t flash_workspace = std::int64_t{9} << 28U;  // 2.25 GiB
 
-  // A row of so many tokens has one document at most: the library begins blocks for each that there
-  // may be. Rows that have more are left to own kernels, which pass over what nobody sees.
+  // Tokens of a row per document that the library starts blocks for, at least one per row. Rows
+  // with more documents are left to own kernels, which pass over what nobody sees.
   std::int64_t tokens_of_document = 512;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// For the ops' _cuda.cu files: sums over the rows of tensors, column by column, in an order that
+// For the ops' files about CUDA: sums over the rows of tensors, column by column, in an order that
 // depends on the shape alone.
 
 #include <algorithm>

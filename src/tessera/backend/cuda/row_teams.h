@@ -1,6 +1,6 @@
 #pragma once
 
-// For the ops' _cuda.cu files: kernels that reduce each row of a tensor and then write it. A team
+// For the ops' files about CUDA: kernels that reduce each row of a tensor and then write it. A team
 // of threads takes a row: a warp where rows are narrow, which needs no barrier, else a block.
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-// For the ops' _cuda.cu files: how a kernel's workspace is cut.
+// For the ops' files about CUDA: how a kernel's workspace is cut.
 
 #include <cstddef>
 #include <cstdint>

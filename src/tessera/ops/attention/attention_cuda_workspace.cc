@@ -8,6 +8,8 @@ namespace tessera {
 namespace cuda {
 namespace {
 
+constexpr std::int64_t kMostFlashChannels = 128;  // of a head, by tensor cores
+
 template <class T>
 std::array<std::int64_t, 3> strides_of(const Heads<T>& heads) {
   return {heads.strides[0], heads.strides[1], heads.strides[2]};
@@ -41,20 +43,20 @@ std::int64_t most_sequences(const Shape& shape) {
   return shape.batch * std::max<std::int64_t>(of_row, 1);
 }
 
-}  // namespace
-
 bool takes_flash(std::span<const View> heads) {
   for (const View& view : heads) {
     const bool apart = view.strides[0] % kPack != 0 || view.strides[1] % kPack != 0 ||
                        view.strides[2] % kPack != 0 ||
                        reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0;
     if (view.dtype != DType::kBF16 || view.sizes[3] % kPack != 0 ||
-        view.sizes[3] > flash::kMostFlashChannels || apart) {
+        view.sizes[3] > kMostFlashChannels || apart) {
       return false;
     }
   }
   return true;
 }
+
+}  // namespace
 
 bool takes_flash_forward(std::span<const View> in, std::span<const View> out) {
   return takes_flash(in.first(3)) && takes_flash(out.first(1));

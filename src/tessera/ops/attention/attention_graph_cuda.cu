@@ -1,6 +1,5 @@
 // Attention of whole rows by a library's kernels, as operation graphs.
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

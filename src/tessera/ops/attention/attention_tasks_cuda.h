@@ -126,7 +126,6 @@ FlashProblem sequences_problem(const Forward<BFloat16>& task);
 namespace tessera::cuda::flash {
 
 inline constexpr int kTile = 64;  // rows of a block, and of what it walks over
-inline constexpr std::int64_t kMostFlashChannels = 128;  // of a head
 
 constexpr std::int64_t tiles_of(std::int64_t batches, std::int64_t heads, std::int64_t length) {
   return batches * heads * ((length + kTile - 1) / kTile);

@@ -53,6 +53,7 @@ struct AllReduceSlicesAttrs {
 // ("f32[slice=64]"). Operands: x (slice) -> y of type `type`
 struct GatherSlicesAttrs {
   AxisSizes axes;
+  // No tensor's by default, so that the text of an op always names it.
   TensorType type = {.dims = {{.name = std::string(kSliceDim), .bound = 0}}};
   WireFormats wire = {};
   std::int64_t block = kWireBlock;

@@ -3,7 +3,6 @@
 // of a sum depends on the ids alone, those of other ranks' rows included.
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 

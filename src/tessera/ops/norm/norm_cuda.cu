@@ -1,7 +1,6 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/row_sums.h"
 #include "tessera/ops/norm/norm.h"
 #include "tessera/ops/norm/norm_cuda.h"
 
