@@ -44,7 +44,7 @@ class MpiEndsTest : public MpiTest {
     return lines.size();
   }
 
-  // The run is, bit by bit, one of so many ranks that are threads, which nobody disturbed.
+  // The run is, bit by bit, one whose ranks are threads, which nobody disturbed.
   void expect_undisturbed(const std::string& run,
                           std::size_t steps,
                           std::vector<std::string> overrides) const {

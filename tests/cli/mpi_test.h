@@ -18,7 +18,7 @@ inline constexpr const char* kShortDeadline = "--comm.deadline_seconds=10";
 // What makes a step the same however many are to come.
 inline constexpr const char* kSteady = "--schedule.warmup=1 --schedule.decay_ratio=0";
 
-// Words of a line of the shell, each with a space behind it.
+// Words of a line of the shell, each with a space after it.
 std::string joined(const std::vector<std::string>& words);
 
 // Runs whose ranks are processes, started by mpirun; without Open MPI they are skipped.

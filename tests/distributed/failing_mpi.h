@@ -12,8 +12,8 @@ inline constexpr const char* kFailSends = "tessera_fail_sends";
 using DelaySends = void(int peer, int passing, double seconds);
 inline constexpr const char* kDelaySends = "tessera_delay_sends";
 
-// An environment variable, "RANK PASSING [FAILING]": after so many sends that go through, those of
-// this rank fail: all of them, or so many.
+// An environment variable, "RANK PASSING [FAILING]": after PASSING sends that go through, those of
+// this rank fail: all of them, or FAILING of them.
 inline constexpr const char* kFailingSends = "TESSERA_FAILING_SENDS";
 
 // An environment variable: the rank that never comes back from MPI_Finalize.

@@ -18,43 +18,59 @@ Start start_of(const TensorRef& tensor) {
   return {tensor.buffer, tensor.offset};
 }
 
-// What the update sends is what load_state() takes a copy to be.
-void verify_wires(const Program& program) {
-  std::map<Start, const StateBinding*> copies;
-  for (const StateBinding& binding : program.states) {
-    if (binding.state.role == StateRole::kSecondary) {
-      copies[start_of(binding.tensor)] = &binding;
-    }
-  }
-  if (copies.empty()) {
-    return;
-  }
+// Whether the gather of a copy is in the wire that load_state() takes the copy to be of.
+void verify_wire(const StateBinding& copy, const GatherSlicesAttrs& gather) {
+  const Wire sent = {.formats = gather.wire, .block = gather.block};
+  const Wire& wire = copy.state.wire;
+  TESSERA_CHECK(sent == wire,
+                "state \"{}\" has the wire \"{}\" of blocks of {}, its gather \"{}\" of {}",
+                copy.name,
+                to_string(wire.formats),
+                wire.block,
+                to_string(sent.formats),
+                gather.block);
+}
+
+// What an update writes, by where it starts; a gather may be split, so that a place may repeat.
+std::multimap<Start, const Instruction*> updates_of(const Program& program) {
+  std::multimap<Start, const Instruction*> result;
   for (const Segment& segment : program.segments) {
+    if (segment.action != Action::kUpdate) {
+      continue;
+    }
     for (const Instruction& instruction : segment.instructions) {
-      const auto* gather = instruction.op->get_if<GatherSlicesAttrs>();
-      if (gather == nullptr || instruction.results.empty()) {
-        continue;
-      }
-      const auto copy = copies.find(start_of(instruction.results[0]));
-      if (copy != copies.end()) {
-        const Wire sent = {.formats = gather->wire, .block = gather->block};
-        const Wire& wire = copy->second->state.wire;
-        TESSERA_CHECK(sent == wire,
-                      "state \"{}\" has the wire \"{}\" of blocks of {}, its gather \"{}\" of {}",
-                      copy->second->name,
-                      to_string(wire.formats),
-                      wire.block,
-                      to_string(sent.formats),
-                      gather->block);
-        copies.erase(copy);
+      for (const TensorRef& tensor : instruction.results) {
+        result.emplace(start_of(tensor), &instruction);
       }
     }
   }
-  const auto updates = [](const Segment& segment) { return segment.action == Action::kUpdate; };
-  TESSERA_CHECK(copies.empty() || std::ranges::none_of(program.segments, updates),
-                "nothing writes state \"{}\", a copy of parameter \"{}\"",
-                copies.begin()->second->name,
-                copies.begin()->second->state.parameter);
+  return result;
+}
+
+// An update of a parameter writes its copies, too, in their wires. Frozen parameters have copies
+// that only load_state() writes.
+void verify_copies(const Program& program) {
+  const auto updates = updates_of(program);
+  for (const StateBinding& copy : program.states) {
+    if (copy.state.role != StateRole::kSecondary) {
+      continue;
+    }
+    const StateBinding* const parameter =
+        find_state(program, copy.state.parameter, StateRole::kParameter);
+    bool gathered = false;
+    const auto [first, last] = updates.equal_range(start_of(copy.tensor));
+    for (auto update = first; update != last; ++update) {
+      if (const auto* gather = update->second->op->get_if<GatherSlicesAttrs>()) {
+        verify_wire(copy, *gather);
+        gathered = true;
+      }
+    }
+    TESSERA_CHECK(
+        gathered || parameter == nullptr || !updates.contains(start_of(parameter->tensor)),
+        "the update of parameter \"{}\" does not write its copy, state \"{}\"",
+        copy.state.parameter,
+        copy.name);
+  }
 }
 
 }  // namespace
@@ -73,7 +89,7 @@ void verify_states(const Program& program) {
                   name(buffer.category));
   }
   verify_states(states);
-  verify_wires(program);
+  verify_copies(program);
 }
 
 }  // namespace tessera

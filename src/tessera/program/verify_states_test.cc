@@ -95,10 +95,10 @@ TEST(ProgramStates, CopiesAreSentAsTheySay) {
               HasSubstr("state \"m\", a secondary, lies in buffer"));
   EXPECT_THAT(fault("#1+0 f32[n=512] strides(1) = gather_slices {axes=\"data=2\", "
                     "type=\"f32[n=512]\", wire=\"int8\", block=64}(#0+0 f32[slice=256] strides(1))",
-                    "#3+0 f32[slice=256] strides(1) = add(#0+0 f32[slice=256] strides(1), #2+0 "
-                    "f32[slice=256] "
-                    "strides(1))"),
-              HasSubstr("nothing writes state \"copy of w\", a copy of parameter \"w\""));
+                    "#0+0 f32[slice=256] strides(1) = add(#0+0 f32[slice=256] strides(1), #2+0 "
+                    "f32[slice=256] strides(1))"),
+              HasSubstr("the update of parameter \"w\" does not write its copy, state \"copy of "
+                        "w\""));
 }
 
 }  // namespace
