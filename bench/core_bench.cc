@@ -29,7 +29,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/state/training_state.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tessera/ops/all_ops.h"
-#include "tessera/passes/pass.h"
+#include "tessera/passes/graph/chunk_loss.h"
 
 namespace tessera {
 namespace {

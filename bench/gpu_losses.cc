@@ -12,7 +12,7 @@
 #include "bench/gpu_training.h"
 #include "tessera/backend/backend.h"
 #include "tessera/ir/dtype.h"
-#include "tessera/passes/pass.h"
+#include "tessera/passes/graph/quantize_products.h"
 
 namespace tessera {
 namespace {

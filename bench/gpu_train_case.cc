@@ -6,6 +6,7 @@
 #include "tessera/ir/op.h"
 #include "tessera/ir/view.h"
 #include "tessera/models/gpt2/gpt2.h"
+#include "tessera/passes/graph/chunk_loss.h"
 #include "tessera/runtime/training_step.h"
 
 namespace tessera {

@@ -8,8 +8,11 @@
 #include "tessera/backend/backend.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/models/model.h"
-#include "tessera/passes/pass.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
+#include "tessera/passes/graph/product_epilogues.h"
+#include "tessera/passes/graph/quantize_products.h"
+#include "tessera/passes/graph/round_gradients.h"
+#include "tessera/passes/graph/round_logits.h"
 
 namespace tessera {
 

@@ -11,7 +11,7 @@
 #include "tessera/backend/devices.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/machine.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/state/training_state.h"
 

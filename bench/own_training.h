@@ -7,7 +7,7 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/state/training_state.h"

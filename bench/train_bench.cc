@@ -28,7 +28,7 @@
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/ops/all_ops.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/runtime/training_step.h"
 
 namespace tessera {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Holds the pages to the tree and to the program: every link leads somewhere, every command, option
-# and key that a page shows exists, and no page is longer than its kind may be.
+# and key that a page shows exists, the worked example shows what is so, and no page is longer than
+# its kind may be.
 #
 # usage: docs_test.sh TESSERA SOURCE_DIR
 set -euo pipefail
@@ -112,8 +113,61 @@ check_calls() {
   done
 }
 
+# The lines of a page's blocks without a language, each whole and after the file that the page named
+# last before it, by number and name of a pass. What depends on the processor is left out: numbers of
+# buffers and events.
+shown_lines() {
+  awk '
+    /^```/ {
+      if (line != "") print file "\t" line
+      line = ""
+      inside = !inside
+      plain = inside && $0 == "```"
+      next
+    }
+    !inside {
+      rest = $0
+      while (match(rest, /([a-z]+\/)?[0-9][0-9]-[a-z_]+/)) {
+        file = substr(rest, RSTART, RLENGTH)
+        rest = substr(rest, RSTART + RLENGTH)
+      }
+      next
+    }
+    !plain { next }
+    /^    / { line = line " " substr($0, 5); next }
+    { if (line != "") print file "\t" line; line = $0 == "..." ? "" : $0 }' "$1" | without_numbers
+}
+
+without_numbers() {
+  sed --regexp-extended 's/#[0-9]+/#/g; s/(wait|signal) [0-9]+/\1/g; s/^ +//'
+}
+
+# The worked example shows what its commands write.
+check_dumps() {
+  local page=docs/worked-example.md directory file line
+  directory=$(mktemp -d)
+  while read -r line; do
+    (cd "$directory" && eval "${line/tessera/\"$tessera\"}" >/dev/null) || report "$page: fails: $line"
+  done < <(calls "$page")
+  while IFS=$'\t' read -r file line; do
+    [[ $file == */* ]] || file=dump/$file
+    if [[ ! -e $directory/$file.txt ]]; then
+      report "$page: no file $file.txt"
+    elif ! grep --quiet --line-regexp --fixed-strings -e "$line" <(without_numbers <"$directory/$file.txt"); then
+      report "$page: $file.txt has no line $line"
+    fi
+  done < <(shown_lines "$page")
+  # Every file is spoken of.
+  for file in "$directory"/dump/[0-9]*.txt; do
+    file=$(basename "$file" .txt)
+    grep --quiet -e "$file" "$page" || report "$page: does not name $file"
+  done
+  rm -r "$directory"
+}
+
 check_links
 check_keys
+check_dumps
 check_calls
 check_words 900 README.md docs/guides/*.md docs/design/*.md
 check_words 600 docs/floors/*.md

@@ -18,7 +18,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/backend/cuda/kernels/kernels_under_test.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"

@@ -18,7 +18,7 @@
 #include "tessera/launch/rank_backend.h"
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/runtime/launcher.h"

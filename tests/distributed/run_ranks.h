@@ -15,8 +15,8 @@
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/passes/lower.h"
-#include "tessera/passes/pass.h"
+#include "tessera/passes/graph/quantize_products.h"
+#include "tessera/passes/program/lower.h"
 #include "tessera/program/program.h"
 
 namespace tessera {

@@ -33,7 +33,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/hugging_face/weights.h"
 #include "tessera/models/family.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/state/training_state.h"

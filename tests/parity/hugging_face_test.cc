@@ -30,7 +30,7 @@
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/config/config.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/runtime/training_step.h"

@@ -30,7 +30,7 @@
 #include "tessera/hugging_face/weights.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/models/family.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/runtime/training_step.h"

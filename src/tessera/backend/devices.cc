@@ -1,6 +1,6 @@
 #include "tessera/backend/devices.h"
 
-#include "tessera/backend/cuda/cuda_plugin.h"
+#include "tessera/backend/cuda/device/cuda_plugin.h"
 #include "tessera/base/error.h"
 #include "tessera/base/plugin.h"
 

@@ -41,9 +41,9 @@ struct DeviceOptions {
   bool may_record = true;  // Backend::record(); else each kernel is begun by itself
   bool tf32 = false;       // products of f32 round their factors to tf32, 10 bits behind the first
   bool library_attention = true;  // where a library knows how; else by our own kernels alone
-  // Where the fastest algorithms of matrix products are kept (backend/cuda/algorithm_cache.h), the
-  // file that decides first. None: nothing is timed, and the first that is proposed is taken,
-  // unless choices are shared.
+  // Where the fastest algorithms of matrix products are kept
+  // (backend/cuda/products/algorithm_cache.h), the file that decides first. None: nothing is timed,
+  // and the first that is proposed is taken, unless choices are shared.
   std::vector<std::filesystem::path> algorithm_files = {};
   // What the files do not know is timed for all ranks (DeviceBackend::product_choices).
   bool shares_choices = false;

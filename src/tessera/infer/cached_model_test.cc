@@ -15,7 +15,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/infer/sampler.h"
 #include "tessera/models/family.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/passes/pipeline.h"
-#include "tessera/passes/undecayed_weights.h"
+#include "tessera/passes/compile.h"
+#include "tessera/passes/graph/undecayed_weights.h"
 #include "tessera/plan/graphs.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/take/take.h"
 #include "tessera/ops/view/view_ops.h"
-#include "tessera/passes/add_adapters.h"
+#include "tessera/passes/graph/add_adapters.h"
 #include "tessera/program/step_names.h"
 
 namespace tessera {

@@ -7,7 +7,9 @@
 
 #include "tessera/ir/dtype.h"
 #include "tessera/models/model.h"
-#include "tessera/passes/pass.h"
+#include "tessera/passes/graph/group_gemms.h"
+#include "tessera/passes/graph/product_epilogues.h"
+#include "tessera/passes/graph/quantize_products.h"
 #include "tessera/plan/run_layout.h"
 
 namespace tessera {

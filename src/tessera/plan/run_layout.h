@@ -5,7 +5,7 @@
 #include "tessera/mesh/dim_axes.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
-#include "tessera/passes/pass.h"
+#include "tessera/passes/ranks/state_axes.h"
 
 namespace tessera {
 

@@ -7,10 +7,11 @@
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/dispatch.h"
 #include "tessera/backend/cpu/processor.h"
-#include "tessera/backend/cuda/op_workspace.h"
+#include "tessera/backend/cuda/kernels/op_workspace.h"
 #include "tessera/base/error.h"
 #include "tessera/base/toml_section.h"
-#include "tessera/passes/pass.h"
+#include "tessera/passes/graph/chunk_loss.h"
+#include "tessera/passes/program/lower.h"
 
 namespace tessera {
 namespace {

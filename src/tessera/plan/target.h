@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/mesh/cluster.h"
-#include "tessera/passes/lower.h"
+#include "tessera/passes/program/lower.h"
 
 namespace tessera {
 

@@ -14,7 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/test_error.h"
-#include "tessera/passes/lower.h"
+#include "tessera/passes/memory/plan_memory.h"
 #include "tessera/program/freed_memory.h"
 #include "tessera/program/region.h"
 

@@ -13,8 +13,9 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/cluster.h"
-#include "tessera/passes/lower.h"
-#include "tessera/passes/overlap.h"
+#include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/program/lower.h"
+#include "tessera/passes/program/overlap.h"
 #include "tessera/program/collective_calls.h"
 #include "tessera/program/program.h"
 

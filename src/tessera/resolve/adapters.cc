@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/passes/add_adapters.h"
+#include "tessera/passes/graph/add_adapters.h"
 #include "tessera/plan/graphs.h"
 
 namespace tessera {

@@ -22,7 +22,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/op.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
 

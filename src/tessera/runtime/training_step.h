@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "tessera/backend/backend.h"
-#include "tessera/passes/lower.h"
+#include "tessera/passes/program/lower.h"
 #include "tessera/runtime/executor.h"
 
 namespace tessera {

@@ -10,7 +10,7 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/test_error.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/program/step_names.h"
 #include "tessera/state/test_training.h"

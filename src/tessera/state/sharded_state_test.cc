@@ -22,7 +22,7 @@
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/models/llama/llama.h"
-#include "tessera/passes/pipeline.h"
+#include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/runtime/executor.h"

@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cpu/cpu_backend.h"
-#include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/backend/cuda/kernels/kernels_under_test.h"
 #include "tessera/base/format.h"
 #include "tessera/infer/cached_model.h"
 #include "tessera/plan/compile.h"

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/config/run_config.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/passes/memory/share_states.h"
 #include "tessera/plan/compile.h"
 #include "tessera/resolve/make_plan.h"
 #include "tessera/resolve/run_memory.h"

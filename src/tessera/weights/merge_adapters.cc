@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
 #include "tessera/checkpoint/tensor_size.h"
-#include "tessera/passes/add_adapters.h"
+#include "tessera/passes/graph/add_adapters.h"
 #include "tessera/plan/graphs.h"
 
 namespace tessera {

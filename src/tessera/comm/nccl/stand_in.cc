@@ -19,7 +19,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include "tessera/backend/cuda/stand_in_runtime.h"
+#include "tessera/backend/cuda/stand_in/stand_in_runtime.h"
 #include "tessera/comm/fold.h"
 #include "tessera/comm/nccl/join_under_test.h"
 #include "tessera/comm/nccl/nccl_plugin.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/adamw/adamw.h"
 #include "tessera/ops/adamw/adamw_step.h"
 

@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/attention.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_cuda.h"
 #include "tessera/ops/attention/attention_tasks_cuda.h"
 
 // The plain form, of any dtype and width: a block of threads takes a query, or in the last kernel a

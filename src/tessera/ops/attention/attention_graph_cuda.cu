@@ -6,9 +6,9 @@
 #include <span>
 #include <type_traits>
 
-#include "tessera/backend/cuda/flash_graph.h"
-#include "tessera/backend/cuda/graphs.h"
-#include "tessera/backend/cuda/limits.h"
+#include "tessera/backend/cuda/cudnn/flash_graph.h"
+#include "tessera/backend/cuda/cudnn/graphs.h"
+#include "tessera/backend/cuda/device/limits.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"

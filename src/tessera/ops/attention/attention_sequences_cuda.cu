@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/flash_graph.h"
-#include "tessera/backend/cuda/graphs.h"
+#include "tessera/backend/cuda/cudnn/flash_graph.h"
+#include "tessera/backend/cuda/cudnn/graphs.h"
 #include "tessera/ops/attention/attention_tasks_cuda.h"
 
 namespace tessera::cuda {

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/attention.h"
-#include "tessera/backend/cuda/workspace.h"
+#include "tessera/backend/cuda/kernels/workspace.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_cuda.h"
 
 namespace tessera::cuda {
 

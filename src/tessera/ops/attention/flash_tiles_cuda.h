@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "tessera/backend/cuda/tensor_cores.h"
+#include "tessera/backend/cuda/kernels/tensor_cores.h"
 #include "tessera/ops/attention/attention_tasks_cuda.h"
 
 namespace tessera::cuda::flash {

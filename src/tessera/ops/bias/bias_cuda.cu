@@ -1,6 +1,6 @@
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/row_sums.h"
-#include "tessera/backend/cuda/row_teams.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/row_sums.h"
+#include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/ops/bias/bias.h"
 
 // y may lie over x: an element is written where it was read.

@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/row_sums.h"
+#include "tessera/backend/cuda/kernels/row_sums.h"
 #include "tessera/ops/bias/bias.h"
 
 namespace tessera {

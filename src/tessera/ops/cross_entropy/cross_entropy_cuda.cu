@@ -1,5 +1,5 @@
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/gemm.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/products/gemm.h"
 #include "tessera/ops/cross_entropy/cross_entropy_cuda.h"
 #include "tessera/ops/cross_entropy/loss_of_codes.h"
 

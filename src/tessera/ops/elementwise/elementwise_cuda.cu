@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/elementwise/elementwise.h"
 
 // y of add and mul may lie over an operand of its dtype, y of scale and multiply over x: an element

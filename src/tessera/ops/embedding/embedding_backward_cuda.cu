@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/workspace.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/workspace.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/embedding/embedding_cuda.h"
 

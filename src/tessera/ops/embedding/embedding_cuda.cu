@@ -1,7 +1,7 @@
 #include <array>
 #include <cstdint>
 
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/embedding/embedding_cuda.h"
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/workspace.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/workspace.h"
 #include "tessera/comm/hierarchical.h"
 
 namespace tessera::cuda {

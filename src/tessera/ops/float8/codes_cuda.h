@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/largest.h"
-#include "tessera/backend/cuda/row_teams.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/largest.h"
+#include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/base/float8.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/float8/float8.h"

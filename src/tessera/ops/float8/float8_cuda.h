@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/gemm.h"
 

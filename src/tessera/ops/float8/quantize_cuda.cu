@@ -2,10 +2,10 @@
 #include <array>
 #include <cstdint>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/largest.h"
-#include "tessera/backend/cuda/row_sums.h"
-#include "tessera/backend/cuda/row_teams.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/largest.h"
+#include "tessera/backend/cuda/kernels/row_sums.h"
+#include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/base/float8.h"
 #include "tessera/ops/float8/codes_cuda.h"
 #include "tessera/ops/float8/float8.h"

@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/gemm.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/products/gemm.h"
 #include "tessera/base/float8.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"

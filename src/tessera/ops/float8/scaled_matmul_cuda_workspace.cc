@@ -1,5 +1,5 @@
-#include "tessera/backend/cuda/limits.h"
-#include "tessera/backend/cuda/workspace.h"
+#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/kernels/workspace.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"
 #include "tessera/ops/matmul/matmul_gemm.h"

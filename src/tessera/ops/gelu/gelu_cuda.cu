@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/gelu/gelu.h"
 
 // Results are written where all operands of the same index were read: each may lie over any

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/gradient_norm/exact_sum.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
 

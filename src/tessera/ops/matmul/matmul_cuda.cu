@@ -1,7 +1,7 @@
 #include <array>
 
-#include "tessera/backend/cuda/context.h"
-#include "tessera/backend/cuda/gemm.h"
+#include "tessera/backend/cuda/device/context.h"
+#include "tessera/backend/cuda/products/gemm.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/backend/cuda/row_sums.h"
+#include "tessera/backend/cuda/kernels/row_sums.h"
 #include "tessera/ops/norm/norm.h"
 #include "tessera/ops/norm/norm_cuda.h"
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/largest.h"
-#include "tessera/backend/cuda/row_teams.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/largest.h"
+#include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/ops/float8/codes_cuda.h"
 #include "tessera/ops/norm/norm_operands.h"
 

@@ -1,5 +1,5 @@
-#include "tessera/backend/cuda/row_sums.h"
-#include "tessera/backend/cuda/row_teams.h"
+#include "tessera/backend/cuda/kernels/row_sums.h"
+#include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/ops/norm/norm.h"
 #include "tessera/ops/norm/norm_operands.h"
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "tessera/backend/cuda/elements.h"
-#include "tessera/backend/cuda/largest.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/backend/cuda/kernels/largest.h"
 #include "tessera/ops/rope/rope.h"
 
 // y may lie over x: a pair is written where it was read, and what is not rotated stays.

@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/take/take.h"
 
 namespace tessera {

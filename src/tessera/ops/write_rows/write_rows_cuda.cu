@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/elements.h"
+#include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/write_rows/write_rows.h"
 
 namespace tessera {

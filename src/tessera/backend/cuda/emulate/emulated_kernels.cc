@@ -1,5 +1,5 @@
 #include "tessera/backend/cuda/emulate/emulated_backend.h"
-#include "tessera/backend/cuda/kernels_under_test.h"
+#include "tessera/backend/cuda/kernels/kernels_under_test.h"
 
 namespace tessera::cuda {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/backend/cuda/graphs.h"
-#include "tessera/backend/cuda/operation_graph.h"
+#include "tessera/backend/cuda/cudnn/graphs.h"
+#include "tessera/backend/cuda/cudnn/operation_graph.h"
 
 namespace tessera::cuda {
 

@@ -1,0 +1,10 @@
+#include "tessera/backend/cuda/device/limits.h"
+
+namespace tessera::cuda {
+
+Limits& limits() {
+  static Limits limits;
+  return limits;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,135 @@
+#pragma once
+
+// What the forms of attention share (ops/attention/attention_cuda.cu, attention_flash_cuda.cu and
+// attention_graph_cuda.cu).
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tessera/backend/cuda/cudnn/flash_graph.h"
+#include "tessera/backend/cuda/kernels/elements.h"
+#include "tessera/ir/view.h"
+
+namespace tessera::cuda {
+
+// A (b, t, heads, d) tensor with contiguous d.
+template <class T>
+struct Heads {
+  T* data;
+  std::int64_t strides[3];
+
+  explicit Heads(const View& view)
+      : data(view.as<T>()), strides{view.strides[0], view.strides[1], view.strides[2]} {
+    TESSERA_CHECK(view.sizes[3] == 1 || view.strides[3] == 1, "a head's channels lie apart");
+  }
+
+  constexpr T* at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
+    return data + batch * strides[0] + token * strides[1] + head * strides[2];
+  }
+};
+
+struct Shape {
+  std::int64_t batch;
+  std::int64_t queries;
+  std::int64_t keys;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t channels;
+
+  constexpr std::int64_t group() const { return heads / kv_heads; }
+};
+
+struct Mask {
+  const std::int32_t* query_positions;
+  const std::int32_t* key_positions;
+  const std::int32_t* query_documents;
+  const std::int32_t* key_documents;
+  bool causal;
+};
+
+template <class T>
+struct Forward {
+  Shape shape;
+  Mask mask;
+  Heads<const T> q;
+  Heads<const T> k;
+  Heads<const T> v;
+  Heads<T> o;
+  float* lse;  // (b, heads, t)
+  float scale;
+  // On the device: another kernel has done it where this is 1. Null: none has.
+  const std::int32_t* is_done = nullptr;
+
+  constexpr bool is_left() const { return is_done == nullptr || *is_done == 0; }
+};
+
+template <class T>
+struct Backward {
+  Shape shape;
+  Mask mask;
+  Heads<const T> dout;
+  Heads<const T> q;
+  Heads<const T> k;
+  Heads<const T> v;
+  Heads<const T> o;
+  const float* lse;  // (b, heads, t)
+  Heads<T> dq;
+  Heads<T> dk;
+  Heads<T> dv;
+  float* delta;  // (b, heads, t): first in the workspace
+  float scale;
+  bool any_order;
+};
+
+// By tensor cores, a tile of queries x keys at a time: of tensors of bf16, heads of at most 128
+// channels in whole packs that are aligned (takes_flash_forward() and takes_flash_backward()), with
+// ranges_workspace_bytes() of workspace, which say which tiles see each other.
+std::int64_t ranges_workspace_bytes(const Shape& shape);
+void run_flash(const Context& context,
+               const Forward<BFloat16>& task,
+               std::span<std::byte> workspace);
+void run_flash(const Context& context,
+               const Backward<BFloat16>& task,
+               std::span<std::byte> workspace);
+
+// For the two below: the graph of a task, with whole rows, and the tensors that it reads and
+// writes.
+FlashProblem graph_problem(const Forward<BFloat16>& task);
+FlashProblem graph_problem(const Backward<BFloat16>& task);
+FlashPointers graph_pointers(const Forward<BFloat16>& task);
+
+// By a library's kernels, of tensors that run_flash() takes, where each row is one document in
+// order and queries and keys are the same tokens. False, with nothing done, where it has none.
+std::int64_t graph_workspace_bytes(const Forward<BFloat16>& task);
+std::int64_t graph_workspace_bytes(const Backward<BFloat16>& task);  // 0: it has none
+bool run_graph(const Context& context,
+               const Forward<BFloat16>& task,
+               std::span<std::byte> workspace);
+bool run_graph(const Context& context,
+               const Backward<BFloat16>& task,
+               std::span<std::byte> workspace);
+
+// Likewise, causal, where rows hold documents one behind the other: as the ids say when it runs.
+// Where they say otherwise, or there are very many, nothing is done, and what it returns is 0 on
+// the device, else 1. Null where there is no such kernel.
+std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task);
+const std::int32_t* run_sequences(const Context& context,
+                                  const Forward<BFloat16>& task,
+                                  std::span<std::byte> workspace);
+
+#if defined(__CUDACC__) || defined(TESSERA_EMULATED_CUDA)
+
+// A bit for each lane of the warp, all of which call it.
+__device__ inline std::uint32_t ballot(bool value) {
+#ifdef __CUDACC__
+  return __ballot_sync(0xFFFFFFFFU, value);
+#else
+  const std::uint32_t own = value ? 1U << threadIdx.x % kWarp : 0U;
+  return warp_fold(own, [](std::uint32_t a, std::uint32_t b) { return a | b; });
+#endif
+}
+
+#endif
+
+}  // namespace tessera::cuda

@@ -1,0 +1,249 @@
+// Passes by what they make of a text: tests/golden/passes/<pass>/<case>.txt (CONTRIBUTING.md, "Add
+// a pass").
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/passes/compile.h"
+#include "tessera/passes/graph/add_adapters.h"
+#include "tessera/passes/graph/join_accumulation.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kMostLines = 26;  // the title, and 25 more
+
+// Passes that run elsewhere than in the list.
+Representation adapted(Representation form, const Compilation& /*c*/) {
+  return add_adapters(std::get<Graph>(form), {.rank = 2, .alpha = 4.0, .targets = {"up"}});
+}
+
+Representation started(Representation form, const Compilation& /*c*/) {
+  return start_accumulators(std::get<Graph>(std::move(form)));
+}
+
+constexpr std::array kElsewhere = {Pass{"add_adapters", nullptr, adapted, "in plan/graphs.cc"},
+                                   Pass{"start_accumulators", nullptr, started, "in lower()"}};
+
+const Pass& find_pass(std::string_view name) {
+  for (const std::span<const Pass> list : {pass_list(), std::span<const Pass>(kElsewhere)}) {
+    if (const auto found = std::ranges::find(list, name, &Pass::name); found != list.end()) {
+      return *found;
+    }
+  }
+  throw Error(ErrorCode::kInvalidArgument, format("no pass {}", name));
+}
+
+std::string text_of(const Representation& form) {
+  return std::visit([](const auto& content) { return to_string(content); }, form);
+}
+
+bool flag(const std::string& value) {
+  TESSERA_CHECK(value == "true", "{}: expected true", value);
+  return true;
+}
+
+// "tensor=2 weak padded"
+DimCut cut(const std::string& text) {
+  std::istringstream words(text);
+  DimCut result;
+  for (std::string word; words >> word;) {
+    if (word == "weak") {
+      result.weak = true;
+    } else if (word == "padded") {
+      result.pads = true;
+    } else {
+      result.axes.push_back(parse_axes(word).at(0));
+    }
+  }
+  return result;
+}
+
+// What a case says above its graph, a line "key: value" each.
+struct Head {
+  std::string title;
+  std::vector<std::string> after;  // passes that make of the graph what the pass gets
+  CompileOptions options;
+  bool trains = true;
+
+  void set(const std::string& key, const std::string& value) {
+    StateAxes& state = options.update.state;
+    const std::map<std::string, std::size_t*> degrees = {{"param", &state.param},
+                                                         {"secondary", &state.secondary},
+                                                         {"grad", &state.grad},
+                                                         {"optimizer", &state.optimizer}};
+    if (key == "after") {
+      std::istringstream words(value);
+      for (std::string word; words >> word;) {
+        after.push_back(word);
+      }
+    } else if (key == "ranks") {
+      state.axes = parse_axes(value);
+    } else if (const auto degree = degrees.find(key); degree != degrees.end()) {
+      *degree->second = static_cast<std::size_t>(std::stoi(value));
+    } else if (key.starts_with("cut ")) {
+      options.update.dims[key.substr(4)] = cut(value);
+    } else if (key == "microbatches") {
+      options.update.num_microbatches = std::stoi(value);
+    } else if (key == "clip") {
+      options.update.clip = std::stod(value);
+    } else if (key == "float8") {
+      options.float8 = {.rowwise = value == "rowwise"};
+    } else if (key == "whole_rows") {
+      options.attention.whole_rows = flag(value);
+    } else if (key == "logits_bytes") {
+      options.logits_bytes = std::stoi(value);
+    } else if (key == "cache_length") {
+      options.cache_length = std::stoi(value);
+    } else {
+      throw Error(ErrorCode::kInvalidArgument, format("unknown key {}", key));
+    }
+  }
+};
+
+struct Case {
+  Head head;
+  std::string before;
+  std::string outcome;  // "becomes", "unchanged" or "fails"
+  std::string expected;
+};
+
+Case read_case(const std::filesystem::path& path) {
+  std::istringstream text(read_file(path));
+  Case result;
+  std::size_t num_lines = 0;
+  std::string* part = nullptr;
+  for (std::string line; std::getline(text, line);) {
+    const std::size_t colon = line.find(": ");
+    if (num_lines++ == 0) {
+      TESSERA_CHECK(line.starts_with("# "), "{}: the first line is no title", path.string());
+      result.head.title = line.substr(2);
+    } else if (line == "becomes" || line == "unchanged" || line.starts_with("fails: ")) {
+      result.outcome = line.substr(0, colon);
+      result.expected = line.starts_with("fails: ") ? line.substr(colon + 2) : "";
+      part = &result.expected;
+    } else if (part == nullptr && !line.starts_with("graph ")) {
+      TESSERA_CHECK(colon != std::string::npos, "{}: {}", path.string(), line);
+      result.head.set(line.substr(0, colon), line.substr(colon + 2));
+    } else {
+      part = part == nullptr ? &result.before : part;
+      *part += line + "\n";
+    }
+  }
+  EXPECT_LE(num_lines, kMostLines) << path;
+  return result;
+}
+
+std::filesystem::path cases() {
+  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests" / "golden" / "passes";
+}
+
+// By pass.
+std::map<std::string, std::vector<std::filesystem::path>> find_cases() {
+  std::map<std::string, std::vector<std::filesystem::path>> result;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(cases())) {
+    if (entry.is_regular_file()) {
+      result[entry.path().parent_path().filename().string()].push_back(entry.path());
+    }
+  }
+  for (auto& [pass, paths] : result) {
+    std::ranges::sort(paths);
+  }
+  return result;
+}
+
+std::vector<std::filesystem::path> all_cases() {
+  std::vector<std::filesystem::path> result;
+  for (const auto& [pass, paths] : find_cases()) {
+    result.insert(result.end(), paths.begin(), paths.end());
+  }
+  return result;
+}
+
+class PassCase : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(PassCase, MakesOfTheGraphWhatItSays) {
+  const Case tried = read_case(GetParam());
+  SCOPED_TRACE(tried.head.title);
+  const Compilation compilation = {.options = tried.head.options, .trains = tried.head.trains};
+  Representation form = parse_graph(tried.before);
+  verify(std::get<Graph>(form));
+  for (const std::string& earlier : tried.head.after) {
+    form = find_pass(earlier).run(std::move(form), compilation);
+  }
+  const std::string before = text_of(form);
+  const Pass& pass = find_pass(GetParam().parent_path().filename().string());
+  if (tried.outcome == "fails") {
+    try {
+      pass.run(std::move(form), compilation);
+      ADD_FAILURE() << "was accepted";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what() + std::string("\n"), testing::StrEq(tried.expected + "\n"));
+    }
+    return;
+  }
+  form = pass.run(std::move(form), compilation);
+  std::visit([](const auto& content) { verify(content); }, form);
+  EXPECT_EQ(text_of(form), tried.outcome == "unchanged" ? before : tried.expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden,
+                         PassCase,
+                         testing::ValuesIn(all_cases()),
+                         [](const testing::TestParamInfo<std::filesystem::path>& tried) {
+                           return tried.param.parent_path().filename().string() + "_" +
+                                  tried.param.stem().string();
+                         });
+
+// Two cases of a pass, one of them where it has nothing to do, or refuses. Passes on programs have
+// tests of their own (storage_test, overlap_test, passes_test).
+TEST(PassCases, AreOfEveryPass) {
+  const auto found = find_cases();
+  std::vector<std::string_view> names;
+  for (const std::span<const Pass> list : {pass_list(), std::span<const Pass>(kElsewhere)}) {
+    for (const Pass& pass : list) {
+      names.push_back(pass.name);
+    }
+  }
+  const auto lower = std::ranges::find(names, "lower");
+  ASSERT_NE(lower, names.end());
+  const auto on_programs = names.erase(lower, lower + 4);
+  ASSERT_EQ(*on_programs, kElsewhere[0].name);
+  for (const std::string_view name : names) {
+    const auto cases_of_pass = found.find(std::string(name));
+    ASSERT_NE(cases_of_pass, found.end()) << name;
+    EXPECT_GE(cases_of_pass->second.size(), 2U) << name;
+    EXPECT_TRUE(std::ranges::any_of(cases_of_pass->second, [](const std::filesystem::path& path) {
+      const Case tried = read_case(path);
+      return tried.outcome != "becomes" || tried.expected == tried.before;
+    })) << name;
+  }
+  EXPECT_EQ(found.size(), names.size());
+}
+
+TEST(PassList, IsOnItsPage) {
+  const std::string page =
+      read_file(std::filesystem::path(TESSERA_SOURCE_DIR) / "docs" / "floors" / "passes.md");
+  for (const Pass& pass : pass_list()) {
+    EXPECT_THAT(page, testing::HasSubstr(format("`{}`", pass.name)));
+    EXPECT_FALSE(pass.why_here.empty()) << pass.name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,263 @@
+#include "tessera/passes/compile.h"
+
+#include <array>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "tessera/autodiff/differentiate.h"
+#include "tessera/base/elapsed.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/passes/graph/cache_attention.h"
+#include "tessera/passes/graph/chunk_loss.h"
+#include "tessera/passes/graph/fuse.h"
+#include "tessera/passes/graph/group_gemms.h"
+#include "tessera/passes/graph/join_accumulation.h"
+#include "tessera/passes/graph/product_epilogues.h"
+#include "tessera/passes/graph/round_gradients.h"
+#include "tessera/passes/graph/round_logits.h"
+#include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/memory/recompute_layers.h"
+#include "tessera/passes/memory/share_states.h"
+#include "tessera/passes/program/overlap.h"
+#include "tessera/passes/ranks/localize.h"
+#include "tessera/passes/ranks/propagate_layouts.h"
+#include "tessera/passes/ranks/resolve_reshards.h"
+#include "tessera/passes/ranks/shard_parameters.h"
+
+namespace tessera {
+namespace {
+
+// A pass that takes an `In` alone, and one that takes the compilation, too.
+template <class In, auto kPass>
+Representation plain(Representation form, const Compilation& /*c*/) {
+  return kPass(std::get<In>(std::move(form)));
+}
+
+template <class In>
+constexpr auto on(auto run) -> Representation (*)(Representation, const Compilation&) {
+  return [](Representation form, const Compilation& c) -> Representation {
+    return decltype(run)()(std::get<In>(std::move(form)), c);
+  };
+}
+
+constexpr auto always = [](const Compilation& /*c*/) { return true; };
+
+constexpr auto has_ranks = [](const Compilation& c) { return !c.options.update.dims.empty(); };
+
+// add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
+constexpr std::array kPasses = {
+    Pass{"choose_attention",
+         [](const Compilation& c) { return c.options.attention != AttentionChoices(); },
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return choose_attention(std::move(graph), c.options.attention);
+         }),
+         "of a forward graph: backward follows it"},
+    Pass{"round_logits",
+         [](const Compilation& c) { return c.options.round_logits; },
+         plain<Graph, round_logits>,
+         "before chunk_loss, whose chunks are then twice as long"},
+    Pass{"chunk_loss",
+         [](const Compilation& c) { return c.options.logits_bytes > 0; },
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return chunk_loss(std::move(graph), c.options.logits_bytes);
+         }),
+         "of a forward graph: backward follows it"},
+    Pass{"cache_attention",
+         [](const Compilation& c) { return c.options.cache_length > 0; },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return cache_attention(graph, c.options.cache_length);
+         }),
+         "on the model as it was written: later passes change what reads keys and values"},
+    Pass{"differentiate",
+         [](const Compilation& c) { return c.trains; },
+         plain<Graph, differentiate>,
+         "after what is chosen of forward ops"},
+    Pass{"round_gradients",
+         [](const Compilation& c) { return c.trains && c.options.round_gradients; },
+         on<Graph>([](Graph graph, const Compilation& c) {
+           TESSERA_CHECK(
+               c.options.update.num_microbatches == 1 && c.options.update.state.axes.empty(),
+               "gradients that are added up are f32");
+           return round_gradients(std::move(graph));
+         }),
+         "while a gradient is still what one product makes"},
+    Pass{"quantize_products",
+         [](const Compilation& c) { return c.options.float8.has_value(); },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return quantize_products(graph, *c.options.float8);
+         }),
+         "after differentiate, which passes gradients straight through rounding; before the graph "
+         "is cut, so that a scale is that of the whole"},
+    Pass{"propagate_layouts",
+         has_ranks,
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return propagate_layouts(std::move(graph), c.options.update.dims, c.summed());
+         }),
+         "on the graph of all ranks, backward included"},
+    Pass{"localize", has_ranks, plain<LaidOutGraph, localize>, "as soon as layouts are known"},
+    Pass{"resolve_reshards",
+         has_ranks,
+         plain<Graph, resolve_reshards>,
+         "as soon as reshards are written"},
+    Pass{"bias_products",
+         always,
+         plain<Graph, bias_products>,
+         "on local shapes, before products are grouped"},
+    Pass{"group_gemms",
+         [](const Compilation& c) { return c.options.group_gemms; },
+         plain<Graph, group_gemms>,
+         "on local shapes, while the model's structure is still plain to see; in forward alone as "
+         "in training, so that weights lie as they do there"},
+    Pass{"shard_parameters",
+         [](const Compilation& c) { return c.options.update.state.param > 0; },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return shard_parameters(graph, c.options.update.state);
+         }),
+         "after group_gemms, which looks for products of parameters"},
+    Pass{"append_update",
+         [](const Compilation& c) { return c.trains; },
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return append_update(std::move(graph), c.options.update);
+         }),
+         "on the gradients as they will be made, in local shapes"},
+    Pass{"sum_outputs",
+         [](const Compilation& c) { return !c.trains && !c.summed().empty(); },
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return sum_outputs(std::move(graph), c.options.update.state);
+         }),
+         "where append_update sums them in training"},
+    Pass{"gelu_products",
+         [](const Compilation& c) { return c.options.gelu_products; },
+         plain<Graph, gelu_products>,
+         "before recompute_layers, so that what is computed again is the same op, and before fuse, "
+         "which gives biases to gelu"},
+    Pass{"recompute_layers",
+         [](const Compilation& c) { return c.trains && c.options.recompute; },
+         plain<Graph, recompute_layers>,
+         "before fuse, which joins nodes across the line between kept and recomputed values"},
+    Pass{"fuse",
+         [](const Compilation& c) { return c.options.fuse; },
+         plain<Graph, fuse>,
+         "on all nodes that there will be"},
+    Pass{"join_accumulation",
+         [](const Compilation& c) { return c.trains; },
+         plain<Graph, join_accumulation>,
+         "after fuse, whose joint nodes make gradients, too"},
+    Pass{"lower",
+         always,
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return lower(graph,
+                        {.num_microbatches = c.trains ? c.options.update.num_microbatches : 1,
+                         .workspace_bytes = c.options.workspace_bytes});
+         }),
+         "from here on places in memory and an order"},
+    Pass{"overlap",
+         [](const Compilation& c) { return c.options.overlap; },
+         on<Program>([](Program program, const Compilation& c) {
+           return overlap(std::move(program), c.options.overlap_layers);
+         }),
+         "before plan_memory: what another stream uses must lie apart for longer"},
+    Pass{"share_states",
+         [](const Compilation& c) { return c.options.beside != nullptr; },
+         on<Program>([](Program program, const Compilation& c) {
+           return share_states(std::move(program), *c.options.beside);
+         }),
+         "before plan_memory, which lays the rest around the states"},
+    Pass{
+        "plan_memory", always, plain<Program, plan_memory>, "last: nothing changes lives after it"},
+};
+
+std::size_t num_nodes(const Graph& graph) {
+  return graph.nodes.size();
+}
+
+std::size_t num_nodes(const LaidOutGraph& laid_out) {
+  return laid_out.graph.nodes.size();
+}
+
+std::size_t num_nodes(const Program& program) {
+  std::size_t result = 0;
+  for (const Segment& segment : program.segments) {
+    result += segment.instructions.size();
+  }
+  return result;
+}
+
+// Writes the text of every form where it was asked for, and a line for every pass.
+class Dump {
+ public:
+  explicit Dump(std::filesystem::path directory) : directory_(std::move(directory)) {
+    if (!directory_.empty()) {
+      std::filesystem::create_directories(directory_);
+    }
+  }
+
+  void add(std::string_view name, const Representation& form, double seconds) {
+    if (directory_.empty()) {
+      return;
+    }
+    const auto& [text, nodes] = std::visit(
+        [](const auto& content) { return std::pair(to_string(content), num_nodes(content)); },
+        form);
+    const std::string file = format("{:02}-{}", number_++, name);
+    write_file_atomic(directory_ / (file + ".txt"), text);
+    lines_ += format("{:24} {:9.1f} ms {:7} nodes{}\n",
+                     file,
+                     1e3 * seconds,
+                     nodes,
+                     text == before_ ? "  (unchanged)" : "");
+    before_ = text;
+    write_file_atomic(directory_ / "passes.txt", lines_);
+  }
+
+ private:
+  std::filesystem::path directory_;
+  int number_ = 0;
+  std::string before_;
+  std::string lines_;
+};
+
+Program compile(Graph forward, const Compilation& compilation) {
+  Dump dump(compilation.options.dump);
+  Representation form = std::move(forward);
+  verify(std::get<Graph>(form));
+  dump.add("forward", form, 0.0);
+  for (const Pass& pass : kPasses) {
+    if (!pass.when(compilation)) {
+      continue;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    form = pass.run(std::move(form), compilation);
+    if (const auto* graph = std::get_if<Graph>(&form)) {
+      verify(*graph);
+    } else if (const auto* laid_out = std::get_if<LaidOutGraph>(&form)) {
+      verify(*laid_out);
+    }
+    dump.add(pass.name, form, seconds_since(start));
+  }
+  verify(std::get<Program>(form));
+  return std::get<Program>(std::move(form));
+}
+
+}  // namespace
+
+AxisSizes Compilation::summed() const {
+  return trains || options.sum_outputs ? options.update.state.axes : AxisSizes();
+}
+
+std::span<const Pass> pass_list() {
+  return kPasses;
+}
+
+Program compile_training(Graph forward, const CompileOptions& options) {
+  return compile(std::move(forward), {.options = options, .trains = true});
+}
+
+Program compile_forward(Graph forward, const CompileOptions& options) {
+  return compile(std::move(forward), {.options = options, .trains = false});
+}
+
+}  // namespace tessera

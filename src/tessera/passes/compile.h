@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "tessera/ir/graph.h"
+#include "tessera/passes/graph/choose_attention.h"
+#include "tessera/passes/graph/group_gemms.h"
+#include "tessera/passes/graph/product_epilogues.h"
+#include "tessera/passes/graph/quantize_products.h"
+#include "tessera/passes/graph/round_gradients.h"
+#include "tessera/passes/graph/round_logits.h"
+#include "tessera/passes/program/lower.h"
+#include "tessera/passes/ranks/append_update.h"
+#include "tessera/passes/ranks/laid_out_graph.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+struct CompileOptions {
+  UpdateOptions update = {};
+  std::optional<Float8Options> float8 = {};  // none: products as the model has them
+  AttentionChoices attention = {};           // not with caches
+  std::int64_t logits_bytes = 0;             // of a chunk of the loss; 0: as the model has it
+  bool round_logits = false;                 // to bf16
+  bool round_gradients = false;              // of one microbatch and data rank, to bf16
+  bool recompute = false;
+  bool fuse = true;
+  bool group_gemms = true;
+  bool gelu_products = false;
+  bool overlap = false;             // collectives of training state on a stream of their own
+  std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
+  // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
+  // same states (share_states()); null: none. Borrowed.
+  const Program* beside = nullptr;
+  // Forward alone, on many ranks: whether outputs become sums over all; else each data rank's are
+  // those of its own inputs, whose batch is then cut over no axes.
+  bool sum_outputs = true;
+  std::int64_t cache_length = 0;  // rows of the caches of keys and values; 0: none
+  // A directory that gets the text of every level, and in passes.txt what each pass took and
+  // whether it changed anything; empty: none.
+  std::filesystem::path dump = {};
+  WorkspaceQuery workspace_bytes = {};
+};
+
+// What passes take and make: a graph, a graph with layouts, a program.
+using Representation = std::variant<Graph, LaidOutGraph, Program>;
+
+// What a compilation is of: a training step, or a forward pass alone.
+struct Compilation {
+  const CompileOptions& options;
+  bool trains;
+
+  // The axes over whose ranks losses, statistics and gradients become sums.
+  AxisSizes summed() const;
+};
+
+// A row of the pass list.
+struct Pass {
+  std::string_view name;
+  bool (*when)(const Compilation&);
+  Representation (*run)(Representation, const Compilation&);
+  std::string_view why_here;
+};
+
+// All passes, in the order in which they run.
+std::span<const Pass> pass_list();
+
+// The program of a training step from the model's forward graph, whose output of kind loss is the
+// sum over valid tokens. Verified after every pass; the program once it is planned, before which
+// buffers have no offsets.
+Program compile_training(Graph forward, const CompileOptions& options);
+
+// The program of a forward pass alone. On many ranks (options.update.dims, .state) its loss and
+// statistics are sums over the tokens of one, and become those over all, unless options say
+// otherwise.
+Program compile_forward(Graph forward, const CompileOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,161 @@
+#include "tessera/passes/graph/join_accumulation.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph/fusion.h"
+
+namespace tessera {
+namespace {
+
+// The op that adds its only result to an accumulator, for the ops that can.
+std::optional<OpRef> accumulating(const Op& op) {
+  const auto with = [](auto attrs) -> std::optional<OpRef> {
+    if (attrs.accumulate) {
+      return std::nullopt;
+    }
+    attrs.accumulate = true;
+    return make_op(attrs);
+  };
+  if (const auto* matmul = op.get_if<MatmulAttrs>(); matmul != nullptr) {
+    return matmul->dtype == DType::kF32 ? with(*matmul) : std::nullopt;
+  }
+  if (const auto* matmul = op.get_if<ScaledMatmulAttrs>(); matmul != nullptr) {
+    return matmul->dtype == DType::kF32 ? with(*matmul) : std::nullopt;
+  }
+  if (const auto* embedding = op.get_if<EmbeddingBackwardAttrs>(); embedding != nullptr) {
+    return with(*embedding);
+  }
+  return std::nullopt;
+}
+
+// total = add(state, gradient)  ->  total comes from the op that made the gradient
+void accumulation_into_producer(Fusion& fusion, NodeId id) {
+  if (fusion.op<AddAttrs>(id) == nullptr) {
+    return;
+  }
+  const Node& addition = fusion.node(id);
+  const Graph& graph = fusion.graph();
+  const ValueId gradient = addition.operands[1];
+  const NodeId producer = graph[gradient].producer;
+  if (graph[addition.operands[0]].kind != ValueKind::kGradient || !producer.valid() ||
+      fusion.taken(producer) || fusion.only_reader(gradient) != std::optional(id)) {
+    return;
+  }
+  const Node& node = fusion.node(producer);
+  const auto op = accumulating(*node.op);
+  if (!op) {
+    return;
+  }
+  std::vector<ValueId> operands = node.operands;
+  operands.push_back(addition.operands[0]);
+  fusion.replace({producer, id},
+                 producer,
+                 {.op = *op,
+                  .operands = std::move(operands),
+                  .results = {addition.results[0]},
+                  .phase = node.phase,
+                  .layer = node.layer});
+}
+
+// One part of a grouped weight gradient: slice and addition to its state.
+struct AccumulatedPart {
+  NodeId slice;
+  NodeId addition;
+};
+
+// The parts of `whole`, or none unless every reader is a slice that is only added to a state.
+std::vector<AccumulatedPart> accumulated_parts(const Fusion& fusion, ValueId whole) {
+  std::vector<AccumulatedPart> parts;
+  for (const NodeId slice : fusion.readers(whole)) {
+    const auto* attrs = fusion.op<SliceAttrs>(slice);
+    const auto reader =
+        attrs != nullptr ? fusion.only_reader(fusion.node(slice).results[0]) : std::nullopt;
+    if (!reader || attrs->dim != 0 || fusion.op<AddAttrs>(*reader) == nullptr ||
+        fusion.graph()[fusion.node(*reader).operands[0]].kind != ValueKind::kGradient) {
+      return {};
+    }
+    parts.push_back({.slice = slice, .addition = *reader});
+  }
+  return parts;
+}
+
+// The same for grouped products: the states become one accumulator, in adjacent memory.
+void accumulation_into_group(Fusion& fusion, NodeId id) {
+  const auto* matmul = fusion.op<MatmulAttrs>(id);
+  if (matmul == nullptr) {
+    return;
+  }
+  const auto op = accumulating(*fusion.node(id).op);
+  const Node& node = fusion.node(id);
+  const auto parts = accumulated_parts(fusion, node.results[0]);
+  if (!op || parts.empty()) {
+    return;
+  }
+  const auto insert = [&](OpRef joint, std::vector<ValueId> operands, ValueId result) {
+    fusion.replace({},
+                   id,
+                   {.op = std::move(joint),
+                    .operands = std::move(operands),
+                    .results = {result},
+                    .phase = node.phase,
+                    .layer = node.layer});
+  };
+  std::vector<ValueId> states;
+  std::vector<NodeId> removed = {id};
+  for (const AccumulatedPart& part : parts) {
+    states.push_back(fusion.node(part.addition).operands[0]);
+    removed.insert(removed.end(), {part.slice, part.addition});
+  }
+  const ValueId accumulator = fusion.fresh();
+  const ValueId total = fusion.fresh();
+  const ConcatAttrs joined{.num_operands = static_cast<std::int64_t>(states.size()),
+                           .dim = 0,
+                           .name = fusion.graph()[node.results[0]].type.dims[0].name};
+  insert(make_op(joined), states, accumulator);
+  insert(*op, {node.operands[0], node.operands[1], accumulator}, total);
+  for (const AccumulatedPart& part : parts) {
+    insert(fusion.node(part.slice).op, {total}, fusion.node(part.addition).results[0]);
+  }
+  fusion.remove(removed);
+}
+
+}  // namespace
+
+Graph join_accumulation(const Graph& graph) {
+  return apply_to_all(apply_to_all(graph, accumulation_into_producer), accumulation_into_group);
+}
+
+Graph start_accumulators(Graph graph) {
+  for (Node& node : graph.nodes) {
+    if (node.phase == Phase::kUpdate) {
+      continue;
+    }
+    const auto drop_last = [&](auto attrs) {
+      attrs.accumulate = false;
+      node.op = make_op(attrs);
+      node.operands.pop_back();
+    };
+    if (const auto* matmul = node.op->get_if<MatmulAttrs>(); matmul && matmul->accumulate) {
+      drop_last(*matmul);
+    } else if (const auto* scaled = node.op->get_if<ScaledMatmulAttrs>();
+               scaled && scaled->accumulate) {
+      drop_last(*scaled);
+    } else if (const auto* embedding = node.op->get_if<EmbeddingBackwardAttrs>();
+               embedding && embedding->accumulate) {
+      drop_last(*embedding);
+    } else if (const auto* loss = node.op->get_if<CrossEntropyAttrs>(); loss && loss->accumulate) {
+      drop_last(*loss);
+    } else if (node.op->get_if<AddAttrs>() != nullptr &&
+               graph[node.operands[0]].kind == ValueKind::kGradient) {
+      node.op = make_op(CastAttrs{.dtype = DType::kF32});
+      node.operands.erase(node.operands.begin());
+    }
+  }
+  verify(graph);
+  return graph;
+}
+
+}  // namespace tessera

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+// Gives every buffer an offset in the arena: first what lives always, then the largest first at the
+// lowest place that is free for its whole life. What lives always and has an offset keeps it, and
+// the others lie above.
+Program plan_memory(Program program);
+
+}  // namespace tessera

@@ -1,0 +1,139 @@
+#include "tessera/passes/memory/recompute_layers.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tessera/passes/graph/graph_edit.h"
+
+namespace tessera {
+namespace {
+
+bool is_backward(const Node& node) {
+  return node.phase == Phase::kBackward || node.phase == Phase::kWeightGradient;
+}
+
+// What one layer's backward needs of its own forward.
+class LayerRecompute {
+ public:
+  LayerRecompute(const Graph& graph, GraphEdit& edit, std::int32_t layer)
+      : graph_(graph), edit_(edit), layer_(layer) {}
+
+  void run() {
+    std::vector<NodeId> backward;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.layer == layer_ && is_backward(node)) {
+        backward.push_back(NodeId::of(i));
+        need(node);
+      }
+    }
+    const NodeId first = backward.empty() ? NodeId{} : backward.front();
+    std::erase_if(backward, [&](NodeId id) { return takes_place_of_copy(id); });
+    for (const NodeId id : backward) {
+      redirect(id);
+    }
+    for (const NodeId source : needed_) {  // in node order
+      insert_copy(first, graph_.nodes[source.at()]);
+    }
+  }
+
+ private:
+  bool is_own_forward(ValueId value) const {
+    const ValueInfo& facts = graph_[value];
+    if (facts.kind != ValueKind::kResult) {
+      return false;
+    }
+    const Node& producer = graph_.nodes[facts.producer.at()];
+    return producer.layer == layer_ && producer.phase == Phase::kForward;
+  }
+
+  // Marks the forward nodes of the layer that `reader` needs for recomputation.
+  void need(const Node& reader) {
+    for (const ValueId operand : reader.operands) {
+      if (is_own_forward(operand) && needed_.insert(graph_[operand].producer).second) {
+        const Node& node = graph_.nodes[graph_[operand].producer.at()];
+        for (const ValueId result : node.results) {
+          copies_[result] = edit_.fresh();
+        }
+        need(node);
+      }
+    }
+  }
+
+  // Whether a backward node repeats a forward one that is recomputed, as collectives do whose
+  // results are not kept, and views of them: they share the copy, which then makes the backward
+  // node's results.
+  bool takes_place_of_copy(NodeId id) {
+    const Node& node = graph_.nodes[id.at()];
+    std::vector<ValueId> operands = node.operands;
+    for (ValueId& operand : operands) {
+      const auto found = repeats_.find(operand);
+      operand = found != repeats_.end() ? found->second : operand;
+    }
+    const auto same = std::ranges::find_if(needed_, [&](NodeId source) {
+      const Node& other = graph_.nodes[source.at()];
+      return other.operands == operands && equal(*other.op, *node.op);
+    });
+    if (same == needed_.end() || !shared_.insert(*same).second) {
+      return false;
+    }
+    const std::vector<ValueId>& results = graph_.nodes[same->at()].results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      copies_[results[i]] = node.results[i];
+      repeats_[node.results[i]] = results[i];
+    }
+    edit_.remove(id);
+    return true;
+  }
+
+  void redirect(NodeId id) {
+    const Node& node = graph_.nodes[id.at()];
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      if (const auto found = copies_.find(node.operands[i]); found != copies_.end()) {
+        edit_.set_operand(id, i, found->second);
+      }
+    }
+  }
+
+  void insert_copy(NodeId position, const Node& source) {
+    Node copy = source;
+    copy.phase = Phase::kBackward;
+    for (ValueId& operand : copy.operands) {
+      const auto found = copies_.find(operand);
+      operand = found != copies_.end() ? found->second : operand;
+    }
+    for (ValueId& result : copy.results) {
+      result = copies_.at(result);
+    }
+    edit_.insert(position, std::move(copy));
+  }
+
+  const Graph& graph_;
+  GraphEdit& edit_;
+  std::int32_t layer_;
+  std::set<NodeId> needed_;
+  std::set<NodeId> shared_;  // of these, the ones whose copy stands for a backward node
+  std::map<ValueId, ValueId> copies_;
+  std::map<ValueId, ValueId> repeats_;  // results of backward nodes that are gone: the forward ones
+};
+
+}  // namespace
+
+Graph recompute_layers(const Graph& graph) {
+  std::set<std::int32_t> layers;
+  for (const Node& node : graph.nodes) {
+    if (node.layer >= 0) {
+      layers.insert(node.layer);
+    }
+  }
+  GraphEdit edit(graph);
+  for (const std::int32_t layer : layers) {
+    LayerRecompute(graph, edit, layer).run();
+  }
+  return edit.apply();
+}
+
+}  // namespace tessera

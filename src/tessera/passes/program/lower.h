@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "tessera/ir/graph.h"
+#include "tessera/ir/view.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+// Workspace bytes that a backend needs to run `op` on tensors that lie like these views (without
+// data).
+using WorkspaceQuery = std::function<std::int64_t(
+    const Op& op, std::span<const View> operands, std::span<const View> results)>;
+
+struct LowerOptions {
+  std::int64_t num_microbatches = 1;
+  WorkspaceQuery workspace_bytes;
+};
+
+// From the graph of a step to the program of a rank: every value gets a place in a buffer (parts of
+// a concat lie in one buffer, an op may write over an operand that nobody needs any more, state is
+// updated in place), nodes become instructions of the forward, backward and update segments, and
+// the call list runs forward and backward once a microbatch and update once. With several
+// microbatches, segments that accumulate have a variant for the first one, which writes instead of
+// adding. Offsets are left to plan_memory(). Errors: kInternal where the graph asks for an
+// impossible placement.
+Program lower(const Graph& graph, const LowerOptions& options);
+
+// What the workspace of the instruction at `place` is called.
+std::string workspace_name(Place place);
+
+}  // namespace tessera

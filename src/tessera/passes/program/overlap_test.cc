@@ -1,0 +1,251 @@
+#include "tessera/passes/program/overlap.h"
+
+#include <string>
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/format.h"
+#include "tessera/base/test_error.h"
+#include "tessera/ir/graph.h"
+#include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/program/lower.h"
+#include "tessera/program/step_traffic.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A line an instruction: buffers by name, what is on which stream, events; then the lives.
+std::string summary(const Program& program) {
+  const auto names = [&](const std::vector<TensorRef>& tensors) {
+    std::string text;
+    for (const TensorRef& tensor : tensors) {
+      text += (text.empty() ? "" : ", ") + program[tensor.buffer].name;
+    }
+    return text;
+  };
+  std::string text;
+  for (const Segment& segment : program.segments) {
+    text += segment.name + "\n";
+    for (const Instruction& instruction : segment.instructions) {
+      text += format("  {}: {} = {}({})",
+                     program.streams[instruction.stream.at()],
+                     names(instruction.results),
+                     info(*instruction.op).name,
+                     names(instruction.operands));
+      for (const EventId event : instruction.waits) {
+        text += format(" wait {}", event.index);
+      }
+      for (const EventId event : instruction.signals) {
+        text += format(" signal {}", event.index);
+      }
+      text += instruction.only_last ? " only_last\n" : "\n";
+    }
+  }
+  for (const Buffer& buffer : program.buffers) {
+    if (!buffer.persistent) {
+      text += format("{} {}.{} to {}.{}\n",
+                     buffer.name,
+                     buffer.begin.action,
+                     buffer.begin.instruction,
+                     buffer.end.action,
+                     buffer.end.instruction);
+    }
+  }
+  return text;
+}
+
+Program overlapped(std::string_view graph, std::int64_t microbatches, std::int64_t layers = 1) {
+  Program program = overlap(
+      lower(parse_graph(graph), {.num_microbatches = microbatches, .workspace_bytes = {}}), layers);
+  verify(plan_memory(program));
+  return program;
+}
+
+// Three layers of one weight each, whose gradients are reduced and added up.
+constexpr std::string_view kThreeLayers = R"(graph "layers" {
+  %0: f32[batch=4, embed=16] = input "x"
+  %1: f32[slice=256] = parameter "w0" normal(0, 1, 0)
+  %2: f32[slice=256] = parameter "w1" normal(0, 1, 0)
+  %3: f32[slice=256] = parameter "w2" normal(0, 1, 0)
+  %4: f32[slice=256] = sum "g0"
+  %5: f32[slice=256] = sum "g1"
+  %6: f32[slice=256] = sum "g2"
+  %7: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%1) @forward layer 0
+  %8: f32[batch=4, embed=16] = matmul(%0, %7) @forward layer 0
+  %9: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%2) @forward layer 1
+  %10: f32[batch=4, embed=16] = matmul(%8, %9) @forward layer 1
+  %11: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%3) @forward layer 2
+  %12: f32[batch=4, embed=16] = matmul(%10, %11) @forward layer 2
+  %13: f32[embed=16, embed=16] = matmul {transpose_a=true}(%10, %12) @weight_gradient layer 2
+  %14: f32[slice=256] = reduce_slices {axes="data=2", slice=256}(%13) @weight_gradient layer 2
+  %15: f32[slice=256] = add(%6, %14) @weight_gradient layer 2
+  %16: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%3) @backward layer 2
+  %17: f32[batch=4, embed=16] = matmul {transpose_b=true}(%12, %16) @backward layer 2
+  %18: f32[embed=16, embed=16] = matmul {transpose_a=true}(%8, %17) @weight_gradient layer 1
+  %19: f32[slice=256] = reduce_slices {axes="data=2", slice=256}(%18) @weight_gradient layer 1
+  %20: f32[slice=256] = add(%5, %19) @weight_gradient layer 1
+  %21: f32[embed=16, embed=16] = gather_slices {axes="data=2", type="f32[embed=16, embed=16]"}(%2) @backward layer 1
+  %22: f32[batch=4, embed=16] = matmul {transpose_b=true}(%17, %21) @backward layer 1
+  %23: f32[embed=16, embed=16] = matmul {transpose_a=true}(%0, %22) @weight_gradient layer 0
+  %24: f32[slice=256] = reduce_slices {axes="data=2", slice=256}(%23) @weight_gradient layer 0
+  %25: f32[slice=256] = add(%4, %24) @weight_gradient layer 0
+  %26: f32[slice=256] = add(%1, %25) @update
+  %27: f32[slice=256] = add(%2, %20) @update
+  %28: f32[slice=256] = add(%3, %15) @update
+  update %4 = %25
+  update %5 = %20
+  update %6 = %15
+  update %1 = %26
+  update %2 = %27
+  update %3 = %28
+}
+)";
+
+TEST(Overlap, GathersALayerAheadAndReducesALayerBehind) {
+  EXPECT_EQ(summary(overlapped(kThreeLayers, 2)), R"(forward
+  comm: %7 = gather_slices(w0) wait 0 signal 3
+  comm: %9 = gather_slices(w1) signal 4
+  compute: %8 = matmul(x, %7) wait 3 signal 1
+  comm: %11 = gather_slices(w2) wait 1 signal 5
+  compute: %10 = matmul(%8, %9) wait 4 signal 2
+  comm: %16 = gather_slices(w2) wait 2 signal 6
+  compute: %12 = matmul(%10, %11) wait 5 wait 12 signal 7
+backward
+  comm: %21 = gather_slices(w1) wait 7 signal 10
+  compute: %13 = matmul(%10, %12) wait 6 signal 8
+  comm: %14 = reduce_slices(%13) wait 8
+  comm: g2 = add(g2, %14) signal 11
+  compute: %17 = matmul(%12, %16)
+  compute: %18 = matmul(%8, %17) signal 9
+  comm: %19 = reduce_slices(%18) wait 9
+  comm: g1 = add(g1, %19)
+  compute: %22 = matmul(%17, %21) wait 10
+  compute: %23 = matmul(x, %22) wait 11 signal 0
+  comm: %24 = reduce_slices(%23) wait 0
+  comm: g0 = add(g0, %24) signal 12
+backward_first
+  comm: %21 = gather_slices(w1) wait 7 signal 10
+  compute: %13 = matmul(%10, %12) wait 6 signal 8
+  comm: %14 = reduce_slices(%13) wait 8
+  comm: g2 = cast(%14) signal 11
+  compute: %17 = matmul(%12, %16)
+  compute: %18 = matmul(%8, %17) signal 9
+  comm: %19 = reduce_slices(%18) wait 9
+  comm: g1 = cast(%19)
+  compute: %22 = matmul(%17, %21) wait 10
+  compute: %23 = matmul(x, %22) wait 11 signal 0
+  comm: %24 = reduce_slices(%23) wait 0
+  comm: g0 = cast(%24) signal 12
+update
+  compute: w0 = add(w0, g0) wait 12
+  compute: w1 = add(w1, g1)
+  compute: w2 = add(w2, g2)
+forward_first
+  comm: %7 = gather_slices(w0) signal 3
+  comm: %9 = gather_slices(w1) signal 4
+  compute: %8 = matmul(x, %7) wait 3 signal 1
+  comm: %11 = gather_slices(w2) wait 1 signal 5
+  compute: %10 = matmul(%8, %9) wait 4 signal 2
+  comm: %16 = gather_slices(w2) wait 2 signal 6
+  compute: %12 = matmul(%10, %11) wait 5 signal 7
+%7 0.0 to 0.2
+%8 0.2 to 1.5
+%9 0.1 to 0.4
+%10 0.4 to 1.1
+%11 0.3 to 0.6
+%12 0.6 to 1.4
+%13 1.1 to 1.8
+%14 1.2 to 1.8
+%16 0.5 to 1.4
+%17 1.4 to 1.8
+%18 1.5 to 0.5
+%19 1.6 to 0.5
+%21 1.0 to 1.8
+%22 1.8 to 1.9
+%23 1.9 to 0.5
+%24 1.10 to 0.5
+)");
+}
+
+TEST(Overlap, AWiderWindowGathersEarlierAndWaitsLater) {
+  const std::string text = summary(overlapped(kThreeLayers, 2, 2));
+  EXPECT_THAT(text, HasSubstr("  comm: %11 = gather_slices(w2) signal 5\n  compute: %8"));
+  // The backward's first gathers are issued two blocks before their readers, in the forward.
+  EXPECT_THAT(text, HasSubstr("  comm: %16 = gather_slices(w2) wait 1 signal 6\n  compute: %10"));
+  EXPECT_THAT(text, HasSubstr("  comm: %21 = gather_slices(w1) wait 2 signal 7\n  compute: %12"));
+  EXPECT_THAT(text, HasSubstr("  compute: %18 = matmul(%8, %17) wait 7 signal 9\n"));
+  // No reduction is waited for in this backward: the next forward or the update does.
+  EXPECT_THAT(text, HasSubstr("  compute: %23 = matmul(x, %22) signal 0\n"));
+  EXPECT_THAT(text, HasSubstr("  compute: %12 = matmul(%10, %11) wait 5 wait 10\n"));
+  EXPECT_THAT(text, HasSubstr("update\n  compute: w0 = add(w0, g0) wait 10\n"));
+  EXPECT_THAT(text, HasSubstr("%13 1.0 to 0.6\n"));
+}
+
+// Two layers, whose gradients are added up whole and reduced by the update.
+constexpr std::string_view kReducedOnce = R"(graph "once" {
+  %0: f32[batch=4, embed=16] = input "x"
+  %1: f32[embed=16, embed=16] = parameter "w0" normal(0, 1, 0)
+  %2: f32[embed=16, embed=16] = parameter "w1" normal(0, 1, 0)
+  %3: f32[embed=16, embed=16] = sum "g0"
+  %4: f32[embed=16, embed=16] = sum "g1"
+  %5: f32[batch=4, embed=16] = matmul(%0, %1) @forward layer 0
+  %6: f32[batch=4, embed=16] = matmul(%5, %2) @forward layer 1
+  %7: f32[embed=16, embed=16] = matmul {transpose_a=true}(%5, %6) @weight_gradient layer 1
+  %8: f32[embed=16, embed=16] = add(%4, %7) @weight_gradient layer 1
+  %9: f32[batch=4, embed=16] = matmul {transpose_b=true}(%6, %2) @backward layer 1
+  %10: f32[embed=16, embed=16] = matmul {transpose_a=true}(%0, %9) @weight_gradient layer 0
+  %11: f32[embed=16, embed=16] = add(%3, %10) @weight_gradient layer 0
+  %12: f32[embed=16, embed=16] = all_reduce_slices {axes="data=2"}(%11) @update
+  %13: f32[embed=16, embed=16] = all_reduce_slices {axes="data=2"}(%8) @update
+  %14: f32[embed=16, embed=16] = add(%1, %12) @update
+  %15: f32[embed=16, embed=16] = add(%2, %13) @update
+  update %3 = %11
+  update %4 = %8
+  update %1 = %14
+  update %2 = %15
+}
+)";
+
+TEST(Overlap, ReducesWholeGradientsInTheLastBackward) {
+  const Program program = overlapped(kReducedOnce, 3);
+  EXPECT_THAT(summary(program), HasSubstr(R"(backward
+  compute: %7 = matmul(%5, %6)
+  compute: g1 = add(g1, %7) signal 0
+  comm: %13 = all_reduce_slices(g1) wait 0 only_last
+  compute: %9 = matmul(%6, w1)
+  compute: %10 = matmul(x, %9)
+  compute: g0 = add(g0, %10) signal 1
+  comm: %12 = all_reduce_slices(g0) wait 1 signal 2 only_last
+backward_first
+)"));
+  EXPECT_THAT(summary(program), HasSubstr(R"(update
+  compute: w0 = add(w0, %12) wait 2
+  compute: w1 = add(w1, %13)
+)"));
+  const Traffic three = step_traffic(program);
+  EXPECT_EQ(three, step_traffic(overlapped(kReducedOnce, 2)));
+  EXPECT_FALSE(three.empty());
+}
+
+TEST(Overlap, LeavesAProgramWithoutStateOnTheWireAsItIs) {
+  const Program alone = lower(parse_graph(R"(graph "alone" {
+  %0: f32[n=4] = input "x"
+  %1: f32[n=4] = all_reduce {axes="tensor=2"}(%0) @forward layer 0
+  output "y" = %1
+}
+)"),
+                              {.num_microbatches = 1, .workspace_bytes = {}});
+  EXPECT_TRUE(equal(overlap(alone, 1), alone));
+}
+
+TEST(Overlap, NeedsALayer) {
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { overlap(Program{}, 0); }),
+            "collectives 0 layers ahead: expected at least 1");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,411 @@
+#include "tessera/passes/ranks/append_update.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ir/builder.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph/graph_edit.h"
+#include "tessera/passes/ranks/state_axes.h"
+#include "tessera/program/step_names.h"
+
+namespace tessera {
+namespace {
+
+TensorType f32_like(const TensorType& type) {
+  return with_dtype(type, DType::kF32);
+}
+
+// cross_entropy adds up the head's gradient over chunks of rows; it goes on over microbatches in
+// the same chain instead of adding a second full-size tensor. Null where `gradient` is made
+// otherwise.
+OpRef chained_loss(const Graph& graph, ValueId gradient) {
+  const Node& node = graph.nodes[graph[gradient].producer.at()];
+  const auto* attrs = node.op->get_if<CrossEntropyAttrs>();
+  if (attrs == nullptr || !attrs->gradients || node.results.back() != gradient) {
+    return nullptr;
+  }
+  CrossEntropyAttrs chained = *attrs;
+  chained.accumulate = true;
+  return make_op(chained);
+}
+
+// Replaces the op of `id` by `op`, which takes `state` as one more operand.
+void chain(GraphEdit& edit, NodeId id, const OpRef& op, ValueId state) {
+  Node node = edit.node(id);
+  node.op = op;
+  node.operands.push_back(state);
+  edit.remove(id);
+  edit.insert(id, std::move(node));
+}
+
+bool is_gradient(const Output& output) {
+  return output.kind == OutputKind::kGradient;
+}
+
+// Reduces each gradient to this rank's slice, right after it is made.
+Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
+  const Wire wire = part_of(state, state.wires.grad, 0, state.grad);
+  GraphEdit edit(graph);
+  std::vector<Output> outputs = graph.outputs;
+  for (Output& output : outputs) {
+    if (!is_gradient(output)) {
+      continue;
+    }
+    const NodeId producer = graph[output.value].producer;
+    const Node& made_by = graph.nodes[producer.at()];
+    const ValueId slice = edit.fresh();
+    edit.insert(NodeId::of(producer.at() + 1),
+                {.op = make_op(ReduceSlicesAttrs{
+                     .axes = axes_between(state, 0, state.grad),
+                     .slice = slice_elements(state, graph[output.value].type, state.grad),
+                     .wire = wire.formats,
+                     .block = wire.block}),
+                 .operands = {output.value},
+                 .results = {slice},
+                 .phase = made_by.phase,
+                 .layer = made_by.layer});
+    output.value = slice;
+  }
+  edit.set_outputs(std::move(outputs));
+  return edit.apply();
+}
+
+// The state that an output's sum over the microbatches is.
+State accumulator_of(const Output& output) {
+  return is_gradient(output) ? State{.parameter = output.parameter, .role = StateRole::kGradient}
+                             : State{.role = StateRole::kSum};
+}
+
+// Inserts, right after each accumulated value is made, its addition to a state of the same name,
+// which the output, of the kind that it was, then updates.
+Graph accumulate(const Graph& graph) {
+  Graph with_states = graph;
+
+  struct Sum {
+    ValueId state;
+    std::size_t output;
+  };
+
+  std::vector<Sum> sums;
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    const Output& output = graph.outputs[i];
+    sums.push_back({.state = with_states.add_state(
+                        accumulator_of(output), output.name, f32_like(graph[output.value].type)),
+                    .output = i});
+  }
+  GraphEdit edit(with_states);
+  std::vector<Output> outputs;
+  for (const Sum& sum : sums) {
+    Output output = graph.outputs[sum.output];
+    output.updates = sum.state;
+    const NodeId producer = graph[output.value].producer;
+    TESSERA_CHECK(producer.valid(), "output {} is not computed", output.name);
+    const Node& made_by = graph.nodes[producer.at()];
+    if (const OpRef chained = chained_loss(graph, output.value)) {
+      chain(edit, producer, chained, sum.state);
+      outputs.push_back(std::move(output));
+      continue;
+    }
+    const ValueId total = edit.fresh();
+    edit.insert(NodeId::of(producer.at() + 1),
+                {.op = make_op(AddAttrs{}),
+                 .operands = {sum.state, output.value},
+                 .results = {total},
+                 .phase = made_by.phase,
+                 .layer = made_by.layer});
+    output.value = total;
+    outputs.push_back(std::move(output));
+  }
+  edit.set_outputs(std::move(outputs));
+  return edit.apply();
+}
+
+// By parameter.
+std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
+  std::map<std::string, TensorType> types;
+  for (const Output& output : graph.outputs) {
+    if (is_gradient(output)) {
+      types[output.parameter] = graph[output.value].type;
+    }
+  }
+  return types;
+}
+
+// The sums that microbatches leave for the update.
+struct Sums {
+  std::map<std::string, ValueId> gradients;  // by parameter
+  ValueId loss;
+  std::vector<Output> statistics;
+};
+
+// Takes the sums out of the outputs of `graph`; those that update accumulators stay as updates.
+Sums take_sums(Graph& graph) {
+  Sums sums;
+  std::vector<Output> kept;
+  for (Output& output : graph.outputs) {
+    if (output.updates) {
+      kept.push_back({.name = output.name, .value = output.value, .updates = output.updates});
+    }
+    switch (output.kind) {
+      case OutputKind::kGradient:
+        sums.gradients[output.parameter] = output.value;
+        break;
+      case OutputKind::kLoss:
+        sums.loss = output.value;
+        break;
+      case OutputKind::kStatistic:
+        sums.statistics.push_back(std::move(output));
+        break;
+      case OutputKind::kResult:
+        fail(
+            ErrorCode::kInvalidArgument,
+            "output {} of a training graph is a result, expected a loss, a statistic or a gradient",
+            output.name);
+    }
+  }
+  graph.outputs = std::move(kept);
+  TESSERA_REQUIRE(sums.loss.valid(),
+                  ErrorCode::kInvalidArgument,
+                  "graph {} has no output of kind loss",
+                  graph.name);
+  return sums;
+}
+
+// The sum over all ranks.
+Value sum_over_ranks(GraphBuilder& builder, const StateAxes& state, const Value& value) {
+  return state.axes.empty()
+             ? value
+             : builder.emit(
+                   make_op(AllReduceAttrs{.axes = axes_between(state, 0, state.axes.size())}),
+                   {value})[0];
+}
+
+// The end of the step.
+class Update {
+ public:
+  Update(GraphBuilder& builder, const UpdateOptions& options)
+      : builder_(builder),
+        options_(options),
+        state_(options.state),
+        learning_rate_(builder.scalar(step_names::kLearningRate)),
+        update_number_(builder.scalar(step_names::kUpdateNumber)),
+        apply_(builder.scalar(step_names::kApply)) {}
+
+  // What adamw takes: the slice over the optimizer's axes (or all) of the global gradient of
+  // `type`.
+  Value reduced(const Value& gradient, const TensorType& type) const {
+    const Wire& wire = state_.wires.grad;
+    const std::size_t all = state_.axes.size();
+    Value result = gradient;
+    if (state_.grad < state_.optimizer) {
+      result = collective(
+          ReduceSlicesAttrs{.axes = axes_between(state_, state_.grad, state_.optimizer),
+                            .slice = slice_elements(state_, type, state_.optimizer),
+                            .wire = part_of(state_, wire, state_.grad, state_.optimizer).formats,
+                            .block = wire.block},
+          result);
+    }
+    if (state_.optimizer < all) {
+      result = collective(
+          AllReduceSlicesAttrs{.axes = axes_between(state_, state_.optimizer, all),
+                               .wire = part_of(state_, wire, state_.optimizer, all).formats,
+                               .block = wire.block},
+          result);
+    }
+    return result;
+  }
+
+  void run(const std::vector<ValueId>& parameters,
+           const std::vector<Value>& gradients,
+           const std::vector<AxisSizes>& cuts,
+           const Value& loss) const {
+    std::vector<Value> operands = sums_of_squares(gradients, cuts);
+    const ClipScaleAttrs clip{.clip = options_.clip,
+                              .num_sums = static_cast<std::int64_t>(operands.size())};
+    operands.insert(operands.end(), {loss, apply_});
+    const auto clipped = builder_.emit(make_op(clip), operands);
+    builder_.output(step_names::kLoss, loss, OutputKind::kLoss);
+    builder_.output(step_names::kGradNorm, clipped[0]);
+    builder_.output(step_names::kApplied, clipped[2]);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      step(builder_.handle(parameters[i]), gradients[i], clipped[1], clipped[2]);
+    }
+  }
+
+ private:
+  // One sum for the gradients of each cut, over the ranks that hold different parts of them.
+  std::vector<Value> sums_of_squares(const std::vector<Value>& gradients,
+                                     const std::vector<AxisSizes>& cuts) const {
+    std::map<std::string, std::pair<AxisSizes, std::vector<Value>>> by_text;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      AxisSizes axes = cuts[i];
+      const AxisSizes slices = first_axes(state_, state_.optimizer);
+      axes.insert(axes.end(), slices.begin(), slices.end());
+      auto& alike = by_text[to_string(axes)];
+      alike.first = std::move(axes);
+      alike.second.push_back(gradients[i]);
+    }
+    std::vector<Value> sums;
+    for (const auto& [text, alike] : by_text) {
+      const auto& [axes, values] = alike;
+      const Value sum = sum_squares(values);
+      sums.push_back(axes.empty() ? sum : collective(AllReduceAttrs{.axes = axes}, sum));
+    }
+    return sums;
+  }
+
+  template <class Attrs>
+  Value collective(Attrs attrs, const Value& operand) const {
+    return builder_.emit(make_op(std::move(attrs)), {operand})[0];
+  }
+
+  // One parameter's adamw, on its slice.
+  void step(const Value& parameter,
+            const Value& gradient,
+            const Value& scale,
+            const Value& applied) const {
+    const std::string name = builder_.graph()[parameter.id].name;
+    // Where the parameter is gathered, its f32 master takes its place in adamw.
+    const bool gathers = state_.param < state_.optimizer;
+    const bool rounds = !gathers && parameter.type().dtype != DType::kF32;
+    const auto state = [&](StateRole role, DType dtype) {
+      return builder_.state({.parameter = name, .role = role},
+                            format("{}.{}", tessera::name(role), name),
+                            with_dtype(gradient.type(), dtype));
+    };
+    std::vector<Value> states = {gathers ? state(StateRole::kMaster, DType::kF32) : parameter,
+                                 state(StateRole::kMoment1, options_.moments),
+                                 state(StateRole::kMoment2, options_.moments)};
+    if (rounds) {
+      states.push_back(state(StateRole::kMaster, DType::kF32));
+    }
+    std::vector<Value> operands = states;
+    operands.insert(operands.begin() + 1, gradient);
+    operands.insert(operands.end(), {learning_rate_, update_number_, scale, applied});
+    const double decay = options_.undecayed.contains(name) ? 0.0 : options_.weight_decay;
+    const auto results = builder_.emit(make_op(AdamwAttrs{.beta1 = options_.beta1,
+                                                          .beta2 = options_.beta2,
+                                                          .eps = options_.eps,
+                                                          .weight_decay = decay,
+                                                          .master = rounds}),
+                                       operands);
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      builder_.update(states[i], results[i]);
+    }
+    Value content = results[0];
+    if (gathers) {
+      const DType dtype = parameter.type().dtype;
+      const Value slice = dtype == DType::kF32 ? content : cast(content, dtype);
+      const Wire wire = part_of(state_, state_.wires.update, state_.param, state_.optimizer);
+      content = gathered(slice, {wire, state_.param, state_.optimizer}, parameter.type());
+      builder_.update(parameter, content);
+    }
+    if (const ValueId copy = builder_.graph().find_state(name, StateRole::kSecondary);
+        copy.valid()) {
+      const Value secondary = builder_.handle(copy);
+      const Wire wire = builder_.graph()[copy].state.wire;
+      builder_.update(secondary,
+                      gathered(content, {wire, state_.secondary, state_.param}, secondary.type()));
+    }
+  }
+
+  // From slices over the first `to` axes to those over the first `from`, and the wire of these.
+  struct Gather {
+    const Wire& wire;
+    std::size_t from;
+    std::size_t to;
+  };
+
+  Value gathered(const Value& slice, const Gather& hop, const TensorType& type) const {
+    return collective(GatherSlicesAttrs{.axes = axes_between(state_, hop.from, hop.to),
+                                        .type = type,
+                                        .wire = hop.wire.formats,
+                                        .block = hop.wire.block},
+                      slice);
+  }
+
+  GraphBuilder& builder_;
+  const UpdateOptions& options_;
+  const StateAxes& state_;
+  Value learning_rate_;
+  Value update_number_;
+  Value apply_;
+};
+
+// That a statistic can have a sum of its name, and be found by it.
+void require_names(const Graph& graph) {
+  std::set<std::string_view> taken = {step_names::kGradNorm, step_names::kApplied};
+  for (const ValueInfo& value : graph.values) {
+    if (value.kind != ValueKind::kResult) {
+      taken.insert(value.name);
+    }
+  }
+  for (const Output& output : graph.outputs) {
+    TESSERA_REQUIRE(taken.insert(output.name).second,
+                    ErrorCode::kInvalidArgument,
+                    "output {} of a training graph has the name of a source or another output",
+                    output.name);
+  }
+}
+
+}  // namespace
+
+Graph append_update(Graph graph, const UpdateOptions& options) {
+  require_names(graph);
+  const std::map<std::string, TensorType> gradient_types = types_of_gradients(graph);
+  if (options.state.grad > 0) {
+    graph = reduce_gradients(graph, options.state);
+  }
+  if (options.num_microbatches > 1) {
+    graph = accumulate(graph);
+  }
+  const Sums sums = take_sums(graph);
+  GraphBuilder builder(std::move(graph));
+  builder.set_phase(Phase::kUpdate);
+
+  const Update update(builder, options);
+  const std::vector<ValueId> parameters = builder.graph().trained_parameters();
+  std::vector<Value> gradients;
+  std::vector<AxisSizes> cuts;
+  for (const ValueId parameter : parameters) {
+    const std::string name = builder.graph()[parameter].name;
+    const auto found = sums.gradients.find(name);
+    TESSERA_CHECK(found != sums.gradients.end(), "no gradient of {}", name);
+    gradients.push_back(update.reduced(builder.handle(found->second), gradient_types.at(name)));
+    cuts.push_back(axes_of(gradient_types.at(name), options.dims));
+  }
+  update.run(parameters,
+             gradients,
+             cuts,
+             sum_over_ranks(builder, options.state, builder.handle(sums.loss)));
+  for (const Output& statistic : sums.statistics) {
+    builder.output(statistic.name,
+                   sum_over_ranks(builder, options.state, builder.handle(statistic.value)),
+                   OutputKind::kStatistic);
+  }
+  return builder.take();
+}
+
+Graph sum_outputs(Graph graph, const StateAxes& state) {
+  const std::vector<Output> outputs = std::exchange(graph.outputs, {});
+  GraphBuilder builder(std::move(graph));
+  for (const Output& output : outputs) {
+    TESSERA_CHECK(!output.updates && !is_gradient(output),
+                  "output {} of a forward graph is a {}",
+                  output.name,
+                  output.updates ? "state" : "gradient");
+    const Value value = builder.handle(output.value);
+    builder.output(output.name,
+                   is_sum(output.kind) ? sum_over_ranks(builder, state, value) : value,
+                   output.kind);
+  }
+  return builder.take();
+}
+
+}  // namespace tessera

@@ -1,0 +1,396 @@
+#include "tessera/passes/ranks/propagate_layouts.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/ranks/laid_out_graph.h"
+
+namespace tessera {
+namespace {
+
+bool overlap(const AxisSizes& a, const AxisSizes& b) {
+  return std::ranges::any_of(a, [&](const AxisSize& axis) { return contains(b, axis); });
+}
+
+void add_axes(AxisSizes& all, const AxisSizes& more) {
+  std::ranges::copy_if(
+      more, std::back_inserter(all), [&](const AxisSize& axis) { return !contains(all, axis); });
+}
+
+bool contains(const FactorRule::Factors& factors, const std::string& factor) {
+  return std::ranges::find(factors, factor) != factors.end();
+}
+
+// The axes of every factor of a node that is cut.
+using Cuts = std::map<std::string, AxisSizes>;
+
+bool is_free(const Cuts& cuts, const AxisSizes& axes) {
+  return std::ranges::none_of(cuts, [&](const auto& cut) { return overlap(cut.second, axes); });
+}
+
+class Propagation {
+ public:
+  Propagation(Graph graph, const DimAxes& dims, const AxisSizes& partial)
+      : dims_(dims), partial_(partial), users_(users(graph)) {
+    laid_out_.graph = std::move(graph);
+    for (const Node& node : this->graph().nodes) {
+      rules_.push_back(factors(*node.op, this->graph().types(node.operands)));
+    }
+    demanded_.resize(rules_.size());
+  }
+
+  LaidOutGraph run() {
+    const Graph& graph = this->graph();
+    for (const ValueInfo& value : graph.values) {
+      laid_out_.values.push_back(layout_of(value.type, dims_));
+    }
+    named_ = laid_out_.values;
+    laid_out_.operands.resize(graph.nodes.size());
+    // What readers demand of a value may reach further back each time; it only grows.
+    do {
+      for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+        with_context([&] { return format("node {}: {}", i, to_string(*graph.nodes[i].op)); },
+                     [&] { lay_out(i); });
+      }
+    } while (demand());
+    for (const Output& output : graph.outputs) {
+      laid_out_.outputs.push_back(wanted(output));
+    }
+    return std::move(laid_out_);
+  }
+
+ private:
+  // A dim of a node's operand or result.
+  struct Place {
+    bool is_operand = true;
+    std::size_t tensor = 0;
+    std::size_t dim = 0;
+    ValueId value;
+  };
+
+  const Graph& graph() const { return laid_out_.graph; }
+
+  const Layout& layout(ValueId value) const { return laid_out_.values[value.at()]; }
+
+  // Calls body(factor, place) for every dim of the node's operands, then of its results.
+  template <class Body>
+  void for_each_dim(std::size_t index, const Body& body) const {
+    const Node& node = graph().nodes[index];
+    const FactorRule& rule = rules_[index];
+    for (const bool is_operand : {true, false}) {
+      const auto& groups = is_operand ? rule.operands : rule.results;
+      for (std::size_t t = 0; t < groups.size(); ++t) {
+        for (std::size_t d = 0; d < groups[t].size(); ++d) {
+          body(groups[t][d],
+               Place{.is_operand = is_operand,
+                     .tensor = t,
+                     .dim = d,
+                     .value = (is_operand ? node.operands : node.results)[t]});
+        }
+      }
+    }
+  }
+
+  void lay_out(std::size_t index) {
+    const Node& node = graph().nodes[index];
+    const FactorRule& rule = rules_[index];
+    const AxisSizes kept = kept_partial(node);
+    Cuts cuts = named_cuts(index);
+    add_weak_cuts(index, kept, cuts);
+    std::vector<Layout>& operands = laid_out_.operands[index];
+    operands.clear();
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+      operands.push_back(cut_layout(rule.operands[i], graph()[node.operands[i]].type, cuts));
+      std::ranges::copy_if(layout(node.operands[i]).partial,
+                           std::back_inserter(operands.back().partial),
+                           [&](const AxisSize& axis) { return contains(kept, axis); });
+    }
+    for (std::size_t i = 0; i < node.results.size(); ++i) {
+      Layout result = cut_layout(rule.results[i], graph()[node.results[i]].type, cuts);
+      result.partial = kept;
+      add_partial(rule.reduce, rule.results[i], cuts, result.partial);
+      if (AxisSizes maxima; add_partial(rule.max, rule.results[i], cuts, maxima)) {
+        TESSERA_CHECK(result.partial.empty(), "a result is both a partial sum and a maximum");
+        result.partial = std::move(maxima);
+        result.partial_op = PartialOp::kMax;
+      }
+      laid_out_.values[node.results[i].at()] = std::move(result);
+    }
+  }
+
+  // Adds the axes of those of `factors` that are cut and that the result has not; whether there are
+  // any.
+  static bool add_partial(const FactorRule::Factors& factors,
+                          const FactorRule::Factors& result,
+                          const Cuts& cuts,
+                          AxisSizes& partial) {
+    for (const std::string& factor : factors) {
+      if (const auto found = cuts.find(factor); found != cuts.end() && !contains(result, factor)) {
+        add_axes(partial, found->second);
+      }
+    }
+    return !partial.empty();
+  }
+
+  static Layout cut_layout(const FactorRule::Factors& names,
+                           const TensorType& type,
+                           const Cuts& cuts) {
+    Layout layout = whole_layout(type);
+    for (std::size_t d = 0; d < names.size(); ++d) {
+      if (const auto found = cuts.find(names[d]); found != cuts.end()) {
+        layout.dims[d] = {.axes = found->second,
+                          .padding = padding_of(type.dims[d].bound, found->second)};
+      }
+    }
+    return layout;
+  }
+
+  // The axes over which a node may work on parts: a sum of parts is a part of the sum, and so is a
+  // view of one. Values that others read too are folded anyway, except over the axes of `partial`.
+  AxisSizes kept_partial(const Node& node) const {
+    const bool is_sum = node.op->get_if<AddAttrs>() != nullptr;
+    const bool is_view = info(*node.op).view == ViewKind::kSlice;
+    AxisSizes kept;
+    if (!is_sum && !is_view) {
+      return kept;
+    }
+    const bool is_only_reader = std::ranges::all_of(node.operands, [&](ValueId operand) {
+      return users_[operand.at()].size() == 1 && !is_output(operand);
+    });
+    for (const AxisSize& axis : layout(node.operands[0]).partial) {
+      if ((is_only_reader || contains(partial_, axis)) &&
+          std::ranges::all_of(node.operands, [&](ValueId operand) {
+            return contains(layout(operand).partial, axis);
+          })) {
+        kept.push_back(axis);
+      }
+    }
+    return kept;
+  }
+
+  bool is_output(ValueId value) const {
+    return std::ranges::find(graph().outputs, value, &Output::value) != graph().outputs.end();
+  }
+
+  // Factors whose dims are named for the same axes in all operands and results.
+  Cuts named_cuts(std::size_t index) const {
+    std::vector<std::pair<std::string, AxisSizes>> met;  // in order of first use
+    std::set<std::string> whole(rules_[index].whole.begin(), rules_[index].whole.end());
+    for_each_dim(index, [&](const std::string& factor, const Place& place) {
+      const AxisSizes& axes = named_[place.value.at()].dims[place.dim].axes;
+      const auto found = std::ranges::find(met, factor, &std::pair<std::string, AxisSizes>::first);
+      if (found == met.end()) {
+        met.emplace_back(factor, axes);
+      } else if (found->second != axes) {
+        whole.insert(factor);
+        require_no_sum(factor, found->second);
+      }
+      if (whole.contains(factor)) {
+        require_no_sum(factor, axes);
+      }
+    });
+    Cuts cuts;
+    for (const auto& [factor, axes] : met) {
+      if (!axes.empty() && !whole.contains(factor) && is_free(cuts, axes)) {
+        cuts[factor] = axes;
+      }
+    }
+    return cuts;
+  }
+
+  // Gradients are sums over these axes: work that all of their ranks repeat would count often.
+  void require_no_sum(const std::string& factor, const AxisSizes& axes) const {
+    TESSERA_REQUIRE(!overlap(axes, partial_),
+                    ErrorCode::kUnsupported,
+                    "factor {} is cut over {}, and the op cannot be",
+                    factor,
+                    to_string(axes));
+  }
+
+  void add_weak_cuts(std::size_t index, const AxisSizes& kept, Cuts& cuts) const {
+    for_each_dim(index, [&](const std::string& factor, const Place& place) {
+      const DimCut* cut = weak_cut(place);
+      if (cut == nullptr || !may_cut_weakly(index, factor, *cut, kept, cuts)) {
+        return;
+      }
+      if (demanded_[index].contains(factor) || is_supplied(place, *cut)) {
+        cuts[factor] = cut->axes;
+      }
+    });
+  }
+
+  // Null where the dim has none.
+  const DimCut* weak_cut(const Place& place) const {
+    const auto found = dims_.find(graph()[place.value].type.dims[place.dim].name);
+    return found == dims_.end() || !found->second.weak || found->second.axes.empty()
+               ? nullptr
+               : &found->second;
+  }
+
+  bool may_cut_weakly(std::size_t index,
+                      const std::string& factor,
+                      const DimCut& cut,
+                      const AxisSizes& kept,
+                      const Cuts& cuts) const {
+    const FactorRule& rule = rules_[index];
+    if (contains(rule.whole, factor) || contains(rule.rewrite, factor) || overlap(kept, cut.axes) ||
+        !is_free(cuts, cut.axes)) {
+      return false;
+    }
+    bool fits = true;
+    for_each_dim(index, [&](const std::string& other, const Place& place) {
+      const Dim& dim = graph()[place.value].type.dims[place.dim];
+      fits = fits && (other != factor ||
+                      (!dim.count && (cut.pads || padding_of(dim.bound, cut.axes) == 0)));
+    });
+    return fits;
+  }
+
+  // Whether an operand lies so already, or is a sum that may be folded so.
+  bool is_supplied(const Place& place, const DimCut& cut) const {
+    return place.is_operand && (layout(place.value).dims[place.dim].axes == cut.axes ||
+                                contains_all(layout(place.value).partial, cut.axes));
+  }
+
+  // Asks nodes whose results are whole and all read in a weak cut to make them so; whether any of
+  // them had not been asked.
+  bool demand() {
+    bool is_more = false;
+    for (std::size_t i = 0; i < rules_.size(); ++i) {
+      std::map<std::string, bool> wanted;  // by factor: all results that have it
+      for_each_dim(i, [&](const std::string& factor, const Place& place) {
+        if (!place.is_operand && weak_cut(place) != nullptr) {
+          const bool is_cut = all_cut(place);
+          const auto [found, is_new] = wanted.try_emplace(factor, is_cut);
+          found->second = found->second && is_cut;
+        }
+      });
+      for (const auto& [factor, is_wanted] : wanted) {
+        is_more = (is_wanted && demanded_[i].insert(factor).second) || is_more;
+      }
+    }
+    return is_more;
+  }
+
+  // Whether the result is read, and everywhere cut along its dim, along which it is whole.
+  bool all_cut(const Place& place) const {
+    const std::vector<NodeId>& readers = users_[place.value.at()];
+    if (!layout(place.value).dims[place.dim].axes.empty() || readers.empty() ||
+        is_output(place.value)) {
+      return false;
+    }
+    return std::ranges::all_of(readers, [&](NodeId reader) {
+      const std::vector<ValueId>& operands = graph().nodes[reader.at()].operands;
+      bool cut = true;
+      for (std::size_t o = 0; o < operands.size(); ++o) {
+        cut = cut && (operands[o] != place.value ||
+                      !laid_out_.operands[reader.at()][o].dims[place.dim].axes.empty());
+      }
+      return cut;
+    });
+  }
+
+  // An output lies as its dims' names say, like the parameter whose gradient it is. Sums over the
+  // labels of one rank stay so.
+  Layout wanted(const Output& output) const {
+    const TensorType& type = graph()[output.value].type;
+    Layout result = layout_of(type, dims_);
+    if (!is_sum(output.kind)) {
+      return result;
+    }
+    const AxisSizes cut = axes_of(type, dims_);
+    for (const AxisSize& axis : layout(output.value).partial) {
+      if (contains(partial_, axis)) {
+        result.partial.push_back(axis);
+      }
+    }
+    for (const AxisSize& axis : partial_) {
+      TESSERA_REQUIRE(contains(result.partial, axis) || contains(cut, axis),
+                      ErrorCode::kUnsupported,
+                      "output {} is no sum over the ranks of {}: none of its operands is cut over "
+                      "them",
+                      output.name,
+                      axis.name);
+    }
+    return result;
+  }
+
+  const DimAxes& dims_;
+  const AxisSizes& partial_;
+  std::vector<std::vector<NodeId>> users_;
+  LaidOutGraph laid_out_;
+  std::vector<Layout> named_;                    // by value: as the names of its dims say
+  std::vector<FactorRule> rules_;                // by node
+  std::vector<std::set<std::string>> demanded_;  // by node: factors to cut weakly
+};
+
+}  // namespace
+
+LaidOutGraph propagate_layouts(Graph graph, const DimAxes& dims, const AxisSizes& partial) {
+  return Propagation(std::move(graph), dims, partial).run();
+}
+
+std::string to_string(const LaidOutGraph& laid_out) {
+  const Graph& graph = laid_out.graph;
+  std::string text = to_string(graph) + "layouts {\n";
+  const auto use = [&](const std::string& who, ValueId value, const Layout& layout) {
+    if (layout != laid_out.values[value.at()]) {
+      text +=
+          format("  {} reads %{} as {}\n", who, value.index, to_string(layout, graph[value].type));
+    }
+  };
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    text += format("  %{} {}\n", i, to_string(laid_out.values[i], graph.values[i].type));
+  }
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    for (std::size_t o = 0; o < node.operands.size(); ++o) {
+      use(format("%{}", node.results[0].index), node.operands[o], laid_out.operands[i][o]);
+    }
+  }
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    use(format("\"{}\"", graph.outputs[i].name), graph.outputs[i].value, laid_out.outputs[i]);
+  }
+  return text + "}\n";
+}
+
+void verify(const LaidOutGraph& laid_out) {
+  const Graph& graph = laid_out.graph;
+  verify(graph);
+  TESSERA_CHECK(laid_out.values.size() == graph.values.size() &&
+                    laid_out.operands.size() == graph.nodes.size() &&
+                    laid_out.outputs.size() == graph.outputs.size(),
+                "layouts of {} values, {} nodes and {} outputs for a graph of {}, {} and {}",
+                laid_out.values.size(),
+                laid_out.operands.size(),
+                laid_out.outputs.size(),
+                graph.values.size(),
+                graph.nodes.size(),
+                graph.outputs.size());
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    verify(laid_out.values[i], graph.values[i].type);
+  }
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const std::vector<ValueId>& operands = graph.nodes[i].operands;
+    TESSERA_CHECK(laid_out.operands[i].size() == operands.size(),
+                  "node {} has {} operands, and layouts of {}",
+                  i,
+                  operands.size(),
+                  laid_out.operands[i].size());
+    for (std::size_t o = 0; o < operands.size(); ++o) {
+      verify(laid_out.operands[i][o], graph[operands[o]].type);
+    }
+  }
+  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
+    verify(laid_out.outputs[i], graph[graph.outputs[i].value].type);
+  }
+}
+
+}  // namespace tessera

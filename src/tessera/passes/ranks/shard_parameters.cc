@@ -1,0 +1,118 @@
+#include "tessera/passes/ranks/shard_parameters.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/format.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph/graph_edit.h"
+#include "tessera/passes/ranks/state_axes.h"
+
+namespace tessera {
+namespace {
+
+// What shares one gather: a layer's forward, or its backward.
+struct GatherUse {
+  bool forward = true;
+  std::int32_t layer = -1;
+
+  friend auto operator<=>(const GatherUse&, const GatherUse&) = default;
+};
+
+// The gradients of the loss follow it at once, and fuse() joins them where they read one head.
+GatherUse gather_use_of(const Node& node) {
+  const bool is_loss = node.op->get_if<CrossEntropyAttrs>() != nullptr;
+  return {.forward = node.phase == Phase::kForward || is_loss, .layer = node.layer};
+}
+
+// Where a parameter's gathers read: its slices, and its copy, where there is none the same.
+struct Kept {
+  TensorType whole;
+  ValueId slices;
+  ValueId copy;
+};
+
+bool has_secondary(const StateAxes& state) {
+  return state.secondary < state.param;
+}
+
+// Cuts the parameters of `graph`, and adds their copies.
+std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& state) {
+  std::map<ValueId, Kept> kept;
+  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
+    const TensorType whole = graph[parameter].type;
+    graph[parameter].type = slice_type(state, whole, state.param);
+    ValueId copy = parameter;
+    if (has_secondary(state)) {
+      const std::string name = graph[parameter].name;
+      copy =
+          graph.add_state({.parameter = name,
+                           .role = StateRole::kSecondary,
+                           .wire = part_of(state, state.wires.param, state.secondary, state.param)},
+                          format("secondary.{}", name),
+                          slice_type(state, whole, state.secondary));
+    }
+    kept[parameter] = {.whole = whole, .slices = parameter, .copy = copy};
+  }
+  return kept;
+}
+
+// The gather of `whole` from slices over `count` axes.
+OpRef gather_of(const StateAxes& state,
+                const TensorType& whole,
+                std::size_t count,
+                const Wire& wire) {
+  return make_op(GatherSlicesAttrs{.axes = axes_between(state, 0, count),
+                                   .type = whole,
+                                   .wire = part_of(state, wire, 0, count).formats,
+                                   .block = wire.block});
+}
+
+}  // namespace
+
+Graph shard_parameters(const Graph& graph, const StateAxes& state) {
+  if (state.param == 0) {
+    return graph;
+  }
+  Graph sliced = graph;
+  const std::map<ValueId, Kept> kept = cut_parameters(sliced, state);
+  GraphEdit edit(sliced);
+  std::map<std::pair<ValueId, GatherUse>, ValueId> gathered;
+  // What `node`, number `i`, reads of a parameter.
+  const auto read = [&](std::size_t i, const Node& node, const Kept& sources) {
+    const GatherUse use = gather_use_of(node);
+    const bool reads_copy =
+        has_secondary(state) && !(use.forward && state.secondary_use == SecondaryUse::kBackward);
+    if (reads_copy && state.secondary == 0) {
+      return sources.copy;
+    }
+    const auto [found, is_new] = gathered.try_emplace({sources.slices, use});
+    if (is_new) {
+      found->second = edit.fresh();
+      edit.insert(
+          NodeId::of(i),
+          {.op = reads_copy
+                     ? gather_of(state, sources.whole, state.secondary, state.wires.secondary)
+                     : gather_of(state, sources.whole, state.param, state.wires.param),
+           .operands = {reads_copy ? sources.copy : sources.slices},
+           .results = {found->second},
+           .phase = node.phase,
+           .layer = node.layer});
+    }
+    return found->second;
+  };
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    for (std::size_t operand = 0; operand < node.operands.size(); ++operand) {
+      const auto parameter = kept.find(node.operands[operand]);
+      if (parameter != kept.end()) {
+        edit.set_operand(NodeId::of(i), operand, read(i, node, parameter->second));
+      }
+    }
+  }
+  return edit.apply();
+}
+
+}  // namespace tessera
