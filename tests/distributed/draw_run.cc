@@ -13,8 +13,9 @@
 namespace tessera {
 
 ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
-  const std::string name = draw.one_of<std::string>({"llama3", "gpt2", "neox"});
-  const bool is_llama = name == "llama3";
+  const std::string name =
+      draw.one_of<std::string>({"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral"});
+  const bool is_llama = name != "gpt2" && name != "neox";
   const std::int64_t kv_heads = tensor * draw.between(1, 2);
   const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;
   const std::int64_t half_width = draw.between(1, 9);  // of a head
@@ -25,6 +26,8 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
        .layers = draw.between(1, 3),
        .heads = heads,
        .kv_heads = is_llama ? std::optional(kv_heads) : std::nullopt,
+       .head_dim =
+           is_llama && draw.one_in(3) ? std::optional(2 * draw.between(1, 9)) : std::nullopt,
        .ffn = draw.between(tensor, 70),
        .vocab = vocab,
        .rotary_fraction =

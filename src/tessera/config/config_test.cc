@@ -246,10 +246,11 @@ TEST(ParseConfig, Ranges) {
       parse_error("[model]\nflavor = \"9B\"\n"),
       "run.toml:2:10: model.flavor: found string \"9B\", expected \"\" or \"debug\" or \"1B\" or "
       "\"3B\" or \"8B\" or \"70B\" or \"405B\" or \"tiny\" or \"124M\" or \"350M\" or \"774M\" or "
-      "\"1558M\" or \"20B\"");
+      "\"1558M\" or \"20B\" or \"0.5B\" or \"1.5B\" or \"7B\" or \"0.6B\" or \"1.7B\" or "
+            "\"4B\" or \"14B\" or \"32B\" or \"nemo\"");
   EXPECT_EQ(parse_error("[model]\nname = \"bert\"\n"),
             "run.toml:2:8: model.name: found string \"bert\", expected \"llama3\" or \"gpt2\" or "
-            "\"neox\"");
+            "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\"");
 }
 
 TEST(ParseConfig, SyntaxErrorsNameThePlace) {
@@ -572,11 +573,13 @@ RunConfig unusual_config() {
              .layers = 2,
              .heads = 4,
              .kv_heads = 2,
+             .head_dim = 6,
              .ffn = 96,
              .vocab = 300,
              .padded_vocab = 320,
              .positions = 40,
              .tied = false,
+             .attention_bias = true,
              .rope_scaling = true,
              .rope_factor = 32,
              .rope_theta = 10000,

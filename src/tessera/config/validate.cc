@@ -44,7 +44,13 @@ void validate_explicit_dims(const RunConfig& config) {
 
 void validate_heads(const RunConfig& config) {
   const ModelSection& model = config.model;
-  if (model.dim && model.heads) {
+  if (model.head_dim) {
+    TESSERA_REQUIRE(*model.head_dim % 2 == 0,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found {}, expected an even number: rotary positions turn pairs",
+                    placed(config, "model.head_dim"),
+                    *model.head_dim);
+  } else if (model.dim && model.heads) {
     const std::int64_t dim = *model.dim;
     const std::int64_t heads = *model.heads;
     TESSERA_REQUIRE(dim % heads == 0,

@@ -81,7 +81,7 @@ TEST(DescribedModel, RefusesWhatNoFamilyDescribes) {
   EXPECT_THAT(message("[1]"), HasSubstr("a model described as [1]"));
   EXPECT_THAT(message("{"), HasSubstr("a model described as {"));
   EXPECT_THAT(message(R"({"family":"mamba"})"),
-              HasSubstr("\"mamba\", expected one of \"llama\", \"gpt2\", \"neox\""));
+              HasSubstr("\"mamba\", expected one of \"llama\", \"gpt2\", \"neox\", \"qwen2\""));
   EXPECT_THAT(message(R"({"family":"llama","width":3})"),
               HasSubstr("\"width\": 3, which no family"));
   EXPECT_THAT(message(R"({"family":"llama","dim":3.5})"),

@@ -9,14 +9,20 @@
 #include "tessera/base/format.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/models/mistral/mistral.h"
 #include "tessera/models/model_keys.h"
 #include "tessera/models/neox/neox.h"
+#include "tessera/models/qwen/qwen.h"
 
 namespace tessera {
 
 std::span<const ModelFamily> model_families() {
-  static const std::array<ModelFamily, 3> kFamilies = {
-      llama_family(), gpt2_family(), neox_family()};
+  static const std::array<ModelFamily, 6> kFamilies = {llama_family(),
+                                                       gpt2_family(),
+                                                       neox_family(),
+                                                       qwen2_family(),
+                                                       qwen3_family(),
+                                                       mistral_family()};
   return kFamilies;
 }
 

@@ -37,7 +37,7 @@ struct FamilySize {
   std::string_view file_key = {};
   std::optional<double> file_default = {};  // of an absent key; none: it must be there
   File file = File::kSame;
-  bool is_usual = false;  // left out of descriptions where it has the config's own default
+  bool (*is_usual)(const Config&) = nullptr;  // where descriptions leave it out; null: nowhere
 };
 
 template <class Config>
@@ -56,12 +56,12 @@ class FamilySizes {
   // description's JSON. What a flavor does not say, or no flavor, is as in `defaults`.
   FamilySizes(std::string_view name,
               std::string_view described,
-              std::initializer_list<Size> sizes,
+              std::vector<Size> sizes,
               std::vector<Flavor<Config>> flavors,
               Config defaults = {})
       : name_(name),
         described_(described),
-        sizes_(sizes),
+        sizes_(std::move(sizes)),
         flavors_(std::move(flavors)),
         defaults_(std::move(defaults)) {}
 
@@ -124,7 +124,7 @@ class FamilySizes {
     for (const Size& size : sizes_) {
       std::visit(
           [&](const auto member) {
-            if (!size.is_usual || config.*member != Config().*member) {
+            if (size.is_usual == nullptr || !size.is_usual(config)) {
               json += format(",\"{}\":{}", size.key, config.*member);
             }
           },

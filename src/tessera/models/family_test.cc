@@ -61,13 +61,31 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
     EXPECT_EQ(total(parameters(model_family("gpt2"), section)), published) << name;
   }
   EXPECT_EQ(total(parameters(model_family("neox"), flavor("neox", "20B"))), 20554567680);
+  const std::map<std::pair<std::string, std::string>, std::int64_t> decoders = {
+      {{"qwen2", "0.5B"}, 494032768},
+      {{"qwen2", "1.5B"}, 1543714304},
+      {{"qwen2", "3B"}, 3085938688},
+      {{"qwen2", "7B"}, 7615616512},
+      {{"qwen3", "0.6B"}, 596049920},
+      {{"qwen3", "1.7B"}, 1720574976},
+      {{"qwen3", "4B"}, 4022468096},
+      {{"qwen3", "8B"}, 8190735360},
+      {{"qwen3", "14B"}, 14768307200},
+      {{"qwen3", "32B"}, 32762123264},
+      {{"mistral", "7B"}, 7248023552},
+      {{"mistral", "nemo"}, 12247782400}};
+  for (const auto& [model, published] : decoders) {
+    const auto& [family, size] = model;
+    EXPECT_EQ(total(parameters(model_family(family), flavor(family, size))), published)
+        << family << " " << size;
+  }
 }
 
 TEST(ModelFamilies, EveryParameterIsInOneWeight) {
   for (const ModelFamily& family : model_families()) {
     ModelSection section = family.resolve(
         {.name = std::string(family.name), .flavor = std::string(family.flavors[0])});
-    section.padded_vocab = family.name == "llama3" ? std::nullopt : section.vocab;
+    section.padded_vocab = section.padded_vocab ? section.vocab : std::nullopt;
     std::map<std::string, std::int64_t> sizes;
     for (const HuggingFaceWeight& weight : family.hugging_face_weights(section)) {
       for (const HuggingFaceWeight::Part& part : weight.parts) {
@@ -134,7 +152,7 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
               "x/config.json: \"model_type\" at byte 1: found \"bert\", expected one of \"llama\", "
-              "\"gpt2\", \"gpt_neox\"");
+              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\"");
   }
 }
 
@@ -164,6 +182,12 @@ HuggingFaceModel read_with(const std::string& family, const std::string& keys) {
   const std::map<std::string, std::string> own = {
       {"llama", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "intermediate_size": 96)"},
+      {"qwen2", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "intermediate_size": 96)"},
+      {"qwen3", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "head_dim": 24, "intermediate_size": 96)"},
+      {"mistral", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                     "intermediate_size": 96)"},
       {"gpt_neox", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                       "intermediate_size": 96, "hidden_act": "gelu_fast")"},
       {"gpt2", R"("n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128)"}};
@@ -182,7 +206,7 @@ std::string refused_key(const std::string& family, const std::string& keys) {
 }
 
 TEST(HuggingFaceKeys, ScaledPositionsAreRefusedInEveryForm) {
-  for (const std::string family : {"llama", "gpt_neox"}) {
+  for (const std::string family : {"llama", "gpt_neox", "qwen2", "qwen3", "mistral"}) {
     for (const std::string object : {"rope_scaling", "rope_parameters"}) {
       for (const std::string type : {"type", "rope_type"}) {
         const std::string theta = object == "rope_parameters" ? R"(, "rope_theta": 10000.0)" : "";
@@ -258,7 +282,16 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
           << family;
     }
   }
-  EXPECT_EQ(refused_key("llama", R"("attention_bias": true)"), "attention_bias");
+  EXPECT_EQ(refused_key("qwen2", R"("attention_bias": true)"), "attention_bias");
+  EXPECT_EQ(refused_key("mistral", R"("attention_bias": true)"), "attention_bias");
+  EXPECT_EQ(refused_key("mistral", R"("sliding_window": 4096)"), "sliding_window");
+  EXPECT_EQ(refused_key("qwen2", R"("use_sliding_window": true, "sliding_window": 4096)"),
+            "use_sliding_window");
+  EXPECT_EQ(refused_key("qwen3", R"("layer_types": ["full_attention", "sliding_attention"])"),
+            "layer_types");
+  EXPECT_EQ(refused_key("qwen3", R"("layer_types": ["full_attention", 3])"), "layer_types");
+  EXPECT_EQ(refused_key("qwen3", R"("layer_types": "full_attention")"), "layer_types");
+  EXPECT_EQ(refused_key("qwen3", R"("num_key_value_heads": 3)"), "num_key_value_heads");
   EXPECT_EQ(refused_key("llama", R"("mlp_bias": true)"), "mlp_bias");
   EXPECT_EQ(refused_key("llama", R"("tie_word_embeddings": "yes")"), "tie_word_embeddings");
   EXPECT_EQ(refused_key("gpt_neox", R"("attention_bias": false)"), "attention_bias");
@@ -273,7 +306,7 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
 }
 
 TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {
-  for (const std::string family : {"llama", "gpt_neox", "gpt2"}) {
+  for (const std::string family : {"llama", "gpt_neox", "gpt2", "qwen2", "qwen3", "mistral"}) {
     const HuggingFaceModel model =
         read_with(family,
                   R"("architectures": ["X"], "transformers_version": "4.40.0", "use_cache": true,
@@ -286,6 +319,10 @@ TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {
     EXPECT_THAT(model.unknown_keys, testing::IsEmpty());
   }
   EXPECT_NO_THROW(read_with("llama", R"("sliding_window": 4096, "use_sliding_window": false)"));
+  EXPECT_NO_THROW(read_with("qwen2",
+                            R"("sliding_window": 131072, "max_window_layers": 21,
+                               "use_sliding_window": false)"));
+  EXPECT_NO_THROW(read_with("qwen3", R"("layer_types": ["full_attention", "full_attention"])"));
 }
 
 // As Python writes what it computed.

@@ -322,4 +322,19 @@ std::vector<std::int32_t> HuggingFaceConfig::tokens(std::string_view key) const 
   return {values.begin(), values.end()};
 }
 
+std::vector<std::string> HuggingFaceConfig::texts(std::string_view key) const {
+  const Field* field = find(key);
+  std::vector<std::string> values;
+  if (field == nullptr) {
+    return values;
+  }
+  const auto* other = std::get_if<Other>(field);
+  const Json list = other == nullptr ? Json() : Json::parse(other->json);
+  require(list.is_array() && std::ranges::all_of(list, &Json::is_string), key, "a list of texts");
+  for (const Json& each : list) {
+    values.push_back(each.get<std::string>());
+  }
+  return values;
+}
+
 }  // namespace tessera

@@ -107,6 +107,9 @@ class HuggingFaceConfig {
   // Of one id, or a list of them. None where the key is absent.
   std::vector<std::int32_t> tokens(std::string_view key) const;
 
+  // A list of texts. None where the key is absent.
+  std::vector<std::string> texts(std::string_view key) const;
+
   // Refuses the value of a key that this program has no model for.
   void require(bool known, std::string_view key, std::string_view expected) const;
 

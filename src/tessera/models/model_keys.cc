@@ -9,7 +9,7 @@ namespace tessera {
 
 std::span<const ModelKey> model_keys() {
   using S = ModelSection;
-  static constexpr std::array<ModelKey, 14> kKeys = {
+  static constexpr std::array<ModelKey, 16> kKeys = {
       {{.name = "dim",
         .member = &S::dim,
         .range = SizeRange::kSize,
@@ -21,12 +21,18 @@ std::span<const ModelKey> model_keys() {
        {.name = "heads",
         .member = &S::heads,
         .range = SizeRange::kSize,
-        .doc = "Query heads; dim / heads is the head's width, an even number. Left out: the "
-               "flavor's."},
+        .doc = "Query heads; where head_dim is left out, dim / heads is a head's width, an even "
+               "number. Left out: the flavor's."},
        {.name = "kv_heads",
         .member = &S::kv_heads,
         .range = SizeRange::kSize,
-        .doc = "Key and value heads (llama3); divides heads. Left out: the flavor's, else heads."},
+        .doc = "Key and value heads (not gpt2, neox); divides heads. Left out: the flavor's, else "
+               "heads."},
+       {.name = "head_dim",
+        .member = &S::head_dim,
+        .range = SizeRange::kSize,
+        .doc = "Width of a head (not gpt2, neox), an even number. Left out: the flavor's, else dim "
+               "/ heads."},
        {.name = "ffn",
         .member = &S::ffn,
         .range = SizeRange::kSize,
@@ -50,13 +56,19 @@ std::span<const ModelKey> model_keys() {
        {.name = "tied",
         .member = &S::tied,
         .range = SizeRange::kFlag,
+        .doc = "Embedding and output head share one weight (gpt2's always do, neox's never). Left "
+               "out: the flavor's, else false."},
+       {.name = "attention_bias",
+        .member = &S::attention_bias,
+        .range = SizeRange::kFlag,
         .doc =
-            "Embedding and output head share one weight (llama3; gpt2's do, neox's do not). Left "
-            "out: the flavor's, else false."},
+            "Biases of queries, keys, values and attention's output (llama3, qwen3; qwen2 has the "
+            "first three always). Left out: false."},
        {.name = "rope_scaling",
         .member = &S::rope_scaling,
         .range = SizeRange::kFlag,
-        .doc = "Llama 3.1 scaling of rotary frequencies. Left out: the flavor's, else false."},
+        .doc = "Llama 3.1 scaling of rotary frequencies (llama3). Left out: the flavor's, else "
+               "false."},
        {.name = "rope_factor",
         .member = &S::rope_factor,
         .range = SizeRange::kPositive,
@@ -64,7 +76,8 @@ std::span<const ModelKey> model_keys() {
        {.name = "rope_theta",
         .member = &S::rope_theta,
         .range = SizeRange::kPositive,
-        .doc = "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox."},
+        .doc = "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox, "
+               "1000000 for the others."},
        {.name = "rotary_fraction",
         .member = &S::rotary_fraction,
         .range = SizeRange::kRatio,
@@ -72,7 +85,8 @@ std::span<const ModelKey> model_keys() {
        {.name = "norm_eps",
         .member = &S::norm_eps,
         .range = SizeRange::kPositive,
-        .doc = "Added to the mean square or the variance in norms. Left out: 1e-5."}}};
+        .doc = "Added to the mean square or the variance in norms. Left out: 1e-5, for qwen2 and "
+               "qwen3 1e-6."}}};
   return kKeys;
 }
 

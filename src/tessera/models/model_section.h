@@ -17,11 +17,13 @@ struct ModelSection {
   std::optional<std::int64_t> layers = {};
   std::optional<std::int64_t> heads = {};
   std::optional<std::int64_t> kv_heads = {};
+  std::optional<std::int64_t> head_dim = {};
   std::optional<std::int64_t> ffn = {};
   std::optional<std::int64_t> vocab = {};
   std::optional<std::int64_t> padded_vocab = {};
   std::optional<std::int64_t> positions = {};
   std::optional<bool> tied = {};
+  std::optional<bool> attention_bias = {};
   std::optional<bool> rope_scaling = {};
   std::optional<double> rope_factor = {};
   std::optional<double> rope_theta = {};

@@ -1,5 +1,3 @@
-#include "tessera/models/llama/hugging_face.h"
-
 #include <map>
 #include <numeric>
 #include <set>
@@ -15,6 +13,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/models/family.h"
+#include "tessera/models/llama/llama.h"
 
 namespace tessera {
 namespace {
@@ -48,8 +47,10 @@ TEST(HuggingFace, EveryParameterIsOneWeight) {
   for (const bool tied : {false, true}) {
     LlamaConfig config = kSmall;
     config.tied = tied;
+    config.attention_bias = tied;
+    config.head_dim = tied ? 14 : 0;
     std::map<std::string, std::int64_t> sizes;
-    for (const HuggingFaceWeight& weight : hugging_face_weights(config)) {
+    for (const HuggingFaceWeight& weight : decoder_weights(llama_form(), config)) {
       const std::string& parameter = weight.parts.at(0).parameter;
       EXPECT_TRUE(sizes.emplace(parameter, weight.rows() * weight.columns()).second);
       EXPECT_EQ(weight.name == "lm_head.weight", parameter == "output.weight");
@@ -60,7 +61,7 @@ TEST(HuggingFace, EveryParameterIsOneWeight) {
 
 // As view(heads, head / 2, 2, columns).transpose(1, 2) of our rows.
 TEST(HuggingFace, PairsOfQueriesAndKeysBecomeHalves) {
-  for (const HuggingFaceWeight& weight : hugging_face_weights(kSmall)) {
+  for (const HuggingFaceWeight& weight : decoder_weights(llama_form(), kSmall)) {
     std::vector<std::int64_t> rows;
     for (std::int64_t row = 0; row < weight.rows(); ++row) {
       const PartRow ours = our_row(weight, row);
@@ -87,18 +88,24 @@ TEST(HuggingFace, ConfigsAreReadAsTheyWereWritten) {
   stretched.tied = true;
   stretched.rope_scaling = true;
   stretched.rope_factor = 32.0;
-  for (const LlamaConfig& config : {kSmall, second, stretched}) {
-    const std::string text = hugging_face_config(config, {.sequence_length = 512});
-    EXPECT_EQ(llama_from_hugging_face(HuggingFaceConfig(text, "config.json")), config);
+  LlamaConfig wide = kSmall;
+  wide.head_dim = 10;
+  wide.attention_bias = true;
+  for (const LlamaConfig& config : {kSmall, second, stretched, wide}) {
+    const std::string text = decoder_config_text(llama_form(), config, {.sequence_length = 512});
+    EXPECT_EQ(decoder_from_hugging_face(llama_form(), HuggingFaceConfig(text, "config.json")),
+              config);
   }
 }
 
 // The first Llama's config.json has neither kv heads, nor theta, nor scaling.
 TEST(HuggingFace, OldConfigsHaveTheirDefaults) {
-  const LlamaConfig first = llama_from_hugging_face(HuggingFaceConfig(
-      R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+  const LlamaConfig first = decoder_from_hugging_face(
+      llama_form(),
+      HuggingFaceConfig(
+          R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
           "intermediate_size": 96, "vocab_size": 100, "rope_scaling": null, "model_type": "llama"})",
-      "config.json"));
+          "config.json"));
   EXPECT_EQ(first.kv_heads, 4);
   EXPECT_EQ(first.rope_theta, 10000.0);
   EXPECT_EQ(first.norm_eps, 1e-6);
@@ -109,11 +116,13 @@ TEST(HuggingFace, OldConfigsHaveTheirDefaults) {
 // As transformers 5 write it.
 TEST(HuggingFace, RotaryParametersMayStandInOneObject) {
   const auto read = [](const std::string& rope) {
-    return llama_from_hugging_face(HuggingFaceConfig(
-        R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    return decoder_from_hugging_face(
+        llama_form(),
+        HuggingFaceConfig(
+            R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
             "intermediate_size": 96, "vocab_size": 100, "rope_parameters": )" +
-            rope + "}",
-        "config.json"));
+                rope + "}",
+            "config.json"));
   };
   const LlamaConfig plain = read(R"({"rope_theta": 500000.0, "rope_type": "default"})");
   EXPECT_EQ(plain.rope_theta, 500000.0);
@@ -142,11 +151,13 @@ TEST(HuggingFace, RotaryParametersMayStandInOneObject) {
 TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
   const auto message = [](const std::string& keys) {
     try {
-      llama_from_hugging_face(HuggingFaceConfig(
-          R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+      decoder_from_hugging_face(
+          llama_form(),
+          HuggingFaceConfig(
+              R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
               "intermediate_size": 96, "vocab_size": 100)" +
-              keys + "}",
-          "dir/config.json"));
+                  keys + "}",
+              "dir/config.json"));
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
       return std::string(error.what());
@@ -155,11 +166,11 @@ TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
   };
   EXPECT_EQ(message(R"(, "hidden_act": "gelu")"),
             "dir/config.json: \"hidden_act\" at byte 128: found \"gelu\", expected \"silu\"");
-  EXPECT_EQ(message(R"(, "head_dim": 32)"),
-            "dir/config.json: \"head_dim\" at byte 128: found 32, expected 16: \"hidden_size\" / "
-            "\"num_attention_heads\"");
-  EXPECT_EQ(message(R"(, "attention_bias": true)"),
-            "dir/config.json: \"attention_bias\" at byte 128: found true, expected false");
+  EXPECT_EQ(message(R"(, "head_dim": 15)"),
+            "dir/config.json: \"head_dim\" at byte 128: found 15, expected heads of an even size "
+            "(rotary positions turn pairs), not of 15");
+  EXPECT_EQ(message(R"(, "mlp_bias": true)"),
+            "dir/config.json: \"mlp_bias\" at byte 128: found true, expected false");
   EXPECT_EQ(message(R"(, "rope_scaling": {"type": "linear", "factor": 2.0})"),
             "dir/config.json: \"rope_scaling.type\" at byte 145: found \"linear\", expected "
             "\"llama3\" or "
@@ -227,10 +238,12 @@ TEST(HuggingFace, BrokenConfigsAreRefusedWithTheirPlace) {
             "dir/config.json: byte 23: key 'c' appears twice");
   EXPECT_EQ(error_of(ErrorCode::kInvalidData,
                      [] {
-                       llama_from_hugging_face(HuggingFaceConfig(
-                           R"({"hidden_size": 20, "num_hidden_layers": 2, "vocab_size": 100,
+                       decoder_from_hugging_face(
+                           llama_form(),
+                           HuggingFaceConfig(
+                               R"({"hidden_size": 20, "num_hidden_layers": 2, "vocab_size": 100,
                                "num_attention_heads": 4, "intermediate_size": 96})",
-                           "config.json"));
+                               "config.json"));
                      }),
             "config.json: \"num_attention_heads\" at byte 94: found 4, expected heads of an even "
             "size (rotary "
@@ -239,22 +252,27 @@ TEST(HuggingFace, BrokenConfigsAreRefusedWithTheirPlace) {
 
 // Such scaling is none, and is written as none.
 TEST(HuggingFace, AScaleOfOneIsNone) {
-  const LlamaConfig config = llama_from_hugging_face(HuggingFaceConfig(
-      R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+  const LlamaConfig config = decoder_from_hugging_face(
+      llama_form(),
+      HuggingFaceConfig(
+          R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
           "intermediate_size": 96, "vocab_size": 100, "rope_scaling": {"rope_type": "llama3",
           "factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8192}})",
-      "config.json"));
+          "config.json"));
   EXPECT_FALSE(config.rope_scaling);
-  EXPECT_EQ(llama_from_hugging_face(HuggingFaceConfig(
-                hugging_face_config(config, {.sequence_length = 512}), "config.json")),
-            config);
+  EXPECT_EQ(
+      decoder_from_hugging_face(
+          llama_form(),
+          HuggingFaceConfig(decoder_config_text(llama_form(), config, {.sequence_length = 512}),
+                            "config.json")),
+      config);
 }
 
 TEST(HuggingFace, ConfigSaysWhatTransformersAsk) {
   using nlohmann::json;
-  const json small = json::parse(hugging_face_config(
-      kSmall, {.dtype = DType::kF32, .sequence_length = 512, .bos = {3}, .eos = {}}));
+  const json small = json::parse(decoder_config_text(
+      llama_form(), kSmall, {.dtype = DType::kF32, .sequence_length = 512, .bos = {3}, .eos = {}}));
   EXPECT_EQ(small.at("architectures"), json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(small.at("model_type"), "llama");
   EXPECT_EQ(small.at("hidden_size"), 16);
@@ -274,8 +292,8 @@ TEST(HuggingFace, ConfigSaysWhatTransformersAsk) {
   EXPECT_EQ(small.at("bos_token_id"), 3);
   EXPECT_EQ(small.at("eos_token_id"), nullptr);
   // Tied, and with stretched wavelengths.
-  const json published = json::parse(
-      hugging_face_config(llama_flavor("1B"), {.dtype = DType::kBF16, .sequence_length = 131072}));
+  const json published = json::parse(decoder_config_text(
+      llama_form(), llama_flavor("1B"), {.dtype = DType::kBF16, .sequence_length = 131072}));
   EXPECT_EQ(published.at("tie_word_embeddings"), true);
   EXPECT_EQ(published.at("torch_dtype"), "bfloat16");
   EXPECT_EQ(published.at("rope_scaling").at("rope_type"), "llama3");

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/ops/rope/rope.h"
+
+namespace tessera {
+
+// The sizes of Llama and its relatives: decoders of RMS norms, grouped-query attention with rotary
+// positions and SwiGLU feed-forward layers. A family has no use for some of them (its table says
+// for which it has).
+struct DecoderConfig {
+  std::int64_t dim = 0;
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  bool tied = false;          // the head is the embedding
+  bool rope_scaling = false;  // Llama 3.1's stretch of long wavelengths
+  double rope_factor = 8.0;   // by so much
+  double rope_theta = 500000.0;
+  double norm_eps = 1e-5;
+  std::int64_t head_dim = 0;    // 0: dim / heads
+  bool attention_bias = false;  // of queries, keys, values and attention's output
+
+  std::int64_t head() const { return head_dim > 0 ? head_dim : dim / heads; }
+
+  // With head_dim 0 where it says nothing more: equal sizes are equal configs.
+  DecoderConfig canonical() const {
+    DecoderConfig result = *this;
+    result.head_dim = head() * heads == dim ? 0 : head_dim;
+    return result;
+  }
+
+  friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
+};
+
+// Errors: kInvalidConfig where sizes are not positive, heads do not divide dim (without a
+// head_dim), kv_heads do not divide heads, or the head size is odd.
+void validate(const DecoderConfig& config);
+
+// How it turns queries and keys.
+RopeTableAttrs rope_attrs(const DecoderConfig& config);
+
+}  // namespace tessera

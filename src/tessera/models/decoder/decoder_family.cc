@@ -1,0 +1,200 @@
+#include "tessera/models/decoder/decoder_family.h"
+
+#include <utility>
+
+#include "tessera/base/format.h"
+
+namespace tessera {
+
+using C = DecoderConfig;
+
+std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own) {
+  using enum FamilySize<C>::File;
+  std::vector<FamilySize<C>> sizes = {
+      {.key = "dim", .member = &C::dim, .file_key = "hidden_size"},
+      {.key = "layers", .member = &C::layers, .file_key = "num_hidden_layers"},
+      {.key = "heads", .member = &C::heads, .file_key = "num_attention_heads"},
+      {.key = "kv_heads",
+       .member = &C::kv_heads,
+       .file_key = "num_key_value_heads",
+       .file = kWritten},
+      // Left out of descriptions where older checkpoints say nothing of it.
+      {.key = "head_dim",
+       .member = &C::head_dim,
+       .file = kNowhere,
+       .is_usual = [](const C& config) { return config.head() * config.heads == config.dim; }},
+      {.key = "ffn", .member = &C::ffn, .file_key = "intermediate_size"},
+      {.key = "vocab", .member = &C::vocab, .file_key = "vocab_size"},
+      {.key = "tied", .member = &C::tied, .file_key = "tie_word_embeddings", .file_default = 0}};
+  sizes.insert(sizes.end(), own.begin(), own.end());
+  sizes.push_back(
+      {.key = "rope_theta", .member = &C::rope_theta, .file_key = "rope_theta", .file = kWritten});
+  // What the first Llamas leave out.
+  sizes.push_back({.key = "norm_eps",
+                   .member = &C::norm_eps,
+                   .file_key = "rms_norm_eps",
+                   .file_default = 1e-6});
+  return sizes;
+}
+
+FamilySize<C> attention_bias_size() {
+  return {.key = "attention_bias",
+          .member = &C::attention_bias,
+          .file_key = "attention_bias",
+          .file_default = 0,
+          .is_usual = [](const C& config) { return !config.attention_bias; }};
+}
+
+DecoderConfig decoder_of(std::int64_t dim,
+                         std::int64_t layers,
+                         std::int64_t heads,
+                         std::int64_t kv_heads,
+                         std::int64_t ffn,
+                         std::int64_t vocab) {
+  return {.dim = dim,
+          .layers = layers,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .ffn = ffn,
+          .vocab = vocab};
+}
+
+DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& section) {
+  DecoderConfig config = form.sizes.config(section, {});
+  config.kv_heads = config.kv_heads > 0 ? config.kv_heads : config.heads;
+  // A flavor's heads keep their width only as long as they are the flavor's.
+  if (!section.head_dim && (section.dim || section.heads)) {
+    config.head_dim = 0;
+  }
+  validate(config);
+  if (form.check != nullptr) {
+    form.check(config);
+  }
+  return config.canonical();
+}
+
+ModelDescription describe_decoder(const DecoderForm& form, const DecoderConfig& config) {
+  validate(config);
+  return {.model = [config, write = form.write](
+                       GraphBuilder& builder,
+                       const ModelInputs& inputs) { return write(builder, config, inputs); },
+          .vocab = config.vocab,
+          .num_layers = config.layers,
+          .num_heads = config.heads,
+          .head_dim = config.head(),
+          .num_embedding_parameters = config.tied ? 0 : config.vocab * config.dim,
+          .json = form.sizes.describe(config)};
+}
+
+ModelSection decoder_section(const DecoderForm& form,
+                             const ModelSection& section,
+                             const DecoderConfig& config) {
+  ModelSection result = form.sizes.section(section, config);
+  result.head_dim = config.head();
+  return result;
+}
+
+void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config) {
+  const HuggingFaceRope rope = read_rope(file, {});
+  config.rope_theta = rope.theta;
+  file.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
+  file.require(rope.type == "default", rope.type_key, "nothing: frequencies are not scaled");
+}
+
+DecoderConfig decoder_from_hugging_face(const DecoderForm& form, const HuggingFaceConfig& file) {
+  DecoderConfig config = form.sizes.read(file);
+  config.kv_heads = file.size("num_key_value_heads", config.heads);
+  file.require(file.has("head_dim") || config.dim % config.heads == 0,
+               "num_attention_heads",
+               format("a divisor of \"hidden_size\" = {}", config.dim));
+  config.head_dim = file.size("head_dim", config.dim / config.heads);
+  file.require(
+      config.head_dim % 2 == 0,
+      file.has("head_dim") ? "head_dim" : "num_attention_heads",
+      format("heads of an even size (rotary positions turn pairs), not of {}", config.head_dim));
+  file.require(config.heads % config.kv_heads == 0,
+               "num_key_value_heads",
+               format("a divisor of \"num_attention_heads\" = {}", config.heads));
+  file.require(file.text("hidden_act", "silu") == "silu", "hidden_act", "\"silu\"");
+  form.read(file, config);
+  return config.canonical();
+}
+
+std::string decoder_config_text(const DecoderForm& form,
+                                const DecoderConfig& config,
+                                const HuggingFaceFacts& facts) {
+  HuggingFaceConfigText text;
+  text.add("architectures", format("[\"{}\"]", form.architecture));
+  text.real("attention_dropout", 0.0);
+  text.tokens("bos_token_id", facts.bos);
+  text.tokens("eos_token_id", facts.eos);
+  text.number("head_dim", config.head());
+  text.text("hidden_act", "silu");
+  text.number("max_position_embeddings", facts.sequence_length);
+  text.text("model_type", form.model_type);
+  text.dtype(facts.dtype);
+  form.write_config(text, config);
+  form.sizes.write(text, config);
+  return text.finish();
+}
+
+std::vector<HuggingFaceWeight> decoder_weights(const DecoderForm& form,
+                                               const DecoderConfig& config) {
+  const std::int64_t head = config.head();
+  const std::int64_t all = head * config.heads;
+  const std::int64_t kv = head * config.kv_heads;
+  std::vector<HuggingFaceWeight> weights;
+  const auto add = [&](const std::string& name,
+                       const std::string& parameter,
+                       const std::vector<std::int64_t>& shape,
+                       std::int64_t rotary_rows = 0) {
+    weights.push_back({.name = name,
+                       .parts = {{.parameter = parameter, .rotary_rows = rotary_rows}},
+                       .shape = shape,
+                       .head_rows = rotary_rows});
+  };
+  add("model.embed_tokens.weight", "tok_embeddings.weight", {config.vocab, config.dim});
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string theirs = format("model.layers.{}.", layer);
+    const std::string ours = format("layers.{}.", layer);
+    // A matrix, and the bias that it may have.
+    const auto product = [&](const std::string& name,
+                             const std::string& parameter,
+                             std::int64_t rows,
+                             std::int64_t columns,
+                             bool bias,
+                             std::int64_t rotary_rows = 0) {
+      add(theirs + name + ".weight", ours + parameter + ".weight", {rows, columns}, rotary_rows);
+      if (bias) {
+        add(theirs + name + ".bias", ours + parameter + ".bias", {rows}, rotary_rows);
+      }
+    };
+    const auto vector = [&](const std::string& name,
+                            const std::string& parameter,
+                            std::int64_t size,
+                            std::int64_t rotary_rows = 0) {
+      add(theirs + name + ".weight", ours + parameter + ".weight", {size}, rotary_rows);
+    };
+    const bool bias = form.query_biases || config.attention_bias;
+    product("self_attn.q_proj", "attention.wq", all, config.dim, bias, head);
+    product("self_attn.k_proj", "attention.wk", kv, config.dim, bias, head);
+    product("self_attn.v_proj", "attention.wv", kv, config.dim, bias);
+    product("self_attn.o_proj", "attention.wo", config.dim, all, config.attention_bias);
+    if (form.head_norms) {
+      vector("self_attn.q_norm", "attention.q_norm", head, head);
+      vector("self_attn.k_norm", "attention.k_norm", head, head);
+    }
+    product("mlp.gate_proj", "feed_forward.w1", config.ffn, config.dim, false);
+    product("mlp.up_proj", "feed_forward.w3", config.ffn, config.dim, false);
+    product("mlp.down_proj", "feed_forward.w2", config.dim, config.ffn, false);
+    vector("input_layernorm", "attention_norm", config.dim);
+    vector("post_attention_layernorm", "ffn_norm", config.dim);
+  }
+  add("model.norm.weight", "norm.weight", {config.dim});
+  if (!config.tied) {
+    add("lm_head.weight", "output.weight", {config.vocab, config.dim});
+  }
+  return weights;
+}
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/models/decoder/decoder_config.h"
+#include "tessera/models/family_sizes.h"
+#include "tessera/models/hugging_face_rope.h"
+#include "tessera/models/model.h"
+
+namespace tessera {
+
+// How a family of decoders differs from the others, beside the page that writes its graph.
+struct DecoderForm {
+  FamilySizes<DecoderConfig> sizes;
+  ModelOutputs (*write)(GraphBuilder& builder,
+                        const DecoderConfig& config,
+                        const ModelInputs& inputs);
+  std::string_view model_type;    // of config.json
+  std::string_view architecture;  // likewise
+
+  bool query_biases = false;  // always; else by DecoderConfig::attention_bias
+  bool head_norms = false;    // of queries and keys
+
+  // What sizes must agree on. Errors: kInvalidConfig naming the key. Null: nothing more.
+  void (*check)(const DecoderConfig& config) = nullptr;
+
+  // What config.json has beside the table's sizes; `read` gets these already read, with head_dim
+  // and kv_heads. Errors of `read`: kInvalidData naming file and key for what the family has no
+  // form of.
+  void (*read)(const HuggingFaceConfig& file, DecoderConfig& config);
+  void (*write_config)(HuggingFaceConfigText& text, const DecoderConfig& config);
+};
+
+// The rows of the sizes that all decoders have, with those of a family's own between `tied` and
+// the rest, which is the order of their descriptions.
+std::vector<FamilySize<DecoderConfig>> decoder_sizes(
+    std::vector<FamilySize<DecoderConfig>> own = {});
+
+// Attention's biases: a flag of config.json and of [model].
+FamilySize<DecoderConfig> attention_bias_size();
+
+// A published model: dim, layers, heads, kv_heads, ffn, vocab.
+DecoderConfig decoder_of(std::int64_t dim,
+                         std::int64_t layers,
+                         std::int64_t heads,
+                         std::int64_t kv_heads,
+                         std::int64_t ffn,
+                         std::int64_t vocab);
+
+// What [model] says of it, a flavor's sizes replaced by those that are given. Errors: as
+// validate().
+DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& section);
+
+// The model as the trainer takes it.
+ModelDescription describe_decoder(const DecoderForm& form, const DecoderConfig& config);
+
+// Rotary positions that are turned as they are: all of each head, frequencies unscaled.
+void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config);
+
+// config.json as sizes, and back; all weights in the order in which transformers list them, a tied
+// head left out.
+DecoderConfig decoder_from_hugging_face(const DecoderForm& form, const HuggingFaceConfig& file);
+std::string decoder_config_text(const DecoderForm& form,
+                                const DecoderConfig& config,
+                                const HuggingFaceFacts& facts);
+std::vector<HuggingFaceWeight> decoder_weights(const DecoderForm& form,
+                                               const DecoderConfig& config);
+
+// `section` with all sizes written out.
+ModelSection decoder_section(const DecoderForm& form,
+                             const ModelSection& section,
+                             const DecoderConfig& config);
+
+// The family of a form that lives as long as the program.
+template <const DecoderForm& (*kForm)()>
+ModelFamily decoder_family() {
+  return {.name = kForm().sizes.name(),
+          .described = kForm().sizes.described(),
+          .flavors = kForm().sizes.flavor_names(),
+          .resolve =
+              [](const ModelSection& section) {
+                return decoder_section(kForm(), section, decoder_config(kForm(), section));
+              },
+          .describe =
+              [](const ModelSection& section) {
+                return describe_decoder(kForm(), decoder_config(kForm(), section));
+              },
+          .model_types = {kForm().model_type},
+          .weight_prefix = "model.",
+          .from_hugging_face =
+              [](const HuggingFaceConfig& file) {
+                return decoder_section(kForm(),
+                                       {.name = std::string(kForm().sizes.name())},
+                                       decoder_from_hugging_face(kForm(), file));
+              },
+          .hugging_face_config =
+              [](const ModelSection& section, const HuggingFaceFacts& facts) {
+                return decoder_config_text(kForm(), decoder_config(kForm(), section), facts);
+              },
+          .hugging_face_weights =
+              [](const ModelSection& section) {
+                return decoder_weights(kForm(), decoder_config(kForm(), section));
+              },
+          .is_extra =
+              [](const ModelSection& section, std::string_view name) {
+                return name.ends_with(".rotary_emb.inv_freq") ||
+                       (section.tied.value_or(false) && name == "lm_head.weight");
+              }};
+}
+
+}  // namespace tessera
