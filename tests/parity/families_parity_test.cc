@@ -39,6 +39,7 @@
 #include "tessera/state/training_state.h"
 #include "tessera/weights/export_weights.h"
 #include "tessera/weights/import_weights.h"
+#include "tests/parity/golden_model.h"
 
 namespace tessera {
 namespace {
@@ -47,148 +48,18 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-fs::path golden_directory(const std::string& family) {
-  return fs::path(TESSERA_SOURCE_DIR) / "tests/golden" / family;
-}
-
-// A compiled model with the weights of its golden directory.
-// How a step is compiled.
-struct Form {
-  bool recompute = false;
-  bool fuse = true;
-  DType dtype = DType::kF32;
-};
-
-class GoldenModel {
- public:
-  GoldenModel(const std::string& family, std::int64_t padding)
-      : directory_(golden_directory(family)),
-        golden_(json::parse(read_file(directory_ / "golden.json"))),
-        data_(directory_ / "golden.safetensors"),
-        section_(read_hugging_face_model(directory_).section),
-        backend_(make_cpu_backend(2)) {
-    if (padding > 0) {
-      section_.padded_vocab = section_.vocab.value_or(0) + padding;
-    }
-    description_ = model_family(section_.name).describe(section_);
-  }
-
-  const json& golden() const { return golden_; }
-
-  std::int64_t seq() const { return golden_.at("seq"); }
-
-  std::span<const std::int32_t> ids(std::string_view name) const {
-    const std::span<const std::byte> bytes = data_.find(name)->data;
-    return {reinterpret_cast<const std::int32_t*>(bytes.data()),
-            bytes.size() / sizeof(std::int32_t)};
-  }
-
-  // Of every position of the first sequence.
-  std::vector<float> logits() {
-    start(generation_graph(description_, seq(), DType::kF32), [&](const Graph& graph) {
-      return compile_forward(graph, {.workspace_bytes = workspace_of(*backend_)});
-    });
-    std::vector<float> all;
-    for (std::int64_t i = 0; i < seq(); ++i) {
-      for (const char* name : {"tokens", "positions", "documents"}) {
-        std::ranges::copy(ids(name).first(static_cast<std::size_t>(seq())), input(name));
-      }
-      input("last")[0] = static_cast<std::int32_t>(i);
-      executor_->run_step();
-      const auto bytes = executor_->bytes(find_binding(program_.outputs, "logits"));
-      const auto* first = reinterpret_cast<const float*>(bytes.data());
-      all.insert(all.end(), first, first + bytes.size() / sizeof(float));
-    }
-    return all;
-  }
-
-  void start_training(const Form& form = {}) {
-    const json& optimizer = golden_.at("optimizer");
-    start(training_graph(description_, golden_.at("batch"), seq(), form.dtype),
-          [&](const Graph& graph) {
-            return compile_training(graph,
-                                    {.update = {.beta1 = optimizer.at("beta1"),
-                                                .beta2 = optimizer.at("beta2"),
-                                                .eps = optimizer.at("eps"),
-                                                .weight_decay = optimizer.at("weight_decay"),
-                                                .clip = optimizer.at("clip"),
-                                                .num_microbatches = 1},
-                                     .recompute = form.recompute,
-                                     .fuse = form.fuse,
-                                     .workspace_bytes = workspace_of(*backend_)});
-          });
-  }
-
-  // Of all steps, losses and gradient norms.
-  std::vector<std::pair<double, double>> train(const Form& form) {
-    start_training(form);
-    std::vector<std::pair<double, double>> steps;
-    for (std::size_t n = 0; n < golden_.at("steps").get<std::size_t>(); ++n) {
-      steps.push_back(step(n));
-    }
-    return steps;
-  }
-
-  // Loss and gradient norm.
-  std::pair<double, double> step(std::size_t number) {
-    const std::size_t count =
-        static_cast<std::size_t>(seq()) * golden_.at("batch").get<std::size_t>();
-    for (const char* name : {"tokens", "positions", "documents", "labels"}) {
-      std::ranges::copy(ids(name).subspan(number * count, count), input(name));
-    }
-    const auto valid = std::ranges::count_if(ids("labels").subspan(number * count, count),
-                                             [](std::int32_t label) { return label >= 0; });
-    const StepOutputs outputs = TrainingStep(*executor_)
-                                    .run({.num_labels = valid,
-                                          .learning_rate = golden_.at("optimizer").at("lr"),
-                                          .update_number = static_cast<std::int64_t>(number) + 1});
-    return {double{outputs.loss_sum} / static_cast<double>(valid), double{outputs.grad_norm}};
-  }
-
-  std::vector<float> golden_logits() const {
-    const std::span<const std::byte> bytes = data_.find("logits")->data;
-    std::vector<float> values(bytes.size() / sizeof(float));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-
- private:
-  void start(Graph graph, const std::function<Program(const Graph&)>& compile) {
-    graph_ = std::move(graph);
-    program_ = compile(graph_);
-    executor_ = std::make_unique<Executor>(program_, *backend_);
-    // Padding behind the vocabulary holds what no result may see.
-    initialize_state(*executor_, parameter_inits(graph_), 1);
-    load_weights(*executor_, parameter_inits(graph_), HuggingFaceWeights(directory_, section_));
-  }
-
-  std::int32_t* input(const char* name) {
-    return reinterpret_cast<std::int32_t*>(
-        executor_->bytes(find_binding(program_.inputs, name)).data());
-  }
-
-  fs::path directory_;
-  json golden_;
-  SafetensorsFile data_;
-  ModelSection section_;
-  ModelDescription description_;
-  std::unique_ptr<Backend> backend_;
-  Graph graph_;
-  Program program_;
-  std::unique_ptr<Executor> executor_;
-};
-
 class FamilyParity : public testing::TestWithParam<std::string> {
  protected:
-  // A Llama's vocabulary is not padded.
+  // The vocabulary of a Llama and its relatives is not padded.
   static std::vector<std::int64_t> paddings() {
-    return GetParam() == "llama31" ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{0, 5};
+    return GetParam() == "gpt2" || GetParam() == "neox" ? std::vector<std::int64_t>{0, 5}
+                                                        : std::vector<std::int64_t>{0};
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          FamilyParity,
-                         testing::Values("gpt2", "neox", "llama31"),
+                         testing::Values("gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3"),
                          [](const auto& family) { return family.param; });
 
 TEST_P(FamilyParity, Logits) {
@@ -316,10 +187,11 @@ class HuggingFaceDirectory : public testing::TestWithParam<std::string> {
   fs::path source_ = directory_.path() / "source";
 };
 
-INSTANTIATE_TEST_SUITE_P(Families,
-                         HuggingFaceDirectory,
-                         testing::Values("llama3", "gpt2", "neox", "llama31"),
-                         [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    HuggingFaceDirectory,
+    testing::Values("llama3", "gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3"),
+    [](const auto& family) { return family.param; });
 
 TEST_P(HuggingFaceDirectory, ComesOutAsItWentIn) {
   const fs::path first = directory_.path() / "first";

@@ -74,7 +74,18 @@ bool is_cut(const Graph& graph) {
   });
 }
 
-std::vector<Group> find_groups(const Graph& graph) {
+// Whether a norm reads `value`. One over each head takes heads for rows at one distance, which
+// those of a part of a wider tensor are not.
+bool is_normed(const Graph& graph, const std::vector<NodeId>& readers, ValueId value) {
+  return std::ranges::any_of(readers, [&](NodeId reader) {
+    const Node& node = graph.nodes[reader.at()];
+    const bool is_norm =
+        node.op->get_if<RmsNormAttrs>() != nullptr || node.op->get_if<LayerNormAttrs>() != nullptr;
+    return is_norm && node.operands[0] == value;
+  });
+}
+
+std::vector<Group> find_groups(const Graph& graph, const Users& readers) {
   // Where layers are cut, what adapters make in between is gathered and folded, which takes memory
   // in one piece.
   const bool with_adapters = !is_cut(graph);
@@ -87,7 +98,9 @@ std::vector<Group> find_groups(const Graph& graph) {
     if (attrs == nullptr || node.phase != Phase::kForward || !attrs->transpose_b ||
         attrs->transpose_a || attrs->contract != 1 ||
         graph[node.operands[1]].kind != ValueKind::kParameter ||
-        (!with_adapters && is_adapter(graph[node.operands[1]].name))) {
+        (!with_adapters && is_adapter(graph[node.operands[1]].name)) ||
+        (graph[node.operands[1]].type.num_dims() > 2 &&
+         is_normed(graph, readers[node.results[0].at()], node.results[0]))) {
       continue;
     }
     const bool frozen = graph[node.operands[1]].frozen;
@@ -304,7 +317,7 @@ class GroupRewriter {
 Graph group_gemms(const Graph& graph) {
   GraphEdit edit(graph);
   const Users readers = users(graph);
-  for (const Group& group : find_groups(graph)) {
+  for (const Group& group : find_groups(graph, readers)) {
     GroupRewriter(graph, edit, readers, group).run();
   }
   return edit.apply();

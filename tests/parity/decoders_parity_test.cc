@@ -1,0 +1,106 @@
+// Small models of Llama's relatives in Hugging Face's form against PyTorch in float64, in
+// transformers' formulation: every gradient, every weight after three steps of AdamW, and the
+// tokens that a greedy continuation takes, with the cache of keys and values. (Logits, losses and
+// norms: families_parity_test.) The goldens come from tests/golden/make_decoder_goldens.py.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/autodiff/differentiate.h"
+#include "tessera/infer/cached_model.h"
+#include "tests/parity/golden_model.h"
+
+namespace tessera {
+namespace {
+
+class DecoderParity : public testing::TestWithParam<std::string> {
+ protected:
+  GoldenModel model_{GetParam(), 0};
+
+  std::vector<float> golden(const std::string& name) const { return model_.golden_floats(name); }
+
+  // Holds what `found` gives by parameter to the golden tensors `prefix` + name, whose rows may lie
+  // in another order, to a part of each tensor's largest element.
+  template <class Found>
+  void expect_near(std::string_view prefix, const Found& found, double tolerance) const {
+    const ModelFamily& family = model_family(model_.section().name);
+    for (const HuggingFaceWeight& weight : family.hugging_face_weights(model_.section())) {
+      const std::vector<float> expected = golden(std::string(prefix) + weight.name);
+      double largest = 0.0;
+      for (const float value : expected) {
+        largest = std::max(largest, std::abs(double{value}));
+      }
+      ASSERT_GT(largest, 0.0) << weight.name;
+      std::vector<std::span<const float>> parts;
+      for (const HuggingFaceWeight::Part& part : weight.parts) {
+        parts.push_back(found(part.parameter));
+      }
+      const std::int64_t columns = weight.columns();
+      for (std::int64_t row = 0; row < weight.rows(); ++row) {
+        const PartRow ours = our_row(weight, row);
+        for (std::int64_t column = 0; column < columns; ++column) {
+          const auto at = static_cast<std::size_t>(ours.row * columns + column);
+          ASSERT_NEAR(parts[ours.part][at],
+                      expected[static_cast<std::size_t>(row * columns + column)],
+                      tolerance * largest)
+              << weight.name << " row " << row << " column " << column;
+        }
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Families,
+                         DecoderParity,
+                         testing::Values("llama_bias", "qwen2", "qwen3"),
+                         [](const auto& family) { return family.param; });
+
+TEST_P(DecoderParity, EveryGradient) {
+  model_.start_gradients();
+  model_.run_batch(0);
+  expect_near(
+      "gradient.",
+      [&](const std::string& parameter) { return model_.output(gradient_name(parameter)); },
+      1e-5);
+}
+
+TEST_P(DecoderParity, WeightsAfterThreeSteps) {
+  model_.start_training();
+  for (std::size_t step = 0; step < 3; ++step) {
+    model_.step(step);
+  }
+  expect_near(
+      "after3.", [&](const std::string& parameter) { return model_.state(parameter); }, 3e-5);
+}
+
+TEST_P(DecoderParity, GreedyTokensWithTheCache) {
+  const std::span<const std::int32_t> prompt = model_.ids("greedy_prompt");
+  const std::span<const std::int32_t> expected = model_.ids("greedy");
+  const auto length = static_cast<std::int64_t>(prompt.size() + expected.size());
+  CachedModel cached(
+      model_.description(), make_cpu_backend(1), {.sequence_length = length, .chunk = 3});
+  model_.load(cached.executor(), cached.parameters());
+  std::vector<std::int32_t> next(prompt.begin(), prompt.end());
+  std::vector<std::int32_t> found;
+  while (found.size() < expected.size()) {
+    const std::vector<std::span<const std::int32_t>> tokens = {next};
+    cached.append(tokens);
+    const std::span<const float> logits = cached.logits(0);
+    next = {static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin())};
+    found.push_back(next[0]);
+  }
+  EXPECT_EQ(found, std::vector(expected.begin(), expected.end()));
+}
+
+}  // namespace
+}  // namespace tessera
