@@ -30,6 +30,8 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
            is_llama && draw.one_in(3) ? std::optional(2 * draw.between(1, 9)) : std::nullopt,
        .ffn = draw.between(tensor, 70),
        .vocab = vocab,
+       .window =
+           name == "mistral" && draw.one_in(2) ? std::optional(draw.between(1, 30)) : std::nullopt,
        .rotary_fraction =
            name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
 }

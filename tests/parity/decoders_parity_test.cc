@@ -62,7 +62,7 @@ class DecoderParity : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          DecoderParity,
-                         testing::Values("llama_bias", "qwen2", "qwen3"),
+                         testing::Values("llama_bias", "qwen2", "qwen3", "mistral"),
                          [](const auto& family) { return family.param; });
 
 TEST_P(DecoderParity, EveryGradient) {

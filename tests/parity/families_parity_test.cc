@@ -57,10 +57,11 @@ class FamilyParity : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Families,
-                         FamilyParity,
-                         testing::Values("gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3"),
-                         [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    FamilyParity,
+    testing::Values("gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3", "mistral"),
+    [](const auto& family) { return family.param; });
 
 TEST_P(FamilyParity, Logits) {
   for (const std::int64_t padding : paddings()) {
@@ -190,7 +191,7 @@ class HuggingFaceDirectory : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(
     Families,
     HuggingFaceDirectory,
-    testing::Values("llama3", "gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3"),
+    testing::Values("llama3", "gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3", "mistral"),
     [](const auto& family) { return family.param; });
 
 TEST_P(HuggingFaceDirectory, ComesOutAsItWentIn) {

@@ -247,7 +247,7 @@ TEST(ParseConfig, Ranges) {
       "run.toml:2:10: model.flavor: found string \"9B\", expected \"\" or \"debug\" or \"1B\" or "
       "\"3B\" or \"8B\" or \"70B\" or \"405B\" or \"tiny\" or \"124M\" or \"350M\" or \"774M\" or "
       "\"1558M\" or \"20B\" or \"0.5B\" or \"1.5B\" or \"7B\" or \"0.6B\" or \"1.7B\" or "
-            "\"4B\" or \"14B\" or \"32B\" or \"nemo\"");
+      "\"4B\" or \"14B\" or \"32B\" or \"7B-v0.1\" or \"nemo\"");
   EXPECT_EQ(parse_error("[model]\nname = \"bert\"\n"),
             "run.toml:2:8: model.name: found string \"bert\", expected \"llama3\" or \"gpt2\" or "
             "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\"");
@@ -578,6 +578,7 @@ RunConfig unusual_config() {
              .vocab = 300,
              .padded_vocab = 320,
              .positions = 40,
+             .window = 5,
              .tied = false,
              .attention_bias = true,
              .rope_scaling = true,

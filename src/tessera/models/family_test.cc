@@ -72,6 +72,7 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
       {{"qwen3", "8B"}, 8190735360},
       {{"qwen3", "14B"}, 14768307200},
       {{"qwen3", "32B"}, 32762123264},
+      {{"mistral", "7B-v0.1"}, 7241732096},
       {{"mistral", "7B"}, 7248023552},
       {{"mistral", "nemo"}, 12247782400}};
   for (const auto& [model, published] : decoders) {
@@ -284,7 +285,9 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
   }
   EXPECT_EQ(refused_key("qwen2", R"("attention_bias": true)"), "attention_bias");
   EXPECT_EQ(refused_key("mistral", R"("attention_bias": true)"), "attention_bias");
-  EXPECT_EQ(refused_key("mistral", R"("sliding_window": 4096)"), "sliding_window");
+  EXPECT_EQ(refused_key("mistral", R"("sliding_window": 0)"), "sliding_window");
+  EXPECT_EQ(read_with("mistral", R"("sliding_window": 4096)").section.window, 4096);
+  EXPECT_EQ(read_with("mistral", R"("sliding_window": null)").section.window, std::nullopt);
   EXPECT_EQ(refused_key("qwen2", R"("use_sliding_window": true, "sliding_window": 4096)"),
             "use_sliding_window");
   EXPECT_EQ(refused_key("qwen3", R"("layer_types": ["full_attention", "sliding_attention"])"),

@@ -9,7 +9,7 @@ namespace tessera {
 
 std::span<const ModelKey> model_keys() {
   using S = ModelSection;
-  static constexpr std::array<ModelKey, 16> kKeys = {
+  static constexpr std::array<ModelKey, 17> kKeys = {
       {{.name = "dim",
         .member = &S::dim,
         .range = SizeRange::kSize,
@@ -53,6 +53,11 @@ std::span<const ModelKey> model_keys() {
         .range = SizeRange::kSize,
         .doc =
             "Learned positions (gpt2): the longest sequence. Left out: the flavor's, else 1024."},
+       {.name = "window",
+        .member = &S::window,
+        .range = SizeRange::kSize,
+        .doc = "Sliding window of attention (mistral): how many tokens a token sees, itself and "
+               "those before it. Left out: all."},
        {.name = "tied",
         .member = &S::tied,
         .range = SizeRange::kFlag,

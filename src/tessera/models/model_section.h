@@ -22,6 +22,7 @@ struct ModelSection {
   std::optional<std::int64_t> vocab = {};
   std::optional<std::int64_t> padded_vocab = {};
   std::optional<std::int64_t> positions = {};
+  std::optional<std::int64_t> window = {};
   std::optional<bool> tied = {};
   std::optional<bool> attention_bias = {};
   std::optional<bool> rope_scaling = {};

@@ -77,7 +77,7 @@ Value DecoderBlocks::attend(
     const Value& q, const Value& k, const Value& v, const std::string& layer, bool bias) {
   const SequenceIds ids{.positions = inputs_.positions, .documents = inputs_.documents};
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_.bound));
-  const Value o = attention(q, k, v, ids, ids, {.scale = scale});
+  const Value o = attention(q, k, v, ids, ids, {.scale = scale, .window = config_.window});
   const std::string name = layer + "attention.wo";
   const Value wo = parameter(name + ".weight", {embed_, heads_, head_dim_}, {.std = deep_std()});
   const Value y = linear(o, wo, 2);

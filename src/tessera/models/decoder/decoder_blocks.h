@@ -40,7 +40,8 @@ class DecoderBlocks {
   // Queries or keys, turned by their positions.
   Value turned(const Value& x) const;
 
-  // Causal attention inside documents, back to the width of the residual stream.
+  // Causal attention inside documents and the config's window, back to the width of the residual
+  // stream.
   Value attend(
       const Value& q, const Value& k, const Value& v, const std::string& layer, bool bias = false);
 

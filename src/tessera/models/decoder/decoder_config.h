@@ -23,6 +23,7 @@ struct DecoderConfig {
   double norm_eps = 1e-5;
   std::int64_t head_dim = 0;    // 0: dim / heads
   bool attention_bias = false;  // of queries, keys, values and attention's output
+  std::int64_t window = 0;      // positions up to its own that a token sees; 0: all
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : dim / heads; }
 

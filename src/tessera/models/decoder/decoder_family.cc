@@ -37,6 +37,13 @@ std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own) {
   return sizes;
 }
 
+FamilySize<C> window_size() {
+  return {.key = "window",
+          .member = &C::window,
+          .file = FamilySize<C>::File::kNowhere,
+          .is_usual = [](const C& config) { return config.window == 0; }};
+}
+
 FamilySize<C> attention_bias_size() {
   return {.key = "attention_bias",
           .member = &C::attention_bias,
@@ -91,6 +98,9 @@ ModelSection decoder_section(const DecoderForm& form,
                              const DecoderConfig& config) {
   ModelSection result = form.sizes.section(section, config);
   result.head_dim = config.head();
+  if (config.window == 0) {
+    result.window.reset();
+  }
   return result;
 }
 

@@ -39,6 +39,9 @@ struct DecoderForm {
 std::vector<FamilySize<DecoderConfig>> decoder_sizes(
     std::vector<FamilySize<DecoderConfig>> own = {});
 
+// The window of attention: "sliding_window" of config.json, which the family reads.
+FamilySize<DecoderConfig> window_size();
+
 // Attention's biases: a flag of config.json and of [model].
 FamilySize<DecoderConfig> attention_bias_size();
 

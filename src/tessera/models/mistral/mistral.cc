@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "tessera/base/format.h"
 #include "tessera/models/decoder/decoder_family.h"
 #include "tessera/models/llama/llama.h"
 
@@ -17,24 +18,31 @@ DecoderConfig mistral(DecoderConfig sizes, std::int64_t head_dim) {
   return sizes;
 }
 
+// 7B v0.1, the one with a window.
+DecoderConfig first() {
+  DecoderConfig config = mistral(decoder_of(4096, 32, 32, 8, 14336, 32000), 128);
+  config.rope_theta = 10000.0;
+  config.window = 4096;
+  return config;
+}
+
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
-  file.require(!file.has("sliding_window"),
-               "sliding_window",
-               "null: attention that sees all that is before");
+  config.window = file.has("sliding_window") ? file.size("sliding_window") : 0;
   take_plain_rope(file, config);
 }
 
 // Source: transformers' MistralConfig.
-void write_file(HuggingFaceConfigText& text, const DecoderConfig& /*config*/) {
-  text.add("sliding_window", "null");
+void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
+  text.add("sliding_window", config.window == 0 ? "null" : format("{}", config.window));
 }
 
 const DecoderForm& mistral_form() {
   static const DecoderForm kForm = {
       .sizes = {"mistral",
                 "mistral",
-                decoder_sizes(),
-                {{"7B", mistral(decoder_of(4096, 32, 32, 8, 14336, 32768), 128)},
+                decoder_sizes({window_size()}),
+                {{"7B-v0.1", first()},
+                 {"7B", mistral(decoder_of(4096, 32, 32, 8, 14336, 32768), 128)},
                  {"nemo", mistral(decoder_of(5120, 40, 32, 8, 14336, 131072), 128)}},
                 kDefaults},
       .write = llama,

@@ -1,5 +1,7 @@
 #include "tessera/ops/attention/attention.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -35,11 +37,33 @@ void require_shapes(Types in, std::size_t first, std::size_t ids) {
   }
 }
 
-// Score and value products over all pairs, halved where causal queries and keys have equal length.
-double pairs(const TensorType& q, const TensorType& k, bool causal) {
-  const double all = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound) *
-                     static_cast<double>(q.dims[1].bound) * static_cast<double>(k.dims[1].bound);
-  return causal && q.dims[1].bound == k.dims[1].bound ? all / 2.0 : all;
+// Score and value products over all pairs that are seen of one document: half of them where causal
+// queries and keys have equal length, those inside the window where there is one.
+template <class Attrs>
+double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
+  const auto queries = static_cast<double>(q.dims[1].bound);
+  const auto keys = static_cast<double>(k.dims[1].bound);
+  const double rows = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound);
+  const bool is_square = attrs.causal && q.dims[1].bound == k.dims[1].bound;
+  if (attrs.window == 0) {
+    return rows * queries * keys / (is_square ? 2.0 : 1.0);
+  }
+  const double window = std::min(static_cast<double>(attrs.window), keys);
+  // The first queries see fewer keys than the window has.
+  return rows * (queries * window - (is_square ? window * (window - 1.0) / 2.0 : 0.0));
+}
+
+template <class Attrs>
+void require_window(const Attrs& attrs) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30U;  // positions less a window fit in 32 bits
+  TESSERA_REQUIRE(
+      attrs.window >= 0 && attrs.window <= kMost && (attrs.window == 0 || attrs.causal),
+      ErrorCode::kInvalidArgument,
+      "a window of {} of {} attention, expected one of causal attention, of at most {}, "
+      "or 0 for none",
+      attrs.window,
+      attrs.causal ? "causal" : "other",
+      kMost);
 }
 
 constexpr std::string_view kIdFactors = "(b t), (b s), (b t), (b s)";
@@ -50,7 +74,8 @@ OpInfo info(const AttentionAttrs&) {
   return {.name = "attention", .num_operands = 7, .num_results = 2};
 }
 
-TensorTypes infer(const AttentionAttrs&, Types in) {
+TensorTypes infer(const AttentionAttrs& attrs, Types in) {
+  require_window(attrs);
   require_shapes(in, 0, 3);
   const auto& q = in[0].dims;
   return {in[0], {.dtype = DType::kF32, .dims = {q[0], q[2], q[1]}}};
@@ -63,8 +88,7 @@ FactorRule factors(const AttentionAttrs&, Types) {
 }
 
 Cost cost(const AttentionAttrs& attrs, Types in) {
-  const double flop =
-      4.0 * pairs(in[0], in[1], attrs.causal) * static_cast<double>(in[0].dims[3].bound);
+  const double flop = 4.0 * pairs(attrs, in[0], in[1]) * static_cast<double>(in[0].dims[3].bound);
   return streaming_cost(flop, in, infer(attrs, in));
 }
 
@@ -93,7 +117,8 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
       dout->builder->emit(make_op(AttentionBackwardAttrs{.scale = attrs.scale,
                                                          .causal = attrs.causal,
                                                          .whole_rows = attrs.whole_rows,
-                                                         .any_order = attrs.any_order}),
+                                                         .any_order = attrs.any_order,
+                                                         .window = attrs.window}),
                           operands);
   for (std::size_t i = 0; i < 3; ++i) {
     grad.set(i, gradients[i]);
@@ -105,13 +130,15 @@ void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("causal", attrs.causal);
   visitor.field("whole_rows", attrs.whole_rows);
   visitor.field("any_order", attrs.any_order);
+  visitor.field("window", attrs.window);
 }
 
 OpInfo info(const AttentionBackwardAttrs&) {
   return {.name = "attention_backward", .num_operands = 10, .num_results = 3};
 }
 
-TensorTypes infer(const AttentionBackwardAttrs&, Types in) {
+TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in) {
+  require_window(attrs);
   require_shapes(in, 1, 6);
   require_same_shape(in, 0, 1);
   require_same_shape(in, 4, 1);
@@ -127,8 +154,7 @@ FactorRule factors(const AttentionBackwardAttrs&, Types) {
 }
 
 Cost cost(const AttentionBackwardAttrs& attrs, Types in) {
-  const double flop =
-      10.0 * pairs(in[1], in[2], attrs.causal) * static_cast<double>(in[1].dims[3].bound);
+  const double flop = 10.0 * pairs(attrs, in[1], in[2]) * static_cast<double>(in[1].dims[3].bound);
   return streaming_cost(flop, in, infer(attrs, in));
 }
 
@@ -141,6 +167,7 @@ void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("causal", attrs.causal);
   visitor.field("whole_rows", attrs.whole_rows);
   visitor.field("any_order", attrs.any_order);
+  visitor.field("window", attrs.window);
 }
 
 Value attention(const Value& q,

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cstdint>
+
 #include "tessera/ops/op.h"
 
 namespace tessera {
 
 // Softmax attention with grouped queries. Query i sees key j where both belong to the same document
-// and, if causal, the key's position is not after the query's.
+// and, if causal, the key's position is not after the query's; with a window, nor so many positions
+// before it (a window of 1 is the query's own position).
 //   o[b, i, h] = sum_j softmax_j(scale * q[b, i, h] . k[b, j, g]) v[b, j, g],  g = h / (heads / kv)
 // Operands: q (b, t, heads, d), k (b, s, kv, d), v (b, s, kv, d), query_positions (b, t) i32,
 //           key_positions (b, s) i32, query_documents (b, t) i32, key_documents (b, s) i32
@@ -26,6 +29,7 @@ struct AttentionAttrs {
   bool causal = true;
   bool whole_rows = false;
   bool any_order = false;
+  std::int64_t window = 0;  // of causal attention; 0: none
 
   friend bool operator==(const AttentionAttrs&, const AttentionAttrs&) = default;
 };
@@ -37,6 +41,7 @@ struct AttentionBackwardAttrs {
   bool causal = true;
   bool whole_rows = false;
   bool any_order = false;
+  std::int64_t window = 0;  // of causal attention; 0: none
 
   friend bool operator==(const AttentionBackwardAttrs&, const AttentionBackwardAttrs&) = default;
 };

@@ -7,15 +7,18 @@ namespace {
 
 // What of queries x keys may be visible, judged by bounds alone. Positions restart at each
 // document, hence full visibility needs one document on both sides.
-Visibility visibility(const IdBounds& queries, const IdBounds& keys, bool causal) {
+Visibility visibility(const IdBounds& queries, const IdBounds& keys, const Mask& mask) {
+  const bool has_window = mask.causal && mask.window > 0;
   if (queries.max_document < keys.min_document || keys.max_document < queries.min_document ||
-      (causal && queries.max_position < keys.min_position)) {
+      (mask.causal && queries.max_position < keys.min_position) ||
+      (has_window && keys.max_position <= queries.min_position - mask.window)) {
     return Visibility::kNone;
   }
   const bool one_document =
       queries.min_document == queries.max_document && keys.min_document == keys.max_document;
-  const bool all_past = !causal || keys.max_position <= queries.min_position;
-  return one_document && all_past ? Visibility::kFull : Visibility::kMixed;
+  const bool all_past = !mask.causal || keys.max_position <= queries.min_position;
+  const bool all_near = !has_window || keys.min_position > queries.max_position - mask.window;
+  return one_document && all_past && all_near ? Visibility::kFull : Visibility::kMixed;
 }
 
 IdBounds merged(std::span<const IdBounds> parts) {
@@ -88,7 +91,7 @@ HeadRows head_rows(const View& view) {
           .head_stride = view.strides[2]};
 }
 
-Mask attention_mask(std::span<const View> views, bool causal) {
+Mask attention_mask(std::span<const View> views, bool causal, std::int64_t window) {
   const auto ids = [](const View& view) {
     return Ids{.data = view.as<const std::int32_t>(),
                .batch_stride = view.strides[0],
@@ -98,7 +101,8 @@ Mask attention_mask(std::span<const View> views, bool causal) {
           .key_positions = ids(views[1]),
           .query_documents = ids(views[2]),
           .key_documents = ids(views[3]),
-          .causal = causal};
+          .causal = causal,
+          .window = static_cast<std::int32_t>(window)};
 }
 
 std::int64_t mask_bounds_bytes(const AttentionShape& shape) {
@@ -142,6 +146,7 @@ TileIds tile_ids(const Mask& mask, const KeyBlock& keys, std::int64_t tile) {
   const std::int64_t first = keys.first + tile * kTileKeys;
   TileIds result;
   result.count = std::min(kTileKeys, keys.last - first);
+  result.window = mask.causal ? mask.window : 0;
   for (std::int64_t i = 0; i < result.count; ++i) {
     const auto at = static_cast<std::size_t>(i);
     result.positions[at] = mask.causal ? mask.key_positions.at(keys.batch, first + i) : INT32_MIN;
@@ -168,7 +173,7 @@ BlockRange visible_blocks(const AttentionProblem& problem, const LaneRange& lane
   const std::int64_t blocks = problem.shape.blocks();
   const auto sees = [&](std::int64_t block) {
     const IdBounds& keys = problem.bounds.blocks[lanes.batch * blocks + block];
-    return visibility(queries, keys, problem.mask.causal) != Visibility::kNone;
+    return visibility(queries, keys, problem.mask) != Visibility::kNone;
   };
   BlockRange result = {.first = 0, .last = blocks};
   while (result.last > 0 && !sees(result.last - 1)) {
@@ -184,13 +189,12 @@ BlockVisibility block_visibility(const AttentionProblem& problem,
                                  const LaneRange& lanes,
                                  std::int64_t pair,
                                  const KeyBlock& keys) {
-  const bool causal = problem.mask.causal;
   const std::int64_t first_strip = lanes.first / kStripLanes + 2 * pair;
   const auto strips = strips_of(problem, lanes.batch, first_strip, first_strip + 2);
   const Visibility whole =
       visibility(merged(strips),
                  problem.bounds.blocks[keys.batch * problem.shape.blocks() + keys.index],
-                 causal);
+                 problem.mask);
   const bool partial = (keys.last - keys.first) % kTileKeys != 0;
   if (whole == Visibility::kNone) {
     return {};
@@ -204,7 +208,7 @@ BlockVisibility block_visibility(const AttentionProblem& problem,
   for (std::int64_t tile = 0; tile < keys.tiles(); ++tile) {
     const bool cut = partial && tile + 1 == keys.tiles();
     for (std::size_t strip = 0; strip < strips.size(); ++strip) {
-      const Visibility seen = visibility(strips[strip], tiles[tile], causal);
+      const Visibility seen = visibility(strips[strip], tiles[tile], problem.mask);
       if (seen != Visibility::kNone) {
         result.first = std::min(result.first, tile);
         result.last = tile + 1;

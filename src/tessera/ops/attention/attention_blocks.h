@@ -97,10 +97,16 @@ struct Mask {
   Ids query_documents;
   Ids key_documents;
   bool causal = true;
+  std::int32_t window = 0;  // of positions up to the query's; 0: none
+
+  // Whether a query at `query` sees a key at `key` of its document.
+  bool sees(std::int32_t query, std::int32_t key) const {
+    return !causal || (key <= query && (window == 0 || key > query - window));
+  }
 };
 
 // From the four views (query positions, key positions, query documents, key documents).
-Mask attention_mask(std::span<const View> views, bool causal);
+Mask attention_mask(std::span<const View> views, bool causal, std::int64_t window);
 
 // The range of positions and documents in a run of queries or keys.
 struct IdBounds {
@@ -170,6 +176,7 @@ struct TileIds {
   std::array<std::int32_t, kTileKeys> positions = {};  // INT32_MIN where attention is not causal
   std::array<std::int32_t, kTileKeys> documents = {};
   std::int64_t count = 0;
+  std::int32_t window = 0;  // of Mask
 };
 
 // Keys [first, last) of a key/value head: one block, or what is left of it at the end.

@@ -197,7 +197,7 @@ std::int64_t workspace_bytes(const AttentionAttrs& /*attrs*/, cpu::Context& cont
 
 void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views) {
   const cpu::AttentionShape shape = cpu::attention_shape(views.in[0], views.in[1]);
-  const cpu::Mask mask = cpu::attention_mask(views.in.subspan(3, 4), attrs.causal);
+  const cpu::Mask mask = cpu::attention_mask(views.in.subspan(3, 4), attrs.causal, attrs.window);
   const cpu::ForwardProblem problem = {
       .common = {.shape = shape,
                  .bf16 = views.in[0].dtype == DType::kBF16,
@@ -238,7 +238,7 @@ std::int64_t workspace_bytes(const AttentionBackwardAttrs& /*attrs*/,
 
 void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
   const cpu::AttentionShape shape = cpu::attention_shape(views.in[1], views.in[2]);
-  const cpu::Mask mask = cpu::attention_mask(views.in.subspan(6, 4), attrs.causal);
+  const cpu::Mask mask = cpu::attention_mask(views.in.subspan(6, 4), attrs.causal, attrs.window);
   const cpu::BackwardProblem problem = {
       .common = {.shape = shape,
                  .bf16 = views.in[1].dtype == DType::kBF16,

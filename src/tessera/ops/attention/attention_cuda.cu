@@ -21,7 +21,7 @@ __device__ bool sees(
   const std::int64_t query = batch * shape.queries + i;
   const std::int64_t key = batch * shape.keys + j;
   return mask.query_documents[query] == mask.key_documents[key] &&
-         (!mask.causal || mask.key_positions[key] <= mask.query_positions[query]);
+         mask.sees(mask.query_positions[query], mask.key_positions[key]);
 }
 
 template <class T>
@@ -218,7 +218,7 @@ std::span<std::byte> behind(std::span<std::byte> workspace, std::int64_t bytes) 
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
   if (cuda::takes_flash_forward(views.in, views.out)) {
     auto task = cuda::forward_task<BFloat16>(attrs, views.in, views.out);
-    const cuda::Form form = cuda::form_of(attrs.whole_rows, attrs.causal, views.in[0], views.in[1]);
+    const cuda::Form form = cuda::form_of(attrs, views.in[0], views.in[1]);
     if (form == cuda::Form::kWholeRows && cuda::run_graph(context, task, views.workspace)) {
       return;
     }
@@ -243,8 +243,7 @@ void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const View
   if (cuda::takes_flash_backward(views.in, views.out)) {
     const auto task =
         cuda::backward_task<BFloat16>(attrs, views.in, views.out, views.workspace.data());
-    if (cuda::form_of(attrs.whole_rows, attrs.causal, views.in[1], views.in[2]) !=
-            cuda::Form::kWholeRows ||
+    if (cuda::form_of(attrs, views.in[1], views.in[2]) != cuda::Form::kWholeRows ||
         !cuda::run_graph(context, task, views.workspace)) {
       cuda::run_flash(context, task, cuda::behind(views.workspace, cuda::delta_bytes(task.shape)));
     }

@@ -46,6 +46,12 @@ struct Mask {
   const std::int32_t* query_documents;
   const std::int32_t* key_documents;
   bool causal;
+  std::int32_t window;  // of positions up to the query's, where causal; 0: none
+
+  // Whether a query at `query` sees a key at `key` of its document.
+  constexpr bool sees(std::int32_t query, std::int32_t key) const {
+    return !causal || (key <= query && (window == 0 || key > query - window));
+  }
 };
 
 template <class T>

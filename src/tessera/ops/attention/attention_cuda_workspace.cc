@@ -66,11 +66,12 @@ bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
   return takes_flash(in.first(5)) && takes_flash(out);
 }
 
-Form form_of(bool whole_rows, bool causal, const View& q, const View& k) {
-  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1) {
+Form form_of(const FormFacts& facts, const View& q, const View& k) {
+  // The graphs of the library have no window.
+  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1 || facts.window > 0) {
     return Form::kAny;
   }
-  return whole_rows ? Form::kWholeRows : causal ? Form::kDocuments : Form::kAny;
+  return facts.whole_rows ? Form::kWholeRows : facts.causal ? Form::kDocuments : Form::kAny;
 }
 
 std::int64_t delta_bytes(const Shape& shape) {
@@ -158,7 +159,7 @@ std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
   }
   const auto task = cuda::forward_task<BFloat16>(attrs, operands, results);
   const std::int64_t own = cuda::ranges_workspace_bytes(task.shape);
-  switch (cuda::form_of(attrs.whole_rows, attrs.causal, operands[0], operands[1])) {
+  switch (cuda::form_of(attrs, operands[0], operands[1])) {
     case cuda::Form::kWholeRows:
       return std::max(own, cuda::graph_workspace_bytes(task));
     case cuda::Form::kDocuments:
@@ -177,8 +178,7 @@ std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
   }
   const auto task = cuda::backward_task<BFloat16>(attrs, operands, results, nullptr);
   const std::int64_t own = cuda::delta_bytes(task.shape) + cuda::ranges_workspace_bytes(task.shape);
-  return cuda::form_of(attrs.whole_rows, attrs.causal, operands[1], operands[2]) ==
-                 cuda::Form::kWholeRows
+  return cuda::form_of(attrs, operands[1], operands[2]) == cuda::Form::kWholeRows
              ? std::max(own, cuda::graph_workspace_bytes(task))
              : own;
 }

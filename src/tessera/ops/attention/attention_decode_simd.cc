@@ -90,8 +90,8 @@ class DecodeHead {
     const std::int64_t position = lanes_.position(lanes_.first);
     return mask.query_documents.at(lanes_.batch, position) ==
                mask.key_documents.at(lanes_.batch, first_ + j) &&
-           (!mask.causal || mask.key_positions.at(lanes_.batch, first_ + j) <=
-                                mask.query_positions.at(lanes_.batch, position));
+           mask.sees(mask.query_positions.at(lanes_.batch, position),
+                     mask.key_positions.at(lanes_.batch, first_ + j));
   }
 
   float dot(std::int64_t lane, const T* key) const {

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
         FragmentC pairs[2][2];  // weights and slopes
         dot_rows<D>(q, {k}, first, pairs[0]);
         dot_rows<D>(dout, {v}, first, pairs[1]);
-        with_mask(all_seen, query_ids, key_ids, task.mask.causal, [&](const auto& seen) {
+        with_mask(all_seen, query_ids, key_ids, task.mask, [&](const auto& seen) {
           weigh_pairs<true>(task.scale, seen, facts, first, pairs);
         });
         add_rows<D>(pairs[1], {k}, first, dq);
@@ -137,7 +137,7 @@ __device__ void walk_queries(const Backward<BFloat16>& task,
   const Shape& shape = task.shape;
   const Walk walk = Walk::of(ranges.keys, shape.keys, ranges.queries, shape.queries, place);
   const auto sight = [&](const Range& keys, const Range& queries) {
-    return sight_of(queries, keys, task.mask.causal);
+    return sight_of(queries, keys, task.mask);
   };
   visit_tiles(walk, sight, [&](int number, bool all_seen) {
     body(Place{.batch = place.batch, .head = 0, .first = std::int64_t{number} * kTile}, all_seen);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
           FragmentC pairs[2][2];  // weights and slopes
           dot_rows<D>(k, {q}, first, pairs[0]);
           dot_rows<D>(v, {dout}, first, pairs[1]);
-          with_mask(all_seen, query_ids, key_ids, task.mask.causal, [&](const auto& seen) {
+          with_mask(all_seen, query_ids, key_ids, task.mask, [&](const auto& seen) {
             weigh_pairs<false>(task.scale, seen, facts, first, pairs);
           });
           add_rows<D>(pairs[0], {dout}, first, dv);

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
       for (std::int64_t chunk = 0; chunk < kChunks; ++chunk) {
         dot_rows<D>(q, {k}, static_cast<int>(16 * chunk), scores + 2 * chunk);
       }
-      with_mask(all_seen, query_ids, key_ids, task.mask.causal, [&](const auto& seen) {
+      with_mask(all_seen, query_ids, key_ids, task.mask, [&](const auto& seen) {
         mask_scores(task.scale, seen, scores);
       });
       float kept[2];

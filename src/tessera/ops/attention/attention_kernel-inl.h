@@ -270,8 +270,13 @@ HWY_INLINE void hide(Visibility seen,
       }
       const auto index = static_cast<std::size_t>(key);
       const auto same_document = hn::Eq(documents, hn::Set(i32, keys.documents[index]));
-      const auto past = hn::Not(hn::Lt(positions, hn::Set(i32, keys.positions[index])));
-      const auto visible = hn::RebindMask(f32, hn::And(same_document, past));
+      const auto position = hn::Set(i32, keys.positions[index]);
+      auto seen_by = hn::And(same_document, hn::Not(hn::Lt(positions, position)));
+      if (keys.window > 0) {
+        const auto oldest = hn::Sub(positions, hn::Set(i32, keys.window));
+        seen_by = hn::And(seen_by, hn::Gt(position, oldest));
+      }
+      const auto visible = hn::RebindMask(f32, seen_by);
       hn::Store(hn::IfThenElse(visible, hn::Load(f32, at), hidden), f32, at);
     }
   }

@@ -32,11 +32,12 @@ struct Case {
   std::int64_t heads;
   std::int64_t groups;
   std::int64_t head_dim;
-  std::int32_t document_length;  // positions restart after so many; 0: one document
+  std::int32_t document_length = 0;  // positions restart after so many; 0: one document
   bool causal = true;
   bool blind_query = false;  // the first query of each sequence belongs to a document without keys
   bool whole_rows = false;
   bool any_order = false;
+  std::int64_t window = 0;
 };
 
 constexpr Case kCases[] = {
@@ -65,6 +66,80 @@ constexpr Case kCases[] = {
     {"whole_rows_not_causal", 1, 33, 33, 3, 1, 40, 0, false, false, true},
     {"whole_rows_long", 1, 300, 300, 2, 1, 8, 0, true, false, true},
     {"whole_rows_any_order", 2, 40, 40, 4, 2, 32, 0, true, false, true, true},
+    {.name = "window_of_one",
+     .batch = 2,
+     .queries = 5,
+     .keys = 5,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 8,
+     .window = 1},
+    {.name = "window",
+     .batch = 2,
+     .queries = 13,
+     .keys = 13,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 6,
+     .window = 4},
+    {.name = "window_blocks",
+     .batch = 1,
+     .queries = 300,
+     .keys = 300,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 24,
+     .window = 70},
+    {.name = "window_documents",
+     .batch = 2,
+     .queries = 138,
+     .keys = 138,
+     .heads = 2,
+     .groups = 2,
+     .head_dim = 16,
+     .document_length = 50,
+     .window = 20},
+    {.name = "window_wider_than_rows",
+     .batch = 1,
+     .queries = 40,
+     .keys = 40,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 16,
+     .window = 4096},
+    {.name = "window_wide_heads",
+     .batch = 1,
+     .queries = 200,
+     .keys = 200,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 128,
+     .window = 65},
+    {.name = "window_tail_of_keys",
+     .batch = 2,
+     .queries = 4,
+     .keys = 150,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 16,
+     .window = 33},
+    {.name = "window_decode",
+     .batch = 2,
+     .queries = 1,
+     .keys = 200,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 16,
+     .window = 90},
+    {.name = "window_whole_rows",
+     .batch = 2,
+     .queries = 70,
+     .keys = 70,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 32,
+     .whole_rows = true,
+     .window = 17},
 };
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
@@ -131,6 +206,7 @@ struct Problem {
   std::span<const View> id_views;  // query and key positions, query and key documents
   double scale;
   bool causal;
+  std::int64_t window;
 
   std::size_t heads() const { return bound(q, 2); }
 
@@ -168,7 +244,8 @@ QueryRow Problem::row(std::size_t i, std::size_t h) const {
   for (std::size_t j = first_key; j < first_key + num_keys; ++j) {
     const bool same_document = ids(id_views[2])[i] == documents[j];
     const bool not_after = positions[j] <= ids(id_views[0])[i];
-    if (!same_document || (causal && !not_after)) {
+    const bool is_near = window == 0 || ids(id_views[0])[i] - positions[j] < window;
+    if (!same_document || (causal && !not_after) || !is_near) {
       continue;
     }
     const auto key = keys.subspan(key_at(j, h), head_dim());
@@ -185,7 +262,7 @@ std::vector<OpClass> device_classes(DType dtype, const Case& c) {
   if (dtype != DType::kBF16) {
     return {};
   }
-  const bool may_be_of_library = c.queries == c.keys && (c.whole_rows || c.causal);
+  const bool may_be_of_library = c.queries == c.keys && (c.whole_rows || c.causal) && c.window == 0;
   return {may_be_of_library ? OpClass::kRoundedTerms : OpClass::kRounded, OpClass::kReduction};
 }
 
@@ -212,7 +289,8 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
            .op = make_op(AttentionAttrs{.scale = scale_of(c),
                                         .causal = c.causal,
                                         .whole_rows = c.whole_rows,
-                                        .any_order = c.any_order}),
+                                        .any_order = c.any_order,
+                                        .window = c.window}),
            .operands = operand_types(c, dtype),
            .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
            .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
@@ -229,14 +307,15 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
   SampleList list;
   for (const DType dtype : kDTypes) {
     for (const Case& c : kCases) {
-      if (c.keys == 1) {
+      if (c.keys == 1 || c.window == 1) {
         continue;  // dq and dk are exactly 0: nothing to measure a kernel's rounding by
       }
       const TensorTypes forward = operand_types(c, dtype);
       const AttentionAttrs attrs{.scale = scale_of(c),
                                  .causal = c.causal,
                                  .whole_rows = c.whole_rows,
-                                 .any_order = c.any_order};
+                                 .any_order = c.any_order,
+                                 .window = c.window};
       const TensorTypes results = infer(attrs, forward);
       TensorTypes operands = {
           forward[0], forward[0], forward[1], forward[2], results[0], results[1]};
@@ -254,7 +333,8 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
                     .op = make_op(AttentionBackwardAttrs{.scale = attrs.scale,
                                                          .causal = c.causal,
                                                          .whole_rows = c.whole_rows,
-                                                         .any_order = c.any_order}),
+                                                         .any_order = c.any_order,
+                                                         .window = c.window}),
                     .operands = operands,
                     .prepare = prepare,
                     .op_class = OpClass::kUnequalTerms,
@@ -277,7 +357,8 @@ void reference(const AttentionAttrs& attrs, const Views& views) {
                         .k = views.in[1],
                         .id_views = views.in.subspan(3, 4),
                         .scale = attrs.scale,
-                        .causal = attrs.causal};
+                        .causal = attrs.causal,
+                        .window = attrs.window};
   const auto v = reals(views.in[2]);
   const auto o = reals(views.out[0]);
   const auto lse = reals(views.out[1]);
@@ -304,7 +385,8 @@ void reference(const AttentionBackwardAttrs& attrs, const Views& views) {
                         .k = views.in[2],
                         .id_views = views.in.subspan(6, 4),
                         .scale = attrs.scale,
-                        .causal = attrs.causal};
+                        .causal = attrs.causal,
+                        .window = attrs.window};
   const auto dout = reals(views.in[0]);
   const auto q = reals(views.in[1]);
   const auto k = reals(views.in[2]);

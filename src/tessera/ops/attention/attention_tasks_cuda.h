@@ -30,12 +30,13 @@ inline Shape shape_of(const View& q, const View& k) {
           .channels = q.sizes[3]};
 }
 
-inline Mask mask_of(std::span<const View> ids, bool causal) {
+inline Mask mask_of(std::span<const View> ids, bool causal, std::int64_t window) {
   return {.query_positions = cpu::flat<const std::int32_t>(ids[0]).data(),
           .key_positions = cpu::flat<const std::int32_t>(ids[1]).data(),
           .query_documents = cpu::flat<const std::int32_t>(ids[2]).data(),
           .key_documents = cpu::flat<const std::int32_t>(ids[3]).data(),
-          .causal = causal};
+          .causal = causal,
+          .window = static_cast<std::int32_t>(window)};
 }
 
 template <class T>
@@ -43,7 +44,7 @@ Forward<T> forward_task(const AttentionAttrs& attrs,
                         std::span<const View> in,
                         std::span<const View> out) {
   return {.shape = shape_of(in[0], in[1]),
-          .mask = mask_of(in.subspan(3, 4), attrs.causal),
+          .mask = mask_of(in.subspan(3, 4), attrs.causal, attrs.window),
           .q = Heads<const T>(in[0]),
           .k = Heads<const T>(in[1]),
           .v = Heads<const T>(in[2]),
@@ -58,7 +59,7 @@ Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
                           std::span<const View> out,
                           std::byte* workspace) {
   return {.shape = shape_of(in[1], in[2]),
-          .mask = mask_of(in.subspan(6, 4), attrs.causal),
+          .mask = mask_of(in.subspan(6, 4), attrs.causal, attrs.window),
           .dout = Heads<const T>(in[0]),
           .q = Heads<const T>(in[1]),
           .k = Heads<const T>(in[2]),
@@ -87,7 +88,21 @@ enum class Form {
 
 // Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
 // with groups of heads lse is written for the first head of each group alone.
-Form form_of(bool whole_rows, bool causal, const View& q, const View& k);
+struct FormFacts {
+  bool whole_rows;
+  bool causal;
+  std::int64_t window;
+};
+
+Form form_of(const FormFacts& facts, const View& q, const View& k);
+
+template <class Attrs>
+Form form_of(const Attrs& attrs, const View& q, const View& k) {
+  return form_of(
+      FormFacts{.whole_rows = attrs.whole_rows, .causal = attrs.causal, .window = attrs.window},
+      q,
+      k);
+}
 
 // Of backward by own kernels: delta, and after it what run_flash() takes.
 std::int64_t delta_bytes(const Shape& shape);

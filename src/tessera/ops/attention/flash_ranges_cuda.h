@@ -33,14 +33,18 @@ struct Sight {
   bool all = false;   // each sees each, as far as they are there
 };
 
-__device__ inline Sight sight_of(const Range& queries, const Range& keys, bool causal) {
+__device__ inline Sight sight_of(const Range& queries, const Range& keys, const Mask& mask) {
+  const bool causal = mask.causal;
+  const bool has_window = causal && mask.window > 0;
   const bool one_document = queries.min_document == queries.max_document &&
                             keys.min_document == keys.max_document &&
                             queries.min_document == keys.min_document;
   return {.some = queries.min_document <= keys.max_document &&
                   keys.min_document <= queries.max_document &&
-                  (!causal || keys.min_position <= queries.max_position),
-          .all = one_document && (!causal || keys.max_position <= queries.min_position)};
+                  (!causal || keys.min_position <= queries.max_position) &&
+                  (!has_window || keys.max_position > queries.min_position - mask.window),
+          .all = one_document && (!causal || keys.max_position <= queries.min_position) &&
+                 (!has_window || keys.min_position > queries.max_position - mask.window)};
 }
 
 // The tiles that a block's own, of queries or of keys, is paired with. Few and narrow: registers
@@ -98,7 +102,7 @@ __device__ void walk_keys(const Task& task,
   const Shape& shape = task.shape;
   const Walk walk = Walk::of(ranges.queries, shape.queries, ranges.keys, shape.keys, place);
   const auto sight = [&](const Range& queries, const Range& keys) {
-    return sight_of(queries, keys, task.mask.causal);
+    return sight_of(queries, keys, task.mask);
   };
   visit_tiles(walk, sight, [&](int number, bool all_seen) {
     const Place keys = {.batch = place.batch,

@@ -60,20 +60,21 @@ __device__ inline void load_ids(const std::int32_t* positions,
   }
 }
 
-__device__ inline bool sees(const Ids& queries, const Ids& keys, int query, int key, bool causal) {
+__device__ inline bool sees(
+    const Ids& queries, const Ids& keys, int query, int key, const Mask& mask) {
   return query < queries.count && key < keys.count &&
          queries.document[query] == keys.document[key] &&
-         (!causal || keys.position[key] <= queries.position[query]);
+         mask.sees(queries.position[query], keys.position[key]);
 }
 
 // Calls body(seen), where seen(query, key) says of pairs of two tiles whether they are seen.
 template <class Body>
 __device__ void with_mask(
-    bool all_seen, const Ids& queries, const Ids& keys, bool causal, const Body& body) {
+    bool all_seen, const Ids& queries, const Ids& keys, const Mask& mask, const Body& body) {
   if (all_seen) {
     body([](int, int) { return true; });
   } else {
-    body([&](int query, int key) { return sees(queries, keys, query, key, causal); });
+    body([&](int query, int key) { return sees(queries, keys, query, key, mask); });
   }
 }
 

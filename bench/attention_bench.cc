@@ -1,0 +1,178 @@
+// What a sliding window saves of attention's time: forward and backward with one, beside the same
+// without, in turns (A B A B, medians), against its share of the pairs of queries and keys that are
+// seen. 4,096 tokens, 8 heads of 64 on 2 key/value heads, bf16 and f32.
+//
+// usage: attention_bench [--rounds=N] [--threads=N]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/elapsed.h"
+#include "tessera/base/half.h"
+#include "tessera/base/random.h"
+#include "tessera/passes/compile.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/runtime/training_step.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t kTokens = 4096;
+
+// A program of one attention, or of its gradient.
+class Attention {
+ public:
+  Attention(Backend& backend, DType dtype, bool backward, std::int64_t window)
+      : program_(compile_forward(graph(dtype, backward, window),
+                                 {.workspace_bytes = workspace_of(backend)})),
+        executor_(program_, backend) {
+    for (const Binding& input : program_.inputs) {
+      fill(input);
+    }
+  }
+
+  double seconds() {
+    const auto start = std::chrono::steady_clock::now();
+    executor_.run_step();
+    return seconds_since(start);
+  }
+
+ private:
+  static Graph graph(DType dtype, bool backward, std::int64_t window) {
+    const std::string_view t = name(dtype);
+    const std::string q = fmt::format("{}[batch=1, seq={}, heads=8, head_dim=64]", t, kTokens);
+    const std::string k = fmt::format("{}[batch=1, seq={}, kv_heads=2, head_dim=64]", t, kTokens);
+    const std::string lse = fmt::format("f32[batch=1, heads=8, seq={}]", kTokens);
+    const std::string attrs =
+        fmt::format("{{scale=0.125{}}}", window > 0 ? fmt::format(", window={}", window) : "");
+    std::string text = fmt::format(
+        "graph \"attention\" {{\n  %0: {0} = input \"q\"\n  %1: {1} = input \"k\"\n"
+        "  %2: {1} = input \"v\"\n  %3: i32[batch=1, seq={2}] = input \"positions\"\n"
+        "  %4: i32[batch=1, seq={2}] = input \"documents\"\n",
+        q,
+        k,
+        kTokens);
+    if (backward) {
+      text += fmt::format(
+          "  %5: {0} = input \"dout\"\n  %6: {0} = input \"o\"\n  %7: {1} = input \"lse\"\n"
+          "  %8: {0}, %9: {2}, %10: {2} = attention_backward {3}(%5, %0, %1, %2, %6, %7, %3, %3, "
+          "%4, %4) @forward\n  output \"dq\" = %8\n  output \"dk\" = %9\n  output \"dv\" = %10\n}}",
+          q,
+          lse,
+          k,
+          attrs);
+    } else {
+      text += fmt::format(
+          "  %5: {}, %6: {} = attention {}(%0, %1, %2, %3, %3, %4, %4) @forward\n"
+          "  output \"o\" = %5\n}}",
+          q,
+          lse,
+          attrs);
+    }
+    return parse_graph(text);
+  }
+
+  void fill(const Binding& input) {
+    const std::span<std::byte> bytes = executor_.bytes(input);
+    const TensorType& type = input.tensor.type;
+    if (type.dtype == DType::kI32) {
+      auto* const ids = reinterpret_cast<std::int32_t*>(bytes.data());
+      for (std::int64_t i = 0; i < type.num_elements(); ++i) {
+        ids[i] = input.name == "positions" ? static_cast<std::int32_t>(i) : 0;
+      }
+      return;
+    }
+    std::vector<float> values(static_cast<std::size_t>(type.num_elements()));
+    fill_normal(random_key(1, input.name), 0, {.std = 1.0F}, values);
+    if (input.name == "lse") {
+      std::ranges::fill(values, 8.0F);  // no softmax's own, and as fast
+    }
+    if (type.dtype == DType::kBF16) {
+      std::ranges::transform(values, reinterpret_cast<BFloat16*>(bytes.data()), [](float x) {
+        return to_bfloat16(x);
+      });
+    } else {
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+    }
+  }
+
+  Program program_;
+  Executor executor_;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Of the pairs that causal attention sees.
+double share(std::int64_t window) {
+  const auto tokens = static_cast<double>(kTokens);
+  const auto w = static_cast<double>(window);
+  return (tokens * w - w * (w - 1.0) / 2.0) / (tokens * (tokens + 1.0) / 2.0);
+}
+
+void measure(Backend& backend, DType dtype, bool backward, std::int64_t window, int rounds) {
+  Attention whole(backend, dtype, backward, 0);
+  Attention part(backend, dtype, backward, window);
+  whole.seconds();
+  part.seconds();
+  std::vector<double> all;
+  std::vector<double> windowed;
+  for (int i = 0; i < rounds; ++i) {
+    all.push_back(whole.seconds());
+    windowed.push_back(part.seconds());
+  }
+  const double ratio = median(windowed) / median(all);
+  fmt::print(
+      "{:4} {:8} window {:5}: {:7.2f} of {:7.2f} ms, {:.3f}; share of pairs {:.3f}; {:.2f} of it\n",
+      name(dtype),
+      backward ? "backward" : "forward",
+      window,
+      1e3 * median(windowed),
+      1e3 * median(all),
+      ratio,
+      share(window),
+      ratio / share(window));
+  std::fflush(stdout);
+}
+
+int run(std::span<char*> arguments) {
+  int rounds = 7;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  for (const char* const argument : arguments.subspan(1)) {
+    if (std::sscanf(argument, "--rounds=%d", &rounds) != 1 &&
+        std::sscanf(argument, "--threads=%d", &threads) != 1) {
+      fmt::print(stderr, "usage: attention_bench [--rounds=N] [--threads=N]\n");
+      return 2;
+    }
+  }
+  const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool backward : {false, true}) {
+      for (const std::int64_t window : {512, 1024}) {
+        measure(*backend, dtype, backward, window, rounds);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::run(std::span(argv, static_cast<std::size_t>(argc)));
+}
