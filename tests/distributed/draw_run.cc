@@ -32,6 +32,8 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
        .vocab = vocab,
        .window =
            name == "mistral" && draw.one_in(2) ? std::optional(draw.between(1, 30)) : std::nullopt,
+       .exact_gelu = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
+       .parallel_residual = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .rotary_fraction =
            name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
 }

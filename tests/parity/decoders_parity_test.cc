@@ -60,10 +60,11 @@ class DecoderParity : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Families,
-                         DecoderParity,
-                         testing::Values("llama_bias", "qwen2", "qwen3", "mistral"),
-                         [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    DecoderParity,
+    testing::Values("llama_bias", "qwen2", "qwen3", "mistral", "pythia", "redpajama"),
+    [](const auto& family) { return family.param; });
 
 TEST_P(DecoderParity, EveryGradient) {
   model_.start_gradients();

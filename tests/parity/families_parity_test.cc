@@ -57,11 +57,18 @@ class FamilyParity : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Families,
-    FamilyParity,
-    testing::Values("gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3", "mistral"),
-    [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(Families,
+                         FamilyParity,
+                         testing::Values("gpt2",
+                                         "neox",
+                                         "llama31",
+                                         "llama_bias",
+                                         "qwen2",
+                                         "qwen3",
+                                         "mistral",
+                                         "pythia",
+                                         "redpajama"),
+                         [](const auto& family) { return family.param; });
 
 TEST_P(FamilyParity, Logits) {
   for (const std::int64_t padding : paddings()) {
@@ -188,11 +195,19 @@ class HuggingFaceDirectory : public testing::TestWithParam<std::string> {
   fs::path source_ = directory_.path() / "source";
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Families,
-    HuggingFaceDirectory,
-    testing::Values("llama3", "gpt2", "neox", "llama31", "llama_bias", "qwen2", "qwen3", "mistral"),
-    [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(Families,
+                         HuggingFaceDirectory,
+                         testing::Values("llama3",
+                                         "gpt2",
+                                         "neox",
+                                         "llama31",
+                                         "llama_bias",
+                                         "qwen2",
+                                         "qwen3",
+                                         "mistral",
+                                         "pythia",
+                                         "redpajama"),
+                         [](const auto& family) { return family.param; });
 
 TEST_P(HuggingFaceDirectory, ComesOutAsItWentIn) {
   const fs::path first = directory_.path() / "first";
@@ -352,15 +367,16 @@ TEST_P(HuggingFaceDirectory, TakesWhatPublishedFilesHaveBesides) {
       model_family(read_hugging_face_model(source_).section.name).weight_prefix);
   const std::vector<float> mask(4);
   const float masked = -1e4F;  // what older files add where the mask is 0: a scalar
+  const bool is_neox = GetParam() == "neox" || GetParam() == "pythia" || GetParam() == "redpajama";
   rewrite([&](std::vector<SafetensorsTensor>& tensors) {
     for (SafetensorsTensor& tensor : tensors) {
       if (tensor.name.starts_with(prefix)) {
         tensor.name = tensor.name.substr(prefix.size());
       }
     }
-    const std::string name = GetParam() == "gpt2"   ? "h.0.attn.bias"
-                             : GetParam() == "neox" ? "layers.0.attention.bias"
-                                                    : "layers.0.self_attn.rotary_emb.inv_freq";
+    const std::string name = GetParam() == "gpt2" ? "h.0.attn.bias"
+                             : is_neox            ? "layers.0.attention.bias"
+                                                  : "layers.0.self_attn.rotary_emb.inv_freq";
     tensors.push_back(
         {.name = name, .shape = {1, 1, 2, 2}, .data = std::as_bytes(std::span(mask))});
     if (const std::size_t bias = name.find(".bias"); bias != std::string::npos) {

@@ -581,6 +581,8 @@ RunConfig unusual_config() {
              .window = 5,
              .tied = false,
              .attention_bias = true,
+             .exact_gelu = true,
+             .parallel_residual = false,
              .rope_scaling = true,
              .rope_factor = 32,
              .rope_theta = 10000,

@@ -300,6 +300,18 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
   EXPECT_EQ(refused_key("gpt_neox", R"("attention_bias": false)"), "attention_bias");
   EXPECT_EQ(refused_key("gpt_neox", R"("tie_word_embeddings": true)"), "tie_word_embeddings");
   EXPECT_EQ(refused_key("gpt2", R"("scale_attn_weights": false)"), "scale_attn_weights");
+  const auto neox = [](const char* activation) {
+    return model_family("neox").from_hugging_face(HuggingFaceConfig(
+        format(R"({{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                    "intermediate_size": 96, "vocab_size": 100, "hidden_act": "{}"}})",
+               activation),
+        "config.json"));
+  };
+  EXPECT_EQ(neox("gelu").exact_gelu, true);
+  EXPECT_EQ(neox("gelu_new").exact_gelu, false);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { neox("relu"); }), HasSubstr("hidden_act"));
+  EXPECT_EQ(read_with("gpt_neox", R"("use_parallel_residual": false)").section.parallel_residual,
+            false);
   EXPECT_EQ(refused_key("gpt2", R"("tie_word_embeddings": false)"), "tie_word_embeddings");
   EXPECT_EQ(refused_key("gpt2", R"("activation_function": "gelu")"), "activation_function");
   EXPECT_EQ(error_of(ErrorCode::kInvalidData,

@@ -9,7 +9,7 @@ namespace tessera {
 
 std::span<const ModelKey> model_keys() {
   using S = ModelSection;
-  static constexpr std::array<ModelKey, 17> kKeys = {
+  static constexpr std::array<ModelKey, 19> kKeys = {
       {{.name = "dim",
         .member = &S::dim,
         .range = SizeRange::kSize,
@@ -69,6 +69,17 @@ std::span<const ModelKey> model_keys() {
         .doc =
             "Biases of queries, keys, values and attention's output (llama3, qwen3; qwen2 has the "
             "first three always). Left out: false."},
+       {.name = "exact_gelu",
+        .member = &S::exact_gelu,
+        .range = SizeRange::kFlag,
+        .doc =
+            "GELU by the error function, not its tanh form (neox; Pythia's is). Left out: false."},
+       {.name = "parallel_residual",
+        .member = &S::parallel_residual,
+        .range = SizeRange::kFlag,
+        .doc =
+            "Attention and feed-forward layer side by side, not one after the other (neox). Left "
+            "out: true."},
        {.name = "rope_scaling",
         .member = &S::rope_scaling,
         .range = SizeRange::kFlag,

@@ -25,6 +25,8 @@ struct ModelSection {
   std::optional<std::int64_t> window = {};
   std::optional<bool> tied = {};
   std::optional<bool> attention_bias = {};
+  std::optional<bool> exact_gelu = {};
+  std::optional<bool> parallel_residual = {};
   std::optional<bool> rope_scaling = {};
   std::optional<double> rope_factor = {};
   std::optional<double> rope_theta = {};

@@ -57,7 +57,8 @@ class NeoxWriter {
   }
 
  private:
-  // Both products are added before their biases: where they are sums over ranks, one fold does.
+  // Side by side, both products are added before their biases: where they are sums over ranks, one
+  // fold does.
   Value block(const Value& x, const std::string& prefix) {
     const Value a = norm(x, prefix + "attention_norm");
     const auto project = [&](const char* which) {
@@ -74,16 +75,29 @@ class NeoxWriter {
     const Value o = attention(q, k, v, ids, ids, {.scale = scale});
     const Value wo = parameter(
         prefix + "attention.wo.weight", {dims_.embed, dims_.heads, dims_.head_dim}, deep_std_);
-
-    const Value b = norm(x, prefix + "ffn_norm");
-    const Value w1 =
-        parameter(prefix + "feed_forward.w1.weight", {dims_.mlp, dims_.embed}, small_std_);
-    const Value wide = gelu(biased(linear(b, w1), prefix + "feed_forward.w1", dims_.mlp));
-    const Value w2 =
-        parameter(prefix + "feed_forward.w2.weight", {dims_.embed, dims_.mlp}, deep_std_);
+    if (!config_.parallel_residual) {
+      const Value h = add(x, biased(linear(o, wo, 2), prefix + "attention.wo", dims_.embed));
+      const Value wide = widened(h, prefix);
+      return add(h,
+                 biased(linear(wide, narrowing(prefix)), prefix + "feed_forward.w2", dims_.embed));
+    }
+    const Value wide = widened(x, prefix);
+    const Value w2 = narrowing(prefix);
     const Value both =
         biased(add(linear(o, wo, 2), linear(wide, w2)), prefix + "attention.wo", dims_.embed);
     return add(x, biased(both, prefix + "feed_forward.w2", dims_.embed));
+  }
+
+  // The feed-forward layer up to its last product, and that one's weight.
+  Value widened(const Value& x, const std::string& prefix) {
+    const Value b = norm(x, prefix + "ffn_norm");
+    const Value w1 =
+        parameter(prefix + "feed_forward.w1.weight", {dims_.mlp, dims_.embed}, small_std_);
+    return gelu(biased(linear(b, w1), prefix + "feed_forward.w1", dims_.mlp), config_.exact_gelu);
+  }
+
+  Value narrowing(const std::string& prefix) {
+    return parameter(prefix + "feed_forward.w2.weight", {dims_.embed, dims_.mlp}, deep_std_);
   }
 
   Value norm(const Value& x, const std::string& name) {

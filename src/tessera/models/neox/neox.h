@@ -10,9 +10,9 @@
 
 namespace tessera {
 
-// GPT-NeoX: attention and a GELU feed-forward layer side by side, each behind its own layer norm,
-// biases, rotary positions on the first part of each head, a head of its own.
-// Source: Black et al. 2022, arXiv:2204.06745
+// GPT-NeoX and its relatives, Pythia among them: attention and a GELU feed-forward layer side by
+// side, or one after the other, each after its own layer norm, biases, rotary positions on the
+// first part of each head, a head of its own. Source: Black et al. 2022, arXiv:2204.06745
 struct NeoxConfig {
   std::int64_t dim = 0;
   std::int64_t layers = 0;
@@ -23,6 +23,8 @@ struct NeoxConfig {
   double rotary_fraction = 0.25;  // of each head
   double rope_theta = 10000.0;
   double norm_eps = 1e-5;
+  bool exact_gelu = false;        // by the error function, as Pythia's
+  bool parallel_residual = true;  // attention and feed-forward read the same x
 
   friend bool operator==(const NeoxConfig&, const NeoxConfig&) = default;
 };

@@ -33,7 +33,16 @@ const FamilySizes<NeoxConfig>& sizes() {
        {.key = "norm_eps",
         .member = &C::norm_eps,
         .file_key = "layer_norm_eps",
-        .file_default = 1e-5}},
+        .file_default = 1e-5},
+       {.key = "exact_gelu",
+        .member = &C::exact_gelu,
+        .file = kNowhere,
+        .is_usual = [](const C& c) { return !c.exact_gelu; }},
+       {.key = "parallel_residual",
+        .member = &C::parallel_residual,
+        .file_key = "use_parallel_residual",
+        .file_default = 1,
+        .is_usual = [](const C& c) { return c.parallel_residual; }}},
       {{"tiny",
         {.dim = 64, .layers = 2, .heads = 4, .ffn = 256, .vocab = 250, .padded_vocab = 256}},
        {"20B",
@@ -136,12 +145,11 @@ std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts
   text.flag("attention_bias", true);
   text.tokens("bos_token_id", facts.bos);
   text.tokens("eos_token_id", facts.eos);
-  text.text("hidden_act", "gelu_fast");
+  text.text("hidden_act", config.exact_gelu ? "gelu" : "gelu_fast");
   text.number("max_position_embeddings", facts.sequence_length);
   text.text("model_type", "gpt_neox");
   text.flag("tie_word_embeddings", false);
   text.dtype(facts.dtype);
-  text.flag("use_parallel_residual", true);
   sizes().write(text, config);
   return text.finish();
 }
@@ -166,11 +174,11 @@ ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
       "a part of each head with an even number of elements");
   config.require(rope.type == "default", rope.type_key, "\"default\" or nothing");
   const std::string activation = config.text("hidden_act", "gelu");
-  config.require(
-      activation == "gelu_fast" || activation == "gelu_new" || activation == "gelu_pytorch_tanh",
-      "hidden_act",
-      "\"gelu_fast\" or \"gelu_new\", the tanh form");
-  config.require(config.flag("use_parallel_residual", true), "use_parallel_residual", "true");
+  result.exact_gelu = activation == "gelu";
+  config.require(result.exact_gelu || activation == "gelu_fast" || activation == "gelu_new" ||
+                     activation == "gelu_pytorch_tanh",
+                 "hidden_act",
+                 "\"gelu\", or the tanh form, \"gelu_fast\" or \"gelu_new\"");
   config.require(config.flag("attention_bias", true), "attention_bias", "true");
   config.require(!config.flag("tie_word_embeddings", false), "tie_word_embeddings", "false");
   return section_of({.name = std::string(sizes().name())}, result);

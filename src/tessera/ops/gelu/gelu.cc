@@ -54,12 +54,15 @@ void backward(const GeluAttrs& attrs, GradBuilder& grad) {
   TESSERA_CHECK(!attrs.bias, "the fused form is made after differentiation");
   const auto dy = grad.gradient(0);
   if (dy && grad.start(0)) {
-    grad.set(0, dy->builder->emit(make_op(GeluBackwardAttrs{}), {*dy, grad.operand(0)})[0]);
+    grad.set(0,
+             dy->builder->emit(make_op(GeluBackwardAttrs{.exact = attrs.exact}),
+                               {*dy, grad.operand(0)})[0]);
   }
 }
 
 void visit(GeluAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("bias", attrs.bias);
+  visitor.field("exact", attrs.exact);
 }
 
 OpInfo info(const GeluBackwardAttrs& attrs) {
@@ -91,10 +94,11 @@ void backward(const GeluBackwardAttrs&, GradBuilder& grad) {
 
 void visit(GeluBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("bias", attrs.bias);
+  visitor.field("exact", attrs.exact);
 }
 
-Value gelu(const Value& x) {
-  return x.builder->emit(make_op(GeluAttrs{}), {x})[0];
+Value gelu(const Value& x, bool exact) {
+  return x.builder->emit(make_op(GeluAttrs{.exact = exact}), {x})[0];
 }
 
 }  // namespace tessera

@@ -4,12 +4,14 @@
 
 namespace tessera {
 
-// y = u/2 (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), the tanh form that GPT-2 uses; u = x, or with
-// `bias` x[.., c] + b[c], rounded, so that the form is bitwise add_bias + gelu.
+// y = u/2 (1 + tanh(sqrt(2/pi) (u + 0.044715 u^3))), the tanh form that GPT-2 uses, or, exact,
+// y = u/2 (1 + erf(u / sqrt(2))); u = x, or with `bias` x[.., c] + b[c], rounded, so that the form
+// is bitwise add_bias + gelu.
 // Operands: x (..), [b (C)] -> y (..); types alike in {f32, bf16}, computed in f32.
 // Source:   Hendrycks & Gimpel 2016, arXiv:1606.08415
 struct GeluAttrs {
   bool bias = false;
+  bool exact = false;
 
   friend bool operator==(const GeluAttrs&, const GeluAttrs&) = default;
 };
@@ -17,6 +19,7 @@ struct GeluAttrs {
 // dx = dy * gelu'(u), u as above. Operands: dy (..), x (..), [b (C)] -> dx (..)
 struct GeluBackwardAttrs {
   bool bias = false;
+  bool exact = false;
 
   friend bool operator==(const GeluBackwardAttrs&, const GeluBackwardAttrs&) = default;
 };
@@ -43,6 +46,6 @@ void visit(GeluBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& views);
 void run(const GeluBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
-Value gelu(const Value& x);
+Value gelu(const Value& x, bool exact = false);
 
 }  // namespace tessera

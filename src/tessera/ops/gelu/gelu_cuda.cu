@@ -31,10 +31,16 @@ struct Argument {
   }
 };
 
+// P(X <= x) of a normal X.
+__device__ inline float normal_below(float x) {
+  return 0.5F * erfcf(-0.70710678F * x);
+}
+
 template <class T>
 struct Forward {
   Argument<T> argument;
   Matrix<T> y;
+  bool exact;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
@@ -42,7 +48,7 @@ struct Forward {
     for (int i = 0; i < N; ++i) {
       const float x_i = values.at[i];
       const float angle = x_i * kSlope * (1.0F + kCubic * (x_i * x_i));
-      values.at[i] = x_i * sigmoid<T>(angle);
+      values.at[i] = x_i * (exact ? normal_below(x_i) : sigmoid<T>(angle));
     }
     store(y.at(row, column), values);
   }
@@ -54,6 +60,7 @@ struct Backward {
   Matrix<const T> dy;
   Argument<T> argument;
   Matrix<T> dx;
+  bool exact;
 
   template <int N>
   __device__ void run(std::int64_t row, std::int64_t column) const {
@@ -63,6 +70,10 @@ struct Backward {
       const float x_i = values.at[i];
       // Past |x| = 100, s (1 - s) is 0 and must not meet an infinite square.
       const float square = fminf(x_i * x_i, 10000.0F);
+      if (exact) {
+        result.at[i] *= normal_below(x_i) + x_i * (0.39894228F * expf(-0.5F * square));
+        continue;
+      }
       const float s = sigmoid<T>(x_i * kSlope * (1.0F + kCubic * square));
       const float bend = 1.0F + 3.0F * kCubic * square;
       result.at[i] *= s + s * (1.0F - s) * (x_i * kSlope * bend);
@@ -93,7 +104,8 @@ void run(const GeluAttrs& attrs, cuda::Context& context, const Views& views) {
     using T = decltype(element);
     const cuda::Forward<T> body = {
         .argument = cuda::argument_of<T>(x, attrs.bias ? &bias : nullptr, inner),
-        .y = {views.out[0], inner}};
+        .y = {views.out[0], inner},
+        .exact = attrs.exact};
     cuda::for_each_pack(context, "gelu", all, inner, body);
   });
 }
@@ -108,7 +120,8 @@ void run(const GeluBackwardAttrs& attrs, cuda::Context& context, const Views& vi
     const cuda::Backward<T> body = {
         .dy = {views.in[0], inner},
         .argument = cuda::argument_of<T>(x, attrs.bias ? &bias : nullptr, inner),
-        .dx = {views.out[0], inner}};
+        .dx = {views.out[0], inner},
+        .exact = attrs.exact};
     cuda::for_each_pack(context, "gelu_backward", all, inner, body);
   });
 }

@@ -43,20 +43,32 @@ Sample sample_of(const OpRef& op, const TensorType& x, bool has_gradient_operand
   return sample;
 }
 
-// `make` takes whether there is a bias.
-template <class Make>
-SampleList over_shapes(const Make& make, bool has_gradient_operand) {
+template <class Attrs>
+SampleList over_shapes(bool has_gradient_operand) {
   SampleList list;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const std::string_view shape : kShapes) {
-      for (const bool bias : {false, true}) {
-        Sample sample = sample_of(make(bias), types(dtype, {shape})[0], has_gradient_operand, bias);
-        sample.name = format("{}_{}{}", list.size() / 2, name(dtype), bias ? "_bias" : "");
-        list.push_back(std::move(sample));
+  for (const bool exact : {false, true}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const std::string_view shape : kShapes) {
+        for (const bool bias : {false, true}) {
+          Sample sample = sample_of(make_op(Attrs{.bias = bias, .exact = exact}),
+                                    types(dtype, {shape})[0],
+                                    has_gradient_operand,
+                                    bias);
+          sample.name = format("{}_{}{}{}",
+                               list.size() / 2,
+                               name(dtype),
+                               bias ? "_bias" : "",
+                               exact ? "_exact" : "");
+          list.push_back(std::move(sample));
+        }
       }
     }
   }
   return list;
+}
+
+double normal_below(double x) {
+  return 0.5 * std::erfc(-x / std::numbers::sqrt2);
 }
 
 // x, or x + b.
@@ -78,18 +90,18 @@ double inner(double x) {
 }  // namespace
 
 SampleList samples(SamplesOf<GeluAttrs>) {
-  return over_shapes([](bool bias) { return make_op(GeluAttrs{.bias = bias}); }, false);
+  return over_shapes<GeluAttrs>(false);
 }
 
 SampleList samples(SamplesOf<GeluBackwardAttrs>) {
-  return over_shapes([](bool bias) { return make_op(GeluBackwardAttrs{.bias = bias}); }, true);
+  return over_shapes<GeluBackwardAttrs>(true);
 }
 
 void reference(const GeluAttrs& attrs, const Views& views) {
   const std::vector<double> x = arguments(views.in, 0, attrs.bias);
   const auto y = reals(views.out[0]);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    y[i] = 0.5 * x[i] * (1.0 + std::tanh(inner(x[i])));
+    y[i] = attrs.exact ? x[i] * normal_below(x[i]) : 0.5 * x[i] * (1.0 + std::tanh(inner(x[i])));
   }
 }
 
@@ -98,6 +110,11 @@ void reference(const GeluBackwardAttrs& attrs, const Views& views) {
   const std::vector<double> x = arguments(views.in, 1, attrs.bias);
   const auto dx = reals(views.out[0]);
   for (std::size_t i = 0; i < x.size(); ++i) {
+    if (attrs.exact) {
+      const double density = std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2.0 * std::numbers::pi);
+      dx[i] = dy[i] * (normal_below(x[i]) + x[i] * density);
+      continue;
+    }
     const double tanh_u = std::tanh(inner(x[i]));
     const double du = std::sqrt(2.0 / std::numbers::pi) * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
     dx[i] = dy[i] * (0.5 * (1.0 + tanh_u) + 0.5 * x[i] * (1.0 - tanh_u * tanh_u) * du);

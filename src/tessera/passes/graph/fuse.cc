@@ -88,11 +88,11 @@ void bias_into_layer_norm(Fusion& fusion, NodeId id) {
 
 // The op that adds a vector to the rows of its last operand, for the ops that can.
 std::optional<OpRef> with_bias(const Op& op) {
-  if (op.get_if<GeluAttrs>() != nullptr) {
-    return make_op(GeluAttrs{.bias = true});
+  if (const auto* gelu = op.get_if<GeluAttrs>()) {
+    return make_op(GeluAttrs{.bias = true, .exact = gelu->exact});
   }
-  if (op.get_if<GeluBackwardAttrs>() != nullptr) {
-    return make_op(GeluBackwardAttrs{.bias = true});
+  if (const auto* gelu = op.get_if<GeluBackwardAttrs>()) {
+    return make_op(GeluBackwardAttrs{.bias = true, .exact = gelu->exact});
   }
   return std::nullopt;
 }

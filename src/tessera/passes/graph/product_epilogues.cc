@@ -74,7 +74,7 @@ void bias_into_product(Fusion& fusion, NodeId id) {
 // u = add_bias(matmul(x, w), b); y = gelu(u)  ->  y, u = matmul{bias, gelu}(x, w, b)
 void gelu_into_product(Fusion& fusion, NodeId id) {
   const auto* gelu = fusion.op<GeluAttrs>(id);
-  if (gelu == nullptr || gelu->bias) {
+  if (gelu == nullptr || gelu->bias || gelu->exact) {
     return;
   }
   const Node& node = fusion.node(id);
@@ -104,7 +104,7 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
 // dx = gelu_backward(matmul(dz, w), u)  ->  dx = matmul{gelu_backward}(dz, w, u)
 void gelu_backward_into_product(Fusion& fusion, NodeId id) {
   const auto* backward = fusion.op<GeluBackwardAttrs>(id);
-  if (backward == nullptr || backward->bias) {
+  if (backward == nullptr || backward->bias || backward->exact) {
     return;
   }
   const Node& node = fusion.node(id);
