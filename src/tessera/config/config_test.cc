@@ -585,6 +585,10 @@ RunConfig unusual_config() {
              .parallel_residual = false,
              .rope_scaling = true,
              .rope_factor = 32,
+             .rope_linear_factor = 2,
+             .rope_dynamic_factor = 3,
+             .rope_yarn_factor = 4,
+             .rope_original_length = 64,
              .rope_theta = 10000,
              .rotary_fraction = 0.5,
              .norm_eps = 1.0 / 3};

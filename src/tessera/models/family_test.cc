@@ -140,6 +140,15 @@ TEST(ModelFamilies, RefuseKeysThatTheyHaveNoUseFor) {
               HasSubstr("model.padded_vocab is set"));
   EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_factor = 4.0}),
               HasSubstr("model.rope_factor = 4 has no use without model.rope_scaling = true"));
+  EXPECT_THAT(message({.name = "llama3",
+                       .flavor = "1B",
+                       .rope_linear_factor = 2.0,
+                       .rope_dynamic_factor = 2.0}),
+              HasSubstr("3 of model.rope_scaling, rope_linear_factor, rope_dynamic_factor and "));
+  EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_yarn_factor = 2.0}),
+              HasSubstr("model.rope_original_length is 0"));
+  EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_original_length = 64}),
+              HasSubstr("model.rope_original_length is 64"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .padded_vocab = 100}),
               HasSubstr("model.padded_vocab = 100 is less than model.vocab = 250"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .heads = 5}),
@@ -206,33 +215,64 @@ std::string refused_key(const std::string& family, const std::string& keys) {
   return message.substr(first, message.find('"', first) - first);
 }
 
-TEST(HuggingFaceKeys, ScaledPositionsAreRefusedInEveryForm) {
+TEST(HuggingFaceKeys, UnknownScalingsAreRefusedInEveryForm) {
   for (const std::string family : {"llama", "gpt_neox", "qwen2", "qwen3", "mistral"}) {
     for (const std::string object : {"rope_scaling", "rope_parameters"}) {
       for (const std::string type : {"type", "rope_type"}) {
         const std::string theta = object == "rope_parameters" ? R"(, "rope_theta": 10000.0)" : "";
         const std::string keys =
-            format(R"("{}": {{"{}": "linear", "factor": 4.0{}}})", object, type, theta);
+            format(R"("{}": {{"{}": "twisted", "factor": 4.0{}}})", object, type, theta);
         EXPECT_EQ(refused_key(family, keys), object + "." + type) << family;
       }
     }
     EXPECT_EQ(refused_key(family, R"("rope_scaling": {"factor": 4.0})"), "rope_scaling.factor");
-    EXPECT_EQ(refused_key(family, R"("rope_scaling": "linear")"), "rope_scaling");
-    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"type": ["linear"], "factor": 2})"),
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": "twisted")"), "rope_scaling");
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"type": ["twisted"], "factor": 2})"),
               "rope_scaling.type");
-    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"rope_type": "default", "type": "linear"})"),
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"rope_type": "default", "type": "twisted"})"),
               "rope_scaling.type");
     // transformers 5 take "rope_scaling" where both are there; 4 know no "rope_parameters".
     EXPECT_EQ(refused_key(family,
                           R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-                             "rope_scaling": {"type": "linear", "factor": 4.0})"),
+                             "rope_scaling": {"type": "twisted", "factor": 4.0})"),
               "rope_scaling.type");
     EXPECT_NO_THROW(read_with(family, R"("rope_scaling": {"rope_type": "default"})"));
     EXPECT_NO_THROW(read_with(family, R"("rope_scaling": {})"));
     EXPECT_NO_THROW(read_with(family, R"("rope_scaling": null, "rope_parameters": null)"));
   }
-  EXPECT_EQ(refused_key("gpt2", R"("rope_scaling": {"type": "linear", "factor": 4.0})"),
+  EXPECT_EQ(refused_key("gpt2", R"("rope_scaling": {"type": "twisted", "factor": 4.0})"),
             "rope_scaling.factor");
+}
+
+TEST(HuggingFaceKeys, ScaledPositionsAreReadInEveryForm) {
+  for (const std::string family : {"llama", "qwen2", "qwen3", "mistral"}) {
+    const auto scaled = [&](const std::string& scaling) {
+      return read_with(family, R"("max_position_embeddings": 128, "rope_scaling": )" + scaling)
+          .section;
+    };
+    EXPECT_EQ(scaled(R"({"type": "linear", "factor": 4.0})").rope_linear_factor, 4.0);
+    const ModelSection dynamic = scaled(R"({"rope_type": "dynamic", "factor": 2.0})");
+    EXPECT_EQ(dynamic.rope_dynamic_factor, 2.0);
+    EXPECT_EQ(dynamic.rope_original_length, 128);
+    const ModelSection yarn =
+        scaled(R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})");
+    EXPECT_EQ(yarn.rope_yarn_factor, 4.0);
+    EXPECT_EQ(yarn.rope_original_length, 32);
+    EXPECT_EQ(scaled(R"({"rope_type": "yarn", "factor": 4.0})").rope_original_length, 128);
+    EXPECT_EQ(scaled(R"({"rope_type": "dynamic", "factor": 1.0})").rope_original_length,
+              std::nullopt);
+    EXPECT_EQ(refused_key(family,
+                          R"("max_position_embeddings": 128,
+                             "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 16.0})"),
+              "rope_scaling.beta_fast");
+    EXPECT_EQ(refused_key(family,
+                          R"("max_position_embeddings": 128,
+                             "rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0})"),
+              "rope_scaling.mscale");
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"type": "linear"})"), "rope_scaling.factor");
+    EXPECT_EQ(refused_key(family, R"("rope_scaling": {"type": "dynamic", "factor": 2.0})"),
+              "max_position_embeddings");
+  }
 }
 
 TEST(HuggingFaceKeys, TwoNamesOfOneThingMustAgree) {

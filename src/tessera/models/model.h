@@ -10,11 +10,13 @@
 
 namespace tessera {
 
-// What a model reads, by sequence and position: (batch, seq) i32 each.
+// What a model reads, by sequence and position: (batch, seq) i32 each. `length` is how long a
+// sequence of the program may be: seq or, where earlier tokens are in a cache, all of the cache.
 struct ModelInputs {
   Value tokens;
   Value positions;
   Value documents;
+  std::int64_t length = 0;
 };
 
 // What a model computes: hidden states (batch, seq, embed) and the head (vocab, embed), whose

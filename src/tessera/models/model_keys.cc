@@ -9,7 +9,7 @@ namespace tessera {
 
 std::span<const ModelKey> model_keys() {
   using S = ModelSection;
-  static constexpr std::array<ModelKey, 19> kKeys = {
+  static constexpr std::array<ModelKey, 23> kKeys = {
       {{.name = "dim",
         .member = &S::dim,
         .range = SizeRange::kSize,
@@ -89,6 +89,25 @@ std::span<const ModelKey> model_keys() {
         .member = &S::rope_factor,
         .range = SizeRange::kPositive,
         .doc = "By how much that scaling stretches long wavelengths. Left out: 8."},
+       {.name = "rope_linear_factor",
+        .member = &S::rope_linear_factor,
+        .range = SizeRange::kPositive,
+        .doc = "What positions are divided by, for texts longer than those of training (not gpt2, "
+               "neox). Left out: 1."},
+       {.name = "rope_dynamic_factor",
+        .member = &S::rope_dynamic_factor,
+        .range = SizeRange::kPositive,
+        .doc = "Dynamic NTK scaling: raises the base of the frequencies where sequences are longer "
+               "than rope_original_length (not gpt2, neox). Left out: 1."},
+       {.name = "rope_yarn_factor",
+        .member = &S::rope_yarn_factor,
+        .range = SizeRange::kPositive,
+        .doc = "YaRN's scaling, by how much texts are longer than rope_original_length (not gpt2, "
+               "neox). Left out: 1."},
+       {.name = "rope_original_length",
+        .member = &S::rope_original_length,
+        .range = SizeRange::kSize,
+        .doc = "Tokens of the texts of training, which these two start from. Left out: none."},
        {.name = "rope_theta",
         .member = &S::rope_theta,
         .range = SizeRange::kPositive,

@@ -29,6 +29,10 @@ struct ModelSection {
   std::optional<bool> parallel_residual = {};
   std::optional<bool> rope_scaling = {};
   std::optional<double> rope_factor = {};
+  std::optional<double> rope_linear_factor = {};
+  std::optional<double> rope_dynamic_factor = {};
+  std::optional<double> rope_yarn_factor = {};
+  std::optional<std::int64_t> rope_original_length = {};
   std::optional<double> rope_theta = {};
   std::optional<double> rotary_fraction = {};
   std::optional<double> norm_eps = {};

@@ -1,5 +1,7 @@
 #include "tessera/plan/graphs.h"
 
+#include <algorithm>
+
 #include "tessera/base/format.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/matmul/matmul.h"
@@ -16,10 +18,11 @@ TensorType ids(std::int64_t batch, std::int64_t sequence_length) {
           .dims = {{.name = "batch", .bound = batch}, {.name = "seq", .bound = sequence_length}}};
 }
 
-ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type) {
+ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type, std::int64_t length) {
   return {.tokens = builder.input(step_names::kTokens, type),
           .positions = builder.input(step_names::kPositions, type),
-          .documents = builder.input(step_names::kDocuments, type)};
+          .documents = builder.input(step_names::kDocuments, type),
+          .length = length};
 }
 
 // The graph that `builder` holds, with the model's adapters.
@@ -36,7 +39,7 @@ Graph training_graph(const ModelDescription& model,
                      DType dtype) {
   GraphBuilder builder("train", dtype);
   const TensorType type = ids(batch, sequence_length);
-  const ModelInputs inputs = model_inputs(builder, type);
+  const ModelInputs inputs = model_inputs(builder, type, sequence_length);
   const Value labels = builder.input(step_names::kLabels, type);
   const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
   const ModelOutputs outputs = model.model(builder, inputs);
@@ -49,9 +52,11 @@ Graph training_graph(const ModelDescription& model,
 Graph generation_graph(const ModelDescription& model,
                        std::int64_t sequence_length,
                        DType dtype,
-                       std::int64_t batch) {
+                       std::int64_t batch,
+                       std::int64_t length) {
   GraphBuilder builder("generate", dtype);
-  const ModelInputs inputs = model_inputs(builder, ids(batch, sequence_length));
+  const ModelInputs inputs =
+      model_inputs(builder, ids(batch, sequence_length), std::max(length, sequence_length));
   const Value last =
       builder.input("last", {.dtype = DType::kI32, .dims = {{.name = "batch", .bound = batch}}});
   const ModelOutputs outputs = model.model(builder, inputs);
@@ -71,7 +76,7 @@ Graph evaluation_graph(const ModelDescription& model,
                        DType dtype) {
   GraphBuilder builder("evaluate", dtype);
   const TensorType type = ids(batch, sequence_length);
-  const ModelInputs inputs = model_inputs(builder, type);
+  const ModelInputs inputs = model_inputs(builder, type, sequence_length);
   const Value labels = builder.input(step_names::kLabels, type);
   const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
   const ModelOutputs outputs = model.model(builder, inputs);

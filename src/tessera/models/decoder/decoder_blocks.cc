@@ -37,7 +37,7 @@ ModelOutputs DecoderBlocks::write(const Block& block) {
   const Value table = parameter("tok_embeddings.weight",
                                 {vocab_, embed_},
                                 config_.tied ? head_init : Initializer{.std = 1.0});
-  rope_table_ = rope_table(inputs_.positions, rope_attrs(config_));
+  rope_table_ = rope_table(inputs_.positions, rope_attrs(config_, inputs_.length));
   Value x = embedding(table, inputs_.tokens);
   for (layer_ = 0; layer_ < config_.layers; ++layer_) {
     builder_.set_layer(static_cast<std::int32_t>(layer_));

@@ -1,5 +1,9 @@
 #include "tessera/models/decoder/decoder_config.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numbers>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -34,12 +38,68 @@ void validate(const DecoderConfig& config) {
                   "a head of {} = {} is odd; rotary positions turn pairs",
                   config.head_dim > 0 ? "model.head_dim" : "model.dim / model.heads",
                   config.head());
+  const bool is_dynamic = config.rope_dynamic_factor != 1.0;
+  const bool is_yarn = config.rope_yarn_factor != 1.0;
+  const int scalings = (config.rope_scaling ? 1 : 0) + (config.rope_linear_factor != 1.0 ? 1 : 0) +
+                       (is_dynamic ? 1 : 0) + (is_yarn ? 1 : 0);
+  TESSERA_REQUIRE(scalings <= 1,
+                  ErrorCode::kInvalidConfig,
+                  "{} of model.rope_scaling, rope_linear_factor, rope_dynamic_factor and "
+                  "rope_yarn_factor are set, expected one at most",
+                  scalings);
+  TESSERA_REQUIRE((is_dynamic || is_yarn) == (config.rope_original_length > 0),
+                  ErrorCode::kInvalidConfig,
+                  "model.rope_original_length is {}, expected the tokens of a text that the model "
+                  "was trained on with model.rope_dynamic_factor or rope_yarn_factor, and nothing "
+                  "without",
+                  config.rope_original_length);
+  TESSERA_REQUIRE(!is_dynamic || config.head() > 2,
+                  ErrorCode::kInvalidConfig,
+                  "model.rope_dynamic_factor is set for heads of {}, expected more than 2",
+                  config.head());
 }
 
-RopeTableAttrs rope_attrs(const DecoderConfig& config) {
+namespace {
+
+// High frequencies, which turn often in an original length, stay; low ones are divided by the
+// factor; those between, by something between.
+void set_yarn(const DecoderConfig& config, RopeTableAttrs& attrs) {
+  constexpr double kFast = 32.0;  // turns
+  constexpr double kSlow = 1.0;
+  const double factor = config.rope_yarn_factor;
+  const auto size = static_cast<double>(config.head());
+  const auto length = static_cast<double>(config.rope_original_length);
+  const auto dim_that_turns = [&](double turns) {
+    return size * std::log(length / (turns * 2.0 * std::numbers::pi)) /
+           (2.0 * std::log(config.rope_theta));
+  };
+  const double low = std::max(std::floor(dim_that_turns(kFast)), 0.0);
+  double high = std::min(std::ceil(dim_that_turns(kSlow)), size - 1.0);
+  high += low == high ? 0.001 : 0.0;
+  for (std::int64_t i = 0; i < config.head() / 2; ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    attrs.divisors.of.push_back(1.0 / (ramp / factor + 1.0 - ramp));
+  }
+  attrs.magnitude = 0.1 * std::log(factor) + 1.0;
+}
+
+}  // namespace
+
+RopeTableAttrs rope_attrs(const DecoderConfig& config, std::int64_t length) {
   RopeTableAttrs attrs{.head_dim = config.head(), .theta = config.rope_theta};
+  const auto pairs = static_cast<std::size_t>(config.head() / 2);
   if (config.rope_scaling) {
     attrs.scaling_factor = config.rope_factor;
+  } else if (config.rope_linear_factor != 1.0) {
+    attrs.divisors.of.assign(pairs, config.rope_linear_factor);
+  } else if (config.rope_dynamic_factor != 1.0 && length > config.rope_original_length) {
+    const double factor = config.rope_dynamic_factor;
+    const auto size = static_cast<double>(config.head());
+    const double growth =
+        static_cast<double>(length) / static_cast<double>(config.rope_original_length);
+    attrs.theta *= std::pow(factor * growth - (factor - 1.0), size / (size - 2.0));
+  } else if (config.rope_yarn_factor != 1.0) {
+    set_yarn(config, attrs);
   }
   return attrs;
 }

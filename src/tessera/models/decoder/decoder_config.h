@@ -24,6 +24,11 @@ struct DecoderConfig {
   std::int64_t head_dim = 0;    // 0: dim / heads
   bool attention_bias = false;  // of queries, keys, values and attention's output
   std::int64_t window = 0;      // positions up to its own that a token sees; 0: all
+  // Other ways to reach longer texts than a model was trained on; 1: none, one at most.
+  double rope_linear_factor = 1.0;        // positions divided by so much
+  double rope_dynamic_factor = 1.0;       // theta raised where a program's sequences are longer
+  double rope_yarn_factor = 1.0;          // YaRN, of betas 32 and 1
+  std::int64_t rope_original_length = 0;  // tokens of a text that the last two start from
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : dim / heads; }
 
@@ -41,7 +46,9 @@ struct DecoderConfig {
 // head_dim), kv_heads do not divide heads, or the head size is odd.
 void validate(const DecoderConfig& config);
 
-// How it turns queries and keys.
-RopeTableAttrs rope_attrs(const DecoderConfig& config);
+// How it turns queries and keys in programs whose sequences have up to `length` tokens.
+// Source: of the dynamic factor, transformers' _compute_dynamic_ntk_parameters; of YaRN, Peng et
+// al. 2023, arXiv:2309.00071
+RopeTableAttrs rope_attrs(const DecoderConfig& config, std::int64_t length);
 
 }  // namespace tessera

@@ -1,5 +1,7 @@
 #include "tessera/models/decoder/decoder_family.h"
 
+#include <cmath>
+#include <span>
 #include <utility>
 
 #include "tessera/base/format.h"
@@ -7,6 +9,16 @@
 namespace tessera {
 
 using C = DecoderConfig;
+
+namespace {
+
+// Descriptions have all four keys or none: those of a way that is not taken are 1.
+bool has_no_factor(const C& config) {
+  return config.rope_linear_factor == 1.0 && config.rope_dynamic_factor == 1.0 &&
+         config.rope_yarn_factor == 1.0;
+}
+
+}  // namespace
 
 std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own) {
   using enum FamilySize<C>::File;
@@ -27,6 +39,16 @@ std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own) {
       {.key = "vocab", .member = &C::vocab, .file_key = "vocab_size"},
       {.key = "tied", .member = &C::tied, .file_key = "tie_word_embeddings", .file_default = 0}};
   sizes.insert(sizes.end(), own.begin(), own.end());
+  for (const auto& [key, factor] : {std::pair{"rope_linear_factor", &C::rope_linear_factor},
+                                    {"rope_dynamic_factor", &C::rope_dynamic_factor},
+                                    {"rope_yarn_factor", &C::rope_yarn_factor}}) {
+    sizes.push_back({.key = key, .member = factor, .file = kNowhere});
+  }
+  sizes.push_back(
+      {.key = "rope_original_length", .member = &C::rope_original_length, .file = kNowhere});
+  for (FamilySize<C>& size : std::span(sizes).last(4)) {
+    size.is_usual = has_no_factor;
+  }
   sizes.push_back(
       {.key = "rope_theta", .member = &C::rope_theta, .file_key = "rope_theta", .file = kWritten});
   // What the first Llamas leave out.
@@ -101,14 +123,103 @@ ModelSection decoder_section(const DecoderForm& form,
   if (config.window == 0) {
     result.window.reset();
   }
+  if (config.rope_original_length == 0) {
+    result.rope_original_length.reset();
+  }
   return result;
 }
 
-void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config) {
+namespace {
+
+// Llama 3.1's numbers but the factor are the published ones.
+void take_llama3(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& config) {
+  const std::string& object = rope.object;
+  config.rope_scaling = true;
+  config.rope_factor = file.real(object + "factor");
+  const RopeTableAttrs known = rope_attrs(config, 0);
+  const auto require_known = [&](const std::string& name, double expected) {
+    file.require(file.real(object + name) == expected, object + name, python_float(expected));
+  };
+  require_known("low_freq_factor", known.low_frequency_factor);
+  require_known("high_freq_factor", known.high_frequency_factor);
+  file.require(file.size(object + "original_max_position_embeddings") == known.original_length,
+               object + "original_max_position_embeddings",
+               format("{}", known.original_length));
+  if (config.rope_factor == 1.0) {  // scales nothing, and is written as nothing
+    config.rope_scaling = false;
+    config.rope_factor = C().rope_factor;
+  }
+}
+
+void take_yarn(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& config) {
+  const std::string& object = rope.object;
+  config.rope_yarn_factor = file.real(object + "factor");
+  config.rope_original_length =
+      file.size(object + "original_max_position_embeddings", file.size("max_position_embeddings"));
+  const auto require_usual = [&](const std::string& name, double expected) {
+    file.require(
+        file.real(object + name, expected) == expected, object + name, python_float(expected));
+  };
+  require_usual("beta_fast", 32.0);
+  require_usual("beta_slow", 1.0);
+  require_usual("attention_factor", 0.1 * std::log(config.rope_yarn_factor) + 1.0);
+  file.require(file.flag(object + "truncate", true), object + "truncate", "true");
+}
+
+}  // namespace
+
+void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, bool takes_llama3) {
   const HuggingFaceRope rope = read_rope(file, {});
   config.rope_theta = rope.theta;
   file.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
-  file.require(rope.type == "default", rope.type_key, "nothing: frequencies are not scaled");
+  const std::string factor = rope.object + "factor";
+  if (rope.type == "llama3" && takes_llama3) {
+    take_llama3(file, rope, config);
+  } else if (rope.type == "linear") {
+    config.rope_linear_factor = file.real(factor);
+  } else if (rope.type == "dynamic") {
+    config.rope_dynamic_factor = file.real(factor);
+    config.rope_original_length = file.size("max_position_embeddings");
+  } else if (rope.type == "yarn") {
+    take_yarn(file, rope, config);
+  } else {
+    file.require(rope.type == "default",
+                 rope.type_key,
+                 format("{}\"linear\", \"dynamic\", \"yarn\" or nothing",
+                        takes_llama3 ? "\"llama3\", " : ""));
+  }
+  if (has_no_factor(config)) {  // a factor of 1 scales nothing
+    config.rope_original_length = 0;
+  }
+}
+
+std::string rope_scaling_json(const DecoderConfig& config) {
+  if (config.rope_scaling) {
+    const RopeTableAttrs rope = rope_attrs(config, 0);
+    return format(
+        "{{\"factor\": {}, \"high_freq_factor\": {}, \"low_freq_factor\": {}, "
+        "\"original_max_position_embeddings\": {}, \"rope_type\": \"llama3\"}}",
+        python_float(rope.scaling_factor),
+        python_float(rope.high_frequency_factor),
+        python_float(rope.low_frequency_factor),
+        rope.original_length);
+  }
+  const auto of_type = [](std::string_view type, double factor, const std::string& more) {
+    return format("{{\"factor\": {}{}, \"rope_type\": \"{}\"}}", python_float(factor), more, type);
+  };
+  if (config.rope_linear_factor != 1.0) {
+    return of_type("linear", config.rope_linear_factor, "");
+  }
+  if (config.rope_dynamic_factor != 1.0) {
+    return of_type("dynamic", config.rope_dynamic_factor, "");
+  }
+  if (config.rope_yarn_factor != 1.0) {
+    return of_type(
+        "yarn",
+        config.rope_yarn_factor,
+        format(", \"original_max_position_embeddings\": {}", config.rope_original_length));
+  }
+  return "null";
 }
 
 DecoderConfig decoder_from_hugging_face(const DecoderForm& form, const HuggingFaceConfig& file) {
@@ -140,7 +251,10 @@ std::string decoder_config_text(const DecoderForm& form,
   text.tokens("eos_token_id", facts.eos);
   text.number("head_dim", config.head());
   text.text("hidden_act", "silu");
-  text.number("max_position_embeddings", facts.sequence_length);
+  // What a dynamic factor starts from has no other key.
+  text.number(
+      "max_position_embeddings",
+      config.rope_dynamic_factor != 1.0 ? config.rope_original_length : facts.sequence_length);
   text.text("model_type", form.model_type);
   text.dtype(facts.dtype);
   form.write_config(text, config);

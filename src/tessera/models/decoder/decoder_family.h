@@ -60,8 +60,12 @@ DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& sectio
 // The model as the trainer takes it.
 ModelDescription describe_decoder(const DecoderForm& form, const DecoderConfig& config);
 
-// Rotary positions that are turned as they are: all of each head, frequencies unscaled.
-void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config);
+// Rotary positions of all of each head, however their frequencies are scaled: Llama 3.1's way where
+// `takes_llama3`, linear, dynamic, YaRN.
+void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, bool takes_llama3 = false);
+
+// "rope_scaling" of config.json, as JSON: null where frequencies are not scaled.
+std::string rope_scaling_json(const DecoderConfig& config);
 
 // config.json as sizes, and back; all weights in the order in which transformers list them, a tied
 // head left out.

@@ -4,7 +4,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
-#include "tessera/models/hugging_face_rope.h"
 #include "tessera/models/llama/llama.h"
 
 namespace tessera {
@@ -51,54 +50,18 @@ void check(const LlamaConfig& config) {
                   config.rope_factor);
 }
 
-void take_rope(const HuggingFaceConfig& config, LlamaConfig& result) {
-  const HuggingFaceRope rope = read_rope(config, {});
-  result.rope_theta = rope.theta;
-  config.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
-  config.require(
-      rope.type == "default" || rope.type == "llama3", rope.type_key, "\"llama3\" or nothing");
-  if (rope.type != "llama3") {
-    return;
-  }
-  const std::string& object = rope.object;
-  result.rope_scaling = true;
-  result.rope_factor = config.real(object + "factor");
-  const RopeTableAttrs known = rope_attrs(result);
-  const auto require_known = [&](const std::string& name, double expected) {
-    config.require(config.real(object + name) == expected, object + name, python_float(expected));
-  };
-  require_known("low_freq_factor", known.low_frequency_factor);
-  require_known("high_freq_factor", known.high_frequency_factor);
-  config.require(config.size(object + "original_max_position_embeddings") == known.original_length,
-                 object + "original_max_position_embeddings",
-                 format("{}", known.original_length));
-  if (result.rope_factor == 1.0) {  // scales nothing, and is written as nothing
-    result.rope_scaling = false;
-    result.rope_factor = LlamaConfig().rope_factor;
-  }
-}
-
 void read_file(const HuggingFaceConfig& config, LlamaConfig& result) {
   config.require(!config.flag("mlp_bias", false), "mlp_bias", "false");
   config.require(!config.has("sliding_window") || !config.flag("use_sliding_window", true),
                  "sliding_window",
                  "null: attention that sees all that is before");
-  take_rope(config, result);
+  take_rope(config, result, true);
 }
 
 // Source: transformers' LlamaConfig.
 void write_file(HuggingFaceConfigText& text, const LlamaConfig& config) {
-  const RopeTableAttrs rope = rope_attrs(config);
   text.flag("mlp_bias", false);
-  text.add("rope_scaling",
-           rope.scaling_factor == 1.0
-               ? "null"
-               : format("{{\"factor\": {}, \"high_freq_factor\": {}, \"low_freq_factor\": {}, "
-                        "\"original_max_position_embeddings\": {}, \"rope_type\": \"llama3\"}}",
-                        python_float(rope.scaling_factor),
-                        python_float(rope.high_frequency_factor),
-                        python_float(rope.low_frequency_factor),
-                        rope.original_length));
+  text.add("rope_scaling", rope_scaling_json(config));
 }
 
 }  // namespace

@@ -91,7 +91,15 @@ TEST(HuggingFace, ConfigsAreReadAsTheyWereWritten) {
   LlamaConfig wide = kSmall;
   wide.head_dim = 10;
   wide.attention_bias = true;
-  for (const LlamaConfig& config : {kSmall, second, stretched, wide}) {
+  LlamaConfig linear = kSmall;
+  linear.rope_linear_factor = 2.5;
+  LlamaConfig dynamic = kSmall;
+  dynamic.rope_dynamic_factor = 3.0;
+  dynamic.rope_original_length = 512;
+  LlamaConfig yarn = kSmall;
+  yarn.rope_yarn_factor = 4.0;
+  yarn.rope_original_length = 64;
+  for (const LlamaConfig& config : {kSmall, second, stretched, wide, linear, dynamic, yarn}) {
     const std::string text = decoder_config_text(llama_form(), config, {.sequence_length = 512});
     EXPECT_EQ(decoder_from_hugging_face(llama_form(), HuggingFaceConfig(text, "config.json")),
               config);
@@ -139,8 +147,8 @@ TEST(HuggingFace, RotaryParametersMayStandInOneObject) {
     return error_of(ErrorCode::kInvalidData, [&] { read(rope); });
   };
   EXPECT_THAT(
-      message(R"({"rope_type": "yarn", "rope_theta": 1.0})"),
-      HasSubstr("\"rope_parameters.rope_type\" at byte 146: found \"yarn\", expected \"llama3\""));
+      message(R"({"rope_type": "turn", "rope_theta": 1.0})"),
+      HasSubstr("\"rope_parameters.rope_type\" at byte 146: found \"turn\", expected \"llama3\""));
   EXPECT_THAT(message(R"({"full_attention": {"rope_theta": 1.0}})"),
               HasSubstr("\"rope_parameters.rope_theta\": found nothing"));
   EXPECT_THAT(
@@ -171,10 +179,9 @@ TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
             "(rotary positions turn pairs), not of 15");
   EXPECT_EQ(message(R"(, "mlp_bias": true)"),
             "dir/config.json: \"mlp_bias\" at byte 128: found true, expected false");
-  EXPECT_EQ(message(R"(, "rope_scaling": {"type": "linear", "factor": 2.0})"),
-            "dir/config.json: \"rope_scaling.type\" at byte 145: found \"linear\", expected "
-            "\"llama3\" or "
-            "nothing");
+  EXPECT_EQ(message(R"(, "rope_scaling": {"type": "twisted", "factor": 2.0})"),
+            "dir/config.json: \"rope_scaling.type\" at byte 145: found \"twisted\", expected "
+            "\"llama3\", \"linear\", \"dynamic\", \"yarn\" or nothing");
   EXPECT_EQ(message(R"(, "num_key_value_heads": 3)"),
             "dir/config.json: \"num_key_value_heads\" at byte 128: found 3, expected a divisor of "
             "\"num_attention_heads\" = 4");

@@ -28,11 +28,12 @@ DecoderConfig first() {
 
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
   config.window = file.has("sliding_window") ? file.size("sliding_window") : 0;
-  take_plain_rope(file, config);
+  take_rope(file, config);
 }
 
 // Source: transformers' MistralConfig.
 void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
+  text.add("rope_scaling", rope_scaling_json(config));
   text.add("sliding_window", config.window == 0 ? "null" : format("{}", config.window));
 }
 

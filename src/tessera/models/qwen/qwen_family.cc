@@ -31,12 +31,12 @@ void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
                           [](const std::string& type) { return type == "full_attention"; }),
       "layer_types",
       "\"full_attention\" for every layer");
-  take_plain_rope(file, config);
+  take_rope(file, config);
 }
 
 // Source: transformers' Qwen2Config and Qwen3Config.
-void write_file(HuggingFaceConfigText& text, const DecoderConfig& /*config*/) {
-  text.add("rope_scaling", "null");
+void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
+  text.add("rope_scaling", rope_scaling_json(config));
   text.add("sliding_window", "null");
   text.flag("use_sliding_window", false);
 }

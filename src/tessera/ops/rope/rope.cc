@@ -1,10 +1,14 @@
 #include "tessera/ops/rope/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <numbers>
+#include <sstream>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 
 namespace tessera {
 namespace {
@@ -26,6 +30,27 @@ double scaled_frequency(double frequency, const RopeTableAttrs& attrs) {
 
 }  // namespace
 
+std::string to_string(const RopeDivisors& divisors) {
+  std::string text;
+  for (const double divisor : divisors.of) {
+    text += format("{}{}", text.empty() ? "" : " ", divisor);
+  }
+  return text;
+}
+
+void parse_text(std::string_view text, RopeDivisors& divisors) {
+  std::istringstream words{std::string(text)};
+  RopeDivisors found;
+  for (double divisor = 0.0; words >> divisor;) {
+    found.of.push_back(divisor);
+  }
+  TESSERA_REQUIRE(words.eof(),
+                  ErrorCode::kInvalidArgument,
+                  "found \"{}\", expected numbers with spaces between them",
+                  text);
+  divisors = std::move(found);
+}
+
 OpInfo info(const RopeTableAttrs&) {
   return {.name = "rope_table", .num_operands = 1};
 }
@@ -36,6 +61,17 @@ TensorTypes infer(const RopeTableAttrs& attrs, Types in) {
                   ErrorCode::kInvalidArgument,
                   "rope needs an even head_dim, found {}",
                   attrs.head_dim);
+  const auto pairs = static_cast<std::size_t>(attrs.head_dim / 2);
+  TESSERA_REQUIRE(
+      (attrs.divisors.of.empty() || attrs.divisors.of.size() == pairs) &&
+          std::ranges::all_of(attrs.divisors.of, [](double d) { return d > 0.0; }) &&
+          attrs.magnitude > 0.0,
+      ErrorCode::kInvalidArgument,
+      "rope of {} pairs with the divisors \"{}\" and the magnitude {}, expected as many "
+      "positive numbers or none, and a positive one",
+      pairs,
+      to_string(attrs.divisors),
+      attrs.magnitude);
   TensorType table = with_dtype(in[0], DType::kF32);
   table.dims.push_back({.name = "head_dim", .bound = attrs.head_dim});
   return {table};
@@ -61,6 +97,8 @@ void visit(RopeTableAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("low_frequency_factor", attrs.low_frequency_factor);
   visitor.field("high_frequency_factor", attrs.high_frequency_factor);
   visitor.field("original_length", attrs.original_length);
+  visitor.text_field("divisors", attrs.divisors);
+  visitor.field("magnitude", attrs.magnitude);
 }
 
 OpInfo info(const RopeAttrs& attrs) {
@@ -123,7 +161,8 @@ std::vector<float> rope_frequencies(const RopeTableAttrs& attrs) {
   std::vector<float> frequencies(static_cast<std::size_t>(attrs.head_dim / 2));
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim);
-    const double frequency = std::pow(attrs.theta, -exponent);
+    const double divisor = attrs.divisors.of.empty() ? 1.0 : attrs.divisors.of[i];
+    const double frequency = std::pow(attrs.theta, -exponent) / divisor;
     frequencies[i] = static_cast<float>(
         attrs.scaling_factor == 1.0 ? frequency : scaled_frequency(frequency, attrs));
   }

@@ -1,13 +1,31 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "tessera/ops/op.h"
 
 namespace tessera {
+
+// What frequencies are divided by, each by its own: none, or head_dim / 2 of them. As text "1 2.5".
+struct RopeDivisors {
+  std::vector<double> of = {};
+
+  friend bool operator==(const RopeDivisors&, const RopeDivisors&) = default;
+};
+
+std::string to_string(const RopeDivisors& divisors);
+
+// Errors: kInvalidArgument quoting the text.
+void parse_text(std::string_view text, RopeDivisors& divisors);
 
 // Cosine and sine of every rotary angle, once for all layers.
 //   table[.., 2i] = cos(p * f_i), table[.., 2i+1] = sin(p * f_i),  f_i = theta^(-2i / head_dim)
 // scaling_factor != 1 applies the Llama-3.1 rule to f: wavelengths above original_length / low are
 // divided by factor, those below original_length / high stay, between them both are blended.
+// `divisors` divide f_i, each its own; `magnitude` multiplies the table.
 // Operands: positions (..) i32 -> table (.., head_dim) f32
 // Numbers:  f_i and p * f_i are rounded to f32 (as PyTorch does), cos and sin to f32
 // Source:   Su et al. 2021, arXiv:2104.09864
@@ -18,6 +36,8 @@ struct RopeTableAttrs {
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;
   std::int64_t original_length = 8192;
+  RopeDivisors divisors = {};
+  double magnitude = 1.0;
 
   friend bool operator==(const RopeTableAttrs&, const RopeTableAttrs&) = default;
 };

@@ -113,8 +113,8 @@ void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views)
       float* const out = table[row];
       for (std::size_t i = 0; i < frequencies.size(); ++i) {
         const double angle = position * frequencies[i];
-        out[2 * i] = static_cast<float>(std::cos(angle));
-        out[2 * i + 1] = static_cast<float>(std::sin(angle));
+        out[2 * i] = static_cast<float>(std::cos(angle) * attrs.magnitude);
+        out[2 * i + 1] = static_cast<float>(std::sin(angle) * attrs.magnitude);
       }
     }
   });

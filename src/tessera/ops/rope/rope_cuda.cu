@@ -17,6 +17,7 @@ constexpr std::size_t kMaxFrequencies = 512;
 struct Frequencies {
   float of[kMaxFrequencies];
   std::int64_t count;
+  double magnitude;
 };
 
 __global__ void rope_table(Frequencies frequencies,
@@ -28,8 +29,8 @@ __global__ void rope_table(Frequencies frequencies,
     const std::int64_t pair = i % frequencies.count;
     // The angle is rounded to f32, its cosine and sine are of f64.
     const double angle = static_cast<float>(positions[row]) * frequencies.of[pair];
-    *table.at(row, 2 * pair) = static_cast<float>(cos(angle));
-    *table.at(row, 2 * pair + 1) = static_cast<float>(sin(angle));
+    *table.at(row, 2 * pair) = static_cast<float>(cos(angle) * frequencies.magnitude);
+    *table.at(row, 2 * pair + 1) = static_cast<float>(sin(angle) * frequencies.magnitude);
   }
 }
 
@@ -101,7 +102,9 @@ void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views
                   "rope_table: heads {} wide on a CUDA device, expected at most {}",
                   attrs.head_dim,
                   2 * cuda::kMaxFrequencies);
-  cuda::Frequencies by_value = {.of = {}, .count = static_cast<std::int64_t>(frequencies.size())};
+  cuda::Frequencies by_value = {.of = {},
+                                .count = static_cast<std::int64_t>(frequencies.size()),
+                                .magnitude = attrs.magnitude};
   std::ranges::copy(frequencies, by_value.of);
   const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(views.in[0]);
   const auto rows = static_cast<std::int64_t>(positions.size());

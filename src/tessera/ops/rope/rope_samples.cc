@@ -18,7 +18,8 @@ namespace {
 // f_i = theta^(-2i / head_dim), then Llama 3.1's rule.
 double frequency(const RopeTableAttrs& attrs, std::size_t i) {
   const double plain =
-      std::pow(attrs.theta, -2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim));
+      std::pow(attrs.theta, -2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim)) /
+      (attrs.divisors.of.empty() ? 1.0 : attrs.divisors.of[i]);
   const double turns =
       static_cast<double>(attrs.original_length) * plain / (2.0 * std::numbers::pi);
   if (attrs.scaling_factor == 1.0 || turns > attrs.high_frequency_factor) {
@@ -42,6 +43,11 @@ SampleList samples(SamplesOf<RopeTableAttrs>) {
                                  .high_frequency_factor = 4.0,
                                  .original_length = 8192};
 
+  const RopeTableAttrs divided{.head_dim = 6,
+                               .theta = 10000.0,
+                               .divisors = {{1.0, 2.5, 4.0}},
+                               .magnitude = 1.138629436111989};
+
   struct Case {
     std::string_view name;
     RopeTableAttrs attrs;
@@ -53,6 +59,7 @@ SampleList samples(SamplesOf<RopeTableAttrs>) {
                         {"odd", {.head_dim = 6, .theta = 10000.0}, "i32[batch=3, seq=5]", 9},
                         {"even", {.head_dim = 16}, "i32[batch=2, seq=34]", 34},
                         {"stretched", stretched, "i32[batch=2, seq=17]", 8000},
+                        {"divided", divided, "i32[batch=2, seq=9]", 60},
                         {"flat", {.head_dim = 20}, "i32[seq=6]", 100}};
   SampleList list;
   for (const Case& c : cases) {
@@ -111,8 +118,8 @@ void reference(const RopeTableAttrs& attrs, const Views& views) {
   for (std::size_t i = 0; i < positions.size() * pairs; ++i) {
     const auto per_position = static_cast<float>(frequency(attrs, i % pairs));
     const float angle = static_cast<float>(positions[i / pairs]) * per_position;
-    table[2 * i] = std::cos(static_cast<double>(angle));
-    table[2 * i + 1] = std::sin(static_cast<double>(angle));
+    table[2 * i] = attrs.magnitude * std::cos(static_cast<double>(angle));
+    table[2 * i + 1] = attrs.magnitude * std::sin(static_cast<double>(angle));
   }
 }
 
