@@ -14,7 +14,7 @@ namespace tessera {
 
 ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
   const std::string name =
-      draw.one_of<std::string>({"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral"});
+      draw.one_of<std::string>({"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3"});
   const bool is_llama = name != "gpt2" && name != "neox";
   const std::int64_t kv_heads = tensor * draw.between(1, 2);
   const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;
@@ -30,8 +30,9 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
            is_llama && draw.one_in(3) ? std::optional(2 * draw.between(1, 9)) : std::nullopt,
        .ffn = draw.between(tensor, 70),
        .vocab = vocab,
-       .window =
-           name == "mistral" && draw.one_in(2) ? std::optional(draw.between(1, 30)) : std::nullopt,
+       .window = (name == "mistral" || name == "phi3") && draw.one_in(2)
+                     ? std::optional(draw.between(1, 30))
+                     : std::nullopt,
        .exact_gelu = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .parallel_residual = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .rotary_fraction =

@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Families,
                                          "qwen2",
                                          "qwen3",
                                          "mistral",
+                                         "phi3",
                                          "pythia",
                                          "redpajama"),
                          [](const auto& family) { return family.param; });

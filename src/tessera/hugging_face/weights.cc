@@ -156,7 +156,7 @@ class Segments {
 
   void add_to(std::vector<FileRead::Segment>& segments) {
     const std::int64_t columns = weight_.columns();
-    const std::int64_t known = std::max(weight_.part_rows() * columns, read_.first);
+    const std::int64_t known = std::max(weight_.part_rows(part_) * columns, read_.first);
     if (end_ > known) {
       std::ranges::fill(
           read_.out.subspan(static_cast<std::size_t>((known - read_.first) * element_)),

@@ -72,6 +72,7 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
       {{"qwen3", "8B"}, 8190735360},
       {{"qwen3", "14B"}, 14768307200},
       {{"qwen3", "32B"}, 32762123264},
+      {{"phi3", "mini-4k"}, 3821079552},
       {{"mistral", "7B-v0.1"}, 7241732096},
       {{"mistral", "7B"}, 7248023552},
       {{"mistral", "nemo"}, 12247782400}};
@@ -89,9 +90,10 @@ TEST(ModelFamilies, EveryParameterIsInOneWeight) {
     section.padded_vocab = section.padded_vocab ? section.vocab : std::nullopt;
     std::map<std::string, std::int64_t> sizes;
     for (const HuggingFaceWeight& weight : family.hugging_face_weights(section)) {
-      for (const HuggingFaceWeight::Part& part : weight.parts) {
-        EXPECT_TRUE(sizes.emplace(part.parameter, weight.part_rows() * weight.columns()).second)
-            << part.parameter;
+      for (std::size_t part = 0; part < weight.parts.size(); ++part) {
+        const std::string& parameter = weight.parts[part].parameter;
+        EXPECT_TRUE(sizes.emplace(parameter, weight.part_rows(part) * weight.columns()).second)
+            << parameter;
       }
       for (std::int64_t row = 0; row < weight.rows(); ++row) {
         ASSERT_EQ(their_row(weight, our_row(weight, row)), row) << weight.name;
@@ -162,7 +164,7 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
               "x/config.json: \"model_type\" at byte 1: found \"bert\", expected one of \"llama\", "
-              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\"");
+              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\", \"phi3\"");
   }
 }
 
@@ -196,6 +198,8 @@ HuggingFaceModel read_with(const std::string& family, const std::string& keys) {
                    "intermediate_size": 96)"},
       {"qwen3", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "head_dim": 24, "intermediate_size": 96)"},
+      {"phi3", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                  "intermediate_size": 96)"},
       {"mistral", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                      "intermediate_size": 96)"},
       {"gpt_neox", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -326,6 +330,11 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
   EXPECT_EQ(refused_key("qwen2", R"("attention_bias": true)"), "attention_bias");
   EXPECT_EQ(refused_key("mistral", R"("attention_bias": true)"), "attention_bias");
   EXPECT_EQ(refused_key("mistral", R"("sliding_window": 0)"), "sliding_window");
+  EXPECT_EQ(refused_key("phi3", R"("rope_scaling": {"type": "longrope", "long_factor": [1.5]})"),
+            "rope_scaling.type");
+  EXPECT_EQ(refused_key("phi3", R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
+            "rope_scaling.type");
+  EXPECT_EQ(refused_key("phi3", R"("partial_rotary_factor": 0.75)"), "partial_rotary_factor");
   EXPECT_EQ(read_with("mistral", R"("sliding_window": 4096)").section.window, 4096);
   EXPECT_EQ(read_with("mistral", R"("sliding_window": null)").section.window, std::nullopt);
   EXPECT_EQ(refused_key("qwen2", R"("use_sliding_window": true, "sliding_window": 4096)"),

@@ -56,8 +56,9 @@ std::span<const ModelKey> model_keys() {
        {.name = "window",
         .member = &S::window,
         .range = SizeRange::kSize,
-        .doc = "Sliding window of attention (mistral): how many tokens a token sees, itself and "
-               "those before it. Left out: all."},
+        .doc =
+            "Sliding window of attention (mistral, phi3): how many tokens a token sees, itself and "
+            "those before it. Left out: all."},
        {.name = "tied",
         .member = &S::tied,
         .range = SizeRange::kFlag,

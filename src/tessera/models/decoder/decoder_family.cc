@@ -131,6 +131,13 @@ ModelSection decoder_section(const DecoderForm& form,
 
 namespace {
 
+HuggingFaceRope take_theta(const HuggingFaceConfig& file, C& config) {
+  HuggingFaceRope rope = read_rope(file, {});
+  config.rope_theta = rope.theta;
+  file.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
+  return rope;
+}
+
 // Llama 3.1's numbers but the factor are the published ones.
 void take_llama3(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& config) {
   const std::string& object = rope.object;
@@ -168,10 +175,13 @@ void take_yarn(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& co
 
 }  // namespace
 
+void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config) {
+  const HuggingFaceRope rope = take_theta(file, config);
+  file.require(rope.type == "default", rope.type_key, "nothing: frequencies are not scaled");
+}
+
 void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, bool takes_llama3) {
-  const HuggingFaceRope rope = read_rope(file, {});
-  config.rope_theta = rope.theta;
-  file.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
+  const HuggingFaceRope rope = take_theta(file, config);
   const std::string factor = rope.object + "factor";
   if (rope.type == "llama3" && takes_llama3) {
     take_llama3(file, rope, config);
@@ -300,16 +310,37 @@ std::vector<HuggingFaceWeight> decoder_weights(const DecoderForm& form,
       add(theirs + name + ".weight", ours + parameter + ".weight", {size}, rotary_rows);
     };
     const bool bias = form.query_biases || config.attention_bias;
-    product("self_attn.q_proj", "attention.wq", all, config.dim, bias, head);
-    product("self_attn.k_proj", "attention.wk", kv, config.dim, bias, head);
-    product("self_attn.v_proj", "attention.wv", kv, config.dim, bias);
+    if (form.fused_files) {
+      weights.push_back({.name = theirs + "self_attn.qkv_proj.weight",
+                         .parts = {{.parameter = ours + "attention.wq.weight",
+                                    .rotary_rows = head,
+                                    .rows = all,
+                                    .head_rows = head},
+                                   {.parameter = ours + "attention.wk.weight",
+                                    .rotary_rows = head,
+                                    .rows = kv,
+                                    .head_rows = head},
+                                   {.parameter = ours + "attention.wv.weight", .rows = kv}},
+                         .shape = {all + 2 * kv, config.dim}});
+    } else {
+      product("self_attn.q_proj", "attention.wq", all, config.dim, bias, head);
+      product("self_attn.k_proj", "attention.wk", kv, config.dim, bias, head);
+      product("self_attn.v_proj", "attention.wv", kv, config.dim, bias);
+    }
     product("self_attn.o_proj", "attention.wo", config.dim, all, config.attention_bias);
     if (form.head_norms) {
       vector("self_attn.q_norm", "attention.q_norm", head, head);
       vector("self_attn.k_norm", "attention.k_norm", head, head);
     }
-    product("mlp.gate_proj", "feed_forward.w1", config.ffn, config.dim, false);
-    product("mlp.up_proj", "feed_forward.w3", config.ffn, config.dim, false);
+    if (form.fused_files) {
+      weights.push_back({.name = theirs + "mlp.gate_up_proj.weight",
+                         .parts = {{.parameter = ours + "feed_forward.w1.weight"},
+                                   {.parameter = ours + "feed_forward.w3.weight"}},
+                         .shape = {2 * config.ffn, config.dim}});
+    } else {
+      product("mlp.gate_proj", "feed_forward.w1", config.ffn, config.dim, false);
+      product("mlp.up_proj", "feed_forward.w3", config.ffn, config.dim, false);
+    }
     product("mlp.down_proj", "feed_forward.w2", config.dim, config.ffn, false);
     vector("input_layernorm", "attention_norm", config.dim);
     vector("post_attention_layernorm", "ffn_norm", config.dim);

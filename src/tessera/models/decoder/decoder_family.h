@@ -23,6 +23,7 @@ struct DecoderForm {
 
   bool query_biases = false;  // always; else by DecoderConfig::attention_bias
   bool head_norms = false;    // of queries and keys
+  bool fused_files = false;   // q, k, v are one matrix of a file, gate and up another
 
   // What sizes must agree on. Errors: kInvalidConfig naming the key. Null: nothing more.
   void (*check)(const DecoderConfig& config) = nullptr;
@@ -59,6 +60,9 @@ DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& sectio
 
 // The model as the trainer takes it.
 ModelDescription describe_decoder(const DecoderForm& form, const DecoderConfig& config);
+
+// Rotary positions of all of each head, as they are.
+void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config);
 
 // Rotary positions of all of each head, however their frequencies are scaled: Llama 3.1's way where
 // `takes_llama3`, linear, dynamic, YaRN.

@@ -1,0 +1,52 @@
+#include "tessera/models/phi/phi.h"
+
+#include <cstdint>
+
+#include "tessera/base/format.h"
+#include "tessera/models/decoder/decoder_family.h"
+#include "tessera/models/llama/llama.h"
+
+namespace tessera {
+namespace {
+
+constexpr DecoderConfig kDefaults = {.rope_theta = 10000.0, .norm_eps = 1e-5};
+
+DecoderConfig mini() {
+  DecoderConfig config = decoder_of(3072, 32, 32, 32, 8192, 32064);
+  config.rope_theta = kDefaults.rope_theta;
+  config.window = 2047;
+  return config;
+}
+
+void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
+  config.window = file.has("sliding_window") ? file.size("sliding_window") : 0;
+  static_cast<void>(file.has("original_max_position_embeddings"));  // of what is refused below
+  take_plain_rope(file, config);
+}
+
+// Source: transformers' Phi3Config.
+void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
+  text.flag("attention_bias", false);
+  text.add("rope_scaling", "null");
+  text.add("sliding_window", config.window == 0 ? "null" : format("{}", config.window));
+}
+
+const DecoderForm& phi3_form() {
+  static const DecoderForm kForm = {
+      .sizes = {"phi3", "phi3", decoder_sizes({window_size()}), {{"mini-4k", mini()}}, kDefaults},
+      .write = llama,
+      .model_type = "phi3",
+      .architecture = "Phi3ForCausalLM",
+      .fused_files = true,
+      .read = read_file,
+      .write_config = write_file};
+  return kForm;
+}
+
+}  // namespace
+
+ModelFamily phi3_family() {
+  return decoder_family<phi3_form>();
+}
+
+}  // namespace tessera
