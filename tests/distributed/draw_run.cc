@@ -13,8 +13,8 @@
 namespace tessera {
 
 ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
-  const std::string name =
-      draw.one_of<std::string>({"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3"});
+  const std::string name = draw.one_of<std::string>(
+      {"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3", "olmo2"});
   const bool is_llama = name != "gpt2" && name != "neox";
   const std::int64_t kv_heads = tensor * draw.between(1, 2);
   const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;

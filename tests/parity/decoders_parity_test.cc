@@ -70,6 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Families,
                                          "qwen3",
                                          "mistral",
                                          "phi3",
+                                         "olmo2",
                                          "pythia",
                                          "redpajama"),
                          [](const auto& family) { return family.param; });

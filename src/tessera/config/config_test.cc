@@ -248,10 +248,10 @@ TEST(ParseConfig, Ranges) {
       "\"3B\" or \"8B\" or \"70B\" or \"405B\" or \"tiny\" or \"124M\" or \"350M\" or \"774M\" or "
       "\"1558M\" or \"20B\" or \"0.5B\" or \"1.5B\" or \"7B\" or \"0.6B\" or \"1.7B\" or "
       "\"4B\" or \"14B\" or \"32B\" or \"7B-v0.1\" or \"nemo\" or "
-      "\"mini-4k\"");
+      "\"mini-4k\" or \"13B\"");
   EXPECT_EQ(parse_error("[model]\nname = \"bert\"\n"),
             "run.toml:2:8: model.name: found string \"bert\", expected \"llama3\" or \"gpt2\" or "
-            "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\" or \"phi3\"");
+            "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\" or \"phi3\" or \"olmo2\"");
 }
 
 TEST(ParseConfig, SyntaxErrorsNameThePlace) {

@@ -35,6 +35,18 @@ bool View::is_contiguous() const {
   return true;
 }
 
+View View::with_merged(std::int32_t count) const {
+  if (count <= 1) {
+    return *this;
+  }
+  View merged = *this;
+  merged.num_dims = num_dims - count + 1;
+  const auto last = static_cast<std::size_t>(merged.num_dims - 1);
+  merged.sizes[last] = rows(count).width;
+  merged.strides[last] = 1;
+  return merged;
+}
+
 View::Rows View::rows(std::int32_t inner) const {
   Rows result;
   for (std::int32_t i = num_dims - 1; i >= num_dims - inner; --i) {

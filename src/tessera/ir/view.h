@@ -30,6 +30,9 @@ struct View {
   // This vector as each row of a tensor with the sizes of `rows`, whose last dim is as long.
   View along_rows_of(const View& rows) const;
 
+  // The last `count` dims as one. Throws kInternal unless they lie without gaps.
+  View with_merged(std::int32_t count) const;
+
   // True when elements lie in row-major order without gaps.
   bool is_contiguous() const;
 

@@ -12,19 +12,21 @@
 #include "tessera/models/mistral/mistral.h"
 #include "tessera/models/model_keys.h"
 #include "tessera/models/neox/neox.h"
+#include "tessera/models/olmo/olmo.h"
 #include "tessera/models/phi/phi.h"
 #include "tessera/models/qwen/qwen.h"
 
 namespace tessera {
 
 std::span<const ModelFamily> model_families() {
-  static const std::array<ModelFamily, 7> kFamilies = {llama_family(),
+  static const std::array<ModelFamily, 8> kFamilies = {llama_family(),
                                                        gpt2_family(),
                                                        neox_family(),
                                                        qwen2_family(),
                                                        qwen3_family(),
                                                        mistral_family(),
-                                                       phi3_family()};
+                                                       phi3_family(),
+                                                       olmo2_family()};
   return kFamilies;
 }
 

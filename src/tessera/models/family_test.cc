@@ -73,6 +73,9 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
       {{"qwen3", "14B"}, 14768307200},
       {{"qwen3", "32B"}, 32762123264},
       {{"phi3", "mini-4k"}, 3821079552},
+      {{"olmo2", "1B"}, 1484916736},
+      {{"olmo2", "7B"}, 7298617344},
+      {{"olmo2", "13B"}, 13716198400},
       {{"mistral", "7B-v0.1"}, 7241732096},
       {{"mistral", "7B"}, 7248023552},
       {{"mistral", "nemo"}, 12247782400}};
@@ -164,7 +167,7 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
               "x/config.json: \"model_type\" at byte 1: found \"bert\", expected one of \"llama\", "
-              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\", \"phi3\"");
+              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\", \"phi3\", \"olmo2\"");
   }
 }
 

@@ -67,9 +67,9 @@ std::span<const ModelKey> model_keys() {
        {.name = "attention_bias",
         .member = &S::attention_bias,
         .range = SizeRange::kFlag,
-        .doc =
-            "Biases of queries, keys, values and attention's output (llama3, qwen3; qwen2 has the "
-            "first three always). Left out: false."},
+        .doc = "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2; "
+               "qwen2 has the "
+               "first three always). Left out: false."},
        {.name = "exact_gelu",
         .member = &S::exact_gelu,
         .range = SizeRange::kFlag,
@@ -121,8 +121,8 @@ std::span<const ModelKey> model_keys() {
        {.name = "norm_eps",
         .member = &S::norm_eps,
         .range = SizeRange::kPositive,
-        .doc = "Added to the mean square or the variance in norms. Left out: 1e-5, for qwen2 and "
-               "qwen3 1e-6."}}};
+        .doc = "Added to the mean square or the variance in norms. Left out: 1e-5, for qwen2, "
+               "qwen3 and olmo2 1e-6."}}};
   return kKeys;
 }
 

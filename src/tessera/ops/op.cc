@@ -122,12 +122,6 @@ TensorType with_dtype(TensorType type, DType dtype) {
   return type;
 }
 
-TensorType without_last(TensorType type) {
-  TESSERA_CHECK(!type.dims.empty(), "a scalar has no last dim");
-  type.dims.pop_back();
-  return type;
-}
-
 TensorType scalar_type(DType dtype) {
   return {.dtype = dtype, .dims = {}};
 }

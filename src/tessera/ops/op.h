@@ -121,9 +121,6 @@ void require_vocab_shard(const AxisSizes& axes, std::int64_t whole, std::int64_t
 // `type` with another dtype.
 TensorType with_dtype(TensorType type, DType dtype);
 
-// `type` without its last dim.
-TensorType without_last(TensorType type);
-
 TensorType scalar_type(DType dtype);
 
 }  // namespace tessera

@@ -57,6 +57,16 @@ Value DecoderBlocks::head_norm(const Value& x, const std::string& name) {
   return rms_norm(x, parameter(name + ".weight", {head_dim_}, {.mean = 1.0}), config_.norm_eps);
 }
 
+Value DecoderBlocks::query_norm(const Value& q, const std::string& name) {
+  const Value gain = parameter(name + ".weight", {heads_, head_dim_}, {.mean = 1.0});
+  return rms_norm(q, gain, config_.norm_eps);
+}
+
+Value DecoderBlocks::key_norm(const Value& k, const std::string& name) {
+  const Value gain = parameter(name + ".weight", {kv_heads_, head_dim_}, {.mean = 1.0});
+  return rms_norm(k, gain, config_.norm_eps);
+}
+
 Value DecoderBlocks::queries(const Value& x, const std::string& layer, bool bias) {
   return project(x, layer + "attention.wq", heads_, bias);
 }

@@ -30,8 +30,11 @@ class DecoderBlocks {
   // An RMS norm with the gain `name`.weight.
   Value norm(const Value& x, const std::string& name);
 
-  // The same over each head of q or k, with one gain for all heads.
+  // The same over each head of q or k, with one gain for all heads; and over all heads of q, or of
+  // k, as if they were one.
   Value head_norm(const Value& x, const std::string& name);
+  Value query_norm(const Value& q, const std::string& name);
+  Value key_norm(const Value& k, const std::string& name);
 
   Value queries(const Value& x, const std::string& layer, bool bias = false);
   Value keys(const Value& x, const std::string& layer, bool bias = false);

@@ -328,9 +328,10 @@ std::vector<HuggingFaceWeight> decoder_weights(const DecoderForm& form,
       product("self_attn.v_proj", "attention.wv", kv, config.dim, bias);
     }
     product("self_attn.o_proj", "attention.wo", config.dim, all, config.attention_bias);
-    if (form.head_norms) {
-      vector("self_attn.q_norm", "attention.q_norm", head, head);
-      vector("self_attn.k_norm", "attention.k_norm", head, head);
+    if (form.head_norms != HeadNorms::kNone) {
+      const bool is_each = form.head_norms == HeadNorms::kEach;
+      vector("self_attn.q_norm", "attention.q_norm", is_each ? head : all, head);
+      vector("self_attn.k_norm", "attention.k_norm", is_each ? head : kv, head);
     }
     if (form.fused_files) {
       weights.push_back({.name = theirs + "mlp.gate_up_proj.weight",
@@ -342,8 +343,12 @@ std::vector<HuggingFaceWeight> decoder_weights(const DecoderForm& form,
       product("mlp.up_proj", "feed_forward.w3", config.ffn, config.dim, false);
     }
     product("mlp.down_proj", "feed_forward.w2", config.dim, config.ffn, false);
-    vector("input_layernorm", "attention_norm", config.dim);
-    vector("post_attention_layernorm", "ffn_norm", config.dim);
+    vector(form.norms_after ? "post_attention_layernorm" : "input_layernorm",
+           "attention_norm",
+           config.dim);
+    vector(form.norms_after ? "post_feedforward_layernorm" : "post_attention_layernorm",
+           "ffn_norm",
+           config.dim);
   }
   add("model.norm.weight", "norm.weight", {config.dim});
   if (!config.tied) {

@@ -12,6 +12,9 @@
 
 namespace tessera {
 
+// Norms of queries and keys: of each head, with one gain, or of all heads together.
+enum class HeadNorms : std::uint8_t { kNone, kEach, kAll };
+
 // How a family of decoders differs from the others, beside the page that writes its graph.
 struct DecoderForm {
   FamilySizes<DecoderConfig> sizes;
@@ -22,8 +25,9 @@ struct DecoderForm {
   std::string_view architecture;  // likewise
 
   bool query_biases = false;  // always; else by DecoderConfig::attention_bias
-  bool head_norms = false;    // of queries and keys
-  bool fused_files = false;   // q, k, v are one matrix of a file, gate and up another
+  HeadNorms head_norms = HeadNorms::kNone;
+  bool norms_after = false;  // attention and feed-forward layer, not before
+  bool fused_files = false;  // q, k, v are one matrix of a file, gate and up another
 
   // What sizes must agree on. Errors: kInvalidConfig naming the key. Null: nothing more.
   void (*check)(const DecoderConfig& config) = nullptr;

@@ -76,7 +76,7 @@ const DecoderForm& qwen3_form() {
       .write = qwen3,
       .model_type = "qwen3",
       .architecture = "Qwen3ForCausalLM",
-      .head_norms = true,
+      .head_norms = HeadNorms::kEach,
       .read = read_file,
       .write_config = write_file};
   return kForm;

@@ -17,10 +17,17 @@
 namespace tessera {
 namespace {
 
-// "(a b z), (z)": the factors of tensors, where z is the last dim and `leading` are the others.
-std::string factors_of_tensors(const NormTensors& tensors, std::string_view leading) {
-  const std::array<std::string, 3> of_extent = {
-      format("({} z)", leading), "(z)", format("({})", leading)};
+// The factors of a tensor's dims: those before the norm's, and the norm's.
+struct NormFactors {
+  std::string leading;
+  std::string normed;
+};
+
+// "(a b z), (z)": the factors of tensors.
+std::string factors_of_tensors(const NormTensors& tensors, const NormFactors& dims) {
+  const std::array<std::string, 3> of_extent = {format("({} {})", dims.leading, dims.normed),
+                                                format("({})", dims.normed),
+                                                format("({})", dims.leading)};
   std::string text;
   for (const NormTensor& tensor : tensors) {
     text += (text.empty() ? "" : ", ") + of_extent[static_cast<std::size_t>(tensor.extent)];
@@ -28,7 +35,14 @@ std::string factors_of_tensors(const NormTensors& tensors, std::string_view lead
   return text;
 }
 
-void require_operands(const NormTensors& operands, Types in) {
+// Dims [first, last) of a type.
+TensorType part_of(const TensorType& type, std::size_t first, std::size_t last) {
+  return {.dtype = type.dtype,
+          .dims = {type.dims.begin() + static_cast<std::ptrdiff_t>(first),
+                   type.dims.begin() + static_cast<std::ptrdiff_t>(last)}};
+}
+
+void require_operands(const NormTensors& operands, std::size_t num_dims, Types in) {
   require_float(in, 0);
   TESSERA_REQUIRE(in[0].num_dims() >= 1,
                   ErrorCode::kInvalidArgument,
@@ -40,13 +54,15 @@ void require_operands(const NormTensors& operands, Types in) {
         require_same_shape(in, 0, i);
         break;
       case NormExtent::kColumns:
-        require_dims(in, i, 1);
-        TESSERA_REQUIRE(in[0].dims.back().bound == in[i].dims[0].bound,
-                        ErrorCode::kInvalidArgument,
-                        "the {} is {}, expected the last dim of {}",
-                        operands[i].name,
-                        to_string(in[i]),
-                        to_string(in[0]));
+        TESSERA_REQUIRE(
+            num_dims >= 1 && num_dims <= in[0].num_dims() &&
+                in[i].bounds() ==
+                    part_of(in[0], in[0].num_dims() - num_dims, in[0].num_dims()).bounds(),
+            ErrorCode::kInvalidArgument,
+            "the {} is {}, expected the last dims of {}",
+            operands[i].name,
+            to_string(in[i]),
+            to_string(in[0]));
         break;
       case NormExtent::kStatistic:
         require_dtype(in, i, DType::kF32);
@@ -111,11 +127,28 @@ std::size_t norm_operand(const NormForm& norm, NormPlace place) {
   return static_cast<std::size_t>(found - operands.begin());
 }
 
+std::size_t norm_dims(const NormForm& norm, Types in) {
+  const auto of = [&](NormPlace place) { return in[norm_operand(norm, place)].num_dims(); };
+  return norm.step == NormStep::kForward ? of(&NormOperands::gain)
+                                         : of(&NormOperands::x) - of(&NormOperands::rstd);
+}
+
+std::size_t norm_dims(const NormForm& norm, std::span<const View> in) {
+  const auto of = [&](NormPlace place) {
+    return static_cast<std::size_t>(in[norm_operand(norm, place)].num_dims);
+  };
+  return norm.step == NormStep::kForward ? of(&NormOperands::gain)
+                                         : of(&NormOperands::x) - of(&NormOperands::rstd);
+}
+
 NormOperands by_name(const NormForm& norm, const Views& views) {
   NormOperands named;
+  const std::size_t num_dims = norm_dims(norm, views.in);
   const auto take = [&](const NormTensors& tensors, std::span<const View> from) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      named.*tensors[i].place = from[i];
+      named.*tensors[i].place = tensors[i].extent == NormExtent::kStatistic
+                                    ? from[i]
+                                    : from[i].with_merged(static_cast<std::int32_t>(num_dims));
     }
   };
   take(norm_operands(norm), views.in);
@@ -152,12 +185,19 @@ TensorTypes infer(const NormForm& norm, Types in) {
   TESSERA_REQUIRE(norm.residual || !norm.biased,
                   ErrorCode::kInvalidArgument,
                   "layer_norm: what is biased is the residual");
-  require_operands(norm_operands(norm), in);
   const TensorType& x = in[norm_operand(norm, &NormOperands::x)];
+  const std::size_t num_dims = norm_dims(norm, in);
+  require_operands(norm_operands(norm), num_dims, in);
+  TESSERA_REQUIRE(num_dims == 1 || norm.float8.count() == 0,
+                  ErrorCode::kInvalidArgument,
+                  "{} over {} dims makes no 8-bit floats",
+                  name(norm),
+                  num_dims);
+  const std::size_t first = x.num_dims() - num_dims;
   const std::array<TensorType, 3> of_extent = {
       x,
-      TensorType{.dtype = DType::kF32, .dims = {x.dims.back()}},
-      with_dtype(without_last(x), DType::kF32)};
+      with_dtype(part_of(x, first, x.num_dims()), DType::kF32),
+      with_dtype(part_of(x, 0, first), DType::kF32)};
   TensorTypes results;
   for (const NormTensor& tensor : norm_results(norm)) {
     results.push_back(of_extent[static_cast<std::size_t>(tensor.extent)]);
@@ -167,11 +207,14 @@ TensorTypes infer(const NormForm& norm, Types in) {
 }
 
 FactorRule factors(const NormForm& norm, Types in) {
-  const std::string leading = factor_names(in[0].num_dims() - 1);
-  std::string text = factors_of_tensors(norm_operands(norm), leading) + " -> " +
-                     factors_of_tensors(norm_results(norm), leading);
-  text += norm.sums_for_weights() ? format(" | reduce {}", factor_list(leading)) : "";
-  text += norm.step == NormStep::kWeightGradient ? "" : " | whole z";
+  const std::size_t num_dims = norm_dims(norm, in);
+  const NormFactors dims = {.leading = factor_names(in[0].num_dims() - num_dims),
+                            .normed = num_dims == 1 ? "z" : factor_names(num_dims, 'u')};
+  std::string text = factors_of_tensors(norm_operands(norm), dims) + " -> " +
+                     factors_of_tensors(norm_results(norm), dims);
+  text += norm.sums_for_weights() ? format(" | reduce {}", factor_list(dims.leading)) : "";
+  text +=
+      norm.step == NormStep::kWeightGradient ? "" : format(" | whole {}", factor_list(dims.normed));
   return with_float8(norm.float8, parse_factor_rule(text), 1);
 }
 

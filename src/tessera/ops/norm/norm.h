@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// RMS normalization over the last dimension, with the residual addition before it on request.
+// RMS normalization over the last dimension, or over as many as the gain has (then C stands for all
+// of them), with the residual addition before it on request.
 //   h[.., c] = x[.., c] + r[.., c]                       (residual; otherwise h = x)
 //   y[.., c] = h[.., c] * g[c] * rstd,  rstd = 1 / sqrt(mean_c(h[.., c]^2) + eps)
 // Operands: x (.., C), [r (.., C)], g (C) -> y (.., C), rstd (..), [h (.., C)]
@@ -49,8 +50,8 @@ struct RmsNormWeightGradientAttrs {
                          const RmsNormWeightGradientAttrs&) = default;
 };
 
-// Layer normalization over the last dimension, with bias; with the residual addition before it on
-// request, and with the bias that r gets before that.
+// Layer normalization over the dimensions of the gain, as above, with bias; with the residual
+// addition before it on request, and with the bias that r gets before that.
 //   h[.., c] = x[.., c] + r[.., c] (+ rb[c])                 (residual (biased); otherwise h = x)
 //   y[.., c] = (h[.., c] - mean) * rstd * g[c] + b[c],  rstd = 1 / sqrt(var_c(h) + eps)
 // Operands: x (.., C), [r (.., C), [rb (C)]], g (C), b (C) -> y (.., C), mean (..) f32,

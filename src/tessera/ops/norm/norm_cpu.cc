@@ -337,8 +337,9 @@ std::int64_t workspace_bytes(const NormForm& norm, Types in) {
     return 0;
   }
   const TensorType& x = in[norm_operand(norm, &NormOperands::x)];
-  const std::size_t last = x.num_dims() - 1;
-  return cpu::weight_blocks(norm, x.extent(0, last), x.dims[last].bound).workspace_bytes();
+  const std::size_t first = x.num_dims() - norm_dims(norm, in);
+  return cpu::weight_blocks(norm, x.extent(0, first), x.extent(first, x.num_dims()))
+      .workspace_bytes();
 }
 
 void run(const NormForm& norm, cpu::Context& context, const Views& views) {

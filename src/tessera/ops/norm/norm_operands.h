@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -10,7 +11,8 @@
 
 namespace tessera {
 
-// The operands and results of a norm by name. Those that its form lacks have no data.
+// The operands and results of a norm by name. Those that its form lacks have no data. C is one dim,
+// however many the norm goes over.
 struct NormOperands {
   View dy;             // (.., C): the gradient that arrives
   View x;              // (.., C)
@@ -49,5 +51,9 @@ NormTensors norm_results(const NormForm& norm);
 std::size_t norm_operand(const NormForm& norm, NormPlace place);
 
 NormOperands by_name(const NormForm& norm, const Views& views);
+
+// How many dims a norm goes over: those of its gain, which rstd lacks.
+std::size_t norm_dims(const NormForm& norm, Types in);
+std::size_t norm_dims(const NormForm& norm, std::span<const View> in);
 
 }  // namespace tessera

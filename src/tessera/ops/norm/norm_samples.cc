@@ -30,6 +30,7 @@ struct Shape {
   std::string_view name;
   std::string_view leading;  // "" or "batch=2, ": before the normalized dim
   std::int64_t channels;
+  std::int64_t heads = 1;  // before the channels, where there are more than one
 };
 
 // The first shape is of layer norms, which leave nothing of one channel.
@@ -44,7 +45,9 @@ constexpr Shape kShapes[] = {{"one", "seq=1, ", 1},
                              {"wider", "seq=18, ", 1032},
                              {"wider_odd", "seq=3, ", 4095},
                              {"widest", "seq=3, ", 4104},
-                             {"unheld", "seq=2, ", 8200}};
+                             {"unheld", "seq=2, ", 8200},
+                             {"heads", "batch=2, seq=5, ", 6, 3},
+                             {"wide_heads", "seq=9, ", 64, 8}};
 
 struct Case {
   Shape shape;
@@ -93,7 +96,8 @@ double eps_of(std::size_t columns) {
 // Mean and rstd as the forward op leaves them.
 void fill_statistics(const NormForm& norm, std::span<HostTensor> in) {
   const HostTensor& x = in[norm_operand(norm, &NormOperands::x)];
-  const auto [rows, columns] = rows_and_columns(x.view());
+  const std::size_t rows = in[norm_operand(norm, &NormOperands::rstd)].f64().size();
+  const std::size_t columns = x.f64().size() / rows;
   for (std::size_t r = 0; r < rows; ++r) {
     const auto row = x.f64().subspan(r * columns, columns);
     const Statistics of_row = statistics(row, norm.centered, eps_of(columns));
@@ -122,17 +126,20 @@ template <NormAttrs A>
 Sample norm_sample(const A& attrs, const Case& at, std::string_view suffix = "") {
   const NormForm norm = norm_form(attrs);
   const bool forward = norm.step == NormStep::kForward;
-  const TensorTypes of_extent =
-      conformance::types(at.dtype,
-                         {format("?[{}embed={}]", at.shape.leading, at.shape.channels),
-                          format("?[embed={}]", at.shape.channels)});
+  const std::string normed = format("{}embed={}",
+                                    at.shape.heads > 1 ? format("heads={}, ", at.shape.heads) : "",
+                                    at.shape.channels);
+  TensorTypes of_extent = conformance::types(
+      at.dtype, {format("?[{}{}]", at.shape.leading, normed), format("?[{}]", normed)});
+  TensorType statistic = with_dtype(of_extent[0], DType::kF32);
+  statistic.dims.resize(of_extent[0].num_dims() - of_extent[1].num_dims());
   Sample sample{.name = format("{}{}", at.title, suffix),
                 .op = make_op(attrs),
                 .op_class = OpClass::kReduction,
                 .differentiable = forward && !norm.residual};
   for (const NormTensor& tensor : norm_operands(norm)) {
     sample.operands.push_back(tensor.extent == NormExtent::kStatistic
-                                  ? with_dtype(without_last(of_extent[0]), DType::kF32)
+                                  ? statistic
                                   : of_extent[tensor.extent == NormExtent::kRows ? 0 : 1]);
   }
   if (norm.centered && !(forward && norm.residual)) {
@@ -160,6 +167,9 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
     attrs.residual = true;
     Sample fused = norm_sample(attrs, at, "_residual");
     list.push_back(fused);
+    if (at.shape.heads > 1) {
+      return;
+    }
     if (!at.shape.leading.empty()) {
       attrs.float8 = {.codes = true};
       Sample coded = fused;
@@ -194,7 +204,8 @@ SampleList samples(SamplesOf<LayerNormAttrs>) {
 SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
   return samples_of_shapes(false, [](SampleList& list, const Case& at) {
     constexpr int kForms[] = {0, 1, 2, 3, 4, 7, 8, 9, 10, 11};  // the last with codes
-    for (const int form : std::span(kForms).first(at.shape.leading.empty() ? 6 : 10)) {
+    const std::size_t count = at.shape.heads > 1 ? 4 : at.shape.leading.empty() ? 6 : 10;
+    for (const int form : std::span(kForms).first(count)) {
       // Codes of gradients may have either dtype.
       const RmsNormBackwardAttrs attrs{
           .residual = form % 2 == 1,

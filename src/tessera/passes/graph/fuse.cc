@@ -376,10 +376,23 @@ std::optional<OfValue> codes_of_rows(const Fusion& fusion, ValueId y) {
   return std::nullopt;
 }
 
+// Whether a node is a norm over several dims, which makes nothing along with its result.
+bool norms_many_dims(const Fusion& fusion, const Node& node) {
+  const auto num_dims_of = [&](std::size_t gain) {
+    return fusion.graph()[node.operands[gain]].type.num_dims();
+  };
+  const auto* forward = node.op->get_if<RmsNormAttrs>();
+  return (forward != nullptr && num_dims_of(forward->residual ? 2 : 1) > 1) ||
+         (node.op->get_if<RmsNormBackwardAttrs>() != nullptr && num_dims_of(2) > 1);
+}
+
 // y = f(..), and what `find` finds of y  ->  all from one pass
 template <class Find>
 void float8_into_producer(Fusion& fusion, NodeId id, const Find& find) {
   const Node& node = fusion.node(id);
+  if (norms_many_dims(fusion, node)) {
+    return;
+  }
   const std::size_t num_seen = node.op->get_if<SwigluBackwardAttrs>() != nullptr ? 2 : 1;
   std::vector<NodeId> parts = {id};
   std::vector<ValueId> results = node.results;
