@@ -74,14 +74,20 @@ bool is_cut(const Graph& graph) {
   });
 }
 
-// Whether a norm reads `value`. One over each head takes heads for rows at one distance, which
-// those of a part of a wider tensor are not.
-bool is_normed(const Graph& graph, const std::vector<NodeId>& readers, ValueId value) {
-  return std::ranges::any_of(readers, [&](NodeId reader) {
+// Whether a norm or a collective reads `value`, or what may be written over it. They take heads for
+// rows at one distance, or without gaps, which those of a part of a wider tensor are not.
+bool needs_own_memory(const Graph& graph, const Users& readers, ValueId value) {
+  return std::ranges::any_of(readers[value.at()], [&](NodeId reader) {
     const Node& node = graph.nodes[reader.at()];
-    const bool is_norm =
-        node.op->get_if<RmsNormAttrs>() != nullptr || node.op->get_if<LayerNormAttrs>() != nullptr;
-    return is_norm && node.operands[0] == value;
+    if (node.op->get_if<RmsNormAttrs>() != nullptr ||
+        node.op->get_if<LayerNormAttrs>() != nullptr ||
+        !collectives(*node.op, graph.types(node.operands)).empty()) {
+      return true;
+    }
+    return std::ranges::any_of(info(*node.op).aliases, [&](const Alias& alias) {
+      return node.operands[static_cast<std::size_t>(alias.operand)] == value &&
+             needs_own_memory(graph, readers, node.results[static_cast<std::size_t>(alias.result)]);
+    });
   });
 }
 
@@ -100,7 +106,7 @@ std::vector<Group> find_groups(const Graph& graph, const Users& readers) {
         graph[node.operands[1]].kind != ValueKind::kParameter ||
         (!with_adapters && is_adapter(graph[node.operands[1]].name)) ||
         (graph[node.operands[1]].type.num_dims() > 2 &&
-         is_normed(graph, readers[node.results[0].at()], node.results[0]))) {
+         needs_own_memory(graph, readers, node.results[0]))) {
       continue;
     }
     const bool frozen = graph[node.operands[1]].frozen;
