@@ -7,16 +7,17 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <memory>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/autodiff/differentiate.h"
+#include "tessera/base/test_error.h"
 #include "tessera/infer/cached_model.h"
 #include "tests/parity/golden_model.h"
 
@@ -112,6 +113,29 @@ TEST_P(DecoderParity, GreedyTokensWithTheCache) {
     found.push_back(next[0]);
   }
   EXPECT_EQ(found, std::vector(expected.begin(), expected.end()));
+}
+
+// Published forms that no family here computes are refused by the key that says so.
+TEST(DecoderConfigs, WhatIsNotComputedIsRefusedByName) {
+  const auto refused = [](const std::string& family) {
+    const std::filesystem::path path = golden_directory(family) / "config.json";
+    return error_of(ErrorCode::kInvalidData,
+                    [&] { hugging_face_model(HuggingFaceConfig(read_file(path), "config.json")); });
+  };
+  EXPECT_THAT(refused("gemma2"), testing::HasSubstr("\"model_type\""));
+  EXPECT_THAT(refused("gemma3"), testing::HasSubstr("\"model_type\""));
+  EXPECT_THAT(refused("phi3_longrope"), testing::HasSubstr("\"rope_scaling.type\""));
+}
+
+// SmolLM2 is a Llama.
+TEST(DecoderConfigs, SmolLm2IsRead) {
+  const HuggingFaceModel model = hugging_face_model(
+      HuggingFaceConfig(read_file(golden_directory("smollm2") / "config.json"), "config.json"));
+  EXPECT_EQ(model.section.name, "llama3");
+  EXPECT_EQ(model.section.tied, true);
+  EXPECT_EQ(model.section.rope_theta, 100000.0);
+  EXPECT_EQ(model.section.rope_scaling, false);
+  EXPECT_THAT(model.unknown_keys, testing::IsEmpty());
 }
 
 }  // namespace
