@@ -28,6 +28,8 @@ std::optional<TensorRole> saved_role(StateRole role) {
       return TensorRole::kMoment2;
     case StateRole::kMaster:
       return TensorRole::kMaster;
+    case StateRole::kBuffer:
+      return TensorRole::kBuffer;
     case StateRole::kSecondary:
     case StateRole::kGradient:
     case StateRole::kSum:
@@ -37,10 +39,9 @@ std::optional<TensorRole> saved_role(StateRole role) {
   return std::nullopt;
 }
 
-// Whether a state is weights: those of its parameter, or a copy of them.
+// Whether a state is weights: those of its parameter, a copy of them, or a buffer.
 bool is_weights(StateRole role) {
-  return role == StateRole::kParameter || role == StateRole::kMaster ||
-         role == StateRole::kSecondary;
+  return is_of_model(role) || role == StateRole::kMaster || role == StateRole::kSecondary;
 }
 
 const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
@@ -154,7 +155,7 @@ class StateInitializer {
   StateInitializer(Executor& executor, std::uint64_t seed, const StatePart& part)
       : executor_(executor), seed_(seed), part_(part) {}
 
-  // The parameter, and its master and secondary copy where it has them.
+  // The parameter or buffer, and its master and secondary copy where it has them.
   void initialize(const ParameterInit& parameter) {
     const Program& program = executor_.program();
     write(parameter, find_binding(program.states, parameter.name));
@@ -248,6 +249,23 @@ TensorRole source_role(const StateBinding& binding,
   return is_master && has_master ? TensorRole::kMaster : role;
 }
 
+// Errors: kInvalidData where the checkpoint has none of this role, dtype and shape.
+const ManifestTensor& require_tensor(const CheckpointReader& checkpoint,
+                                     const std::string& name,
+                                     TensorRole role,
+                                     DType dtype,
+                                     const std::vector<std::int64_t>& shape) {
+  const ManifestTensor* source = checkpoint.find(name, role);
+  TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == shape,
+                  ErrorCode::kInvalidData,
+                  "{} \"{}\": found {} in the checkpoint, expected {}",
+                  to_string(role),
+                  name,
+                  source == nullptr ? "none" : describe(source->dtype, source->shape),
+                  describe(dtype, shape));
+  return *source;
+}
+
 }  // namespace
 
 StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
@@ -271,11 +289,14 @@ StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
 
 std::vector<ParameterInit> parameter_inits(const Graph& graph) {
   std::vector<ParameterInit> inits;
-  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
-    inits.push_back({.name = graph[parameter].name,
-                     .init = graph[parameter].init,
-                     .type = graph[parameter].type,
-                     .frozen = graph[parameter].frozen});
+  for (const ValueKind kind : {ValueKind::kParameter, ValueKind::kBuffer}) {
+    for (const ValueId id : graph.sources(kind)) {
+      inits.push_back({.name = graph[id].name,
+                       .init = graph[id].init,
+                       .type = graph[id].type,
+                       .frozen = graph[id].frozen,
+                       .buffer = kind == ValueKind::kBuffer});
+    }
   }
   return inits;
 }
@@ -283,8 +304,10 @@ std::vector<ParameterInit> parameter_inits(const Graph& graph) {
 ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters) {
   ParameterCounts counts;
   for (const ParameterInit& parameter : parameters) {
-    counts.all += parameter.type.num_elements();
-    counts.frozen += parameter.frozen ? parameter.type.num_elements() : 0;
+    const std::int64_t elements = parameter.type.num_elements();
+    counts.all += parameter.buffer ? 0 : elements;
+    counts.frozen += parameter.frozen ? elements : 0;
+    counts.buffers += parameter.buffer ? elements : 0;
   }
   return counts;
 }
@@ -308,8 +331,8 @@ std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& pa
       tensors.push_back(
           {.name = parameter.name, .role = role, .dtype = as, .shape = parameter.type.bounds()});
     };
-    add(TensorRole::kParameter, dtype);
-    if (parameter.frozen) {
+    add(parameter.buffer ? TensorRole::kBuffer : TensorRole::kParameter, dtype);
+    if (parameter.frozen || parameter.buffer) {
       continue;
     }
     add(TensorRole::kMoment1, moments);
@@ -414,16 +437,9 @@ void load_state(Executor& executor,
     const DType dtype = state.tensor.type.dtype;
     const TensorType& whole = find_parameter(parameters, name).type;
     const TensorRole role = source_role(state, program, checkpoint);
-    const ManifestTensor* source = checkpoint.find(name, role);
-    TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == whole.bounds(),
-                    ErrorCode::kInvalidData,
-                    "{} \"{}\": found {} in the checkpoint, expected {}",
-                    to_string(role),
-                    name,
-                    source == nullptr ? "none" : describe(source->dtype, source->shape),
-                    describe(dtype, whole.bounds()));
+    const ManifestTensor& source = require_tensor(checkpoint, name, role, dtype, whole.bounds());
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
-      reads.push_back({.tensor = source, .first = first, .out = bytes});
+      reads.push_back({.tensor = &source, .first = first, .out = bytes});
     });
     filled.push_back(&state);
   }
@@ -447,18 +463,20 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
   constexpr std::size_t kBlock = std::size_t{1} << 20U;
   std::vector<float> block;
   for (const StateBinding& state : executor.program().states) {
-    if (state.state.role != StateRole::kParameter) {
+    if (!is_of_model(state.state.role)) {
       continue;
     }
-    const std::vector<std::int64_t> shape = state.tensor.type.bounds();
-    const ManifestTensor* source = checkpoint.find(state.name, TensorRole::kParameter);
-    TESSERA_REQUIRE(source != nullptr && source->dtype == DType::kF32 && source->shape == shape,
-                    ErrorCode::kInvalidData,
-                    "parameter \"{}\": found {} in the checkpoint, expected {}",
-                    state.name,
-                    source == nullptr ? "none" : describe(source->dtype, source->shape),
-                    describe(DType::kF32, shape));
+    const TensorType& type = state.tensor.type;
+    const TensorRole role = *saved_role(state.state.role);
+    const DType saved = role == TensorRole::kBuffer ? type.dtype : DType::kF32;
+    const ManifestTensor& source =
+        require_tensor(checkpoint, state.name, role, saved, type.bounds());
     const std::span<std::byte> bytes = executor.bytes(state);
+    if (role == TensorRole::kBuffer) {
+      checkpoint.read(source.name, role, 0, bytes);
+      executor.state_to_device(state);
+      continue;
+    }
     auto* const rounded = reinterpret_cast<BFloat16*>(bytes.data());
     const std::size_t count = bytes.size() / sizeof(BFloat16);
     for (std::size_t done = 0; done < count; done += kBlock) {
