@@ -57,30 +57,44 @@ struct StateRange {
   std::int64_t count = 0;  // without the padding behind
 };
 
-std::int64_t num_slice_elements(const TensorPart& tensor, const StatePart& part) {
-  return padded_elements(tensor.num_elements(), part.num_slices) / part.num_slices;
-}
+// A rank's part of a tensor, and the axes along which that is cut into slices.
+struct SlicedPart {
+  SlicedPart(const TensorType& whole, const StatePart& place)
+      : tensor(whole, place.dims, place.coordinate),
+        axes(place.slice_axes),
+        coordinate(place.coordinate) {
+    const AxisSizes cut_by = axes_of(whole, place.dims);
+    std::erase_if(axes, [&](const AxisSize& axis) { return contains(cut_by, axis); });
+  }
 
-StateRange range_of(const TensorPart& tensor, const TensorType& state, const StatePart& part) {
+  // Of the rank's slice of `degree`, which has `size` elements.
+  StateRange slice(std::int64_t degree, std::int64_t size) const {
+    const std::int64_t begin = slice_index(axes, degree, coordinate) * size;
+    return {.begin = begin,
+            .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+  }
+
+  StateRange all() const { return {.begin = 0, .count = tensor.num_elements()}; }
+
+  std::int64_t padded() const { return padded_elements(tensor.num_elements(), num_ranks(axes)); }
+
+  TensorPart tensor;
+  AxisSizes axes;
+  const CoordinateOf& coordinate;
+};
+
+StateRange range_of(const SlicedPart& part, const TensorType& state) {
   if (state.num_dims() != 1 || state.dims[0].name != kSliceDim) {
-    return {.begin = 0, .count = tensor.num_elements()};
+    return part.all();
   }
   const std::int64_t size = state.dims[0].bound;
-  const std::int64_t degree = num_slice_elements(tensor, part) * part.num_slices / size;
-  const std::int64_t begin = part.slice_index(degree) * size;
-  return {.begin = begin,
-          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+  return part.slice(part.padded() / size, size);
 }
 
-// Of a rank's slice of all data ranks: the smallest that a state can be kept in.
-StateRange saved_range(const TensorPart& tensor, const StatePart& part) {
-  if (part.num_slices == 1) {
-    return {.begin = 0, .count = tensor.num_elements()};
-  }
-  const std::int64_t size = num_slice_elements(tensor, part);
-  const std::int64_t begin = part.slice_index(part.num_slices) * size;
-  return {.begin = begin,
-          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+// Of a rank's slice of all N: the smallest that a state can be kept in.
+StateRange saved_range(const SlicedPart& part) {
+  const std::int64_t n = num_ranks(part.axes);
+  return n == 1 ? part.all() : part.slice(n, part.padded() / n);
 }
 
 // Calls body(first element in the whole, first element here, how many) for the stretches of a
@@ -92,8 +106,9 @@ void for_each_stretch(const TensorType& state,
                       const StatePart& part,
                       const Padding& padding,
                       const Body& body) {
-  const TensorPart tensor(whole, part.dims, part.coordinate);
-  const StateRange range = range_of(tensor, state, part);
+  const SlicedPart sliced(whole, part);
+  const TensorPart& tensor = sliced.tensor;
+  const StateRange range = range_of(sliced, state);
   const bool is_padded = tensor.box().num_valid_elements() < tensor.num_elements();
   const std::int64_t kept = is_padded ? 0 : range.count;
   if (kept < state.num_elements()) {
@@ -202,18 +217,19 @@ bool for_each_saved(const Program& program,
     if (role == TensorRole::kMaster && whole.dtype == DType::kF32) {
       continue;  // it is the parameter's copy
     }
-    const TensorPart tensor(whole, part.dims, part.coordinate);
-    const StateRange saved = saved_range(tensor, part);
+    const SlicedPart own(whole, part);
+    const TensorPart& tensor = own.tensor;
+    const StateRange saved = saved_range(own);
     // A part may be padding alone.
     if (saved.count == 0 || tensor.box().num_valid_elements() == 0 ||
         saved_elsewhere(whole, part)) {
       continue;
     }
-    const TensorPart held(whole, holder.dims, holder.coordinate);
-    const StateRange kept = range_of(held, state.tensor.type, holder);
-    if (held.box().offset() != tensor.box().offset() ||
-        held.box().extent() != tensor.box().extent() || saved.begin < kept.begin ||
-        saved.begin + saved.count > kept.begin + kept.count) {
+    const SlicedPart held(whole, holder);
+    const StateRange kept = range_of(held, state.tensor.type);
+    const TensorBox& box = held.tensor.box();
+    if (box.offset() != tensor.box().offset() || box.extent() != tensor.box().extent() ||
+        saved.begin < kept.begin || saved.begin + saved.count > kept.begin + kept.count) {
       return false;
     }
     body(CheckpointTensor{.name = state.state.parameter,
@@ -277,8 +293,7 @@ StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
             TESSERA_CHECK(found != mesh.axes.end(), "no axis {}", axis);
             return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
           },
-      .num_slices = data_degrees(mesh).back(),
-      .slice_index = [mesh, rank](std::int64_t degree) { return slice_index(mesh, rank, degree); }};
+      .slice_axes = data_axes(mesh)};
   for (const MeshAxis& axis : mesh.axes) {
     if (axis.group == AxisGroup::kTensor) {
       part.tensor_axes.push_back(axis.name);

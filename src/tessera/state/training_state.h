@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,10 +27,11 @@ struct ParameterInit {
 
 // Which part of every state a rank holds; by default all of it.
 struct StatePart {
-  DimAxes dims = {};                                                  // what cuts tensors
-  CoordinateOf coordinate = {};                                       // the rank's
-  std::int64_t num_slices = 1;                                        // N: the data ranks
-  std::function<std::int64_t(std::int64_t degree)> slice_index = {};  // see mesh/placement.h
+  DimAxes dims = {};             // what cuts tensors
+  CoordinateOf coordinate = {};  // the rank's
+  // data_axes() of the mesh. A tensor is cut into slices along those that do not cut its dims; the
+  // product of these is its N.
+  AxisSizes slice_axes = {};
   // The axes besides those of the data ranks: along one that does not cut a tensor, all ranks hold
   // the same of it, and coordinate 0 saves it.
   std::vector<std::string> tensor_axes = {};
@@ -66,9 +66,9 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part = {});
 
-// What this rank saves of parameters, buffers and optimizer state: of each its slice of all
-// num_slices, whatever the degree at which it is kept, so that the ranks together save every
-// element once. `data` are views into the host's side of the arena, brought up to date.
+// What this rank saves of parameters, buffers and optimizer state: of each its slice of all N,
+// whatever the degree at which it is kept, so that the ranks together save every element once.
+// `data` are views into the host's side of the arena, brought up to date.
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part = {});
