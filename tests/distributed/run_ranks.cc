@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/ir/builder.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/models/family.h"
@@ -148,17 +151,24 @@ class RankTrainer {
         paced_(*rank_, run.device_flops),
         backend_(run.device_flops > 0 ? static_cast<Backend&>(paced_) : *rank_),
         graph_(whole_graph(run)),
+        parameters_(parameter_inits(graph_)),
+        part_(state_part(run.mesh, world.rank(), layout_.dims())),
         program_(compile()),
         executor_(program_, backend_) {
-    initialize_state(executor_,
-                     parameter_inits(graph_),
-                     42,
-                     state_part(run.mesh, world_.rank(), layout_.dims()));
+    initialize_state(executor_, parameters_, run.seed, part_);
+    if (!run.resume.empty()) {
+      const CheckpointReader reader(
+          run.resume, {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
+      reader.require_model(description(run).json, model_tensors(parameters_, run.moments));
+      load_state(executor_, parameters_, reader, part_);
+      done_ = reader.meta().step;
+    }
   }
 
   RankResult run() {
     RankResult result;
-    for (std::int64_t step = 1; step <= num_steps(run_); ++step) {
+    const std::int64_t last = done_ + num_steps(run_);
+    for (std::int64_t step = done_ + 1; step <= last; ++step) {
       const std::int64_t valid = load_batch(run_.one_batch ? 1 : step);
       const Clock::time_point start = Clock::now();
       const StepOutputs outputs = TrainingStep(executor_).run(
@@ -176,9 +186,14 @@ class RankTrainer {
     result.sent = by_level(rank_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
     if (layout_.num_data() == world_.size()) {
-      for (const ParameterInit& parameter : parameter_inits(graph_)) {
-        result.weights[parameter.name] = whole(parameter);
+      for (const ParameterInit& parameter : parameters_) {
+        if (axes_of(parameter.type, layout_.dims()).empty()) {
+          result.weights[parameter.name] = whole(parameter);
+        }
       }
+    }
+    if (!run_.save.empty()) {
+      save(last);
     }
     return result;
   }
@@ -233,13 +248,34 @@ class RankTrainer {
     return valid;
   }
 
+  std::unique_ptr<Communicator> everybody() {
+    std::vector<std::int64_t> ranks(static_cast<std::size_t>(world_.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return world_.group(ranks);
+  }
+
+  void save(std::int64_t step) {
+    CheckpointSaver saver({.rank = world_.rank(), .num_ranks = world_.size(), .launch = "launch"});
+    saver.start(run_.save,
+                {.step = step, .model = description(run_).json},
+                state_tensors(executor_, parameters_, part_));
+    TESSERA_CHECK(saver.wait() == SaveStatus::kWritten, "step {} not saved", step);
+    const auto meet = [&] {
+      std::vector<std::byte> all(static_cast<std::size_t>(world_.size()));
+      everybody()->all_gather(std::vector<std::byte>(1), all, 1);
+    };
+    meet();
+    saver.finish();
+    meet();
+  }
+
   // The whole parameter in f32, gathered by the slices' indices.
   std::vector<float> whole(const ParameterInit& parameter) {
     const Binding& binding = find_binding(program_.states, parameter.name);
     const std::int64_t count = binding.tensor.type.num_elements();
     const std::span<std::byte> bytes = executor_.state_to_host(binding, 0, count);
     std::vector<float> own(static_cast<std::size_t>(count));
-    if (run_.dtype == DType::kF32) {
+    if (binding.tensor.type.dtype == DType::kF32) {
       std::memcpy(own.data(), bytes.data(), bytes.size());
     } else {
       std::transform(reinterpret_cast<const BFloat16*>(bytes.data()),
@@ -251,18 +287,16 @@ class RankTrainer {
     if (type.num_dims() != 1 || type.dims[0].name != kSliceDim) {
       return own;
     }
-    std::vector<std::int64_t> everybody(static_cast<std::size_t>(world_.size()));
-    for (std::size_t i = 0; i < everybody.size(); ++i) {
-      everybody[i] = static_cast<std::int64_t>(i);
-    }
-    std::vector<float> all(own.size() * everybody.size());
-    world_.group(everybody)->all_gather(std::as_bytes(std::span(own)),
-                                        std::as_writable_bytes(std::span(all)),
-                                        own.size() * sizeof(float));
+    const auto ranks = static_cast<std::size_t>(world_.size());
+    std::vector<float> all(own.size() * ranks);
+    everybody()->all_gather(std::as_bytes(std::span(own)),
+                            std::as_writable_bytes(std::span(all)),
+                            own.size() * sizeof(float));
     std::vector<float> result(own.size() * static_cast<std::size_t>(run_.placement.param));
-    for (std::size_t rank = 0; rank < everybody.size(); ++rank) {
-      const auto index =
-          static_cast<std::size_t>(slice_index(run_.mesh, everybody[rank], run_.placement.param));
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const StatePart part = state_part(run_.mesh, static_cast<std::int64_t>(rank), {});
+      const auto index = static_cast<std::size_t>(
+          slice_index(part.slice_axes, run_.placement.param, part.coordinate));
       std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(rank * own.size()),
                   own.size(),
                   result.begin() + static_cast<std::ptrdiff_t>(index * own.size()));
@@ -278,8 +312,11 @@ class RankTrainer {
   PacedBackend paced_;
   Backend& backend_;
   Graph graph_;
+  std::vector<ParameterInit> parameters_;
+  StatePart part_;
   Program program_;
   Executor executor_;
+  std::int64_t done_ = 0;  // steps, before it began
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -54,7 +55,10 @@ struct RankRun {
   std::int64_t microbatches = 1;  // of global_batch / microbatches sequences over all ranks
   std::int64_t global_batch = 12;
   std::int64_t sequence_length = 16;
-  std::int64_t steps = 10;  // two under a sanitizer, unless one_batch
+  std::int64_t steps = 10;            // two under a sanitizer, unless one_batch
+  std::uint64_t seed = 42;            // of the weights
+  std::filesystem::path resume = {};  // a checkpoint, after whose step it goes on; empty: none
+  std::filesystem::path save = {};    // the directory that its last step is saved to; empty: none
   DType dtype = DType::kF32;
   DType moments = DType::kF32;
   std::optional<Float8Options> float8 = {};
@@ -75,13 +79,14 @@ struct RankRun {
 
 // What all layouts of a run must agree on.
 struct RankResult {
-  std::vector<float> losses;                          // by step, mean over the labels that count
-  std::vector<float> statistics;                      // by step, mean likewise; of loss_twice
-  std::vector<float> grad_norms;                      // by step
-  std::vector<double> step_seconds;                   // by step, of one rank
-  std::vector<double> waited_seconds;                 // by step, for the other stream
-  std::map<std::string, std::vector<float>> weights;  // whole, in f32, at the end
-  Traffic sent;                                       // of each rank, by level, in all steps
+  std::vector<float> losses;           // by step, mean over the labels that count
+  std::vector<float> statistics;       // by step, mean likewise; of loss_twice
+  std::vector<float> grad_norms;       // by step
+  std::vector<double> step_seconds;    // by step, of one rank
+  std::vector<double> waited_seconds;  // by step, for the other stream
+  // Whole, in f32, at the end: those that no axis cuts but as state.
+  std::map<std::string, std::vector<float>> weights;
+  Traffic sent;  // of each rank, by level, in all steps
 };
 
 // The model that is trained.

@@ -124,7 +124,8 @@ class CheckpointReader {
   // layouts have. Errors: kInvalidData naming the first tensor (or else the first key of the model)
   // that differs, found and expected, or train.dtype where a parameter has another one
   // and optimizer.moments where a moment has.
-  // With kWeights only parameters are looked at: weights that were imported have nothing else.
+  // With kWeights only parameters and buffers are looked at: weights that were imported have
+  // nothing else.
   enum class Scope { kAll, kWeights };
   void require_model(std::string_view model,
                      std::span<const CheckpointTensor> expected,

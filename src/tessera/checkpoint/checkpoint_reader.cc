@@ -300,7 +300,7 @@ void CheckpointReader::require_model(std::string_view model,
                                      std::span<const CheckpointTensor> expected,
                                      Scope scope) const {
   const auto is_looked_at = [&](TensorRole role) {
-    return scope == Scope::kAll || role == TensorRole::kParameter;
+    return scope == Scope::kAll || is_of_model(role);
   };
   const auto differ =
       [&](const std::string& place, const std::string& found, const std::string& wanted) {
@@ -312,7 +312,7 @@ void CheckpointReader::require_model(std::string_view model,
              found,
              wanted);
       };
-  const auto is_state = [](const auto& tensor) { return tensor.role != TensorRole::kParameter; };
+  const auto is_state = [](const auto& tensor) { return !is_of_model(tensor.role); };
   TESSERA_REQUIRE(scope != Scope::kAll || std::ranges::none_of(expected, is_state) ||
                       std::ranges::any_of(tensors_, is_state),
                   ErrorCode::kInvalidData,
@@ -325,8 +325,10 @@ void CheckpointReader::require_model(std::string_view model,
       continue;
     }
     const ManifestTensor* found = find(tensor.name, tensor.role);
-    // Parameters have the dtype that the run computes in; masters are always f32.
-    const bool other_dtype = tensor.role != TensorRole::kMaster && found != nullptr &&
+    // Parameters have the dtype that the run computes in; masters are always f32, and a buffer's
+    // dtype is the model's.
+    const bool other_dtype = tensor.role != TensorRole::kMaster &&
+                             tensor.role != TensorRole::kBuffer && found != nullptr &&
                              found->shape == tensor.shape && found->dtype != tensor.dtype;
     const char* const key =
         tensor.role == TensorRole::kParameter ? "train.dtype" : "optimizer.moments";

@@ -24,11 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Parameters have the model's own names, so that other tools read their files as weights.
+// Tensors of the model have its own names, so that other tools read their files as weights.
 std::string key_of(const CheckpointTensor& tensor) {
-  return tensor.role == TensorRole::kParameter
-             ? tensor.name
-             : format("{}/{}", to_string(tensor.role), tensor.name);
+  return is_of_model(tensor.role) ? tensor.name
+                                  : format("{}/{}", to_string(tensor.role), tensor.name);
 }
 
 void require_unique(std::span<const CheckpointTensor> tensors) {
@@ -48,12 +47,12 @@ TensorSlice slice_of(const CheckpointTensor& tensor) {
 
 // The tensors of one kind of file, in runs of at most max_bytes.
 std::vector<std::vector<const CheckpointTensor*>> split(std::span<const CheckpointTensor> tensors,
-                                                        bool parameters,
+                                                        bool of_model,
                                                         std::int64_t max_bytes) {
   std::vector<std::vector<const CheckpointTensor*>> files;
   std::int64_t filled = 0;
   for (const CheckpointTensor& tensor : tensors) {
-    if ((tensor.role == TensorRole::kParameter) != parameters) {
+    if (is_of_model(tensor.role) != of_model) {
       continue;
     }
     const auto size = static_cast<std::int64_t>(saved_bytes(tensor));
@@ -120,12 +119,12 @@ std::vector<CheckpointSaver::File> CheckpointSaver::plan(std::span<const Checkpo
   const std::string rank =
       options_.num_ranks == 1 ? std::string() : format("rank-{:05}-", options_.rank);
   std::vector<File> files;
-  for (const bool parameters : {true, false}) {
-    const auto runs = split(tensors, parameters, options_.max_file_bytes);
+  for (const bool of_model : {true, false}) {
+    const auto runs = split(tensors, of_model, options_.max_file_bytes);
     for (std::size_t i = 0; i < runs.size(); ++i) {
       File file{.name = format("{}{}-{:05}-of-{:05}.safetensors",
                                rank,
-                               parameters ? "model" : "optimizer",
+                               of_model ? "model" : "optimizer",
                                i + 1,
                                runs.size()),
                 .tensors = {}};
@@ -217,8 +216,8 @@ void CheckpointSaver::write_in_background() {
 // Each file's data begin at a multiple of the alignment, as they do in the file.
 std::size_t CheckpointSaver::copy_bytes(std::span<const CheckpointTensor> tensors) const {
   std::size_t bytes = 0;
-  for (const bool parameters : {true, false}) {
-    for (const auto& file : split(tensors, parameters, options_.max_file_bytes)) {
+  for (const bool of_model : {true, false}) {
+    for (const auto& file : split(tensors, of_model, options_.max_file_bytes)) {
       bytes = align(bytes);
       for (const CheckpointTensor* tensor : file) {
         bytes += saved_bytes(*tensor);

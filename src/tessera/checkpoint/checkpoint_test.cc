@@ -431,6 +431,38 @@ TEST_F(CheckpointTest, NamesTheFirstDifferenceOfAnotherModel) {
   reader.require_model(R"({ "dim": 4, "vocab": 10, "name": "llama3" })", state.tensors());
 }
 
+// A buffer is a tensor of the model: it lies among the weights, and a checkpoint that lacks one, or
+// has one more, is another model's.
+TEST_F(CheckpointTest, BuffersAreOfTheModel) {
+  State state(1);
+  const std::vector<CheckpointTensor> without = state.tensors();
+  const std::vector<std::byte> bytes(12, std::byte{7});
+  std::vector<CheckpointTensor> with = without;
+  with.push_back({.name = "mean",
+                  .role = TensorRole::kBuffer,
+                  .dtype = DType::kF32,
+                  .shape = {3},
+                  .data = bytes});
+  const fs::path directory = root_.path() / "with";
+  save_checkpoint(directory, meta_of(1), with);
+  const SafetensorsFile file(directory / "model-00001-of-00001.safetensors");
+  EXPECT_NE(file.find("mean"), nullptr);
+  const CheckpointReader reader(directory);
+  EXPECT_EQ(reader.read("mean", TensorRole::kBuffer), bytes);
+  reader.require_model(kModel, with);
+
+  const CheckpointReader lacks(save(1, 1));
+  for (const auto scope : {CheckpointReader::Scope::kAll, CheckpointReader::Scope::kWeights}) {
+    EXPECT_THAT(caught([&] { lacks.require_model(kModel, with, scope); }).message(),
+                HasSubstr("tensor 'mean' (buffer): found none, expected f32 (3)"));
+    EXPECT_THAT(caught([&] { reader.require_model(kModel, without, scope); }).message(),
+                HasSubstr("tensor 'mean' (buffer): found f32 (3), expected none"));
+  }
+  with.back().dtype = DType::kBF16;
+  EXPECT_THAT(caught([&] { reader.require_model(kModel, with); }).message(),
+              HasSubstr("tensor 'mean' (buffer): found f32 (3), expected bf16 (3)"));
+}
+
 TEST_F(CheckpointTest, NamesAMissingTensor) {
   const fs::path directory = save(1, 1);
   const Error error =

@@ -36,11 +36,12 @@ constexpr std::string_view kMiddle = "\",\n\"manifest\":";
 constexpr std::string_view kSuffix = "}\n";
 constexpr std::size_t kChecksumDigits = 32;
 
-constexpr std::array<std::pair<TensorRole, std::string_view>, 4> kRoleNames = {
+constexpr std::array<std::pair<TensorRole, std::string_view>, 5> kRoleNames = {
     {{TensorRole::kParameter, "parameter"},
      {TensorRole::kMoment1, "moment1"},
      {TensorRole::kMoment2, "moment2"},
-     {TensorRole::kMaster, "master"}}};
+     {TensorRole::kMaster, "master"},
+     {TensorRole::kBuffer, "buffer"}}};
 
 std::string checksum(std::string_view text) {
   return digest(std::as_bytes(std::span(text))).xxh3_128;
@@ -135,7 +136,9 @@ TensorRole parse_role(const std::string& text) {
       return role;
     }
   }
-  fail(ErrorCode::kInvalidData, "role '{}': expected parameter, moment1, moment2 or master", text);
+  fail(ErrorCode::kInvalidData,
+       "role '{}': expected parameter, moment1, moment2, master or buffer",
+       text);
 }
 
 // More steps than any run has, and more tokens.
@@ -270,6 +273,10 @@ std::string_view to_string(TensorRole role) {
                       kRoleNames.end(),
                       [role](const auto& known) { return known.first == role; })
       ->second;
+}
+
+bool is_of_model(TensorRole role) {
+  return role == TensorRole::kParameter || role == TensorRole::kBuffer;
 }
 
 std::string print_manifest(const Manifest& manifest) {

@@ -17,10 +17,15 @@ enum class TensorRole {
   kMoment1,    // first moment of the gradient
   kMoment2,    // second moment
   kMaster,     // f32 copy of a parameter that is kept in a shorter type
+  kBuffer,     // what the model keeps beside its weights
 };
 
-// "parameter", "moment1", "moment2", "master".
+// "parameter", "moment1", "moment2", "master", "buffer".
 std::string_view to_string(TensorRole role);
+
+// Whether tensors of this role are what the model computes with: they lie in the files of weights,
+// under the model's own names.
+bool is_of_model(TensorRole role);
 
 // What a checkpoint holds besides tensors.
 struct CheckpointMeta {

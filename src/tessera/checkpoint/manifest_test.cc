@@ -98,6 +98,14 @@ TEST(Manifest, PrintsAndParses) {
   EXPECT_EQ(parse_manifest(print_manifest(empty), "m"), empty);
 }
 
+TEST(Manifest, HasBuffersByTheirRole) {
+  Manifest manifest = example();
+  manifest.tensors[1].role = TensorRole::kBuffer;
+  const std::string text = print_manifest(manifest);
+  EXPECT_THAT(text, HasSubstr("\"role\":\"buffer\""));
+  EXPECT_EQ(parse_manifest(text, "m"), manifest);
+}
+
 TEST(Manifest, RefusesEveryChangedByte) {
   const std::string good = print_manifest(example());
   for (std::size_t i = 0; i < good.size(); ++i) {
@@ -158,7 +166,7 @@ TEST(Manifest, RefusesBadFields) {
     return error.message();
   };
   EXPECT_EQ(refusal("\"role\":\"moment2\"", "\"role\":\"moment3\""),
-            "role 'moment3': expected parameter, moment1, moment2 or master");
+            "role 'moment3': expected parameter, moment1, moment2, master or buffer");
   EXPECT_EQ(refusal("\"bf16\"", "\"bf17\""),
             "dtype 'bf17': expected f64, f32, bf16, f16, i64, i32 or u8");
   EXPECT_EQ(refusal("\"name\":\"model-", "\"name\":\"../model-"),

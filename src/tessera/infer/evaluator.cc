@@ -81,7 +81,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
   load_state(executor_,
              setup.parameters,
              reader,
-             state_part(setup.layout.mesh, world.rank(), setup.layout.dims()),
+             state_part(setup.layout.mesh, world.rank(), setup.layout.evaluation_dims()),
              static_cast<int>(setup.model.config.run.threads));
   patience.wait();
 }

@@ -36,6 +36,10 @@ Value GraphBuilder::parameter(std::string name, TensorType type, Initializer ini
   return handle(graph_.add_parameter(std::move(name), std::move(type), init));
 }
 
+Value GraphBuilder::buffer(std::string name, TensorType type, Initializer init) {
+  return handle(graph_.add_buffer(std::move(name), std::move(type), init));
+}
+
 Value GraphBuilder::state(State state, std::string name, TensorType type) {
   return handle(graph_.add_state(std::move(state), std::move(name), std::move(type)));
 }

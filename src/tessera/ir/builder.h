@@ -42,6 +42,12 @@ class GraphBuilder {
   Value input(std::string name, TensorType type);
   Value scalar(std::string name, DType dtype = DType::kF32);
   Value parameter(std::string name, TensorType type, Initializer init);
+
+  // A tensor that the model keeps beside its weights and reads like one: saved and loaded with
+  // them, in its own dtype whatever compute's is, whole on every rank except where its dims are
+  // cut, and without gradient and optimizer state.
+  Value buffer(std::string name, TensorType type, Initializer init);
+
   Value state(State state, std::string name, TensorType type);
   void output(std::string name, Value value, OutputKind kind = OutputKind::kResult);
   void gradient(std::string name, std::string parameter, Value value);

@@ -22,6 +22,8 @@ std::string_view name(ValueKind kind) {
       return "optimizer";
     case ValueKind::kCache:
       return "cache";
+    case ValueKind::kBuffer:
+      return "buffer";
     case ValueKind::kResult:
       return "result";
   }
@@ -75,6 +77,8 @@ ValueKind kind_of(StateRole role) {
       return ValueKind::kOptimizer;
     case StateRole::kCache:
       return ValueKind::kCache;
+    case StateRole::kBuffer:
+      return ValueKind::kBuffer;
   }
   return ValueKind::kOptimizer;
 }
@@ -100,6 +104,13 @@ ValueId Graph::add_input(std::string input_name, TensorType type) {
 ValueId Graph::add_parameter(std::string parameter_name, TensorType type, Initializer init) {
   State state{.parameter = parameter_name};
   const ValueId id = add_state(std::move(state), std::move(parameter_name), std::move(type));
+  values[id.at()].init = init;
+  return id;
+}
+
+ValueId Graph::add_buffer(std::string buffer_name, TensorType type, Initializer init) {
+  State state{.parameter = buffer_name, .role = StateRole::kBuffer};
+  const ValueId id = add_state(std::move(state), std::move(buffer_name), std::move(type));
   values[id.at()].init = init;
   return id;
 }

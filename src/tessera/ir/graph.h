@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Where a value comes from, and what a step does with it. The kinds from parameter to cache are
+// Where a value comes from, and what a step does with it. The kinds from parameter to buffer are
 // states; several roles (ir/state.h) are of one kind.
 enum class ValueKind : std::uint8_t {
   kInput,      // differs from microbatch to microbatch: tokens, labels, ...
@@ -24,6 +24,7 @@ enum class ValueKind : std::uint8_t {
   kGradient,   // accumulates a gradient or another output over the microbatches of a step
   kOptimizer,  // optimizer state: moments, f32 master
   kCache,      // keys and values of earlier tokens, in generation
+  kBuffer,     // what a model keeps beside its weights, and no gradient trains
   kResult,     // of a node
 };
 
@@ -39,7 +40,7 @@ ValueKind kind_of(StateRole role);
 // Whether values of this kind are states.
 bool is_state(ValueKind kind);
 
-// How a parameter or optimizer state starts, as a pure function of seed, name and index.
+// How a parameter or a buffer starts, as a pure function of seed, name and index.
 struct Initializer {
   double mean = 0.0;
   double std = 0.0;  // normal with this standard deviation; 0: constant `mean`
@@ -53,7 +54,7 @@ struct ValueInfo {
   ValueKind kind = ValueKind::kResult;
   std::string name = {};          // unique and not empty unless kResult
   State state = {};               // of states
-  Initializer init = {};          // kParameter only
+  Initializer init = {};          // kParameter and kBuffer only
   bool frozen = false;            // kParameter only: keeps its content, has no gradient
   NodeId producer = {};           // kResult only
   std::int32_t result_index = 0;  // kResult only
@@ -82,7 +83,8 @@ std::string_view name(OutputKind kind);
 bool is_sum(OutputKind kind);
 
 // A value that outlives the step's microbatch. With `updates`, it is the new content of that state
-// (parameter, gradient, optimizer, cache) and a result; otherwise the host or a pass reads it.
+// (parameter, gradient, optimizer, cache, buffer) and a result; otherwise the host or a pass reads
+// it.
 struct Output {
   std::string name;
   ValueId value;
@@ -112,6 +114,8 @@ struct Graph {
   ValueId add_input(std::string input_name, TensorType type);
 
   ValueId add_parameter(std::string parameter_name, TensorType type, Initializer init = {});
+
+  ValueId add_buffer(std::string buffer_name, TensorType type, Initializer init = {});
 
   ValueId add_state(State state, std::string state_name, TensorType type);
 

@@ -112,7 +112,7 @@ class RandomGraph {
   }
 
   Value source(const TensorType& type) {
-    switch (draw(7)) {
+    switch (draw(8)) {
       case 0:
         return builder_.input(name(), type);
       case 1:
@@ -137,6 +137,8 @@ class RandomGraph {
       case 5:
         return builder_.state(
             {.role = draw(2) == 0 ? StateRole::kCache : StateRole::kSum}, name(), type);
+      case 6:
+        return builder_.buffer(name(), type, {.std = 0.1 * static_cast<double>(draw(9))});
       default:
         return builder_.state({.parameter = parameter(), .role = optimizer_role()}, name(), type);
     }
@@ -250,6 +252,7 @@ constexpr std::string_view kStates = R"(graph "states" {
   %7: f32[n=2] = moment2 "n" of "w"
   %8: f32[n=2] = master "master" of "w"
   %9: f32[n=2] = cache "keys"
+  %10: f32[n=2] = buffer "mean" normal(0.5, 0, 0)
 }
 )";
 
@@ -265,6 +268,9 @@ TEST(States, HaveTextThatParsesBack) {
   EXPECT_EQ(graph.find_state("w", StateRole::kMoment2), ValueId{7});
   EXPECT_FALSE(graph.find_state("v", StateRole::kMoment1).valid());
   EXPECT_EQ(graph.sources(ValueKind::kOptimizer).size(), 3);
+  EXPECT_EQ(graph[ValueId{10}].state, (State{.parameter = "mean", .role = StateRole::kBuffer}));
+  EXPECT_EQ(graph[ValueId{10}].init, Initializer{.mean = 0.5});
+  EXPECT_EQ(graph.trained_parameters(), std::vector<ValueId>{ValueId{0}});
 }
 
 TEST(States, AreVerified) {
@@ -291,6 +297,9 @@ TEST(States, AreVerified) {
               HasSubstr("a master with the wire \"int8\" of blocks of 256, which only secondary "
                         "copies have (state \"master\")"));
   EXPECT_EQ(fault("block 64", "block 48").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(fault("(0.5, 0, 0)", "(0.5, 0, 0) frozen").code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(message("\"m\" of \"w\"", "\"m\" of \"mean\""),
+              HasSubstr("a moment1 of \"mean\", which is no parameter (state \"m\")"));
   EXPECT_THAT(fault("wire \"int8 int4\"", "wire \"int9\"").what(),
               HasSubstr("\"int9\" is no wire format"));
 
@@ -298,6 +307,10 @@ TEST(States, AreVerified) {
   graph[ValueId{0}].state.parameter = "v";
   EXPECT_THAT(error_of([&] { verify(graph); }).what(),
               HasSubstr("a parameter that names \"v\" as its parameter (state \"w\")"));
+  graph = parse_graph(kStates);
+  graph[ValueId{10}].state.parameter = "w";
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("a buffer that names \"w\" as its parameter (state \"mean\")"));
   graph = parse_graph(kStates);
   graph[ValueId{6}].kind = ValueKind::kCache;
   EXPECT_THAT(error_of([&] { verify(graph); }).what(),

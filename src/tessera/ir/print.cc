@@ -13,6 +13,7 @@
 //     %0: i32[batch=1, seq=8] = input "tokens"
 //     %1: f32[vocab=64, embed=16] = parameter "embedding" normal(0, 0.02, 3)
 //     %3: f32[slice=512] = secondary "secondary.embedding" of "embedding" wire "int8"
+//     %4: f32[embed=16] = buffer "mean" normal(0, 0, 0)
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
 //     output "loss" loss = %9
 //     output "gradient.embedding" gradient of "embedding" = %11
@@ -42,7 +43,7 @@ std::string source_text(const Graph& graph, ValueId id) {
                             has_role ? name(value.state.role) : name(value.kind),
                             quote(value.name),
                             has_role ? owner_text(value.state) : "");
-  if (value.kind == ValueKind::kParameter) {
+  if (has_role && is_of_model(value.state.role)) {
     text += format(" normal({}, {}, {}){}",
                    value.init.mean,
                    value.init.std,
@@ -167,7 +168,7 @@ class GraphParser {
   void state(StateRole role, const std::pair<ValueId, TensorType>& result) {
     ValueInfo value{.type = result.second, .kind = kind_of(role), .name = scanner_.quoted()};
     value.state = parse_owner(scanner_, role, value.name);
-    if (role == StateRole::kParameter) {
+    if (is_of_model(role)) {
       scanner_.expect("normal");
       scanner_.expect("(");
       value.init.mean = scanner_.number();
@@ -176,7 +177,7 @@ class GraphParser {
       scanner_.expect(",");
       value.init.cut = scanner_.number();
       scanner_.expect(")");
-      value.frozen = scanner_.accept("frozen");
+      value.frozen = role == StateRole::kParameter && scanner_.accept("frozen");
     }
     place(result.first, std::move(value));
   }

@@ -17,7 +17,8 @@ constexpr std::array kRoles = {StateRole::kParameter,
                                StateRole::kMoment1,
                                StateRole::kMoment2,
                                StateRole::kMaster,
-                               StateRole::kCache};
+                               StateRole::kCache,
+                               StateRole::kBuffer};
 
 using ParameterNames = std::set<std::string_view>;
 
@@ -28,9 +29,10 @@ void verify_state(const NamedState& named, const ParameterNames& parameters) {
                   "a {} of parameter \"{}\", expected of none",
                   name(state.role),
                   state.parameter);
-  } else if (state.role == StateRole::kParameter) {
+  } else if (is_of_model(state.role)) {
     TESSERA_CHECK(state.parameter == named.name,
-                  "a parameter that names \"{}\" as its parameter",
+                  "a {} that names \"{}\" as its parameter",
+                  name(state.role),
                   state.parameter);
   } else {
     TESSERA_CHECK(parameters.contains(state.parameter),
@@ -66,6 +68,8 @@ std::string_view name(StateRole role) {
       return "master";
     case StateRole::kCache:
       return "cache";
+    case StateRole::kBuffer:
+      return "buffer";
   }
   return "unknown";
 }
@@ -74,9 +78,13 @@ bool has_parameter(StateRole role) {
   return role != StateRole::kSum && role != StateRole::kCache;
 }
 
+bool is_of_model(StateRole role) {
+  return role == StateRole::kParameter || role == StateRole::kBuffer;
+}
+
 std::string owner_text(const State& state) {
   std::string text;
-  if (state.role != StateRole::kParameter && !state.parameter.empty()) {
+  if (!is_of_model(state.role) && !state.parameter.empty()) {
     text += format(" of {}", quote(state.parameter));
   }
   if (!state.wire.formats.empty()) {
@@ -90,7 +98,7 @@ std::string owner_text(const State& state) {
 
 State parse_owner(TextScanner& scanner, StateRole role, std::string_view state_name) {
   State state{.role = role};
-  if (role == StateRole::kParameter) {
+  if (is_of_model(role)) {
     state.parameter = state_name;
   } else if (scanner.accept("of")) {
     state.parameter = scanner.quoted();

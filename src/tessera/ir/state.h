@@ -22,13 +22,19 @@ enum class StateRole : std::uint8_t {
   kMoment2,    // its second moment
   kMaster,     // f32 weights, of which the parameter is a rounded or gathered copy
   kCache,      // keys or values of earlier tokens, in generation
+  kBuffer,     // what a model keeps beside its weights: saved, and trained by no gradient
 };
 
-// "parameter", "secondary", "gradient", "sum", "moment1", "moment2", "master", "cache".
+// "parameter", "secondary", "gradient", "sum", "moment1", "moment2", "master", "cache", "buffer".
 std::string_view name(StateRole role);
 
 // Whether a state of this role is a parameter or belongs to one. A sum and a cache belong to none.
+// A buffer counts as a parameter here: both are tensors of the model, and their own.
 bool has_parameter(StateRole role);
+
+// Whether a state of this role is a tensor of the model itself: it has its own name, and says how
+// it starts.
+bool is_of_model(StateRole role);
 
 // Set once by the pass that makes the state; names of states are for people.
 struct State {
@@ -41,7 +47,7 @@ struct State {
 };
 
 // What follows a state's name and role in text: ` of "w" wire "int8" block 64`, without the parts
-// that have their defaults. A parameter is its own.
+// that have their defaults. A parameter and a buffer are their own.
 std::string owner_text(const State& state);
 
 // The inverse: reads what follows the name and role of a state.
@@ -56,10 +62,10 @@ struct NamedState {
   const State* state;
 };
 
-// Throws kInternal naming the state unless: a parameter is its own; a state of another role that
-// has a parameter names one that is among `states`; the other roles name none; only a secondary
-// copy has a wire; no two states have one role of one parameter.
-// Errors: as require_wire_block(), too.
+// Throws kInternal naming the state unless: a parameter and a buffer are their own; a state of
+// another role that has a parameter names one that is among `states`; the other roles name none;
+// only a secondary copy has a wire; no two states have one role of one parameter. Errors: as
+// require_wire_block(), too.
 void verify_states(const std::vector<NamedState>& states);
 
 }  // namespace tessera

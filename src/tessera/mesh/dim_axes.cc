@@ -50,6 +50,9 @@ DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel) {
   DimAxes dims;
   for (const MeshAxis& axis : mesh.axes) {
     const AxisSize size{.name = axis.name, .size = axis.size};
+    if (axis.expert) {
+      dims["expert"].axes.push_back(size);
+    }
     if (axis.group == AxisGroup::kData) {
       dims["batch"].axes.push_back(size);
     } else if (axis.group == AxisGroup::kTensor) {

@@ -24,8 +24,9 @@ struct DimCut {
 // What a plan says about layouts: how it cuts dims, by their names.
 using DimAxes = std::map<std::string, DimCut, std::less<>>;
 
-// The cuts of a mesh: batches over the data axes; heads, kv_heads, mlp and vocab over the tensor
-// axes, of which the last two are padded; with sequence parallelism also seq, weakly.
+// The cuts of a mesh: batches over the data axes; dims named "expert" over the axes that are marked
+// so; heads, kv_heads, mlp and vocab over the tensor axes, of which the last two are padded; with
+// sequence parallelism also seq, weakly.
 DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel);
 
 // The axes that cut a dim wherever it is named: none where its cut is weak.

@@ -24,7 +24,7 @@ struct MeshAxis {
   std::int64_t size = 1;    // at least 2
   std::int64_t stride = 1;  // distance in ranks between neighbours
   std::string level;        // the cluster's level that the axis lies in
-  bool expert = false;      // a context or data axis along which experts are divided as well
+  bool expert = false;      // a context or data axis that cuts dims named "expert" as well
 
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };

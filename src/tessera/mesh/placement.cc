@@ -223,27 +223,14 @@ void validate(const Placement& placement, const Mesh& mesh) {
   require_divides(secondary, param);
 }
 
-std::int64_t slice_index(const Mesh& mesh, std::int64_t rank, std::int64_t degree) {
-  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
-  std::int64_t index = 0;
-  std::int64_t reached = 1;
+AxisSizes data_axes(const Mesh& mesh) {
+  AxisSizes axes;
   for (const DataLevel& level : data_levels(mesh)) {
-    if (level.degree > degree) {
-      break;
+    for (const std::size_t axis : level.axes) {
+      axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});
     }
-    std::int64_t digit = 0;
-    for (auto axis = level.axes.rbegin(); axis != level.axes.rend(); ++axis) {
-      digit = digit * mesh.axes[*axis].size + coordinates[*axis];
-    }
-    index = index * level.radix + digit;
-    reached = level.degree;
   }
-  TESSERA_REQUIRE(reached == degree,
-                  ErrorCode::kInvalidArgument,
-                  "slices of degree {}, expected one of {}",
-                  degree,
-                  describe_degrees(mesh));
-  return index;
+  return axes;
 }
 
 std::int64_t padded_elements(std::int64_t elements, std::int64_t ranks) {

@@ -8,6 +8,7 @@
 
 #include "tessera/ir/dtype.h"
 #include "tessera/ir/wire_format.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/mesh/mesh.h"
 
 namespace tessera {
@@ -86,11 +87,8 @@ PlacementPreset preset(std::string_view name, const Mesh& mesh);
 // lacks, or degrees that do not divide each other as Placement demands.
 void validate(const Placement& placement, const Mesh& mesh);
 
-// Which of the `degree` slices of a tensor the rank holds. The index has the level digits with the
-// innermost level most significant, so that a slice over more levels lies inside the rank's slice
-// over fewer, and the hops of a hierarchical collective are contiguous.
-// Errors: kInvalidArgument for a degree that data_degrees() lacks, or an unknown rank.
-std::int64_t slice_index(const Mesh& mesh, std::int64_t rank, std::int64_t degree);
+// The axes of data_levels(), in their order: those along which training state is cut.
+AxisSizes data_axes(const Mesh& mesh);
 
 // `elements` rounded up to a multiple of ranks * 256: every slice is then whole blocks of 256.
 // Errors: kInvalidArgument unless elements >= 0 and ranks >= 1.

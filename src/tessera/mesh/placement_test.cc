@@ -1,5 +1,7 @@
 #include "tessera/mesh/placement.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -8,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/test_error.h"
 #include "tessera/mesh/random_mesh.h"
+#include "tessera/mesh/tensor_part.h"
 
 namespace tessera {
 namespace {
@@ -131,49 +134,63 @@ TEST(Validate, SaysWhichDegreesExist) {
             "param");
 }
 
+// Of a rank, along all axes that cut training state.
+std::int64_t slice_of(const Mesh& mesh, std::int64_t rank, std::int64_t degree) {
+  return slice_index(data_axes(mesh), degree, [&](std::string_view axis) {
+    const auto found = std::ranges::find(mesh.axes, axis, &MeshAxis::name);
+    return mesh.coordinates(rank).at(static_cast<std::size_t>(found - mesh.axes.begin()));
+  });
+}
+
 TEST(SliceIndex, InnermostLevelIsMostSignificant) {
   const Mesh mesh = frontier();
   // Rank 93 = 1 + 2 * (2 + 4 * 11): second of its pair, third pair of its node, node 11.
-  EXPECT_EQ(slice_index(mesh, 93, 1), 0);
-  EXPECT_EQ(slice_index(mesh, 93, 2), 1);
-  EXPECT_EQ(slice_index(mesh, 93, 8), 1 * 4 + 2);
-  EXPECT_EQ(slice_index(mesh, 93, 128), (1 * 4 + 2) * 16 + 11);
-  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { slice_index(mesh, 0, 4); }),
-            "slices of degree 4, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
-  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { slice_index(mesh, 0, 256); }),
-            "slices of degree 256, expected one of 1, 2 (pair), 8 (node), 128 (cluster)");
-  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { slice_index(mesh, 128, 2); }),
-            "rank 128 of a mesh of 128 ranks");
+  EXPECT_EQ(slice_of(mesh, 93, 1), 0);
+  EXPECT_EQ(slice_of(mesh, 93, 2), 1);
+  EXPECT_EQ(slice_of(mesh, 93, 8), 1 * 4 + 2);
+  EXPECT_EQ(slice_of(mesh, 93, 128), (1 * 4 + 2) * 16 + 11);
+  const std::string axes = "data.pair=2 data.node=4 data.cluster=16";
+  EXPECT_EQ(to_string(data_axes(mesh)), axes);
+  for (const std::int64_t degree : {4, 256}) {
+    EXPECT_EQ(
+        error_of(ErrorCode::kInvalidArgument, [&] { slice_of(mesh, 0, degree); }),
+        format("slices of degree {}, expected the ranks of some first axes of {}", degree, axes));
+  }
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [] { slice_index({}, 2, {}); }),
+            "slices of degree 2, expected the ranks of some first axes of none");
 }
 
+// Also where a level has two axes, along each of which collectives move slices on their own.
 TEST(SliceIndex, SlicesNestAndPartition) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const Mesh mesh = random_mesh(seed).mesh;
-    const std::vector<DataLevel> levels = data_levels(mesh);
-    std::vector<std::size_t> inner;  // the axes of the levels up to the degree
+    std::vector<std::size_t> inner;  // the axes up to the degree
     std::int64_t degree_below = 1;
-    for (const DataLevel& level : levels) {
-      inner.insert(inner.end(), level.axes.begin(), level.axes.end());
+    for (const AxisSize& axis : data_axes(mesh)) {
+      const auto found = std::ranges::find(mesh.axes, axis.name, &MeshAxis::name);
+      inner.push_back(static_cast<std::size_t>(found - mesh.axes.begin()));
+      const std::int64_t degree = degree_below * axis.size;
       for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
-        const std::int64_t index = slice_index(mesh, rank, level.degree);
-        // Inside the slice of the levels below.
-        ASSERT_EQ(index / level.radix, slice_index(mesh, rank, degree_below));
-        // The ranks of these levels hold each slice once.
-        std::vector<bool> held(static_cast<std::size_t>(level.degree));
+        const std::int64_t index = slice_of(mesh, rank, degree);
+        // Inside the slice of the axes below.
+        ASSERT_EQ(index / axis.size, slice_of(mesh, rank, degree_below));
+        // The ranks of these axes hold each slice once.
+        std::vector<bool> held(static_cast<std::size_t>(degree));
         for (const std::int64_t member : mesh.members(inner, rank)) {
-          const std::int64_t slice = slice_index(mesh, member, level.degree);
+          const std::int64_t slice = slice_of(mesh, member, degree);
           ASSERT_FALSE(held.at(static_cast<std::size_t>(slice)));
           held[static_cast<std::size_t>(slice)] = true;
         }
         ASSERT_EQ(mesh.members(inner, rank).size(), held.size());
-        // On one level, ranks in the order of members() hold consecutive slices.
-        std::int64_t next = index / level.radix * level.radix;
-        for (const std::int64_t member : mesh.members(level.axes, rank)) {
-          ASSERT_EQ(slice_index(mesh, member, level.degree), next++);
+        // Along one axis, ranks in the order of members() hold consecutive slices.
+        std::int64_t next = index / axis.size * axis.size;
+        for (const std::int64_t member : mesh.members(std::array{inner.back()}, rank)) {
+          ASSERT_EQ(slice_of(mesh, member, degree), next++);
         }
       }
-      degree_below = level.degree;
+      degree_below = degree;
     }
+    ASSERT_EQ(degree_below, data_degrees(mesh).back());
   }
 }
 

@@ -35,6 +35,24 @@ std::int64_t place_along(const AxisSizes& axes, const CoordinateOf& coordinate) 
   return place;
 }
 
+std::int64_t slice_index(const AxisSizes& axes,
+                         std::int64_t degree,
+                         const CoordinateOf& coordinate) {
+  AxisSizes first;
+  for (const AxisSize& axis : axes) {
+    if (num_ranks(first) == degree) {
+      break;
+    }
+    first.push_back(axis);
+  }
+  TESSERA_REQUIRE(num_ranks(first) == degree,
+                  ErrorCode::kInvalidArgument,
+                  "slices of degree {}, expected the ranks of some first axes of {}",
+                  degree,
+                  axes.empty() ? "none" : to_string(axes));
+  return place_along(first, coordinate);
+}
+
 TensorPart::TensorPart(const TensorType& whole, const DimAxes& dims, const CoordinateOf& coordinate)
     : TensorPart(whole, layout_of(whole, dims), coordinate) {}
 

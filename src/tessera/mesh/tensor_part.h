@@ -18,6 +18,14 @@ using CoordinateOf = std::function<std::int64_t(std::string_view axis)>;
 // A rank's place among those along `axes`, the first of which is the most significant digit.
 std::int64_t place_along(const AxisSizes& axes, const CoordinateOf& coordinate);
 
+// Which of the `degree` slices of a tensor a rank holds that is cut over the first of `axes` with
+// so many ranks. A slice over more axes lies inside the rank's slice over fewer, and with the
+// innermost level first, the hops of a hierarchical collective are contiguous. Errors:
+// kInvalidArgument where no first axes have that many ranks.
+std::int64_t slice_index(const AxisSizes& axes,
+                         std::int64_t degree,
+                         const CoordinateOf& coordinate);
+
 // One rank's part of a tensor.
 class TensorPart {
  public:

@@ -39,6 +39,25 @@ TEST(DimAxes, NamesWhatEachGroupCuts) {
             "[batch: data.node=2 data.cluster=3, seq]");
 }
 
+// Along axes that cut the batch as well: of a value with both dims the first one is cut.
+TEST(DimAxes, ExpertsAreCutAlongMarkedAxes) {
+  const Mesh mesh = make_mesh(test_cluster({2, 4}), {.data = 8, .expert = 4});
+  const DimAxes dims = dim_axes(mesh, false);
+  EXPECT_EQ(to_string(dims.at("expert").axes), "data.pair=2 data.node.expert=2");
+  EXPECT_EQ(to_string(dims.at("batch").axes), "data.pair=2 data.node.expert=2 data.node=2");
+  const TensorType weight = parse_tensor_type("f32[expert=8, embed=5]");
+  EXPECT_EQ(to_string(layout_of(weight, dims), weight),
+            "[expert: data.pair=2 data.node.expert=2, embed]");
+  const TensorType inside = parse_tensor_type("f32[batch=8, expert=8]");
+  EXPECT_EQ(to_string(axes_of(inside, dims)), to_string(dims.at("batch").axes));
+  EXPECT_FALSE(dim_axes(make_mesh(test_cluster({2}), {.data = 2}), false).contains("expert"));
+  const TensorType odd = parse_tensor_type("f32[expert=6]");
+  EXPECT_EQ(
+      error_of(ErrorCode::kInvalidConfig, [&] { layout_of(odd, dims); }),
+      "expert = 6 does not divide by the 4 ranks of data.pair=2 data.node.expert=2: 3 of them "
+      "would do, and so would a multiple of 4");
+}
+
 TEST(DimAxes, PadsOrRefuses) {
   const DimAxes dims = dim_axes(make_mesh(test_cluster({2, 4}), {.tensor = 4}), true);
   const TensorType table = parse_tensor_type("f32[vocab=67, embed=5]");

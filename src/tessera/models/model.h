@@ -46,6 +46,7 @@ struct ModelDescription {
 struct ParameterCounts {
   std::int64_t all = 0;
   std::int64_t frozen = 0;
+  std::int64_t buffers = 0;  // elements that are not among `all`
 };
 
 // Training FLOP per token in TorchTitan's convention, without a discount for causal attention:

@@ -114,7 +114,7 @@ constexpr std::array kPasses = {
     Pass{"shard_parameters",
          [](const Compilation& c) { return c.options.update.state.param > 0; },
          on<Graph>([](const Graph& graph, const Compilation& c) {
-           return shard_parameters(graph, c.options.update.state);
+           return shard_parameters(graph, c.options.update.state, c.options.update.dims);
          }),
          "after group_gemms, which looks for products of parameters"},
     Pass{"append_update",

@@ -287,8 +287,8 @@ TEST(Fuse, AddsBiasesWhereTheyAreRead) {
                                           .secondary = 1,
                                           .grad = 1,
                                           .optimizer = 1}};
-  counts = count_ops(
-      fuse(append_update(shard_parameters(differentiate(small_gpt2()), update.state), update)));
+  counts = count_ops(fuse(append_update(
+      shard_parameters(differentiate(small_gpt2()), update.state, update.dims), update)));
   EXPECT_EQ(counts.at("gelu"), 2);
   EXPECT_EQ(counts.at("gelu_backward"), 2);
   EXPECT_EQ(counts.at("layer_norm {residual=true, biased=true}"), 4);

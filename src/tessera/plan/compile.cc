@@ -66,7 +66,7 @@ Program compile_evaluation(const Plan& plan,
                            std::int64_t sequence_length,
                            const Target& target) {
   CompileOptions options = compile_options(plan, target);
-  options.update.dims.erase("batch");
+  options.update.dims = plan.layout.evaluation_dims();
   options.sum_outputs = false;
   return compile_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype), options);
 }

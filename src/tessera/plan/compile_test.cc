@@ -2,11 +2,14 @@
 #include "tessera/plan/compile.h"
 
 #include <string>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/mesh/random_mesh.h"
+#include "tessera/models/test_experts.h"
 #include "tessera/state/test_training.h"
 
 namespace tessera {
@@ -39,6 +42,38 @@ TEST(Compile, ChunksOfTheLossAreOfTheTarget) {
   EXPECT_THAT(program_of(plan, cuda_target()), HasSubstr("chunk=894720"));  // 1 GiB of 300 f32
   plan.dtype = plan.logits = DType::kBF16;
   EXPECT_THAT(program_of(plan, cuda_target()), HasSubstr("chunk=1789440"));
+}
+
+// A weight that axes of the batch cut is sliced over the others; a buffer is cut by its dims alone.
+// In evaluation these axes cut nothing.
+TEST(Compile, CutsExpertsAndNoBuffer) {
+  Plan plan = tiny_plan();
+  plan.model = with_experts(plan.model, 8);
+  plan.validates = true;
+  plan.microbatch = 1;
+  plan.layout.mesh = make_mesh(test_cluster({2, 2}), {.data = 4, .expert = 2});
+  plan.layout.placement = preset("fsdp", plan.layout.mesh).placement;
+  const Programs programs = compile(plan, cpu_target());
+  const Program evaluation = compile_evaluation(plan, 1, 6, cpu_target());
+  const auto type = [](const Program& program, std::string_view state) {
+    return to_string(find_binding(program.states, state).tensor.type);
+  };
+  for (const Program* program : {&programs.step, &*programs.validation, &evaluation}) {
+    // Of 8 rows of 64: over four ranks, or half of them over the two that are left.
+    EXPECT_EQ(type(*program, "experts"), "f32[slice=256]") << program->name;
+    EXPECT_EQ(type(*program, "norm.weight"), "f32[slice=256]") << program->name;
+    EXPECT_EQ(type(*program, "layers.0.feed_forward.w1.weight"), "f32[slice=2560]");
+    EXPECT_EQ(type(*program, "mean"), "f32[embed=64]") << program->name;
+    const bool is_cut = program != &evaluation;
+    EXPECT_EQ(type(*program, "bias"), is_cut ? "f32[expert=4]" : "f32[expert=8]") << program->name;
+  }
+  EXPECT_EQ(find_state(programs.step, "mean", StateRole::kMoment1), nullptr);
+  plan.layout.placement = preset("zero1", plan.layout.mesh).placement;
+  const Program zero1 = compile(plan, cpu_target()).step;
+  EXPECT_EQ(to_string(find_state(zero1, "experts", StateRole::kParameter)->tensor.type),
+            "f32[expert=4, embed=64]");
+  EXPECT_EQ(to_string(find_state(zero1, "experts", StateRole::kMoment1)->tensor.type),
+            "f32[slice=256]");
 }
 
 // Losses that bf16 explains, and other ones.

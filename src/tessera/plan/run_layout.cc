@@ -17,6 +17,16 @@ std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
 
 }  // namespace
 
+DimAxes RunLayout::evaluation_dims() const {
+  DimAxes dims = this->dims();
+  const AxisSizes data = data_axes(mesh);
+  for (auto& [name, cut] : dims) {
+    std::erase_if(cut.axes, [&](const AxisSize& axis) { return contains(data, axis); });
+  }
+  std::erase_if(dims, [](const auto& cut) { return cut.second.axes.empty(); });
+  return dims;
+}
+
 std::int64_t RunLayout::num_data() const {
   std::int64_t count = 1;
   for (const MeshAxis& axis : mesh.axes) {
@@ -27,22 +37,16 @@ std::int64_t RunLayout::num_data() const {
 
 StateAxes state_axes(const RunLayout& layout) {
   const Mesh& mesh = layout.mesh;
-  StateAxes state{.axes = {},
-                  .param = num_axes(mesh, layout.placement.param),
-                  .secondary = num_axes(mesh, layout.placement.secondary),
-                  .grad = num_axes(mesh, layout.placement.grad),
-                  .optimizer = num_axes(mesh, layout.placement.optimizer),
-                  .wires = {.param = wire_of_axes(layout.wires.param, mesh),
-                            .secondary = wire_of_axes(layout.wires.secondary, mesh),
-                            .grad = wire_of_axes(layout.wires.grad, mesh),
-                            .update = wire_of_axes(layout.wires.update, mesh)},
-                  .secondary_use = layout.secondary_use};
-  for (const DataLevel& level : data_levels(mesh)) {
-    for (const std::size_t axis : level.axes) {
-      state.axes.push_back({.name = mesh.axes[axis].name, .size = mesh.axes[axis].size});
-    }
-  }
-  return state;
+  return {.axes = data_axes(mesh),
+          .param = num_axes(mesh, layout.placement.param),
+          .secondary = num_axes(mesh, layout.placement.secondary),
+          .grad = num_axes(mesh, layout.placement.grad),
+          .optimizer = num_axes(mesh, layout.placement.optimizer),
+          .wires = {.param = wire_of_axes(layout.wires.param, mesh),
+                    .secondary = wire_of_axes(layout.wires.secondary, mesh),
+                    .grad = wire_of_axes(layout.wires.grad, mesh),
+                    .update = wire_of_axes(layout.wires.update, mesh)},
+          .secondary_use = layout.secondary_use};
 }
 
 std::int64_t data_place(const Mesh& mesh, std::int64_t rank) {

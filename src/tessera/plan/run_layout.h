@@ -20,6 +20,10 @@ struct RunLayout {
   // The axes that cut dims, by the dims' names.
   DimAxes dims() const { return dim_axes(mesh, sequence_parallel); }
 
+  // The same in evaluation, where no data axis cuts anything: along one each rank works on
+  // sequences of its own, in a graph that knows of no others.
+  DimAxes evaluation_dims() const;
+
   // Ranks that read different sequences.
   std::int64_t num_data() const;
 };

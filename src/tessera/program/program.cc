@@ -47,6 +47,8 @@ Category category_of(StateRole role) {
       return Category::kOptimizer;
     case StateRole::kCache:
       return Category::kCache;
+    case StateRole::kBuffer:
+      return Category::kParameter;
   }
   return Category::kOptimizer;
 }

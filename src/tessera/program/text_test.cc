@@ -160,11 +160,11 @@ class RandomProgram {
   std::vector<StateBinding> states() {
     std::vector<StateBinding> result;
     for (Binding& binding : bindings()) {
-      State state{.role = static_cast<StateRole>(number(8)),
+      State state{.role = static_cast<StateRole>(number(9)),
                   .wire = {.formats = WireFormats(static_cast<std::size_t>(number(3)),
                                                   static_cast<WireFormat>(number(4))),
                            .block = number(1000)}};
-      state.parameter = state.role == StateRole::kParameter ? binding.name : text();
+      state.parameter = is_of_model(state.role) ? binding.name : text();
       result.push_back({std::move(binding), std::move(state)});
     }
     return result;

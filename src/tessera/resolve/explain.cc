@@ -24,12 +24,13 @@ std::string size_text(std::string_view what, const std::optional<std::int64_t>& 
 std::string model_text(const Explanation& facts) {
   const ModelSection& model = facts.config.model;
   const ParameterCounts& counts = facts.counts;
-  std::string text =
-      format("model: {}{}; {} parameters{}\n",
-             model.name,
-             model.flavor.empty() ? "" : " " + model.flavor,
-             format_grouped(counts.all),
-             counts.frozen > 0 ? format(", {} of them frozen", format_grouped(counts.frozen)) : "");
+  std::string text = format(
+      "model: {}{}; {} parameters{}{}\n",
+      model.name,
+      model.flavor.empty() ? "" : " " + model.flavor,
+      format_grouped(counts.all),
+      counts.frozen > 0 ? format(", {} of them frozen", format_grouped(counts.frozen)) : "",
+      counts.buffers > 0 ? format(", {} elements of buffers", format_grouped(counts.buffers)) : "");
   if (facts.run.target.is_device()) {
     text += format("  for: {}\n", facts.run.target.device.name);
   }
@@ -284,15 +285,14 @@ std::string summary_text(const Explanation& facts) {
 }
 
 std::string parameters_text(const Explanation& facts) {
-  const RunLayout& layout = facts.layout();
   std::string text = "parameters: whole, on the axes that cut it, and at rest on a rank\n";
   for (const ParameterPlace& place : parameter_places(facts)) {
-    text += format("  {:<40} {:<44} {:<24} {}\n",
-                   place.name,
-                   to_string(place.whole),
-                   place.axes.empty() ? "-" : place.axes,
-                   layout.placement.param > 1 ? format("a slice of {}", place.elements_at_rest)
-                                              : to_string(place.local));
+    text += format(
+        "  {:<40} {:<44} {:<24} {}\n",
+        place.name,
+        to_string(place.whole),
+        place.axes.empty() ? "-" : place.axes,
+        place.sliced ? format("a slice of {}", place.elements_at_rest) : to_string(place.local));
   }
   return text;
 }

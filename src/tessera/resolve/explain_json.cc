@@ -155,9 +155,13 @@ OrderedJson parameters_json(const Explanation& facts) {
                        {"axes", place.axes},
                        {"local_shape", shape_json(place.local)},
                        {"elements_at_rest", place.elements_at_rest},
-                       {"frozen", place.frozen}});
+                       {"frozen", place.frozen},
+                       {"buffer", place.buffer}});
   }
-  return {{"all", facts.counts.all}, {"frozen", facts.counts.frozen}, {"tensors", tensors}};
+  return {{"all", facts.counts.all},
+          {"frozen", facts.counts.frozen},
+          {"buffers", facts.counts.buffers},
+          {"tensors", tensors}};
 }
 
 }  // namespace

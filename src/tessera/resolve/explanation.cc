@@ -224,15 +224,16 @@ std::vector<ParameterPlace> parameter_places(const Explanation& facts) {
   std::vector<ParameterPlace> places;
   for (const ParameterInit& parameter : facts.parameters) {
     const TensorType local = local_type(parameter.type, dims);
-    const std::int64_t degree = layout.placement.param;
-    const std::int64_t slice =
-        padded_elements(local.num_elements(), data_degrees(layout.mesh).back()) / degree;
+    const StateAxes state = state_axes_of(parameter.type, dims, state_axes(layout));
+    const std::size_t cut = parameter.buffer ? 0 : state.param;
     places.push_back({.name = parameter.name,
                       .whole = parameter.type,
                       .axes = to_string(axes_of(parameter.type, dims)),
                       .local = local,
-                      .elements_at_rest = degree > 1 ? slice : local.num_elements(),
-                      .frozen = parameter.frozen});
+                      .elements_at_rest = slice_type(state, local, cut).num_elements(),
+                      .sliced = cut > 0,
+                      .frozen = parameter.frozen,
+                      .buffer = parameter.buffer});
   }
   return places;
 }

@@ -46,14 +46,16 @@ struct CollectiveRow {
   Traffic sent = {};       // by a rank in them, by axis
 };
 
-// Where a parameter lies.
+// Where a parameter or a buffer lies.
 struct ParameterPlace {
   std::string name;
   TensorType whole;
   std::string axes;                   // that cut it; "" for none
   TensorType local;                   // a rank's part of it
   std::int64_t elements_at_rest = 0;  // of that, where state.param cuts it further
+  bool sliced = false;                // whether it does
   bool frozen = false;
+  bool buffer = false;
 };
 
 // What a rank sends on a level of the cluster in a step.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/models/test_experts.h"
 #include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
@@ -31,14 +33,16 @@
 namespace tessera {
 namespace {
 
-struct Layout {
-  Mesh mesh;
-  Placement placement;
-};
+constexpr std::int64_t kExperts = 12;
 
 ModelDescription small_model() {
-  return describe_llama(
-      {.dim = 24, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 13, .vocab = 67});
+  return with_experts(
+      describe_llama({.dim = 24, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 13, .vocab = 67}),
+      kExperts);
+}
+
+bool holds_gradients(const MeshAxis& axis) {
+  return axis.group == AxisGroup::kData || axis.group == AxisGroup::kContext;
 }
 
 std::int64_t tensor_degree(const Mesh& mesh) {
@@ -49,14 +53,34 @@ std::int64_t tensor_degree(const Mesh& mesh) {
   return degree;
 }
 
-// Layouts of up to 24 ranks whose tensor degree divides the model's 12 heads.
-std::vector<Layout> random_layouts(std::size_t count, std::uint64_t seed) {
-  std::vector<Layout> layouts;
+// The most ranks of data and context, innermost first, that the experts divide by.
+std::int64_t expert_degree(const Mesh& mesh) {
+  std::int64_t degree = 1;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (holds_gradients(axis)) {
+      const std::int64_t part = std::gcd(kExperts / degree, axis.size);
+      degree *= part;
+      if (part < axis.size) {
+        break;
+      }
+    }
+  }
+  return degree;
+}
+
+// Layouts of up to 24 ranks whose tensor degree divides the model's 12 heads. The axes of data and
+// context cut experts in two of three.
+std::vector<RunLayout> random_layouts(std::size_t count, std::uint64_t seed) {
+  std::vector<RunLayout> layouts;
   for (; layouts.size() < count; ++seed) {
-    const RandomMesh random = random_mesh(seed);
+    RandomMesh random = random_mesh(seed);
     if (random.mesh.num_ranks() > 24 || random.degrees.pipeline > 1 ||
         12 % tensor_degree(random.mesh) != 0) {
       continue;
+    }
+    if (layouts.size() % 3 != 0) {
+      random.degrees.expert = expert_degree(random.mesh);
+      random.mesh = make_mesh(random.cluster, random.degrees);
     }
     // Each divides the next.
     const std::vector<std::int64_t> degrees = data_degrees(random.mesh);
@@ -82,23 +106,6 @@ DimAxes state_dims(const Mesh& mesh) {
   return dims;
 }
 
-StateAxes state_axes(const Layout& layout) {
-  StateAxes state;
-  const auto count = [&](std::int64_t degree) {
-    return static_cast<std::size_t>(std::ranges::count_if(
-        data_levels(layout.mesh), [&](const DataLevel& level) { return level.degree <= degree; }));
-  };
-  for (const DataLevel& level : data_levels(layout.mesh)) {
-    // Nothing runs, so that the axes of a level may stand as one.
-    state.axes.push_back({.name = level.name, .size = level.radix});
-  }
-  state.param = count(layout.placement.param);
-  state.secondary = count(layout.placement.secondary);
-  state.grad = count(layout.placement.grad);
-  state.optimizer = count(layout.placement.optimizer);
-  return state;
-}
-
 // Byte `byte` of element `index` of a global tensor.
 std::byte content(const std::string& tensor, std::int64_t index, std::size_t byte) {
   const std::uint64_t key = random_key(static_cast<std::uint64_t>(byte), tensor);
@@ -109,7 +116,7 @@ std::byte content(const std::string& tensor, std::int64_t index, std::size_t byt
 // One rank's state, and what it has to hold.
 class Rank {
  public:
-  Rank(const Layout& layout,
+  Rank(const RunLayout& layout,
        std::int64_t rank,
        const Program& program,
        const std::vector<ParameterInit>& parameters)
@@ -162,8 +169,7 @@ class Rank {
                                 : role == StateRole::kSecondary ? layout_.placement.secondary
                                                                 : layout_.placement.param;
     const bool sliced = type.num_dims() == 1 && type.dims[0].name == "slice";
-    const std::int64_t begin =
-        sliced ? slice_index(layout_.mesh, rank_, degree) * type.num_elements() : 0;
+    const std::int64_t begin = sliced ? slice_place(parameter, degree) * type.num_elements() : 0;
     std::vector<std::byte> bytes;
     for (std::int64_t i = 0; i < type.num_elements(); ++i) {
       const std::int64_t index = place(parameter, begin + i);
@@ -190,10 +196,9 @@ class Rank {
     const std::vector<Dim>& dims = init(parameter).type.dims;
     for (std::size_t d = dims.size(); d-- > 0;) {
       const std::string& name = dims[d].name;
-      const bool cut = name == "heads" || name == "kv_heads" || name == "mlp" || name == "vocab";
-      const std::int64_t shards = cut ? tensor_degree(layout_.mesh) : 1;
-      const std::int64_t bound = (dims[d].bound + shards - 1) / shards;
-      const std::int64_t at = local % bound + (cut ? tensor_place() * bound : 0);
+      const Shard shard = shard_of(name);
+      const std::int64_t bound = (dims[d].bound + shard.count - 1) / shard.count;
+      const std::int64_t at = local % bound + shard.place * bound;
       pads = pads || at >= dims[d].bound;
       index += at * stride;
       stride *= dims[d].bound;
@@ -202,20 +207,52 @@ class Rank {
     return local == 0 && !pads ? index : -1;
   }
 
-  // The first tensor axis is the most significant digit.
-  std::int64_t tensor_place() const {
-    const std::vector<std::int64_t> coordinates = layout_.mesh.coordinates(rank_);
+  // A place among so many.
+  struct Shard {
+    std::int64_t count = 1;
     std::int64_t place = 0;
+  };
+
+  // Among the ranks along the axes that `is_along` says: the first one is the most significant
+  // digit.
+  template <class IsAlong>
+  Shard shard_along(const IsAlong& is_along) const {
+    const std::vector<std::int64_t> coordinates = layout_.mesh.coordinates(rank_);
+    Shard shard;
     for (std::size_t i = 0; i < coordinates.size(); ++i) {
       const MeshAxis& axis = layout_.mesh.axes[i];
-      if (axis.group == AxisGroup::kTensor) {
-        place = place * axis.size + coordinates[i];
+      if (is_along(axis)) {
+        shard.count *= axis.size;
+        shard.place = shard.place * axis.size + coordinates[i];
       }
     }
-    return place;
+    return shard;
   }
 
-  const Layout& layout_;
+  // Of dims of that name.
+  Shard shard_of(const std::string& dim) const {
+    const bool by_tensor = dim == "heads" || dim == "kv_heads" || dim == "mlp" || dim == "vocab";
+    return shard_along([&](const MeshAxis& axis) {
+      return by_tensor ? axis.group == AxisGroup::kTensor : dim == "expert" && axis.expert;
+    });
+  }
+
+  // Which slice of a parameter's state it holds that is cut over the first `degree` ranks of data
+  // and context: of those along which the parameter itself is not cut.
+  std::int64_t slice_place(const std::string& parameter, std::int64_t degree) const {
+    const bool has_experts = init(parameter).type.dims[0].name == "expert";
+    std::int64_t reached = 1;
+    return shard_along([&](const MeshAxis& axis) {
+             if (!holds_gradients(axis) || reached == degree) {
+               return false;
+             }
+             reached *= axis.size;
+             return !(has_experts && axis.expert);
+           })
+        .place;
+  }
+
+  const RunLayout& layout_;
   std::int64_t rank_;
   const std::vector<ParameterInit>& parameters_;
   StatePart part_;
@@ -229,7 +266,7 @@ struct Types {
 };
 
 // A sequence on each of the ranks that cut states.
-Program compile(const ModelDescription& model, const Types& types, const Layout& layout) {
+Program compile(const ModelDescription& model, const Types& types, const RunLayout& layout) {
   const StateAxes state = state_axes(layout);
   DimAxes dims = state_dims(layout.mesh);
   dims["batch"] = {.axes = state.axes};
@@ -258,10 +295,10 @@ TEST_P(ShardedStateTest, EveryLayoutReadsEveryOther) {
   const ModelDescription model = small_model();
   const std::vector<ParameterInit> parameters =
       parameter_inits(training_graph(model, 1, 16, GetParam().compute));
-  std::vector<Layout> layouts = random_layouts(8, GetParam().compute == DType::kF32 ? 1 : 500);
-  layouts.insert(layouts.begin() + 4, Layout{});  // one rank
+  std::vector<RunLayout> layouts = random_layouts(8, GetParam().compute == DType::kF32 ? 1 : 500);
+  layouts.insert(layouts.begin() + 4, RunLayout{});  // one rank
   for (std::size_t i = 0; i < layouts.size(); ++i) {
-    const Layout& layout = layouts[i];
+    const RunLayout& layout = layouts[i];
     SCOPED_TRACE(format("layout {}", i));
     const Program program = compile(model, GetParam(), layout);
     const std::int64_t num_ranks = layout.mesh.num_ranks();

@@ -28,6 +28,8 @@ std::optional<TensorRole> saved_role(StateRole role) {
       return TensorRole::kMoment2;
     case StateRole::kMaster:
       return TensorRole::kMaster;
+    case StateRole::kBuffer:
+      return TensorRole::kBuffer;
     case StateRole::kSecondary:
     case StateRole::kGradient:
     case StateRole::kSum:
@@ -37,10 +39,9 @@ std::optional<TensorRole> saved_role(StateRole role) {
   return std::nullopt;
 }
 
-// Whether a state is weights: those of its parameter, or a copy of them.
+// Whether a state is weights: those of its parameter, a copy of them, or a buffer.
 bool is_weights(StateRole role) {
-  return role == StateRole::kParameter || role == StateRole::kMaster ||
-         role == StateRole::kSecondary;
+  return is_of_model(role) || role == StateRole::kMaster || role == StateRole::kSecondary;
 }
 
 const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
@@ -56,30 +57,44 @@ struct StateRange {
   std::int64_t count = 0;  // without the padding behind
 };
 
-std::int64_t num_slice_elements(const TensorPart& tensor, const StatePart& part) {
-  return padded_elements(tensor.num_elements(), part.num_slices) / part.num_slices;
-}
+// A rank's part of a tensor, and the axes along which that is cut into slices.
+struct SlicedPart {
+  SlicedPart(const TensorType& whole, const StatePart& place)
+      : tensor(whole, place.dims, place.coordinate),
+        axes(place.slice_axes),
+        coordinate(place.coordinate) {
+    const AxisSizes cut_by = axes_of(whole, place.dims);
+    std::erase_if(axes, [&](const AxisSize& axis) { return contains(cut_by, axis); });
+  }
 
-StateRange range_of(const TensorPart& tensor, const TensorType& state, const StatePart& part) {
+  // Of the rank's slice of `degree`, which has `size` elements.
+  StateRange slice(std::int64_t degree, std::int64_t size) const {
+    const std::int64_t begin = slice_index(axes, degree, coordinate) * size;
+    return {.begin = begin,
+            .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+  }
+
+  StateRange all() const { return {.begin = 0, .count = tensor.num_elements()}; }
+
+  std::int64_t padded() const { return padded_elements(tensor.num_elements(), num_ranks(axes)); }
+
+  TensorPart tensor;
+  AxisSizes axes;
+  const CoordinateOf& coordinate;
+};
+
+StateRange range_of(const SlicedPart& part, const TensorType& state) {
   if (state.num_dims() != 1 || state.dims[0].name != kSliceDim) {
-    return {.begin = 0, .count = tensor.num_elements()};
+    return part.all();
   }
   const std::int64_t size = state.dims[0].bound;
-  const std::int64_t degree = num_slice_elements(tensor, part) * part.num_slices / size;
-  const std::int64_t begin = part.slice_index(degree) * size;
-  return {.begin = begin,
-          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+  return part.slice(part.padded() / size, size);
 }
 
-// Of a rank's slice of all data ranks: the smallest that a state can be kept in.
-StateRange saved_range(const TensorPart& tensor, const StatePart& part) {
-  if (part.num_slices == 1) {
-    return {.begin = 0, .count = tensor.num_elements()};
-  }
-  const std::int64_t size = num_slice_elements(tensor, part);
-  const std::int64_t begin = part.slice_index(part.num_slices) * size;
-  return {.begin = begin,
-          .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
+// Of a rank's slice of all N: the smallest that a state can be kept in.
+StateRange saved_range(const SlicedPart& part) {
+  const std::int64_t n = num_ranks(part.axes);
+  return n == 1 ? part.all() : part.slice(n, part.padded() / n);
 }
 
 // Calls body(first element in the whole, first element here, how many) for the stretches of a
@@ -91,8 +106,9 @@ void for_each_stretch(const TensorType& state,
                       const StatePart& part,
                       const Padding& padding,
                       const Body& body) {
-  const TensorPart tensor(whole, part.dims, part.coordinate);
-  const StateRange range = range_of(tensor, state, part);
+  const SlicedPart sliced(whole, part);
+  const TensorPart& tensor = sliced.tensor;
+  const StateRange range = range_of(sliced, state);
   const bool is_padded = tensor.box().num_valid_elements() < tensor.num_elements();
   const std::int64_t kept = is_padded ? 0 : range.count;
   if (kept < state.num_elements()) {
@@ -154,7 +170,7 @@ class StateInitializer {
   StateInitializer(Executor& executor, std::uint64_t seed, const StatePart& part)
       : executor_(executor), seed_(seed), part_(part) {}
 
-  // The parameter, and its master and secondary copy where it has them.
+  // The parameter or buffer, and its master and secondary copy where it has them.
   void initialize(const ParameterInit& parameter) {
     const Program& program = executor_.program();
     write(parameter, find_binding(program.states, parameter.name));
@@ -201,18 +217,19 @@ bool for_each_saved(const Program& program,
     if (role == TensorRole::kMaster && whole.dtype == DType::kF32) {
       continue;  // it is the parameter's copy
     }
-    const TensorPart tensor(whole, part.dims, part.coordinate);
-    const StateRange saved = saved_range(tensor, part);
+    const SlicedPart own(whole, part);
+    const TensorPart& tensor = own.tensor;
+    const StateRange saved = saved_range(own);
     // A part may be padding alone.
     if (saved.count == 0 || tensor.box().num_valid_elements() == 0 ||
         saved_elsewhere(whole, part)) {
       continue;
     }
-    const TensorPart held(whole, holder.dims, holder.coordinate);
-    const StateRange kept = range_of(held, state.tensor.type, holder);
-    if (held.box().offset() != tensor.box().offset() ||
-        held.box().extent() != tensor.box().extent() || saved.begin < kept.begin ||
-        saved.begin + saved.count > kept.begin + kept.count) {
+    const SlicedPart held(whole, holder);
+    const StateRange kept = range_of(held, state.tensor.type);
+    const TensorBox& box = held.tensor.box();
+    if (box.offset() != tensor.box().offset() || box.extent() != tensor.box().extent() ||
+        saved.begin < kept.begin || saved.begin + saved.count > kept.begin + kept.count) {
       return false;
     }
     body(CheckpointTensor{.name = state.state.parameter,
@@ -248,6 +265,23 @@ TensorRole source_role(const StateBinding& binding,
   return is_master && has_master ? TensorRole::kMaster : role;
 }
 
+// Errors: kInvalidData where the checkpoint has none of this role, dtype and shape.
+const ManifestTensor& require_tensor(const CheckpointReader& checkpoint,
+                                     const std::string& name,
+                                     TensorRole role,
+                                     DType dtype,
+                                     const std::vector<std::int64_t>& shape) {
+  const ManifestTensor* source = checkpoint.find(name, role);
+  TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == shape,
+                  ErrorCode::kInvalidData,
+                  "{} \"{}\": found {} in the checkpoint, expected {}",
+                  to_string(role),
+                  name,
+                  source == nullptr ? "none" : describe(source->dtype, source->shape),
+                  describe(dtype, shape));
+  return *source;
+}
+
 }  // namespace
 
 StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
@@ -259,8 +293,7 @@ StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
             TESSERA_CHECK(found != mesh.axes.end(), "no axis {}", axis);
             return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
           },
-      .num_slices = data_degrees(mesh).back(),
-      .slice_index = [mesh, rank](std::int64_t degree) { return slice_index(mesh, rank, degree); }};
+      .slice_axes = data_axes(mesh)};
   for (const MeshAxis& axis : mesh.axes) {
     if (axis.group == AxisGroup::kTensor) {
       part.tensor_axes.push_back(axis.name);
@@ -271,11 +304,14 @@ StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
 
 std::vector<ParameterInit> parameter_inits(const Graph& graph) {
   std::vector<ParameterInit> inits;
-  for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
-    inits.push_back({.name = graph[parameter].name,
-                     .init = graph[parameter].init,
-                     .type = graph[parameter].type,
-                     .frozen = graph[parameter].frozen});
+  for (const ValueKind kind : {ValueKind::kParameter, ValueKind::kBuffer}) {
+    for (const ValueId id : graph.sources(kind)) {
+      inits.push_back({.name = graph[id].name,
+                       .init = graph[id].init,
+                       .type = graph[id].type,
+                       .frozen = graph[id].frozen,
+                       .buffer = kind == ValueKind::kBuffer});
+    }
   }
   return inits;
 }
@@ -283,8 +319,10 @@ std::vector<ParameterInit> parameter_inits(const Graph& graph) {
 ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters) {
   ParameterCounts counts;
   for (const ParameterInit& parameter : parameters) {
-    counts.all += parameter.type.num_elements();
-    counts.frozen += parameter.frozen ? parameter.type.num_elements() : 0;
+    const std::int64_t elements = parameter.type.num_elements();
+    counts.all += parameter.buffer ? 0 : elements;
+    counts.frozen += parameter.frozen ? elements : 0;
+    counts.buffers += parameter.buffer ? elements : 0;
   }
   return counts;
 }
@@ -308,8 +346,8 @@ std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& pa
       tensors.push_back(
           {.name = parameter.name, .role = role, .dtype = as, .shape = parameter.type.bounds()});
     };
-    add(TensorRole::kParameter, dtype);
-    if (parameter.frozen) {
+    add(parameter.buffer ? TensorRole::kBuffer : TensorRole::kParameter, dtype);
+    if (parameter.frozen || parameter.buffer) {
       continue;
     }
     add(TensorRole::kMoment1, moments);
@@ -414,16 +452,9 @@ void load_state(Executor& executor,
     const DType dtype = state.tensor.type.dtype;
     const TensorType& whole = find_parameter(parameters, name).type;
     const TensorRole role = source_role(state, program, checkpoint);
-    const ManifestTensor* source = checkpoint.find(name, role);
-    TESSERA_REQUIRE(source != nullptr && source->dtype == dtype && source->shape == whole.bounds(),
-                    ErrorCode::kInvalidData,
-                    "{} \"{}\": found {} in the checkpoint, expected {}",
-                    to_string(role),
-                    name,
-                    source == nullptr ? "none" : describe(source->dtype, source->shape),
-                    describe(dtype, whole.bounds()));
+    const ManifestTensor& source = require_tensor(checkpoint, name, role, dtype, whole.bounds());
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
-      reads.push_back({.tensor = source, .first = first, .out = bytes});
+      reads.push_back({.tensor = &source, .first = first, .out = bytes});
     });
     filled.push_back(&state);
   }
@@ -447,18 +478,20 @@ void load_rounded(Executor& executor, const CheckpointReader& checkpoint) {
   constexpr std::size_t kBlock = std::size_t{1} << 20U;
   std::vector<float> block;
   for (const StateBinding& state : executor.program().states) {
-    if (state.state.role != StateRole::kParameter) {
+    if (!is_of_model(state.state.role)) {
       continue;
     }
-    const std::vector<std::int64_t> shape = state.tensor.type.bounds();
-    const ManifestTensor* source = checkpoint.find(state.name, TensorRole::kParameter);
-    TESSERA_REQUIRE(source != nullptr && source->dtype == DType::kF32 && source->shape == shape,
-                    ErrorCode::kInvalidData,
-                    "parameter \"{}\": found {} in the checkpoint, expected {}",
-                    state.name,
-                    source == nullptr ? "none" : describe(source->dtype, source->shape),
-                    describe(DType::kF32, shape));
+    const TensorType& type = state.tensor.type;
+    const TensorRole role = *saved_role(state.state.role);
+    const DType saved = role == TensorRole::kBuffer ? type.dtype : DType::kF32;
+    const ManifestTensor& source =
+        require_tensor(checkpoint, state.name, role, saved, type.bounds());
     const std::span<std::byte> bytes = executor.bytes(state);
+    if (role == TensorRole::kBuffer) {
+      checkpoint.read(source.name, role, 0, bytes);
+      executor.state_to_device(state);
+      continue;
+    }
     auto* const rounded = reinterpret_cast<BFloat16*>(bytes.data());
     const std::size_t count = bytes.size() / sizeof(BFloat16);
     for (std::size_t done = 0; done < count; done += kBlock) {

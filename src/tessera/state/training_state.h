@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,20 +16,22 @@
 
 namespace tessera {
 
-// How every parameter of a model starts, by name.
+// How every parameter and every buffer of a model starts, by name.
 struct ParameterInit {
   std::string name;
   Initializer init;
   TensorType type;      // of the whole
   bool frozen = false;  // without optimizer state
+  bool buffer = false;  // no parameter, but a buffer of the model, likewise without
 };
 
 // Which part of every state a rank holds; by default all of it.
 struct StatePart {
-  DimAxes dims = {};                                                  // what cuts tensors
-  CoordinateOf coordinate = {};                                       // the rank's
-  std::int64_t num_slices = 1;                                        // N: the data ranks
-  std::function<std::int64_t(std::int64_t degree)> slice_index = {};  // see mesh/placement.h
+  DimAxes dims = {};             // what cuts tensors
+  CoordinateOf coordinate = {};  // the rank's
+  // data_axes() of the mesh. A tensor is cut into slices along those that do not cut its dims; the
+  // product of these is its N.
+  AxisSizes slice_axes = {};
   // The axes besides those of the data ranks: along one that does not cut a tensor, all ranks hold
   // the same of it, and coordinate 0 saves it.
   std::vector<std::string> tensor_axes = {};
@@ -41,7 +42,7 @@ StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims);
 
 std::vector<ParameterInit> parameter_inits(const Graph& graph);
 
-// Elements of all of them.
+// Elements of all of them; buffers are none.
 ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters);
 
 // Draws the parameters, on the device: element i of a parameter depends on (seed, name, i) alone,
@@ -53,9 +54,9 @@ void initialize_state(Executor& executor,
                       std::uint64_t seed,
                       const StatePart& part = {});
 
-// The tensors that a checkpoint of a model with these parameters has: parameters and, of those that
-// are not frozen, two moments of each in `moments`, and f32 masters of those in another dtype.
-// Without data.
+// The tensors that a checkpoint of a model with these parameters has: parameters, buffers and, of
+// parameters that are not frozen, two moments of each in `moments`, and f32 masters of those in
+// another dtype. Without data.
 std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters,
                                             DType moments);
 
@@ -65,7 +66,7 @@ std::vector<CheckpointTensor> saved_tensors(const Program& program,
                                             const std::vector<ParameterInit>& parameters,
                                             const StatePart& part = {});
 
-// What this rank saves of parameters and optimizer state: of each its slice of all num_slices,
+// What this rank saves of parameters, buffers and optimizer state: of each its slice of all N,
 // whatever the degree at which it is kept, so that the ranks together save every element once.
 // `data` are views into the host's side of the arena, brought up to date.
 std::vector<CheckpointTensor> state_tensors(Executor& executor,
@@ -87,8 +88,8 @@ std::optional<std::vector<CheckpointTensor>> replica_tensors(
     const StatePart& holder,
     const StatePart& other);
 
-// Fills this rank's parameters, their masters and secondary copies, adapters excepted, of which the
-// weights know nothing; reads nothing but its part. Errors: as WeightSource::load().
+// Fills this rank's parameters, buffers, masters and secondary copies, adapters excepted, of which
+// the weights know nothing; reads nothing but its part. Errors: as WeightSource::load().
 void load_weights(Executor& executor,
                   const std::vector<ParameterInit>& parameters,
                   const WeightSource& weights,
@@ -104,8 +105,9 @@ void load_state(Executor& executor,
                 const StatePart& part = {},
                 int threads = 1);
 
-// Fills the bf16 parameters of a forward program from those of a checkpoint in f32, rounded.
-// Errors: kInvalidData for a tensor that the checkpoint lacks, or of another shape.
+// Fills the bf16 parameters of a forward program from those of a checkpoint in f32, rounded, and
+// its buffers as they are. Errors: kInvalidData for a tensor that the checkpoint lacks, or of
+// another shape or dtype.
 void load_rounded(Executor& executor, const CheckpointReader& checkpoint);
 
 }  // namespace tessera

@@ -15,7 +15,9 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/models/test_experts.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
@@ -23,6 +25,7 @@
 namespace tessera {
 namespace {
 
+using testing::Contains;
 using testing::Each;
 using testing::UnorderedElementsAre;
 using testing::UnorderedElementsAreArray;
@@ -35,24 +38,30 @@ struct Options {
   bool group_gemms = true;
   std::uint64_t seed = 42;
   int threads = 1;
+  bool experts = false;  // and a buffer
 };
 
 // The state of a small Llama before its first step.
 class State {
  public:
   explicit State(const Options& options)
-      : model_(describe_llama({.dim = 64,
-                               .layers = options.layers,
-                               .heads = 4,
-                               .kv_heads = 2,
-                               .ffn = 160,
-                               .vocab = 300})),
+      : model_(describe(options)),
         backend_(make_cpu_backend(options.threads)),
         program_(compile(options)),
         executor_(program_, *backend_),
         inits_(parameter_inits(training_graph(model_, options.microbatch, 16, options.dtype))) {
     initialize_state(executor_, inits_, options.seed);
   }
+
+  static ModelDescription describe(const Options& options) {
+    ModelDescription model = describe_llama(
+        {.dim = 64, .layers = options.layers, .heads = 4, .kv_heads = 2, .ffn = 160, .vocab = 300});
+    return options.experts ? with_experts(std::move(model), 8) : model;
+  }
+
+  Executor& executor() { return executor_; }
+
+  const std::vector<ParameterInit>& inits() const { return inits_; }
 
   std::vector<CheckpointTensor> tensors() { return state_tensors(executor_, inits_); }
 
@@ -226,6 +235,66 @@ TEST(StateTensors, AreParametersAndOptimizerState) {
                                    std::pair(TensorRole::kMoment2, DType::kF32),
                                    std::pair(TensorRole::kMaster, DType::kF32)));
   EXPECT_EQ(f32.tensors().size(), 3 * f32.parameters().size());
+}
+
+// A buffer is of the model's own dtype, and of no optimizer.
+TEST(Buffers, AreSavedAsTheyAreAndCountedApart) {
+  State f32({.layers = 1, .experts = true});
+  State bf16({.layers = 1, .dtype = DType::kBF16, .experts = true});
+  for (State* state : {&f32, &bf16}) {
+    std::vector<std::pair<TensorRole, DType>> found;
+    for (const CheckpointTensor& tensor : state->tensors()) {
+      if (tensor.name == "mean") {
+        found.emplace_back(tensor.role, tensor.dtype);
+      }
+    }
+    EXPECT_THAT(found, UnorderedElementsAre(std::pair(TensorRole::kBuffer, DType::kF32)));
+    const std::vector<CheckpointTensor> expected = model_tensors(state->inits(), DType::kF32);
+    EXPECT_EQ(state->tensors().size(), expected.size());
+    EXPECT_EQ(state->values("mean"), f32.values("mean"));
+  }
+  expect_normal(f32.values("mean"), 0.5);
+  const ParameterCounts counts = count_parameters(f32.inits());
+  const ParameterCounts without = count_parameters(State({.layers = 1}).inits());
+  EXPECT_EQ(counts.all, without.all + 8 * 64);
+  EXPECT_EQ(counts.frozen, 0);
+  EXPECT_EQ(counts.buffers, 64 + 8);
+}
+
+// Zeros, and what they were asked for.
+class Zeros final : public WeightSource {
+ public:
+  void load(std::span<const WeightRead> reads) const override {
+    for (const WeightRead& read : reads) {
+      asked.emplace_back(read.parameter, read.dtype);
+      std::ranges::fill(read.out, std::byte{0});
+    }
+  }
+
+  void read(const WeightRead& read) const override { load({&read, 1}); }
+
+  mutable std::vector<std::pair<std::string, DType>> asked;
+};
+
+TEST(Buffers, StartFromWeights) {
+  State state({.layers = 1, .dtype = DType::kBF16, .experts = true});
+  const Zeros weights;
+  load_weights(state.executor(), state.inits(), weights);
+  EXPECT_THAT(weights.asked, Contains(std::pair(std::string("mean"), DType::kF32)));
+  EXPECT_THAT(state.values("mean"), Each(0.0F));
+}
+
+// A model that generates in bf16 rounds its parameters, and no buffer.
+TEST(Buffers, AreNotRounded) {
+  const TestDirectory root;
+  State trained({.layers = 1, .seed = 7, .experts = true});
+  save_checkpoint(root.path() / "checkpoint", {.model = "{}"}, trained.tensors());
+  State half({.layers = 1, .dtype = DType::kBF16, .experts = true});
+  ASSERT_NE(half.values("mean"), trained.values("mean"));
+  load_rounded(half.executor(), CheckpointReader(root.path() / "checkpoint"));
+  EXPECT_EQ(half.values("mean"), trained.values("mean"));
+  EXPECT_EQ(to_float(half.values<BFloat16>("experts")[5]),
+            to_float(to_bfloat16(trained.values("experts")[5])));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Elements of one of our parameters, in row-major order, and the memory that they go to.
+// Elements of one of our parameters or buffers, in row-major order, and the memory that they go to.
 struct WeightRead {
   std::string parameter;
   DType dtype = DType::kF32;  // of `out`: f32 or bf16

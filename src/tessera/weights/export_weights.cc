@@ -121,6 +121,9 @@ class WeightExport {
  private:
   // An f32 parameter may have a master that is nearer to what was trained.
   const ManifestTensor& source(const std::string& name) const {
+    if (const ManifestTensor* buffer = checkpoint_.find(name, TensorRole::kBuffer)) {
+      return *buffer;
+    }
     const ManifestTensor* parameter = checkpoint_.find(name, TensorRole::kParameter);
     const ManifestTensor* master = checkpoint_.find(name, TensorRole::kMaster);
     return parameter->dtype == DType::kF32 && master != nullptr ? *master : *parameter;
@@ -130,9 +133,10 @@ class WeightExport {
     return source(weight.parts[0].parameter).dtype;
   }
 
-  // What it is written as.
+  // What it is written as: a buffer as it is.
   DType written_dtype(const HuggingFaceWeight& weight) const {
-    return options_.dtype.value_or(dtype(weight));
+    const ManifestTensor& from = source(weight.parts[0].parameter);
+    return from.role == TensorRole::kBuffer ? from.dtype : options_.dtype.value_or(from.dtype);
   }
 
   std::int64_t element_bytes(const HuggingFaceWeight& weight) const {

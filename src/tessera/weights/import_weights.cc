@@ -110,7 +110,7 @@ void import_weights(const ImportOptions& options) {
 
   std::vector<CheckpointTensor> tensors;
   for (CheckpointTensor& tensor : model_tensors(parameters, config.optimizer.moments)) {
-    if (tensor.role == TensorRole::kParameter) {
+    if (is_of_model(tensor.role)) {
       tensors.push_back(std::move(tensor));
     }
   }

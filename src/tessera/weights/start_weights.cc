@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The parameters of a checkpoint, from f32 masters where it has them.
+// The parameters of a checkpoint, from f32 masters where it has them, and its buffers.
 class CheckpointWeights final : public WeightSource {
  public:
   CheckpointWeights(const fs::path& path, const ModelSection& section, const WeightsReader& reader)
@@ -71,8 +71,8 @@ class CheckpointWeights final : public WeightSource {
   const ManifestTensor& at(const WeightRead& read) const {
     const ManifestTensor* found =
         read.dtype == DType::kF32 ? reader_.find(read.parameter, TensorRole::kMaster) : nullptr;
-    if (found == nullptr) {
-      found = reader_.find(read.parameter, TensorRole::kParameter);
+    for (const TensorRole role : {TensorRole::kParameter, TensorRole::kBuffer}) {
+      found = found == nullptr ? reader_.find(read.parameter, role) : found;
     }
     TESSERA_REQUIRE(found != nullptr,
                     ErrorCode::kInvalidData,

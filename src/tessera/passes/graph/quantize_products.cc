@@ -73,12 +73,15 @@ class Quantizing {
   }
 
  private:
-  // Products of the chosen layers, but for those of adapters, whose inner dim is too short to gain.
+  // Products of the chosen layers, but for those of adapters, whose inner dim is too short to gain,
+  // and of buffers, which are never rounded.
   bool is_chosen(const Node& node) const {
     const auto is_of_adapter = [&](ValueId value) { return of_adapters_.contains(value); };
+    const auto is_buffer = [&](ValueId value) { return graph_[value].kind == ValueKind::kBuffer; };
     return node.layer >= options_.skip_first && node.layer < num_layers_ - options_.skip_last &&
            node.layer >= 0 && std::ranges::none_of(node.operands, is_of_adapter) &&
-           std::ranges::none_of(node.results, is_of_adapter);
+           std::ranges::none_of(node.results, is_of_adapter) &&
+           std::ranges::none_of(node.operands, is_buffer);
   }
 
   void quantize(NodeId id, const MatmulAttrs& attrs) {

@@ -120,7 +120,8 @@ class Lowering {
                                  ValueKind::kSecondary,
                                  ValueKind::kGradient,
                                  ValueKind::kOptimizer,
-                                 ValueKind::kCache}) {
+                                 ValueKind::kCache,
+                                 ValueKind::kBuffer}) {
       for (const ValueId value : graph_.sources(kind)) {
         program_.states.push_back(
             {{.name = graph_[value].name, .tensor = tensor(value)}, graph_[value].state});

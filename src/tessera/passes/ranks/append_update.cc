@@ -49,23 +49,27 @@ bool is_gradient(const Output& output) {
 }
 
 // Reduces each gradient to this rank's slice, right after it is made.
-Graph reduce_gradients(const Graph& graph, const StateAxes& state) {
-  const Wire wire = part_of(state, state.wires.grad, 0, state.grad);
+Graph reduce_gradients(const Graph& graph, const StateAxes& of_all, const DimAxes& dims) {
   GraphEdit edit(graph);
   std::vector<Output> outputs = graph.outputs;
   for (Output& output : outputs) {
     if (!is_gradient(output)) {
       continue;
     }
+    const TensorType& type = graph[output.value].type;
+    const StateAxes state = state_axes_of(type, dims, of_all);
+    if (state.grad == 0) {
+      continue;
+    }
+    const Wire wire = part_of(state, state.wires.grad, 0, state.grad);
     const NodeId producer = graph[output.value].producer;
     const Node& made_by = graph.nodes[producer.at()];
     const ValueId slice = edit.fresh();
     edit.insert(NodeId::of(producer.at() + 1),
-                {.op = make_op(ReduceSlicesAttrs{
-                     .axes = axes_between(state, 0, state.grad),
-                     .slice = slice_elements(state, graph[output.value].type, state.grad),
-                     .wire = wire.formats,
-                     .block = wire.block}),
+                {.op = make_op(ReduceSlicesAttrs{.axes = axes_between(state, 0, state.grad),
+                                                 .slice = slice_elements(state, type, state.grad),
+                                                 .wire = wire.formats,
+                                                 .block = wire.block}),
                  .operands = {output.value},
                  .results = {slice},
                  .phase = made_by.phase,
@@ -186,46 +190,54 @@ Value sum_over_ranks(GraphBuilder& builder, const StateAxes& state, const Value&
                    {value})[0];
 }
 
+// A trained parameter at the end of the step.
+struct Trained {
+  ValueId parameter;
+  StateAxes state;  // its own
+  AxisSizes cut;    // the axes that cut its dims
+  Value gradient;   // what adamw takes
+};
+
 // The end of the step.
 class Update {
  public:
   Update(GraphBuilder& builder, const UpdateOptions& options)
       : builder_(builder),
         options_(options),
-        state_(options.state),
         learning_rate_(builder.scalar(step_names::kLearningRate)),
         update_number_(builder.scalar(step_names::kUpdateNumber)),
         apply_(builder.scalar(step_names::kApply)) {}
 
-  // What adamw takes: the slice over the optimizer's axes (or all) of the global gradient of
-  // `type`.
-  Value reduced(const Value& gradient, const TensorType& type) const {
-    const Wire& wire = state_.wires.grad;
-    const std::size_t all = state_.axes.size();
+  // `parameter`, whose gradient of `type` (the whole, of this rank's part) has been reduced over
+  // its state.grad axes.
+  Trained reduced(ValueId parameter, const Value& gradient, const TensorType& type) const {
+    const StateAxes state = state_axes_of(type, options_.dims, options_.state);
+    const Wire& wire = state.wires.grad;
+    const std::size_t all = state.axes.size();
     Value result = gradient;
-    if (state_.grad < state_.optimizer) {
+    if (state.grad < state.optimizer) {
       result = collective(
-          ReduceSlicesAttrs{.axes = axes_between(state_, state_.grad, state_.optimizer),
-                            .slice = slice_elements(state_, type, state_.optimizer),
-                            .wire = part_of(state_, wire, state_.grad, state_.optimizer).formats,
+          ReduceSlicesAttrs{.axes = axes_between(state, state.grad, state.optimizer),
+                            .slice = slice_elements(state, type, state.optimizer),
+                            .wire = part_of(state, wire, state.grad, state.optimizer).formats,
                             .block = wire.block},
           result);
     }
-    if (state_.optimizer < all) {
+    if (state.optimizer < all) {
       result = collective(
-          AllReduceSlicesAttrs{.axes = axes_between(state_, state_.optimizer, all),
-                               .wire = part_of(state_, wire, state_.optimizer, all).formats,
+          AllReduceSlicesAttrs{.axes = axes_between(state, state.optimizer, all),
+                               .wire = part_of(state, wire, state.optimizer, all).formats,
                                .block = wire.block},
           result);
     }
-    return result;
+    return {.parameter = parameter,
+            .state = state,
+            .cut = axes_of(type, options_.dims),
+            .gradient = result};
   }
 
-  void run(const std::vector<ValueId>& parameters,
-           const std::vector<Value>& gradients,
-           const std::vector<AxisSizes>& cuts,
-           const Value& loss) const {
-    std::vector<Value> operands = sums_of_squares(gradients, cuts);
+  void run(const std::vector<Trained>& parameters, const Value& loss) const {
+    std::vector<Value> operands = sums_of_squares(parameters);
     const ClipScaleAttrs clip{.clip = options_.clip,
                               .num_sums = static_cast<std::int64_t>(operands.size())};
     operands.insert(operands.end(), {loss, apply_});
@@ -233,23 +245,23 @@ class Update {
     builder_.output(step_names::kLoss, loss, OutputKind::kLoss);
     builder_.output(step_names::kGradNorm, clipped[0]);
     builder_.output(step_names::kApplied, clipped[2]);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      step(builder_.handle(parameters[i]), gradients[i], clipped[1], clipped[2]);
+    for (const Trained& trained : parameters) {
+      step(trained, clipped[1], clipped[2]);
     }
   }
 
  private:
-  // One sum for the gradients of each cut, over the ranks that hold different parts of them.
-  std::vector<Value> sums_of_squares(const std::vector<Value>& gradients,
-                                     const std::vector<AxisSizes>& cuts) const {
+  // One sum for the gradients of each cut, over the ranks that hold different parts of them: those
+  // along the axes that cut a parameter's dims, and along those that cut its state.
+  std::vector<Value> sums_of_squares(const std::vector<Trained>& parameters) const {
     std::map<std::string, std::pair<AxisSizes, std::vector<Value>>> by_text;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      AxisSizes axes = cuts[i];
-      const AxisSizes slices = first_axes(state_, state_.optimizer);
+    for (const Trained& trained : parameters) {
+      AxisSizes axes = trained.cut;
+      const AxisSizes slices = first_axes(trained.state, trained.state.optimizer);
       axes.insert(axes.end(), slices.begin(), slices.end());
       auto& alike = by_text[to_string(axes)];
       alike.first = std::move(axes);
-      alike.second.push_back(gradients[i]);
+      alike.second.push_back(trained.gradient);
     }
     std::vector<Value> sums;
     for (const auto& [text, alike] : by_text) {
@@ -266,13 +278,13 @@ class Update {
   }
 
   // One parameter's adamw, on its slice.
-  void step(const Value& parameter,
-            const Value& gradient,
-            const Value& scale,
-            const Value& applied) const {
+  void step(const Trained& trained, const Value& scale, const Value& applied) const {
+    const Value parameter = builder_.handle(trained.parameter);
+    const Value& gradient = trained.gradient;
+    const StateAxes& own = trained.state;
     const std::string name = builder_.graph()[parameter.id].name;
     // Where the parameter is gathered, its f32 master takes its place in adamw.
-    const bool gathers = state_.param < state_.optimizer;
+    const bool gathers = own.param < own.optimizer;
     const bool rounds = !gathers && parameter.type().dtype != DType::kF32;
     const auto state = [&](StateRole role, DType dtype) {
       return builder_.state({.parameter = name, .role = role},
@@ -302,37 +314,36 @@ class Update {
     if (gathers) {
       const DType dtype = parameter.type().dtype;
       const Value slice = dtype == DType::kF32 ? content : cast(content, dtype);
-      const Wire wire = part_of(state_, state_.wires.update, state_.param, state_.optimizer);
-      content = gathered(slice, {wire, state_.param, state_.optimizer}, parameter.type());
+      const Wire wire = part_of(own, own.wires.update, own.param, own.optimizer);
+      content =
+          gathered(slice, {axes_between(own, own.param, own.optimizer), wire}, parameter.type());
       builder_.update(parameter, content);
     }
     if (const ValueId copy = builder_.graph().find_state(name, StateRole::kSecondary);
         copy.valid()) {
       const Value secondary = builder_.handle(copy);
       const Wire wire = builder_.graph()[copy].state.wire;
-      builder_.update(secondary,
-                      gathered(content, {wire, state_.secondary, state_.param}, secondary.type()));
+      builder_.update(
+          secondary,
+          gathered(content, {axes_between(own, own.secondary, own.param), wire}, secondary.type()));
     }
   }
 
-  // From slices over the first `to` axes to those over the first `from`, and the wire of these.
+  // The axes over which slices are gathered, and their wire.
   struct Gather {
+    AxisSizes axes;
     const Wire& wire;
-    std::size_t from;
-    std::size_t to;
   };
 
   Value gathered(const Value& slice, const Gather& hop, const TensorType& type) const {
-    return collective(GatherSlicesAttrs{.axes = axes_between(state_, hop.from, hop.to),
-                                        .type = type,
-                                        .wire = hop.wire.formats,
-                                        .block = hop.wire.block},
-                      slice);
+    return collective(
+        GatherSlicesAttrs{
+            .axes = hop.axes, .type = type, .wire = hop.wire.formats, .block = hop.wire.block},
+        slice);
   }
 
   GraphBuilder& builder_;
   const UpdateOptions& options_;
-  const StateAxes& state_;
   Value learning_rate_;
   Value update_number_;
   Value apply_;
@@ -360,7 +371,7 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   require_names(graph);
   const std::map<std::string, TensorType> gradient_types = types_of_gradients(graph);
   if (options.state.grad > 0) {
-    graph = reduce_gradients(graph, options.state);
+    graph = reduce_gradients(graph, options.state, options.dims);
   }
   if (options.num_microbatches > 1) {
     graph = accumulate(graph);
@@ -370,20 +381,15 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   builder.set_phase(Phase::kUpdate);
 
   const Update update(builder, options);
-  const std::vector<ValueId> parameters = builder.graph().trained_parameters();
-  std::vector<Value> gradients;
-  std::vector<AxisSizes> cuts;
-  for (const ValueId parameter : parameters) {
+  std::vector<Trained> parameters;
+  for (const ValueId parameter : builder.graph().trained_parameters()) {
     const std::string name = builder.graph()[parameter].name;
     const auto found = sums.gradients.find(name);
     TESSERA_CHECK(found != sums.gradients.end(), "no gradient of {}", name);
-    gradients.push_back(update.reduced(builder.handle(found->second), gradient_types.at(name)));
-    cuts.push_back(axes_of(gradient_types.at(name), options.dims));
+    parameters.push_back(
+        update.reduced(parameter, builder.handle(found->second), gradient_types.at(name)));
   }
-  update.run(parameters,
-             gradients,
-             cuts,
-             sum_over_ranks(builder, options.state, builder.handle(sums.loss)));
+  update.run(parameters, sum_over_ranks(builder, options.state, builder.handle(sums.loss)));
   for (const Output& statistic : sums.statistics) {
     builder.output(statistic.name,
                    sum_over_ranks(builder, options.state, builder.handle(statistic.value)),

@@ -21,21 +21,22 @@ struct UpdateOptions {
   DType moments = DType::kF32;
   std::int64_t num_microbatches = 1;
   StateAxes state = {};
-  DimAxes dims = {};  // how gradients are cut: their squares add up over the axes
+  DimAxes dims = {};  // how parameters are cut: by axes that are then none of their state's
 };
 
 // Replaces each output of kind gradient by the end of the step:
 //   output g gradient of w  ->  r = reduce(g); n = norm(r..); w, m, v = adamw(w, r, m, v, n, ..)
+// Of each parameter, `state` is its own (state_axes_of()).
 // Gradients, loss and statistics are sums over the labels of one rank: every microbatch's gradient
 // is reduced to slices over state.grad axes; with several microbatches these, the loss and the
 // statistics add up in f32 states in microbatch order; then gradients are reduced to slices over
 // state.optimizer axes and summed over the others, and loss and statistics are summed over all. It
-// follows the exact global norm, the clip scale and one adamw per parameter, whose state updates
-// become outputs; where parameters are cut less than the optimizer, adamw updates an f32 master
-// slice, and the parameter is gathered from it. The outputs "loss" (sum over valid tokens),
-// "grad_norm", "applied" and the statistics stay for the host. Scalars it adds: learning_rate,
-// update_number (from 1), apply.
-// Errors: kInvalidArgument for an output that is a result, and for a graph without a loss.
+// follows the exact global norm, each element counted once over all ranks, the clip scale and one
+// adamw per parameter, whose state updates become outputs; where parameters are cut less than the
+// optimizer, adamw updates an f32 master slice, and the parameter is gathered from it. The outputs
+// "loss" (sum over valid tokens), "grad_norm", "applied" and the statistics stay for the host.
+// Scalars it adds: learning_rate, update_number (from 1), apply. Errors: kInvalidArgument for an
+// output that is a result, and for a graph without a loss.
 Graph append_update(Graph graph, const UpdateOptions& options);
 
 // The graph of a forward pass alone whose loss and statistics are sums over the tokens of one rank:

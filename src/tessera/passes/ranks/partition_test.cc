@@ -427,7 +427,7 @@ TEST(ShardParameters, GathersOnceForALayersForwardAndBackward) {
   output "y" = %4
 }
 )";
-  EXPECT_EQ(to_string(shard_parameters(parse_graph(kText), kTwoLevels)),
+  EXPECT_EQ(to_string(shard_parameters(parse_graph(kText), kTwoLevels, {})),
             R"(graph "twice" {
   %0: f32[batch=4, embed=5] = input "x"
   %1: f32[slice=256] = parameter "w" normal(0, 1, 0)
@@ -441,7 +441,7 @@ TEST(ShardParameters, GathersOnceForALayersForwardAndBackward) {
 )");
   StateAxes pair = kTwoLevels;
   pair.secondary = 1;
-  const std::string text = to_string(shard_parameters(parse_graph(kText), pair));
+  const std::string text = to_string(shard_parameters(parse_graph(kText), pair, {}));
   EXPECT_NE(text.find("%2: f32[slice=512] = secondary \"secondary.w\""), std::string::npos) << text;
 }
 

@@ -101,8 +101,10 @@ class Propagation {
   void lay_out(std::size_t index) {
     const Node& node = graph().nodes[index];
     const FactorRule& rule = rules_[index];
-    const AxisSizes kept = kept_partial(node);
     Cuts cuts = named_cuts(index);
+    // A cut factor's sums are folded on the way: into parts, not into the whole.
+    AxisSizes kept = kept_partial(node);
+    std::erase_if(kept, [&](const AxisSize& axis) { return !is_free(cuts, {axis}); });
     add_weak_cuts(index, kept, cuts);
     std::vector<Layout>& operands = laid_out_.operands[index];
     operands.clear();
@@ -181,7 +183,8 @@ class Propagation {
 
   // Factors whose dims are named for the same axes in all operands and results.
   Cuts named_cuts(std::size_t index) const {
-    std::vector<std::pair<std::string, AxisSizes>> met;  // in order of first use
+    std::vector<std::pair<std::string, AxisSizes>> met;      // in order of first use
+    std::vector<std::pair<std::string, AxisSizes>> refused;  // what names say and cannot be
     std::set<std::string> whole(rules_[index].whole.begin(), rules_[index].whole.end());
     for_each_dim(index, [&](const std::string& factor, const Place& place) {
       const AxisSizes& axes = named_[place.value.at()].dims[place.dim].axes;
@@ -190,10 +193,10 @@ class Propagation {
         met.emplace_back(factor, axes);
       } else if (found->second != axes) {
         whole.insert(factor);
-        require_no_sum(factor, found->second);
+        refused.emplace_back(factor, found->second);
       }
       if (whole.contains(factor)) {
-        require_no_sum(factor, axes);
+        refused.emplace_back(factor, axes);
       }
     });
     Cuts cuts;
@@ -202,12 +205,20 @@ class Propagation {
         cuts[factor] = axes;
       }
     }
+    for (const auto& [factor, axes] : refused) {
+      require_divided(factor, axes, cuts);
+    }
     return cuts;
   }
 
-  // Gradients are sums over these axes: work that all of their ranks repeat would count often.
-  void require_no_sum(const std::string& factor, const AxisSizes& axes) const {
-    TESSERA_REQUIRE(!overlap(axes, partial_),
+  // Gradients are sums over the axes of `partial`: work that all of their ranks repeat would count
+  // often. A factor may be whole where another one divides the work, as a weight is that has its
+  // parts along the axes of the batch.
+  void require_divided(const std::string& factor, const AxisSizes& axes, const Cuts& cuts) const {
+    const bool repeats = std::ranges::any_of(axes, [&](const AxisSize& axis) {
+      return contains(partial_, axis) && is_free(cuts, {axis});
+    });
+    TESSERA_REQUIRE(!repeats,
                     ErrorCode::kUnsupported,
                     "factor {} is cut over {}, and the op cannot be",
                     factor,
@@ -298,16 +309,24 @@ class Propagation {
   }
 
   // An output lies as its dims' names say, like the parameter whose gradient it is. Sums over the
-  // labels of one rank stay so.
+  // labels of one rank stay so, except along axes that cut the parameter: each rank there has its
+  // part of the whole sum. A loss and a statistic are cut along none of `partial`.
   Layout wanted(const Output& output) const {
     const TensorType& type = graph()[output.value].type;
     Layout result = layout_of(type, dims_);
     if (!is_sum(output.kind)) {
       return result;
     }
-    const AxisSizes cut = axes_of(type, dims_);
+    AxisSizes cut;
+    if (output.kind == OutputKind::kGradient) {
+      cut = axes_of(type, dims_);
+    } else {
+      for (DimLayout& dim : result.dims) {
+        dim = overlap(dim.axes, partial_) ? DimLayout() : dim;
+      }
+    }
     for (const AxisSize& axis : layout(output.value).partial) {
-      if (contains(partial_, axis)) {
+      if (contains(partial_, axis) && !contains(cut, axis)) {
         result.partial.push_back(axis);
       }
     }

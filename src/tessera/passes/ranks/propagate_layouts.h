@@ -14,10 +14,12 @@ namespace tessera {
 // nothing else reads. With mlp cut over two ranks:
 //   h = matmul(x, up); y = matmul(h, down)  ->  h [batch, mlp: tensor=2]; y [..] partial sum(..)
 // A weak cut holds in a node where no other factor uses its axes, and an operand lies so already or
-// is partial over them, or all readers of its results want them so. Outputs are partial over the
-// axes of `partial` (what the update reduces) and over no other. Model code knows nothing of it.
-// Errors: kInvalidConfig as layout_of(); kUnsupported where an op cannot be cut over axes of
-// `partial` as the plan does, or an output is the same on all their ranks.
+// is partial over them, or all readers of its results want them so. Losses, statistics and
+// gradients are partial over the axes of `partial` (what the update reduces) and over no other; but
+// along those that cut a parameter, its gradient has its part of the whole sum. Model code knows
+// nothing of it. Errors: kInvalidConfig as layout_of(); kUnsupported where all ranks along an axis
+// of `partial` would repeat an op, because it cannot be cut as the plan does, or such an output is
+// no sum over their ranks.
 LaidOutGraph propagate_layouts(Graph graph, const DimAxes& dims, const AxisSizes& partial);
 
 }  // namespace tessera

@@ -29,6 +29,7 @@ GatherUse gather_use_of(const Node& node) {
 
 // Where a parameter's gathers read: its slices, and its copy, where there is none the same.
 struct Kept {
+  StateAxes state;  // its own
   TensorType whole;
   ValueId slices;
   ValueId copy;
@@ -39,10 +40,14 @@ bool has_secondary(const StateAxes& state) {
 }
 
 // Cuts the parameters of `graph`, and adds their copies.
-std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& state) {
+std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& of_all, const DimAxes& dims) {
   std::map<ValueId, Kept> kept;
   for (const ValueId parameter : graph.sources(ValueKind::kParameter)) {
     const TensorType whole = graph[parameter].type;
+    StateAxes state = state_axes_of(whole, dims, of_all);
+    if (state.param == 0) {
+      continue;
+    }
     graph[parameter].type = slice_type(state, whole, state.param);
     ValueId copy = parameter;
     if (has_secondary(state)) {
@@ -54,7 +59,8 @@ std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& state) {
                           format("secondary.{}", name),
                           slice_type(state, whole, state.secondary));
     }
-    kept[parameter] = {.whole = whole, .slices = parameter, .copy = copy};
+    kept[parameter] = {
+        .state = std::move(state), .whole = whole, .slices = parameter, .copy = copy};
   }
   return kept;
 }
@@ -72,20 +78,18 @@ OpRef gather_of(const StateAxes& state,
 
 }  // namespace
 
-Graph shard_parameters(const Graph& graph, const StateAxes& state) {
-  if (state.param == 0) {
-    return graph;
-  }
+Graph shard_parameters(const Graph& graph, const StateAxes& state, const DimAxes& dims) {
   Graph sliced = graph;
-  const std::map<ValueId, Kept> kept = cut_parameters(sliced, state);
+  const std::map<ValueId, Kept> kept = cut_parameters(sliced, state, dims);
   GraphEdit edit(sliced);
   std::map<std::pair<ValueId, GatherUse>, ValueId> gathered;
   // What `node`, number `i`, reads of a parameter.
   const auto read = [&](std::size_t i, const Node& node, const Kept& sources) {
     const GatherUse use = gather_use_of(node);
+    const StateAxes& own = sources.state;
     const bool reads_copy =
-        has_secondary(state) && !(use.forward && state.secondary_use == SecondaryUse::kBackward);
-    if (reads_copy && state.secondary == 0) {
+        has_secondary(own) && !(use.forward && own.secondary_use == SecondaryUse::kBackward);
+    if (reads_copy && own.secondary == 0) {
       return sources.copy;
     }
     const auto [found, is_new] = gathered.try_emplace({sources.slices, use});
@@ -93,9 +97,8 @@ Graph shard_parameters(const Graph& graph, const StateAxes& state) {
       found->second = edit.fresh();
       edit.insert(
           NodeId::of(i),
-          {.op = reads_copy
-                     ? gather_of(state, sources.whole, state.secondary, state.wires.secondary)
-                     : gather_of(state, sources.whole, state.param, state.wires.param),
+          {.op = reads_copy ? gather_of(own, sources.whole, own.secondary, own.wires.secondary)
+                            : gather_of(own, sources.whole, own.param, own.wires.param),
            .operands = {reads_copy ? sources.copy : sources.slices},
            .results = {found->second},
            .phase = node.phase,

@@ -4,11 +4,55 @@
 #include <algorithm>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "tessera/mesh/placement.h"
 #include "tessera/ops/collective/collective.h"
 
 namespace tessera {
+
+namespace {
+
+// `wire` along the axes that stay, of axes of which each stays or not.
+Wire filtered(const Wire& wire, const std::vector<bool>& stays) {
+  const WireFormats all = formats_of_levels(wire.formats, stays.size());
+  Wire result{.formats = {}, .block = wire.block};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (stays[i]) {
+      result.formats.push_back(all[i]);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+StateAxes state_axes_of(const TensorType& parameter, const DimAxes& dims, const StateAxes& state) {
+  const AxisSizes cut = axes_of(parameter, dims);
+  std::vector<bool> stays;
+  StateAxes own = state;
+  own.axes.clear();
+  for (const AxisSize& axis : state.axes) {
+    const std::size_t place = stays.size();
+    stays.push_back(!contains(cut, axis));
+    if (stays.back()) {
+      own.axes.push_back(axis);
+      continue;
+    }
+    own.param -= place < state.param ? 1 : 0;
+    own.secondary -= place < state.secondary ? 1 : 0;
+    own.grad -= place < state.grad ? 1 : 0;
+    own.optimizer -= place < state.optimizer ? 1 : 0;
+  }
+  if (own.axes.size() == state.axes.size()) {
+    return state;
+  }
+  for (Wire* const wire :
+       {&own.wires.param, &own.wires.secondary, &own.wires.grad, &own.wires.update}) {
+    *wire = filtered(*wire, stays);
+  }
+  return own;
+}
 
 AxisSizes first_axes(const StateAxes& state, std::size_t count) {
   return {state.axes.begin(), state.axes.begin() + static_cast<std::ptrdiff_t>(count)};

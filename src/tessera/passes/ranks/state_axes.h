@@ -6,6 +6,7 @@
 
 #include "tessera/ir/tensor_type.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/mesh/dim_axes.h"
 #include "tessera/mesh/placement.h"
 
 namespace tessera {
@@ -24,8 +25,13 @@ struct StateAxes {
   SecondaryUse secondary_use = SecondaryUse::kAll;
 };
 
-// What the passes that cut training state share. A tensor's slices are those of this rank's part of
-// it, padded to whole blocks on all ranks of state.axes.
+// Those of one parameter: `state` without the axes that cut its dims, along which every rank has
+// another part of the parameter and the whole sum of its gradient. What it says of axes and wires
+// is of the others. `parameter` is its type, of all ranks or of one.
+StateAxes state_axes_of(const TensorType& parameter, const DimAxes& dims, const StateAxes& state);
+
+// What the passes that cut training state share, of state_axes_of() a parameter. Its slices are
+// those of this rank's part of it, padded to whole blocks on all ranks of state.axes.
 
 // The first `count` axes.
 AxisSizes first_axes(const StateAxes& state, std::size_t count);

@@ -36,25 +36,31 @@ constexpr std::string_view kOneWeight = R"(graph "one weight" {
 }
 )";
 
-// The collectives of state, in order.
-std::vector<std::string> collectives(const Graph& graph) {
+// What the nodes are whose op's text has `part`, in order.
+std::vector<std::string> ops_with(std::string_view part, const Graph& graph) {
   std::vector<std::string> lines;
   for (const Node& node : graph.nodes) {
     const std::string text = to_string(*node.op);
-    if (text.find("slices") != std::string::npos) {
+    if (text.find(part) != std::string::npos) {
       lines.push_back(text);
     }
   }
   return lines;
 }
 
-Graph updated(const StateAxes& state) {
-  return append_update(shard_parameters(parse_graph(kOneWeight), state), {.state = state});
+// The collectives of state, in order.
+std::vector<std::string> collectives(const Graph& graph) {
+  return ops_with("slices", graph);
+}
+
+Graph updated(const StateAxes& state, const DimAxes& dims = {}) {
+  return append_update(shard_parameters(parse_graph(kOneWeight), state, dims),
+                       {.state = state, .dims = dims});
 }
 
 // Parameters on pairs, a second copy on each rank, gradients on pairs, optimizer on nodes.
 TEST(AppendUpdate, EachStateLiesOnItsLevels) {
-  EXPECT_EQ(to_string(append_update(shard_parameters(parse_graph(kOneWeight), three_levels()),
+  EXPECT_EQ(to_string(append_update(shard_parameters(parse_graph(kOneWeight), three_levels(), {}),
                                     {.state = three_levels()})),
             R"(graph "one weight" {
   %0: f32[batch=4, embed=5] = input "x"
@@ -115,6 +121,27 @@ TEST(Wires, AreNamedByEachHop) {
           R"(reduce_slices {axes="node=2 cluster=2", slice=256, wire="int4"})",
           R"(gather_slices {axes="cluster=2", type="f32[slice=512]", wire="bf16"})",
           R"(gather_slices {axes="node=2", type="f32[slice=1024]", wire="int8"})"}));
+}
+
+// Of the axes that cut the weight's dims none moves its state, and every rank along them adds its
+// part to the norm.
+TEST(AppendUpdate, LeavesOutTheAxesThatCutAParameter) {
+  const StateAxes state = three_levels();
+  const Graph inner = updated(state, {{"mlp", {.axes = {state.axes[0]}}}});
+  EXPECT_EQ(
+      collectives(inner),
+      (std::vector<std::string>{R"(reduce_slices {axes="node=2", slice=512})",
+                                R"(all_reduce_slices {axes="cluster=2"})",
+                                R"(gather_slices {axes="node=2", type="f32[embed=5, mlp=7]"})"}));
+  EXPECT_EQ(ops_with("all_reduce {", inner),
+            (std::vector<std::string>{R"(all_reduce {axes="pair=2 node=2 cluster=2"})",
+                                      R"(all_reduce {axes="pair=2 node=2"})"}));
+  const Graph whole = updated(state, {{"mlp", {.axes = state.axes}}});
+  EXPECT_EQ(collectives(whole), std::vector<std::string>());
+  EXPECT_EQ(ops_with("all_reduce {", whole),
+            (std::vector<std::string>(2, R"(all_reduce {axes="pair=2 node=2 cluster=2"})")));
+  EXPECT_EQ(to_string(whole[whole.find_state("w", StateRole::kMoment1)].type),
+            "f32[embed=5, mlp=7]");
 }
 
 // What the update sends to a copy is what a checkpoint's weights are rounded to where it starts.
