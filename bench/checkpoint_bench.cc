@@ -325,11 +325,12 @@ void load_weights(const fs::path& directory, DType dtype, std::span<std::byte> m
   std::size_t at = 0;
   for (const HuggingFaceWeight& weight :
        model_family(model.section.name).hugging_face_weights(model.section)) {
-    for (const HuggingFaceWeight::Part& part : weight.parts) {
+    for (std::size_t part = 0; part < weight.parts.size(); ++part) {
       const auto size =
-          static_cast<std::size_t>(weight.part_rows() * weight.columns()) * size_bytes(dtype);
-      reads.push_back(
-          {.parameter = part.parameter, .dtype = dtype, .out = memory.subspan(at, size)});
+          static_cast<std::size_t>(weight.part_rows(part) * weight.columns()) * size_bytes(dtype);
+      reads.push_back({.parameter = weight.parts[part].parameter,
+                       .dtype = dtype,
+                       .out = memory.subspan(at, size)});
       at += size;
     }
   }

@@ -7,122 +7,125 @@
 
 namespace tessera {
 
+namespace {
+
+using S = ModelSection;
+
+constexpr std::array<ModelKey, 23> kKeys = {
+    {{.name = "dim",
+      .member = &S::dim,
+      .range = SizeRange::kSize,
+      .doc = "Width of the residual stream. Left out: the flavor's."},
+     {.name = "layers",
+      .member = &S::layers,
+      .range = SizeRange::kLayers,
+      .doc = "Transformer blocks. Left out: the flavor's."},
+     {.name = "heads",
+      .member = &S::heads,
+      .range = SizeRange::kSize,
+      .doc = "Query heads; where head_dim is left out, dim / heads is a head's width, an even "
+             "number. Left out: the flavor's."},
+     {.name = "kv_heads",
+      .member = &S::kv_heads,
+      .range = SizeRange::kSize,
+      .doc = "Key and value heads (not gpt2, neox); divides heads. Left out: the flavor's, else "
+             "heads."},
+     {.name = "head_dim",
+      .member = &S::head_dim,
+      .range = SizeRange::kSize,
+      .doc = "Width of a head (not gpt2, neox), an even number. Left out: the flavor's, else dim "
+             "/ heads."},
+     {.name = "ffn",
+      .member = &S::ffn,
+      .range = SizeRange::kSize,
+      .doc = "Hidden width of the feed-forward network. Left out: the flavor's."},
+     {.name = "vocab",
+      .member = &S::vocab,
+      .range = SizeRange::kSize,
+      .doc = "Ids that the model predicts: the entries of the tokenizer, or more. Left out: the "
+             "flavor's."},
+     {.name = "padded_vocab",
+      .member = &S::padded_vocab,
+      .range = SizeRange::kSize,
+      .doc =
+          "Rows of the embedding (gpt2, neox). Those behind vocab take no part in the loss. Left "
+          "out: the flavor's, else vocab."},
+     {.name = "positions",
+      .member = &S::positions,
+      .range = SizeRange::kSize,
+      .doc = "Learned positions (gpt2): the longest sequence. Left out: the flavor's, else 1024."},
+     {.name = "window",
+      .member = &S::window,
+      .range = SizeRange::kSize,
+      .doc =
+          "Sliding window of attention (mistral, phi3): how many tokens a token sees, itself and "
+          "those before it. Left out: all."},
+     {.name = "tied",
+      .member = &S::tied,
+      .range = SizeRange::kFlag,
+      .doc = "Embedding and output head share one weight (gpt2's always do, neox's never). Left "
+             "out: the flavor's, else false."},
+     {.name = "attention_bias",
+      .member = &S::attention_bias,
+      .range = SizeRange::kFlag,
+      .doc = "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2; "
+             "qwen2 has the "
+             "first three always). Left out: false."},
+     {.name = "exact_gelu",
+      .member = &S::exact_gelu,
+      .range = SizeRange::kFlag,
+      .doc = "GELU by the error function, not its tanh form (neox; Pythia's is). Left out: false."},
+     {.name = "parallel_residual",
+      .member = &S::parallel_residual,
+      .range = SizeRange::kFlag,
+      .doc = "Attention and feed-forward layer side by side, not one after the other (neox). Left "
+             "out: true."},
+     {.name = "rope_scaling",
+      .member = &S::rope_scaling,
+      .range = SizeRange::kFlag,
+      .doc = "Llama 3.1 scaling of rotary frequencies (llama3). Left out: the flavor's, else "
+             "false."},
+     {.name = "rope_factor",
+      .member = &S::rope_factor,
+      .range = SizeRange::kPositive,
+      .doc = "By how much that scaling stretches long wavelengths. Left out: 8."},
+     {.name = "rope_linear_factor",
+      .member = &S::rope_linear_factor,
+      .range = SizeRange::kPositive,
+      .doc = "What positions are divided by, for texts longer than those of training (not gpt2, "
+             "neox). Left out: 1."},
+     {.name = "rope_dynamic_factor",
+      .member = &S::rope_dynamic_factor,
+      .range = SizeRange::kPositive,
+      .doc = "Dynamic NTK scaling: raises the base of the frequencies where sequences are longer "
+             "than rope_original_length (not gpt2, neox). Left out: 1."},
+     {.name = "rope_yarn_factor",
+      .member = &S::rope_yarn_factor,
+      .range = SizeRange::kPositive,
+      .doc = "YaRN's scaling, by how much texts are longer than rope_original_length (not gpt2, "
+             "neox). Left out: 1."},
+     {.name = "rope_original_length",
+      .member = &S::rope_original_length,
+      .range = SizeRange::kSize,
+      .doc = "Tokens of the texts of training, which these two start from. Left out: none."},
+     {.name = "rope_theta",
+      .member = &S::rope_theta,
+      .range = SizeRange::kPositive,
+      .doc = "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox, "
+             "1000000 for the others."},
+     {.name = "rotary_fraction",
+      .member = &S::rotary_fraction,
+      .range = SizeRange::kRatio,
+      .doc = "Part of each head that is turned (neox). Left out: 0.25."},
+     {.name = "norm_eps",
+      .member = &S::norm_eps,
+      .range = SizeRange::kPositive,
+      .doc = "Added to the mean square or the variance in norms. Left out: 1e-5, for qwen2, "
+             "qwen3 and olmo2 1e-6."}}};
+
+}  // namespace
+
 std::span<const ModelKey> model_keys() {
-  using S = ModelSection;
-  static constexpr std::array<ModelKey, 23> kKeys = {
-      {{.name = "dim",
-        .member = &S::dim,
-        .range = SizeRange::kSize,
-        .doc = "Width of the residual stream. Left out: the flavor's."},
-       {.name = "layers",
-        .member = &S::layers,
-        .range = SizeRange::kLayers,
-        .doc = "Transformer blocks. Left out: the flavor's."},
-       {.name = "heads",
-        .member = &S::heads,
-        .range = SizeRange::kSize,
-        .doc = "Query heads; where head_dim is left out, dim / heads is a head's width, an even "
-               "number. Left out: the flavor's."},
-       {.name = "kv_heads",
-        .member = &S::kv_heads,
-        .range = SizeRange::kSize,
-        .doc = "Key and value heads (not gpt2, neox); divides heads. Left out: the flavor's, else "
-               "heads."},
-       {.name = "head_dim",
-        .member = &S::head_dim,
-        .range = SizeRange::kSize,
-        .doc = "Width of a head (not gpt2, neox), an even number. Left out: the flavor's, else dim "
-               "/ heads."},
-       {.name = "ffn",
-        .member = &S::ffn,
-        .range = SizeRange::kSize,
-        .doc = "Hidden width of the feed-forward network. Left out: the flavor's."},
-       {.name = "vocab",
-        .member = &S::vocab,
-        .range = SizeRange::kSize,
-        .doc = "Ids that the model predicts: the entries of the tokenizer, or more. Left out: the "
-               "flavor's."},
-       {.name = "padded_vocab",
-        .member = &S::padded_vocab,
-        .range = SizeRange::kSize,
-        .doc =
-            "Rows of the embedding (gpt2, neox). Those behind vocab take no part in the loss. Left "
-            "out: the flavor's, else vocab."},
-       {.name = "positions",
-        .member = &S::positions,
-        .range = SizeRange::kSize,
-        .doc =
-            "Learned positions (gpt2): the longest sequence. Left out: the flavor's, else 1024."},
-       {.name = "window",
-        .member = &S::window,
-        .range = SizeRange::kSize,
-        .doc =
-            "Sliding window of attention (mistral, phi3): how many tokens a token sees, itself and "
-            "those before it. Left out: all."},
-       {.name = "tied",
-        .member = &S::tied,
-        .range = SizeRange::kFlag,
-        .doc = "Embedding and output head share one weight (gpt2's always do, neox's never). Left "
-               "out: the flavor's, else false."},
-       {.name = "attention_bias",
-        .member = &S::attention_bias,
-        .range = SizeRange::kFlag,
-        .doc = "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2; "
-               "qwen2 has the "
-               "first three always). Left out: false."},
-       {.name = "exact_gelu",
-        .member = &S::exact_gelu,
-        .range = SizeRange::kFlag,
-        .doc =
-            "GELU by the error function, not its tanh form (neox; Pythia's is). Left out: false."},
-       {.name = "parallel_residual",
-        .member = &S::parallel_residual,
-        .range = SizeRange::kFlag,
-        .doc =
-            "Attention and feed-forward layer side by side, not one after the other (neox). Left "
-            "out: true."},
-       {.name = "rope_scaling",
-        .member = &S::rope_scaling,
-        .range = SizeRange::kFlag,
-        .doc = "Llama 3.1 scaling of rotary frequencies (llama3). Left out: the flavor's, else "
-               "false."},
-       {.name = "rope_factor",
-        .member = &S::rope_factor,
-        .range = SizeRange::kPositive,
-        .doc = "By how much that scaling stretches long wavelengths. Left out: 8."},
-       {.name = "rope_linear_factor",
-        .member = &S::rope_linear_factor,
-        .range = SizeRange::kPositive,
-        .doc = "What positions are divided by, for texts longer than those of training (not gpt2, "
-               "neox). Left out: 1."},
-       {.name = "rope_dynamic_factor",
-        .member = &S::rope_dynamic_factor,
-        .range = SizeRange::kPositive,
-        .doc = "Dynamic NTK scaling: raises the base of the frequencies where sequences are longer "
-               "than rope_original_length (not gpt2, neox). Left out: 1."},
-       {.name = "rope_yarn_factor",
-        .member = &S::rope_yarn_factor,
-        .range = SizeRange::kPositive,
-        .doc = "YaRN's scaling, by how much texts are longer than rope_original_length (not gpt2, "
-               "neox). Left out: 1."},
-       {.name = "rope_original_length",
-        .member = &S::rope_original_length,
-        .range = SizeRange::kSize,
-        .doc = "Tokens of the texts of training, which these two start from. Left out: none."},
-       {.name = "rope_theta",
-        .member = &S::rope_theta,
-        .range = SizeRange::kPositive,
-        .doc = "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox, "
-               "1000000 for the others."},
-       {.name = "rotary_fraction",
-        .member = &S::rotary_fraction,
-        .range = SizeRange::kRatio,
-        .doc = "Part of each head that is turned (neox). Left out: 0.25."},
-       {.name = "norm_eps",
-        .member = &S::norm_eps,
-        .range = SizeRange::kPositive,
-        .doc = "Added to the mean square or the variance in norms. Left out: 1e-5, for qwen2, "
-               "qwen3 and olmo2 1e-6."}}};
   return kKeys;
 }
 

@@ -43,9 +43,13 @@ constexpr auto on(auto run) -> Representation (*)(Representation, const Compilat
   };
 }
 
-constexpr auto always = [](const Compilation& /*c*/) { return true; };
+bool always(const Compilation& /*c*/) {
+  return true;
+}
 
-constexpr auto has_ranks = [](const Compilation& c) { return !c.options.update.dims.empty(); };
+bool has_ranks(const Compilation& c) {
+  return !c.options.update.dims.empty();
+}
 
 // add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
 constexpr std::array kPasses = {

@@ -74,9 +74,10 @@ Program compile_evaluation(const Plan& plan,
 Program compile_generation(const ModelDescription& model,
                            const GenerationPlan& plan,
                            const Target& target) {
-  return compile_forward(generation_graph(model, plan.tokens, plan.dtype, plan.batch, plan.cache_length),
-                         {.cache_length = plan.cache_length,
-                          .workspace_bytes = workspace_query(target, plan.threads)});
+  return compile_forward(
+      generation_graph(model, plan.tokens, plan.dtype, plan.batch, plan.cache_length),
+      {.cache_length = plan.cache_length,
+       .workspace_bytes = workspace_query(target, plan.threads)});
 }
 
 }  // namespace tessera

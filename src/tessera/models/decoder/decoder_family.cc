@@ -272,89 +272,123 @@ std::string decoder_config_text(const DecoderForm& form,
   return text.finish();
 }
 
+namespace {
+
+// Lists the weights of a file, with the parameters that they are made of.
+class DecoderWeights {
+ public:
+  DecoderWeights(const DecoderForm& form, const DecoderConfig& config)
+      : form_(form),
+        config_(config),
+        head_(config.head()),
+        all_(head_ * config.heads),
+        kv_(head_ * config.kv_heads),
+        bias_(form.query_biases || config.attention_bias) {}
+
+  std::vector<HuggingFaceWeight> list() {
+    add("model.embed_tokens.weight", "tok_embeddings.weight", {config_.vocab, config_.dim});
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+      theirs_ = format("model.layers.{}.", layer);
+      ours_ = format("layers.{}.", layer);
+      add_attention();
+      add_feed_forward();
+      add_norms();
+    }
+    add("model.norm.weight", "norm.weight", {config_.dim});
+    if (!config_.tied) {
+      add("lm_head.weight", "output.weight", {config_.vocab, config_.dim});
+    }
+    return std::move(weights_);
+  }
+
+ private:
+  void add(const std::string& name,
+           const std::string& parameter,
+           const std::vector<std::int64_t>& shape,
+           std::int64_t rotary_rows = 0) {
+    weights_.push_back({.name = name,
+                        .parts = {{.parameter = parameter, .rotary_rows = rotary_rows}},
+                        .shape = shape,
+                        .head_rows = rotary_rows});
+  }
+
+  // A matrix of a layer, and the bias that it may have.
+  void add_product(const std::string& name,
+                   const std::string& parameter,
+                   const std::vector<std::int64_t>& shape,
+                   bool bias = false,
+                   std::int64_t rotary_rows = 0) {
+    add(theirs_ + name + ".weight", ours_ + parameter + ".weight", shape, rotary_rows);
+    if (bias) {
+      add(theirs_ + name + ".bias", ours_ + parameter + ".bias", {shape[0]}, rotary_rows);
+    }
+  }
+
+  void add_attention() {
+    if (form_.fused_files) {
+      const auto part = [&](const char* which, std::int64_t rows) {
+        return HuggingFaceWeight::Part{.parameter = format("{}attention.{}.weight", ours_, which),
+                                       .rows = rows};
+      };
+      HuggingFaceWeight fused = {.name = theirs_ + "self_attn.qkv_proj.weight",
+                                 .parts = {part("wq", all_), part("wk", kv_), part("wv", kv_)},
+                                 .shape = {all_ + 2 * kv_, config_.dim}};
+      for (HuggingFaceWeight::Part& turned : std::span(fused.parts).first(2)) {
+        turned.rotary_rows = head_;
+        turned.head_rows = head_;
+      }
+      weights_.push_back(std::move(fused));
+    } else {
+      add_product("self_attn.q_proj", "attention.wq", {all_, config_.dim}, bias_, head_);
+      add_product("self_attn.k_proj", "attention.wk", {kv_, config_.dim}, bias_, head_);
+      add_product("self_attn.v_proj", "attention.wv", {kv_, config_.dim}, bias_);
+    }
+    add_product("self_attn.o_proj", "attention.wo", {config_.dim, all_}, config_.attention_bias);
+    if (form_.head_norms != HeadNorms::kNone) {
+      const bool is_each = form_.head_norms == HeadNorms::kEach;
+      add_product("self_attn.q_norm", "attention.q_norm", {is_each ? head_ : all_}, false, head_);
+      add_product("self_attn.k_norm", "attention.k_norm", {is_each ? head_ : kv_}, false, head_);
+    }
+  }
+
+  void add_feed_forward() {
+    if (form_.fused_files) {
+      weights_.push_back({.name = theirs_ + "mlp.gate_up_proj.weight",
+                          .parts = {{.parameter = ours_ + "feed_forward.w1.weight"},
+                                    {.parameter = ours_ + "feed_forward.w3.weight"}},
+                          .shape = {2 * config_.ffn, config_.dim}});
+    } else {
+      add_product("mlp.gate_proj", "feed_forward.w1", {config_.ffn, config_.dim});
+      add_product("mlp.up_proj", "feed_forward.w3", {config_.ffn, config_.dim});
+    }
+    add_product("mlp.down_proj", "feed_forward.w2", {config_.dim, config_.ffn});
+  }
+
+  void add_norms() {
+    const bool after = form_.norms_after;
+    add_product(
+        after ? "post_attention_layernorm" : "input_layernorm", "attention_norm", {config_.dim});
+    add_product(after ? "post_feedforward_layernorm" : "post_attention_layernorm",
+                "ffn_norm",
+                {config_.dim});
+  }
+
+  const DecoderForm& form_;
+  const DecoderConfig& config_;
+  std::int64_t head_;
+  std::int64_t all_;  // rows of all queries
+  std::int64_t kv_;
+  bool bias_;
+  std::string theirs_;  // what names of a layer begin with
+  std::string ours_;
+  std::vector<HuggingFaceWeight> weights_;
+};
+
+}  // namespace
+
 std::vector<HuggingFaceWeight> decoder_weights(const DecoderForm& form,
                                                const DecoderConfig& config) {
-  const std::int64_t head = config.head();
-  const std::int64_t all = head * config.heads;
-  const std::int64_t kv = head * config.kv_heads;
-  std::vector<HuggingFaceWeight> weights;
-  const auto add = [&](const std::string& name,
-                       const std::string& parameter,
-                       const std::vector<std::int64_t>& shape,
-                       std::int64_t rotary_rows = 0) {
-    weights.push_back({.name = name,
-                       .parts = {{.parameter = parameter, .rotary_rows = rotary_rows}},
-                       .shape = shape,
-                       .head_rows = rotary_rows});
-  };
-  add("model.embed_tokens.weight", "tok_embeddings.weight", {config.vocab, config.dim});
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    const std::string theirs = format("model.layers.{}.", layer);
-    const std::string ours = format("layers.{}.", layer);
-    // A matrix, and the bias that it may have.
-    const auto product = [&](const std::string& name,
-                             const std::string& parameter,
-                             std::int64_t rows,
-                             std::int64_t columns,
-                             bool bias,
-                             std::int64_t rotary_rows = 0) {
-      add(theirs + name + ".weight", ours + parameter + ".weight", {rows, columns}, rotary_rows);
-      if (bias) {
-        add(theirs + name + ".bias", ours + parameter + ".bias", {rows}, rotary_rows);
-      }
-    };
-    const auto vector = [&](const std::string& name,
-                            const std::string& parameter,
-                            std::int64_t size,
-                            std::int64_t rotary_rows = 0) {
-      add(theirs + name + ".weight", ours + parameter + ".weight", {size}, rotary_rows);
-    };
-    const bool bias = form.query_biases || config.attention_bias;
-    if (form.fused_files) {
-      weights.push_back({.name = theirs + "self_attn.qkv_proj.weight",
-                         .parts = {{.parameter = ours + "attention.wq.weight",
-                                    .rotary_rows = head,
-                                    .rows = all,
-                                    .head_rows = head},
-                                   {.parameter = ours + "attention.wk.weight",
-                                    .rotary_rows = head,
-                                    .rows = kv,
-                                    .head_rows = head},
-                                   {.parameter = ours + "attention.wv.weight", .rows = kv}},
-                         .shape = {all + 2 * kv, config.dim}});
-    } else {
-      product("self_attn.q_proj", "attention.wq", all, config.dim, bias, head);
-      product("self_attn.k_proj", "attention.wk", kv, config.dim, bias, head);
-      product("self_attn.v_proj", "attention.wv", kv, config.dim, bias);
-    }
-    product("self_attn.o_proj", "attention.wo", config.dim, all, config.attention_bias);
-    if (form.head_norms != HeadNorms::kNone) {
-      const bool is_each = form.head_norms == HeadNorms::kEach;
-      vector("self_attn.q_norm", "attention.q_norm", is_each ? head : all, head);
-      vector("self_attn.k_norm", "attention.k_norm", is_each ? head : kv, head);
-    }
-    if (form.fused_files) {
-      weights.push_back({.name = theirs + "mlp.gate_up_proj.weight",
-                         .parts = {{.parameter = ours + "feed_forward.w1.weight"},
-                                   {.parameter = ours + "feed_forward.w3.weight"}},
-                         .shape = {2 * config.ffn, config.dim}});
-    } else {
-      product("mlp.gate_proj", "feed_forward.w1", config.ffn, config.dim, false);
-      product("mlp.up_proj", "feed_forward.w3", config.ffn, config.dim, false);
-    }
-    product("mlp.down_proj", "feed_forward.w2", config.dim, config.ffn, false);
-    vector(form.norms_after ? "post_attention_layernorm" : "input_layernorm",
-           "attention_norm",
-           config.dim);
-    vector(form.norms_after ? "post_feedforward_layernorm" : "post_attention_layernorm",
-           "ffn_norm",
-           config.dim);
-  }
-  add("model.norm.weight", "norm.weight", {config.dim});
-  if (!config.tied) {
-    add("lm_head.weight", "output.weight", {config.vocab, config.dim});
-  }
-  return weights;
+  return DecoderWeights(form, config).list();
 }
 
 }  // namespace tessera
