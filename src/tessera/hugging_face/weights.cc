@@ -358,7 +358,10 @@ void HuggingFaceWeights::place(const fs::path& directory, const ModelSection& se
 
 const HuggingFaceWeights::Place& HuggingFaceWeights::at(const std::string& parameter) const {
   const auto found = places_.find(parameter);
-  TESSERA_CHECK(found != places_.end(), "no weight is parameter {}", parameter);
+  TESSERA_REQUIRE(found != places_.end(),
+                  ErrorCode::kInvalidData,
+                  "no weight of the Hugging Face directory is \"{}\" of the model",
+                  parameter);
   return found->second;
 }
 

@@ -44,7 +44,7 @@ class GraphBuilder {
   Value parameter(std::string name, TensorType type, Initializer init);
 
   // A tensor that the model keeps beside its weights and reads like one: saved and loaded with
-  // them, in its own dtype whatever compute's is, whole on every rank except where its dims are
+  // them, in its own dtype (f32 or bf16) whatever compute's is, whole on every rank except where its dims are
   // cut, and without gradient and optimizer state.
   Value buffer(std::string name, TensorType type, Initializer init);
 

@@ -149,11 +149,20 @@ TEST(ModelFamilies, RefuseKeysThatTheyHaveNoUseFor) {
                        .flavor = "1B",
                        .rope_linear_factor = 2.0,
                        .rope_dynamic_factor = 2.0}),
-              HasSubstr("3 of model.rope_scaling, rope_linear_factor, rope_dynamic_factor and "));
+              HasSubstr("model.rope_scaling = true and model.rope_linear_factor = 2 and "
+                        "model.rope_dynamic_factor = 2 scale positions in 3 ways"));
+  EXPECT_THAT(message({.name = "mistral", .flavor = "7B", .window = (std::int64_t{1} << 30U) + 1}),
+              HasSubstr("model.window = 1073741825, expected at most 1073741824"));
+  EXPECT_EQ(
+      model_family("qwen3").resolve({.name = "qwen3", .flavor = "0.6B", .dim = 1024}).head_dim,
+      128);
+  EXPECT_EQ(
+      model_family("llama3").resolve({.name = "llama3", .flavor = "debug", .heads = 32}).head_dim,
+      8);
   EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_yarn_factor = 2.0}),
-              HasSubstr("model.rope_original_length is 0"));
+              HasSubstr("model.rope_yarn_factor = 2 without model.rope_original_length"));
   EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_original_length = 64}),
-              HasSubstr("model.rope_original_length is 64"));
+              HasSubstr("model.rope_original_length = 64 has no use without"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .padded_vocab = 100}),
               HasSubstr("model.padded_vocab = 100 is less than model.vocab = 250"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .heads = 5}),
@@ -198,13 +207,15 @@ HuggingFaceModel read_with(const std::string& family, const std::string& keys) {
       {"llama", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "intermediate_size": 96)"},
       {"qwen2", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-                   "intermediate_size": 96)"},
+                   "num_key_value_heads": 2, "intermediate_size": 96)"},
       {"qwen3", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-                   "head_dim": 24, "intermediate_size": 96)"},
+                   "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 96)"},
       {"phi3", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                   "intermediate_size": 96)"},
-      {"mistral", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+      {"mistral", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
                      "intermediate_size": 96)"},
+      {"olmo2", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "intermediate_size": 96)"},
       {"gpt_neox", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                       "intermediate_size": 96, "hidden_act": "gelu_fast")"},
       {"gpt2", R"("n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128)"}};
@@ -252,7 +263,7 @@ TEST(HuggingFaceKeys, UnknownScalingsAreRefusedInEveryForm) {
 }
 
 TEST(HuggingFaceKeys, ScaledPositionsAreReadInEveryForm) {
-  for (const std::string family : {"llama", "qwen2", "qwen3", "mistral"}) {
+  for (const std::string family : {"llama", "qwen2", "qwen3", "mistral", "olmo2"}) {
     const auto scaled = [&](const std::string& scaling) {
       return read_with(family, R"("max_position_embeddings": 128, "rope_scaling": )" + scaling)
           .section;
@@ -340,13 +351,29 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
   EXPECT_EQ(refused_key("phi3", R"("partial_rotary_factor": 0.75)"), "partial_rotary_factor");
   EXPECT_EQ(read_with("mistral", R"("sliding_window": 4096)").section.window, 4096);
   EXPECT_EQ(read_with("mistral", R"("sliding_window": null)").section.window, std::nullopt);
+  EXPECT_EQ(refused_key("mistral", R"("sliding_window": 2147483647)"), "sliding_window");
+  // What transformers take where keys are absent.
+  EXPECT_EQ(read_with("mistral", "").section.window, 4096);
+  EXPECT_EQ(read_with("mistral", "").section.kv_heads, 8);
+  EXPECT_EQ(read_with("mistral", R"("num_key_value_heads": null)").section.kv_heads, 8);
+  EXPECT_EQ(read_with("phi3", "").section.window, std::nullopt);
+  EXPECT_EQ(read_with("phi3", "").section.norm_eps, 1e-5);
+  EXPECT_EQ(read_with("olmo2", "").section.norm_eps, 1e-5);
+  EXPECT_EQ(read_with("llama", "").section.norm_eps, 1e-6);
+  EXPECT_EQ(model_family("qwen3")
+                .from_hugging_face(HuggingFaceConfig(
+                    R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 32,
+                        "intermediate_size": 96, "vocab_size": 100})",
+                    "config.json"))
+                .head_dim,
+            128);
   EXPECT_EQ(refused_key("qwen2", R"("use_sliding_window": true, "sliding_window": 4096)"),
             "use_sliding_window");
   EXPECT_EQ(refused_key("qwen3", R"("layer_types": ["full_attention", "sliding_attention"])"),
             "layer_types");
   EXPECT_EQ(refused_key("qwen3", R"("layer_types": ["full_attention", 3])"), "layer_types");
   EXPECT_EQ(refused_key("qwen3", R"("layer_types": "full_attention")"), "layer_types");
-  EXPECT_EQ(refused_key("qwen3", R"("num_key_value_heads": 3)"), "num_key_value_heads");
+  EXPECT_EQ(refused_key("olmo2", R"("num_key_value_heads": 3)"), "num_key_value_heads");
   EXPECT_EQ(refused_key("llama", R"("mlp_bias": true)"), "mlp_bias");
   EXPECT_EQ(refused_key("llama", R"("tie_word_embeddings": "yes")"), "tie_word_embeddings");
   EXPECT_EQ(refused_key("gpt_neox", R"("attention_bias": false)"), "attention_bias");
@@ -373,7 +400,8 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
 }
 
 TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {
-  for (const std::string family : {"llama", "gpt_neox", "gpt2", "qwen2", "qwen3", "mistral"}) {
+  for (const std::string family :
+       {"llama", "gpt_neox", "gpt2", "qwen2", "qwen3", "mistral", "phi3", "olmo2"}) {
     const HuggingFaceModel model =
         read_with(family,
                   R"("architectures": ["X"], "transformers_version": "4.40.0", "use_cache": true,

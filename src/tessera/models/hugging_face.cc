@@ -175,7 +175,9 @@ HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
       values_.emplace(key, value.get<std::string>());
     } else if (const auto list = whole_numbers(value)) {
       values_.emplace(key, *list);
-    } else if (!value.is_null()) {
+    } else if (value.is_null()) {
+      nulls_.insert(key);
+    } else {
       values_.emplace(key, Other{value.dump(-1, ' ', false, Json::error_handler_t::replace)});
     }
   };

@@ -99,6 +99,9 @@ class HuggingFaceConfig {
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
 
+  // Whether the key is there with null: families whose absent key means something else ask.
+  bool is_null(std::string_view key) const { return nulls_.contains(key); }
+
   // Whether the rotary embedding is described in one object, "rope_parameters", as transformers 5
   // write it, and not under each family's own keys.
   bool has_rope_parameters() const { return has_rope_parameters_; }
@@ -149,6 +152,7 @@ class HuggingFaceConfig {
   std::string text_;  // of the file
   std::string path_;
   std::map<std::string, Field, std::less<>> values_;
+  std::set<std::string, std::less<>> nulls_;
   mutable std::set<std::string, std::less<>> asked_;
   bool has_rope_parameters_ = false;
 };

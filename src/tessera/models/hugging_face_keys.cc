@@ -31,7 +31,7 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "gradient_checkpointing",
     "is_decoder",
     "max_sequence_length",
-    "max_window_layers",  // without "sliding_window", which is refused
+    "max_window_layers",  // of windows that are refused
     "n_ctx",              // of GPT-2's mask
     "output_attentions",
     "output_hidden_states",
@@ -101,6 +101,7 @@ constexpr auto kChanging = std::to_array<std::string_view>({
     "alibi",
     "no_rope_layer_interval",
     "no_rope_layers",
+    "original_max_position_embeddings",
     "partial_rotary_factor",
     "position_embedding_type",
     "rope_interleaved",

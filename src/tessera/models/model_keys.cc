@@ -88,7 +88,7 @@ constexpr std::array<ModelKey, 23> kKeys = {
      {.name = "rope_factor",
       .member = &S::rope_factor,
       .range = SizeRange::kPositive,
-      .doc = "By how much that scaling stretches long wavelengths. Left out: 8."},
+      .doc = "By how much rope_scaling stretches long wavelengths. Left out: 8."},
      {.name = "rope_linear_factor",
       .member = &S::rope_linear_factor,
       .range = SizeRange::kPositive,
@@ -111,8 +111,8 @@ constexpr std::array<ModelKey, 23> kKeys = {
      {.name = "rope_theta",
       .member = &S::rope_theta,
       .range = SizeRange::kPositive,
-      .doc = "Base of the rotary frequencies. Left out: 500000 for llama3, 10000 for neox, "
-             "1000000 for the others."},
+      .doc = "Base of the rotary frequencies. Left out: the flavor\'s, else 500000 (llama3, "
+             "olmo2), 10000 (neox, phi3) or 1000000."},
      {.name = "rotary_fraction",
       .member = &S::rotary_fraction,
       .range = SizeRange::kRatio,
@@ -120,8 +120,8 @@ constexpr std::array<ModelKey, 23> kKeys = {
      {.name = "norm_eps",
       .member = &S::norm_eps,
       .range = SizeRange::kPositive,
-      .doc = "Added to the mean square or the variance in norms. Left out: 1e-5, for qwen2, "
-             "qwen3 and olmo2 1e-6."}}};
+      .doc = "Added to the mean square or the variance in norms. Left out: the flavor\'s, else "
+             "1e-6 (qwen2, qwen3, olmo2) or 1e-5."}}};
 
 }  // namespace
 

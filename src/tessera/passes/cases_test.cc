@@ -79,7 +79,6 @@ struct Head {
   std::string title;
   std::vector<std::string> after;  // passes that make of the graph what the pass gets
   CompileOptions options;
-  bool trains = true;
 
   void set(const std::string& key, const std::string& value) {
     StateAxes& state = options.update.state;
@@ -180,7 +179,7 @@ class PassCase : public testing::TestWithParam<std::filesystem::path> {};
 TEST_P(PassCase, MakesOfTheGraphWhatItSays) {
   const Case tried = read_case(GetParam());
   SCOPED_TRACE(tried.head.title);
-  const Compilation compilation = {.options = tried.head.options, .trains = tried.head.trains};
+  const Compilation compilation = {.options = tried.head.options, .trains = true};
   Representation form = parse_graph(tried.before);
   verify(std::get<Graph>(form));
   for (const std::string& earlier : tried.head.after) {

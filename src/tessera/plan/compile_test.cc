@@ -48,7 +48,7 @@ TEST(Compile, ChunksOfTheLossAreOfTheTarget) {
 // In evaluation these axes cut nothing.
 TEST(Compile, CutsExpertsAndNoBuffer) {
   Plan plan = tiny_plan();
-  plan.model = with_experts(plan.model, 8);
+  plan.model = with_experts(plan.model, 24);
   plan.validates = true;
   plan.microbatch = 1;
   plan.layout.mesh = make_mesh(test_cluster({2, 2}), {.data = 4, .expert = 2});
@@ -59,21 +59,23 @@ TEST(Compile, CutsExpertsAndNoBuffer) {
     return to_string(find_binding(program.states, state).tensor.type);
   };
   for (const Program* program : {&programs.step, &*programs.validation, &evaluation}) {
-    // Of 8 rows of 64: over four ranks, or half of them over the two that are left.
-    EXPECT_EQ(type(*program, "experts"), "f32[slice=256]") << program->name;
+    // Of 24 rows of 64: over four ranks, or half of them over the two that are left. Half of them
+    // over four would be 256.
+    EXPECT_EQ(type(*program, "experts"), "f32[slice=512]") << program->name;
     EXPECT_EQ(type(*program, "norm.weight"), "f32[slice=256]") << program->name;
     EXPECT_EQ(type(*program, "layers.0.feed_forward.w1.weight"), "f32[slice=2560]");
     EXPECT_EQ(type(*program, "mean"), "f32[embed=64]") << program->name;
     const bool is_cut = program != &evaluation;
-    EXPECT_EQ(type(*program, "bias"), is_cut ? "f32[expert=4]" : "f32[expert=8]") << program->name;
+    EXPECT_EQ(type(*program, "bias"), is_cut ? "f32[expert=12]" : "f32[expert=24]")
+        << program->name;
   }
   EXPECT_EQ(find_state(programs.step, "mean", StateRole::kMoment1), nullptr);
   plan.layout.placement = preset("zero1", plan.layout.mesh).placement;
   const Program zero1 = compile(plan, cpu_target()).step;
   EXPECT_EQ(to_string(find_state(zero1, "experts", StateRole::kParameter)->tensor.type),
-            "f32[expert=4, embed=64]");
+            "f32[expert=12, embed=64]");
   EXPECT_EQ(to_string(find_state(zero1, "experts", StateRole::kMoment1)->tensor.type),
-            "f32[slice=256]");
+            "f32[slice=512]");
 }
 
 // Losses that bf16 explains, and other ones.

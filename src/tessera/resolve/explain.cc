@@ -288,11 +288,12 @@ std::string parameters_text(const Explanation& facts) {
   std::string text = "parameters: whole, on the axes that cut it, and at rest on a rank\n";
   for (const ParameterPlace& place : parameter_places(facts)) {
     text += format(
-        "  {:<40} {:<44} {:<24} {}\n",
+        "  {:<40} {:<44} {:<24} {}{}\n",
         place.name,
         to_string(place.whole),
         place.axes.empty() ? "-" : place.axes,
-        place.sliced ? format("a slice of {}", place.elements_at_rest) : to_string(place.local));
+        place.sliced ? format("a slice of {}", place.elements_at_rest) : to_string(place.local),
+        place.buffer ? " (a buffer)" : "");
   }
   return text;
 }

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// Where a parameter of a small model with 8 experts lies on 4 ranks, experts cut over 2 of them.
+// Where a parameter of a small model with 20 experts lies on 4 ranks, experts cut over 2 of them.
 std::string place_of(const std::string& name, const std::string& placement) {
   Explanation facts;
   RunLayout& layout = facts.run.plan.layout;
@@ -25,7 +25,7 @@ std::string place_of(const std::string& name, const std::string& placement) {
       with_experts(
           describe_llama(
               {.dim = 100, .layers = 1, .heads = 2, .kv_heads = 1, .ffn = 20, .vocab = 30}),
-          8),
+          20),
       4,
       8,
       DType::kF32));
@@ -42,12 +42,12 @@ std::string place_of(const std::string& name, const std::string& placement) {
 // Each over the ranks that do not cut it: slices are blocks of 256 of their own N.
 TEST(ParameterPlaces, AreByTheAxesOfEach) {
   EXPECT_EQ(place_of("output.weight", "fsdp"), ", 768 of 3000, sliced");
-  EXPECT_EQ(place_of("experts", "fsdp"), "data.pair=2, 256 of 400, sliced");
-  EXPECT_EQ(place_of("experts", "hsdp@pair"), "data.pair=2, 400 of 400, whole");
+  EXPECT_EQ(place_of("experts", "fsdp"), "data.pair=2, 512 of 1000, sliced");
+  EXPECT_EQ(place_of("experts", "hsdp@pair"), "data.pair=2, 1000 of 1000, whole");
   EXPECT_EQ(place_of("output.weight", "hsdp@pair"), ", 1536 of 3000, sliced");
-  EXPECT_EQ(place_of("bias", "fsdp"), "data.pair=2, 4 of 4, whole, a buffer");
+  EXPECT_EQ(place_of("bias", "fsdp"), "data.pair=2, 10 of 10, whole, a buffer");
   EXPECT_EQ(place_of("mean", "fsdp"), ", 100 of 100, whole, a buffer");
-  EXPECT_EQ(place_of("experts", "zero1"), "data.pair=2, 400 of 400, whole");
+  EXPECT_EQ(place_of("experts", "zero1"), "data.pair=2, 1000 of 1000, whole");
 }
 
 }  // namespace

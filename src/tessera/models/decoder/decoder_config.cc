@@ -4,11 +4,62 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <string>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/ops/attention/attention.h"
 
 namespace tessera {
+namespace {
+
+constexpr std::int64_t kMostRows = std::int64_t{1} << 31U;  // the product of two fits in 64 bits
+
+void validate_rope(const DecoderConfig& config) {
+  std::string ways;
+  int count = 0;
+  const auto add = [&](bool is_set, const std::string& way) {
+    ways += is_set ? format("{}{}", count > 0 ? " and " : "", way) : "";
+    count += is_set ? 1 : 0;
+  };
+  const bool is_dynamic = config.rope_dynamic_factor != 1.0;
+  const bool is_yarn = config.rope_yarn_factor != 1.0;
+  add(config.rope_scaling, "model.rope_scaling = true");
+  add(config.rope_linear_factor != 1.0,
+      format("model.rope_linear_factor = {}", config.rope_linear_factor));
+  add(is_dynamic, format("model.rope_dynamic_factor = {}", config.rope_dynamic_factor));
+  add(is_yarn, format("model.rope_yarn_factor = {}", config.rope_yarn_factor));
+  TESSERA_REQUIRE(count <= 1,
+                  ErrorCode::kInvalidConfig,
+                  "{} scale positions in {} ways, expected one at most",
+                  ways,
+                  count);
+  TESSERA_REQUIRE(!(is_dynamic || is_yarn) || config.rope_original_length > 0,
+                  ErrorCode::kInvalidConfig,
+                  "{} without model.rope_original_length, the tokens of a text in training",
+                  ways);
+  TESSERA_REQUIRE(is_dynamic || is_yarn || config.rope_original_length == 0,
+                  ErrorCode::kInvalidConfig,
+                  "model.rope_original_length = {} has no use without model.rope_dynamic_factor or "
+                  "model.rope_yarn_factor",
+                  config.rope_original_length);
+  TESSERA_REQUIRE(!is_dynamic || config.head() > 2,
+                  ErrorCode::kInvalidConfig,
+                  "model.rope_dynamic_factor = {} of heads of {}, expected more than 2",
+                  config.rope_dynamic_factor,
+                  config.head());
+  TESSERA_REQUIRE(!is_yarn || config.rope_theta > 1.0,
+                  ErrorCode::kInvalidConfig,
+                  "model.rope_theta = {} with model.rope_yarn_factor, expected more than 1",
+                  config.rope_theta);
+}
+
+}  // namespace
+
+double yarn_magnitude(double factor) {
+  return factor > 1.0 ? 0.1 * std::log(factor) + 1.0 : 1.0;
+}
 
 void validate(const DecoderConfig& config) {
   for (const auto& [name, size] : {std::pair{"dim", config.dim},
@@ -38,25 +89,18 @@ void validate(const DecoderConfig& config) {
                   "a head of {} = {} is odd; rotary positions turn pairs",
                   config.head_dim > 0 ? "model.head_dim" : "model.dim / model.heads",
                   config.head());
-  const bool is_dynamic = config.rope_dynamic_factor != 1.0;
-  const bool is_yarn = config.rope_yarn_factor != 1.0;
-  const int scalings = (config.rope_scaling ? 1 : 0) + (config.rope_linear_factor != 1.0 ? 1 : 0) +
-                       (is_dynamic ? 1 : 0) + (is_yarn ? 1 : 0);
-  TESSERA_REQUIRE(scalings <= 1,
+  TESSERA_REQUIRE(config.head() <= kMostRows / config.heads,
                   ErrorCode::kInvalidConfig,
-                  "{} of model.rope_scaling, rope_linear_factor, rope_dynamic_factor and "
-                  "rope_yarn_factor are set, expected one at most",
-                  scalings);
-  TESSERA_REQUIRE((is_dynamic || is_yarn) == (config.rope_original_length > 0),
+                  "model.heads = {} of {} elements are more than {}",
+                  config.heads,
+                  config.head(),
+                  kMostRows);
+  TESSERA_REQUIRE(config.window <= kMaxWindow,
                   ErrorCode::kInvalidConfig,
-                  "model.rope_original_length is {}, expected the tokens of a text that the model "
-                  "was trained on with model.rope_dynamic_factor or rope_yarn_factor, and nothing "
-                  "without",
-                  config.rope_original_length);
-  TESSERA_REQUIRE(!is_dynamic || config.head() > 2,
-                  ErrorCode::kInvalidConfig,
-                  "model.rope_dynamic_factor is set for heads of {}, expected more than 2",
-                  config.head());
+                  "model.window = {}, expected at most {}",
+                  config.window,
+                  kMaxWindow);
+  validate_rope(config);
 }
 
 namespace {
@@ -80,7 +124,7 @@ void set_yarn(const DecoderConfig& config, RopeTableAttrs& attrs) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
     attrs.divisors.of.push_back(1.0 / (ramp / factor + 1.0 - ramp));
   }
-  attrs.magnitude = 0.1 * std::log(factor) + 1.0;
+  attrs.magnitude = yarn_magnitude(factor);
 }
 
 }  // namespace

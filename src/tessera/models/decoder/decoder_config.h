@@ -42,8 +42,12 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
-// Errors: kInvalidConfig where sizes are not positive, heads do not divide dim (without a
-// head_dim), kv_heads do not divide heads, or the head size is odd.
+// YaRN's factor on the table of angles.
+double yarn_magnitude(double factor);
+
+// Errors: kInvalidConfig naming the key where sizes are not positive, heads do not divide dim
+// (without a head_dim), kv_heads do not divide heads, the head size is odd, a window is too wide,
+// or positions are scaled in two ways or in half of one.
 void validate(const DecoderConfig& config);
 
 // How it turns queries and keys in programs whose sequences have up to `length` tokens.

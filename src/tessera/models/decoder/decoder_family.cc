@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/format.h"
+#include "tessera/ops/attention/attention.h"
 
 namespace tessera {
 
@@ -12,7 +13,7 @@ using C = DecoderConfig;
 
 namespace {
 
-// Descriptions have all four keys or none: those of a way that is not taken are 1.
+// Descriptions have all four keys of these or none.
 bool has_no_factor(const C& config) {
   return config.rope_linear_factor == 1.0 && config.rope_dynamic_factor == 1.0 &&
          config.rope_yarn_factor == 1.0;
@@ -20,7 +21,7 @@ bool has_no_factor(const C& config) {
 
 }  // namespace
 
-std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own) {
+std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own, double file_norm_eps) {
   using enum FamilySize<C>::File;
   std::vector<FamilySize<C>> sizes = {
       {.key = "dim", .member = &C::dim, .file_key = "hidden_size"},
@@ -55,7 +56,7 @@ std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own) {
   sizes.push_back({.key = "norm_eps",
                    .member = &C::norm_eps,
                    .file_key = "rms_norm_eps",
-                   .file_default = 1e-6});
+                   .file_default = file_norm_eps});
   return sizes;
 }
 
@@ -64,6 +65,16 @@ FamilySize<C> window_size() {
           .member = &C::window,
           .file = FamilySize<C>::File::kNowhere,
           .is_usual = [](const C& config) { return config.window == 0; }};
+}
+
+void take_window(const HuggingFaceConfig& file, DecoderConfig& config, std::int64_t absent) {
+  constexpr const char* kKey = "sliding_window";
+  config.window = file.has(kKey) ? file.size(kKey) : file.is_null(kKey) ? 0 : absent;
+  file.require(config.window <= kMaxWindow, kKey, format("at most {}", kMaxWindow));
+}
+
+void write_window(HuggingFaceConfigText& text, const DecoderConfig& config) {
+  text.add("sliding_window", config.window == 0 ? "null" : format("{}", config.window));
 }
 
 FamilySize<C> attention_bias_size() {
@@ -91,10 +102,6 @@ DecoderConfig decoder_of(std::int64_t dim,
 DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& section) {
   DecoderConfig config = form.sizes.config(section, {});
   config.kv_heads = config.kv_heads > 0 ? config.kv_heads : config.heads;
-  // A flavor's heads keep their width only as long as they are the flavor's.
-  if (!section.head_dim && (section.dim || section.heads)) {
-    config.head_dim = 0;
-  }
   validate(config);
   if (form.check != nullptr) {
     form.check(config);
@@ -152,6 +159,9 @@ void take_llama3(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& 
   file.require(file.size(object + "original_max_position_embeddings") == known.original_length,
                object + "original_max_position_embeddings",
                format("{}", known.original_length));
+  file.require_same("original_max_position_embeddings",
+                    static_cast<double>(known.original_length),
+                    object + "original_max_position_embeddings");
   if (config.rope_factor == 1.0) {  // scales nothing, and is written as nothing
     config.rope_scaling = false;
     config.rope_factor = C().rope_factor;
@@ -161,15 +171,18 @@ void take_llama3(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& 
 void take_yarn(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& config) {
   const std::string& object = rope.object;
   config.rope_yarn_factor = file.real(object + "factor");
-  config.rope_original_length =
-      file.size(object + "original_max_position_embeddings", file.size("max_position_embeddings"));
+  const std::string original = object + "original_max_position_embeddings";
+  const std::string key = file.has(original) ? original : "max_position_embeddings";
+  config.rope_original_length = file.size(key);
+  file.require_same(
+      "original_max_position_embeddings", static_cast<double>(config.rope_original_length), key);
   const auto require_usual = [&](const std::string& name, double expected) {
     file.require(
         file.real(object + name, expected) == expected, object + name, python_float(expected));
   };
   require_usual("beta_fast", 32.0);
   require_usual("beta_slow", 1.0);
-  require_usual("attention_factor", 0.1 * std::log(config.rope_yarn_factor) + 1.0);
+  require_usual("attention_factor", yarn_magnitude(config.rope_yarn_factor));
   file.require(file.flag(object + "truncate", true), object + "truncate", "true");
 }
 
@@ -234,11 +247,18 @@ std::string rope_scaling_json(const DecoderConfig& config) {
 
 DecoderConfig decoder_from_hugging_face(const DecoderForm& form, const HuggingFaceConfig& file) {
   DecoderConfig config = form.sizes.read(file);
-  config.kv_heads = file.size("num_key_value_heads", config.heads);
-  file.require(file.has("head_dim") || config.dim % config.heads == 0,
+  constexpr const char* kKvHeads = "num_key_value_heads";
+  const bool has_default = form.file_kv_heads > 0 && !file.is_null(kKvHeads);
+  config.kv_heads = file.size(kKvHeads, has_default ? form.file_kv_heads : config.heads);
+  file.require(file.has("head_dim") || form.file_head_dim > 0 || config.dim % config.heads == 0,
                "num_attention_heads",
                format("a divisor of \"hidden_size\" = {}", config.dim));
-  config.head_dim = file.size("head_dim", config.dim / config.heads);
+  config.head_dim = file.size(
+      "head_dim", form.file_head_dim > 0 ? form.file_head_dim : config.dim / config.heads);
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 31U;
+  file.require(config.head_dim <= kMostRows / config.heads,
+               "num_attention_heads",
+               format("at most {} rows of heads of {}", kMostRows, config.head_dim));
   file.require(
       config.head_dim % 2 == 0,
       file.has("head_dim") ? "head_dim" : "num_attention_heads",
@@ -261,10 +281,11 @@ std::string decoder_config_text(const DecoderForm& form,
   text.tokens("eos_token_id", facts.eos);
   text.number("head_dim", config.head());
   text.text("hidden_act", "silu");
-  // What a dynamic factor starts from has no other key.
-  text.number(
-      "max_position_embeddings",
-      config.rope_dynamic_factor != 1.0 ? config.rope_original_length : facts.sequence_length);
+  // What a dynamic factor starts from has no other key, and older transformers take YaRN's factor
+  // for the quotient of both lengths.
+  const double longest = config.rope_yarn_factor * static_cast<double>(config.rope_original_length);
+  text.number("max_position_embeddings",
+              config.rope_original_length == 0 ? facts.sequence_length : std::llround(longest));
   text.text("model_type", form.model_type);
   text.dtype(facts.dtype);
   form.write_config(text, config);

@@ -29,6 +29,10 @@ struct DecoderForm {
   bool norms_after = false;  // attention and feed-forward layer, not before
   bool fused_files = false;  // q, k, v are one matrix of a file, gate and up another
 
+  // Of config.json, where the keys are absent; 0: as many as heads, and dim / heads.
+  std::int64_t file_kv_heads = 0;
+  std::int64_t file_head_dim = 0;
+
   // What sizes must agree on. Errors: kInvalidConfig naming the key. Null: nothing more.
   void (*check)(const DecoderConfig& config) = nullptr;
 
@@ -40,12 +44,16 @@ struct DecoderForm {
 };
 
 // The rows of the sizes that all decoders have, with those of a family's own between `tied` and
-// the rest, which is the order of their descriptions.
+// the rest, which is the order of their descriptions. `file_norm_eps` is config.json's where the
+// key is absent.
 std::vector<FamilySize<DecoderConfig>> decoder_sizes(
-    std::vector<FamilySize<DecoderConfig>> own = {});
+    std::vector<FamilySize<DecoderConfig>> own = {}, double file_norm_eps = 1e-6);
 
-// The window of attention: "sliding_window" of config.json, which the family reads.
+// The window of attention: "sliding_window" of config.json, which take_window() reads, `absent`
+// where the key is, and write_window() writes.
 FamilySize<DecoderConfig> window_size();
+void take_window(const HuggingFaceConfig& file, DecoderConfig& config, std::int64_t absent = 0);
+void write_window(HuggingFaceConfigText& text, const DecoderConfig& config);
 
 // Attention's biases: a flag of config.json and of [model].
 FamilySize<DecoderConfig> attention_bias_size();

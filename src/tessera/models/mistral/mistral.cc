@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "tessera/base/format.h"
 #include "tessera/models/decoder/decoder_family.h"
 #include "tessera/models/llama/llama.h"
 
@@ -11,7 +10,7 @@ namespace {
 
 constexpr DecoderConfig kDefaults = {.rope_theta = 1e6, .norm_eps = 1e-5};
 
-DecoderConfig mistral(DecoderConfig sizes, std::int64_t head_dim) {
+DecoderConfig mistral(DecoderConfig sizes, std::int64_t head_dim = 0) {
   sizes.head_dim = head_dim;
   sizes.rope_theta = kDefaults.rope_theta;
   sizes.norm_eps = kDefaults.norm_eps;
@@ -20,21 +19,21 @@ DecoderConfig mistral(DecoderConfig sizes, std::int64_t head_dim) {
 
 // 7B v0.1, the one with a window.
 DecoderConfig first() {
-  DecoderConfig config = mistral(decoder_of(4096, 32, 32, 8, 14336, 32000), 128);
+  DecoderConfig config = mistral(decoder_of(4096, 32, 32, 8, 14336, 32000));
   config.rope_theta = 10000.0;
   config.window = 4096;
   return config;
 }
 
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
-  config.window = file.has("sliding_window") ? file.size("sliding_window") : 0;
+  take_window(file, config, 4096);
   take_rope(file, config);
 }
 
 // Source: transformers' MistralConfig.
 void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
   text.add("rope_scaling", rope_scaling_json(config));
-  text.add("sliding_window", config.window == 0 ? "null" : format("{}", config.window));
+  write_window(text, config);
 }
 
 const DecoderForm& mistral_form() {
@@ -43,12 +42,13 @@ const DecoderForm& mistral_form() {
                 "mistral",
                 decoder_sizes({window_size()}),
                 {{"7B-v0.1", first()},
-                 {"7B", mistral(decoder_of(4096, 32, 32, 8, 14336, 32768), 128)},
+                 {"7B", mistral(decoder_of(4096, 32, 32, 8, 14336, 32768))},
                  {"nemo", mistral(decoder_of(5120, 40, 32, 8, 14336, 131072), 128)}},
                 kDefaults},
       .write = llama,
       .model_type = "mistral",
       .architecture = "MistralForCausalLM",
+      .file_kv_heads = 8,
       .read = read_file,
       .write_config = write_file};
   return kForm;

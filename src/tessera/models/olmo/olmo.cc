@@ -39,6 +39,7 @@ void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
 
 // Source: transformers' Olmo2Config.
 void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
+  text.add("pad_token_id", "null");  // else 1, whose row would not be trained
   text.add("rope_scaling", rope_scaling_json(config));
 }
 
@@ -47,7 +48,7 @@ const DecoderForm& olmo2_form() {
   static const DecoderForm kForm = {
       .sizes = {"olmo2",
                 "olmo2",
-                decoder_sizes({attention_bias_size()}),
+                decoder_sizes({attention_bias_size()}, 1e-5),
                 {{"1B", olmo(decoder_of(2048, 16, 16, 16, 8192, kVocab))},
                  {"7B", olmo(decoder_of(4096, 32, 32, 32, 11008, kVocab))},
                  {"13B", olmo(decoder_of(5120, 40, 40, 40, 13824, kVocab))}},

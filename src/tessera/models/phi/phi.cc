@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "tessera/base/format.h"
 #include "tessera/models/decoder/decoder_family.h"
 #include "tessera/models/llama/llama.h"
 
@@ -19,7 +18,7 @@ DecoderConfig mini() {
 }
 
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
-  config.window = file.has("sliding_window") ? file.size("sliding_window") : 0;
+  take_window(file, config);
   static_cast<void>(file.has("original_max_position_embeddings"));  // of what is refused below
   take_plain_rope(file, config);
 }
@@ -27,19 +26,23 @@ void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
 // Source: transformers' Phi3Config.
 void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
   text.flag("attention_bias", false);
+  text.add("pad_token_id", "null");  // else 32000, also where there are fewer ids
   text.add("rope_scaling", "null");
-  text.add("sliding_window", config.window == 0 ? "null" : format("{}", config.window));
+  write_window(text, config);
 }
 
 const DecoderForm& phi3_form() {
-  static const DecoderForm kForm = {
-      .sizes = {"phi3", "phi3", decoder_sizes({window_size()}), {{"mini-4k", mini()}}, kDefaults},
-      .write = llama,
-      .model_type = "phi3",
-      .architecture = "Phi3ForCausalLM",
-      .fused_files = true,
-      .read = read_file,
-      .write_config = write_file};
+  static const DecoderForm kForm = {.sizes = {"phi3",
+                                              "phi3",
+                                              decoder_sizes({window_size()}, 1e-5),
+                                              {{"mini-4k", mini()}},
+                                              kDefaults},
+                                    .write = llama,
+                                    .model_type = "phi3",
+                                    .architecture = "Phi3ForCausalLM",
+                                    .fused_files = true,
+                                    .read = read_file,
+                                    .write_config = write_file};
   return kForm;
 }
 

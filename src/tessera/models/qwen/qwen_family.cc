@@ -55,6 +55,7 @@ const DecoderForm& qwen2_form() {
       .model_type = "qwen2",
       .architecture = "Qwen2ForCausalLM",
       .query_biases = true,
+      .file_kv_heads = 32,
       .read = read_file,
       .write_config = write_file};
   return kForm;
@@ -77,6 +78,8 @@ const DecoderForm& qwen3_form() {
       .model_type = "qwen3",
       .architecture = "Qwen3ForCausalLM",
       .head_norms = HeadNorms::kEach,
+      .file_kv_heads = 32,
+      .file_head_dim = kHead,
       .read = read_file,
       .write_config = write_file};
   return kForm;

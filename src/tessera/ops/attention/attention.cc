@@ -55,15 +55,14 @@ double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
 
 template <class Attrs>
 void require_window(const Attrs& attrs) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30U;  // positions less a window fit in 32 bits
   TESSERA_REQUIRE(
-      attrs.window >= 0 && attrs.window <= kMost && (attrs.window == 0 || attrs.causal),
+      attrs.window >= 0 && attrs.window <= kMaxWindow && (attrs.window == 0 || attrs.causal),
       ErrorCode::kInvalidArgument,
       "a window of {} of {} attention, expected one of causal attention, of at most {}, "
       "or 0 for none",
       attrs.window,
       attrs.causal ? "causal" : "other",
-      kMost);
+      kMaxWindow);
 }
 
 constexpr std::string_view kIdFactors = "(b t), (b s), (b t), (b s)";

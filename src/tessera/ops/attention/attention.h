@@ -6,6 +6,9 @@
 
 namespace tessera {
 
+// The widest window: positions less it fit in 32 bits.
+inline constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30U;
+
 // Softmax attention with grouped queries. Query i sees key j where both belong to the same document
 // and, if causal, the key's position is not after the query's; with a window, nor so many positions
 // before it (a window of 1 is the query's own position).

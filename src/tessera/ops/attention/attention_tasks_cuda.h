@@ -86,14 +86,14 @@ enum class Form {
   kAny
 };
 
-// Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
-// with groups of heads lse is written for the first head of each group alone.
 struct FormFacts {
   bool whole_rows;
   bool causal;
   std::int64_t window;
 };
 
+// Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
+// with groups of heads lse is written for the first head of each group alone.
 Form form_of(const FormFacts& facts, const View& q, const View& k);
 
 template <class Attrs>

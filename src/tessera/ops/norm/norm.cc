@@ -44,9 +44,10 @@ TensorType part_of(const TensorType& type, std::size_t first, std::size_t last) 
 
 void require_operands(const NormTensors& operands, std::size_t num_dims, Types in) {
   require_float(in, 0);
-  TESSERA_REQUIRE(in[0].num_dims() >= 1,
+  TESSERA_REQUIRE(num_dims >= 1 && num_dims <= in[0].num_dims(),
                   ErrorCode::kInvalidArgument,
-                  "a norm of {}, expected a last dim",
+                  "a norm over {} dims of {}",
+                  static_cast<std::int64_t>(num_dims),
                   to_string(in[0]));
   for (std::size_t i = 1; i < operands.size(); ++i) {
     switch (operands[i].extent) {
@@ -54,18 +55,22 @@ void require_operands(const NormTensors& operands, std::size_t num_dims, Types i
         require_same_shape(in, 0, i);
         break;
       case NormExtent::kColumns:
-        TESSERA_REQUIRE(
-            num_dims >= 1 && num_dims <= in[0].num_dims() &&
-                in[i].bounds() ==
-                    part_of(in[0], in[0].num_dims() - num_dims, in[0].num_dims()).bounds(),
-            ErrorCode::kInvalidArgument,
-            "the {} is {}, expected the last dims of {}",
-            operands[i].name,
-            to_string(in[i]),
-            to_string(in[0]));
+        TESSERA_REQUIRE(in[i].bounds() ==
+                            part_of(in[0], in[0].num_dims() - num_dims, in[0].num_dims()).bounds(),
+                        ErrorCode::kInvalidArgument,
+                        "the {} is {}, expected the last dims of {}",
+                        operands[i].name,
+                        to_string(in[i]),
+                        to_string(in[0]));
         break;
       case NormExtent::kStatistic:
         require_dtype(in, i, DType::kF32);
+        TESSERA_REQUIRE(in[i].bounds() == part_of(in[0], 0, in[0].num_dims() - num_dims).bounds(),
+                        ErrorCode::kInvalidArgument,
+                        "operand {} is {}, expected the first dims of {}",
+                        i,
+                        to_string(in[i]),
+                        to_string(in[0]));
         break;
     }
   }
@@ -193,7 +198,7 @@ TensorTypes infer(const NormForm& norm, Types in) {
                   "{} over {} dims makes no 8-bit floats",
                   name(norm),
                   num_dims);
-  const std::size_t first = x.num_dims() - num_dims;
+  const std::size_t first = x.num_dims() - num_dims;  // as required above
   const std::array<TensorType, 3> of_extent = {
       x,
       with_dtype(part_of(x, first, x.num_dims()), DType::kF32),

@@ -1,10 +1,11 @@
 #include "tessera/ops/rope/rope.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
-#include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -39,15 +40,18 @@ std::string to_string(const RopeDivisors& divisors) {
 }
 
 void parse_text(std::string_view text, RopeDivisors& divisors) {
-  std::istringstream words{std::string(text)};
   RopeDivisors found;
-  for (double divisor = 0.0; words >> divisor;) {
-    found.of.push_back(divisor);
+  for (const char* at = text.data(); at != text.data() + text.size();) {
+    at += found.of.empty() || *at != ' ' ? 0 : 1;
+    const auto [end, error] =
+        std::from_chars(at, text.data() + text.size(), found.of.emplace_back());
+    const bool is_whole = end == text.data() + text.size() || *end == ' ';
+    TESSERA_REQUIRE(error == std::errc() && is_whole,
+                    ErrorCode::kInvalidArgument,
+                    "found \"{}\", expected numbers with a space between them",
+                    text);
+    at = end;
   }
-  TESSERA_REQUIRE(words.eof(),
-                  ErrorCode::kInvalidArgument,
-                  "found \"{}\", expected numbers with spaces between them",
-                  text);
   divisors = std::move(found);
 }
 

@@ -30,13 +30,13 @@ struct UpdateOptions {
 // Gradients, loss and statistics are sums over the labels of one rank: every microbatch's gradient
 // is reduced to slices over state.grad axes; with several microbatches these, the loss and the
 // statistics add up in f32 states in microbatch order; then gradients are reduced to slices over
-// state.optimizer axes and summed over the others, and loss and statistics are summed over all. It
-// follows the exact global norm, each element counted once over all ranks, the clip scale and one
-// adamw per parameter, whose state updates become outputs; where parameters are cut less than the
-// optimizer, adamw updates an f32 master slice, and the parameter is gathered from it. The outputs
-// "loss" (sum over valid tokens), "grad_norm", "applied" and the statistics stay for the host.
-// Scalars it adds: learning_rate, update_number (from 1), apply. Errors: kInvalidArgument for an
-// output that is a result, and for a graph without a loss.
+// state.optimizer axes and summed over the others, and loss and statistics are summed over all.
+// Then follow the exact global norm, each element counted once over all ranks, the clip scale and
+// one adamw per parameter, whose state updates become outputs; where parameters are cut less than
+// the optimizer, adamw updates an f32 master slice, and the parameter is gathered from it. The
+// outputs "loss" (sum over valid tokens), "grad_norm", "applied" and the statistics stay for the
+// host. Scalars it adds: learning_rate, update_number (from 1), apply. Errors: kInvalidArgument for
+// an output that is a result, and for a graph without a loss.
 Graph append_update(Graph graph, const UpdateOptions& options);
 
 // The graph of a forward pass alone whose loss and statistics are sums over the tokens of one rank:

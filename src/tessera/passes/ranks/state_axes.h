@@ -30,8 +30,9 @@ struct StateAxes {
 // is of the others. `parameter` is its type, of all ranks or of one.
 StateAxes state_axes_of(const TensorType& parameter, const DimAxes& dims, const StateAxes& state);
 
-// What the passes that cut training state share, of state_axes_of() a parameter. Its slices are
-// those of this rank's part of it, padded to whole blocks on all ranks of state.axes.
+// What the passes that cut training state share. `state` is a parameter's own (state_axes_of());
+// its slices are those of this rank's part of it, padded to whole blocks on all ranks of
+// state.axes.
 
 // The first `count` axes.
 AxisSizes first_axes(const StateAxes& state, std::size_t count);
