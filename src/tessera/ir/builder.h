@@ -44,8 +44,8 @@ class GraphBuilder {
   Value parameter(std::string name, TensorType type, Initializer init);
 
   // A tensor that the model keeps beside its weights and reads like one: saved and loaded with
-  // them, in its own dtype (f32 or bf16) whatever compute's is, whole on every rank except where its dims are
-  // cut, and without gradient and optimizer state.
+  // them, in its own dtype (f32 or bf16) whatever compute's is, whole on every rank except where
+  // its dims are cut, and without gradient and optimizer state.
   Value buffer(std::string name, TensorType type, Initializer init);
 
   Value state(State state, std::string name, TensorType type);
