@@ -141,16 +141,13 @@ TEST_P(ExpertsTest, TrainAsOneRankDoes) {
   EXPECT_NEAR(several.grad_norms[0], single.grad_norms[0], 1e-5 * single.grad_norms[0]);
   expect_close(at("several"), at("single"), TensorRole::kMoment1);
 
-  const RankResult longer = run_to("longer single", one_rank(), 3);
+  const RankResult longer = run_to("longer single", one_rank(), 2);
   RankRun resumed = on_ranks(GetParam());
   resumed.resume = at("several");
   resumed.seed = 7;
-  const RankResult result = run_to("longer several", resumed, 2);
-  ASSERT_EQ(result.losses.size(), 2U);
-  for (std::size_t i = 0; i < 2; ++i) {
-    EXPECT_NEAR(result.losses[i], longer.losses[i + 1], 1e-4 * longer.losses[i + 1]);
-    EXPECT_NEAR(result.grad_norms[i], longer.grad_norms[i + 1], 1e-3 * longer.grad_norms[i + 1]);
-  }
+  const RankResult result = run_to("longer several", resumed, 1);
+  EXPECT_NEAR(result.losses.at(0), longer.losses.at(1), 1e-4 * longer.losses.at(1));
+  EXPECT_NEAR(result.grad_norms.at(0), longer.grad_norms.at(1), 1e-3 * longer.grad_norms.at(1));
   expect_close(at("longer several"), at("longer single"), TensorRole::kParameter);
 }
 
