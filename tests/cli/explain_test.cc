@@ -136,6 +136,12 @@ TEST_F(ExplainTest, ThePlanIsAllThatDecidesAProgram) {
     }
   }
   EXPECT_EQ(found, 1);
+  // A line for each pass says what it took, and of one whether it changed nothing: no head here has
+  // a bias for bias_products().
+  EXPECT_THAT(read_file(path("dump") / "passes.txt"),
+              AllOf(HasSubstr("00-forward "),
+                    ContainsRegex("-bias_products +[0-9.]+ ms +[0-9]+ nodes  .unchanged."),
+                    ContainsRegex("-lower +[0-9.]+ ms +[0-9]+ nodes\n")));
 }
 
 // Without a GPU, and with what a GPU gets: logits in chunks, workspace of its libraries.

@@ -63,17 +63,7 @@ class DecoderParity : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          DecoderParity,
-                         testing::Values("llama_bias",
-                                         "llama_linear",
-                                         "llama_dynamic",
-                                         "llama_yarn",
-                                         "qwen2",
-                                         "qwen3",
-                                         "mistral",
-                                         "phi3",
-                                         "olmo2",
-                                         "pythia",
-                                         "redpajama"),
+                         testing::ValuesIn(decoder_goldens()),
                          [](const auto& family) { return family.param; });
 
 TEST_P(DecoderParity, EveryGradient) {

@@ -34,6 +34,28 @@ inline std::filesystem::path golden_directory(const std::string& family) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden" / family;
 }
 
+// The families of tests/golden/make_decoder_goldens.py whose models are here.
+inline std::vector<std::string> decoder_goldens() {
+  return {"llama_bias",
+          "llama_linear",
+          "llama_dynamic",
+          "llama_yarn",
+          "qwen2",
+          "qwen3",
+          "mistral",
+          "phi3",
+          "olmo2",
+          "pythia",
+          "redpajama"};
+}
+
+// `families`, and those.
+inline std::vector<std::string> with_decoder_goldens(std::vector<std::string> families) {
+  const std::vector<std::string> decoders = decoder_goldens();
+  families.insert(families.end(), decoders.begin(), decoders.end());
+  return families;
+}
+
 // How a step is compiled.
 struct StepForm {
   bool recompute = false;
