@@ -90,91 +90,136 @@ at_most() {
   echo "$((left < 1 ? 1 : left < $1 ? left : $1))"
 }
 
-# run_tests PROGRAM: without the lines of tests that pass; those that are skipped say why. grep
-# fails where it has no line to print, which is none of the tests' failures.
+# run_tests PROGRAM PROCESSES: the program's tests, shared out among processes, without the lines of
+# tests that pass; those that are skipped say why. grep fails where it has no line to print, which is
+# none of the tests' failures.
 run_tests() {
-  local -i result=0
-  if [[ ! -x $bundle/tests/$1 ]]; then
+  local -r program=$bundle/tests/$1
+  local -i i result skipped=0
+  local -a pids=()
+  if [[ ! -x $program ]]; then
     echo "gpu.sh: $1: skipped, since the bundle has none: it was built without that library or the tests"
     return 0
   fi
-  timeout --kill-after=10 "$(at_most 360)" "$bundle/tests/$1" | { grep --invert-match '^\[ RUN  \|^\[       OK ' || true; } || result=$?
-  if ((result == 77)); then
+  local -ri begin=$SECONDS
+  for ((i = 0; i < $2; ++i)); do
+    GTEST_TOTAL_SHARDS=$2 GTEST_SHARD_INDEX=$i timeout --kill-after=10 "$(at_most 360)" "$program" \
+      >"$work/$1.$i" 2>&1 &
+    pids+=($!)
+  done
+  for ((i = 0; i < $2; ++i)); do
+    result=0
+    wait "${pids[i]}" || result=$?
+    if ((result == 77)); then
+      skipped+=1
+      continue
+    fi
+    grep --invert-match '^\[ RUN  \|^\[       OK \|^\[=\|^\[-\|^Note: \|^$' "$work/$1.$i" || true
+    if ((result == 124 || result == 137)); then
+      echo "gpu.sh: $1: FAILED, since it ran out of time in $(grep '^\[ RUN ' "$work/$1.$i" | tail -n 1)"
+      code=1
+    elif ((result != 0)); then
+      echo "gpu.sh: $1: FAILED with exit code $result"
+      code=1
+    fi
+  done
+  if ((skipped == $2)); then
+    cat "$work/$1.0"
     echo "gpu.sh: $1: all of it skipped, as the lines above say"
-  elif ((result == 124 || result == 137)); then
-    echo "gpu.sh: $1: FAILED, since it ran out of time"
-    code=1
-  elif ((result != 0)); then
-    echo "gpu.sh: $1: FAILED"
-    code=1
   fi
+  echo "gpu.sh: $1: $(cat "$work/$1".* | grep --count '^\[       OK ') tests pass, $((SECONDS - begin)) s"
 }
 
 # Empty where there is none.
 sanitizer=$(command -v compute-sanitizer "$toolkit"/bin/compute-sanitizer \
   "$toolkit"/compute-sanitizer/compute-sanitizer | head -n 1) || true
 
-# run_sanitizer SECONDS TOOL FILTER [ARG...]: the tests of cuda_test that FILTER chooses, in another
-# order each time, under a tool of compute-sanitizer, which gets the ARGs.
-run_sanitizer() {
-  local -r tool=$2 filter=$3
+# start_sanitizer NAME TOOL FILTER [ARG...]: in the background, the tests of cuda_test that FILTER
+# chooses, in another order each time, under a tool of compute-sanitizer, which gets the ARGs.
+declare -A sanitizers=()
+start_sanitizer() {
+  local -r name=$1 tool=$2 filter=$3
+  local seconds
+  seconds=$(at_most "$limit")
+  timeout --kill-after=10 "$seconds" "$sanitizer" --tool "$tool" --error-exitcode 9 "${@:4}" \
+    "$bundle/tests/cuda_test" --gtest_filter="$filter" --gtest_shuffle >"$work/$name" 2>&1 &
+  sanitizers[$name]=$!
+}
+
+# report_sanitizer NAME: once it has ended. What it found comes first: no finding is taken for a
+# refusal, or for a lack of time.
+report_sanitizer() {
+  local -r name=$1
   local -r finding='^========= .*\(Invalid\|Misaligned\|[1-9][0-9]* hazard\|Race reported\)'
-  local -i result=0 done_tests seconds
+  local -i result=0 done_tests
   local output
-  if [[ -z $sanitizer ]]; then
-    echo "gpu.sh: $tool skipped: no compute-sanitizer"
-    return
-  fi
-  seconds=$(at_most "$1")
-  output=$(timeout --kill-after=10 "$seconds" "$sanitizer" --tool "$tool" --error-exitcode 9 "${@:4}" \
-    "$bundle/tests/cuda_test" --gtest_filter="$filter" --gtest_shuffle 2>&1) || result=$?
+  wait "${sanitizers[$name]}" || result=$?
+  output=$(<"$work/$name")
   done_tests=$(grep --count '^\[       OK ' <<<"$output") || true
-  # What it found comes first: no finding is taken for a refusal, or for a lack of time.
-  if ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
-    grep --invert-match '^\[ RUN  \|^\[       OK ' <<<"$output" | tail -n 60
-    echo "gpu.sh: $tool: FAILED, after $done_tests tests that passed"
+  if grep --quiet '^========= Internal Sanitizer Error' <<<"$output"; then
+    grep --max-count=1 '^========= Internal Sanitizer Error' <<<"$output"
+    echo "gpu.sh: $name: compute-sanitizer gave up in $(grep '^\[  FAILED' <<<"$output" | head -n 1), after $done_tests tests that passed"
+  elif ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
+    grep '^=========' <<<"$output" | head -n 40 || true
+    grep --invert-match '^=========\|^\[ RUN  \|^\[       OK \|^\[  FAILED' <<<"$output" | head -n 40 || true
+    echo "gpu.sh: $name: FAILED, after $done_tests tests that passed"
     code=1
   elif ((result == 124 || result == 137)); then
-    echo "gpu.sh: $tool: not finished in $seconds s: clean over the first $done_tests tests"
+    echo "gpu.sh: $name: not finished in time: clean over the first $done_tests tests"
   elif grep --quiet '^========= .*\([Dd]evice not supported\|Unable to\|[Ii]nsufficient\)' <<<"$output"; then
-    echo "gpu.sh: $tool skipped: compute-sanitizer refuses this device:"
+    echo "gpu.sh: $name skipped: compute-sanitizer refuses this device:"
     grep --max-count=5 '^========= ' <<<"$output"
   elif ((result == 0 && done_tests > 0)) && grep --quiet '^========= .*SUMMARY: 0 ' <<<"$output"; then
-    echo "gpu.sh: $tool: clean over $done_tests tests"
+    echo "gpu.sh: $name: clean over $done_tests tests"
   else
     tail -n 60 <<<"$output"
-    echo "gpu.sh: $tool: FAILED, compute-sanitizer ends with $result"
+    echo "gpu.sh: $name: FAILED, compute-sanitizer ends with $result"
     code=1
   fi
 }
 
-# What shares memory of a block or exchanges values within a warp: in bf16 where both dtypes take
-# the same way.
-racecheck_filter() {
-  local -r ops=(
-    'rms_norm*bf16' 'layer_norm*bf16' 'cross_entropy*bf16' attention 'amax*bf16' quantize_float8
-    transpose_codes 'embedding_backward*bf16' sum_squares clip_scale 'bias_gradient*bf16'
-  )
-  printf '*CudaKernels*/%s*:' "${ops[@]}"
+# What shares memory of a block or exchanges values within a warp, each in a process of its own: in
+# bf16 where both dtypes take the same way.
+declare -rA race_filters=(
+  [racecheck-norms]='*CudaKernels*/rms_norm*bf16*:*CudaKernels*/layer_norm*bf16*'
+  [racecheck-loss]='*CudaKernels*/cross_entropy*bf16*'
+  [racecheck-attention]='*CudaKernels*/attention*:CudaAttention.OwnKernels*:CudaAttention.Tiles*'
+  [racecheck-codes]='*CudaKernels*/amax*bf16*:*CudaKernels*/quantize_float8*:*CudaKernels*/transpose_codes*'
+  [racecheck-sums]='*CudaKernels*/embedding_backward*bf16*:*CudaKernels*/sum_squares*:*CudaKernels*/clip_scale*:*CudaKernels*/bias_gradient*bf16*'
+)
+
+run_sanitizers() {
+  if [[ -z $sanitizer ]]; then
+    echo "gpu.sh: no compute-sanitizer: kernels are not looked at for races and wrong addresses"
+    return
+  fi
+  # Of libraries' kernels it also says what is none.
+  local option=--kernel-name
+  if [[ $("$sanitizer" --help 2>&1) != *"$option"* ]]; then
+    option=--kernel-regex  # of older ones
+  fi
+  local name
+  for name in "${!race_filters[@]}"; do
+    start_sanitizer "$name" racecheck "${race_filters[$name]}" "$option" kns=tessera
+  done
+  # The program looks at each call itself, and at some that may fail.
+  start_sanitizer memcheck memcheck \
+    'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*:CudaAttention.OwnKernels*:CudaAttention.Tiles*:CudaSumSquares.*' \
+    --report-api-errors no
+  for name in "${!sanitizers[@]}"; do
+    report_sanitizer "$name"
+  done
 }
 
 case $what in
   tests)
     export TESSERA_SAMPLE_SEED=$RANDOM  # operands of the samples that nobody has seen
     echo "gpu.sh: TESSERA_SAMPLE_SEED=$TESSERA_SAMPLE_SEED"
-    run_tests cuda_test
-    run_tests nccl_test
+    # Most of their time is the host's, which computes what they expect.
+    run_tests cuda_test "$(nproc)"
+    run_tests nccl_test 1
     timeout --kill-after=10 "$(at_most 120)" tests/cuda/run_test.sh "$bundle/bin/tessera" cuda || code=1
-    # Of libraries' kernels it also says what is none.
-    option=--kernel-name
-    if [[ -n $sanitizer && $("$sanitizer" --help 2>&1) != *"$option"* ]]; then
-      option=--kernel-regex  # of older ones
-    fi
-    run_sanitizer "$(((limit - SECONDS) / 2))" racecheck "$(racecheck_filter)" "$option" kns=tessera
-    # The program looks at each call itself, and at some that may fail.
-    run_sanitizer "$limit" memcheck \
-      'Ops/CudaKernels.*:CudaMover.*:CudaDraw.*:CudaAttention.OwnKernels*:CudaAttention.Tiles*:CudaSumSquares.*' \
-      --report-api-errors no
+    run_sanitizers
     ;;
   core) timeout 540 "$bundle/bench/gpu_core_bench" "${peer[@]}" "$@" || code=$? ;;
   train) timeout 540 "$bundle/bench/gpu_train_bench" "${peer[@]}" "$@" || code=$? ;;

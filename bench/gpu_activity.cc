@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <type_traits>
 #include <utility>
 
 #include <cupti.h>
+#include <cxxabi.h>
 #include <dlfcn.h>
 
 #include <cuda_runtime_api.h>
@@ -21,7 +26,10 @@ namespace {
 struct Interval {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  bool is_own = false;  // of one of our kernels
+  const char* name = nullptr;  // of a kernel, mangled; of a copy or fill what it is
+
+  // Of one of our kernels.
+  bool is_own() const { return std::string_view(name).find("7tessera") != std::string_view::npos; }
 };
 
 // CUPTI's functions that are used, and what its callbacks, which have no argument for it, share
@@ -53,27 +61,43 @@ void give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_reco
   *max_records = 0;
 }
 
+// A name that outlives the record.
+const char* kept_name(const char* name) {
+  static std::set<std::string> names;
+  return names.insert(name == nullptr ? "a kernel without a name" : name).first->c_str();
+}
+
 template <class Record>
-Interval interval_of(const CUpti_Activity* record) {
+Interval interval_of(const CUpti_Activity* record, const char* name) {
   const auto* const typed = reinterpret_cast<const Record*>(record);
-  return {.begin = typed->start, .end = typed->end};
+  return {.begin = typed->start, .end = typed->end, .name = name};
 }
 
 Interval interval_of(const CUpti_Activity* record) {
   if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
-    Interval interval = interval_of<CUpti_ActivityKernel10>(record);
     const char* const name = reinterpret_cast<const CUpti_ActivityKernel10*>(record)->name;
-    interval.is_own =
-        name != nullptr && std::string_view(name).find("7tessera") != std::string_view::npos;
-    return interval;
+    return interval_of<CUpti_ActivityKernel10>(record, kept_name(name));
   }
   if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
-    return interval_of<CUpti_ActivityMemcpy6>(record);
+    return interval_of<CUpti_ActivityMemcpy6>(record, "copies");
   }
   if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
-    return interval_of<CUpti_ActivityMemset4>(record);
+    return interval_of<CUpti_ActivityMemset4>(record, "fills");
   }
   return {};
+}
+
+// The name that the compiler made of a function, as its source has it, without its parameters.
+std::string source_name(const char* mangled) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
+  std::string name = status == 0 ? text.get() : mangled;
+  const std::string unnamed = "(anonymous namespace)::";
+  for (std::size_t at = name.find(unnamed); at != std::string::npos; at = name.find(unnamed)) {
+    name.erase(at, unnamed.size());
+  }
+  return name.substr(0, name.find('('));
 }
 
 void take_buffer(CUcontext context,
@@ -201,13 +225,32 @@ std::optional<double> GpuActivity::own_kernel_seconds() {
   const std::scoped_lock lock(cupti().mutex);
   double nanoseconds = 0;
   for (const Interval& each : cupti().intervals) {
-    nanoseconds += each.is_own ? static_cast<double>(each.end - each.begin) : 0.0;
+    nanoseconds += each.is_own() ? static_cast<double>(each.end - each.begin) : 0.0;
   }
   if (nanoseconds == 0) {
     problem_ = "CUPTI recorded none of our kernels";
     return std::nullopt;
   }
   return nanoseconds * 1e-9;
+}
+
+std::vector<KernelTime> GpuActivity::kernel_times() {
+  std::map<std::string, KernelTime> by_name;
+  if (take()) {
+    const std::scoped_lock lock(cupti().mutex);
+    for (const Interval& each : cupti().intervals) {
+      KernelTime& time = by_name[each.name];
+      time.count += 1;
+      time.seconds += static_cast<double>(each.end - each.begin) * 1e-9;
+    }
+  }
+  std::vector<KernelTime> times;
+  for (auto& [name, time] : by_name) {
+    time.name = source_name(name.c_str());
+    times.push_back(std::move(time));
+  }
+  std::ranges::sort(times, std::greater(), &KernelTime::seconds);
+  return times;
 }
 
 std::optional<double> GpuActivity::idle_share(std::int64_t least) {

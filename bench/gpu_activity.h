@@ -16,6 +16,13 @@ struct CUevent_st;  // of the CUDA runtime, where cudaEvent_t is a pointer to it
 
 namespace tessera {
 
+// How long all runs of a kernel took.
+struct KernelTime {
+  std::string name;  // as its source has it, without parameters
+  std::int64_t count = 0;
+  double seconds = 0;
+};
+
 // How long the GPU was idle, by CUPTI's records of kernels, copies and fills of this process.
 // CUPTI, which is not everywhere, is loaded at run time.
 class GpuActivity {
@@ -38,6 +45,9 @@ class GpuActivity {
   // The sum of the intervals of Tessera's own kernels. Nothing, and a problem(), where there is
   // none.
   std::optional<double> own_kernel_seconds();
+
+  // What was recorded, by the kernel's name, copies and fills each as one; the longest first.
+  std::vector<KernelTime> kernel_times();
 
  private:
   bool flush();

@@ -6,8 +6,9 @@
 // bytes of an op are the least that it can move: each operand read once, each result written once.
 // What products of 8-bit floats reach is a share of the bf16 product, too, and may be more than 1.
 //
-// usage: gpu_core_bench [--filter=TEXT] [--peer=SCRIPT] [--device=cpu]
+// usage: gpu_core_bench [--filter=REGEX] [--peer=SCRIPT] [--device=cpu]
 //        gpu_core_bench --kernels=NAME   how long our own kernels of an op take, as a JSON object
+//   --filter  measures ops whose names have a part like that; a regular expression
 //   --peer    bench/peers/torch_ops_gpu.py; without it PyTorch is left out
 //   --device  cpu runs small shapes there, without ceilings: to try the program itself
 
@@ -19,6 +20,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <regex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -339,7 +341,7 @@ bool run_benchmarks(const Options& options, const char* self) {
   bool is_whole = true;
   const Shape shape = options.on_cpu ? kSmall : Shape();
   for (const Case& test : all_cases(shape)) {
-    if (test.name.find(options.filter) == std::string::npos) {
+    if (!std::regex_search(test.name, std::regex(options.filter))) {
       continue;
     }
     try {
@@ -369,7 +371,7 @@ Options parse(std::span<char*> arguments) {
     TESSERA_REQUIRE(
         key == "--filter" || key == "--peer" || key == "--kernels" || argument == "--device=cpu",
         ErrorCode::kInvalidConfig,
-        "{}: expected --filter=TEXT, --peer=SCRIPT, --kernels=NAME or --device=cpu",
+        "{}: expected --filter=REGEX, --peer=SCRIPT, --kernels=NAME or --device=cpu",
         argument);
     options.filter = key == "--filter" ? value : options.filter;
     options.peer = key == "--peer" ? value : options.peer;

@@ -351,6 +351,24 @@ class Session {
                         .is_met = std::abs(off) <= kMemoryShare});
   }
 
+  // Where a step's time goes.
+  static void print_kernels(const Json& kernels) {
+    constexpr std::size_t kMostLines = 16;
+    double rest = 0;
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      const double milliseconds = 1e3 * kernels[i][2].get<double>();
+      if (i < kMostLines) {
+        std::printf("    %9.3f ms of a step  %6.1f times  %.80s\n",
+                    milliseconds,
+                    kernels[i][1].get<double>(),
+                    kernels[i][0].get<std::string>().c_str());
+      } else {
+        rest += milliseconds;
+      }
+    }
+    std::printf("    %9.3f ms of a step by others\n", rest);
+  }
+
   void print_idle(const Case& test, const Json& result) {
     const std::string target =
         test.idle_target > 0 ? format("at most {:.0f} %", 100 * test.idle_target) : "";
@@ -363,6 +381,7 @@ class Session {
                   100 * idle,
                   target.empty() ? "" : "   target ",
                   target.c_str());
+      print_kernels(result.at("kernels"));
       text += format(" {:.2f} %", 100 * idle);
       is_met = idle <= test.idle_target;
     } else if (result.contains("idle_between_ops")) {

@@ -138,7 +138,13 @@ nlohmann::json run_activity(const Case& test) {
   GpuActivity activity;
   const Idle within = measure_idle(test, TimedWork::Span::kStep, activity);
   if (within.by_records) {
-    return {{"idle", *within.by_records}};
+    nlohmann::json kernels = nlohmann::json::array();
+    for (const KernelTime& each : activity.kernel_times()) {
+      kernels.push_back({each.name,
+                         static_cast<double>(each.count) / kRecordedSteps,
+                         each.seconds / kRecordedSteps});
+    }
+    return {{"idle", *within.by_records}, {"kernels", kernels}};
   }
   return {{"problem", activity.problem()},
           {"idle_between_steps", within.by_events},

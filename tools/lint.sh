@@ -24,9 +24,18 @@ check_format() {
   tools/list_sources.sh | xargs clang-format-19 --dry-run -Werror
 }
 
+# Functions that nvcc 13.0 compiles to a constant where a kernel calls them.
+check_kernels() {
+  ! grep --recursive --line-number --extended-regexp 'std::countr_(zero|one)\(' \
+    --include='*.cu' --include='*_cuda.h' src/tessera || return 1
+  ! grep --recursive --line-number --extended-regexp 'std::countr_(zero|one)\(' \
+    src/tessera/backend/cuda/kernels
+}
+
 failed=no
 check "clang-format (./x format repairs)" check_format
 check "includes" tools/lint_includes.sh
+check "functions that kernels must not call" check_kernels
 if [[ ${2:-} == --product ]]; then
   check "rules, for sources of the product" tools/lint_tidy.sh quick "$build" --product
 else

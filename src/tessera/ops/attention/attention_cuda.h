@@ -3,6 +3,7 @@
 // What the forms of attention share (ops/attention/attention_cuda.cu, attention_flash_cuda.cu and
 // attention_graph_cuda.cu).
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -134,6 +135,12 @@ __device__ inline std::uint32_t ballot(bool value) {
   const std::uint32_t own = value ? 1U << threadIdx.x % kWarp : 0U;
   return warp_fold(own, [](std::uint32_t a, std::uint32_t b) { return a | b; });
 #endif
+}
+
+// The number of the lowest bit of `bits` that is set; there is one. nvcc 13.0 makes
+// the constant 32 of the standard library's countr_zero.
+__device__ inline int lowest_bit(std::uint32_t bits) {
+  return std::popcount((bits & (0U - bits)) - 1U);
 }
 
 #endif

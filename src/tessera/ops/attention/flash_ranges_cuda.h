@@ -4,7 +4,6 @@
 // first: a tile none of whose pairs is seen is passed over, and where all pairs are seen none is
 // asked about.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -78,7 +77,7 @@ __device__ void visit_tiles(const Walk& walk, const SightOf& sight, const Body& 
     std::uint32_t some = ballot(found.some);
     const std::uint32_t all = ballot(found.all && tile < walk.full);
     for (; some != 0; some &= some - 1) {
-      const int bit = std::countr_zero(some);
+      const int bit = lowest_bit(some);
       body(first + bit, (all >> bit & 1U) != 0);
     }
   }

@@ -174,10 +174,9 @@ Sample codes_sample(
         sample.result_classes.end(), form.head_gradient ? 2 : 1, OpClass::kRoundedTerms);
   }
   // Tensor cores add in fewer bits than f32.
-  sample.device_classes = sample.result_classes;
-  sample.device_classes.resize(std::max<std::size_t>(sample.device_classes.size(), 1));
-  if (form.loss) {
-    sample.device_classes.front() = OpClass::kRounded;
+  sample.device_classes.assign(form.loss ? 1 : 0, OpClass::kRounded);
+  if (form.gradients) {
+    sample.device_classes.resize(sample.result_classes.size(), OpClass::kNextCodes);
   }
   return sample;
 }

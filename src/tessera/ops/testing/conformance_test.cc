@@ -1,7 +1,9 @@
 #include "tessera/ops/testing/conformance.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -9,6 +11,7 @@
 
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
+#include "tessera/ops/testing/tolerance.h"
 
 // The checks must find what they are for: each test breaks one facet of a small op in one way.
 namespace tessera::conformance {
@@ -247,6 +250,22 @@ TEST(Conformance, FindsAMissingReduction) {
 TEST(Conformance, FindsARuleThatDoesNotFitTheTypes) {
   EXPECT_THAT(check_factors(probe(Defect::kMissingDim)),
               Contains(HasSubstr("the rule gives result 1 2 dims: f32[column=6]")));
+}
+
+// A few elements that are far off are let pass, all of them a little off are not.
+TEST(Conformance, FindsWhatIsOffAsAWhole) {
+  HostTensor expected(parse_tensor_type("f64[n=10000]"));
+  HostTensor few = expected;
+  HostTensor all = expected;
+  for (std::size_t i = 0; i < expected.f64().size(); ++i) {
+    const double value = i % 2 == 0 ? 1 : -1;
+    expected.f64()[i] = value;
+    few.f64()[i] = i % 2000 == 0 ? 1.1 * value : value;
+    all.f64()[i] = 1.05 * value;
+  }
+  const Tolerance limit = tolerance(OpClass::kNextCodes, DType::kF32);
+  EXPECT_EQ(difference(few, expected, limit), std::nullopt);
+  EXPECT_THAT(difference(all, expected, limit).value_or(""), HasSubstr("off by 0.05 of its norm"));
 }
 
 TEST(Conformance, NamesTheSample) {

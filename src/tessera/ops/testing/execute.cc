@@ -29,8 +29,12 @@ class GuardedTensor {
       full.dims[static_cast<std::size_t>(sliced_dim)].bound += kGapBefore + kGapAfter;
     }
     strides_ = row_major_strides(full);
+    run_ = run_stride_ = type.num_elements();
     if (sliced_dim >= 0) {
-      first = kGapBefore * strides_[static_cast<std::size_t>(sliced_dim)];
+      const auto dim = static_cast<std::size_t>(sliced_dim);
+      first = kGapBefore * strides_[dim];
+      run_ = type.dims[dim].bound * strides_[dim];
+      run_stride_ = full.dims[dim].bound * strides_[dim];
     }
     const auto payload = static_cast<std::size_t>(full.num_bytes());
     bytes_.assign(payload + 2 * kGuardBytes + kAlignment, kGuard);
@@ -38,8 +42,8 @@ class GuardedTensor {
     std::size_t space = payload + kAlignment;
     std::align(kAlignment, payload, start, space);
     data_ = static_cast<std::byte*>(start) + static_cast<std::size_t>(first) * element_bytes();
-    for_each_element([&](std::byte* place, std::size_t) {
-      std::memset(place, std::to_integer<int>(poison), element_bytes());
+    for_each_run([&](std::byte* place, std::size_t, std::size_t bytes) {
+      std::memset(place, std::to_integer<int>(poison), bytes);
     });
   }
 
@@ -62,23 +66,23 @@ class GuardedTensor {
   std::span<std::byte> memory() { return bytes_; }
 
   void write(const HostTensor& content) {
-    for_each_element([&](std::byte* place, std::size_t i) {
-      std::memcpy(place, content.bytes().data() + i * element_bytes(), element_bytes());
+    for_each_run([&](std::byte* place, std::size_t done, std::size_t bytes) {
+      std::memcpy(place, content.bytes().data() + done, bytes);
     });
   }
 
   HostTensor read(const TensorType& type) const {
     HostTensor content(type);
-    for_each_element([&](const std::byte* place, std::size_t i) {
-      std::memcpy(content.bytes().data() + i * element_bytes(), place, element_bytes());
+    for_each_run([&](const std::byte* place, std::size_t done, std::size_t bytes) {
+      std::memcpy(content.bytes().data() + done, place, bytes);
     });
     return content;
   }
 
   // True while no byte outside the elements has changed. Destroys the elements.
   bool guards_are_intact() {
-    for_each_element([&](std::byte* place, std::size_t) {
-      std::memset(place, std::to_integer<int>(kGuard), element_bytes());
+    for_each_run([&](std::byte* place, std::size_t, std::size_t bytes) {
+      std::memset(place, std::to_integer<int>(kGuard), bytes);
     });
     return std::ranges::all_of(bytes_, [](std::byte byte) { return byte == kGuard; });
   }
@@ -86,23 +90,21 @@ class GuardedTensor {
  private:
   std::size_t element_bytes() const { return size_bytes(type_.dtype); }
 
-  // Calls body(place, row-major index).
+  // Calls body(place, bytes before it, bytes) for elements that lie side by side, in order.
   template <class Body>
-  void for_each_element(Body body) const {
-    const std::int64_t count = type_.num_elements();
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::int64_t rest = i;
-      std::int64_t offset = 0;
-      for (std::size_t dim = type_.num_dims(); dim-- > 0;) {
-        offset += (rest % type_.dims[dim].bound) * strides_[dim];
-        rest /= type_.dims[dim].bound;
-      }
-      body(data_ + static_cast<std::size_t>(offset) * element_bytes(), static_cast<std::size_t>(i));
+  void for_each_run(Body body) const {
+    const std::size_t bytes = static_cast<std::size_t>(run_) * element_bytes();
+    const std::size_t stride = static_cast<std::size_t>(run_stride_) * element_bytes();
+    const std::int64_t runs = run_ == 0 ? 0 : type_.num_elements() / run_;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(runs); ++i) {
+      body(data_ + i * stride, i * bytes, bytes);
     }
   }
 
   TensorType type_;
   std::vector<std::int64_t> strides_;
+  std::int64_t run_ = 0;         // elements side by side
+  std::int64_t run_stride_ = 0;  // elements from one run to the next
   std::vector<std::byte> bytes_;
   std::byte* data_ = nullptr;
 };

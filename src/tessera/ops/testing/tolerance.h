@@ -16,14 +16,18 @@ enum class OpClass : std::uint8_t {
   kUnequalTerms,  // the same of terms that are far larger for some elements
   kRounded,       // bf16 in between (bf16 samples of fused ops), whatever the result's dtype
   kRoundedTerms,  // the same where terms that are rounded are far larger for some elements
+  kNextCodes,     // sums over 8-bit codes, a few of which may be the next one
 };
 
 // |found - expected| <= relative * |expected| + of_rms * rms(expected tensor) +
 //                       of_largest * max |expected tensor|
+// for each element, and |found - expected| <= of_norm * |expected| for the tensors as vectors,
+// where of_norm > 0.
 struct Tolerance {
   double relative = 0;
   double of_rms = 0;
   double of_largest = 0;
+  double of_norm = 0;
 };
 
 // The one table of tolerances. One rounding to bf16 is at most 2^-8 relative, to f8e4m3 2^-4 and to
@@ -33,6 +37,9 @@ struct Tolerance {
 // them may be off by a rounding of that, to bf16 or by what f32 loses where two of them cancel.
 // They are those of attention's gradients, in which queries that see few keys have several times
 // the rms, of the loss's, in which labels have, and of layer norms of sums, which lose their mean.
+// Tensor cores add products of codes in fewer bits than f32: a code that is made of such a sum may
+// be the next one, of f8e5m2 up to a quarter off, and with it a row and a column of products; few
+// are, so that the tensor as a whole is hardly off.
 Tolerance tolerance(OpClass op_class, DType dtype);
 
 // Finite differences in f64 against f64 gradients.
