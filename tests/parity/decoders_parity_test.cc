@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/base/test_error.h"
 #include "tessera/infer/cached_model.h"
+#include "tessera/ops/all_ops.h"
 #include "tests/parity/golden_model.h"
 
 namespace tessera {
@@ -105,6 +107,82 @@ TEST_P(DecoderParity, GreedyTokensWithTheCache) {
   EXPECT_EQ(found, std::vector(expected.begin(), expected.end()));
 }
 
+// A part of a model that can be left out of it, by its sizes or by the ops of its graph.
+struct Switch {
+  std::string family;
+  std::string name;
+  std::function<void(ModelSection&)> section = [](ModelSection&) {};
+  std::function<void(Graph&)> graph = [](Graph&) {};
+};
+
+// Changes all ops with such attributes, of which there are some.
+template <class Attrs, class Change>
+std::function<void(Graph&)> ops_with(const Change& change) {
+  return [change](Graph& graph) {
+    int count = 0;
+    for (Node& node : graph.nodes) {
+      if (const auto* attrs = node.op->get_if<Attrs>()) {
+        Attrs changed = *attrs;
+        change(changed);
+        node.op = make_op(changed);
+        ++count;
+      }
+    }
+    EXPECT_GT(count, 0);
+  };
+}
+
+constexpr std::int64_t kAll = 1000;  // more than there are tokens, or layers
+
+std::vector<Switch> switches() {
+  return {
+      {"mistral", "window", [](ModelSection& m) { m.window = kAll; }},
+      {"gemma3", "window", [](ModelSection& m) { m.window = kAll; }},
+      {"gemma3", "global_layers", [](ModelSection& m) { m.global_every = kAll; }},
+      {"gemma3", "local_theta", [](ModelSection& m) { m.rope_local_theta = m.rope_theta; }},
+      {"gemma3", "scale_of_queries", [](ModelSection& m) { m.query_pre_attn_scalar = 10.0; }},
+      {"gemma3", "linear_factor", [](ModelSection& m) { m.rope_linear_factor = 1.0; }},
+      {"gemma3",
+       "one_plus_gain",
+       [](ModelSection&) {},
+       ops_with<RmsNormAttrs>([](RmsNormAttrs& norm) { norm.gain_offset = 0.0; })},
+      {"gemma3",
+       "embedding_scale",
+       [](ModelSection&) {},
+       ops_with<MultiplyAttrs>([](MultiplyAttrs& scale) { scale.factor = 1.0; })},
+      {"gemma3", "gelu_tanh", [](ModelSection&) {}, ops_with<GeluAttrs>([](GeluAttrs& gelu) {
+         gelu.exact = true;
+       })},
+      {"pythia", "gelu_exact", [](ModelSection& m) { m.exact_gelu = false; }},
+      {"redpajama", "serial_residual", [](ModelSection& m) { m.parallel_residual = true; }},
+      {"llama_linear", "linear_factor", [](ModelSection& m) { m.rope_linear_factor = 1.0; }},
+      {"llama_dynamic", "dynamic_factor", [](ModelSection& m) { m.rope_original_length = kAll; }},
+      {"llama_yarn",
+       "magnitude",
+       [](ModelSection&) {},
+       ops_with<RopeTableAttrs>([](RopeTableAttrs& table) { table.magnitude = 1.0; })},
+      {"llama_yarn",
+       "divisors",
+       [](ModelSection&) {},
+       ops_with<RopeTableAttrs>([](RopeTableAttrs& table) { table.divisors = {}; })},
+  };
+}
+
+// The goldens would show it, were one of these left out.
+TEST(DecoderSwitches, EachMovesTheLogits) {
+  for (const Switch& each : switches()) {
+    GoldenModel model(each.family, 0);
+    const std::vector<float> expected = model.golden_logits();
+    model.change(each.section);
+    const std::vector<float> found = model.logits(each.graph);
+    float largest = 0.0F;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      largest = std::max(largest, std::abs(found[i] - expected[i]));
+    }
+    EXPECT_GT(largest, 1e-3F) << each.family << " without " << each.name;
+  }
+}
+
 // Published forms that no family here computes are refused by the key that says so.
 TEST(DecoderConfigs, WhatIsNotComputedIsRefusedByName) {
   const auto refused = [](const std::string& family) {
@@ -113,8 +191,17 @@ TEST(DecoderConfigs, WhatIsNotComputedIsRefusedByName) {
                     [&] { hugging_face_model(HuggingFaceConfig(read_file(path), "config.json")); });
   };
   EXPECT_THAT(refused("gemma2"), testing::HasSubstr("\"model_type\""));
-  EXPECT_THAT(refused("gemma3"), testing::HasSubstr("\"model_type\""));
   EXPECT_THAT(refused("phi3_longrope"), testing::HasSubstr("\"rope_scaling.type\""));
+}
+
+// Newer files list the layers.
+TEST(DecoderConfigs, Gemma3IsReadInBothForms) {
+  const auto section_of = [](const std::string& file) {
+    return hugging_face_model(HuggingFaceConfig(read_file(golden_directory("gemma3") / file), file))
+        .section;
+  };
+  EXPECT_EQ(section_of("config_layer_types.json"), section_of("config.json"));
+  EXPECT_EQ(section_of("config.json").global_every, 3);
 }
 
 // SmolLM2 is a Llama.

@@ -45,6 +45,7 @@ inline std::vector<std::string> decoder_goldens() {
           "mistral",
           "phi3",
           "olmo2",
+          "gemma3",
           "pythia",
           "redpajama"};
 }
@@ -72,9 +73,16 @@ class GoldenModel {
         data_(directory_ / "golden.safetensors"),
         section_(read_hugging_face_model(directory_).section),
         backend_(make_cpu_backend(2)) {
-    if (padding > 0) {
-      section_.padded_vocab = section_.vocab.value_or(0) + padding;
-    }
+    change([&](ModelSection& section) {
+      if (padding > 0) {
+        section.padded_vocab = section.vocab.value_or(0) + padding;
+      }
+    });
+  }
+
+  // Makes another model of it, of the same weights.
+  void change(const std::function<void(ModelSection&)>& edit) {
+    edit(section_);
     description_ = model_family(section_.name).describe(section_);
   }
 
@@ -88,9 +96,11 @@ class GoldenModel {
             bytes.size() / sizeof(std::int32_t)};
   }
 
-  // Of every position of the first sequence.
-  std::vector<float> logits() {
-    start(generation_graph(description_, seq(), DType::kF32), [&](const Graph& graph) {
+  // Of every position of the first sequence; `edit` changes ops of the graph.
+  std::vector<float> logits(const std::function<void(Graph&)>& edit = [](Graph&) {}) {
+    Graph forward = generation_graph(description_, seq(), DType::kF32);
+    edit(forward);
+    start(std::move(forward), [&](const Graph& graph) {
       return compile_forward(graph, {.workspace_bytes = workspace_of(*backend_)});
     });
     std::vector<float> all;

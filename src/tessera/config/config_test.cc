@@ -248,10 +248,11 @@ TEST(ParseConfig, Ranges) {
       "\"3B\" or \"8B\" or \"70B\" or \"405B\" or \"tiny\" or \"124M\" or \"350M\" or \"774M\" or "
       "\"1558M\" or \"20B\" or \"0.5B\" or \"1.5B\" or \"7B\" or \"0.6B\" or \"1.7B\" or "
       "\"4B\" or \"14B\" or \"32B\" or \"7B-v0.1\" or \"nemo\" or "
-      "\"mini-4k\" or \"13B\"");
+      "\"mini-4k\" or \"13B\" or \"270M\" or \"12B\" or \"27B\"");
   EXPECT_EQ(parse_error("[model]\nname = \"bert\"\n"),
             "run.toml:2:8: model.name: found string \"bert\", expected \"llama3\" or \"gpt2\" or "
-            "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\" or \"phi3\" or \"olmo2\"");
+            "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\" or \"phi3\" or \"olmo2\" or "
+            "\"gemma3\"");
 }
 
 TEST(ParseConfig, SyntaxErrorsNameThePlace) {
@@ -580,6 +581,8 @@ RunConfig unusual_config() {
              .padded_vocab = 320,
              .positions = 40,
              .window = 5,
+             .global_every = 3,
+             .query_pre_attn_scalar = 13,
              .tied = false,
              .attention_bias = true,
              .exact_gelu = true,
@@ -591,6 +594,7 @@ RunConfig unusual_config() {
              .rope_yarn_factor = 4,
              .rope_original_length = 64,
              .rope_theta = 10000,
+             .rope_local_theta = 5000,
              .rotary_fraction = 0.5,
              .norm_eps = 1.0 / 3};
   c.tokenizer = {.path = "t.json",

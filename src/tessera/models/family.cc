@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/gemma/gemma.h"
 #include "tessera/models/gpt2/gpt2.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/models/mistral/mistral.h"
@@ -19,14 +20,15 @@
 namespace tessera {
 
 std::span<const ModelFamily> model_families() {
-  static const std::array<ModelFamily, 8> kFamilies = {llama_family(),
+  static const std::array<ModelFamily, 9> kFamilies = {llama_family(),
                                                        gpt2_family(),
                                                        neox_family(),
                                                        qwen2_family(),
                                                        qwen3_family(),
                                                        mistral_family(),
                                                        phi3_family(),
-                                                       olmo2_family()};
+                                                       olmo2_family(),
+                                                       gemma3_family()};
   return kFamilies;
 }
 

@@ -76,6 +76,8 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
       {{"olmo2", "1B"}, 1484916736},
       {{"olmo2", "7B"}, 7298617344},
       {{"olmo2", "13B"}, 13716198400},
+      {{"gemma3", "270M"}, 268098176},
+      {{"gemma3", "1B"}, 999885952},
       {{"mistral", "7B-v0.1"}, 7241732096},
       {{"mistral", "7B"}, 7248023552},
       {{"mistral", "nemo"}, 12247782400}};
@@ -176,7 +178,8 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
               "x/config.json: \"model_type\" at byte 1: found \"bert\", expected one of \"llama\", "
-              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\", \"phi3\", \"olmo2\"");
+              "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\", \"phi3\", \"olmo2\", "
+              "\"gemma3_text\"");
   }
 }
 
@@ -216,6 +219,8 @@ HuggingFaceModel read_with(const std::string& family, const std::string& keys) {
                      "intermediate_size": 96)"},
       {"olmo2", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "intermediate_size": 96)"},
+      {"gemma3_text", R"("hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+                         "intermediate_size": 96)"},
       {"gpt_neox", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                       "intermediate_size": 96, "hidden_act": "gelu_fast")"},
       {"gpt2", R"("n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128)"}};
@@ -397,6 +402,43 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
                      [] { read_with("gpt2", R"("layer_types": ["sliding_attention"])"); }),
             "config.json: \"layer_types\" at byte 103: found [\"sliding_attention\"], expected "
             "nothing: it is for what a model computes, and this program has no such model");
+}
+
+// Which layers have no window, in whatever way a file says it.
+TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
+  const auto every = [](const std::string& keys) {
+    return read_with("gemma3_text", keys).section.global_every;
+  };
+  const auto types = [](const std::string& list) { return R"("layer_types": [)" + list + "]"; };
+  const std::string local = R"("sliding_attention", )";
+  const std::string global = R"("full_attention")";
+  EXPECT_EQ(every(""), 6);
+  EXPECT_EQ(every(R"("sliding_window_pattern": 3)"), 3);
+  EXPECT_EQ(every(types(local + global + ", " + local + global)), 2);
+  EXPECT_EQ(every(types(global + ", " + global + ", " + global + ", " + global)), 1);
+  EXPECT_EQ(every(types(local + local + local + R"("sliding_attention")")), 5);
+  EXPECT_EQ(every(types(local + local + global + ", " + R"("sliding_attention")") +
+                  R"(, "_sliding_window_pattern": 3)"),
+            3);
+  const auto refused = [](const std::string& keys) { return refused_key("gemma3_text", keys); };
+  EXPECT_EQ(refused(types(local + global + ", " + global + ", " + global)), "layer_types");
+  EXPECT_EQ(refused(types(local + global)), "layer_types");
+  EXPECT_EQ(refused(types(local + global + ", " + local + R"("chunked_attention")")),
+            "layer_types");
+  EXPECT_EQ(
+      refused(types(local + global + ", " + local + global) + R"(, "sliding_window_pattern": 3)"),
+      "layer_types");
+  EXPECT_EQ(refused(R"("sliding_window": null)"), "sliding_window");
+  EXPECT_EQ(refused(R"("hidden_activation": "gelu")"), "hidden_activation");
+  EXPECT_EQ(refused(R"("final_logit_softcapping": 30.0)"), "final_logit_softcapping");
+  EXPECT_EQ(refused(R"("attn_logit_softcapping": 50.0)"), "attn_logit_softcapping");
+  const HuggingFaceModel plain = read_with("gemma3_text", R"("hidden_act": "gelu")");
+  EXPECT_EQ(plain.section.window, 4096);
+  EXPECT_EQ(plain.section.head_dim, 256);
+  EXPECT_EQ(plain.section.kv_heads, 4);
+  EXPECT_EQ(plain.section.query_pre_attn_scalar, 256.0);
+  EXPECT_EQ(plain.section.rope_local_theta, 10000.0);
+  EXPECT_EQ(plain.section.tied, true);
 }
 
 TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {

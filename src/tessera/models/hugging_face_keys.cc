@@ -27,6 +27,7 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "unsloth_version",
     "use_flash_attn",
     // How it is computed, not what.
+    "cache_implementation",
     "chunk_size_feed_forward",
     "gradient_checkpointing",
     "is_decoder",

@@ -11,7 +11,7 @@ namespace {
 
 using S = ModelSection;
 
-constexpr std::array<ModelKey, 23> kKeys = {
+constexpr std::array<ModelKey, 26> kKeys = {
     {{.name = "dim",
       .member = &S::dim,
       .range = SizeRange::kSize,
@@ -57,9 +57,18 @@ constexpr std::array<ModelKey, 23> kKeys = {
      {.name = "window",
       .member = &S::window,
       .range = SizeRange::kSize,
-      .doc =
-          "Sliding window of attention (mistral, phi3): how many tokens a token sees, itself and "
-          "those before it. Left out: all."},
+      .doc = "Sliding window of attention (mistral, phi3, gemma3): how many tokens a token sees, "
+             "itself and those before it. Left out: all."},
+     {.name = "global_every",
+      .member = &S::global_every,
+      .range = SizeRange::kSize,
+      .doc = "The last layer of each so many sees all tokens, whatever the window (gemma3). Left "
+             "out: the flavor\'s, else 6."},
+     {.name = "query_pre_attn_scalar",
+      .member = &S::query_pre_attn_scalar,
+      .range = SizeRange::kPositive,
+      .doc = "Attention\'s scale is its -1/2 power (gemma3). Left out: the flavor\'s, else the "
+             "width of a head."},
      {.name = "tied",
       .member = &S::tied,
       .range = SizeRange::kFlag,
@@ -113,6 +122,11 @@ constexpr std::array<ModelKey, 23> kKeys = {
       .range = SizeRange::kPositive,
       .doc = "Base of the rotary frequencies. Left out: the flavor\'s, else 500000 (llama3, "
              "olmo2), 10000 (neox, phi3) or 1000000."},
+     {.name = "rope_local_theta",
+      .member = &S::rope_local_theta,
+      .range = SizeRange::kPositive,
+      .doc = "Base of the rotary frequencies in layers with a window, which no factor scales "
+             "(gemma3). Left out: 10000."},
      {.name = "rotary_fraction",
       .member = &S::rotary_fraction,
       .range = SizeRange::kRatio,
@@ -121,7 +135,7 @@ constexpr std::array<ModelKey, 23> kKeys = {
       .member = &S::norm_eps,
       .range = SizeRange::kPositive,
       .doc = "Added to the mean square or the variance in norms. Left out: the flavor\'s, else "
-             "1e-6 (qwen2, qwen3, olmo2) or 1e-5."}}};
+             "1e-6 (qwen2, qwen3, olmo2, gemma3) or 1e-5."}}};
 
 }  // namespace
 

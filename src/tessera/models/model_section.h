@@ -23,6 +23,8 @@ struct ModelSection {
   std::optional<std::int64_t> padded_vocab = {};
   std::optional<std::int64_t> positions = {};
   std::optional<std::int64_t> window = {};
+  std::optional<std::int64_t> global_every = {};
+  std::optional<double> query_pre_attn_scalar = {};
   std::optional<bool> tied = {};
   std::optional<bool> attention_bias = {};
   std::optional<bool> exact_gelu = {};
@@ -34,6 +36,7 @@ struct ModelSection {
   std::optional<double> rope_yarn_factor = {};
   std::optional<std::int64_t> rope_original_length = {};
   std::optional<double> rope_theta = {};
+  std::optional<double> rope_local_theta = {};
   std::optional<double> rotary_fraction = {};
   std::optional<double> norm_eps = {};
 

@@ -100,6 +100,10 @@ void validate(const DecoderConfig& config) {
                   "model.window = {}, expected at most {}",
                   config.window,
                   kMaxWindow);
+  TESSERA_REQUIRE(config.global_every == 0 || config.window > 0,
+                  ErrorCode::kInvalidConfig,
+                  "model.global_every = {} without model.window, which the other layers have",
+                  config.global_every);
   validate_rope(config);
 }
 

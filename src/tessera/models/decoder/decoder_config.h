@@ -24,6 +24,12 @@ struct DecoderConfig {
   std::int64_t head_dim = 0;    // 0: dim / heads
   bool attention_bias = false;  // of queries, keys, values and attention's output
   std::int64_t window = 0;      // positions up to its own that a token sees; 0: all
+  // The last layer of each so many sees all, and positions turn it by rope_theta, scaled; the
+  // others have the window, and where rope_local_theta is not 0, that as it is. 0: all layers are
+  // alike.
+  std::int64_t global_every = 0;
+  double rope_local_theta = 0.0;
+  double query_pre_attn_scalar = 0.0;  // attention's scale is its -1/2 power; 0: that of head()
   // Other ways to reach longer texts than a model was trained on; 1: none, one at most.
   double rope_linear_factor = 1.0;        // positions divided by so much
   double rope_dynamic_factor = 1.0;       // theta raised where a program's sequences are longer
@@ -31,6 +37,11 @@ struct DecoderConfig {
   std::int64_t rope_original_length = 0;  // tokens of a text that the last two start from
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : dim / heads; }
+
+  // Whether layer `number` (from 0) has the window, and the frequencies of such layers.
+  bool is_local(std::int64_t number) const {
+    return global_every == 0 || (number + 1) % global_every != 0;
+  }
 
   // With head_dim 0 where it says nothing more: equal sizes are equal configs.
   DecoderConfig canonical() const {

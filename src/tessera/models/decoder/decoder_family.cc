@@ -21,7 +21,8 @@ bool has_no_factor(const C& config) {
 
 }  // namespace
 
-std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own, double file_norm_eps) {
+std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own,
+                                         const DecoderFileDefaults& absent) {
   using enum FamilySize<C>::File;
   std::vector<FamilySize<C>> sizes = {
       {.key = "dim", .member = &C::dim, .file_key = "hidden_size"},
@@ -38,7 +39,10 @@ std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own, double 
        .is_usual = [](const C& config) { return config.head() * config.heads == config.dim; }},
       {.key = "ffn", .member = &C::ffn, .file_key = "intermediate_size"},
       {.key = "vocab", .member = &C::vocab, .file_key = "vocab_size"},
-      {.key = "tied", .member = &C::tied, .file_key = "tie_word_embeddings", .file_default = 0}};
+      {.key = "tied",
+       .member = &C::tied,
+       .file_key = "tie_word_embeddings",
+       .file_default = absent.tied ? 1 : 0}};
   sizes.insert(sizes.end(), own.begin(), own.end());
   for (const auto& [key, factor] : {std::pair{"rope_linear_factor", &C::rope_linear_factor},
                                     {"rope_dynamic_factor", &C::rope_dynamic_factor},
@@ -56,7 +60,7 @@ std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own, double 
   sizes.push_back({.key = "norm_eps",
                    .member = &C::norm_eps,
                    .file_key = "rms_norm_eps",
-                   .file_default = file_norm_eps});
+                   .file_default = absent.norm_eps});
   return sizes;
 }
 
@@ -132,6 +136,15 @@ ModelSection decoder_section(const DecoderForm& form,
   }
   if (config.rope_original_length == 0) {
     result.rope_original_length.reset();
+  }
+  if (config.global_every == 0) {
+    result.global_every.reset();
+  }
+  if (config.query_pre_attn_scalar == 0.0) {
+    result.query_pre_attn_scalar.reset();
+  }
+  if (config.rope_local_theta == 0.0) {
+    result.rope_local_theta.reset();
   }
   return result;
 }
@@ -266,7 +279,9 @@ DecoderConfig decoder_from_hugging_face(const DecoderForm& form, const HuggingFa
   file.require(config.heads % config.kv_heads == 0,
                "num_key_value_heads",
                format("a divisor of \"num_attention_heads\" = {}", config.heads));
-  file.require(file.text("hidden_act", "silu") == "silu", "hidden_act", "\"silu\"");
+  file.require(file.text(form.activation_key, form.activation) == form.activation,
+               form.activation_key,
+               format("\"{}\"", form.activation));
   form.read(file, config);
   return config.canonical();
 }
@@ -280,7 +295,7 @@ std::string decoder_config_text(const DecoderForm& form,
   text.tokens("bos_token_id", facts.bos);
   text.tokens("eos_token_id", facts.eos);
   text.number("head_dim", config.head());
-  text.text("hidden_act", "silu");
+  text.text(form.activation_key, form.activation);
   // What a dynamic factor starts from has no other key, and older transformers take YaRN's factor
   // for the quotient of both lengths.
   const double longest = config.rope_yarn_factor * static_cast<double>(config.rope_original_length);
@@ -386,12 +401,25 @@ class DecoderWeights {
   }
 
   void add_norms() {
-    const bool after = form_.norms_after;
-    add_product(
-        after ? "post_attention_layernorm" : "input_layernorm", "attention_norm", {config_.dim});
-    add_product(after ? "post_feedforward_layernorm" : "post_attention_layernorm",
-                "ffn_norm",
-                {config_.dim});
+    const auto add_norm = [&](const char* theirs, const char* ours) {
+      add_product(theirs, ours, {config_.dim});
+    };
+    switch (form_.block_norms) {
+      case BlockNorms::kBefore:
+        add_norm("input_layernorm", "attention_norm");
+        add_norm("post_attention_layernorm", "ffn_norm");
+        break;
+      case BlockNorms::kAfter:
+        add_norm("post_attention_layernorm", "attention_norm");
+        add_norm("post_feedforward_layernorm", "ffn_norm");
+        break;
+      case BlockNorms::kBoth:
+        add_norm("input_layernorm", "attention_norm");
+        add_norm("post_attention_layernorm", "attention_post_norm");
+        add_norm("pre_feedforward_layernorm", "ffn_norm");
+        add_norm("post_feedforward_layernorm", "ffn_post_norm");
+        break;
+    }
   }
 
   const DecoderForm& form_;

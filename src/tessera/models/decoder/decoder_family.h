@@ -15,6 +15,9 @@ namespace tessera {
 // Norms of queries and keys: of each head, with one gain, or of all heads together.
 enum class HeadNorms : std::uint8_t { kNone, kEach, kAll };
 
+// Where norms stand: before attention and feed-forward layer, after them, or both.
+enum class BlockNorms : std::uint8_t { kBefore, kAfter, kBoth };
+
 // How a family of decoders differs from the others, beside the page that writes its graph.
 struct DecoderForm {
   FamilySizes<DecoderConfig> sizes;
@@ -26,8 +29,12 @@ struct DecoderForm {
 
   bool query_biases = false;  // always; else by DecoderConfig::attention_bias
   HeadNorms head_norms = HeadNorms::kNone;
-  bool norms_after = false;  // attention and feed-forward layer, not before
+  BlockNorms block_norms = BlockNorms::kBefore;
   bool fused_files = false;  // q, k, v are one matrix of a file, gate and up another
+
+  // Of config.json: what opens the gate of a feed-forward layer.
+  std::string_view activation_key = "hidden_act";
+  std::string_view activation = "silu";
 
   // Of config.json, where the keys are absent; 0: as many as heads, and dim / heads.
   std::int64_t file_kv_heads = 0;
@@ -43,11 +50,16 @@ struct DecoderForm {
   void (*write_config)(HuggingFaceConfigText& text, const DecoderConfig& config);
 };
 
+// What config.json means where keys are absent.
+struct DecoderFileDefaults {
+  double norm_eps = 1e-6;
+  bool tied = false;
+};
+
 // The rows of the sizes that all decoders have, with those of a family's own between `tied` and
-// the rest, which is the order of their descriptions. `file_norm_eps` is config.json's where the
-// key is absent.
+// the rest, which is the order of their descriptions.
 std::vector<FamilySize<DecoderConfig>> decoder_sizes(
-    std::vector<FamilySize<DecoderConfig>> own = {}, double file_norm_eps = 1e-6);
+    std::vector<FamilySize<DecoderConfig>> own = {}, const DecoderFileDefaults& absent = {});
 
 // The window of attention: "sliding_window" of config.json, which take_window() reads, `absent`
 // where the key is, and write_window() writes.

@@ -48,7 +48,7 @@ const DecoderForm& olmo2_form() {
   static const DecoderForm kForm = {
       .sizes = {"olmo2",
                 "olmo2",
-                decoder_sizes({attention_bias_size()}, 1e-5),
+                decoder_sizes({attention_bias_size()}, {.norm_eps = 1e-5}),
                 {{"1B", olmo(decoder_of(2048, 16, 16, 16, 8192, kVocab))},
                  {"7B", olmo(decoder_of(4096, 32, 32, 32, 11008, kVocab))},
                  {"13B", olmo(decoder_of(5120, 40, 40, 40, 13824, kVocab))}},
@@ -57,7 +57,7 @@ const DecoderForm& olmo2_form() {
       .model_type = "olmo2",
       .architecture = "Olmo2ForCausalLM",
       .head_norms = HeadNorms::kAll,
-      .norms_after = true,
+      .block_norms = BlockNorms::kAfter,
       .read = read_file,
       .write_config = write_file};
   return kForm;

@@ -34,7 +34,7 @@ void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
 const DecoderForm& phi3_form() {
   static const DecoderForm kForm = {.sizes = {"phi3",
                                               "phi3",
-                                              decoder_sizes({window_size()}, 1e-5),
+                                              decoder_sizes({window_size()}, {.norm_eps = 1e-5}),
                                               {{"mini-4k", mini()}},
                                               kDefaults},
                                     .write = llama,

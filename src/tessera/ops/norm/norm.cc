@@ -245,8 +245,8 @@ void backward(const NormForm& norm, GradBuilder& grad) {
     return dy->builder->emit(op, operands);
   };
   if (grad.start(0)) {
-    const OpRef op =
-        norm.centered ? make_op(LayerNormBackwardAttrs{}) : make_op(RmsNormBackwardAttrs{});
+    const OpRef op = norm.centered ? make_op(LayerNormBackwardAttrs{})
+                                   : make_op(RmsNormBackwardAttrs{.gain_offset = norm.gain_offset});
     grad.set(0, emit(op, {*dy, grad.operand(0), grad.operand(1)})[0]);
   }
   const bool wants_bias = norm.centered && grad.start(2);
@@ -260,8 +260,9 @@ void backward(const NormForm& norm, GradBuilder& grad) {
   }
 }
 
-Value rms_norm(const Value& x, const Value& gain, double eps) {
-  return x.builder->emit(make_op(RmsNormAttrs{.eps = eps}), {x, gain})[0];
+Value rms_norm(const Value& x, const Value& gain, double eps, double gain_offset) {
+  return x.builder->emit(make_op(RmsNormAttrs{.eps = eps, .gain_offset = gain_offset}),
+                         {x, gain})[0];
 }
 
 Value layer_norm(const Value& x, const Value& gain, const Value& bias, double eps) {

@@ -12,7 +12,7 @@ namespace tessera {
 // RMS normalization over the last dimension, or over as many as the gain has (then C stands for all
 // of them), with the residual addition before it on request.
 //   h[.., c] = x[.., c] + r[.., c]                       (residual; otherwise h = x)
-//   y[.., c] = h[.., c] * g[c] * rstd,  rstd = 1 / sqrt(mean_c(h[.., c]^2) + eps)
+//   y[.., c] = h[.., c] * (offset + g[c]) * rstd,  rstd = 1 / sqrt(mean_c(h[.., c]^2) + eps)
 // Operands: x (.., C), [r (.., C)], g (C) -> y (.., C), rstd (..), [h (.., C)]
 // Types:    x, r, g, y, h alike in {f32, bf16}; rstd, mean and products in f32; h is rounded to its
 //           dtype before it is normalized, so that the fused form is bitwise add + rms_norm
@@ -22,6 +22,7 @@ namespace tessera {
 // Source:   Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4
 struct RmsNormAttrs {
   double eps = 1e-5;
+  double gain_offset = 0.0;  // rounded to f32, and the sum with a gain, too
   bool residual = false;
   Float8Results float8 = {};
 
@@ -31,11 +32,13 @@ struct RmsNormAttrs {
 // Gradient of the input, with the residual branch's gradient added on request, and the gradient of
 // g on request.
 //   dx[.., c] = rstd * (dy[.., c] * g[c] - x[.., c] * rstd^2 * mean_c(dy * g * x)) (+ r[.., c])
+// with gain_offset + g for g, and
 //   dg[c] = sum_.. dy[.., c] * x[.., c] * rstd
 // Operands: dy (.., C), x (.., C), g (C), rstd (..), [r (.., C)] -> dx (.., C), [dg (C) f32]
 // The r term is added to the rounded dx, and dg is the same bits as rms_norm_weight_gradient: the
 // fused forms are bitwise their parts. With `float8` the last results are what that asks for of dx.
 struct RmsNormBackwardAttrs {
+  double gain_offset = 0.0;
   bool residual = false;
   bool weight_gradient = false;
   Float8Results float8 = {};
@@ -94,6 +97,7 @@ struct NormForm {
   NormStep step = NormStep::kForward;
   bool centered = false;  // a layer norm: the mean is taken off, and a bias is added
   double eps = 0.0;       // of forward
+  double gain_offset = 0.0;
   bool residual = false;
   bool biased = false;           // the residual is
   bool weight_gradient = false;  // of backward
@@ -104,11 +108,15 @@ struct NormForm {
 };
 
 inline NormForm norm_form(const RmsNormAttrs& attrs) {
-  return {.eps = attrs.eps, .residual = attrs.residual, .float8 = attrs.float8};
+  return {.eps = attrs.eps,
+          .gain_offset = attrs.gain_offset,
+          .residual = attrs.residual,
+          .float8 = attrs.float8};
 }
 
 inline NormForm norm_form(const RmsNormBackwardAttrs& attrs) {
   return {.step = NormStep::kBackward,
+          .gain_offset = attrs.gain_offset,
           .residual = attrs.residual,
           .weight_gradient = attrs.weight_gradient,
           .float8 = attrs.float8};
@@ -182,6 +190,9 @@ void visit(A& attrs, AttrVisitor& visitor) {
   if constexpr (requires { attrs.eps; }) {
     visitor.field("eps", attrs.eps);
   }
+  if constexpr (requires { attrs.gain_offset; }) {
+    visitor.field("gain_offset", attrs.gain_offset);
+  }
   if constexpr (requires { attrs.residual; }) {
     visitor.field("residual", attrs.residual);
   }
@@ -219,7 +230,7 @@ void run(const A& attrs, cuda::Context& context, const Views& views) {
 }
 
 // y of x (.., C), g (C) and, in a layer norm, b (C).
-Value rms_norm(const Value& x, const Value& gain, double eps);
+Value rms_norm(const Value& x, const Value& gain, double eps, double gain_offset = 0.0);
 Value layer_norm(const Value& x, const Value& gain, const Value& bias, double eps);
 
 }  // namespace tessera

@@ -50,7 +50,7 @@ struct BackwardRow {
   Held<Team, T, kHoldsResidual> r = {};
 
   __device__ Floats<kPack> gain(int k, std::int64_t c) const {
-    return gains.get(k, [&] { return of.read(of.task.gain, c); });
+    return of.with_offset(gains.get(k, [&] { return of.read(of.task.gain, c); }));
   }
 
   // Asks for the row that is the next one for this team.

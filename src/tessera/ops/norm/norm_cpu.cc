@@ -82,15 +82,29 @@ HWY_INLINE float sum_of_squares(HiddenRow<T, kTerms> hidden, float mean, std::in
   });
 }
 
+// What rows are multiplied by: the gain and, unless the norm is centered, an offset.
+template <class T, bool kCentered>
+struct Scales {
+  const T* gain;
+  float offset;
+
+  template <class Lanes>
+  HWY_INLINE VecF32 operator()(Lanes lanes, std::int64_t i) const {
+    const VecF32 own = load(lanes, gain + i);
+    return kCentered ? own : hn::Add(own, hn::Set(F32(), offset));
+  }
+};
+
 template <class T, bool kStream, bool kCentered, int kTerms>
-void normalize_rows(double eps, const NormOperands& of, Range range) {
+void normalize_rows(const NormForm& norm, const NormOperands& of, Range range) {
   constexpr bool kResidual = kTerms > 1;
   constexpr bool kWritten = kCentered && kResidual;  // h is, by the time that y is
   const RowsOf<const T> x(of.x);
   const RowsOf<const T> r(kResidual ? of.residual : of.x);
   const RowsOf<T> y(of.out);
   const RowsOf<T> h(kResidual ? of.hidden : of.out);
-  const T* const gain = of.gain.as<const T>();
+  const Scales<T, kCentered> scales = {.gain = of.gain.as<const T>(),
+                                       .offset = static_cast<float>(norm.gain_offset)};
   const T* const bias = of.bias.as<const T>();
   const T* const residual_bias = of.residual_bias.as<const T>();
   auto* const means = of.mean.as<float>();
@@ -107,7 +121,7 @@ void normalize_rows(double eps, const NormOperands& of, Range range) {
     }
     const float squares = sum_of_squares<kCentered>(hidden, mean, x.width);
     const double variance = static_cast<double>(squares) / static_cast<double>(x.width);
-    const auto rstd = static_cast<float>(1.0 / std::sqrt(variance + eps));
+    const auto rstd = static_cast<float>(1.0 / std::sqrt(variance + norm.eps));
     rstds[row] = rstd;
     const VecF32 center = hn::Set(F32(), mean);
     const VecF32 factor = hn::Set(F32(), rstd);
@@ -119,7 +133,7 @@ void normalize_rows(double eps, const NormOperands& of, Range range) {
         prefetch(hidden.r + ahead + i);
         store<kStream>(lanes, h[row] + i, value);
       }
-      const VecF32 scale = load(lanes, gain + i);
+      const VecF32 scale = scales(lanes, i);
       if constexpr (kCentered) {
         store<kStream>(lanes, y[row] + i, hn::MulAdd(xhat, scale, load(lanes, bias + i)));
       } else {
@@ -184,13 +198,17 @@ float pull_of(double rstd, float dot, std::int64_t width) {
 //   centered    dx = rstd (d - push - xhat pull),  pull = mean_c(d xhat), push = mean_c(d)
 // kSums: the gradients of gain and bias are asked for.
 template <class T, bool kStream, bool kCentered, bool kSums>
-void backward_rows(const NormOperands& of, const Range& range, WeightSums<kCentered> sums) {
+void backward_rows(const NormForm& norm,
+                   const NormOperands& of,
+                   const Range& range,
+                   WeightSums<kCentered> sums) {
   const RowsOf<const T> dy(of.dy);
   const RowsOf<const T> x(of.x);
   const bool residual = of.residual.data != nullptr;
   const RowsOf<const T> r(residual ? of.residual : of.dy);
   const RowsOf<T> dx(of.out);
-  const T* const gain = of.gain.as<const T>();
+  const Scales<T, kCentered> scales = {.gain = of.gain.as<const T>(),
+                                       .offset = static_cast<float>(norm.gain_offset)};
   const auto* const means = of.mean.as<const float>();
   const auto* const rstds = of.rstd.as<const float>();
   const RowPrefetch<const T, kCentered> dy_ahead(dy);
@@ -204,14 +222,14 @@ void backward_rows(const NormOperands& of, const Range& range, WeightSums<kCente
     float push = 0.0F;
     if constexpr (kCentered) {
       push = sum(x.width, [&](auto lanes, std::int64_t i) HWY_ATTR {
-        return hn::Mul(load(lanes, dy_row + i), load(lanes, gain + i));
+        return hn::Mul(load(lanes, dy_row + i), scales(lanes, i));
       });
       push /= static_cast<float>(x.width);
     }
     const float dot = sum(x.width, [&](auto lanes, std::int64_t i) HWY_ATTR {
       dy_ahead.while_summed(dy_row, i);
       x_ahead.while_summed(x_row, i);
-      const VecF32 d = hn::Mul(load(lanes, dy_row + i), load(lanes, gain + i));
+      const VecF32 d = hn::Mul(load(lanes, dy_row + i), scales(lanes, i));
       const VecF32 x_i = load(lanes, x_row + i);
       return hn::Mul(d, kCentered ? standardized<kCentered>(x_i, mean, rstd) : x_i);
     });
@@ -225,7 +243,7 @@ void backward_rows(const NormOperands& of, const Range& range, WeightSums<kCente
       if constexpr (kSums) {
         sums.add(lanes, i, dy_i, xhat);
       }
-      VecF32 result = hn::Mul(dy_i, load(lanes, gain + i));
+      VecF32 result = hn::Mul(dy_i, scales(lanes, i));
       if constexpr (kCentered) {
         result = hn::NegMulAdd(xhat, hn::Set(F32(), pull), hn::Sub(result, hn::Set(F32(), push)));
         result = hn::Mul(rstd, result);
@@ -271,16 +289,16 @@ struct NormRows {
       case NormStep::kForward:
         if constexpr (kCentered) {
           if (norm.biased) {
-            normalize_rows<T, kStream, kCentered, 3>(norm.eps, of, range);
+            normalize_rows<T, kStream, kCentered, 3>(norm, of, range);
             break;
           }
         }
-        norm.residual ? normalize_rows<T, kStream, kCentered, 2>(norm.eps, of, range)
-                      : normalize_rows<T, kStream, kCentered, 1>(norm.eps, of, range);
+        norm.residual ? normalize_rows<T, kStream, kCentered, 2>(norm, of, range)
+                      : normalize_rows<T, kStream, kCentered, 1>(norm, of, range);
         break;
       case NormStep::kBackward:
-        sums != nullptr ? backward_rows<T, kStream, kCentered, true>(of, range, weights)
-                        : backward_rows<T, kStream, kCentered, false>(of, range, weights);
+        sums != nullptr ? backward_rows<T, kStream, kCentered, true>(norm, of, range, weights)
+                        : backward_rows<T, kStream, kCentered, false>(norm, of, range, weights);
         break;
       case NormStep::kWeightGradient:
         add_weight_gradients<T>(of, range, weights);

@@ -105,7 +105,7 @@ struct ForwardRow {
   __device__ void write(const RowStatistics& of_row, Largest& largest) {
     each_column<Team>(of.width, [&](int k, std::int64_t c) {
       const Floats<kPack> values = held(k, c);
-      const Floats<kPack> gain = of.read(of.task.gain, c).floats();
+      const Floats<kPack> gain = of.with_offset(of.read(of.task.gain, c).floats());
       Floats<kPack> y = {};
       if constexpr (kTraits.centered) {
         y = of.read(of.task.bias, c).floats();
@@ -213,7 +213,8 @@ void run(const NormForm& norm, cuda::Context& context, const Views& views) {
                                     .amax = amax,
                                     .codes = codes.of_kernel(),
                                     .partials = reinterpret_cast<float*>(views.workspace.data()),
-                                    .eps = static_cast<float>(norm.eps)};
+                                    .eps = static_cast<float>(norm.eps),
+                                    .gain_offset = static_cast<float>(norm.gain_offset)};
     if (norm.step != NormStep::kForward) {
       run_norm_backward(context, norm, of, task, whole);
       return;

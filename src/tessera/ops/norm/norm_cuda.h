@@ -59,6 +59,7 @@ struct NormTask {
   RowCodes codes;   // of out
   float* partials;  // of the gain's gradient, by stretch, then of the bias's
   float eps;
+  float gain_offset;  // of a norm that is not centered
 };
 
 // The numbers of a tensor of f32, or null where the norm lacks it.
@@ -103,6 +104,16 @@ struct NormRow {
 
   __device__ Words<T> read(const T* vector, std::int64_t column) const {
     return read_pack<kTraits.whole>(vector + column, width - column);
+  }
+
+  // What a pack of columns is multiplied by.
+  __device__ Floats<kPack> with_offset(Floats<kPack> gains) const {
+    if constexpr (!kTraits.centered) {
+      for (int i = 0; i < kPack; ++i) {
+        gains.at[i] += task.gain_offset;
+      }
+    }
+    return gains;
   }
 
   // The k-th pack of the thread, of y or dx. `kept` holds it where codes are made of it.

@@ -164,6 +164,9 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
     // f32 with the default eps, bf16 with a large one.
     RmsNormAttrs attrs{.eps = at.dtype == DType::kF32 ? 1e-5 : 0.25};
     list.push_back(norm_sample(attrs, at));
+    attrs.gain_offset = 1.0;
+    list.push_back(norm_sample(attrs, at, "_offset"));
+    attrs.gain_offset = 0.0;
     attrs.residual = true;
     Sample fused = norm_sample(attrs, at, "_residual");
     list.push_back(fused);
@@ -208,6 +211,7 @@ SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
     for (const int form : std::span(kForms).first(count)) {
       // Codes of gradients may have either dtype.
       const RmsNormBackwardAttrs attrs{
+          .gain_offset = form % 3 == 2 ? 1.0 : 0.0,
           .residual = form % 2 == 1,
           .weight_gradient = form / 2 % 2 == 1,
           .float8 = {.amax = form / 4 == 1,
@@ -276,7 +280,8 @@ void forward_reference(const NormForm& norm, const NormOperands& of) {
       reals(of.mean)[r] = mean;
     }
     for (std::size_t c = 0; c < columns; ++c) {
-      y[r * columns + c] = (row[c] - mean) * rstd * gain[c] + (norm.centered ? bias[c] : 0.0);
+      y[r * columns + c] =
+          (row[c] - mean) * rstd * (norm.gain_offset + gain[c]) + (norm.centered ? bias[c] : 0.0);
     }
   }
 }
@@ -294,13 +299,14 @@ void backward_reference(const NormForm& norm, const NormOperands& of) {
     double mean_d = 0;
     double mean_dn = 0;
     for (std::size_t i = r * columns; i < (r + 1) * columns; ++i) {
-      const double d = dy[i] * gain[i % columns] / static_cast<double>(columns);
+      const double d =
+          dy[i] * (norm.gain_offset + gain[i % columns]) / static_cast<double>(columns);
       mean_d += norm.centered ? d : 0.0;
       mean_dn += d * (x[i] - mean) * rstd;
     }
     for (std::size_t i = r * columns; i < (r + 1) * columns; ++i) {
       const double n = (x[i] - mean) * rstd;
-      dx[i] = rstd * (dy[i] * gain[i % columns] - mean_d - n * mean_dn);
+      dx[i] = rstd * (dy[i] * (norm.gain_offset + gain[i % columns]) - mean_d - n * mean_dn);
       dx[i] += norm.residual ? residual[i] : 0.0;
     }
   }
