@@ -82,8 +82,8 @@ HWY_INLINE float sum_of_squares(HiddenRow<T, kTerms> hidden, float mean, std::in
   });
 }
 
-// What rows are multiplied by: the gain and, unless the norm is centered, an offset.
-template <class T, bool kCentered>
+// What rows are multiplied by: the gain, and an offset where there is one.
+template <class T, bool kOffset>
 struct Scales {
   const T* gain;
   float offset;
@@ -91,11 +91,11 @@ struct Scales {
   template <class Lanes>
   HWY_INLINE VecF32 operator()(Lanes lanes, std::int64_t i) const {
     const VecF32 own = load(lanes, gain + i);
-    return kCentered ? own : hn::Add(own, hn::Set(F32(), offset));
+    return kOffset ? hn::Add(own, hn::Set(F32(), offset)) : own;
   }
 };
 
-template <class T, bool kStream, bool kCentered, int kTerms>
+template <class T, bool kStream, bool kCentered, int kTerms, bool kOffset = false>
 void normalize_rows(const NormForm& norm, const NormOperands& of, Range range) {
   constexpr bool kResidual = kTerms > 1;
   constexpr bool kWritten = kCentered && kResidual;  // h is, by the time that y is
@@ -103,8 +103,8 @@ void normalize_rows(const NormForm& norm, const NormOperands& of, Range range) {
   const RowsOf<const T> r(kResidual ? of.residual : of.x);
   const RowsOf<T> y(of.out);
   const RowsOf<T> h(kResidual ? of.hidden : of.out);
-  const Scales<T, kCentered> scales = {.gain = of.gain.as<const T>(),
-                                       .offset = static_cast<float>(norm.gain_offset)};
+  const Scales<T, kOffset> scales = {.gain = of.gain.as<const T>(),
+                                     .offset = static_cast<float>(norm.gain_offset)};
   const T* const bias = of.bias.as<const T>();
   const T* const residual_bias = of.residual_bias.as<const T>();
   auto* const means = of.mean.as<float>();
@@ -197,7 +197,7 @@ float pull_of(double rstd, float dot, std::int64_t width) {
 //   uncentered  dx = rstd d - pull x,              pull = rstd^3 mean_c(d x)
 //   centered    dx = rstd (d - push - xhat pull),  pull = mean_c(d xhat), push = mean_c(d)
 // kSums: the gradients of gain and bias are asked for.
-template <class T, bool kStream, bool kCentered, bool kSums>
+template <class T, bool kStream, bool kCentered, bool kSums, bool kOffset>
 void backward_rows(const NormForm& norm,
                    const NormOperands& of,
                    const Range& range,
@@ -207,8 +207,8 @@ void backward_rows(const NormForm& norm,
   const bool residual = of.residual.data != nullptr;
   const RowsOf<const T> r(residual ? of.residual : of.dy);
   const RowsOf<T> dx(of.out);
-  const Scales<T, kCentered> scales = {.gain = of.gain.as<const T>(),
-                                       .offset = static_cast<float>(norm.gain_offset)};
+  const Scales<T, kOffset> scales = {.gain = of.gain.as<const T>(),
+                                     .offset = static_cast<float>(norm.gain_offset)};
   const auto* const means = of.mean.as<const float>();
   const auto* const rstds = of.rstd.as<const float>();
   const RowPrefetch<const T, kCentered> dy_ahead(dy);
@@ -282,7 +282,7 @@ void add_weight_gradients(const NormOperands& of, const Range& range, WeightSums
 
 template <class T, bool kStream>
 struct NormRows {
-  template <bool kCentered>
+  template <bool kCentered, bool kOffset>
   static void run_kind(const NormForm& norm, const NormOperands& of, Range range, float* sums) {
     const WeightSums<kCentered> weights(sums, of.x.rows(1).width);
     switch (norm.step) {
@@ -293,12 +293,13 @@ struct NormRows {
             break;
           }
         }
-        norm.residual ? normalize_rows<T, kStream, kCentered, 2>(norm, of, range)
-                      : normalize_rows<T, kStream, kCentered, 1>(norm, of, range);
+        norm.residual ? normalize_rows<T, kStream, kCentered, 2, kOffset>(norm, of, range)
+                      : normalize_rows<T, kStream, kCentered, 1, kOffset>(norm, of, range);
         break;
       case NormStep::kBackward:
-        sums != nullptr ? backward_rows<T, kStream, kCentered, true>(norm, of, range, weights)
-                        : backward_rows<T, kStream, kCentered, false>(norm, of, range, weights);
+        sums != nullptr
+            ? backward_rows<T, kStream, kCentered, true, kOffset>(norm, of, range, weights)
+            : backward_rows<T, kStream, kCentered, false, kOffset>(norm, of, range, weights);
         break;
       case NormStep::kWeightGradient:
         add_weight_gradients<T>(of, range, weights);
@@ -307,7 +308,9 @@ struct NormRows {
   }
 
   static void run(const NormForm& norm, const NormOperands& of, Range range, float* sums) {
-    norm.centered ? run_kind<true>(norm, of, range, sums) : run_kind<false>(norm, of, range, sums);
+    norm.centered             ? run_kind<true, false>(norm, of, range, sums)
+    : norm.gain_offset == 0.0 ? run_kind<false, false>(norm, of, range, sums)
+                              : run_kind<false, true>(norm, of, range, sums);
   }
 };
 
