@@ -97,7 +97,13 @@ std::string source_name(const char* mangled) {
   for (std::size_t at = name.find(unnamed); at != std::string::npos; at = name.find(unnamed)) {
     name.erase(at, unnamed.size());
   }
-  return name.substr(0, name.find('('));
+  int depth = 0;  // of template arguments, which may hold casts
+  const auto end = std::ranges::find_if(name, [&](char c) {
+    depth += c == '<' ? 1 : c == '>' ? -1 : 0;
+    return c == '(' && depth == 0;
+  });
+  name.erase(end, name.end());
+  return name;
 }
 
 void take_buffer(CUcontext context,

@@ -274,7 +274,7 @@ void print_softmax(Backend& backend,
 }
 
 struct Options {
-  std::string filter;
+  std::regex filter{""};
   std::string peer;
   std::string kernels;
   bool on_cpu = false;
@@ -341,7 +341,7 @@ bool run_benchmarks(const Options& options, const char* self) {
   bool is_whole = true;
   const Shape shape = options.on_cpu ? kSmall : Shape();
   for (const Case& test : all_cases(shape)) {
-    if (!std::regex_search(test.name, std::regex(options.filter))) {
+    if (!std::regex_search(test.name, options.filter)) {
       continue;
     }
     try {
@@ -373,7 +373,13 @@ Options parse(std::span<char*> arguments) {
         ErrorCode::kInvalidConfig,
         "{}: expected --filter=REGEX, --peer=SCRIPT, --kernels=NAME or --device=cpu",
         argument);
-    options.filter = key == "--filter" ? value : options.filter;
+    if (key == "--filter") {
+      try {
+        options.filter = value;
+      } catch (const std::regex_error& error) {
+        fail(ErrorCode::kInvalidConfig, "--filter={}: {}", value, error.what());
+      }
+    }
     options.peer = key == "--peer" ? value : options.peer;
     options.kernels = key == "--kernels" ? value : options.kernels;
     options.on_cpu = options.on_cpu || key == "--device";

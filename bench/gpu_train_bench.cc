@@ -366,7 +366,9 @@ class Session {
         rest += milliseconds;
       }
     }
-    std::printf("    %9.3f ms of a step by others\n", rest);
+    if (rest > 0) {
+      std::printf("    %9.3f ms of a step by others\n", rest);
+    }
   }
 
   void print_idle(const Case& test, const Json& result) {

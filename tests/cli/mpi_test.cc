@@ -37,30 +37,33 @@ Outcome MpiTest::run_and(const std::string& act,
                          const std::string& options,
                          const std::string& overrides,
                          const std::string& library) const {
-  return shell(
-      format("find_rank() {{\n"
-             "  for process in /proc/[0-9]*; do\n"
-             "    if grep -qzE \"^(OMPI_COMM_WORLD_RANK|PMI_RANK)=$1$\" $process/environ "
-             "2>/dev/null &&\n"
-             "      test \"$(cat $process/comm)\" = tessera &&\n"
-             "      test \"$(readlink $process/cwd)\" = \"$PWD\"; then\n"
-             "      echo ${{process#/proc/}}\n"
-             "    fi\n"
-             "  done\n"
-             "}}\n"
-             "wait_for() {{\n"
-             "  while kill -0 $launch 2>/dev/null && ! test -s $1; do sleep 0.05; done\n"
-             "}}\n"
-             "{} & launch=$!\n"
-             "wait_for run/metrics.jsonl\n"
-             "first=$(find_rank 0); rank=$(find_rank 1)\n"
-             "mpirun=$(cat /proc/$launch/task/$launch/children)\n"
-             "{}\n"
-             "wait $launch; code=$?; kill -9 $rank 2>/dev/null; exit $code",
-             mpirun(options,
-                    format("--run.dir=run --train.steps=1000000 {} {}", kSteady, overrides),
-                    library),
-             act));
+  return shell(format(
+      "find_rank() {{\n"
+      "  for process in /proc/[0-9]*; do\n"
+      "    if grep -qzE \"^(OMPI_COMM_WORLD_RANK|PMI_RANK)=$1$\" $process/environ "
+      "2>/dev/null &&\n"
+      "      test \"$(cat $process/comm)\" = tessera &&\n"
+      "      test \"$(readlink $process/cwd)\" = \"$PWD\"; then\n"
+      "      echo ${{process#/proc/}}\n"
+      "    fi\n"
+      "  done\n"
+      "}}\n"
+      "wait_for() {{\n"
+      "  while kill -0 $launch 2>/dev/null && ! test -s $1; do sleep 0.05; done\n"
+      "}}\n"
+      "{} & launch=$!\n"
+      "wait_for run/metrics.jsonl\n"
+      "first=$(find_rank 0); rank=$(find_rank 1)\n"
+      "mpirun=$(cat /proc/$launch/task/$launch/children)\n"
+      "{}\n"
+      "wait $launch; code=$?; kill -9 $rank 2>/dev/null; exit $code",
+      mpirun(
+          options,
+          // Few lines: Open MPI's launcher reads none from Ctrl-C on, and waits for as
+          // long as it is to be patient before it tells the ranks.
+          format("--run.dir=run --train.steps=1000000 --log.every=1000 {} {}", kSteady, overrides),
+          library),
+      act));
 }
 
 void MpiTest::expect_no_process() const {

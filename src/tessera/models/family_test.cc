@@ -62,25 +62,16 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
   }
   EXPECT_EQ(total(parameters(model_family("neox"), flavor("neox", "20B"))), 20554567680);
   const std::map<std::pair<std::string, std::string>, std::int64_t> decoders = {
-      {{"qwen2", "0.5B"}, 494032768},
-      {{"qwen2", "1.5B"}, 1543714304},
-      {{"qwen2", "3B"}, 3085938688},
-      {{"qwen2", "7B"}, 7615616512},
-      {{"qwen3", "0.6B"}, 596049920},
-      {{"qwen3", "1.7B"}, 1720574976},
-      {{"qwen3", "4B"}, 4022468096},
-      {{"qwen3", "8B"}, 8190735360},
-      {{"qwen3", "14B"}, 14768307200},
-      {{"qwen3", "32B"}, 32762123264},
-      {{"phi3", "mini-4k"}, 3821079552},
-      {{"olmo2", "1B"}, 1484916736},
-      {{"olmo2", "7B"}, 7298617344},
-      {{"olmo2", "13B"}, 13716198400},
-      {{"gemma3", "270M"}, 268098176},
-      {{"gemma3", "1B"}, 999885952},
-      {{"mistral", "7B-v0.1"}, 7241732096},
-      {{"mistral", "7B"}, 7248023552},
-      {{"mistral", "nemo"}, 12247782400}};
+      {{"qwen2", "0.5B"}, 494032768},    {{"qwen2", "1.5B"}, 1543714304},
+      {{"qwen2", "3B"}, 3085938688},     {{"qwen2", "7B"}, 7615616512},
+      {{"qwen3", "0.6B"}, 596049920},    {{"qwen3", "1.7B"}, 1720574976},
+      {{"qwen3", "4B"}, 4022468096},     {{"qwen3", "8B"}, 8190735360},
+      {{"qwen3", "14B"}, 14768307200},   {{"qwen3", "32B"}, 32762123264},
+      {{"phi3", "mini-4k"}, 3821079552}, {{"olmo2", "1B"}, 1484916736},
+      {{"olmo2", "7B"}, 7298617344},     {{"olmo2", "13B"}, 13716198400},
+      {{"gemma3", "270M"}, 268098176},   {{"gemma3", "1B"}, 999885952},
+      {{"gemma3", "4B"}, 3880263168},    {{"mistral", "7B-v0.1"}, 7241732096},
+      {{"mistral", "7B"}, 7248023552},   {{"mistral", "nemo"}, 12247782400}};
   for (const auto& [model, published] : decoders) {
     const auto& [family, size] = model;
     EXPECT_EQ(total(parameters(model_family(family), flavor(family, size))), published)
@@ -430,6 +421,7 @@ TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
       "layer_types");
   EXPECT_EQ(refused(R"("sliding_window": null)"), "sliding_window");
   EXPECT_EQ(refused(R"("hidden_activation": "gelu")"), "hidden_activation");
+  EXPECT_EQ(refused(R"("use_bidirectional_attention": true)"), "use_bidirectional_attention");
   EXPECT_EQ(refused(R"("final_logit_softcapping": 30.0)"), "final_logit_softcapping");
   EXPECT_EQ(refused(R"("attn_logit_softcapping": 50.0)"), "attn_logit_softcapping");
   const HuggingFaceModel plain = read_with("gemma3_text", R"("hidden_act": "gelu")");
@@ -437,8 +429,45 @@ TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
   EXPECT_EQ(plain.section.head_dim, 256);
   EXPECT_EQ(plain.section.kv_heads, 4);
   EXPECT_EQ(plain.section.query_pre_attn_scalar, 256.0);
+  EXPECT_EQ(plain.section.rope_theta, 1e6);
   EXPECT_EQ(plain.section.rope_local_theta, 10000.0);
   EXPECT_EQ(plain.section.tied, true);
+}
+
+// As transformers 5 write the positions of layers of two kinds.
+TEST(HuggingFaceConfigs, Gemma3HasPositionsOfTwoKinds) {
+  const auto with = [](const std::string& global, const std::string& local) {
+    return R"("rope_parameters": {"full_attention": {)" + global + R"(}, "sliding_attention": {)" +
+           local + "}}";
+  };
+  const std::string plain = R"("rope_type": "default", "rope_theta": 20000.0)";
+  const HuggingFaceModel model =
+      read_with("gemma3_text",
+                with(R"("rope_type": "linear", "factor": 4.0, "rope_theta": 300000.0)", plain));
+  EXPECT_EQ(model.section.rope_theta, 300000.0);
+  EXPECT_EQ(model.section.rope_linear_factor, 4.0);
+  EXPECT_EQ(model.section.rope_local_theta, 20000.0);
+  EXPECT_THAT(model.unknown_keys, testing::IsEmpty());
+  const auto refused = [](const std::string& keys) { return refused_key("gemma3_text", keys); };
+  EXPECT_EQ(refused(with(plain, R"("rope_type": "linear", "factor": 2.0, "rope_theta": 1e4)")),
+            "rope_parameters.sliding_attention.rope_type");
+  EXPECT_EQ(refused(with(plain, plain) + R"(, "rope_local_base_freq": 10000.0)"),
+            "rope_local_base_freq");
+  EXPECT_EQ(refused(R"("rope_parameters": {"rope_type": "default", "rope_theta": 1e6})"),
+            "rope_parameters.full_attention.rope_theta");
+}
+
+// Sizes that nobody says follow from the others, and go out as transformers can read them.
+TEST(HuggingFaceConfigs, Gemma3OfFewSizesGoesOutAndComesIn) {
+  const ModelFamily& family = model_family("gemma3");
+  const ModelSection section = family.resolve(
+      {.name = "gemma3", .dim = 64, .layers = 4, .heads = 4, .ffn = 96, .vocab = 100});
+  EXPECT_EQ(section.query_pre_attn_scalar, 16.0);
+  EXPECT_EQ(section.window, 1024);
+  EXPECT_EQ(family.resolve(section), section);
+  const std::string text = family.hugging_face_config(section, {.sequence_length = 128});
+  EXPECT_THAT(text, HasSubstr("\"query_pre_attn_scalar\": 16,\n"));
+  EXPECT_EQ(hugging_face_model(HuggingFaceConfig(text, "config.json")).section, section);
 }
 
 TEST(HuggingFaceKeys, WhatLeavesTheResultAloneIsPassedOver) {

@@ -188,7 +188,15 @@ HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
       continue;
     }
     for (const auto& [inner, inner_value] : value.items()) {
-      keep(format("{}.{}", key, inner), inner_value);
+      const std::string name = format("{}.{}", key, inner);
+      if (key != "rope_parameters" || !inner_value.is_object()) {
+        keep(name, inner_value);
+        continue;
+      }
+      // An object for each kind of layer.
+      for (const auto& [innermost, number] : inner_value.items()) {
+        keep(format("{}.{}", name, innermost), number);
+      }
     }
   }
 }
@@ -223,12 +231,13 @@ std::string HuggingFaceConfig::found(std::string_view key) const {
 
 std::string HuggingFaceConfig::place(std::string_view key) const {
   // "rope_scaling.factor" is a member of a member.
-  const std::string outer = "/" + json_pointer_part(key);
-  std::string inner = outer;
-  if (const std::size_t dot = inner.find('.'); dot != std::string::npos) {
-    inner[dot] = '/';
+  std::string pointer = "/" + json_pointer_part(key);
+  auto at = find_json(text_, pointer);
+  for (std::size_t dot = pointer.find('.'); !at && dot != std::string::npos;
+       dot = pointer.find('.')) {
+    pointer[dot] = '/';
+    at = find_json(text_, pointer);
   }
-  const auto at = find_json(text_, find_json(text_, outer) ? outer : inner);
   return at ? format("{}: \"{}\" at byte {}", path_, key, *at) : format("{}: \"{}\"", path_, key);
 }
 

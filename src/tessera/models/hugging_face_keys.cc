@@ -15,6 +15,7 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "_experts_implementation",
     "_flash_attn_2_enabled",
     "_name_or_path",
+    "_sliding_window_pattern",
     "architectures",
     "attn_implementation",
     "auto_map",  // code of its own, which transformers do not load for a model that they know
@@ -127,6 +128,7 @@ constexpr auto kChanging = std::to_array<std::string_view>({
     "local_attention",
     "sliding_window",
     "sliding_window_pattern",
+    "use_bidirectional_attention",
     "use_sliding_window",
     "window_size",
     // Scales and caps.

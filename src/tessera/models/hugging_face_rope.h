@@ -13,6 +13,8 @@ struct HuggingFaceRopeKeys {
   double default_theta = 10000.0;
   const char* fraction = "partial_rotary_factor";
   double default_fraction = 1.0;
+  // Where "rope_parameters" holds an object for each kind of layer: the one to read.
+  const char* layers = nullptr;
 };
 
 // The rotary embedding of a config.json, in whichever form it is written: keys of the family's own

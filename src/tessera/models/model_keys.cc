@@ -58,28 +58,29 @@ constexpr std::array<ModelKey, 26> kKeys = {
       .member = &S::window,
       .range = SizeRange::kSize,
       .doc = "Sliding window of attention (mistral, phi3, gemma3): how many tokens a token sees, "
-             "itself and those before it. Left out: all."},
+             "itself and those before it. Left out: the flavor's, else all (gemma3: 1024)."},
      {.name = "global_every",
       .member = &S::global_every,
       .range = SizeRange::kSize,
       .doc = "The last layer of each so many sees all tokens, whatever the window (gemma3). Left "
-             "out: the flavor\'s, else 6."},
+             "out: the flavor's, else 6."},
      {.name = "query_pre_attn_scalar",
       .member = &S::query_pre_attn_scalar,
       .range = SizeRange::kPositive,
-      .doc = "Attention\'s scale is its -1/2 power (gemma3). Left out: the flavor\'s, else the "
+      .doc = "Attention's scale is its -1/2 power (gemma3). Left out: the flavor's, else the "
              "width of a head."},
      {.name = "tied",
       .member = &S::tied,
       .range = SizeRange::kFlag,
       .doc = "Embedding and output head share one weight (gpt2's always do, neox's never). Left "
-             "out: the flavor's, else false."},
+             "out: the flavor's, else false (gemma3: true)."},
      {.name = "attention_bias",
       .member = &S::attention_bias,
       .range = SizeRange::kFlag,
-      .doc = "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2; "
-             "qwen2 has the "
-             "first three always). Left out: false."},
+      .doc =
+          "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2, gemma3; "
+          "qwen2 has the "
+          "first three always). Left out: false."},
      {.name = "exact_gelu",
       .member = &S::exact_gelu,
       .range = SizeRange::kFlag,

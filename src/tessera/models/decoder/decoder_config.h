@@ -7,7 +7,7 @@
 namespace tessera {
 
 // The sizes of Llama and its relatives: decoders of RMS norms, grouped-query attention with rotary
-// positions and SwiGLU feed-forward layers. A family has no use for some of them (its table says
+// positions and gated feed-forward layers. A family has no use for some of them (its table says
 // for which it has).
 struct DecoderConfig {
   std::int64_t dim = 0;
@@ -24,9 +24,9 @@ struct DecoderConfig {
   std::int64_t head_dim = 0;    // 0: dim / heads
   bool attention_bias = false;  // of queries, keys, values and attention's output
   std::int64_t window = 0;      // positions up to its own that a token sees; 0: all
-  // The last layer of each so many sees all, and positions turn it by rope_theta, scaled; the
-  // others have the window, and where rope_local_theta is not 0, that as it is. 0: all layers are
-  // alike.
+  // The last layer of each so many sees all, and is turned by rope_theta, scaled; the others have
+  // the window, and where rope_local_theta is not 0, are turned by that, unscaled. 0: all layers
+  // are alike.
   std::int64_t global_every = 0;
   double rope_local_theta = 0.0;
   double query_pre_attn_scalar = 0.0;  // attention's scale is its -1/2 power; 0: that of head()
@@ -58,7 +58,7 @@ double yarn_magnitude(double factor);
 
 // Errors: kInvalidConfig naming the key where sizes are not positive, heads do not divide dim
 // (without a head_dim), kv_heads do not divide heads, the head size is odd, a window is too wide,
-// or positions are scaled in two ways or in half of one.
+// a global_every has no window, or positions are scaled in two ways or in half of one.
 void validate(const DecoderConfig& config);
 
 // How it turns queries and keys in programs whose sequences have up to `length` tokens.

@@ -107,6 +107,9 @@ DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& sectio
   DecoderConfig config = form.sizes.config(section, {});
   config.kv_heads = config.kv_heads > 0 ? config.kv_heads : config.heads;
   validate(config);
+  if (form.complete != nullptr) {
+    form.complete(config);
+  }
   if (form.check != nullptr) {
     form.check(config);
   }
@@ -137,22 +140,15 @@ ModelSection decoder_section(const DecoderForm& form,
   if (config.rope_original_length == 0) {
     result.rope_original_length.reset();
   }
-  if (config.global_every == 0) {
-    result.global_every.reset();
-  }
-  if (config.query_pre_attn_scalar == 0.0) {
-    result.query_pre_attn_scalar.reset();
-  }
-  if (config.rope_local_theta == 0.0) {
-    result.rope_local_theta.reset();
-  }
   return result;
 }
 
 namespace {
 
-HuggingFaceRope take_theta(const HuggingFaceConfig& file, C& config) {
-  HuggingFaceRope rope = read_rope(file, {});
+HuggingFaceRope take_theta(const HuggingFaceConfig& file,
+                           const HuggingFaceRopeKeys& keys,
+                           C& config) {
+  HuggingFaceRope rope = read_rope(file, keys);
   config.rope_theta = rope.theta;
   file.require(rope.fraction == 1.0, rope.fraction_key, "1.0: all of each head");
   return rope;
@@ -202,14 +198,14 @@ void take_yarn(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& co
 }  // namespace
 
 void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config) {
-  const HuggingFaceRope rope = take_theta(file, config);
+  const HuggingFaceRope rope = take_theta(file, {}, config);
   file.require(rope.type == "default", rope.type_key, "nothing: frequencies are not scaled");
 }
 
-void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, bool takes_llama3) {
-  const HuggingFaceRope rope = take_theta(file, config);
+void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, const DecoderRope& forms) {
+  const HuggingFaceRope rope = take_theta(file, forms.keys, config);
   const std::string factor = rope.object + "factor";
-  if (rope.type == "llama3" && takes_llama3) {
+  if (rope.type == "llama3" && forms.llama3) {
     take_llama3(file, rope, config);
   } else if (rope.type == "linear") {
     config.rope_linear_factor = file.real(factor);
@@ -222,7 +218,7 @@ void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, bool takes_
     file.require(rope.type == "default",
                  rope.type_key,
                  format("{}\"linear\", \"dynamic\", \"yarn\" or nothing",
-                        takes_llama3 ? "\"llama3\", " : ""));
+                        forms.llama3 ? "\"llama3\", " : ""));
   }
   if (has_no_factor(config)) {  // a factor of 1 scales nothing
     config.rope_original_length = 0;

@@ -40,6 +40,9 @@ struct DecoderForm {
   std::int64_t file_kv_heads = 0;
   std::int64_t file_head_dim = 0;
 
+  // Sizes that follow from the others where nobody says them. Null: none.
+  void (*complete)(DecoderConfig& config) = nullptr;
+
   // What sizes must agree on. Errors: kInvalidConfig naming the key. Null: nothing more.
   void (*check)(const DecoderConfig& config) = nullptr;
 
@@ -88,9 +91,15 @@ ModelDescription describe_decoder(const DecoderForm& form, const DecoderConfig& 
 // Rotary positions of all of each head, as they are.
 void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config);
 
-// Rotary positions of all of each head, however their frequencies are scaled: Llama 3.1's way where
-// `takes_llama3`, linear, dynamic, YaRN.
-void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, bool takes_llama3 = false);
+// What a family's files may say of them.
+struct DecoderRope {
+  HuggingFaceRopeKeys keys = {};
+  bool llama3 = false;  // frequencies scaled as Llama 3.1's
+};
+
+// Rotary positions of all of each head, however their frequencies are scaled: linear, dynamic,
+// YaRN, or as `forms` has it.
+void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, const DecoderRope& forms = {});
 
 // "rope_scaling" of config.json, as JSON: null where frequencies are not scaled.
 std::string rope_scaling_json(const DecoderConfig& config);

@@ -1,11 +1,14 @@
 #include "tessera/models/gemma/gemma.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
+#include "tessera/base/format.h"
 #include "tessera/models/decoder/decoder_blocks.h"
 #include "tessera/models/decoder/decoder_family.h"
 #include "tessera/ops/elementwise/elementwise.h"
@@ -42,20 +45,18 @@ constexpr C kDefaults = {.tied = true,
                          .rope_local_theta = 10000.0};
 
 C gemma(C sizes, std::int64_t head_dim, double query_pre_attn_scalar, std::int64_t window) {
-  C config = kDefaults;
-  config.dim = sizes.dim;
-  config.layers = sizes.layers;
-  config.heads = sizes.heads;
-  config.kv_heads = sizes.kv_heads;
-  config.ffn = sizes.ffn;
-  config.vocab = sizes.vocab;
-  config.head_dim = head_dim;
-  config.window = window;
-  config.query_pre_attn_scalar = query_pre_attn_scalar;
-  return config;
+  sizes.tied = kDefaults.tied;
+  sizes.rope_theta = kDefaults.rope_theta;
+  sizes.norm_eps = kDefaults.norm_eps;
+  sizes.head_dim = head_dim;
+  sizes.window = window;
+  sizes.global_every = kDefaults.global_every;
+  sizes.rope_local_theta = kDefaults.rope_local_theta;
+  sizes.query_pre_attn_scalar = query_pre_attn_scalar;
+  return sizes;
 }
 
-// Those for images, too, whose text models have ids of images and longer texts.
+// Of a model for images, too, whose text model has ids of images and longer texts.
 C gemma_of_images(C sizes, std::int64_t head_dim, double query_pre_attn_scalar) {
   sizes.vocab = kVocab + 64;
   C config = gemma(sizes, head_dim, query_pre_attn_scalar, 1024);
@@ -63,52 +64,72 @@ C gemma_of_images(C sizes, std::int64_t head_dim, double query_pre_attn_scalar) 
   return config;
 }
 
-FamilySize<C> global_every_size() {
-  return {.key = "global_every",
-          .member = &C::global_every,
-          .file = FamilySize<C>::File::kNowhere,
-          .is_usual = [](const C& config) { return config.global_every == 0; }};
+// A size that config.json has in a form of its own.
+FamilySize<C> own_size(std::string_view key, FamilySize<C>::Member member) {
+  return {.key = key, .member = member, .file = FamilySize<C>::File::kNowhere};
 }
 
-// How many layers there are from one without a window to the next. Files say it in a key, in a list
-// by layer, or in both.
+// How many layers there are from one without a window to the next: as the list by layer has it, or
+// the key beside it. (Some files also have "_sliding_window_pattern", which transformers do not
+// read.)
 std::int64_t read_global_every(const HuggingFaceConfig& file, std::int64_t layers) {
   constexpr const char* kList = "layer_types";
+  constexpr const char* kPattern = "sliding_window_pattern";
   constexpr std::int64_t kAbsent = 6;
-  const char* const key =
-      file.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
   const std::vector<std::string> types = file.texts(kList);
-  std::int64_t every = file.size(key, kAbsent);
-  if (!file.has(key) && !types.empty()) {
-    const auto first = std::ranges::find(types, "full_attention");
-    every = first - types.begin() + 1;
+  std::int64_t every = file.size(kPattern, kAbsent);
+  if (!file.has(kPattern) && !types.empty()) {
+    every = std::ranges::find(types, "full_attention") - types.begin() + 1;
   }
   for (std::int64_t i = 0; i < std::ssize(types); ++i) {
-    const bool is_global = (i + 1) % every == 0;
-    const std::string& type = types[static_cast<std::size_t>(i)];
-    file.require(
-        std::ssize(types) == layers && type == (is_global ? "full_attention" : "sliding_attention"),
-        kList,
-        format("{} texts, \"full_attention\" each {} and \"sliding_attention\" between",
-               layers,
-               every));
+    const char* const expected = (i + 1) % every == 0 ? "full_attention" : "sliding_attention";
+    file.require(std::ssize(types) == layers && types[static_cast<std::size_t>(i)] == expected,
+                 kList,
+                 format("{} texts, each {}th \"full_attention\", the others \"sliding_attention\"",
+                        layers,
+                        every));
   }
   return every;
 }
 
+// Of layers with a window: in an object of their own in files of transformers 5.
+double read_local_theta(const HuggingFaceConfig& file) {
+  constexpr const char* kOwn = "rope_local_base_freq";
+  constexpr const char* kTheta = "rope_parameters.sliding_attention.rope_theta";
+  constexpr const char* kType = "rope_parameters.sliding_attention.rope_type";
+  file.require(file.text(kType, "default") == "default", kType, "\"default\"");
+  const char* const key = file.has(kTheta) ? kTheta : kOwn;
+  const double theta = file.real(key, kDefaults.rope_local_theta);
+  file.require_same(kOwn, theta, key);
+  return theta;
+}
+
 void read_file(const HuggingFaceConfig& file, C& config) {
-  file.text("hidden_act", "");  // of older files, and means nothing
   constexpr std::int64_t kAbsentWindow = 4096;
+  constexpr const char* kScalar = "query_pre_attn_scalar";
+  file.text("hidden_act", "");  // of older files, and means nothing
   take_window(file, config, kAbsentWindow);
   file.require(config.window > 0, "sliding_window", "a positive number");
   config.global_every = read_global_every(file, config.layers);
-  take_rope(file, config);
+  config.query_pre_attn_scalar = file.real(kScalar, 256.0);
+  take_rope(
+      file, config, {.keys = {.default_theta = kDefaults.rope_theta, .layers = "full_attention"}});
+  config.rope_local_theta = read_local_theta(file);
 }
 
-// Source: transformers' Gemma3TextConfig.
+// Source: transformers' Gemma3TextConfig, which takes the scalar for a whole number.
 void write_file(HuggingFaceConfigText& text, const C& config) {
+  const double scalar = config.query_pre_attn_scalar;
+  constexpr double kMostWhole = 1e15;
+  if (scalar == std::floor(scalar) && scalar < kMostWhole) {
+    text.number("query_pre_attn_scalar", static_cast<std::int64_t>(scalar));
+  } else {
+    text.real("query_pre_attn_scalar", scalar);
+  }
   text.add("attn_logit_softcapping", "null");
   text.add("final_logit_softcapping", "null");
+  text.add("pad_token_id", "null");  // else 0, whose row would not be trained
+  text.real("rope_local_base_freq", config.rope_local_theta);
   text.add("rope_scaling", rope_scaling_json(config));
   text.number("sliding_window_pattern", config.global_every);
   write_window(text, config);
@@ -119,16 +140,10 @@ const DecoderForm& gemma3_form() {
       .sizes = {"gemma3",
                 "gemma3",
                 decoder_sizes({attention_bias_size(),
-                               window_size(),
-                               global_every_size(),
-                               {.key = "query_pre_attn_scalar",
-                                .member = &C::query_pre_attn_scalar,
-                                .file_key = "query_pre_attn_scalar",
-                                .file_default = 256},
-                               {.key = "rope_local_theta",
-                                .member = &C::rope_local_theta,
-                                .file_key = "rope_local_base_freq",
-                                .file_default = 10000}},
+                               own_size("window", &C::window),
+                               own_size("global_every", &C::global_every),
+                               own_size("query_pre_attn_scalar", &C::query_pre_attn_scalar),
+                               own_size("rope_local_theta", &C::rope_local_theta)},
                               {.tied = true}),
                 {{"270M", gemma(decoder_of(640, 18, 4, 1, 2048, kVocab), 256, 256, 512)},
                  {"1B", gemma(decoder_of(1152, 26, 4, 1, 6912, kVocab), 256, 256, 512)},
@@ -145,6 +160,12 @@ const DecoderForm& gemma3_form() {
       .activation = "gelu_pytorch_tanh",
       .file_kv_heads = 4,
       .file_head_dim = 256,
+      .complete =
+          [](C& config) {
+            if (config.query_pre_attn_scalar == 0.0) {
+              config.query_pre_attn_scalar = static_cast<double>(config.head());
+            }
+          },
       .read = read_file,
       .write_config = write_file};
   return kForm;

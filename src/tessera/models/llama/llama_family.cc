@@ -55,7 +55,7 @@ void read_file(const HuggingFaceConfig& config, LlamaConfig& result) {
   config.require(!config.has("sliding_window") || !config.flag("use_sliding_window", true),
                  "sliding_window",
                  "null: attention that sees all that is before");
-  take_rope(config, result, true);
+  take_rope(config, result, {.llama3 = true});
 }
 
 // Source: transformers' LlamaConfig.

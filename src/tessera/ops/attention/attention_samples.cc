@@ -115,6 +115,7 @@ constexpr Case kCases[] = {
      .groups = 1,
      .head_dim = 128,
      .window = 65},
+    {"widest_heads", 1, 21, 21, 2, 1, 256, 8},
     {.name = "window_tail_of_keys",
      .batch = 2,
      .queries = 4,

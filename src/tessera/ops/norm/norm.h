@@ -12,7 +12,8 @@ namespace tessera {
 // RMS normalization over the last dimension, or over as many as the gain has (then C stands for all
 // of them), with the residual addition before it on request.
 //   h[.., c] = x[.., c] + r[.., c]                       (residual; otherwise h = x)
-//   y[.., c] = h[.., c] * (offset + g[c]) * rstd,  rstd = 1 / sqrt(mean_c(h[.., c]^2) + eps)
+//   y[.., c] = h[.., c] * s[c] * rstd,  s[c] = gain_offset + g[c],
+//   rstd = 1 / sqrt(mean_c(h[.., c]^2) + eps)
 // Operands: x (.., C), [r (.., C)], g (C) -> y (.., C), rstd (..), [h (.., C)]
 // Types:    x, r, g, y, h alike in {f32, bf16}; rstd, mean and products in f32; h is rounded to its
 //           dtype before it is normalized, so that the fused form is bitwise add + rms_norm
@@ -22,7 +23,7 @@ namespace tessera {
 // Source:   Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4
 struct RmsNormAttrs {
   double eps = 1e-5;
-  double gain_offset = 0.0;  // rounded to f32, and the sum with a gain, too
+  double gain_offset = 0.0;  // rounded to f32, as s is
   bool residual = false;
   Float8Results float8 = {};
 
@@ -31,8 +32,7 @@ struct RmsNormAttrs {
 
 // Gradient of the input, with the residual branch's gradient added on request, and the gradient of
 // g on request.
-//   dx[.., c] = rstd * (dy[.., c] * g[c] - x[.., c] * rstd^2 * mean_c(dy * g * x)) (+ r[.., c])
-// with gain_offset + g for g, and
+//   dx[.., c] = rstd * (dy[.., c] * s[c] - x[.., c] * rstd^2 * mean_c(dy * s * x)) (+ r[.., c])
 //   dg[c] = sum_.. dy[.., c] * x[.., c] * rstd
 // Operands: dy (.., C), x (.., C), g (C), rstd (..), [r (.., C)] -> dx (.., C), [dg (C) f32]
 // The r term is added to the rounded dx, and dg is the same bits as rms_norm_weight_gradient: the

@@ -164,12 +164,16 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
     // f32 with the default eps, bf16 with a large one.
     RmsNormAttrs attrs{.eps = at.dtype == DType::kF32 ? 1e-5 : 0.25};
     list.push_back(norm_sample(attrs, at));
-    attrs.gain_offset = 1.0;
-    list.push_back(norm_sample(attrs, at, "_offset"));
-    attrs.gain_offset = 0.0;
     attrs.residual = true;
+    const Sample plain = norm_sample(attrs, at, "_residual");
+    list.push_back(plain);
+    attrs.gain_offset = 1.0;
+    list.push_back(norm_sample(attrs, at, "_residual_offset"));
+    attrs.residual = false;
+    list.push_back(norm_sample(attrs, at, "_offset"));
+    attrs.residual = true;
+    attrs.gain_offset = at.dtype == DType::kF32 ? 1.0 : 0.0;
     Sample fused = norm_sample(attrs, at, "_residual");
-    list.push_back(fused);
     if (at.shape.heads > 1) {
       return;
     }
