@@ -1,5 +1,6 @@
 #include "tessera/models/hugging_face.h"
 
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -73,6 +74,21 @@ std::optional<std::vector<std::int64_t>> whole_numbers(const Json& list) {
     values.push_back(*value);
   }
   return values;
+}
+
+// body(key, value) for what the object has: a member of a member is "rope_scaling.factor", and one
+// of a kind of layer "rope_parameters.full_attention.factor".
+void each_member(const Json& object,
+                 const std::string& prefix,
+                 const std::function<void(const std::string& key, const Json& value)>& body) {
+  for (const auto& [name, value] : object.items()) {
+    const std::string key = prefix + name;
+    if (value.is_object() && (prefix.empty() || prefix == "rope_parameters.")) {
+      each_member(value, key + ".", body);
+    } else {
+      body(key, value);
+    }
+  }
 }
 
 }  // namespace
@@ -181,24 +197,9 @@ HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
       values_.emplace(key, Other{value.dump(-1, ' ', false, Json::error_handler_t::replace)});
     }
   };
-  for (const auto& [key, value] : object.items()) {
-    has_rope_parameters_ = has_rope_parameters_ || (key == "rope_parameters" && value.is_object());
-    if (!value.is_object()) {
-      keep(key, value);
-      continue;
-    }
-    for (const auto& [inner, inner_value] : value.items()) {
-      const std::string name = format("{}.{}", key, inner);
-      if (key != "rope_parameters" || !inner_value.is_object()) {
-        keep(name, inner_value);
-        continue;
-      }
-      // An object for each kind of layer.
-      for (const auto& [innermost, number] : inner_value.items()) {
-        keep(format("{}.{}", name, innermost), number);
-      }
-    }
-  }
+  each_member(object, "", keep);
+  has_rope_parameters_ =
+      object.contains("rope_parameters") && object["rope_parameters"].is_object();
 }
 
 const HuggingFaceConfig::Field* HuggingFaceConfig::find(std::string_view key) const {
