@@ -173,6 +173,39 @@ TEST_F(ExplainTest, CompilesForADeviceThatIsNotHere) {
               HasSubstr("of --target, would say whether that is there"));
 }
 
+// cuDNN takes no windows, and backward of documents in any order only.
+TEST_F(ExplainTest, SaysWhatAttentionOnAGpuRunsByOwnKernels) {
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"run.toml",
+                                    "--target=h100",
+                                    "--train.dtype=bf16",
+                                    "--model.dim=64",
+                                    "--model.heads=4",
+                                    "--model.layers=3"};
+    all.insert(all.end(), more.begin(), more.end());
+    return std::pair(explained(all), json::parse(explained([&] {
+                       std::vector<std::string> as_json = all;
+                       as_json.emplace_back("--json");
+                       return as_json;
+                     }())));
+  };
+  const auto expect = [&](const std::vector<std::string>& more, int forward, int backward) {
+    const auto [text, facts] = with(more);
+    const int own_forward = facts.at("work").at("attention").at("own_kernels");
+    const int own_backward = facts.at("work").at("attention_backward").at("own_kernels");
+    const int runs = facts.at("work").at("attention").at("runs");
+    EXPECT_EQ(own_forward * 3, forward * runs);
+    EXPECT_EQ(own_backward * 3, backward * runs);
+    const std::string line = format(
+        "cuDNN's: forward {} of {}, backward {} of {}\n", own_forward, runs, own_backward, runs);
+    EXPECT_EQ(text.find(line) != std::string::npos, forward + backward > 0) << text;
+  };
+  expect({}, 0, 3);
+  expect({"--data.document_mask=false"}, 0, 0);
+  expect({"--model.name=mistral", "--model.window=5"}, 3, 3);
+  expect({"--model.name=gemma3", "--model.window=5", "--model.global_every=3"}, 2, 3);
+}
+
 TEST_F(ExplainTest, RefusesATargetThatItDoesNotKnow) {
   const Outcome outcome = tessera({"explain", "run.toml", "--target=mi300"});
   EXPECT_EQ(outcome.code, 2);

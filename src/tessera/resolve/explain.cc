@@ -176,6 +176,16 @@ std::string work_text(const Explanation& facts) {
                    facts.device.name,
                    facts.cost.flop / peak);
   }
+  if (facts.attention.own + facts.attention_backward.own > 0) {
+    text += format(
+        "  attention by own kernels, which are slower than cuDNN's: forward {} of {}, backward {} "
+        "of "
+        "{}\n",
+        facts.attention.own,
+        facts.attention.all,
+        facts.attention_backward.own,
+        facts.attention_backward.all);
+  }
   text +=
       format("  training FLOP a token ({} + 12 layers heads head_dim seq): {}; a step: {}\n",
              facts.counts.frozen > 0 ? "6N, 4N of what is frozen," : "6N",

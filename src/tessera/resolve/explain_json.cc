@@ -96,6 +96,13 @@ OrderedJson work_json(const Explanation& facts) {
   }
   OrderedJson work = cost_json(facts.cost);
   work["ops"] = ops;
+  if (facts.run.target.kind == DeviceKind::kCuda) {
+    const auto runs = [](const AttentionRuns& of) -> OrderedJson {
+      return {{"runs", of.all}, {"own_kernels", of.own}};
+    };
+    work["attention"] = runs(facts.attention);
+    work["attention_backward"] = runs(facts.attention_backward);
+  }
   return work;
 }
 

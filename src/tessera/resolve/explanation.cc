@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
@@ -170,6 +172,30 @@ Cost sum(const std::vector<CostRow>& rows) {
   return total;
 }
 
+std::vector<View> views_of(const std::vector<TensorRef>& tensors) {
+  std::vector<View> views;
+  std::ranges::transform(tensors, std::back_inserter(views), view_of);
+  return views;
+}
+
+template <class Attrs>
+AttentionRuns attention_runs(const Program& program) {
+  AttentionRuns runs;
+  for (const Call& call : program.calls) {
+    for (const Instruction& instruction : program[call.segment].instructions) {
+      const auto* const attrs = instruction.op->get_if<Attrs>();
+      if (attrs != nullptr && program.runs(instruction, call)) {
+        runs.all += 1;
+        runs.own +=
+            is_left_to_cudnn(*attrs, views_of(instruction.operands), views_of(instruction.results))
+                ? 0
+                : 1;
+      }
+    }
+  }
+  return runs;
+}
+
 }  // namespace
 
 std::string_view name(TrafficPurpose purpose) {
@@ -261,6 +287,10 @@ Explanation explain(RunConfig config, const std::string& target) {
   facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.memory);
   facts.ops = cost_by_op(facts.programs.step);
   facts.cost = sum(facts.ops);
+  if (facts.run.target.kind == DeviceKind::kCuda) {
+    facts.attention = attention_runs<AttentionAttrs>(facts.programs.step);
+    facts.attention_backward = attention_runs<AttentionBackwardAttrs>(facts.programs.step);
+  }
   facts.collectives = collective_rows(facts.programs.step, state_axes(facts.layout()));
   facts.levels = level_rows(facts.collectives, resolved);
   return facts;

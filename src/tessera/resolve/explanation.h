@@ -46,6 +46,12 @@ struct CollectiveRow {
   Traffic sent = {};       // by a rank in them, by axis
 };
 
+// Runs of attention in a step, forward or backward, on a CUDA device.
+struct AttentionRuns {
+  std::int64_t all = 0;
+  std::int64_t own = 0;  // by own kernels, of those: cuDNN does not take them
+};
+
 // Where a parameter or a buffer lies.
 struct ParameterPlace {
   std::string name;
@@ -94,7 +100,9 @@ struct Explanation {
   RunMemory memory;
   MemoryFit fit;
   std::vector<CostRow> ops;
-  Cost cost;  // of all ops
+  Cost cost;                         // of all ops
+  AttentionRuns attention;           // none where the target is no CUDA device
+  AttentionRuns attention_backward;  // likewise
   std::vector<CollectiveRow> collectives;
   std::vector<LevelTraffic> levels;  // those on which something is sent, innermost first
 

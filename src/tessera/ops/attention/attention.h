@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tessera/ops/op.h"
 
@@ -87,5 +88,15 @@ Value attention(const Value& q,
                 const SequenceIds& queries,
                 const SequenceIds& keys,
                 const AttentionAttrs& attrs);
+
+// Whether a CUDA device leaves it to cuDNN, where that is there, for tensors that lie like these
+// views. Own kernels take the rest: heads that tensor cores do not take, windows, queries that are
+// not the keys' tokens, and backward of rows with several documents.
+bool is_left_to_cudnn(const AttentionAttrs& attrs,
+                      std::span<const View> operands,
+                      std::span<const View> results);
+bool is_left_to_cudnn(const AttentionBackwardAttrs& attrs,
+                      std::span<const View> operands,
+                      std::span<const View> results);
 
 }  // namespace tessera

@@ -183,4 +183,20 @@ std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
              : own;
 }
 
+bool is_left_to_cudnn(const AttentionAttrs& attrs,
+                      std::span<const View> operands,
+                      std::span<const View> results) {
+  return cuda::takes_flash_forward(operands, results) &&
+         cuda::form_of(attrs, operands[0], operands[1]) != cuda::Form::kAny;
+}
+
+bool is_left_to_cudnn(const AttentionBackwardAttrs& attrs,
+                      std::span<const View> operands,
+                      std::span<const View> results) {
+  return cuda::takes_flash_backward(operands, results) &&
+         cuda::form_of(attrs, operands[1], operands[2]) == cuda::Form::kWholeRows &&
+         cuda::graph_workspace_bytes(
+             cuda::backward_task<BFloat16>(attrs, operands, results, nullptr)) > 0;
+}
+
 }  // namespace tessera
