@@ -56,6 +56,7 @@ PYTHON
 }
 # It keeps the libraries that it comes with.
 work=$(mktemp -d)
+# What still runs in the background; mostly nothing, which kill calls an error.
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 export TESSERA_PYTHON=$work/python3
 printf '#!/bin/sh\nLD_LIBRARY_PATH=%q exec %q "$@"\n' "${LD_LIBRARY_PATH:-}" "$found_python" >"$TESSERA_PYTHON"
@@ -155,12 +156,8 @@ report_sanitizer() {
   wait "${sanitizers[$name]}" || result=$?
   output=$(<"$work/$name")
   done_tests=$(grep --count '^\[       OK ' <<<"$output") || true
-  if ! grep --quiet "$finding" <<<"${output/RACECHECK SUMMARY: 1 hazard/}" &&
-    grep --quiet '^========= Internal Sanitizer Error' <<<"$output"; then
-    # Which it also counts as a hazard.
-    grep --max-count=1 '^========= Internal Sanitizer Error' <<<"$output"
-    echo "gpu.sh: $name: compute-sanitizer gave up in $(grep '^\[  FAILED' <<<"$output" | head -n 1), after $done_tests tests that passed"
-  elif ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
+  if ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
+    # A lack of such lines is none of the tests' failures.
     grep '^=========' <<<"$output" | head -n 40 || true
     grep --invert-match '^=========\|^\[ RUN  \|^\[       OK \|^\[  FAILED' <<<"$output" | head -n 40 || true
     echo "gpu.sh: $name: FAILED, after $done_tests tests that passed"

@@ -121,7 +121,7 @@ constexpr std::array<ModelKey, 26> kKeys = {
      {.name = "rope_theta",
       .member = &S::rope_theta,
       .range = SizeRange::kPositive,
-      .doc = "Base of the rotary frequencies. Left out: the flavor\'s, else 500000 (llama3, "
+      .doc = "Base of the rotary frequencies. Left out: the flavor's, else 500000 (llama3, "
              "olmo2), 10000 (neox, phi3) or 1000000."},
      {.name = "rope_local_theta",
       .member = &S::rope_local_theta,
@@ -135,7 +135,7 @@ constexpr std::array<ModelKey, 26> kKeys = {
      {.name = "norm_eps",
       .member = &S::norm_eps,
       .range = SizeRange::kPositive,
-      .doc = "Added to the mean square or the variance in norms. Left out: the flavor\'s, else "
+      .doc = "Added to the mean square or the variance in norms. Left out: the flavor's, else "
              "1e-6 (qwen2, qwen3, olmo2, gemma3) or 1e-5."}}};
 
 }  // namespace

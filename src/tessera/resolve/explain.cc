@@ -178,7 +178,7 @@ std::string work_text(const Explanation& facts) {
   }
   if (facts.attention.own + facts.attention_backward.own > 0) {
     text += format(
-        "  attention by own kernels, which are slower than cuDNN's: forward {} of {}, backward {} "
+        "  attention by own kernels, not cuDNN's: forward {} of {}, backward {} "
         "of "
         "{}\n",
         facts.attention.own,

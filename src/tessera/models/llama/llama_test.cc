@@ -75,6 +75,8 @@ TEST(Llama, RefusesSizesThatDoNotFit) {
     return std::string("no error");
   };
   EXPECT_THAT(message(&LlamaConfig::layers, 0), HasSubstr("model.layers is 0"));
+  EXPECT_THAT(message(&LlamaConfig::global_every, 6),
+              HasSubstr("model.global_every = 6 without model.window"));
   EXPECT_THAT(message(&LlamaConfig::heads, 15), HasSubstr("model.heads = 15 does not divide"));
   EXPECT_THAT(message(&LlamaConfig::kv_heads, 5), HasSubstr("model.kv_heads = 5 does not divide"));
   EXPECT_THAT(message(&LlamaConfig::dim, 240), HasSubstr("= 15 is odd"));

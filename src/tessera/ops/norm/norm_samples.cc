@@ -165,8 +165,7 @@ SampleList samples(SamplesOf<RmsNormAttrs>) {
     RmsNormAttrs attrs{.eps = at.dtype == DType::kF32 ? 1e-5 : 0.25};
     list.push_back(norm_sample(attrs, at));
     attrs.residual = true;
-    const Sample plain = norm_sample(attrs, at, "_residual");
-    list.push_back(plain);
+    list.push_back(norm_sample(attrs, at, "_residual"));
     attrs.gain_offset = 1.0;
     list.push_back(norm_sample(attrs, at, "_residual_offset"));
     attrs.residual = false;
