@@ -1,6 +1,7 @@
-// What a sliding window saves of attention's time: forward and backward with one, beside the same
-// without, in turns (A B A B, medians), against its share of the pairs of queries and keys that are
-// seen. 4,096 tokens, 8 heads of 64 on 2 key/value heads, bf16 and f32.
+// What a sliding window saves of attention's time, and what a soft cap of scores costs: forward and
+// backward with one, beside the same without, in turns (A B A B, medians), against its share of the
+// pairs of queries and keys that are seen; a cap's is 1. 4,096 tokens, 8 heads of 64 on 2 key/value
+// heads, bf16 and f32.
 //
 // usage: attention_bench [--rounds=N] [--threads=N]
 
@@ -34,8 +35,9 @@ constexpr std::int64_t kTokens = 4096;
 // A program of one attention, or of its gradient.
 class Attention {
  public:
-  Attention(Backend& backend, DType dtype, bool backward, std::int64_t window)
-      : program_(compile_forward(graph(dtype, backward, window),
+  // `attributes` beside the scale: ", window=512".
+  Attention(Backend& backend, DType dtype, bool backward, std::string_view attributes)
+      : program_(compile_forward(graph(dtype, backward, attributes),
                                  {.workspace_bytes = workspace_of(backend)})),
         executor_(program_, backend) {
     for (const Binding& input : program_.inputs) {
@@ -50,13 +52,12 @@ class Attention {
   }
 
  private:
-  static Graph graph(DType dtype, bool backward, std::int64_t window) {
+  static Graph graph(DType dtype, bool backward, std::string_view attributes) {
     const std::string_view t = name(dtype);
     const std::string q = fmt::format("{}[batch=1, seq={}, heads=8, head_dim=64]", t, kTokens);
     const std::string k = fmt::format("{}[batch=1, seq={}, kv_heads=2, head_dim=64]", t, kTokens);
     const std::string lse = fmt::format("f32[batch=1, heads=8, seq={}]", kTokens);
-    const std::string attrs =
-        fmt::format("{{scale=0.125{}}}", window > 0 ? fmt::format(", window={}", window) : "");
+    const std::string attrs = fmt::format("{{scale=0.125{}}}", attributes);
     std::string text = fmt::format(
         "graph \"attention\" {{\n  %0: {0} = input \"q\"\n  %1: {1} = input \"k\"\n"
         "  %2: {1} = input \"v\"\n  %3: i32[batch=1, seq={2}] = input \"positions\"\n"
@@ -124,28 +125,33 @@ double share(std::int64_t window) {
   return (tokens * w - w * (w - 1.0) / 2.0) / (tokens * (tokens + 1.0) / 2.0);
 }
 
-void measure(Backend& backend, DType dtype, bool backward, std::int64_t window, int rounds) {
-  Attention whole(backend, dtype, backward, 0);
-  Attention part(backend, dtype, backward, window);
-  whole.seconds();
-  part.seconds();
-  std::vector<double> all;
-  std::vector<double> windowed;
+// What attention is measured with.
+struct Form {
+  std::string_view attributes;
+  double share;  // of the pairs
+};
+
+void measure(Backend& backend, DType dtype, bool backward, const Form& form, int rounds) {
+  Attention plain(backend, dtype, backward, "");
+  Attention with(backend, dtype, backward, form.attributes);
+  plain.seconds();
+  with.seconds();
+  std::vector<double> without_it;
+  std::vector<double> with_it;
   for (int i = 0; i < rounds; ++i) {
-    all.push_back(whole.seconds());
-    windowed.push_back(part.seconds());
+    without_it.push_back(plain.seconds());
+    with_it.push_back(with.seconds());
   }
-  const double ratio = median(windowed) / median(all);
-  fmt::print(
-      "{:4} {:8} window {:5}: {:7.2f} of {:7.2f} ms, {:.3f}; share of pairs {:.3f}; {:.2f} of it\n",
-      name(dtype),
-      backward ? "backward" : "forward",
-      window,
-      1e3 * median(windowed),
-      1e3 * median(all),
-      ratio,
-      share(window),
-      ratio / share(window));
+  const double ratio = median(with_it) / median(without_it);
+  fmt::print("{:4} {:8}{:14}: {:7.2f} of {:7.2f} ms, {:.3f}; share of pairs {:.3f}; {:.2f} of it\n",
+             name(dtype),
+             backward ? "backward" : "forward",
+             form.attributes,
+             1e3 * median(with_it),
+             1e3 * median(without_it),
+             ratio,
+             form.share,
+             ratio / form.share);
   std::fflush(stdout);
 }
 
@@ -162,8 +168,10 @@ int run(std::span<char*> arguments) {
   const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool backward : {false, true}) {
-      for (const std::int64_t window : {512, 1024}) {
-        measure(*backend, dtype, backward, window, rounds);
+      for (const Form& form : {Form{", window=512", share(512)},
+                               Form{", window=1024", share(1024)},
+                               Form{", softcap=50", 1.0}}) {
+        measure(*backend, dtype, backward, form, rounds);
       }
     }
   }

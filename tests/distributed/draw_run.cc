@@ -14,9 +14,9 @@ namespace tessera {
 
 ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
   const std::string name = draw.one_of<std::string>(
-      {"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3", "olmo2", "gemma3"});
+      {"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3", "olmo2", "gemma2", "gemma3"});
   const bool is_llama = name != "gpt2" && name != "neox";
-  const bool is_gemma = name == "gemma3";
+  const bool is_gemma = name == "gemma2" || name == "gemma3";
   const bool has_window = is_gemma || ((name == "mistral" || name == "phi3") && draw.one_in(2));
   const std::int64_t kv_heads = tensor * draw.between(1, 2);
   const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;
@@ -35,6 +35,8 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
        .window = has_window ? std::optional(draw.between(1, 30)) : std::nullopt,
        .global_every = is_gemma ? std::optional(draw.between(1, 3)) : std::nullopt,
        .query_pre_attn_scalar = is_gemma && draw.one_in(2) ? std::optional(7.0) : std::nullopt,
+       .attention_softcap = is_gemma && draw.one_in(2) ? std::optional(0.5) : std::nullopt,
+       .logits_softcap = is_gemma && draw.one_in(2) ? std::optional(2.0) : std::nullopt,
        .exact_gelu = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .parallel_residual = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .rotary_fraction =

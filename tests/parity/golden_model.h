@@ -45,6 +45,7 @@ inline std::vector<std::string> decoder_goldens() {
           "mistral",
           "phi3",
           "olmo2",
+          "gemma2",
           "gemma3",
           "pythia",
           "redpajama"};

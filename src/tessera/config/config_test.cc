@@ -243,16 +243,16 @@ TEST(ParseConfig, Ranges) {
   EXPECT_EQ(parse_error("[train]\ndtype = \"f16\"\n"),
             "run.toml:2:9: train.dtype: found string \"f16\", expected \"f32\" or \"bf16\"");
   EXPECT_EQ(
-      parse_error("[model]\nflavor = \"9B\"\n"),
-      "run.toml:2:10: model.flavor: found string \"9B\", expected \"\" or \"debug\" or \"1B\" or "
+      parse_error("[model]\nflavor = \"5B\"\n"),
+      "run.toml:2:10: model.flavor: found string \"5B\", expected \"\" or \"debug\" or \"1B\" or "
       "\"3B\" or \"8B\" or \"70B\" or \"405B\" or \"tiny\" or \"124M\" or \"350M\" or \"774M\" or "
       "\"1558M\" or \"20B\" or \"0.5B\" or \"1.5B\" or \"7B\" or \"0.6B\" or \"1.7B\" or "
       "\"4B\" or \"14B\" or \"32B\" or \"7B-v0.1\" or \"nemo\" or "
-      "\"mini-4k\" or \"13B\" or \"270M\" or \"12B\" or \"27B\"");
+      "\"mini-4k\" or \"13B\" or \"2B\" or \"9B\" or \"27B\" or \"270M\" or \"12B\"");
   EXPECT_EQ(parse_error("[model]\nname = \"bert\"\n"),
             "run.toml:2:8: model.name: found string \"bert\", expected \"llama3\" or \"gpt2\" or "
             "\"neox\" or \"qwen2\" or \"qwen3\" or \"mistral\" or \"phi3\" or \"olmo2\" or "
-            "\"gemma3\"");
+            "\"gemma2\" or \"gemma3\"");
 }
 
 TEST(ParseConfig, SyntaxErrorsNameThePlace) {
@@ -583,6 +583,8 @@ RunConfig unusual_config() {
              .window = 5,
              .global_every = 3,
              .query_pre_attn_scalar = 13,
+             .attention_softcap = 50,
+             .logits_softcap = 30.5,
              .tied = false,
              .attention_bias = true,
              .exact_gelu = true,

@@ -155,6 +155,8 @@ Row<ModelSection> size_row(const ModelKey& key) {
       return with(codec::boolean());
     case SizeRange::kPositive:
       return with(codec::positive());
+    case SizeRange::kFromZero:
+      return with(codec::not_negative());
     case SizeRange::kRatio:
       return with(codec::ratio());
   }

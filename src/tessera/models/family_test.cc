@@ -62,16 +62,19 @@ TEST(ModelFamilies, FlavorsHaveThePublishedNumbersOfParameters) {
   }
   EXPECT_EQ(total(parameters(model_family("neox"), flavor("neox", "20B"))), 20554567680);
   const std::map<std::pair<std::string, std::string>, std::int64_t> decoders = {
-      {{"qwen2", "0.5B"}, 494032768},    {{"qwen2", "1.5B"}, 1543714304},
-      {{"qwen2", "3B"}, 3085938688},     {{"qwen2", "7B"}, 7615616512},
-      {{"qwen3", "0.6B"}, 596049920},    {{"qwen3", "1.7B"}, 1720574976},
-      {{"qwen3", "4B"}, 4022468096},     {{"qwen3", "8B"}, 8190735360},
-      {{"qwen3", "14B"}, 14768307200},   {{"qwen3", "32B"}, 32762123264},
-      {{"phi3", "mini-4k"}, 3821079552}, {{"olmo2", "1B"}, 1484916736},
-      {{"olmo2", "7B"}, 7298617344},     {{"olmo2", "13B"}, 13716198400},
-      {{"gemma3", "270M"}, 268098176},   {{"gemma3", "1B"}, 999885952},
-      {{"gemma3", "4B"}, 3880263168},    {{"mistral", "7B-v0.1"}, 7241732096},
-      {{"mistral", "7B"}, 7248023552},   {{"mistral", "nemo"}, 12247782400}};
+      {{"qwen2", "0.5B"}, 494032768},       {{"qwen2", "1.5B"}, 1543714304},
+      {{"qwen2", "3B"}, 3085938688},        {{"qwen2", "7B"}, 7615616512},
+      {{"qwen3", "0.6B"}, 596049920},       {{"qwen3", "1.7B"}, 1720574976},
+      {{"qwen3", "4B"}, 4022468096},        {{"qwen3", "8B"}, 8190735360},
+      {{"qwen3", "14B"}, 14768307200},      {{"qwen3", "32B"}, 32762123264},
+      {{"phi3", "mini-4k"}, 3821079552},    {{"olmo2", "1B"}, 1484916736},
+      {{"olmo2", "7B"}, 7298617344},        {{"olmo2", "13B"}, 13716198400},
+      {{"gemma2", "2B"}, 2614341888},       {{"gemma2", "9B"}, 9241705984},
+      {{"gemma2", "27B"}, 27227128320},     {{"gemma3", "12B"}, 11766034176},
+      {{"gemma3", "27B"}, 27009346304},     {{"gemma3", "270M"}, 268098176},
+      {{"gemma3", "1B"}, 999885952},        {{"gemma3", "4B"}, 3880263168},
+      {{"mistral", "7B-v0.1"}, 7241732096}, {{"mistral", "7B"}, 7248023552},
+      {{"mistral", "nemo"}, 12247782400}};
   for (const auto& [model, published] : decoders) {
     const auto& [family, size] = model;
     EXPECT_EQ(total(parameters(model_family(family), flavor(family, size))), published)
@@ -170,7 +173,7 @@ TEST(ModelFamilies, UnknownOnesAreNamedWithThoseThatThereAre) {
     EXPECT_EQ(std::string(error.what()),
               "x/config.json: \"model_type\" at byte 1: found \"bert\", expected one of \"llama\", "
               "\"gpt2\", \"gpt_neox\", \"qwen2\", \"qwen3\", \"mistral\", \"phi3\", \"olmo2\", "
-              "\"gemma3_text\"");
+              "\"gemma2\", \"gemma3_text\"");
   }
 }
 
@@ -210,6 +213,8 @@ HuggingFaceModel read_with(const std::string& family, const std::string& keys) {
                      "intermediate_size": 96)"},
       {"olmo2", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "intermediate_size": 96)"},
+      {"gemma2", R"("hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+                    "intermediate_size": 96)"},
       {"gemma3_text", R"("hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
                          "intermediate_size": 96)"},
       {"gpt_neox", R"("hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -422,8 +427,8 @@ TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
   EXPECT_EQ(refused(R"("sliding_window": null)"), "sliding_window");
   EXPECT_EQ(refused(R"("hidden_activation": "gelu")"), "hidden_activation");
   EXPECT_EQ(refused(R"("use_bidirectional_attention": true)"), "use_bidirectional_attention");
-  EXPECT_EQ(refused(R"("final_logit_softcapping": 30.0)"), "final_logit_softcapping");
-  EXPECT_EQ(refused(R"("attn_logit_softcapping": 50.0)"), "attn_logit_softcapping");
+  EXPECT_EQ(read_with("gemma3_text", R"("final_logit_softcapping": 30.0)").section.logits_softcap,
+            30.0);
   const HuggingFaceModel plain = read_with("gemma3_text", R"("hidden_act": "gelu")");
   EXPECT_EQ(plain.section.window, 4096);
   EXPECT_EQ(plain.section.head_dim, 256);
@@ -432,6 +437,38 @@ TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
   EXPECT_EQ(plain.section.rope_theta, 1e6);
   EXPECT_EQ(plain.section.rope_local_theta, 10000.0);
   EXPECT_EQ(plain.section.tied, true);
+}
+
+TEST(HuggingFaceConfigs, Gemma2HasCapsUnlessAFileHasNone) {
+  const ModelSection plain = read_with("gemma2", "").section;
+  EXPECT_EQ(plain.attention_softcap, 50.0);
+  EXPECT_EQ(plain.logits_softcap, 30.0);
+  EXPECT_EQ(plain.window, 4096);
+  EXPECT_EQ(plain.global_every, 2);
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_EQ(plain.rope_theta, 10000.0);
+  const auto read = [](const std::string& keys) { return read_with("gemma2", keys).section; };
+  EXPECT_EQ(read(R"("attn_logit_softcapping": null)").attention_softcap, 0.0);
+  EXPECT_EQ(read(R"("final_logit_softcapping": 12.5)").logits_softcap, 12.5);
+  EXPECT_EQ(read(R"("sliding_window": 9, "sliding_window_size": 9)").window, 9);
+  const std::string types = R"("layer_types": ["full_attention", "full_attention",
+                                               "full_attention", "full_attention"])";
+  EXPECT_EQ(read(types).global_every, 1);
+  // Written back where it is not as in published files.
+  const ModelFamily& family = model_family("gemma2");
+  const auto written = [&](const ModelSection& section) {
+    return family.hugging_face_config(section, {.sequence_length = 64});
+  };
+  EXPECT_THAT(written(plain), testing::Not(HasSubstr("layer_types")));
+  EXPECT_EQ(hugging_face_model(HuggingFaceConfig(written(read(types)), "config.json")).section,
+            read(types));
+  const auto refused = [](const std::string& keys) { return refused_key("gemma2", keys); };
+  EXPECT_EQ(refused(R"("attn_logit_softcapping": 0.0)"), "attn_logit_softcapping");
+  EXPECT_EQ(refused(R"("final_logit_softcapping": -30.0)"), "final_logit_softcapping");
+  EXPECT_EQ(refused(R"("final_logit_softcapping": "none")"), "final_logit_softcapping");
+  EXPECT_EQ(refused(R"("sliding_window": 9, "sliding_window_size": 8)"), "sliding_window_size");
+  EXPECT_EQ(refused(R"("sliding_window_pattern": 3)"), "sliding_window_pattern");
+  EXPECT_EQ(refused(R"("rope_local_base_freq": 1e4)"), "rope_local_base_freq");
 }
 
 // As transformers 5 write the positions of layers of two kinds.

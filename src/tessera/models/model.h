@@ -20,11 +20,13 @@ struct ModelInputs {
 };
 
 // What a model computes: hidden states (batch, seq, embed) and the head (vocab, embed), whose
-// product are the logits. Loss and sampling are built on top, so that the full logits never exist.
+// product, under a cap where there is one, are the logits. Loss and sampling are built on top, so
+// that the full logits never exist.
 struct ModelOutputs {
   Value hidden;
   Value head;
   std::int64_t vocab = 0;  // rows of the head that count, the others are padding; 0: all
+  double softcap = 0.0;    // of the logits: they are softcap tanh(product / softcap); 0: none
 };
 
 // A model is a function that writes its forward graph. It says nothing about parallelism, gradients

@@ -11,7 +11,7 @@ namespace {
 
 using S = ModelSection;
 
-constexpr std::array<ModelKey, 26> kKeys = {
+constexpr std::array<ModelKey, 28> kKeys = {
     {{.name = "dim",
       .member = &S::dim,
       .range = SizeRange::kSize,
@@ -57,30 +57,42 @@ constexpr std::array<ModelKey, 26> kKeys = {
      {.name = "window",
       .member = &S::window,
       .range = SizeRange::kSize,
-      .doc = "Sliding window of attention (mistral, phi3, gemma3): how many tokens a token sees, "
-             "itself and those before it. Left out: the flavor's, else all (gemma3: 1024)."},
+      .doc = "Sliding window of attention (mistral, phi3, gemma2, gemma3): how many tokens a token "
+             "sees, "
+             "itself and those before it. Left out: the flavor's, else all (gemma2: 4096, gemma3: "
+             "1024)."},
      {.name = "global_every",
       .member = &S::global_every,
       .range = SizeRange::kSize,
-      .doc = "The last layer of each so many sees all tokens, whatever the window (gemma3). Left "
-             "out: the flavor's, else 6."},
+      .doc = "The last layer of each so many sees all tokens, whatever the window (gemma2, "
+             "gemma3). Left "
+             "out: the flavor's, else 2 (gemma2) or 6."},
      {.name = "query_pre_attn_scalar",
       .member = &S::query_pre_attn_scalar,
       .range = SizeRange::kPositive,
-      .doc = "Attention's scale is its -1/2 power (gemma3). Left out: the flavor's, else the "
-             "width of a head."},
+      .doc =
+          "Attention's scale is its -1/2 power (gemma2, gemma3). Left out: the flavor's, else the "
+          "width of a head."},
+     {.name = "attention_softcap",
+      .member = &S::attention_softcap,
+      .range = SizeRange::kFromZero,
+      .doc = "Cap c of attention's scores s, which become c tanh(s / c) (gemma2, gemma3). 0: none. "
+             "Left out: 50 (gemma2) or 0."},
+     {.name = "logits_softcap",
+      .member = &S::logits_softcap,
+      .range = SizeRange::kFromZero,
+      .doc = "The same of the logits (gemma2, gemma3). Left out: 30 (gemma2) or 0."},
      {.name = "tied",
       .member = &S::tied,
       .range = SizeRange::kFlag,
       .doc = "Embedding and output head share one weight (gpt2's always do, neox's never). Left "
-             "out: the flavor's, else false (gemma3: true)."},
+             "out: the flavor's, else false (gemma2, gemma3: true)."},
      {.name = "attention_bias",
       .member = &S::attention_bias,
       .range = SizeRange::kFlag,
       .doc =
-          "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2, gemma3; "
-          "qwen2 has the "
-          "first three always). Left out: false."},
+          "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2, gemma2, "
+          "gemma3; qwen2 has the first three always). Left out: false."},
      {.name = "exact_gelu",
       .member = &S::exact_gelu,
       .range = SizeRange::kFlag,
@@ -122,7 +134,7 @@ constexpr std::array<ModelKey, 26> kKeys = {
       .member = &S::rope_theta,
       .range = SizeRange::kPositive,
       .doc = "Base of the rotary frequencies. Left out: the flavor's, else 500000 (llama3, "
-             "olmo2), 10000 (neox, phi3) or 1000000."},
+             "olmo2), 10000 (neox, phi3, gemma2) or 1000000."},
      {.name = "rope_local_theta",
       .member = &S::rope_local_theta,
       .range = SizeRange::kPositive,
@@ -136,7 +148,7 @@ constexpr std::array<ModelKey, 26> kKeys = {
       .member = &S::norm_eps,
       .range = SizeRange::kPositive,
       .doc = "Added to the mean square or the variance in norms. Left out: the flavor's, else "
-             "1e-6 (qwen2, qwen3, olmo2, gemma3) or 1e-5."}}};
+             "1e-6 (qwen2, qwen3, olmo2, gemma2, gemma3) or 1e-5."}}};
 
 }  // namespace
 

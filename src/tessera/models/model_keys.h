@@ -16,6 +16,7 @@ enum class SizeRange : std::uint8_t {
   kLayers,    // an integer from 1 to kMaxLayers
   kFlag,      // true or false
   kPositive,  // a number above 0
+  kFromZero,  // a number from 0
   kRatio      // a number from 0 to 1
 };
 

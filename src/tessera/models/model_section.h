@@ -25,6 +25,8 @@ struct ModelSection {
   std::optional<std::int64_t> window = {};
   std::optional<std::int64_t> global_every = {};
   std::optional<double> query_pre_attn_scalar = {};
+  std::optional<double> attention_softcap = {};
+  std::optional<double> logits_softcap = {};
   std::optional<bool> tied = {};
   std::optional<bool> attention_bias = {};
   std::optional<bool> exact_gelu = {};

@@ -18,6 +18,7 @@
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/norm/norm.h"
 #include "tessera/ops/rope/rope.h"
+#include "tessera/ops/softcap/softcap.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/take/take.h"
 #include "tessera/ops/view/view_ops.h"
@@ -64,6 +65,8 @@ using OpVariant = std::variant<AddAttrs,
                                ScaleAttrs,
                                ScaledMatmulAttrs,
                                SliceAttrs,
+                               SoftcapAttrs,
+                               SoftcapBackwardAttrs,
                                SumSquaresAttrs,
                                SwigluAttrs,
                                SwigluBackwardAttrs,

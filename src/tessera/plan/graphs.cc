@@ -5,6 +5,7 @@
 #include "tessera/base/format.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/softcap/softcap.h"
 #include "tessera/ops/take/take.h"
 #include "tessera/ops/view/view_ops.h"
 #include "tessera/passes/graph/add_adapters.h"
@@ -25,6 +26,15 @@ ModelInputs model_inputs(GraphBuilder& builder, const TensorType& type, std::int
           .length = length};
 }
 
+// Of a model's outputs, with these hidden states.
+Value loss(const ModelOutputs& outputs,
+           const Value& hidden,
+           const Value& labels,
+           const Value& inverse_labels) {
+  return cross_entropy(
+      hidden, outputs.head, labels, inverse_labels, outputs.vocab, outputs.softcap);
+}
+
 // The graph that `builder` holds, with the model's adapters.
 Graph take_adapted(GraphBuilder& builder, const ModelDescription& model) {
   Graph graph = builder.take();
@@ -43,9 +53,8 @@ Graph training_graph(const ModelDescription& model,
   const Value labels = builder.input(step_names::kLabels, type);
   const Value inverse_labels = builder.scalar(step_names::kInverseLabels);
   const ModelOutputs outputs = model.model(builder, inputs);
-  builder.output(step_names::kLoss,
-                 cross_entropy(outputs.hidden, outputs.head, labels, inverse_labels, outputs.vocab),
-                 OutputKind::kLoss);
+  builder.output(
+      step_names::kLoss, loss(outputs, outputs.hidden, labels, inverse_labels), OutputKind::kLoss);
   return take_adapted(builder, model);
 }
 
@@ -66,7 +75,8 @@ Graph generation_graph(const ModelDescription& model,
           ? builder.emit(make_op(SliceAttrs{.dim = 0, .size = outputs.vocab, .name = "vocab"}),
                          {outputs.head})[0]
           : outputs.head;
-  builder.output("logits", matmul(take(outputs.hidden, last), head, {.transpose_b = true}));
+  const Value logits = matmul(take(outputs.hidden, last), head, {.transpose_b = true});
+  builder.output("logits", outputs.softcap > 0.0 ? softcap(logits, outputs.softcap) : logits);
   return take_adapted(builder, model);
 }
 
@@ -83,10 +93,8 @@ Graph evaluation_graph(const ModelDescription& model,
   for (std::int64_t row = 0; row < batch; ++row) {
     const OpRef slice = make_op(SliceAttrs{.dim = 0, .begin = row, .size = 1, .name = "batch"});
     const Value hidden = builder.emit(slice, {outputs.hidden})[0];
-    builder.output(
-        format("loss.{}", row),
-        cross_entropy(
-            hidden, outputs.head, builder.emit(slice, {labels})[0], inverse_labels, outputs.vocab));
+    builder.output(format("loss.{}", row),
+                   loss(outputs, hidden, builder.emit(slice, {labels})[0], inverse_labels));
   }
   return take_adapted(builder, model);
 }

@@ -266,6 +266,28 @@ HWY_INLINE VecF32 sigmoid(VecF32 x) {
   return hn::Div(one, hn::Add(one, exp(hn::Neg(x))));
 }
 
+// To some 3e-7 of it; NaN for NaN. Source of the polynomial: Cephes, tanhf.
+HWY_INLINE VecF32 tanh(VecF32 x) {
+  constexpr std::array<float, 5> kPolynomial = {-3.33332819422e-1F,
+                                                1.33314422036e-1F,
+                                                -5.37397155531e-2F,
+                                                2.06390887954e-2F,
+                                                -5.70498872745e-3F};
+  const F32 f32;
+  const VecF32 magnitude = hn::Abs(x);
+  const VecF32 square = hn::Mul(x, x);
+  VecF32 p = hn::Set(f32, kPolynomial.back());
+  HWY_UNROLL(4)
+  for (std::size_t i = kPolynomial.size() - 1; i-- > 0;) {
+    p = hn::MulAdd(p, square, hn::Set(f32, kPolynomial[i]));
+  }
+  const VecF32 near = hn::MulAdd(hn::Mul(p, square), x, x);
+  const VecF32 one = hn::Set(f32, 1.0F);
+  const VecF32 growth = exp(hn::Add(magnitude, magnitude));
+  const VecF32 far = hn::Sub(one, hn::Div(hn::Set(f32, 2.0F), hn::Add(growth, one)));
+  return hn::IfThenElse(hn::Lt(magnitude, hn::Set(f32, 0.625F)), near, hn::CopySign(far, x));
+}
+
 }  // namespace tessera::cpu::HWY_NAMESPACE
 
 HWY_AFTER_NAMESPACE();

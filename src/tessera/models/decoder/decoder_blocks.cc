@@ -60,7 +60,7 @@ ModelOutputs DecoderBlocks::write(const Block& block) {
   builder_.set_layer(-1);
   const Value hidden = norm(x, "norm");
   const Value head = config_.tied ? table : parameter("output.weight", {vocab_, embed_}, head_init);
-  return {.hidden = hidden, .head = head};
+  return {.hidden = hidden, .head = head, .softcap = config_.logits_softcap};
 }
 
 Value DecoderBlocks::norm(const Value& x, const std::string& name) {
@@ -107,13 +107,14 @@ Value DecoderBlocks::attend(
   const SequenceIds ids{.positions = inputs_.positions, .documents = inputs_.documents};
   const double size = config_.query_pre_attn_scalar > 0.0 ? config_.query_pre_attn_scalar
                                                           : static_cast<double>(head_dim_.bound);
-  const Value o = attention(
-      q,
-      k,
-      v,
-      ids,
-      ids,
-      {.scale = 1.0 / std::sqrt(size), .window = config_.is_local(layer_) ? config_.window : 0});
+  const Value o = attention(q,
+                            k,
+                            v,
+                            ids,
+                            ids,
+                            {.scale = 1.0 / std::sqrt(size),
+                             .window = config_.is_local(layer_) ? config_.window : 0,
+                             .softcap = config_.attention_softcap});
   const std::string name = layer + "attention.wo";
   const Value wo = parameter(name + ".weight", {embed_, heads_, head_dim_}, {.std = deep_std()});
   const Value y = linear(o, wo, 2);

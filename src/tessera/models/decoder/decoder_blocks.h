@@ -55,8 +55,8 @@ class DecoderBlocks {
   // Queries or keys, turned by their positions as the layer has it.
   Value turned(const Value& x) const;
 
-  // Causal attention inside documents and the layer's window, back to the width of the residual
-  // stream.
+  // Causal attention inside documents and the layer's window, its scores capped, back to the width
+  // of the residual stream.
   Value attend(
       const Value& q, const Value& k, const Value& v, const std::string& layer, bool bias = false);
 

@@ -30,6 +30,8 @@ struct DecoderConfig {
   std::int64_t global_every = 0;
   double rope_local_theta = 0.0;
   double query_pre_attn_scalar = 0.0;  // attention's scale is its -1/2 power; 0: that of head()
+  double attention_softcap = 0.0;      // of scores; 0: none
+  double logits_softcap = 0.0;         // 0: none
   // Other ways to reach longer texts than a model was trained on; 1: none, one at most.
   double rope_linear_factor = 1.0;        // positions divided by so much
   double rope_dynamic_factor = 1.0;       // theta raised where a program's sequences are longer

@@ -1,6 +1,7 @@
 #include "tessera/ops/attention/attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/error.h"
 
@@ -54,7 +55,7 @@ double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
 }
 
 template <class Attrs>
-void require_window(const Attrs& attrs) {
+void require_window_and_cap(const Attrs& attrs) {
   TESSERA_REQUIRE(
       attrs.window >= 0 && attrs.window <= kMaxWindow && (attrs.window == 0 || attrs.causal),
       ErrorCode::kInvalidArgument,
@@ -63,6 +64,10 @@ void require_window(const Attrs& attrs) {
       attrs.window,
       attrs.causal ? "causal" : "other",
       kMaxWindow);
+  TESSERA_REQUIRE(attrs.softcap >= 0.0 && std::isfinite(attrs.softcap),
+                  ErrorCode::kInvalidArgument,
+                  "a softcap of {}, expected a positive number, or 0 for none",
+                  attrs.softcap);
 }
 
 constexpr std::string_view kIdFactors = "(b t), (b s), (b t), (b s)";
@@ -74,7 +79,7 @@ OpInfo info(const AttentionAttrs&) {
 }
 
 TensorTypes infer(const AttentionAttrs& attrs, Types in) {
-  require_window(attrs);
+  require_window_and_cap(attrs);
   require_shapes(in, 0, 3);
   const auto& q = in[0].dims;
   return {in[0], {.dtype = DType::kF32, .dims = {q[0], q[2], q[1]}}};
@@ -117,7 +122,8 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
                                                          .causal = attrs.causal,
                                                          .whole_rows = attrs.whole_rows,
                                                          .any_order = attrs.any_order,
-                                                         .window = attrs.window}),
+                                                         .window = attrs.window,
+                                                         .softcap = attrs.softcap}),
                           operands);
   for (std::size_t i = 0; i < 3; ++i) {
     grad.set(i, gradients[i]);
@@ -130,6 +136,7 @@ void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("whole_rows", attrs.whole_rows);
   visitor.field("any_order", attrs.any_order);
   visitor.field("window", attrs.window);
+  visitor.field("softcap", attrs.softcap);
 }
 
 OpInfo info(const AttentionBackwardAttrs&) {
@@ -137,7 +144,7 @@ OpInfo info(const AttentionBackwardAttrs&) {
 }
 
 TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in) {
-  require_window(attrs);
+  require_window_and_cap(attrs);
   require_shapes(in, 1, 6);
   require_same_shape(in, 0, 1);
   require_same_shape(in, 4, 1);
@@ -167,6 +174,7 @@ void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("whole_rows", attrs.whole_rows);
   visitor.field("any_order", attrs.any_order);
   visitor.field("window", attrs.window);
+  visitor.field("softcap", attrs.softcap);
 }
 
 Value attention(const Value& q,

@@ -13,11 +13,12 @@ inline constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30U;
 // Softmax attention with grouped queries. Query i sees key j where both belong to the same document
 // and, if causal, the key's position is not after the query's; with a window, nor so many positions
 // before it (a window of 1 is the query's own position).
-//   o[b, i, h] = sum_j softmax_j(scale * q[b, i, h] . k[b, j, g]) v[b, j, g],  g = h / (heads / kv)
+//   o[b, i, h] = sum_j softmax_j(cap(scale * q[b, i, h] . k[b, j, g])) v[b, j, g],
+//   g = h / (heads / kv), cap(s) = softcap tanh(s / softcap), or s where that is 0
 // Operands: q (b, t, heads, d), k (b, s, kv, d), v (b, s, kv, d), query_positions (b, t) i32,
 //           key_positions (b, s) i32, query_documents (b, t) i32, key_documents (b, s) i32
 //           -> o (b, t, heads, d), lse (b, heads, t) f32: log of the softmax's denominator, natural
-//           logarithm, scale applied
+//           logarithm, of scores that are scaled and capped
 // Types:    q, k, v, o alike in {f32, bf16}; scores, softmax and sums in f32
 // Memory:   blockwise: never t x s
 // A query that sees no key gives o = 0 and lse = -inf, and no gradient.
@@ -27,13 +28,14 @@ inline constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30U;
 // any_order: backward may add up in whatever order parts come, and then repeats no bits.
 // Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows);
 //           h and g are split together
-// Source:   Dao et al. 2022, arXiv:2205.14135
+// Source:   Dao et al. 2022, arXiv:2205.14135; the cap: Gemma team 2024, arXiv:2408.00118
 struct AttentionAttrs {
   double scale = 1.0;
   bool causal = true;
   bool whole_rows = false;
   bool any_order = false;
   std::int64_t window = 0;  // of causal attention; 0: none
+  double softcap = 0.0;     // 0: none
 
   friend bool operator==(const AttentionAttrs&, const AttentionAttrs&) = default;
 };
@@ -46,6 +48,7 @@ struct AttentionBackwardAttrs {
   bool whole_rows = false;
   bool any_order = false;
   std::int64_t window = 0;  // of causal attention; 0: none
+  double softcap = 0.0;     // 0: none
 
   friend bool operator==(const AttentionBackwardAttrs&, const AttentionBackwardAttrs&) = default;
 };
@@ -90,8 +93,8 @@ Value attention(const Value& q,
                 const AttentionAttrs& attrs);
 
 // Whether a CUDA device leaves it to cuDNN, where that is there, for tensors that lie like these
-// views. Own kernels take the rest: heads that tensor cores do not take, windows, queries that are
-// not the keys' tokens, and backward of rows with several documents.
+// views. Own kernels take the rest: heads that tensor cores do not take, windows, softcaps, queries
+// that are not the keys' tokens, and backward of rows with several documents.
 bool is_left_to_cudnn(const AttentionAttrs& attrs,
                       std::span<const View> operands,
                       std::span<const View> results);

@@ -22,25 +22,34 @@ namespace tessera::cpu::HWY_NAMESPACE {
 namespace {
 
 // p = 2^(score - lse). The sum does not start from -lse: rounding would grow with its magnitude.
+template <bool kCapped>
 struct StoreProbabilities {
-  const float* lse = nullptr;  // (L), base 2
-  float* p = nullptr;          // (kTileKeys, G)
+  const float* lse;  // (L), base 2
+  float* p;          // (kTileKeys, G)
+  const ScoreCap& cap;
+  float* slopes;  // (kTileKeys, G), with a cap
 
   HWY_INLINE VecF32 start(std::int64_t /*row*/, std::int64_t /*lane*/) const {
     return hn::Zero(F32());
   }
 
   HWY_INLINE void finish(std::int64_t row, std::int64_t lane, VecF32 value) const {
+    if constexpr (kCapped) {
+      VecF32 slope;
+      value = capped(value, cap, slope);
+      hn::Store(slope, F32(), slopes + row * kGroupLanes + lane);
+    }
     const VecF32 exponent = hn::Sub(value, hn::Load(F32(), lse + lane));
     hn::Store(exp2(exponent), F32(), p + row * kGroupLanes + lane);
   }
 };
 
-// ds = p (dp - delta)
+// ds = p (dp - delta), with a cap times the slope that is in ds.
+template <bool kCapped>
 struct StoreScoreGradients {
-  const float* delta = nullptr;  // (L)
-  const float* p = nullptr;      // (kTileKeys, G)
-  float* ds = nullptr;           // (kTileKeys, G)
+  const float* delta;  // (L)
+  const float* p;      // (kTileKeys, G)
+  float* ds;           // (kTileKeys, G)
 
   HWY_INLINE VecF32 start(std::int64_t /*row*/, std::int64_t /*lane*/) const {
     return hn::Zero(F32());
@@ -49,7 +58,11 @@ struct StoreScoreGradients {
   HWY_INLINE void finish(std::int64_t row, std::int64_t lane, VecF32 value) const {
     const std::int64_t at = row * kGroupLanes + lane;
     const VecF32 difference = hn::Sub(value, hn::Load(F32(), delta + lane));
-    hn::Store(hn::Mul(difference, hn::Load(F32(), p + at)), F32(), ds + at);
+    VecF32 gradient = hn::Mul(difference, hn::Load(F32(), p + at));
+    if constexpr (kCapped) {
+      gradient = hn::Mul(gradient, hn::Load(F32(), ds + at));
+    }
+    hn::Store(gradient, F32(), ds + at);
   }
 };
 
@@ -193,7 +206,19 @@ class BackwardRun {
     transpose_tiles(scratch_.rows, keys.tiles(), padded_dim_, scratch_.values_t);
   }
 
+  void find_score_gradients(std::int64_t pair,
+                            std::int64_t column,
+                            const KeyBlock& keys,
+                            const BlockVisibility& seen) {
+    if (problem_.cap.is_set()) {
+      find_score_gradients<true>(pair, column, keys, seen);
+    } else {
+      find_score_gradients<false>(pair, column, keys, seen);
+    }
+  }
+
   // Fills columns [column, column + L) of p and ds for the tiles that hold visible keys.
+  template <bool kCapped>
   void find_score_gradients(std::int64_t pair,
                             std::int64_t column,
                             const KeyBlock& keys,
@@ -208,7 +233,11 @@ class BackwardRun {
       float* const p = scratch_.p + tile * kTileKeys * kGroupLanes + column;
       float* const ds = scratch_.ds + tile * kTileKeys * kGroupLanes + column;
       multiply<kTileKeys, kPairLanes>(
-          head_dim_, key_panel, queries, StoreProbabilities{.lse = scratch_.lse + lane, .p = p});
+          head_dim_,
+          key_panel,
+          queries,
+          StoreProbabilities<kCapped>{
+              .lse = scratch_.lse + lane, .p = p, .cap = problem_.cap, .slopes = ds});
       if (!seen.full) {
         hide_tile(seen.tiles[static_cast<std::size_t>(tile)],
                   tile_ids(common_.mask, keys, tile),
@@ -221,7 +250,7 @@ class BackwardRun {
           head_dim_,
           value_panel,
           dout,
-          StoreScoreGradients{.delta = scratch_.delta + lane, .p = p, .ds = ds});
+          StoreScoreGradients<kCapped>{.delta = scratch_.delta + lane, .p = p, .ds = ds});
     }
   }
 

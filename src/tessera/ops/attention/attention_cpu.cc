@@ -208,7 +208,8 @@ void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views)
       .v = cpu::head_rows(views.in[2]),
       .o = cpu::head_rows(views.out[0]),
       .lse = views.out[1],
-      .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e)};
+      .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e),
+      .cap = cpu::ScoreCap(attrs.softcap)};
   std::byte* const memory = views.workspace.data() + cpu::mask_bounds_bytes(shape);
   const std::int64_t scratch_bytes = cpu::forward_scratch_bytes(shape);
   const auto run_task = [&](const cpu::LaneRange& lanes, std::byte* scratch) {
@@ -254,7 +255,8 @@ void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views
       .dk = cpu::head_rows(views.out[1]),
       .dv = cpu::head_rows(views.out[2]),
       .scale = static_cast<float>(attrs.scale),
-      .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e)};
+      .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e),
+      .cap = cpu::ScoreCap(attrs.softcap)};
   std::byte* const memory = views.workspace.data() + cpu::mask_bounds_bytes(shape);
   const cpu::BackwardTasks tasks(shape, context.threads());
   const std::int64_t scratch_bytes = cpu::backward_scratch_bytes(shape, tasks.range_blocks());

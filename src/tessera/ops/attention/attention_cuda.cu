@@ -92,7 +92,7 @@ __global__ void attend(Forward<T> task) {
       const std::int64_t key = first + threadIdx.x;
       float score = -INFINITY;
       if (key < shape.keys && sees(task.mask, shape, query.batch, query.token, key)) {
-        score = task.scale * dot(q, task.k.at(query.batch, key, group), shape.channels);
+        score = task.form.score(dot(q, task.k.at(query.batch, key, group), shape.channels));
       }
       take_keys(task, query, first, score, running);
     }
@@ -125,10 +125,11 @@ __device__ Pair pair_of(const Backward<T>& task, const Query& query, std::int64_
   const std::int64_t group = query.head / shape.group();
   const T* const q = task.q.at(query.batch, query.token, query.head);
   const T* const dout = task.dout.at(query.batch, query.token, query.head);
-  const float score = task.scale * dot(q, task.k.at(query.batch, key, group), shape.channels);
+  const float score = task.form.score(dot(q, task.k.at(query.batch, key, group), shape.channels));
   const float weight = expf(score - lse);
   const float arriving = dot(dout, task.v.at(query.batch, key, group), shape.channels);
-  return {.weight = weight, .slope = weight * (arriving - task.delta[number])};
+  return {.weight = weight,
+          .slope = weight * (arriving - task.delta[number]) * task.form.slope(score)};
 }
 
 // delta = dout . o for each query, then dq.
@@ -161,7 +162,7 @@ __global__ void query_gradients(Backward<T> task) {
     }
     if (threadIdx.x < shape.channels) {
       task.dq.at(query.batch, query.token, query.head)[threadIdx.x] =
-          narrow<T>(task.scale * gradient);
+          narrow<T>(task.form.scale * gradient);
     }
   }
 }
@@ -202,7 +203,7 @@ __global__ void key_gradients(Backward<T> task) {
       __syncthreads();
     }
     if (threadIdx.x < shape.channels) {
-      task.dk.at(batch, key, group)[threadIdx.x] = narrow<T>(task.scale * dk);
+      task.dk.at(batch, key, group)[threadIdx.x] = narrow<T>(task.form.scale * dk);
       task.dv.at(batch, key, group)[threadIdx.x] = narrow<T>(dv);
     }
   }

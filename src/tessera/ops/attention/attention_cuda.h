@@ -55,6 +55,25 @@ struct Mask {
   }
 };
 
+// What a product of a query and a key becomes before the softmax.
+struct ScoreForm {
+  float scale;
+  float cap;  // a scaled score s is cap tanh(s / cap); 0: there is none
+
+#if defined(__CUDACC__) || defined(TESSERA_EMULATED_CUDA)
+  __device__ float score(float product) const {
+    const float score = scale * product;
+    return cap > 0.0F ? cap * tanhf(score / cap) : score;
+  }
+
+  // How much of a change of its product a score shows, but for the scale.
+  __device__ float slope(float score) const {
+    const float part = cap > 0.0F ? score / cap : 0.0F;
+    return 1.0F - part * part;
+  }
+#endif
+};
+
 template <class T>
 struct Forward {
   Shape shape;
@@ -64,7 +83,7 @@ struct Forward {
   Heads<const T> v;
   Heads<T> o;
   float* lse;  // (b, heads, t)
-  float scale;
+  ScoreForm form;
   // On the device: another kernel has done it where this is 1. Null: none has.
   const std::int32_t* is_done = nullptr;
 
@@ -85,7 +104,7 @@ struct Backward {
   Heads<T> dk;
   Heads<T> dv;
   float* delta;  // (b, heads, t): first in the workspace
-  float scale;
+  ScoreForm form;
   bool any_order;
 };
 

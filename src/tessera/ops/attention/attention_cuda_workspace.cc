@@ -24,7 +24,7 @@ template <class Task>
 FlashProblem problem_of(const Task& task) {
   const Shape& shape = task.shape;
   FlashProblem problem = {.causal = task.mask.causal,
-                          .scale = task.scale,
+                          .scale = task.form.scale,
                           .batch = shape.batch,
                           .tokens = shape.queries,
                           .heads = shape.heads,
@@ -67,8 +67,8 @@ bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
 }
 
 Form form_of(const FormFacts& facts, const View& q, const View& k) {
-  // The graphs of the library have no window.
-  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1 || facts.window > 0) {
+  // The graphs of the library have no window and no softcap.
+  if (q.sizes[1] != k.sizes[1] || q.sizes[1] == 1 || facts.window > 0 || facts.has_cap) {
     return Form::kAny;
   }
   return facts.whole_rows ? Form::kWholeRows : facts.causal ? Form::kDocuments : Form::kAny;

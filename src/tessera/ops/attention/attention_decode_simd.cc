@@ -46,6 +46,9 @@ class DecodeHead {
       }
     }
     for (std::int64_t lane = 0; lane < num_lanes; ++lane) {
+      if (problem_.cap.is_set()) {
+        cap(scores(lane));
+      }
       const float maximum =
           count_ > 0 ? *std::max_element(scores(lane), scores(lane) + count_) : kHidden;
       const float total = maximum == kHidden ? 0.0F : exponentials(scores(lane), maximum);
@@ -98,6 +101,15 @@ class DecodeHead {
     const T* const query = lanes_.row<T>(problem_.q, lane);
     return sum(head_dim_, [&](auto lanes, std::int64_t c) HWY_ATTR {
       return hn::Mul(load(lanes, query + c), load(lanes, key + c));
+    });
+  }
+
+  // Leaves those that are hidden.
+  void cap(float* scores) const {
+    for_lanes(count_, [&](auto lanes, std::int64_t j) HWY_ATTR {
+      const VecF32 score = load(lanes, scores + j);
+      const auto hidden = hn::Eq(score, hn::Set(F32(), kHidden));
+      store(lanes, scores + j, hn::IfThenElse(hidden, score, capped(score, problem_.cap)));
     });
   }
 

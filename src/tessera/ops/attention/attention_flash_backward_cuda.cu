@@ -16,10 +16,17 @@ struct QueryFacts {
 };
 
 // The softmax weight of a pair, and the gradient of its score.
+template <bool kCapped>
 __device__ void weigh_pair(
-    bool seen, float scale, float lse, float delta, float& score, float& slope) {
-  const float weight = seen ? exp2f(fmaf(score, scale * kLog2E, -lse)) : 0.0F;
+    bool seen, const ScoreForm& form, float lse, float delta, float& score, float& slope) {
+  const float capped = kCapped ? form.score(score) : 0.0F;
+  const float exponent =
+      kCapped ? fmaf(capped, kLog2E, -lse) : fmaf(score, form.scale * kLog2E, -lse);
+  const float weight = seen ? exp2f(exponent) : 0.0F;
   slope = seen ? weight * (slope - delta) : 0.0F;
+  if constexpr (kCapped) {
+    slope *= form.slope(capped);
+  }
   score = weight;
 }
 
@@ -52,26 +59,29 @@ __device__ void make_delta(const Backward<BFloat16>& task, const Place& place, Q
 
 // The weights and slopes of pairs of the warp's rows with 16 of a tile, in place of their products.
 // kRowsAreQueries: else they are keys, and the tile's rows queries.
-template <bool kRowsAreQueries, class Seen>
-__device__ void weigh_pairs(
-    float scale, const Seen& seen, const QueryFacts& facts, int first, FragmentC (*pairs)[2]) {
+template <bool kRowsAreQueries, bool kCapped, class Seen>
+__device__ void weigh_pairs(const ScoreForm& form,
+                            const Seen& seen,
+                            const QueryFacts& facts,
+                            int first,
+                            FragmentC (*pairs)[2]) {
   for (int n = 0; n < 2; ++n) {
     for (int i = 0; i < 4; ++i) {
       const int row = row_of(i);
       const int column = first + column_of(n, i);
       const int query = kRowsAreQueries ? row : column;
       const int key = kRowsAreQueries ? column : row;
-      weigh_pair(seen(query, key),
-                 scale,
-                 facts.lse[query],
-                 facts.delta[query],
-                 pairs[0][n].at[i],
-                 pairs[1][n].at[i]);
+      weigh_pair<kCapped>(seen(query, key),
+                          form,
+                          facts.lse[query],
+                          facts.delta[query],
+                          pairs[0][n].at[i],
+                          pairs[1][n].at[i]);
     }
   }
 }
 
-template <int D>
+template <int D, bool kCapped>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
     query_gradients(Backward<BFloat16> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
@@ -100,12 +110,12 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
         dot_rows<D>(q, {k}, first, pairs[0]);
         dot_rows<D>(dout, {v}, first, pairs[1]);
         with_mask(all_seen, query_ids, key_ids, task.mask, [&](const auto& seen) {
-          weigh_pairs<true>(task.scale, seen, facts, first, pairs);
+          weigh_pairs<true, kCapped>(task.form, seen, facts, first, pairs);
         });
         add_rows<D>(pairs[1], {k}, first, dq);
       }
     });
-    const float factors[2] = {task.scale, task.scale};
+    const float factors[2] = {task.form.scale, task.form.scale};
     store_rows<D>(dq, factors, query_rows(task.dq, task, warp_place(place)));
   }
 }
@@ -145,7 +155,7 @@ __device__ void walk_queries(const Backward<BFloat16>& task,
 }
 
 // Behind query_gradients(), whose delta it reads.
-template <int D>
+template <int D, bool kCapped>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
     key_gradients(Backward<BFloat16> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t q[kTileElements<D>];
@@ -184,14 +194,14 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
           dot_rows<D>(k, {q}, first, pairs[0]);
           dot_rows<D>(v, {dout}, first, pairs[1]);
           with_mask(all_seen, query_ids, key_ids, task.mask, [&](const auto& seen) {
-            weigh_pairs<false>(task.scale, seen, facts, first, pairs);
+            weigh_pairs<false, kCapped>(task.form, seen, facts, first, pairs);
           });
           add_rows<D>(pairs[0], {dout}, first, dv);
           add_rows<D>(pairs[1], {q}, first, dk);
         }
       }
     });
-    const float factors[2] = {task.scale, task.scale};
+    const float factors[2] = {task.form.scale, task.form.scale};
     const float ones[2] = {1.0F, 1.0F};
     store_rows<D>(dk, factors, key_rows(task.dk, task, warp_place(place)));
     store_rows<D>(dv, ones, key_rows(task.dv, task, warp_place(place)));
@@ -208,17 +218,17 @@ void run_flash(const Context& context,
                std::span<std::byte> workspace) {
   const Shape& shape = task.shape;
   const flash::Ranges ranges = flash::start_ranges(context, shape, task.mask, nullptr, workspace);
-  flash::with_width(shape.channels, [&]<int D>() {
+  flash::with_form(task, [&]<int D, bool kCapped>() {
     launch<flash::kFlashThreads>(context,
                                  "attention_backward",
                                  flash::tiles_of(shape.batch, shape.heads, shape.queries),
-                                 flash::query_gradients<D>,
+                                 flash::query_gradients<D, kCapped>,
                                  task,
                                  ranges);
     launch<flash::kFlashThreads>(context,
                                  "attention_backward",
                                  flash::tiles_of(shape.batch, shape.kv_heads, shape.keys),
-                                 flash::key_gradients<D>,
+                                 flash::key_gradients<D, kCapped>,
                                  task,
                                  ranges);
   });

@@ -54,14 +54,16 @@ __device__ void take_scores(FragmentC* scores, Softmax& softmax, float* kept) {
   }
 }
 
-// Scales the products of queries and keys, in units of ln 2, and leaves those for which
+// Makes products of queries and keys scores, in units of ln 2, and leaves those for which
 // seen(row, column) holds.
-template <class Seen>
-__device__ void mask_scores(float scale, const Seen& seen, FragmentC* scores) {
+template <bool kCapped, class Seen>
+__device__ void mask_scores(const ScoreForm& form, const Seen& seen, FragmentC* scores) {
   for (int n = 0; n < kTile / 8; ++n) {
     for (int i = 0; i < 4; ++i) {
       const bool is_seen = seen(row_of(i), column_of(n, i));
-      scores[n].at[i] = is_seen ? scores[n].at[i] * (scale * kLog2E) : -INFINITY;
+      const float product = scores[n].at[i];
+      const float score = kCapped ? form.score(product) * kLog2E : product * (form.scale * kLog2E);
+      scores[n].at[i] = is_seen ? score : -INFINITY;
     }
   }
 }
@@ -92,7 +94,7 @@ __device__ void scale_rows(FragmentC* sums, const float* factors) {
   }
 }
 
-template <int D>
+template <int D, bool kCapped>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
     attend(Forward<BFloat16> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
         dot_rows<D>(q, {k}, static_cast<int>(16 * chunk), scores + 2 * chunk);
       }
       with_mask(all_seen, query_ids, key_ids, task.mask, [&](const auto& seen) {
-        mask_scores(task.scale, seen, scores);
+        mask_scores<kCapped>(task.form, seen, scores);
       });
       float kept[2];
       take_scores(scores, softmax, kept);
@@ -150,9 +152,13 @@ void run_flash(const Context& context,
                std::span<std::byte> workspace) {
   const flash::Ranges ranges =
       flash::start_ranges(context, task.shape, task.mask, task.is_done, workspace);
-  flash::with_width(task.shape.channels, [&]<int D>() {
-    launch<flash::kFlashThreads>(
-        context, "attention", flash::blocks_of(context, task), flash::attend<D>, task, ranges);
+  flash::with_form(task, [&]<int D, bool kCapped>() {
+    launch<flash::kFlashThreads>(context,
+                                 "attention",
+                                 flash::blocks_of(context, task),
+                                 flash::attend<D, kCapped>,
+                                 task,
+                                 ranges);
   });
 }
 

@@ -21,14 +21,19 @@ namespace tessera::cpu::HWY_NAMESPACE {
 
 namespace {
 
+template <bool kCapped>
 struct StoreScores {
-  float* scores = nullptr;  // (kTileKeys, L)
+  float* scores;  // (kTileKeys, L)
+  const ScoreCap& cap;
 
   HWY_INLINE VecF32 start(std::int64_t /*row*/, std::int64_t /*lane*/) const {
     return hn::Zero(F32());
   }
 
   HWY_INLINE void finish(std::int64_t row, std::int64_t lane, VecF32 value) const {
+    if constexpr (kCapped) {
+      value = capped(value, cap);
+    }
     hn::Store(value, F32(), scores + row * kPairLanes + lane);
   }
 };
@@ -175,7 +180,13 @@ class ForwardChunk {
       const Broadcast<1> panel = {.data = scratch_.keys + tile * kTileKeys * padded_dim_,
                                   .step = kTileKeys};
       float* const scores = scratch_.scores + tile * kTileKeys * kPairLanes;
-      multiply<kTileKeys, kPairLanes>(head_dim_, panel, queries, StoreScores{scores});
+      if (problem_.cap.is_set()) {
+        multiply<kTileKeys, kPairLanes>(
+            head_dim_, panel, queries, StoreScores<true>{scores, problem_.cap});
+      } else {
+        multiply<kTileKeys, kPairLanes>(
+            head_dim_, panel, queries, StoreScores<false>{scores, problem_.cap});
+      }
       if (!seen.full) {
         hide_tile(seen.tiles[static_cast<std::size_t>(tile)],
                   tile_ids(problem_.common.mask, keys, tile),

@@ -16,6 +16,7 @@
 
 #include "tessera/backend/cpu/simd-inl.h"
 #include "tessera/ops/attention/attention_blocks.h"
+#include "tessera/ops/attention/attention_tasks.h"
 
 HWY_BEFORE_NAMESPACE();
 
@@ -136,6 +137,17 @@ HWY_INLINE VecF32 exp2(VecF32 x) {
   p = hn::MulAdd(p, fraction, hn::Set(f32, 1.0F));
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(i32, shifted));
   return hn::BitCast(f32, hn::Add(hn::BitCast(i32, p), exponent));
+}
+
+// Scores under a cap. `slope`: how much of a change of a score is left.
+HWY_INLINE VecF32 capped(VecF32 score, const ScoreCap& cap) {
+  return hn::Mul(hn::Set(F32(), cap.cap), tanh(hn::Mul(score, hn::Set(F32(), cap.inverse))));
+}
+
+HWY_INLINE VecF32 capped(VecF32 score, const ScoreCap& cap, VecF32& slope) {
+  const VecF32 part = tanh(hn::Mul(score, hn::Set(F32(), cap.inverse)));
+  slope = hn::NegMulAdd(part, part, hn::Set(F32(), 1.0F));
+  return hn::Mul(hn::Set(F32(), cap.cap), part);
 }
 
 // Asks for part `part` of `parts` of a block's rows ahead of their use, into the second-level

@@ -38,6 +38,7 @@ struct Case {
   bool whole_rows = false;
   bool any_order = false;
   std::int64_t window = 0;
+  double softcap = 0.0;
 };
 
 constexpr Case kCases[] = {
@@ -141,6 +142,68 @@ constexpr Case kCases[] = {
      .head_dim = 32,
      .whole_rows = true,
      .window = 17},
+    {.name = "softcap",
+     .batch = 2,
+     .queries = 13,
+     .keys = 13,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 6,
+     .softcap = 1.5},
+    {.name = "softcap_whole_rows",
+     .batch = 1,
+     .queries = 70,
+     .keys = 70,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 24,
+     .whole_rows = true,
+     .softcap = 1.5},
+    {.name = "softcap_not_causal",
+     .batch = 1,
+     .queries = 97,
+     .keys = 161,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 64,
+     .document_length = 50,
+     .causal = false,
+     .softcap = 0.75},
+    {.name = "softcap_window_documents",
+     .batch = 2,
+     .queries = 138,
+     .keys = 138,
+     .heads = 2,
+     .groups = 2,
+     .head_dim = 16,
+     .document_length = 50,
+     .window = 20,
+     .softcap = 1.5},
+    {.name = "softcap_wide_heads",
+     .batch = 1,
+     .queries = 70,
+     .keys = 70,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 128,
+     .softcap = 1.5},
+    {.name = "softcap_widest_heads",
+     .batch = 1,
+     .queries = 21,
+     .keys = 21,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 256,
+     .softcap = 1.5},
+    {.name = "softcap_decode",
+     .batch = 2,
+     .queries = 1,
+     .keys = 150,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 24,
+     .document_length = 40,
+     .softcap = 1.5},
 };
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
@@ -208,6 +271,7 @@ struct Problem {
   double scale;
   bool causal;
   std::int64_t window;
+  double softcap;
 
   std::size_t heads() const { return bound(q, 2); }
 
@@ -251,8 +315,8 @@ QueryRow Problem::row(std::size_t i, std::size_t h) const {
     }
     const auto key = keys.subspan(key_at(j, h), head_dim());
     result.keys.push_back(j);
-    result.scores.push_back(scale *
-                            std::inner_product(query.begin(), query.end(), key.begin(), 0.0));
+    const double score = scale * std::inner_product(query.begin(), query.end(), key.begin(), 0.0);
+    result.scores.push_back(softcap == 0.0 ? score : softcap * std::tanh(score / softcap));
   }
   return result;
 }
@@ -263,7 +327,8 @@ std::vector<OpClass> device_classes(DType dtype, const Case& c) {
   if (dtype != DType::kBF16) {
     return {};
   }
-  const bool may_be_of_library = c.queries == c.keys && (c.whole_rows || c.causal) && c.window == 0;
+  const bool may_be_of_library =
+      c.queries == c.keys && (c.whole_rows || c.causal) && c.window == 0 && c.softcap == 0.0;
   return {may_be_of_library ? OpClass::kRoundedTerms : OpClass::kRounded, OpClass::kReduction};
 }
 
@@ -291,7 +356,8 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
                                         .causal = c.causal,
                                         .whole_rows = c.whole_rows,
                                         .any_order = c.any_order,
-                                        .window = c.window}),
+                                        .window = c.window,
+                                        .softcap = c.softcap}),
            .operands = operand_types(c, dtype),
            .fills = {normal(), normal(), normal(), prepared(), prepared(), prepared(), prepared()},
            .prepare = [c](std::span<HostTensor> in) { fill_ids(c, in.subspan(3, 4)); },
@@ -316,7 +382,8 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
                                  .causal = c.causal,
                                  .whole_rows = c.whole_rows,
                                  .any_order = c.any_order,
-                                 .window = c.window};
+                                 .window = c.window,
+                                 .softcap = c.softcap};
       const TensorTypes results = infer(attrs, forward);
       TensorTypes operands = {
           forward[0], forward[0], forward[1], forward[2], results[0], results[1]};
@@ -335,7 +402,8 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
                                                          .causal = c.causal,
                                                          .whole_rows = c.whole_rows,
                                                          .any_order = c.any_order,
-                                                         .window = c.window}),
+                                                         .window = c.window,
+                                                         .softcap = c.softcap}),
                     .operands = operands,
                     .prepare = prepare,
                     .op_class = OpClass::kUnequalTerms,
@@ -359,7 +427,8 @@ void reference(const AttentionAttrs& attrs, const Views& views) {
                         .id_views = views.in.subspan(3, 4),
                         .scale = attrs.scale,
                         .causal = attrs.causal,
-                        .window = attrs.window};
+                        .window = attrs.window,
+                        .softcap = attrs.softcap};
   const auto v = reals(views.in[2]);
   const auto o = reals(views.out[0]);
   const auto lse = reals(views.out[1]);
@@ -380,14 +449,16 @@ void reference(const AttentionAttrs& attrs, const Views& views) {
 }
 
 // With p the softmax and ds = p (do . v - do . o):
-//   dq = scale sum_j ds k, dk = scale sum_i ds q, dv = sum_i p do
+//   dq = scale sum_j ds k, dk = scale sum_i ds q, dv = sum_i p do,
+// with a cap ds times 1 - (score / softcap)^2
 void reference(const AttentionBackwardAttrs& attrs, const Views& views) {
   const Problem problem{.q = views.in[1],
                         .k = views.in[2],
                         .id_views = views.in.subspan(6, 4),
                         .scale = attrs.scale,
                         .causal = attrs.causal,
-                        .window = attrs.window};
+                        .window = attrs.window,
+                        .softcap = attrs.softcap};
   const auto dout = reals(views.in[0]);
   const auto q = reals(views.in[1]);
   const auto k = reals(views.in[2]);
@@ -411,7 +482,8 @@ void reference(const AttentionBackwardAttrs& attrs, const Views& views) {
         for (std::size_t c = 0; c < problem.head_dim(); ++c) {
           slope += dout[at + c] * (v[key + c] - o[at + c]);
         }
-        const double ds = p * slope * attrs.scale;
+        const double part = attrs.softcap == 0.0 ? 0.0 : row.scores[n] / attrs.softcap;
+        const double ds = p * slope * attrs.scale * (1.0 - part * part);
         for (std::size_t c = 0; c < problem.head_dim(); ++c) {
           dq[at + c] += ds * k[key + c];
           dk[key + c] += ds * q[at + c];

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numbers>
 
 #include "tessera/ir/view.h"
 #include "tessera/ops/attention/attention_blocks.h"
@@ -10,6 +11,18 @@ namespace tessera::cpu {
 // The SIMD kernels' tasks. Shapes: L lanes of a pair, C lanes of a chunk, d head_dim, D head_dim
 // padded to whole strips. Scores are kept in base 2, so that softmax needs 2^x alone.
 
+// Of scores in base 2: a score s is cap tanh(s / cap). 0: there is none.
+struct ScoreCap {
+  float cap = 0.0F;
+  float inverse = 0.0F;
+
+  explicit ScoreCap(double softcap = 0.0)
+      : cap(static_cast<float>(softcap * std::numbers::log2e)),
+        inverse(softcap > 0.0 ? 1.0F / cap : 0.0F) {}
+
+  bool is_set() const { return cap > 0.0F; }
+};
+
 struct ForwardProblem {
   AttentionProblem common;
   HeadRows q;
@@ -18,6 +31,7 @@ struct ForwardProblem {
   HeadRows o;
   View lse;                   // (b, heads, t)
   float score_factor = 1.0F;  // scale * log2(e)
+  ScoreCap cap;
 };
 
 // What one thread needs.
@@ -55,6 +69,7 @@ struct BackwardProblem {
   HeadRows dv;
   float scale = 1.0F;
   float score_factor = 1.0F;  // scale * log2(e)
+  ScoreCap cap;
 };
 
 // What one thread needs. G is kGroupLanes; K the keys of a task's range of blocks, in whole blocks.
@@ -73,9 +88,9 @@ struct BackwardScratch {
   float* keys_t = nullptr;            // (tiles of a block, D, kTileKeys)
   float* values_t = nullptr;          // (tiles of a block, D, kTileKeys)
   float* p = nullptr;                 // (kBlockKeys, G): probabilities
-  float* ds = nullptr;                // (kBlockKeys, G): gradients of scaled scores
-  float* dk = nullptr;                // (K, D), to be multiplied by scale
-  float* dv = nullptr;                // (K, D)
+  float* ds = nullptr;  // (kBlockKeys, G): gradients of scaled scores, first a cap's slopes
+  float* dk = nullptr;  // (K, D), to be multiplied by scale
+  float* dv = nullptr;  // (K, D)
 };
 
 // Lanes whose probabilities exist at one time.

@@ -39,6 +39,11 @@ inline Mask mask_of(std::span<const View> ids, bool causal, std::int64_t window)
           .window = static_cast<std::int32_t>(window)};
 }
 
+template <class Attrs>
+ScoreForm score_form_of(const Attrs& attrs) {
+  return {.scale = static_cast<float>(attrs.scale), .cap = static_cast<float>(attrs.softcap)};
+}
+
 template <class T>
 Forward<T> forward_task(const AttentionAttrs& attrs,
                         std::span<const View> in,
@@ -50,7 +55,7 @@ Forward<T> forward_task(const AttentionAttrs& attrs,
           .v = Heads<const T>(in[2]),
           .o = Heads<T>(out[0]),
           .lse = cpu::flat<float>(out[1]).data(),
-          .scale = static_cast<float>(attrs.scale)};
+          .form = score_form_of(attrs)};
 }
 
 template <class T>
@@ -70,7 +75,7 @@ Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
           .dk = Heads<T>(out[1]),
           .dv = Heads<T>(out[2]),
           .delta = reinterpret_cast<float*>(workspace),
-          .scale = static_cast<float>(attrs.scale),
+          .form = score_form_of(attrs),
           .any_order = attrs.any_order};
 }
 
@@ -90,6 +95,7 @@ struct FormFacts {
   bool whole_rows;
   bool causal;
   std::int64_t window;
+  bool has_cap;
 };
 
 // Rows of one token are nothing for a library: cuDNN's frontend refuses them backward, and forward
@@ -98,10 +104,12 @@ Form form_of(const FormFacts& facts, const View& q, const View& k);
 
 template <class Attrs>
 Form form_of(const Attrs& attrs, const View& q, const View& k) {
-  return form_of(
-      FormFacts{.whole_rows = attrs.whole_rows, .causal = attrs.causal, .window = attrs.window},
-      q,
-      k);
+  return form_of(FormFacts{.whole_rows = attrs.whole_rows,
+                           .causal = attrs.causal,
+                           .window = attrs.window,
+                           .has_cap = attrs.softcap > 0.0},
+                 q,
+                 k);
 }
 
 // Of backward by own kernels: delta, and after it what run_flash() takes.

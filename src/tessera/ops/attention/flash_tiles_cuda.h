@@ -239,17 +239,27 @@ __device__ inline Place warp_place(Place place) {
   return place;
 }
 
-// Calls body.operator()<D>() with the least width that has all channels.
-template <class Body>
+// Calls body.operator()<D, kCapped>() with the least width that has all channels, and whether
+// scores have a cap: where they have none, no register is kept for it.
+template <bool kCapped, class Body>
 void with_width(std::int64_t channels, const Body& body) {
   if (channels <= 32) {
-    body.template operator()<32>();
+    body.template operator()<32, kCapped>();
   } else if (channels <= 64) {
-    body.template operator()<64>();
+    body.template operator()<64, kCapped>();
   } else if (channels <= 96) {
-    body.template operator()<96>();
+    body.template operator()<96, kCapped>();
   } else {
-    body.template operator()<128>();
+    body.template operator()<128, kCapped>();
+  }
+}
+
+template <class Task, class Body>
+void with_form(const Task& task, const Body& body) {
+  if (task.form.cap > 0.0F) {
+    with_width<true>(task.shape.channels, body);
+  } else {
+    with_width<false>(task.shape.channels, body);
   }
 }
 

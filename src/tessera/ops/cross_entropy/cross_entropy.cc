@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <span>
 
 #include "tessera/base/error.h"
@@ -99,6 +100,10 @@ TensorTypes infer(const CrossEntropyAttrs& attrs, Types in) {
                   ErrorCode::kInvalidArgument,
                   "cross_entropy needs a result and a positive chunk, found chunk {}",
                   attrs.chunk);
+  TESSERA_REQUIRE(attrs.softcap >= 0.0 && std::isfinite(attrs.softcap),
+                  ErrorCode::kInvalidArgument,
+                  "a softcap of {}, expected a positive number, or 0 for none",
+                  attrs.softcap);
   require_vocab_shard(attrs.axes, attrs.whole_vocab, in[1].dims[0].bound);
   TESSERA_REQUIRE(attrs.vocab >= 0 && attrs.vocab <= (attrs.axes.empty() ? in[1].dims[0].bound : 0),
                   ErrorCode::kInvalidArgument,
@@ -212,7 +217,8 @@ void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad) {
                                                                    .head_gradient = wants_head,
                                                                    .chunk = attrs.chunk,
                                                                    .vocab = attrs.vocab,
-                                                                   .logits = attrs.logits}),
+                                                                   .logits = attrs.logits,
+                                                                   .softcap = attrs.softcap}),
                                          {x, grad.operand(1), grad.operand(2), grad.operand(3)});
   grad.set(0, gradients[0]);
   if (wants_head) {
@@ -233,11 +239,17 @@ void visit(CrossEntropyAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("codes", attrs.codes);
   visitor.field("dtype", attrs.dtype);
   visitor.field("power_of_two", attrs.power_of_two);
+  visitor.field("softcap", attrs.softcap);
 }
 
-Value cross_entropy(
-    const Value& x, const Value& head, const Value& labels, const Value& seed, std::int64_t vocab) {
-  return x.builder->emit(make_op(CrossEntropyAttrs{.vocab = vocab}), {x, head, labels, seed})[0];
+Value cross_entropy(const Value& x,
+                    const Value& head,
+                    const Value& labels,
+                    const Value& seed,
+                    std::int64_t vocab,
+                    double softcap) {
+  return x.builder->emit(make_op(CrossEntropyAttrs{.vocab = vocab, .softcap = softcap}),
+                         {x, head, labels, seed})[0];
 }
 
 }  // namespace tessera

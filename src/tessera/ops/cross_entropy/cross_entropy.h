@@ -8,25 +8,27 @@
 namespace tessera {
 
 // Head and loss in one op, over chunks of rows so that the full logits never exist.
-//   logits[r, v] = sum_c x[r, c] head[v, c]
+//   logits[r, v] = cap(sum_c x[r, c] head[v, c]), cap(z) = softcap tanh(z / softcap), or z where
+//                  that is 0
 //   loss         = sum over rows with label >= 0 of log sum_v exp(logits[r, v]) - logits[r, label]
 //   dlogits      = seed * (softmax(logits) - onehot(label)), 0 in rows with label < 0
-//   dx[r, c]     = sum_v dlogits[r, v] head[v, c];  dhead[v, c] = sum_r dlogits[r, v] x[r, c]
+//   dz           = dlogits, with a cap times 1 - (logits / softcap)^2
+//   dx[r, c]     = sum_v dz[r, v] head[v, c];  dhead[v, c] = sum_r dz[r, v] x[r, c]
 //                  (+ accumulator[v, c])
 // Operands: x (.., C), head (V, C), labels (..) i32, seed () f32, [accumulator (V, C) f32]
 //           -> [loss () f32], [dx (.., C) like x, [dhead (V, C) f32]]
-// Types:    x and head alike in {f32, bf16}; logits rounded to `logits`, softmax in f32; dlogits
-// are
-//           rounded to x's dtype before the two products; the loss is summed in f64 in row order
+// Types:    x and head alike in {f32, bf16}; products rounded to `logits`, cap and softmax in f32;
+//           dz is rounded to x's dtype before the two products; the loss is summed in f64 in row
+//           order
 // Workspace: one chunk of logits (chunk x V, on CPUs in f32; there chunk x V in x's dtype too when
-//            that is not f32, where GPUs write dlogits over the logits)
+//            that is not f32, where GPUs write dz over the logits)
 // Factors:  (.. c), (v c), (..), () -> (), (.. c), (v c) | reduce .., v | whole c | rewrite v
 // Errors:   at run time kInvalidData where a label is V or more
 // With `codes` x and head are f8e4m3, and their products scaled_matmul's (float8.h):
 //   Operands: x (.., C), head (V, C), labels, seed, inverse_x () or (..), inverse_head () or (V),
 //             [head transposed (C, V), its inverse () or (C), [x transposed (C, ..), its inverse ()
 //             or (C)]], [accumulator]
-//   dx is in `dtype`; dlogits, rounded to `logits` and at most seed large, are quantized to f8e5m2
+//   dx is in `dtype`; dz, rounded to `logits` and at most seed large, are quantized to f8e5m2
 //   with that as the largest magnitude (f8e4m3 would take probabilities below 2^-18 for zero); seed
 //   must not be negative Workspace: the codes of a chunk's dlogits, as they lie and transposed, too
 // With `vocab` > 0 only that many rows of the head count; those behind them are padding, which
@@ -47,6 +49,7 @@ struct CrossEntropyAttrs {
   bool codes = false;          // of 8-bit floats
   DType dtype = DType::kF32;   // of dx, and whether dlogits' scale is a power of two, with `codes`
   bool power_of_two = false;
+  double softcap = 0.0;  // of logits; 0: none
 
   bool makes_head_gradient() const { return gradients && head_gradient; }
 
@@ -71,11 +74,12 @@ std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
                                   std::span<const View> results);
 void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views);
 
-// `vocab`: rows of the head that count; 0: all.
+// `vocab`: rows of the head that count; 0: all. `softcap`: of logits; 0: none.
 Value cross_entropy(const Value& x,
                     const Value& head,
                     const Value& labels,
                     const Value& seed,
-                    std::int64_t vocab = 0);
+                    std::int64_t vocab = 0,
+                    double softcap = 0.0);
 
 }  // namespace tessera

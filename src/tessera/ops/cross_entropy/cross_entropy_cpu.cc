@@ -204,9 +204,12 @@ void run_chunks(const CrossEntropyAttrs& attrs,
   for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
     const RowChunk rows = {.first = row, .count = std::min(problem.chunk, problem.rows - row)};
     products.make_logits(context, rows, parts.logits, parts.products);
-    round_to(attrs.logits,
-             {parts.logits, static_cast<std::size_t>(rows.count * problem.vocab)},
-             context.team());
+    const std::span logits(parts.logits, static_cast<std::size_t>(rows.count * problem.vocab));
+    round_to(attrs.logits, logits, context.team());
+    const auto softcap = static_cast<float>(attrs.softcap);
+    if (softcap > 0.0F) {
+      cpu::cap_logits(logits, softcap, context.team());
+    }
     const cpu::SoftmaxRows softmax = {.logits = parts.logits,
                                       .labels = labels.data() + row,
                                       .rows = rows.count,
@@ -216,7 +219,8 @@ void run_chunks(const CrossEntropyAttrs& attrs,
                                       .seed = *views.in[3].as<const float>(),
                                       .row_loss = attrs.loss ? parts.row_loss : nullptr,
                                       .gradient = attrs.gradients ? parts.dlogits : nullptr,
-                                      .gradient_dtype = problem.dtype};
+                                      .gradient_dtype = problem.dtype,
+                                      .softcap = softcap};
     if (problem.is_cut) {
       cpu::softmax_sums(softmax, parts.sums, context.team());
       join({parts.sums, static_cast<std::size_t>(rows.count)},

@@ -26,13 +26,39 @@ struct Softmax {
   RowSums* sums;        // of all shards of a row; null: a row is whole
   double* row_loss;     // or null
   bool makes_gradient;  // of each row, in the inputs' dtype, over the row
+  float softcap;        // which logits are to be put under; 0: none
   Fault* fault;
 };
 
+// Puts logits under a cap; none where it is 0, which is known when it is compiled: no register is
+// kept for it.
+template <bool kCapped>
+struct Cap {
+  float cap;
+
+  __device__ float operator()(float logit) const {
+    return kCapped ? cap * tanhf(logit / cap) : logit;
+  }
+
+  template <int N>
+  __device__ void put_over(Floats<N>& logits) const {
+    for (int i = 0; kCapped && i < N; ++i) {
+      logits.at[i] = (*this)(logits.at[i]);
+    }
+  }
+
+  // How much of a change before the cap is left after it, at a logit that is under it.
+  __device__ float slope(float logit) const {
+    const float part = logit / cap;
+    return 1.0F - part * part;
+  }
+};
+
 // The first `count` of the pack of logits at `place`, with -inf behind them.
-template <int N, class L>
-__device__ Floats<N> load_logits(const L* place, std::int64_t count) {
+template <int N, class L, class C>
+__device__ Floats<N> load_logits(const L* place, std::int64_t count, const C& cap) {
   Floats<N> values = load<N>(place);
+  cap.put_over(values);
   if (count < N) {
     for (int i = 0; i < N; ++i) {
       values.at[i] = i < count ? values.at[i] : -INFINITY;
@@ -44,18 +70,18 @@ __device__ Floats<N> load_logits(const L* place, std::int64_t count) {
 // In one pass over the row, two packs at a time, both on their way before either is used: a thread
 // scales what it has whenever it meets a larger one (Milakov & Gimelshein 2018, arXiv:1805.02867).
 // Where nothing counts the total is zero.
-template <int N, class L>
-__device__ RowSums sums_of_row(const L* logits, std::int64_t counts) {
+template <int N, class L, class C>
+__device__ RowSums sums_of_row(const L* logits, std::int64_t counts, const C& cap) {
   constexpr std::int64_t kStep = std::int64_t{kRowThreads} * N;
   float largest = -INFINITY;
   double partial = 0.0;
 #pragma unroll 1
   for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < counts; i += 2 * kStep) {
     const bool has_second = i + kStep < counts;
-    const Floats<N> first = load_logits<N>(logits + i, counts - i);
+    const Floats<N> first = load_logits<N>(logits + i, counts - i, cap);
     // Where there is no second one, the first one again: a load without a branch.
-    const Floats<N> second = load_logits<N>(logits + (has_second ? i + kStep : i),
-                                            counts - (has_second ? i + kStep : i));
+    const Floats<N> second = load_logits<N>(
+        logits + (has_second ? i + kStep : i), counts - (has_second ? i + kStep : i), cap);
     float top = first.at[0];
     for (int k = 0; k < N; ++k) {
       top = fmaxf(top, fmaxf(first.at[k], second.at[k]));
@@ -102,11 +128,12 @@ __device__ inline std::int64_t place_of(std::int32_t label, const Softmax& task)
 // narrower than the logits is written over those that were read in this round or earlier ones: all
 // threads of the block go through the row side by side, with a barrier between. Else a thread
 // writes where it read. The next round's logits are on their way while this one's are used.
-template <int N, class L, class T>
+template <int N, class T, class L, bool kCapped>
 __device__ void write_gradient(const Softmax& task,
                                L* logits,
                                std::int32_t label,
-                               const RowSums& sums) {
+                               const RowSums& sums,
+                               const Cap<kCapped>& cap) {
   constexpr std::int64_t kStep = std::int64_t{kRowThreads} * N;
   T* const gradient = reinterpret_cast<T*>(logits);
   const std::int64_t place = place_of(label, task);
@@ -127,10 +154,15 @@ __device__ void write_gradient(const Softmax& task,
     if constexpr (sizeof(T) < sizeof(L)) {
       __syncthreads();
     }
+    cap.put_over(shares);
     for (int k = 0; k < N; ++k) {
-      const float share = factor * quick_exp(shares.at[k] - sums.largest);
+      const float logit = shares.at[k];
+      const float share = factor * quick_exp(logit - sums.largest);
       const float pull = i + k == place ? seed : 0.0F;
       shares.at[k] = i + k < counts ? share - pull : 0.0F;
+      if constexpr (kCapped) {
+        shares.at[k] *= cap.slope(logit);
+      }
     }
     if (i < task.vocab) {
       store(gradient + i, shares);
@@ -139,35 +171,36 @@ __device__ void write_gradient(const Softmax& task,
 }
 
 // A block takes a row. The logits that it reads all over the row are read before the barrier.
-template <int N, class L, class T>
+template <int N, class L, class T, bool kCapped>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     softmax_rows(Softmax task, std::int64_t rows) {
+  const Cap<kCapped> cap = {.cap = task.softcap};
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     L* const logits = static_cast<L*>(task.logits) + row * task.vocab;
     const std::int32_t label = label_of(task, row);
     const std::int64_t place = place_of(label, task);
     const RowSums sums =
-        task.sums == nullptr ? sums_of_row<N>(logits, task.counts) : task.sums[row];
-    const double of_label = place < 0 ? 0.0 : static_cast<double>(widen(logits[place]));
+        task.sums == nullptr ? sums_of_row<N>(logits, task.counts, cap) : task.sums[row];
+    const double of_label = place < 0 ? 0.0 : static_cast<double>(cap(widen(logits[place])));
     __syncthreads();
     if (threadIdx.x == 0 && task.row_loss != nullptr) {
       const double loss = log(sums.total) + (static_cast<double>(sums.largest) - of_label);
       task.row_loss[row] = place < 0 ? 0.0 : loss;
     }
     if (task.makes_gradient) {
-      write_gradient<N, L, T>(task, logits, label, sums);
+      write_gradient<N, T>(task, logits, label, sums, cap);
     }
   }
 }
 
 // The sums of rows' shards, and their shifts for the others: a shard whose exponentials are all
 // zero has no say.
-template <int N, class L>
+template <int N, class L, bool kCapped>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     sum_shards(Softmax task, std::int64_t rows, float* moved) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const L* const logits = static_cast<const L*>(task.logits) + row * task.vocab;
-    RowSums sums = sums_of_row<N>(logits, task.counts);
+    RowSums sums = sums_of_row<N>(logits, task.counts, Cap<kCapped>{.cap = task.softcap});
     if (label_of(task, row) < 0) {
       sums.total = 0.0;
     }
@@ -200,6 +233,16 @@ std::int64_t num_row_blocks(const Context& context, std::int64_t rows) {
   return std::min<std::int64_t>(rows, std::int64_t{kRowBlocks} * context.multiprocessors());
 }
 
+// Calls body.operator()<kCapped>().
+template <class Body>
+void with_cap(const Softmax& task, const Body& body) {
+  if (task.softcap > 0.0F) {
+    body.template operator()<true>();
+  } else {
+    body.template operator()<false>();
+  }
+}
+
 // Makes task.sums those of whole rows, of which this rank has a shard.
 void join_shards(Context& context,
                  DType stored,
@@ -211,14 +254,17 @@ void join_shards(Context& context,
   const Elements elements = {
       .dtype = DType::kF32, .data = reinterpret_cast<std::byte*>(moved), .count = rows};
   with_type(stored, [&](auto logit) {
-    using L = decltype(logit);
-    launch<kRowThreads>(context,
-                        name,
-                        num_row_blocks(context, rows),
-                        task.vocab % kPack == 0 ? sum_shards<kPack, L> : sum_shards<1, L>,
-                        task,
-                        rows,
-                        moved);
+    with_cap(task, [&]<bool kCapped>() {
+      using L = decltype(logit);
+      launch<kRowThreads>(
+          context,
+          name,
+          num_row_blocks(context, rows),
+          task.vocab % kPack == 0 ? sum_shards<kPack, L, kCapped> : sum_shards<1, L, kCapped>,
+          task,
+          rows,
+          moved);
+    });
   });
   all_reduce(Fold::kMax, levels, elements, elements, context.mover());
   launch(context, name, blocks_for(context, rows), shift_sums, task.sums, moved, rows);
@@ -228,12 +274,15 @@ void join_shards(Context& context,
 
 template <class L, class T>
 void launch_softmax(const Context& context, const Softmax& task, std::int64_t rows) {
-  launch<kRowThreads>(context,
-                      "cross_entropy",
-                      num_row_blocks(context, rows),
-                      task.vocab % kPack == 0 ? softmax_rows<kPack, L, T> : softmax_rows<1, L, T>,
-                      task,
-                      rows);
+  with_cap(task, [&]<bool kCapped>() {
+    launch<kRowThreads>(context,
+                        "cross_entropy",
+                        num_row_blocks(context, rows),
+                        task.vocab % kPack == 0 ? softmax_rows<kPack, L, T, kCapped>
+                                                : softmax_rows<1, L, T, kCapped>,
+                        task,
+                        rows);
+  });
 }
 
 void launch_softmax(const Context& context,
@@ -359,6 +408,7 @@ void run_chunks(const CrossEntropyAttrs& attrs,
                           .sums = parts.sums,
                           .row_loss = attrs.loss ? parts.row_loss + row : nullptr,
                           .makes_gradient = attrs.gradients,
+                          .softcap = static_cast<float>(attrs.softcap),
                           .fault = context.fault()};
     if (problem.is_cut) {
       join_shards(context, problem.stored, task, rows.count, parts.moved, levels);

@@ -29,6 +29,7 @@ struct Case {
   std::int64_t channels;
   std::int64_t chunk;
   std::int32_t padding = 0;  // rows of the head behind the vocabulary
+  double softcap = 0.0;
 };
 
 // Chunks that hold all rows, that divide them, and that do not; rows that are all ignored.
@@ -41,7 +42,9 @@ constexpr Case kCases[] = {{"one", "seq=1", 1, 100000, 1, 256},
                            {"all_ignored", "batch=2, seq=4", 6, 1, 4, 3},
                            {"padded", "batch=2, seq=8", 33, 4, 18, 5, 3},
                            {"wide", "seq=3", 2072, 4, 16, 2},
-                           {"wide_padded", "seq=5", 2061, 4, 16, 4, 3}};
+                           {"wide_padded", "seq=5", 2061, 4, 16, 4, 3},
+                           {"softcap", "batch=2, seq=8", 34, 4, 18, 5, 0, 2.5},
+                           {"softcap_padded", "seq=5", 2061, 4, 16, 4, 3, 2.5}};
 
 constexpr double kSeed = 0.625;  // exact in bf16
 
@@ -70,7 +73,8 @@ Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = 
                                                 .accumulate = form.accumulate,
                                                 .chunk = c.chunk,
                                                 .vocab = c.padding > 0 ? c.vocab : 0,
-                                                .logits = logits}),
+                                                .logits = logits,
+                                                .softcap = c.softcap}),
                 .operands = conformance::types(
                     dtype,
                     {format("?[{}, embed={}]", c.positions, c.channels),
@@ -128,7 +132,8 @@ constexpr Case kCodesCases[] = {{"odd", "seq=5", 7, 4, 3, 256},
                                 {"all_ignored", "batch=2, seq=4", 6, 1, 4, 3},
                                 {"padded", "batch=2, seq=8", 33, 4, 18, 5, 3},
                                 {"groups", "batch=2, seq=32", 96, 4, 48, 32},
-                                {"groups_ragged", "batch=3, seq=32", 80, 4, 32, 64}};
+                                {"groups_ragged", "batch=3, seq=32", 80, 4, 32, 64},
+                                {"softcap", "batch=2, seq=32", 96, 4, 48, 32, 0, 2.5}};
 
 Sample codes_sample(
     const Case& c, const Form& form, const Scales& scales, DType dtype, DType logits) {
@@ -344,11 +349,17 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
         logit = to_float(to_bfloat16(static_cast<float>(logit)));
       }
     }
+    std::vector<double> slopes(vocab, 1.0);
+    for (std::size_t v = 0; attrs.softcap > 0.0 && v < vocab; ++v) {
+      const double part = std::tanh(logits[v] / attrs.softcap);
+      logits[v] = attrs.softcap * part;
+      slopes[v] = 1.0 - part * part;
+    }
     const double total = log_sum_exp(logits);
     loss += total - logits[target];
     for (std::size_t v = 0; v < vocab; ++v) {
       const double share = std::exp(logits[v] - total) - (v == target ? 1.0 : 0.0);
-      logits[v] = as_read(attrs, seed, seed * share);
+      logits[v] = as_read(attrs, seed, seed * share * slopes[v]);
     }
     if (attrs.gradients) {
       add_product(logits, factors.head_of_dx, std::span(dx).subspan(at, channels));

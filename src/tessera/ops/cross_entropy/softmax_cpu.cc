@@ -72,14 +72,28 @@ HWY_INLINE RowSum exponential_sum(const float* x, std::int64_t size) {
   return row;
 }
 
-template <class T, bool kStream>
+// The gradient of logits; kCapped: of what they were before a cap of 1 / `inverse_cap`.
+template <class T, bool kStream, bool kCapped>
 HWY_INLINE void write_gradient(
-    const float* x, T* gradient, std::int64_t size, float shift, float factor) {
+    const float* x, T* gradient, std::int64_t size, float shift, float factor, float inverse_cap) {
   for_lanes(size, [&](auto lanes, std::int64_t i) HWY_ATTR {
     prefetch_far(x + size + i / 3);
-    const VecF32 shifted = hn::Sub(load(lanes, x + i), hn::Set(F32(), shift));
-    const VecF32 value = hn::Mul(exp_bounded_above(shifted), hn::Set(F32(), factor));
+    const VecF32 logit = load(lanes, x + i);
+    const VecF32 shifted = hn::Sub(logit, hn::Set(F32(), shift));
+    VecF32 value = hn::Mul(exp_bounded_above(shifted), hn::Set(F32(), factor));
+    if constexpr (kCapped) {
+      const VecF32 part = hn::Mul(logit, hn::Set(F32(), inverse_cap));
+      value = hn::Mul(value, hn::NegMulAdd(part, part, hn::Set(F32(), 1.0F)));
+    }
     store<kStream>(lanes, gradient + i, value);
+  });
+}
+
+void cap_range(float* logits, float cap, Range range) {
+  for_lanes(range.end - range.begin, [&](auto lanes, std::int64_t i) HWY_ATTR {
+    float* const at = logits + range.begin + i;
+    const VecF32 part = hn::Div(load(lanes, at), hn::Set(F32(), cap));
+    store(lanes, at, hn::Mul(hn::Set(F32(), cap), tanh(part)));
   });
 }
 
@@ -115,16 +129,23 @@ struct Softmax {
     // Read before the gradient, which may lie over the logits.
     const double distance =
         label_is_here ? static_cast<double>(x[label]) - static_cast<double>(sum.shift) : 0.0;
+    const bool is_capped = task.softcap > 0.0F;
+    const double part = is_capped && label_is_here ? double{x[label]} / double{task.softcap} : 0.0;
     if (task.row_loss != nullptr) {
       task.row_loss[row] = label_is_here ? std::log(sum.total) - distance : 0.0;
     }
     if (gradient != nullptr) {
       const double seed = task.seed;
-      write_gradient<T, kStream>(
-          x, gradient, task.vocab, sum.shift, static_cast<float>(seed / sum.total));
+      const auto factor = static_cast<float>(seed / sum.total);
+      if (is_capped) {
+        const float inverse_cap = 1.0F / task.softcap;
+        write_gradient<T, kStream, true>(x, gradient, task.vocab, sum.shift, factor, inverse_cap);
+      } else {
+        write_gradient<T, kStream, false>(x, gradient, task.vocab, sum.shift, factor, 0.0F);
+      }
       std::fill_n(gradient + task.vocab, task.padding, T());
       if (label_is_here) {
-        const double at_label = seed * (std::exp(distance) / sum.total - 1.0);
+        const double at_label = seed * (std::exp(distance) / sum.total - 1.0) * (1.0 - part * part);
         store(FirstLanes{1}, gradient + label, hn::Set(F32(), static_cast<float>(at_label)));
       }
     }
@@ -155,6 +176,7 @@ namespace tessera::cpu {
 
 namespace {
 
+HWY_EXPORT(cap_range);
 HWY_EXPORT(softmax_rows);
 HWY_EXPORT(sum_rows);
 
@@ -177,6 +199,12 @@ Work work_of(const SoftmaxRows& task) {
 }
 
 }  // namespace
+
+void cap_logits(std::span<float> logits, float softcap, ThreadTeam& team) {
+  auto* const cap = HWY_DYNAMIC_DISPATCH(cap_range);
+  const Work work = {.count = static_cast<std::int64_t>(logits.size())};
+  parallel_ranges(team, work, [&](Range range) { cap(logits.data(), softcap, range); });
+}
 
 void softmax_cross_entropy(const SoftmaxRows& task, ThreadTeam& team) {
   for (std::int64_t row = 0; row < task.rows; ++row) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tessera/ir/dtype.h"
 
@@ -25,9 +26,13 @@ struct SoftmaxRows {
   double* row_loss = nullptr;          // (rows) or null; 0 in rows without a loss here
   void* gradient = nullptr;            // like logits, in gradient_dtype, or null; may be logits
   DType gradient_dtype = DType::kF32;  // f32 or bf16
+  float softcap = 0.0F;  // that logits were put under, before which the gradient is; 0: none
 
   std::int64_t pitch() const { return vocab + padding; }
 };
+
+// Puts logits z under a cap: softcap tanh(z / softcap).
+void cap_logits(std::span<float> logits, float softcap, ThreadTeam& team);
 
 // Loss and gradient of rows whose whole vocabulary is here.
 void softmax_cross_entropy(const SoftmaxRows& task, ThreadTeam& team);
