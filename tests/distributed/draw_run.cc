@@ -17,6 +17,7 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
       {"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3", "olmo2", "gemma2", "gemma3"});
   const bool is_llama = name != "gpt2" && name != "neox";
   const bool is_gemma = name == "gemma2" || name == "gemma3";
+  const bool may_have_biases = is_gemma || name == "llama3" || name == "qwen3" || name == "olmo2";
   const bool has_window = is_gemma || ((name == "mistral" || name == "phi3") && draw.one_in(2));
   const std::int64_t kv_heads = tensor * draw.between(1, 2);
   const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;
@@ -37,8 +38,10 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
        .query_pre_attn_scalar = is_gemma && draw.one_in(2) ? std::optional(7.0) : std::nullopt,
        .attention_softcap = is_gemma && draw.one_in(2) ? std::optional(0.5) : std::nullopt,
        .logits_softcap = is_gemma && draw.one_in(2) ? std::optional(2.0) : std::nullopt,
+       .attention_bias = may_have_biases && draw.one_in(3) ? std::optional(true) : std::nullopt,
        .exact_gelu = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .parallel_residual = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
+       .rope_linear_factor = is_llama && draw.one_in(4) ? std::optional(4.0) : std::nullopt,
        .rotary_fraction =
            name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
 }

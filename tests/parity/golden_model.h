@@ -44,6 +44,7 @@ inline std::vector<std::string> decoder_goldens() {
           "qwen3",
           "mistral",
           "phi3",
+          "phi3_longrope",
           "olmo2",
           "gemma2",
           "gemma3",

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/expand_path.h"
@@ -38,21 +39,22 @@ Codec<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::strin
       .expected = expected, .read = read, .write = [](std::int64_t x) { return ConfigValue{x}; }};
 }
 
-// `element` has text.
-Codec<std::vector<std::string>> list_of(const Codec<std::string>& element,
-                                        const std::string& expected) {
+template <class T>
+Codec<std::vector<T>> list_of(const Codec<T>& element, const std::string& expected) {
   auto read = [=, read = element.read](const ConfigValue& value) {
-    std::vector<std::string> strings;
+    std::vector<T> values;
     for (const ConfigValue& entry : require<ConfigValue::List>(value, expected)) {
-      require<std::string>(entry, expected);
-      strings.push_back(read(entry));
+      if constexpr (std::is_same_v<T, std::string>) {
+        require<std::string>(entry, expected);
+      }
+      values.push_back(read(entry));
     }
-    return strings;
+    return values;
   };
-  auto write = [write = element.write](const std::vector<std::string>& strings) {
+  auto write = [write = element.write](const std::vector<T>& values) {
     ConfigValue::List list;
-    for (const std::string& string : strings) {
-      list.push_back(write(string));
+    for (const T& value : values) {
+      list.push_back(write(value));
     }
     return ConfigValue{std::move(list)};
   };
@@ -102,6 +104,10 @@ Codec<double> ratio() {
 
 Codec<double> below_one() {
   return number("number from 0 to below 1", [](double x) { return x >= 0 && x < 1; });
+}
+
+Codec<std::vector<double>> positive_list() {
+  return list_of(positive(), "list of numbers above 0");
 }
 
 Codec<std::array<double, 2>> pair(const Codec<double>& element) {

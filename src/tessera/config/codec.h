@@ -58,6 +58,7 @@ Codec<double> not_negative();
 Codec<double> ratio();      // [0, 1]
 Codec<double> below_one();  // [0, 1)
 
+Codec<std::vector<double>> positive_list();
 Codec<std::array<double, 2>> pair(const Codec<double>& element);
 Codec<std::string> text();
 Codec<std::vector<std::string>> text_list();

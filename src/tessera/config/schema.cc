@@ -159,6 +159,8 @@ Row<ModelSection> size_row(const ModelKey& key) {
       return with(codec::not_negative());
     case SizeRange::kRatio:
       return with(codec::ratio());
+    case SizeRange::kList:
+      return with(codec::positive_list());
   }
   fail(ErrorCode::kInternal, "model.{} has no range", key.name);
 }

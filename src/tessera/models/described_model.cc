@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json.h"
@@ -56,6 +57,8 @@ bool has_type(const Json& value) {
     return value.is_boolean();
   } else if constexpr (std::is_same_v<T, double>) {
     return value.is_number();
+  } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+    return value.is_array() && std::ranges::all_of(value, &Json::is_number);
   } else {
     return value.is_number_integer();
   }
@@ -76,9 +79,10 @@ void set_size(ModelSection& section, const std::string& key, const Json& value) 
                         "a model described with \"{}\": {}, expected {}",
                         key,
                         value.dump(),
-                        std::is_same_v<T, bool>     ? "true or false"
-                        : std::is_same_v<T, double> ? "a number"
-                                                    : "an integer");
+                        std::is_same_v<T, bool>                  ? "true or false"
+                        : std::is_same_v<T, double>              ? "a number"
+                        : std::is_same_v<T, std::vector<double>> ? "a list of numbers"
+                                                                 : "an integer");
         section.*member = value.get<T>();
       },
       size->member);

@@ -52,6 +52,17 @@ TEST(DescribedModel, KeepsEverySize) {
                                             .rope_factor = 32.0,
                                             .rope_theta = 1234567.875,
                                             .norm_eps = 1.1e-6})));
+  const ModelFamily& phi = model_family("phi3");
+  expect_same(phi.describe(phi.resolve({.name = "phi3",
+                                        .dim = 16,
+                                        .layers = 1,
+                                        .heads = 4,
+                                        .ffn = 40,
+                                        .vocab = 65,
+                                        .rope_short_factors = {{1.0, 0.1 + 0.2}},
+                                        .rope_long_factors = {{1.0 / 3, 1e300}},
+                                        .rope_original_length = 3,
+                                        .rope_scaled_length = 7})));
   const ModelFamily& neox = model_family("neox");
   expect_same(neox.describe(neox.resolve({.name = "neox",
                                           .dim = 32,

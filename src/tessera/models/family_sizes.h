@@ -30,7 +30,10 @@ struct FamilySize {
     kNowhere,  // only where the family itself reads and writes it
   };
 
-  using Member = std::variant<std::int64_t Config::*, bool Config::*, double Config::*>;
+  using Member = std::variant<std::int64_t Config::*,
+                              bool Config::*,
+                              double Config::*,
+                              std::vector<double> Config::*>;
 
   std::string_view key;
   Member member;
@@ -125,7 +128,7 @@ class FamilySizes {
       std::visit(
           [&](const auto member) {
             if (size.is_usual == nullptr || !size.is_usual(config)) {
-              json += format(",\"{}\":{}", size.key, config.*member);
+              json += format(",\"{}\":{}", size.key, json_of(config.*member));
             }
           },
           size.member);
@@ -206,6 +209,25 @@ class FamilySizes {
   static void write_as(HuggingFaceConfigText& text, std::string_view key, bool value) {
     text.flag(key, value);
   }
+
+  static std::vector<double> read_as(const HuggingFaceConfig& file,
+                                     const Size& size,
+                                     std::vector<double> Config::* /*member*/) {
+    return file.reals(size.file_key);
+  }
+
+  static void write_as(HuggingFaceConfigText& text,
+                       std::string_view key,
+                       const std::vector<double>& values) {
+    text.add(key, python_floats(values));
+  }
+
+  template <class T>
+  static const T& json_of(const T& value) {
+    return value;
+  }
+
+  static std::string json_of(const std::vector<double>& values) { return python_floats(values); }
 
   std::string_view name_;
   std::string_view described_;

@@ -159,6 +159,35 @@ TEST(ModelFamilies, RefuseKeysThatTheyHaveNoUseFor) {
               HasSubstr("model.rope_yarn_factor = 2 without model.rope_original_length"));
   EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_original_length = 64}),
               HasSubstr("model.rope_original_length = 64 has no use without"));
+  const ModelSection phi = {.name = "phi3",
+                            .dim = 16,
+                            .layers = 1,
+                            .heads = 4,
+                            .ffn = 40,
+                            .vocab = 65,
+                            .rope_short_factors = {{1.0, 1.5}},
+                            .rope_long_factors = {{2.0, 2.5}},
+                            .rope_original_length = 64,
+                            .rope_scaled_length = 128};
+  const auto phi_with = [&](const auto& change) {
+    ModelSection section = phi;
+    change(section);
+    return message(section);
+  };
+  EXPECT_EQ(message(phi), "no error");
+  EXPECT_THAT(phi_with([](ModelSection& m) { m.rope_short_factors.reset(); }),
+              HasSubstr("model.rope_short_factors has 0 numbers, expected 2: one for each pair of "
+                        "a head of 4"));
+  EXPECT_THAT(phi_with([](ModelSection& m) { m.rope_long_factors = {{1.0, 2.0, 3.0}}; }),
+              HasSubstr("model.rope_long_factors has 3 numbers, expected 2"));
+  EXPECT_THAT(phi_with([](ModelSection& m) { m.rope_scaled_length = 63; }),
+              HasSubstr("model.rope_original_length = 64 and model.rope_scaled_length = 63"));
+  EXPECT_THAT(phi_with([](ModelSection& m) { m.rope_original_length.reset(); }),
+              HasSubstr("model.rope_original_length = 0 and model.rope_scaled_length = 128"));
+  EXPECT_THAT(phi_with([](ModelSection& m) { m.rope_linear_factor = 2.0; }),
+              HasSubstr("model.rope_linear_factor = 2 and model.rope_long_factors scale"));
+  EXPECT_THAT(message({.name = "llama3", .flavor = "debug", .rope_scaled_length = 64}),
+              HasSubstr("model.rope_scaled_length = 64 has no use without"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .padded_vocab = 100}),
               HasSubstr("model.padded_vocab = 100 is less than model.vocab = 250"));
   EXPECT_THAT(message({.name = "gpt2", .flavor = "tiny", .heads = 5}),
@@ -345,10 +374,6 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
   EXPECT_EQ(refused_key("qwen2", R"("attention_bias": true)"), "attention_bias");
   EXPECT_EQ(refused_key("mistral", R"("attention_bias": true)"), "attention_bias");
   EXPECT_EQ(refused_key("mistral", R"("sliding_window": 0)"), "sliding_window");
-  EXPECT_EQ(refused_key("phi3", R"("rope_scaling": {"type": "longrope", "long_factor": [1.5]})"),
-            "rope_scaling.type");
-  EXPECT_EQ(refused_key("phi3", R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
-            "rope_scaling.type");
   EXPECT_EQ(refused_key("phi3", R"("partial_rotary_factor": 0.75)"), "partial_rotary_factor");
   EXPECT_EQ(read_with("mistral", R"("sliding_window": 4096)").section.window, 4096);
   EXPECT_EQ(read_with("mistral", R"("sliding_window": null)").section.window, std::nullopt);
@@ -437,6 +462,54 @@ TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
   EXPECT_EQ(plain.section.rope_theta, 1e6);
   EXPECT_EQ(plain.section.rope_local_theta, 10000.0);
   EXPECT_EQ(plain.section.tied, true);
+}
+
+// Heads of 16: eight pairs.
+TEST(HuggingFaceConfigs, LongRopeIsReadInEveryForm) {
+  const std::string lists = R"("short_factor": [1, 1, 1, 1, 1, 1, 1, 1.5],
+                               "long_factor": [1, 2, 3, 4, 5, 6, 7, 8.25])";
+  const auto read = [&](const std::string& more, const std::string& keys) {
+    return read_with(
+               "phi3",
+               R"("max_position_embeddings": 256, "rope_scaling": {)" + lists + more + "}" + keys)
+        .section;
+  };
+  const std::string original = R"(, "original_max_position_embeddings": 64)";
+  const ModelSection section = read(R"(, "type": "longrope")", original);
+  EXPECT_EQ(section.rope_short_factors, (std::vector<double>{1, 1, 1, 1, 1, 1, 1, 1.5}));
+  EXPECT_EQ(section.rope_long_factors, (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8.25}));
+  EXPECT_EQ(section.rope_original_length, 64);
+  EXPECT_EQ(section.rope_scaled_length, 256);
+  EXPECT_EQ(read(R"(, "type": "su")", original), section);
+  EXPECT_EQ(read(R"(, "rope_type": "longrope", "factor": 4.0)" + original, ""), section);
+  const std::string written =
+      model_family("phi3").hugging_face_config(section, {.sequence_length = 10});
+  EXPECT_EQ(hugging_face_model(HuggingFaceConfig(written, "config.json")).section, section);
+
+  const auto refused = [&](const std::string& scaling, const std::string& keys) {
+    return refused_key("phi3",
+                       R"("max_position_embeddings": 256, "rope_scaling": {"type": "longrope", )" +
+                           scaling + "}" + keys);
+  };
+  const std::string scaling = "rope_scaling.";
+  EXPECT_EQ(refused(R"("long_factor": [1.5])", original), scaling + "short_factor");
+  EXPECT_EQ(refused(R"("short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 2])", original),
+            scaling + "long_factor");
+  EXPECT_EQ(refused(R"("short_factor": [1, 1, 1, 1, 1, 1, 1, 0])", original),
+            scaling + "short_factor");
+  EXPECT_EQ(refused(R"("short_factor": [1, 1, 1, 1, 1, 1, 1, "1"])", original),
+            scaling + "short_factor");
+  EXPECT_EQ(refused(lists, ""), scaling + "original_max_position_embeddings");
+  EXPECT_EQ(refused(lists, R"(, "original_max_position_embeddings": 257)"),
+            "max_position_embeddings");
+  EXPECT_EQ(refused(lists, R"(, "original_max_position_embeddings": 1)"),
+            "original_max_position_embeddings");
+  EXPECT_EQ(refused(lists + R"(, "original_max_position_embeddings": 32)", original),
+            scaling + "original_max_position_embeddings");
+  EXPECT_EQ(refused(lists + R"(, "factor": 8.0)", original), scaling + "factor");
+  EXPECT_EQ(refused(lists + R"(, "attention_factor": 1.5)", original),
+            scaling + "attention_factor");
+  EXPECT_EQ(refused(lists + R"(, "short_mscale": 1.5)", original), scaling + "short_mscale");
 }
 
 TEST(HuggingFaceConfigs, Gemma2HasCapsUnlessAFileHasNone) {

@@ -131,6 +131,14 @@ std::string python_float(double value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+std::string python_floats(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) {
+    text += format("{}{}", text.empty() ? "" : ", ", python_float(value));
+  }
+  return format("[{}]", text);
+}
+
 void HuggingFaceConfigText::add(std::string_view key, std::string_view json) {
   values_.emplace(key, json);
 }
@@ -370,6 +378,25 @@ std::vector<std::string> HuggingFaceConfig::texts(std::string_view key) const {
   require(list.is_array() && std::ranges::all_of(list, &Json::is_string), key, "a list of texts");
   for (const Json& each : list) {
     values.push_back(each.get<std::string>());
+  }
+  return values;
+}
+
+std::vector<double> HuggingFaceConfig::reals(std::string_view key) const {
+  const Field* field = find(key);
+  if (const auto* whole =
+          field == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(field)) {
+    return {whole->begin(), whole->end()};
+  }
+  std::vector<double> values;
+  if (field == nullptr) {
+    return values;
+  }
+  const auto* other = std::get_if<Other>(field);
+  const Json list = other == nullptr ? Json() : Json::parse(other->json);
+  require(list.is_array() && std::ranges::all_of(list, &Json::is_number), key, "a list of numbers");
+  for (const Json& each : list) {
+    values.push_back(each.get<double>());
   }
   return values;
 }

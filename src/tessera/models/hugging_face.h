@@ -85,8 +85,9 @@ class HuggingFaceConfigText {
   std::map<std::string, std::string> values_;  // JSON
 };
 
-// "1.0", "1e-05".
+// "1.0", "1e-05"; and a list of these.
 std::string python_float(double value);
+std::string python_floats(const std::vector<double>& values);
 
 // A config.json that was read: values by key, those of an object as "rope_scaling.factor". Keys
 // that are null are not there. It remembers which keys were asked for: what nobody read and what
@@ -116,8 +117,9 @@ class HuggingFaceConfig {
   // Of one id, or a list of them. None where the key is absent.
   std::vector<std::int32_t> tokens(std::string_view key) const;
 
-  // A list of texts. None where the key is absent.
+  // A list of texts, or of numbers. None where the key is absent.
   std::vector<std::string> texts(std::string_view key) const;
+  std::vector<double> reals(std::string_view key) const;
 
   // Refuses the value of a key that this program has no model for.
   void require(bool known, std::string_view key, std::string_view expected) const;

@@ -11,7 +11,7 @@ namespace {
 
 using S = ModelSection;
 
-constexpr std::array<ModelKey, 28> kKeys = {
+constexpr std::array<ModelKey, 31> kKeys = {
     {{.name = "dim",
       .member = &S::dim,
       .range = SizeRange::kSize,
@@ -126,10 +126,26 @@ constexpr std::array<ModelKey, 28> kKeys = {
       .range = SizeRange::kPositive,
       .doc = "YaRN's scaling, by how much texts are longer than rope_original_length (not gpt2, "
              "neox). Left out: 1."},
+     {.name = "rope_short_factors",
+      .member = &S::rope_short_factors,
+      .range = SizeRange::kList,
+      .doc =
+          "LongRoPE's scaling: what each frequency is divided by, one for each pair of a head, in "
+          "programs whose sequences are no longer than rope_original_length (not gpt2, neox). "
+          "Left out: none."},
+     {.name = "rope_long_factors",
+      .member = &S::rope_long_factors,
+      .range = SizeRange::kList,
+      .doc = "The same in programs whose sequences are longer."},
      {.name = "rope_original_length",
       .member = &S::rope_original_length,
       .range = SizeRange::kSize,
-      .doc = "Tokens of the texts of training, which these two start from. Left out: none."},
+      .doc = "Tokens of the texts of training, which the dynamic factor, YaRN and LongRoPE start "
+             "from. Left out: none."},
+     {.name = "rope_scaled_length",
+      .member = &S::rope_scaled_length,
+      .range = SizeRange::kSize,
+      .doc = "Tokens of the longest texts that LongRoPE is for. Left out: none."},
      {.name = "rope_theta",
       .member = &S::rope_theta,
       .range = SizeRange::kPositive,

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "tessera/models/model_section.h"
 
@@ -17,7 +18,8 @@ enum class SizeRange : std::uint8_t {
   kFlag,      // true or false
   kPositive,  // a number above 0
   kFromZero,  // a number from 0
-  kRatio      // a number from 0 to 1
+  kRatio,     // a number from 0 to 1
+  kList       // of numbers above 0
 };
 
 // A size of a model: the one row from which the run file's key, its documentation, the JSON of
@@ -25,7 +27,8 @@ enum class SizeRange : std::uint8_t {
 struct ModelKey {
   using Member = std::variant<std::optional<std::int64_t> ModelSection::*,
                               std::optional<bool> ModelSection::*,
-                              std::optional<double> ModelSection::*>;
+                              std::optional<double> ModelSection::*,
+                              std::optional<std::vector<double>> ModelSection::*>;
 
   std::string_view name;  // after "model."
   Member member;

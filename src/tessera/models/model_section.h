@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -36,7 +37,10 @@ struct ModelSection {
   std::optional<double> rope_linear_factor = {};
   std::optional<double> rope_dynamic_factor = {};
   std::optional<double> rope_yarn_factor = {};
+  std::optional<std::vector<double>> rope_short_factors = {};
+  std::optional<std::vector<double>> rope_long_factors = {};
   std::optional<std::int64_t> rope_original_length = {};
+  std::optional<std::int64_t> rope_scaled_length = {};
   std::optional<double> rope_theta = {};
   std::optional<double> rope_local_theta = {};
   std::optional<double> rotary_fraction = {};

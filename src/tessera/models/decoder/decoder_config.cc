@@ -16,6 +16,35 @@ namespace {
 
 constexpr std::int64_t kMostRows = std::int64_t{1} << 31U;  // the product of two fits in 64 bits
 
+void validate_long_rope(const DecoderConfig& config) {
+  if (!config.has_long_rope() && config.rope_long_factors.empty()) {
+    TESSERA_REQUIRE(config.rope_scaled_length == 0,
+                    ErrorCode::kInvalidConfig,
+                    "model.rope_scaled_length = {} has no use without model.rope_long_factors",
+                    config.rope_scaled_length);
+    return;
+  }
+  for (const auto& [name, factors] :
+       {std::pair{"short", &config.rope_short_factors}, {"long", &config.rope_long_factors}}) {
+    TESSERA_REQUIRE(std::ssize(*factors) == config.head() / 2,
+                    ErrorCode::kInvalidConfig,
+                    "model.rope_{}_factors has {} numbers, expected {}: one for each pair of a "
+                    "head of {}",
+                    name,
+                    factors->size(),
+                    config.head() / 2,
+                    config.head());
+  }
+  TESSERA_REQUIRE(
+      config.rope_original_length > 1 && config.rope_scaled_length >= config.rope_original_length,
+      ErrorCode::kInvalidConfig,
+      "model.rope_long_factors with model.rope_original_length = {} and "
+      "model.rope_scaled_length = {}, expected lengths from 2, the second no less than "
+      "the first",
+      config.rope_original_length,
+      config.rope_scaled_length);
+}
+
 void validate_rope(const DecoderConfig& config) {
   std::string ways;
   int count = 0;
@@ -30,19 +59,22 @@ void validate_rope(const DecoderConfig& config) {
       format("model.rope_linear_factor = {}", config.rope_linear_factor));
   add(is_dynamic, format("model.rope_dynamic_factor = {}", config.rope_dynamic_factor));
   add(is_yarn, format("model.rope_yarn_factor = {}", config.rope_yarn_factor));
+  add(config.has_long_rope() || !config.rope_long_factors.empty(), "model.rope_long_factors");
   TESSERA_REQUIRE(count <= 1,
                   ErrorCode::kInvalidConfig,
                   "{} scale positions in {} ways, expected one at most",
                   ways,
                   count);
-  TESSERA_REQUIRE(!(is_dynamic || is_yarn) || config.rope_original_length > 0,
+  validate_long_rope(config);
+  const bool has_original = is_dynamic || is_yarn || config.has_long_rope();
+  TESSERA_REQUIRE(!has_original || config.rope_original_length > 0,
                   ErrorCode::kInvalidConfig,
                   "{} without model.rope_original_length, the tokens of a text in training",
                   ways);
-  TESSERA_REQUIRE(is_dynamic || is_yarn || config.rope_original_length == 0,
+  TESSERA_REQUIRE(has_original || config.rope_original_length == 0,
                   ErrorCode::kInvalidConfig,
-                  "model.rope_original_length = {} has no use without model.rope_dynamic_factor or "
-                  "model.rope_yarn_factor",
+                  "model.rope_original_length = {} has no use without model.rope_dynamic_factor, "
+                  "model.rope_yarn_factor or model.rope_long_factors",
                   config.rope_original_length);
   TESSERA_REQUIRE(!is_dynamic || config.head() > 2,
                   ErrorCode::kInvalidConfig,
@@ -59,6 +91,12 @@ void validate_rope(const DecoderConfig& config) {
 
 double yarn_magnitude(double factor) {
   return factor > 1.0 ? 0.1 * std::log(factor) + 1.0 : 1.0;
+}
+
+double long_rope_magnitude(std::int64_t original_length, std::int64_t scaled_length) {
+  const auto original = static_cast<double>(original_length);
+  const double growth = static_cast<double>(scaled_length) / original;
+  return growth > 1.0 ? std::sqrt(1.0 + std::log(growth) / std::log(original)) : 1.0;
 }
 
 void validate(const DecoderConfig& config) {
@@ -148,6 +186,10 @@ RopeTableAttrs rope_attrs(const DecoderConfig& config, std::int64_t length) {
     attrs.theta *= std::pow(factor * growth - (factor - 1.0), size / (size - 2.0));
   } else if (config.rope_yarn_factor != 1.0) {
     set_yarn(config, attrs);
+  } else if (config.has_long_rope()) {
+    attrs.divisors.of =
+        length > config.rope_original_length ? config.rope_long_factors : config.rope_short_factors;
+    attrs.magnitude = long_rope_magnitude(config.rope_original_length, config.rope_scaled_length);
   }
   return attrs;
 }

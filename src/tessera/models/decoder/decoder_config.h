@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tessera/ops/rope/rope.h"
 
@@ -33,10 +34,17 @@ struct DecoderConfig {
   double attention_softcap = 0.0;      // of scores; 0: none
   double logits_softcap = 0.0;         // 0: none
   // Other ways to reach longer texts than a model was trained on; 1: none, one at most.
-  double rope_linear_factor = 1.0;        // positions divided by so much
-  double rope_dynamic_factor = 1.0;       // theta raised where a program's sequences are longer
-  double rope_yarn_factor = 1.0;          // YaRN, of betas 32 and 1
-  std::int64_t rope_original_length = 0;  // tokens of a text that the last two start from
+  double rope_linear_factor = 1.0;   // positions divided by so much
+  double rope_dynamic_factor = 1.0;  // theta raised where a program's sequences are longer
+  double rope_yarn_factor = 1.0;     // YaRN, of betas 32 and 1
+  // LongRoPE's divisors of each frequency, in programs whose sequences have up to the original
+  // length, and in those of longer ones; none: it is not used.
+  std::vector<double> rope_short_factors = {};
+  std::vector<double> rope_long_factors = {};
+  std::int64_t rope_original_length = 0;  // tokens of a text that the last three start from
+  std::int64_t rope_scaled_length = 0;    // of the longest text that LongRoPE is for
+
+  bool has_long_rope() const { return !rope_short_factors.empty(); }
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : dim / heads; }
 
@@ -55,8 +63,9 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
-// YaRN's factor on the table of angles.
+// YaRN's factor on the table of angles, and LongRoPE's.
 double yarn_magnitude(double factor);
+double long_rope_magnitude(std::int64_t original_length, std::int64_t scaled_length);
 
 // Errors: kInvalidConfig naming the key where sizes are not positive, heads do not divide dim
 // (without a head_dim), kv_heads do not divide heads, the head size is odd, a window is too wide,
@@ -65,7 +74,8 @@ void validate(const DecoderConfig& config);
 
 // How it turns queries and keys in programs whose sequences have up to `length` tokens.
 // Source: of the dynamic factor, transformers' _compute_dynamic_ntk_parameters; of YaRN, Peng et
-// al. 2023, arXiv:2309.00071
+// al. 2023, arXiv:2309.00071; of
+// LongRoPE, Ding et al. 2024, arXiv:2402.13753, and transformers' _compute_longrope_parameters
 RopeTableAttrs rope_attrs(const DecoderConfig& config, std::int64_t length);
 
 }  // namespace tessera

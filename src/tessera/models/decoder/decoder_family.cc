@@ -1,5 +1,6 @@
 #include "tessera/models/decoder/decoder_family.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -13,10 +14,13 @@ using C = DecoderConfig;
 
 namespace {
 
-// Descriptions have all four keys of these or none.
 bool has_no_factor(const C& config) {
   return config.rope_linear_factor == 1.0 && config.rope_dynamic_factor == 1.0 &&
          config.rope_yarn_factor == 1.0;
+}
+
+bool has_no_long_rope(const C& config) {
+  return !config.has_long_rope();
 }
 
 }  // namespace
@@ -47,13 +51,24 @@ std::vector<FamilySize<C>> decoder_sizes(std::vector<FamilySize<C>> own,
   for (const auto& [key, factor] : {std::pair{"rope_linear_factor", &C::rope_linear_factor},
                                     {"rope_dynamic_factor", &C::rope_dynamic_factor},
                                     {"rope_yarn_factor", &C::rope_yarn_factor}}) {
-    sizes.push_back({.key = key, .member = factor, .file = kNowhere});
+    sizes.push_back({.key = key, .member = factor, .file = kNowhere, .is_usual = has_no_factor});
   }
-  sizes.push_back(
-      {.key = "rope_original_length", .member = &C::rope_original_length, .file = kNowhere});
-  for (FamilySize<C>& size : std::span(sizes).last(4)) {
-    size.is_usual = has_no_factor;
+  // Descriptions have the three factors and this one, or this one and the three below, or none.
+  sizes.push_back({.key = "rope_original_length",
+                   .member = &C::rope_original_length,
+                   .file = kNowhere,
+                   .is_usual = [](const C& config) {
+                     return has_no_factor(config) && has_no_long_rope(config);
+                   }});
+  for (const auto& [key, factors] : {std::pair{"rope_short_factors", &C::rope_short_factors},
+                                     {"rope_long_factors", &C::rope_long_factors}}) {
+    sizes.push_back(
+        {.key = key, .member = factors, .file = kNowhere, .is_usual = has_no_long_rope});
   }
+  sizes.push_back({.key = "rope_scaled_length",
+                   .member = &C::rope_scaled_length,
+                   .file = kNowhere,
+                   .is_usual = has_no_long_rope});
   sizes.push_back(
       {.key = "rope_theta", .member = &C::rope_theta, .file_key = "rope_theta", .file = kWritten});
   // What the first Llamas leave out.
@@ -140,6 +155,11 @@ ModelSection decoder_section(const DecoderForm& form,
   if (config.rope_original_length == 0) {
     result.rope_original_length.reset();
   }
+  if (!config.has_long_rope()) {
+    result.rope_short_factors.reset();
+    result.rope_long_factors.reset();
+    result.rope_scaled_length.reset();
+  }
   return result;
 }
 
@@ -195,12 +215,45 @@ void take_yarn(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& co
   file.require(file.flag(object + "truncate", true), object + "truncate", "true");
 }
 
-}  // namespace
-
-void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config) {
-  const HuggingFaceRope rope = take_theta(file, {}, config);
-  file.require(rope.type == "default", rope.type_key, "nothing: frequencies are not scaled");
+// What both lengths are has keys of its own in Phi-3's files; in others the object may have the
+// first, or the second's quotient by it.
+void take_long_rope(const HuggingFaceConfig& file, const HuggingFaceRope& rope, C& config) {
+  constexpr const char* kOwn = "original_max_position_embeddings";
+  constexpr const char* kLongest = "max_position_embeddings";
+  const std::string& object = rope.object;
+  const auto factors = [&](const char* name) {
+    const std::string key = object + name;
+    std::vector<double> numbers = file.reals(key);
+    file.require(std::ssize(numbers) == config.head_dim / 2 &&
+                     std::ranges::all_of(numbers, [](double factor) { return factor > 0.0; }),
+                 key,
+                 format("{} numbers above 0, one for each pair of a head of {}",
+                        config.head_dim / 2,
+                        config.head_dim));
+    return numbers;
+  };
+  config.rope_short_factors = factors("short_factor");
+  config.rope_long_factors = factors("long_factor");
+  const std::string key = file.has(kOwn) ? kOwn : object + kOwn;
+  config.rope_original_length = file.size(key);
+  file.require(config.rope_original_length > 1, key, "more than 1");
+  file.require_same(object + kOwn, static_cast<double>(config.rope_original_length), key);
+  config.rope_scaled_length = file.size(kLongest);
+  file.require(config.rope_scaled_length >= config.rope_original_length,
+               kLongest,
+               format("no less than \"{}\" = {}", key, config.rope_original_length));
+  const auto require_usual = [&](const char* name, double expected) {
+    file.require(
+        file.real(object + name, expected) == expected, object + name, python_float(expected));
+  };
+  require_usual("factor",
+                static_cast<double>(config.rope_scaled_length) /
+                    static_cast<double>(config.rope_original_length));
+  require_usual("attention_factor",
+                long_rope_magnitude(config.rope_original_length, config.rope_scaled_length));
 }
+
+}  // namespace
 
 void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, const DecoderRope& forms) {
   const HuggingFaceRope rope = take_theta(file, forms.keys, config);
@@ -214,13 +267,15 @@ void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, const Decod
     config.rope_original_length = file.size("max_position_embeddings");
   } else if (rope.type == "yarn") {
     take_yarn(file, rope, config);
+  } else if (rope.type == "longrope" || rope.type == "su") {  // its first name
+    take_long_rope(file, rope, config);
   } else {
     file.require(rope.type == "default",
                  rope.type_key,
-                 format("{}\"linear\", \"dynamic\", \"yarn\" or nothing",
+                 format("{}\"linear\", \"dynamic\", \"yarn\", \"longrope\" or nothing",
                         forms.llama3 ? "\"llama3\", " : ""));
   }
-  if (has_no_factor(config)) {  // a factor of 1 scales nothing
+  if (has_no_factor(config) && has_no_long_rope(config)) {  // a factor of 1 scales nothing
     config.rope_original_length = 0;
   }
 }
@@ -250,6 +305,11 @@ std::string rope_scaling_json(const DecoderConfig& config) {
         "yarn",
         config.rope_yarn_factor,
         format(", \"original_max_position_embeddings\": {}", config.rope_original_length));
+  }
+  if (config.has_long_rope()) {  // with no key beside these: Phi-3's readers refuse it
+    return format("{{\"long_factor\": {}, \"short_factor\": {}, \"type\": \"longrope\"}}",
+                  python_floats(config.rope_long_factors),
+                  python_floats(config.rope_short_factors));
   }
   return "null";
 }
@@ -296,7 +356,12 @@ std::string decoder_config_text(const DecoderForm& form,
   // for the quotient of both lengths.
   const double longest = config.rope_yarn_factor * static_cast<double>(config.rope_original_length);
   text.number("max_position_embeddings",
-              config.rope_original_length == 0 ? facts.sequence_length : std::llround(longest));
+              config.has_long_rope()             ? config.rope_scaled_length
+              : config.rope_original_length == 0 ? facts.sequence_length
+                                                 : std::llround(longest));
+  if (config.has_long_rope()) {
+    text.number("original_max_position_embeddings", config.rope_original_length);
+  }
   text.text("model_type", form.model_type);
   text.dtype(facts.dtype);
   form.write_config(text, config);

@@ -88,9 +88,6 @@ DecoderConfig decoder_config(const DecoderForm& form, const ModelSection& sectio
 // The model as the trainer takes it.
 ModelDescription describe_decoder(const DecoderForm& form, const DecoderConfig& config);
 
-// Rotary positions of all of each head, as they are.
-void take_plain_rope(const HuggingFaceConfig& file, DecoderConfig& config);
-
 // What a family's files may say of them.
 struct DecoderRope {
   HuggingFaceRopeKeys keys = {};
@@ -98,7 +95,7 @@ struct DecoderRope {
 };
 
 // Rotary positions of all of each head, however their frequencies are scaled: linear, dynamic,
-// YaRN, or as `forms` has it.
+// YaRN, LongRoPE, or as `forms` has it.
 void take_rope(const HuggingFaceConfig& file, DecoderConfig& config, const DecoderRope& forms = {});
 
 // "rope_scaling" of config.json, as JSON: null where frequencies are not scaled.

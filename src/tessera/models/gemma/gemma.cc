@@ -52,20 +52,20 @@ namespace {
 
 using C = DecoderConfig;
 
-constexpr C kDefaults2 = {.tied = true,
-                          .rope_theta = 10000.0,
-                          .norm_eps = 1e-6,
-                          .window = 4096,
-                          .global_every = 2,
-                          .attention_softcap = 50.0,
-                          .logits_softcap = 30.0};
+const C kDefaults2 = {.tied = true,
+                      .rope_theta = 10000.0,
+                      .norm_eps = 1e-6,
+                      .window = 4096,
+                      .global_every = 2,
+                      .attention_softcap = 50.0,
+                      .logits_softcap = 30.0};
 
-constexpr C kDefaults3 = {.tied = true,
-                          .rope_theta = 1e6,
-                          .norm_eps = 1e-6,
-                          .window = 1024,
-                          .global_every = 6,
-                          .rope_local_theta = 10000.0};
+const C kDefaults3 = {.tied = true,
+                      .rope_theta = 1e6,
+                      .norm_eps = 1e-6,
+                      .window = 1024,
+                      .global_every = 6,
+                      .rope_local_theta = 10000.0};
 
 constexpr std::int64_t kVocab2 = 256000;
 constexpr std::int64_t kVocab3 = 262144;

@@ -181,7 +181,7 @@ TEST(HuggingFace, RefusesWhatNoLlamaHereIs) {
             "dir/config.json: \"mlp_bias\" at byte 128: found true, expected false");
   EXPECT_EQ(message(R"(, "rope_scaling": {"type": "twisted", "factor": 2.0})"),
             "dir/config.json: \"rope_scaling.type\" at byte 145: found \"twisted\", expected "
-            "\"llama3\", \"linear\", \"dynamic\", \"yarn\" or nothing");
+            "\"llama3\", \"linear\", \"dynamic\", \"yarn\", \"longrope\" or nothing");
   EXPECT_EQ(message(R"(, "num_key_value_heads": 3)"),
             "dir/config.json: \"num_key_value_heads\" at byte 128: found 3, expected a divisor of "
             "\"num_attention_heads\" = 4");

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr DecoderConfig kDefaults = {.rope_theta = 10000.0, .norm_eps = 1e-5};
+const DecoderConfig kDefaults = {.rope_theta = 10000.0, .norm_eps = 1e-5};
 
 DecoderConfig mini() {
   DecoderConfig config = decoder_of(3072, 32, 32, 32, 8192, 32064);
@@ -19,15 +19,15 @@ DecoderConfig mini() {
 
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
   take_window(file, config);
-  static_cast<void>(file.has("original_max_position_embeddings"));  // of what is refused below
-  take_plain_rope(file, config);
+  static_cast<void>(file.has("original_max_position_embeddings"));  // also where nothing is scaled
+  take_rope(file, config);
 }
 
 // Source: transformers' Phi3Config.
 void write_file(HuggingFaceConfigText& text, const DecoderConfig& config) {
   text.flag("attention_bias", false);
   text.add("pad_token_id", "null");  // else 32000, also where there are fewer ids
-  text.add("rope_scaling", "null");
+  text.add("rope_scaling", rope_scaling_json(config));
   write_window(text, config);
 }
 
