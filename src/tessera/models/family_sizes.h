@@ -223,11 +223,13 @@ class FamilySizes {
   }
 
   template <class T>
-  static const T& json_of(const T& value) {
-    return value;
+  static std::string json_of(const T& value) {
+    if constexpr (std::is_same_v<T, std::vector<double>>) {
+      return python_floats(value);
+    } else {
+      return format("{}", value);
+    }
   }
-
-  static std::string json_of(const std::vector<double>& values) { return python_floats(values); }
 
   std::string_view name_;
   std::string_view described_;

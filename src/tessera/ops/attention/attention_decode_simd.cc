@@ -46,14 +46,7 @@ class DecodeHead {
       }
     }
     for (std::int64_t lane = 0; lane < num_lanes; ++lane) {
-      if (problem_.cap.is_set()) {
-        cap(scores(lane));
-      }
-      const float maximum =
-          count_ > 0 ? *std::max_element(scores(lane), scores(lane) + count_) : kHidden;
-      const float total = maximum == kHidden ? 0.0F : exponentials(scores(lane), maximum);
-      scratch_.sums[lane] = total;
-      lanes_.element(problem_.lse, lane) = maximum * std::numbers::ln2_v<float> + std::log(total);
+      find_weights(lane);
     }
     std::fill_n(scratch_.outputs, num_lanes * padded_dim(), 0.0F);
     for (std::int64_t j = 0; j < count_; ++j) {
@@ -102,6 +95,18 @@ class DecodeHead {
     return sum(head_dim_, [&](auto lanes, std::int64_t c) HWY_ATTR {
       return hn::Mul(load(lanes, query + c), load(lanes, key + c));
     });
+  }
+
+  // Of scores.
+  void find_weights(std::int64_t lane) const {
+    if (problem_.cap.is_set()) {
+      cap(scores(lane));
+    }
+    const float maximum =
+        count_ > 0 ? *std::max_element(scores(lane), scores(lane) + count_) : kHidden;
+    const float total = maximum == kHidden ? 0.0F : exponentials(scores(lane), maximum);
+    scratch_.sums[lane] = total;
+    lanes_.element(problem_.lse, lane) = maximum * std::numbers::ln2_v<float> + std::log(total);
   }
 
   // Leaves those that are hidden.
