@@ -151,7 +151,12 @@ INSTANTIATE_TEST_SUITE_P(Cases,
                                          Case{{4}, "f32[batch=2, seq=5]", 1},
                                          Case{{3}, "bf16[seq=6, embed=2]", 0},
                                          Case{{2, 2}, "f32[batch=3, seq=9, embed=2]", 1},
-                                         Case{{2, 3}, "bf16[batch=2, seq=4, embed=3]", 2}));
+                                         Case{{2, 3}, "bf16[batch=2, seq=4, embed=3]", 2},
+                                         // So many rows that they move together.
+                                         Case{{2}, "f32[batch=3, seq=6, heads=4, head_dim=2]", 2},
+                                         Case{{4}, "bf16[seq=40, embed=7]", 1},
+                                         Case{{2, 3}, "f32[batch=4, seq=9, heads=5]", 2},
+                                         Case{{3}, "f32[seq=17, embed=2]", 1}));
 
 TEST_P(TensorCollectives, AllGatherJoinsShardsAndLeavesPaddingOut) {
   const HostTensor whole = numbers(whole_, 0);

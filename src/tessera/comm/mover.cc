@@ -1,7 +1,10 @@
 #include "tessera/comm/mover.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "tessera/comm/fold.h"
 #include "tessera/comm/quantize.h"
@@ -11,6 +14,17 @@ namespace tessera {
 void HostMover::copy(const std::byte* from, std::span<std::byte> to) const {
   if (from != to.data() && !to.empty()) {
     std::memcpy(to.data(), from, to.size());
+  }
+}
+
+void HostMover::copy_rows(const std::byte* from,
+                          std::int64_t from_pitch,
+                          std::byte* to,
+                          std::int64_t to_pitch,
+                          std::int64_t bytes,
+                          std::int64_t count) const {
+  for (std::int64_t row = 0; row < count; ++row) {
+    copy(from + row * from_pitch, {to + row * to_pitch, static_cast<std::size_t>(bytes)});
   }
 }
 

@@ -27,6 +27,14 @@ class Mover {
   // to = from, of as many bytes. They may be the same.
   virtual void copy(const std::byte* from, std::span<std::byte> to) const = 0;
 
+  // Copies `count` rows of `bytes` each, which begin so far from each other.
+  virtual void copy_rows(const std::byte* from,
+                         std::int64_t from_pitch,
+                         std::byte* to,
+                         std::int64_t to_pitch,
+                         std::int64_t bytes,
+                         std::int64_t count) const = 0;
+
   virtual void zero(std::span<std::byte> to) const = 0;
 
   // As fold_in_order() (comm/fold.h).
@@ -58,6 +66,12 @@ class HostMover final : public Mover {
   bool is_host() const override { return true; }
 
   void copy(const std::byte* from, std::span<std::byte> to) const override;
+  void copy_rows(const std::byte* from,
+                 std::int64_t from_pitch,
+                 std::byte* to,
+                 std::int64_t to_pitch,
+                 std::int64_t bytes,
+                 std::int64_t count) const override;
   void zero(std::span<std::byte> to) const override;
   void fold(Fold fold,
             std::span<const std::byte* const> sources,

@@ -53,6 +53,15 @@ class BrokenMover final : public Mover {
 
   void copy(const std::byte* /*from*/, std::span<std::byte> /*to*/) const override { fail_here(); }
 
+  void copy_rows(const std::byte* /*from*/,
+                 std::int64_t /*from_pitch*/,
+                 std::byte* /*to*/,
+                 std::int64_t /*to_pitch*/,
+                 std::int64_t /*bytes*/,
+                 std::int64_t /*count*/) const override {
+    fail_here();
+  }
+
   void zero(std::span<std::byte> /*to*/) const override {}
 
   void fold(Fold /*fold*/,

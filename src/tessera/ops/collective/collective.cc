@@ -133,7 +133,7 @@ FactorRule shard_rule(std::int64_t dim, Types in) {
   return rule;
 }
 
-// One collective for each index of the dims before `dim`, whose shards then lie together.
+// One collective for all, or one for each index of the dims before `dim`.
 Collectives shard_uses(const AxisSizes& axes,
                        CollectiveKind kind,
                        std::int64_t dim,
@@ -141,10 +141,13 @@ Collectives shard_uses(const AxisSizes& axes,
                        std::optional<PartialOp> fold) {
   const std::int64_t row_bytes = shard.extent(static_cast<std::size_t>(dim), shard.num_dims()) *
                                  static_cast<std::int64_t>(size_bytes(shard.dtype));
+  const std::int64_t rows = shard.extent(0, static_cast<std::size_t>(dim));
+  const std::int64_t count = moves_together(rows, row_bytes) ? 1 : rows;
+  const std::int64_t bytes = count == 1 ? rows * row_bytes : row_bytes;
   Collectives uses =
-      one_use(axes, kind, shard, fold, slices_traffic(axes, TrafficClass::kTensor, row_bytes));
-  uses[0].count = shard.extent(0, static_cast<std::size_t>(dim));
-  uses[0].bytes /= std::max<std::int64_t>(uses[0].count, 1);
+      one_use(axes, kind, shard, fold, slices_traffic(axes, TrafficClass::kTensor, bytes));
+  uses[0].count = count;
+  uses[0].bytes /= std::max<std::int64_t>(count, 1);
   return uses;
 }
 

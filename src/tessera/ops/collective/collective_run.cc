@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -68,6 +69,12 @@ class Rows {
 
   std::int64_t width() const { return width_; }
 
+  std::int64_t row_bytes() const {
+    return width_ * static_cast<std::int64_t>(size_bytes(all_.dtype));
+  }
+
+  const Elements& all() const { return all_; }
+
   Elements operator[](std::int64_t row) const {
     const auto element = static_cast<std::int64_t>(size_bytes(all_.dtype));
     return {.dtype = all_.dtype, .data = all_.data + row * width_ * element, .count = width_};
@@ -79,9 +86,50 @@ class Rows {
   std::int64_t width_ = 0;
 };
 
-// Elements of a shard of dim `dim` for one index of the dims before it.
-std::int64_t shard_row(const TensorType& shard, std::int64_t dim) {
-  return shard.extent(static_cast<std::size_t>(dim), shard.num_dims());
+// Workspace of moving shards of dim `dim`: those that move together lie in it side by side.
+std::int64_t shards_workspace_bytes(const AxisSizes& axes,
+                                    std::int64_t dim,
+                                    const TensorType& shard) {
+  const auto element = static_cast<std::int64_t>(size_bytes(shard.dtype));
+  const std::int64_t row = shard.extent(static_cast<std::size_t>(dim), shard.num_dims());
+  const std::int64_t rows = shard.extent(0, static_cast<std::size_t>(dim));
+  if (!moves_together(rows, row * element)) {
+    return shard_workspace_bytes(axes, row, shard.dtype);
+  }
+  return num_ranks(axes) * shard.num_elements() * element +
+         shard_workspace_bytes(axes, shard.num_elements(), shard.dtype);
+}
+
+// The shards of all ranks side by side, at the front of a workspace, and what lies behind them.
+struct Together {
+  Elements shards;
+  std::byte* scratch;
+
+  Together(const Rows& shard, std::int64_t ranks, std::span<std::byte> workspace)
+      : shards{.dtype = shard.all().dtype,
+               .data = workspace.data(),
+               .count = ranks * shard.all().count},
+        scratch(workspace.data() + ConstElements(shards).bytes()) {}
+};
+
+// Copies each rank's shards of all rows from where they lie side by side to their places in
+// `whole`, which is cut at its end, or the other way.
+void place_shards(const Mover& mover,
+                  const Rows& shard,
+                  const Rows& whole,
+                  std::byte* side_by_side,
+                  bool is_gather) {
+  const std::int64_t width = shard.row_bytes();
+  for (std::int64_t begin = 0; begin < whole.row_bytes(); begin += width) {
+    std::byte* const part = whole.all().data + begin;
+    const std::int64_t bytes = std::min(width, whole.row_bytes() - begin);
+    if (is_gather) {
+      mover.copy_rows(side_by_side, width, part, whole.row_bytes(), bytes, whole.count());
+    } else {
+      mover.copy_rows(part, whole.row_bytes(), side_by_side, width, bytes, whole.count());
+    }
+    side_by_side += width * whole.count();
+  }
 }
 
 }  // namespace
@@ -138,26 +186,43 @@ void run(const ReduceSlicesAttrs& attrs, CollectiveContext& context, const Views
 }
 
 std::int64_t workspace_bytes(const AllGatherAttrs& attrs, Types in) {
-  return shard_workspace_bytes(attrs.axes, shard_row(in[0], attrs.dim), in[0].dtype);
+  return shards_workspace_bytes(attrs.axes, attrs.dim, in[0]);
 }
 
 void run(const AllGatherAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const Rows shard(views.in[0], attrs.dim);
   const Rows whole(views.out[0], attrs.dim);
+  if (moves_together(shard.count(), shard.row_bytes())) {
+    const Together together(shard, num_ranks(attrs.axes), views.workspace);
+    gather_slices(levels, shard.all(), together.shards, together.scratch, context.mover());
+    place_shards(context.mover(), shard, whole, together.shards.data, true);
+    return;
+  }
   for (std::int64_t row = 0; row < whole.count(); ++row) {
     gather_slices(levels, shard[row], whole[row], views.workspace.data(), context.mover());
   }
 }
 
 std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, Types in) {
-  return shard_workspace_bytes(attrs.axes, shard_row(infer(attrs, in)[0], attrs.dim), in[0].dtype);
+  return shards_workspace_bytes(attrs.axes, attrs.dim, infer(attrs, in)[0]);
 }
 
 void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const Rows whole(views.in[0], attrs.dim);
   const Rows shard(views.out[0], attrs.dim);
+  if (moves_together(shard.count(), shard.row_bytes())) {
+    const Mover& mover = context.mover();
+    const Together together(shard, num_ranks(attrs.axes), views.workspace);
+    if (whole.width() < num_ranks(attrs.axes) * shard.width()) {  // the last ones have padding
+      mover.zero(
+          {together.shards.data, static_cast<std::size_t>(ConstElements(together.shards).bytes())});
+    }
+    place_shards(mover, shard, whole, together.shards.data, false);
+    reduce_slices(Fold::kSum, levels, together.shards, shard.all(), together.scratch, mover);
+    return;
+  }
   for (std::int64_t row = 0; row < whole.count(); ++row) {
     reduce_slices(
         Fold::kSum, levels, whole[row], shard[row], views.workspace.data(), context.mover());
@@ -250,13 +315,16 @@ void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& 
   const auto element = static_cast<std::int64_t>(size_bytes(views.in[0].dtype));
   const std::int64_t place = place_along(context.levels(attrs.axes, TrafficClass::kTensor));
   const Part own = part_of(place, shard.width(), whole.width());
-  for (std::int64_t row = 0; row < whole.count(); ++row) {
-    const std::span<std::byte> to(shard[row].data,
-                                  static_cast<std::size_t>(shard.width() * element));
-    const auto bytes = static_cast<std::size_t>(own.size * element);
-    context.mover().copy(whole[row].data + own.begin * element, to.first(bytes));
-    context.mover().zero(to.subspan(bytes));
+  const Mover& mover = context.mover();
+  if (own.size < shard.width()) {
+    mover.zero({shard.all().data, static_cast<std::size_t>(shard.row_bytes() * shard.count())});
   }
+  mover.copy_rows(whole.all().data + own.begin * element,
+                  whole.row_bytes(),
+                  shard.all().data,
+                  shard.row_bytes(),
+                  own.size * element,
+                  whole.count());
 }
 
 }  // namespace tessera

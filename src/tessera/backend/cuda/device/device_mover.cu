@@ -56,6 +56,22 @@ __global__ void copy_units(const std::byte* from, std::byte* to, std::int64_t by
   }
 }
 
+// Of rows that are whole units, and begin at them.
+template <class Unit>
+__global__ void copy_rows_of_units(const std::byte* from,
+                                   std::int64_t from_pitch,
+                                   std::byte* to,
+                                   std::int64_t to_pitch,
+                                   std::int64_t units,
+                                   std::int64_t count) {
+  for (std::int64_t i = first_item(); i < units * count; i += num_threads()) {
+    const std::int64_t row = i / units;
+    const std::int64_t unit = i % units;
+    reinterpret_cast<Unit*>(to + row * to_pitch)[unit] =
+        reinterpret_cast<const Unit*>(from + row * from_pitch)[unit];
+  }
+}
+
 template <class Unit>
 __global__ void zero_units(std::byte* to, std::int64_t bytes) {
   constexpr auto kUnit = static_cast<std::int64_t>(sizeof(Unit));
@@ -277,6 +293,33 @@ class DeviceMover final : public Mover {
              from,
              to.data(),
              static_cast<std::int64_t>(to.size()));
+    });
+  }
+
+  void copy_rows(const std::byte* from,
+                 std::int64_t from_pitch,
+                 std::byte* to,
+                 std::int64_t to_pitch,
+                 std::int64_t bytes,
+                 std::int64_t count) const override {
+    if (bytes == 0 || count == 0) {
+      return;
+    }
+    const auto all = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) |
+                     static_cast<std::uintptr_t>(from_pitch | to_pitch | bytes);
+    with_unit(all, [&](auto unit) {
+      using Unit = decltype(unit);
+      const std::int64_t units = bytes / static_cast<std::int64_t>(sizeof(Unit));
+      launch(context_,
+             "copy_rows",
+             blocks_for(context_, units * count),
+             copy_rows_of_units<Unit>,
+             from,
+             from_pitch,
+             to,
+             to_pitch,
+             units,
+             count);
     });
   }
 

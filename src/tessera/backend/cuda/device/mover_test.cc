@@ -268,5 +268,33 @@ TEST_F(CudaMover, CopiesAndClearsAnyBytes) {
   }
 }
 
+TEST_F(CudaMover, CopiesRows) {
+  const Bytes in = random_values(DType::kF32, 300);
+
+  struct Case {
+    std::int64_t first;
+    std::int64_t from_pitch;
+    std::int64_t to_pitch;
+    std::int64_t bytes;
+    std::int64_t count;
+  };
+
+  for (const Case& c : {Case{0, 48, 32, 32, 20},
+                        Case{0, 32, 48, 32, 20},
+                        Case{4, 12, 20, 12, 50},
+                        Case{2, 7, 11, 5, 90},
+                        Case{1, 100, 64, 33, 1},
+                        Case{0, 16, 16, 0, 5},
+                        Case{0, 16, 16, 16, 0}}) {
+    expect_equal(in,
+                 1100,
+                 format("{} rows of {} from {}", c.count, c.bytes, c.first),
+                 [&](const Mover& mover, const std::byte* source, std::byte* out) {
+                   mover.copy_rows(
+                       source + c.first, c.from_pitch, out, c.to_pitch, c.bytes, c.count);
+                 });
+  }
+}
+
 }  // namespace
 }  // namespace tessera
