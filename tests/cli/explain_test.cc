@@ -204,6 +204,29 @@ TEST_F(ExplainTest, SaysWhatAttentionOnAGpuRunsByOwnKernels) {
   expect({"--data.document_mask=false"}, 0, 0);
   expect({"--model.name=mistral", "--model.window=5"}, 3, 3);
   expect({"--model.name=gemma3", "--model.window=5", "--model.global_every=3"}, 2, 3);
+  expect({"--model.name=gemma2"}, 3, 3);  // a soft cap, in every layer
+}
+
+// OLMo 2's: q and k of each of two layers and microbatches, forward and what backward needs of it.
+TEST_F(ExplainTest, SaysThatHeadsAreGatheredForTheirNorms) {
+  const auto gathers = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {
+        "run.toml", "--model.name=olmo2", "--model.dim=64", "--model.heads=4", "--model.layers=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    const std::string text = explained(all);
+    all.emplace_back("--json");
+    const std::int64_t count = json::parse(explained(all)).at("work").at("gathered_heads");
+    const std::string line =
+        format("norms over all heads gather these from the tensor ranks: {} times\n", count);
+    EXPECT_EQ(text.find(line) != std::string::npos, count > 0) << text;
+    return count;
+  };
+  const std::vector<std::string> cut = {"--parallel.ranks=2", "--parallel.tensor=2"};
+  EXPECT_EQ(gathers({}), 0);
+  EXPECT_GE(gathers(cut), 8);
+  std::vector<std::string> by_head = cut;
+  by_head.emplace_back("--model.name=qwen3");
+  EXPECT_EQ(gathers(by_head), 0);
 }
 
 TEST_F(ExplainTest, RefusesATargetThatItDoesNotKnow) {

@@ -19,6 +19,7 @@
 
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/infer/cached_model.h"
+#include "tessera/models/decoder/decoder_blocks.h"
 #include "tessera/ops/all_ops.h"
 #include "tests/parity/golden_model.h"
 
@@ -133,6 +134,14 @@ std::function<void(Graph&)> ops_with(const Change& change) {
   };
 }
 
+float largest_difference(const std::vector<float>& expected, const std::vector<float>& found) {
+  float largest = 0.0F;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(found[i] - expected[i]));
+  }
+  return largest;
+}
+
 constexpr std::int64_t kAll = 1000;  // more than there are tokens, or layers
 
 std::vector<Switch> switches() {
@@ -184,18 +193,46 @@ std::vector<Switch> switches() {
   };
 }
 
+// OLMo 2's layers with their norms before attention and feed-forward layer, as Llama's are.
+ModelOutputs olmo2_with_norms_before(const ModelSection& section,
+                                     GraphBuilder& builder,
+                                     const ModelInputs& inputs) {
+  const DecoderConfig config = {.dim = section.dim.value(),
+                                .layers = section.layers.value(),
+                                .heads = section.heads.value(),
+                                .kv_heads = section.kv_heads.value(),
+                                .ffn = section.ffn.value(),
+                                .vocab = section.vocab.value(),
+                                .tied = section.tied.value(),
+                                .rope_theta = section.rope_theta.value(),
+                                .norm_eps = section.norm_eps.value(),
+                                .head_dim = section.head_dim.value()};
+  DecoderBlocks m(builder, config, inputs);
+  return m.write([&](const Value& x, const std::string& layer) {
+    const Value a = m.norm(x, layer + "attention_norm");
+    const Value q = m.query_norm(m.queries(a, layer), layer + "attention.q_norm");
+    const Value k = m.key_norm(m.keys(a, layer), layer + "attention.k_norm");
+    const Value h = add(x, m.attend(m.turned(q), m.turned(k), m.values(a, layer), layer));
+    return add(h, m.feed_forward(m.norm(h, layer + "ffn_norm"), layer));
+  });
+}
+
+TEST(DecoderSwitches, TheOrderOfNormsMovesTheLogits) {
+  GoldenModel model("olmo2", 0);
+  const ModelSection section = model.section();
+  model.change_page([&](GraphBuilder& builder, const ModelInputs& inputs) {
+    return olmo2_with_norms_before(section, builder, inputs);
+  });
+  EXPECT_GT(largest_difference(model.golden_logits(), model.logits()), 1e-3F);
+}
+
 // The goldens would show it, were one of these left out.
 TEST(DecoderSwitches, EachMovesTheLogits) {
   for (const Switch& each : switches()) {
     GoldenModel model(each.family, 0);
-    const std::vector<float> expected = model.golden_logits();
     model.change(each.section);
-    const std::vector<float> found = model.logits(each.graph);
-    float largest = 0.0F;
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      largest = std::max(largest, std::abs(found[i] - expected[i]));
-    }
-    EXPECT_GT(largest, 1e-3F) << each.family << " without " << each.name;
+    EXPECT_GT(largest_difference(model.golden_logits(), model.logits(each.graph)), 1e-3F)
+        << each.family << " without " << each.name;
   }
 }
 

@@ -88,6 +88,9 @@ class GoldenModel {
     description_ = model_family(section_.name).describe(section_);
   }
 
+  // The same with a graph that another function writes, of the same parameters.
+  void change_page(const Model& page) { description_.model = page; }
+
   const nlohmann::json& golden() const { return golden_; }
 
   std::int64_t seq() const { return golden_.at("seq"); }

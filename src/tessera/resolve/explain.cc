@@ -186,6 +186,10 @@ std::string work_text(const Explanation& facts) {
         facts.attention_backward.own,
         facts.attention_backward.all);
   }
+  if (facts.gathered_heads > 0) {
+    text += format("  norms over all heads gather these from the tensor ranks: {} times\n",
+                   facts.gathered_heads);
+  }
   text +=
       format("  training FLOP a token ({} + 12 layers heads head_dim seq): {}; a step: {}\n",
              facts.counts.frozen > 0 ? "6N, 4N of what is frozen," : "6N",

@@ -103,6 +103,7 @@ OrderedJson work_json(const Explanation& facts) {
     work["attention"] = runs(facts.attention);
     work["attention_backward"] = runs(facts.attention_backward);
   }
+  work["gathered_heads"] = facts.gathered_heads;
   return work;
 }
 

@@ -196,6 +196,22 @@ AttentionRuns attention_runs(const Program& program) {
   return runs;
 }
 
+std::int64_t gathers_of_heads(const Program& program) {
+  std::int64_t count = 0;
+  for (const Call& call : program.calls) {
+    for (const Instruction& instruction : program[call.segment].instructions) {
+      const auto* const gather = instruction.op->get_if<AllGatherAttrs>();
+      if (gather == nullptr || !program.runs(instruction, call)) {
+        continue;
+      }
+      const std::vector<Dim>& dims = instruction.operands[0].type.dims;
+      const std::string& name = dims[static_cast<std::size_t>(gather->dim)].name;
+      count += name == "heads" || name == "kv_heads" ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 std::string_view name(TrafficPurpose purpose) {
@@ -291,6 +307,7 @@ Explanation explain(RunConfig config, const std::string& target) {
     facts.attention = attention_runs<AttentionAttrs>(facts.programs.step);
     facts.attention_backward = attention_runs<AttentionBackwardAttrs>(facts.programs.step);
   }
+  facts.gathered_heads = gathers_of_heads(facts.programs.step);
   facts.collectives = collective_rows(facts.programs.step, state_axes(facts.layout()));
   facts.levels = level_rows(facts.collectives, resolved);
   return facts;

@@ -103,6 +103,7 @@ struct Explanation {
   Cost cost;                         // of all ops
   AttentionRuns attention;           // none where the target is no CUDA device
   AttentionRuns attention_backward;  // likewise
+  std::int64_t gathered_heads = 0;   // gathers of all heads of queries or keys, for their norms
   std::vector<CollectiveRow> collectives;
   std::vector<LevelTraffic> levels;  // those on which something is sent, innermost first
 
