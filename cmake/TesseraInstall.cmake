@@ -13,6 +13,11 @@ install(TARGETS tessera_command)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/src/tessera" TYPE INCLUDE FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_DATADIR}/tessera")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" TYPE DOC)
+# Manual pages and completion: made by the program, from the tables that it reads itself.
+install(
+  CODE "set(program \"$<TARGET_FILE:tessera_command>\")
+set(share \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}\")
+include(\"${PROJECT_SOURCE_DIR}/cmake/InstallPages.cmake\")")
 
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION "${package_dir}")
 # The build folder is a package, too: -DTessera_DIR=build.

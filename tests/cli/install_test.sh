@@ -24,8 +24,11 @@ cached() {
 cmake --install "$build" --prefix "$work/installed" >"$work/install.log" || fail "cmake --install"
 mv "$work/installed" "$work/moved"
 
-for path in bin/tessera share/tessera/configs/runs include/tessera/base/error.h; do
-  [[ -e $work/moved/$path ]] || fail "the tree lacks $path"
+for path in bin/tessera share/tessera/configs/runs include/tessera/base/error.h \
+  share/man/man1/tessera-tokenizer-train.1 share/man/man5/tessera-run.5 \
+  share/bash-completion/completions/tessera share/zsh/site-functions/_tessera \
+  share/fish/vendor_completions.d/tessera.fish; do
+  [[ -s $work/moved/$path ]] || fail "the tree lacks $path"
 done
 
 # No variable of the caller may help the program to find its library.

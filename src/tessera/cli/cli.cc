@@ -19,6 +19,7 @@
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/build_info.h"
+#include "tessera/cli/command_pages.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/machine_report.h"
 #include "tessera/cli/path_options.h"
@@ -84,6 +85,22 @@ void add_text_command(CLI::App& app,
   app.add_subcommand(name, description)->callback([text] { print(text()); });
 }
 
+// What describes the program itself to shells and to man(1).
+void add_pages(CLI::App& app) {
+  // Shared with the callbacks, which live as long as the commands.
+  auto shell = std::make_shared<std::string>();
+  CLI::App& completion = *app.add_subcommand(
+      "completion", "Print what a shell loads to complete commands, options and keys");
+  completion.add_option("SHELL", *shell, "bash, zsh or fish")->required();
+  completion.callback([&app, shell] { print(completion_script(app, *shell)); });
+  auto page = std::make_shared<std::string>();
+  CLI::App& manual = *app.add_subcommand(
+      "manual", "Print a manual page, for man(1), or without PAGE the names of all");
+  manual.add_option("PAGE", *page, "\"tessera\", \"tessera-train\", \"tessera-run\" and so on");
+  manual.callback(
+      [&app, page] { print(page->empty() ? manual_pages(app) : manual_page(app, *page)); });
+}
+
 void add_subcommands(CLI::App& app) {
   add_run_command(app, "train", "Train a model", ConfigUse::kRun, train_command);
   add_explain(app);
@@ -98,6 +115,7 @@ void add_subcommands(CLI::App& app) {
   add_text_command(app, "doctor", "Describe this machine and what it lacks for training", [] {
     return format_report(inspect_machine("."));
   });
+  add_pages(app);
 }
 
 int report(std::string_view message, int code) {

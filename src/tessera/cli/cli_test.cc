@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,65 @@ TEST(Cli, ConfigPrintsTheSchema) {
   const Outcome outcome = run({"config"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.out, schema_toml());
+}
+
+// From the parser and the schema: what they gain is here by itself.
+TEST(Cli, CompletionKnowsCommandsOptionsAndKeys) {
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    const Outcome outcome = run({"completion", shell.c_str()});
+    EXPECT_EQ(outcome.code, 0) << shell;
+    const bool is_fish = shell == "fish";
+    for (const std::string command : {"explain", "tokenizer", "import"}) {
+      EXPECT_THAT(outcome.out, HasSubstr(command)) << shell;
+    }
+    for (const std::string option : {"target", "vocab", "train.steps", "model.rope_long_factors"}) {
+      EXPECT_THAT(outcome.out, HasSubstr((is_fish ? "-l " : "--") + option)) << shell;
+    }
+  }
+  const Outcome other = run({"completion", "tcsh"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("found shell \"tcsh\", expected bash, zsh or fish"));
+}
+
+// As bash calls the function for words that are typed.
+TEST_F(CliFiles, BashCompletes) {
+  const std::string script = run({"completion", "bash"}).out;
+  const auto completed = [&](const std::string& words) {
+    const std::string file =
+        write("test.bash",
+              format("{}\nCOMP_WORDS=({})\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n_tessera\n"
+                     "printf '%s ' \"${{COMPREPLY[@]}}\" >'{}'\n",
+                     script,
+                     words,
+                     path("out")));
+    EXPECT_EQ(std::system(format("bash '{}'", file).c_str()), 0);
+    return read_file(path("out"));
+  };
+  EXPECT_EQ(completed("tessera tra"), "train ");
+  EXPECT_EQ(completed("tessera train --train.st"), "--train.steps= ");
+  EXPECT_EQ(completed("tessera tokenizer ''"), "train encode decode inspect ");
+  EXPECT_EQ(completed("tessera tokenizer train --vo"), "--vocab= ");
+  EXPECT_EQ(completed("tessera explain run.toml --prog"), "--program ");
+  EXPECT_EQ(completed("tessera eval --choi"), "--choices= ");
+  EXPECT_EQ(completed("tessera train ru"), " ");  // a file: bash's own
+}
+
+TEST(Cli, ManualHasAPageForEachCommandAndTheKeys) {
+  const Outcome names = run({"manual"});
+  EXPECT_THAT(names.out, HasSubstr("tessera-tokenizer-train\n"));
+  std::istringstream lines(names.out);
+  for (std::string page; std::getline(lines, page);) {
+    const Outcome outcome = run({"manual", page.c_str()});
+    EXPECT_EQ(outcome.code, 0) << page;
+    EXPECT_THAT(outcome.out, StartsWith(".TH " + page + " ")) << page;
+    EXPECT_THAT(outcome.out, HasSubstr("\n.SH NAME\n")) << page;
+  }
+  EXPECT_THAT(run({"manual", "tessera-explain"}).out,
+              HasSubstr("\\fB\\-\\-target\\fR \\fINAME\\fR\n"));
+  EXPECT_THAT(run({"manual", "tessera-run"}).out, HasSubstr("\\fBsteps\\fR (\\fIinteger"));
+  const Outcome unknown = run({"manual", "tessera-fly"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("no manual page is called \"tessera-fly\", expected one of"));
 }
 
 TEST(Cli, DoctorDescribesTheMachine) {
