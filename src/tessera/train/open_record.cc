@@ -1,6 +1,7 @@
 #include "tessera/train/open_record.h"
 
 #include <cmath>
+#include <filesystem>
 #include <string>
 
 #include "tessera/base/log.h"
@@ -14,13 +15,13 @@ namespace {
 
 // Of the steps before this start, so that the best one is known without a file of its own. Losses
 // of other data say nothing of it.
-void note_validations(const RunConfig& config,
+void note_validations(const std::filesystem::path& run_dir,
                       std::int64_t since,
                       std::int64_t step_of_start,
                       RunSaves& saves,
                       RunRecord& record) {
   bool leaves_some_out = false;
-  for_each_validation(config, [&](std::int64_t step, double loss) {
+  for_each_validation(run_dir, [&](std::int64_t step, double loss) {
     if (step > since || since == 0) {
       saves.note_validation(step, loss);
     } else {
@@ -65,17 +66,21 @@ void open_record(const RunSetup& setup,
       validates ? describe_validation(setup.sequences, config.validation.sequences) : "";
   const std::int64_t since = validated_alike_since(read_sessions(config.run.dir), validation);
   record = std::make_unique<RunRecord>(
-      config,
-      RunRecord::Model{.parameters = parameters.all,
+      RunRecord::Facts{.run_dir = config.run.dir,
+                       .num_steps = config.train.steps,
+                       .tokens_per_step = config.train.global_batch * config.data.sequence_length,
+                       .parameters = parameters.all,
                        .flop_per_token = training_flop_per_token(
                            setup.run.plan.model, parameters, config.data.sequence_length),
-                       .validation = validation},
+                       .validation = validation,
+                       .plain_every = config.log.every,
+                       .tensorboard = config.log.tensorboard},
       meta.step);
   if (saves.last()) {
     record->make_up(*saves.last(), meta.step);
   }
   if (keeps_best) {
-    note_validations(config, since, meta.step, saves, *record);
+    note_validations(config.run.dir, since, meta.step, saves, *record);
   }
   warn_of_full_disk(setup, keeps_best, saves);
 }

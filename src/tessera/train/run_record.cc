@@ -7,6 +7,7 @@
 #include <exception>
 #include <filesystem>
 #include <span>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -31,8 +32,8 @@ std::filesystem::path metrics_file(const std::filesystem::path& run_dir) {
   return run_dir / "metrics.jsonl";
 }
 
-bool lacks_validation(const RunConfig& config, std::int64_t step) {
-  const std::filesystem::path path = metrics_file(config.run.dir);
+bool lacks_validation(const std::filesystem::path& run_dir, std::int64_t step) {
+  const std::filesystem::path path = metrics_file(run_dir);
   if (!std::filesystem::exists(path)) {
     return false;
   }
@@ -44,46 +45,44 @@ bool lacks_validation(const RunConfig& config, std::int64_t step) {
           std::isnan(losses[static_cast<std::size_t>(line - metrics.steps.begin())]));
 }
 
-void for_each_validation(const RunConfig& config,
+void for_each_validation(const std::filesystem::path& run_dir,
                          const std::function<void(std::int64_t step, double loss)>& each) {
-  const MetricsTable metrics = read_metrics(metrics_file(config.run.dir), BrokenLines::kSkip);
+  const MetricsTable metrics = read_metrics(metrics_file(run_dir), BrokenLines::kSkip);
   const std::span<const double> losses = metrics.column("validation_loss");
   for (std::size_t i = 0; i < losses.size(); ++i) {
     each(metrics.steps[i], losses[i]);
   }
 }
 
-RunRecord::RunRecord(const RunConfig& config, const Model& model, std::int64_t step)
-    : config_(config),
-      flop_per_token_(model.flop_per_token),
-      metrics_(metrics_file(config.run.dir), step),
-      progress_({.plain_every = config.log.every}),
+RunRecord::RunRecord(Facts facts, std::int64_t step)
+    : facts_(std::move(facts)),
+      metrics_(metrics_file(facts_.run_dir), step),
+      progress_({.plain_every = facts_.plain_every}),
       step_seconds_(kSmoothedSteps) {
-  cut_event_files(config.run.dir, step);
-  if (config.log.tensorboard) {
-    events_ = std::make_unique<TensorBoardWriter>(config.run.dir, step, wall_time());
+  cut_event_files(facts_.run_dir, step);
+  if (facts_.tensorboard) {
+    events_ = std::make_unique<TensorBoardWriter>(facts_.run_dir, step, wall_time());
   }
-  log_session_start(config.run.dir,
-                    {.step = step, .parameters = model.parameters, .validation = model.validation});
+  log_session_start(
+      facts_.run_dir,
+      {.step = step, .parameters = facts_.parameters, .validation = facts_.validation});
 }
 
 void RunRecord::show(const StepMetrics& step, std::optional<double> peak_flop_per_second) {
   const double seconds = step_seconds_.add(step.step_seconds);
-  const double tokens_per_second =
-      static_cast<double>(config_.train.global_batch * config_.data.sequence_length) / seconds;
-  const double flop_per_second = tokens_per_second * flop_per_token_;
-  progress_.update(
-      {.step = step.step,
-       .num_steps = config_.train.steps,
-       .loss = step.loss,
-       .grad_norm = step.grad_norm,
-       .tokens_per_second = tokens_per_second,
-       .flop_per_second = flop_per_second,
-       .share_of_peak = peak_flop_per_second
-                            ? std::optional(flop_per_second / *peak_flop_per_second)
-                            : std::nullopt,
-       .memory_bytes = step.memory_bytes,
-       .seconds_left = seconds * static_cast<double>(config_.train.steps - step.step)});
+  const double tokens_per_second = static_cast<double>(facts_.tokens_per_step) / seconds;
+  const double flop_per_second = tokens_per_second * facts_.flop_per_token;
+  progress_.update({.step = step.step,
+                    .num_steps = facts_.num_steps,
+                    .loss = step.loss,
+                    .grad_norm = step.grad_norm,
+                    .tokens_per_second = tokens_per_second,
+                    .flop_per_second = flop_per_second,
+                    .share_of_peak = peak_flop_per_second
+                                         ? std::optional(flop_per_second / *peak_flop_per_second)
+                                         : std::nullopt,
+                    .memory_bytes = step.memory_bytes,
+                    .seconds_left = seconds * static_cast<double>(facts_.num_steps - step.step)});
 }
 
 void RunRecord::show_validation(std::int64_t done, std::int64_t total) {
@@ -106,7 +105,7 @@ void RunRecord::keep_trying(const Body& body) {
     body();
     if (is_failing_) {
       is_failing_ = false;
-      inform(format("what could not be written to {} is there now", config_.run.dir));
+      inform(format("what could not be written to {} is there now", facts_.run_dir.string()));
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeviceError) {
@@ -164,12 +163,12 @@ void RunRecord::write_validation(std::int64_t step, double loss) {
 void RunRecord::end(const TrainResult& result) {
   keep_trying([&] { metrics_.flush(); });
   try {
-    log_session_end(config_.run.dir, {.step = result.step, .stopped = result.interrupted});
+    log_session_end(facts_.run_dir, {.step = result.step, .stopped = result.interrupted});
   } catch (const Error& error) {
     warn(error.what());
   }
   if (metrics_.has_unwritten()) {
-    warn(format("the last steps are not in {}/metrics.jsonl", config_.run.dir));
+    warn(format("the last steps are not in {}/metrics.jsonl", facts_.run_dir.string()));
   }
 }
 

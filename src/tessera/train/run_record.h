@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "tessera/config/run_config.h"
 #include "tessera/metrics/metrics_writer.h"
 #include "tessera/metrics/moving_mean.h"
 #include "tessera/metrics/progress.h"
@@ -21,10 +20,10 @@ std::filesystem::path metrics_file(const std::filesystem::path& run_dir);
 
 // Whether metrics.jsonl in the run's directory has a line of `step` that lacks the validation loss:
 // the run was stopped in that validation.
-bool lacks_validation(const RunConfig& config, std::int64_t step);
+bool lacks_validation(const std::filesystem::path& run_dir, std::int64_t step);
 
 // each(step, loss) for the validation losses that metrics.jsonl has.
-void for_each_validation(const RunConfig& config,
+void for_each_validation(const std::filesystem::path& run_dir,
                          const std::function<void(std::int64_t step, double loss)>& each);
 
 // What rank 0 keeps and shows of a session of the run: metrics.jsonl, TensorBoard's events,
@@ -33,14 +32,20 @@ void for_each_validation(const RunConfig& config,
 // a disk that is full for a while must not end a run.
 class RunRecord {
  public:
-  struct Model {
+  // What it must know of the run.
+  struct Facts {
+    std::filesystem::path run_dir;
+    std::int64_t num_steps = 0;
+    std::int64_t tokens_per_step = 0;
     std::int64_t parameters = 0;
     double flop_per_token = 0;
-    std::string validation = {};  // describe_validation()
+    std::string validation = {};    // describe_validation()
+    std::int64_t plain_every = 10;  // log.every
+    bool tensorboard = true;        // log.tensorboard
   };
 
   // Of the steps after `step`: lines of later ones are cut off.
-  RunRecord(const RunConfig& config, const Model& model, std::int64_t step);
+  RunRecord(Facts facts, std::int64_t step);
 
   // The progress, beside the machine's peak where that is known.
   void show(const StepMetrics& step, std::optional<double> peak_flop_per_second);
@@ -72,8 +77,7 @@ class RunRecord {
   template <class Body>
   void keep_trying(const Body& body);
 
-  const RunConfig& config_;
-  double flop_per_token_;
+  Facts facts_;
   MetricsWriter metrics_;
   std::unique_ptr<TensorBoardWriter> events_;  // with log.tensorboard
   Progress progress_;

@@ -66,7 +66,7 @@ bool TrainingLoop::agree_on_owed_validation() {
   if (!validation_ || !validation_->is_due(step())) {
     return false;
   }
-  const bool owes = parts_.control.leads() && lacks_validation(config_, step());
+  const bool owes = parts_.control.leads() && lacks_validation(config_.run.dir, step());
   return !parts_.control.from_leader(owes ? "owes" : "").empty();
 }
 
