@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks format, includes and the rules of .clang-tidy in the whole tree, and fails if any check does.
+# Checks format, lengths, includes and the rules of .clang-tidy in the whole tree, and fails if any
+# check does.
 #
 # usage: tools/lint.sh BUILD_DIR [--product|--deep]
 #
@@ -24,6 +25,16 @@ check_format() {
   tools/list_sources.sh | xargs clang-format-19 --dry-run -Werror
 }
 
+# A longer file has more than one subject.
+check_lengths() {
+  tools/list_sources.sh | xargs wc --lines | awk '
+    $2 != "total" && $1 > 600 {
+      printf "%s: found %d lines, expected at most 600\n", $2, $1
+      failed = 1
+    }
+    END { exit failed }'
+}
+
 # Functions that nvcc 13.0 compiles to a constant where a kernel calls them.
 check_kernels() {
   local -i code=0
@@ -35,6 +46,7 @@ check_kernels() {
 
 failed=no
 check "clang-format (./x format repairs)" check_format
+check "lengths" check_lengths
 check "includes" tools/lint_includes.sh
 check "functions that kernels must not call" check_kernels
 if [[ ${2:-} == --product ]]; then

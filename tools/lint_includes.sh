@@ -8,7 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Headers that may include a third-party header: the place that wraps it.
 wrappers=$(cat <<'TABLE'
 src/tessera/base/format\.h      fmt/       the one name of the formatting library
-src/tessera/base/test_error\.h  gtest/     tests share what they expect of an Error
+src/tessera/.*/test_[a-z]*\.h   gtest/     tests share what they expect, ..
+src/tessera/.*/test_[a-z]*\.h   gmock/     .. the words in which they do,
+src/tessera/tokenizer/test_goldens\.h  nlohmann/  .. golden files,
 src/tessera/base/test_delays\.h  sched.h  .. and how they hold threads up,
 src/tessera/base/test_delays\.h  unistd.h  which are named by their ids
 src/tessera/checkpoint/file_size_limit\.h  sys/resource.h  tests share a disk that is full

@@ -1,6 +1,8 @@
 // `tessera eval` against PyTorch on the same weights (tests/golden/make_eval_goldens.py), and
 // against the validation of a run.
 
+#include "tests/cli/eval_test.h"
+
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -16,7 +18,6 @@
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tests/cli/process.h"
-#include "tests/cli/training_test.h"
 
 namespace tessera {
 namespace {
@@ -27,50 +28,10 @@ using testing::HasSubstr;
 // Relative: f32 kernels against PyTorch's.
 constexpr double kTolerance = 2e-6;
 
-std::string golden(const std::string& file) {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/eval" / file;
-}
-
-class EvalTest : public TrainingTest {
- protected:
-  json golden_ = json::parse(read_file(golden("golden.json")));
-
-  // The golden model, as a checkpoint.
-  void import_model() const {
-    const Outcome outcome = tessera({"checkpoint", "import", golden(""), "-o", "model"});
-    ASSERT_EQ(outcome.code, 0) << outcome.err;
-  }
-
-  json eval(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "eval");
-    arguments.emplace_back("--json");
-    const Outcome outcome = tessera(arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    return json::parse(outcome.out, nullptr, false);
-  }
-
-  std::string error_of(std::vector<std::string> arguments, int code) const {
-    arguments.insert(arguments.begin(), "eval");
-    const Outcome outcome = tessera(arguments);
-    EXPECT_EQ(outcome.code, code) << outcome.err;
-    return outcome.err;
-  }
-
-  std::vector<json> lines_of(const std::string& file) const {
-    std::vector<json> lines;
-    std::string text = read_file(path(file));
-    for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
-      lines.push_back(json::parse(text.substr(0, end)));
-      text.erase(0, end + 1);
-    }
-    return lines;
-  }
-};
-
 TEST_F(EvalTest, LossOfATextIsPyTorchs) {
   import_model();
   const json& expected = golden_.at("text");
-  const json found = eval({"model", "--data", golden("text.txt")});
+  const json found = eval({"model", "--data", eval_golden("text.txt")});
   for (const char* key : {"nats", "loss", "perplexity", "bits_per_byte"}) {
     const double value = expected.at(key);
     // An error of the loss is one of its exponential, loss times as large.
@@ -86,7 +47,7 @@ TEST_F(EvalTest, LossOfATextIsPyTorchs) {
 
 TEST_F(EvalTest, SaysItForPeople) {
   import_model();
-  const Outcome outcome = tessera({"eval", "model", "--data", golden("text.txt")});
+  const Outcome outcome = tessera({"eval", "model", "--data", eval_golden("text.txt")});
   EXPECT_EQ(outcome.out,
             "checkpoint: model\nloss: 6.9607 nats a token\nperplexity: 1054.34\n"
             "bits per byte: 10.0547\ntokens: 803; documents: 1; bytes: 802\n");
@@ -95,22 +56,26 @@ TEST_F(EvalTest, SaysItForPeople) {
 // The same text as a line of JSONL and as a file.
 TEST_F(EvalTest, ReadsJsonl) {
   import_model();
-  write_test_file(path("a.jsonl"), json({{"body", read_file(golden("text.txt"))}}).dump() + "\n");
+  write_test_file(path("a.jsonl"),
+                  json({{"body", read_file(eval_golden("text.txt"))}}).dump() + "\n");
   EXPECT_EQ(eval({"model", "--data", "a.jsonl", "--field", "body"}),
-            eval({"model", "--data", golden("text.txt")}));
+            eval({"model", "--data", eval_golden("text.txt")}));
 }
 
 // One text, in every form that training takes, plain and compressed.
 TEST_F(EvalTest, TakesEveryFormatOfTraining) {
   import_model();
-  const json expected = eval({"model", "--data", golden("text.txt")});
-  const Outcome made = tessera(
-      {"data", "tokenize", golden("text.txt"), "--tokenizer=model/tokenizer.json", "--output=set"});
+  const json expected = eval({"model", "--data", eval_golden("text.txt")});
+  const Outcome made = tessera({"data",
+                                "tokenize",
+                                eval_golden("text.txt"),
+                                "--tokenizer=model/tokenizer.json",
+                                "--output=set"});
   ASSERT_EQ(made.code, 0) << made.err;
   EXPECT_EQ(eval({"model", "--data", "set"}), expected);
   EXPECT_EQ(eval({"model", "--data", "set.bin", "--format=tokens"}), expected);
   EXPECT_EQ(eval({"model", "--data", "set.bin", "--format=tokens", "--token-type=u16"}), expected);
-  const std::string line = json({{"text", read_file(golden("text.txt"))}}).dump() + "\n";
+  const std::string line = json({{"text", read_file(eval_golden("text.txt"))}}).dump() + "\n";
   write_test_file(path("a.jsonl"), line);
   ASSERT_EQ(shell("gzip -k a.jsonl").code, 0);
   EXPECT_EQ(eval({"model", "--data", "a.jsonl.gz"}), expected);
@@ -129,7 +94,7 @@ TEST_F(EvalTest, TakesEveryFormatOfTraining) {
 TEST_F(EvalTest, ScoresOfEndingsArePyTorchs) {
   import_model();
   const json found =
-      eval({"model", "--choices", golden("choices.jsonl"), "--output", "scores.jsonl"});
+      eval({"model", "--choices", eval_golden("choices.jsonl"), "--output", "scores.jsonl"});
   const json& expected = golden_.at("log_probs");
   EXPECT_EQ(found.at("questions"), expected.size());
   EXPECT_EQ(found.at("labels"), expected.size() - 1);
@@ -153,7 +118,8 @@ TEST_F(EvalTest, ScoresOfEndingsArePyTorchs) {
 // As lm-evaluation-harness has them where it is not told of a BOS.
 TEST_F(EvalTest, ScoresWithoutBosArePyTorchs) {
   import_model();
-  eval({"model", "--choices", golden("choices.jsonl"), "--output", "scores.jsonl", "--no-bos"});
+  eval(
+      {"model", "--choices", eval_golden("choices.jsonl"), "--output", "scores.jsonl", "--no-bos"});
   const json& expected = golden_.at("log_probs_without_bos");
   const std::vector<json> lines = lines_of("scores.jsonl");
   ASSERT_EQ(lines.size(), expected.size());
@@ -169,7 +135,7 @@ TEST_F(EvalTest, ScoresWithoutBosArePyTorchs) {
 
 TEST_F(EvalTest, SaysThatAContextWasCut) {
   import_model();
-  const Outcome outcome = tessera({"eval", "model", "--choices", golden("choices.jsonl")});
+  const Outcome outcome = tessera({"eval", "model", "--choices", eval_golden("choices.jsonl")});
   EXPECT_THAT(outcome.err,
               HasSubstr("4 of the contexts were too long for the model's sequences of 96 tokens"));
   EXPECT_THAT(outcome.out, HasSubstr("questions: 13; with a label: 12\nacc: 0.3333 (4 of 12)\n"));
@@ -215,11 +181,11 @@ std::vector<std::vector<std::string>> layouts() {
 
 TEST_F(EvalTest, LossIsTheSameUnderEveryLayout) {
   import_model();
-  const json expected = eval({"model", "--data", golden("text.txt")});
+  const json expected = eval({"model", "--data", eval_golden("text.txt")});
   const double loss = expected.at("loss");
   for (std::vector<std::string> arguments : layouts()) {
     const std::string name = json(arguments).dump();
-    arguments.insert(arguments.begin(), {"model", "--data", golden("text.txt")});
+    arguments.insert(arguments.begin(), {"model", "--data", eval_golden("text.txt")});
     const json found = eval(arguments);
     EXPECT_NEAR(found.at("loss").get<double>(), loss, 1e-6 * loss) << name;
     for (const char* key : {"checkpoint", "tokens", "documents", "bytes"}) {
@@ -231,7 +197,7 @@ TEST_F(EvalTest, LossIsTheSameUnderEveryLayout) {
 TEST_F(EvalTest, ScoresAreTheSameUnderEveryLayout) {
   import_model();
   const std::vector<std::string> choices = {
-      "model", "--choices", golden("choices.jsonl"), "--output", "scores.jsonl"};
+      "model", "--choices", eval_golden("choices.jsonl"), "--output", "scores.jsonl"};
   const json expected = eval(choices);
   const std::vector<json> expected_lines = lines_of("scores.jsonl");
   for (const std::vector<std::string>& layout : layouts()) {
@@ -261,38 +227,10 @@ TEST_F(EvalTest, TakesAModelOfAnyLayout) {
               1e-6 * one.at("nats").get<double>());
 }
 
-// Processes compute the bits of threads, and one of them speaks.
-TEST_F(EvalTest, RunsUnderMpirun) {
-  if (!has_mpi()) {
-    GTEST_SKIP() << "no Open MPI: install openmpi-bin and libopenmpi-dev, and build again";
-  }
-  import_model();
-  const std::string data = "eval model --json --data " + golden("text.txt");
-  const Outcome outcome = shell(mpirun("-n 2", data));
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(json::parse(outcome.out, nullptr, false),
-            eval({"model", "--data", golden("text.txt"), "--parallel.ranks=2"}));
-  const Outcome tensor = shell(mpirun("-n 2", data + " --parallel.tensor=2"));
-  EXPECT_EQ(json::parse(tensor.out, nullptr, false),
-            eval({"model", "--data", golden("text.txt"), "--parallel.tensor=2"}));
-  const Outcome scores = shell(
-      mpirun("-n 2", "eval model --output=scores.jsonl --choices=" + golden("choices.jsonl")));
-  ASSERT_EQ(scores.code, 0) << scores.err;
-  EXPECT_THAT(scores.out, HasSubstr("questions: 13; with a label: 12\nacc: 0.3333 (4 of 12)\n"));
-  EXPECT_EQ(lines_of("scores.jsonl").size(), 13);
-  const Outcome refused = shell(mpirun("-n 2", data + " --parallel.ranks=4"));
-  EXPECT_NE(refused.code, 0);
-  EXPECT_THAT(refused.err,
-              HasSubstr("parallel.ranks: found 4, but the launcher started 2 processes: start 4"));
-  const Outcome missing = shell(mpirun("-n 2", "eval model --data=nothing.txt"));
-  EXPECT_NE(missing.code, 0);
-  EXPECT_THAT(missing.err, HasSubstr("nothing.txt"));
-}
-
 TEST_F(EvalTest, RefusesLayoutsThatDoNotFit) {
   import_model();
   const auto error = [&](const std::string& override) {
-    return error_of({"model", "--data", golden("text.txt"), override}, 2);
+    return error_of({"model", "--data", eval_golden("text.txt"), override}, 2);
   };
   EXPECT_THAT(error("--parallel.tensor=3"),
               HasSubstr("--parallel.tensor=3: parallel.tensor: found 3, expected a divisor of "

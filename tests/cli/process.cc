@@ -82,6 +82,12 @@ std::string built_program(const std::string& name) {
   return std::filesystem::path(other == nullptr ? TESSERA_BINARY_DIR : other) / name;
 }
 
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.size() - (text.ends_with('\n') ? 1 : 0);
+  const std::size_t begin = end == 0 ? 0 : text.rfind('\n', end - 1) + 1;
+  return text.substr(begin, end - begin);
+}
+
 Process::Process(const std::vector<std::string>& argv, const std::filesystem::path& directory) {
   Pipe out = make_pipe();
   Pipe err = make_pipe();

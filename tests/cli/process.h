@@ -22,6 +22,9 @@ struct Outcome {
   std::string err;  // all of stderr
 };
 
+// The last line of what a program printed, without its end.
+std::string last_line(const std::string& text);
+
 // A program that runs beside the test. The pipe of its stderr holds one page, so that a program
 // that prints a line a step stays within some dozens of steps of what wait_for() has read, however
 // slow the test's own process is.

@@ -5,30 +5,25 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
-#include <nlohmann/json.hpp>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tests/faults/small_run.h"
+#include "tests/faults/watched_training.h"
 
 namespace tessera::faults {
 namespace {
@@ -43,24 +38,7 @@ constexpr const char* kUsage =
     "publish\n"
     "or prune. A run with the same --dir and --seed goes on where it was stopped.";
 
-// What a training process is doing, as far as its file calls tell.
-enum class Phase : std::uint32_t {
-  kStart,    // from exec to the first step: config, data, program
-  kRestore,  // from the first read of a checkpoint to the first step
-  kStep,     // training
-  kSave,     // files of a checkpoint are being written
-  kPublish,  // a checkpoint that is written becomes one: manifest, rename
-  kPrune,    // older ones are being removed
-};
-
-constexpr std::size_t kNumPhases = 6;
-
-constexpr std::array<std::string_view, kNumPhases> kPhaseNames = {
-    "start", "restore", "step", "save", "publish or prune", "prune"};
-
-constexpr int kSteps = 40;
 constexpr int kMaxKillsOfARun = 12;
-constexpr auto kPatience = std::chrono::seconds(60);
 
 struct Options {
   fs::path tessera;
@@ -90,243 +68,6 @@ std::vector<Variant> variants(const Options& options) {
     list.push_back({"fsdp-mpi", {"--train.microbatch=1"}, 2});
   }
   return list;
-}
-
-// A corpus that is the same each time, and a run file of a tiny model, whose best checkpoint is now
-// the newest and now an older one.
-void write_inputs(const fs::path& directory) {
-  std::ofstream corpus(directory / "corpus.txt");
-  for (int i = 0; i < 400; ++i) {
-    corpus << "line " << i << " tells the story of number " << i * 7919 % 1000 << " and its "
-           << i % 17 << " friends\n";
-  }
-  std::ofstream(directory / "run.toml") << R"([run]
-threads = 1
-[model]
-dim = 32
-layers = 2
-heads = 4
-kv_heads = 2
-ffn = 64
-vocab = 300
-[data]
-files = ["corpus.txt"]
-sequence_length = 32
-validation_share = 0.05
-[validation]
-every = 5
-[tokenizer]
-path = "tokenizer.json"
-train_vocab = 300
-[train]
-steps = )" << kSteps << R"(
-global_batch = 4
-microbatch = 2
-[optimizer]
-lr = 0.03
-[schedule]
-warmup = 1
-decay_ratio = 0
-[checkpoint]
-every = 5
-keep = 2
-)";
-}
-
-// What a run is doing, from the list of its file calls that the preloaded library writes.
-class PhaseLog {
- public:
-  explicit PhaseLog(fs::path path) : path_(std::move(path)) {}
-
-  void clear() {
-    fs::remove(path_);
-    file_ = {};
-    rest_.clear();
-    phase_ = Phase::kStart;
-  }
-
-  const fs::path& path() const { return path_; }
-
-  // The phase after the last call of those that were made so far.
-  Phase now() {
-    if (file_.get() < 0) {
-      file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-    }
-    std::array<char, 65536> bytes;
-    ssize_t count = 0;
-    while (file_.get() >= 0 && (count = ::read(file_.get(), bytes.data(), bytes.size())) > 0) {
-      rest_.append(bytes.data(), static_cast<std::size_t>(count));
-    }
-    std::size_t begin = 0;
-    for (std::size_t end = 0; (end = rest_.find('\n', begin)) != std::string::npos;) {
-      note(std::string_view(rest_).substr(begin, end - begin));
-      begin = end + 1;
-    }
-    rest_.erase(0, begin);
-    return phase_;
-  }
-
- private:
-  void note(std::string_view call) {
-    const auto has = [&](std::string_view part) { return call.find(part) != std::string::npos; };
-    const bool is_before_first_step = phase_ == Phase::kStart || phase_ == Phase::kRestore;
-    const bool is_temporary = has("/.tmp-");
-    if (call.starts_with("rename ") && has("/config.toml")) {
-      phase_ = Phase::kStep;
-    } else if (phase_ == Phase::kStart && call.starts_with("open ") && has("/step-") &&
-               !is_temporary) {
-      phase_ = Phase::kRestore;
-    } else if (is_before_first_step) {
-      return;
-    } else if (call.starts_with("mkdir ") && is_temporary) {
-      phase_ = Phase::kSave;
-    } else if (call.starts_with("open ") && is_temporary && has("/manifest.json")) {
-      phase_ = Phase::kPublish;
-    } else if (call.starts_with("rename ") && has("/step-") && has("/.tmp-removed")) {
-      phase_ = Phase::kPrune;
-    } else if (call.starts_with("write ") && has("metrics.jsonl") &&
-               (phase_ == Phase::kPublish || phase_ == Phase::kPrune)) {
-      phase_ = Phase::kStep;
-    }
-  }
-
-  fs::path path_;
-  FileDescriptor file_;
-  std::string rest_;  // of a line that is not whole yet
-  Phase phase_ = Phase::kStart;
-};
-
-// A training process, or mpirun above several, with its output in a file.
-class Training {
- public:
-  Training(const std::vector<std::string>& argv, const fs::path& directory, const fs::path& log) {
-    std::vector<char*> pointers;
-    for (const std::string& word : argv) {
-      pointers.push_back(const_cast<char*>(word.c_str()));
-    }
-    pointers.push_back(nullptr);
-    process_ = ::fork();
-    if (process_ == 0) {
-      const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      ::dup2(out, 1);
-      ::dup2(out, 2);
-      if (::chdir(directory.c_str()) == 0) {
-        ::execvp(pointers.front(), pointers.data());
-      }
-      ::_exit(127);
-    }
-    TESSERA_REQUIRE(process_ > 0, ErrorCode::kDeviceError, "cannot start {}", argv.front());
-  }
-
-  ~Training() {
-    if (process_ > 0 && !status_) {
-      ::kill(process_, SIGKILL);
-      wait();
-    }
-  }
-
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
-
-  pid_t process() const { return process_; }
-
-  bool has_ended() {
-    if (!status_) {
-      int status = 0;
-      if (::waitpid(process_, &status, WNOHANG) == process_) {
-        status_ = status;
-      }
-    }
-    return status_.has_value();
-  }
-
-  // Errors: kTimeout.
-  int wait() {
-    const Clock::time_point begin = Clock::now();
-    while (!has_ended()) {
-      TESSERA_REQUIRE(Clock::now() - begin < kPatience, ErrorCode::kTimeout, "a run does not end");
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return *status_;
-  }
-
- private:
-  pid_t process_ = -1;
-  std::optional<int> status_;
-};
-
-// The processes of the program that mpirun, and what it started, have started.
-std::vector<pid_t> ranks_below(pid_t process) {
-  std::vector<pid_t> found;
-  const std::string place = format("/proc/{0}/task/{0}/children", process);
-  std::ifstream children(place);
-  for (pid_t child = 0; children >> child;) {
-    std::string name;
-    std::getline(std::ifstream(format("/proc/{}/comm", child)), name);
-    if (name == "tessera") {
-      found.push_back(child);
-    }
-    const std::vector<pid_t> below = ranks_below(child);
-    found.insert(found.end(), below.begin(), below.end());
-  }
-  return found;
-}
-
-// What a step computed, as its line has it, without what differs from run to run.
-std::string numbers(const std::string& line) {
-  const nlohmann::json row = nlohmann::json::parse(line);
-  nlohmann::json kept;
-  for (const char* const key : {"step", "loss", "grad_norm", "lr", "tokens"}) {
-    kept[key] = row.at(key);
-  }
-  kept["validation_loss"] = row.value("validation_loss", nlohmann::json());
-  return kept.dump();
-}
-
-std::vector<std::string> metrics(const fs::path& run) {
-  std::vector<std::string> rows;
-  std::ifstream file(run / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    rows.push_back(numbers(line));
-  }
-  return rows;
-}
-
-// Bytes of the data files of the run's last checkpoint, by name.
-std::map<std::string, std::string> weights(const fs::path& run) {
-  std::map<std::string, std::string> files;
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08d", kSteps);
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints" / name)) {
-    if (entry.path().extension() == ".safetensors") {
-      files[entry.path().filename()] = read_file(entry.path());
-    }
-  }
-  return files;
-}
-
-// The name of the best checkpoint; empty: the run has none yet.
-std::string best(const fs::path& run) {
-  const fs::path link = run / "checkpoints/best";
-  std::error_code none;
-  const fs::path name = fs::read_symlink(link, none);
-  TESSERA_REQUIRE(name.empty() || fs::exists(link / "manifest.json"),
-                  ErrorCode::kInternal,
-                  "{} leads to {}, which is no checkpoint",
-                  link.string(),
-                  name.string());
-  return name;
-}
-
-// What a run came to.
-struct Result {
-  std::vector<std::string> rows;
-  std::map<std::string, std::string> files;
-  std::string best;
-};
-
-Result result_of(const fs::path& run) {
-  return {.rows = metrics(run), .files = weights(run), .best = best(run)};
 }
 
 // The classes that are counted: publish and prune are one.

@@ -13,8 +13,8 @@
 #include "tessera/config/schema.h"
 #include "tessera/config/value.h"
 
-// How the values of a key are read, checked, written and described: the last words of each row of
-// schema.cc.
+// How the values of a key are read, checked, written and described: a part of each row of the
+// schema (schema_rows.h).
 namespace tessera::codec {
 
 template <class T>

@@ -17,7 +17,7 @@
 namespace tessera {
 
 // Everything that a run file may say. The meaning, type and range of each key stand once, in
-// schema.cc; `tessera config` and docs/config.md print them. An empty optional follows from the
+// schema(); `tessera config` and docs/config.md print them. An empty optional follows from the
 // model's flavor.
 
 // kAuto: as each file's name says.

@@ -25,6 +25,7 @@
 #include "tessera/base/test_directory.h"
 #include "tessera/tokenizer/bpe_model.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
+#include "tessera/tokenizer/test_goldens.h"
 #include "tessera/tokenizer/tokenizer.h"
 #include "tessera/tokenizer/tokenizer_json.h"
 
@@ -34,10 +35,6 @@ namespace {
 using ::testing::ElementsAre;
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
-
-std::filesystem::path golden_path(const std::string& name) {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/tokenizer" / name;
-}
 
 // Texts of many parts: the strings of the goldens, words, what joins or changes neighbours, and
 // bytes that are no UTF-8, in any order.
