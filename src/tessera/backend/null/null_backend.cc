@@ -1,5 +1,7 @@
 #include "tessera/backend/null/null_backend.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 
 #include "tessera/base/error.h"
@@ -10,8 +12,10 @@ namespace {
 class HeapArena final : public HostArena {
  public:
   explicit HeapArena(std::int64_t bytes)
-      : data_(static_cast<std::byte*>(std::calloc(1, static_cast<std::size_t>(bytes) + 1))) {
+      : size_((static_cast<std::size_t>(bytes) / kAlignment + 1) * kAlignment),
+        data_(static_cast<std::byte*>(std::aligned_alloc(kAlignment, size_))) {
     TESSERA_REQUIRE(data_ != nullptr, ErrorCode::kOutOfMemory, "cannot allocate {} bytes", bytes);
+    std::fill_n(data_, size_, std::byte{0});
   }
 
   ~HeapArena() override { std::free(data_); }
@@ -22,6 +26,9 @@ class HeapArena final : public HostArena {
   std::byte* data() override { return data_; }
 
  private:
+  static constexpr std::size_t kAlignment = 4096;  // as Backend::allocate() has it
+
+  std::size_t size_;
   std::byte* data_;
 };
 
