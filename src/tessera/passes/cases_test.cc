@@ -19,9 +19,11 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/ir/dtype.h"
 #include "tessera/passes/compile.h"
 #include "tessera/passes/graph/add_adapters.h"
 #include "tessera/passes/graph/join_accumulation.h"
+#include "tessera/passes/graph/quantize_products.h"
 
 namespace tessera {
 namespace {
@@ -74,6 +76,31 @@ DimCut cut(const std::string& text) {
   return result;
 }
 
+// "rowwise head skip_first=1"
+Float8Options float8(const std::string& text) {
+  std::istringstream words(text);
+  Float8Options result;
+  const std::map<std::string, bool*> flags = {{"rowwise", &result.rowwise},
+                                              {"head", &result.head},
+                                              {"fast_accumulation", &result.fast_accumulation},
+                                              {"keep_weight_codes", &result.keep_weight_codes}};
+  for (std::string word; words >> word;) {
+    const std::string value = word.substr(word.find('=') + 1);
+    if (const auto found = flags.find(word); found != flags.end()) {
+      *found->second = true;
+    } else if (word.starts_with("skip_first=")) {
+      result.skip_first = std::stoi(value);
+    } else if (word.starts_with("skip_last=")) {
+      result.skip_last = std::stoi(value);
+    } else if (word.starts_with("gradients=")) {
+      result.gradients = parse_dtype(value).value();
+    } else {
+      TESSERA_CHECK(word == "tensorwise", "float8: unknown word {}", word);
+    }
+  }
+  return result;
+}
+
 // What a case says above its graph, a line "key: value" each.
 struct Head {
   std::string title;
@@ -101,10 +128,14 @@ struct Head {
       options.update.num_microbatches = std::stoi(value);
     } else if (key == "clip") {
       options.update.clip = std::stod(value);
+    } else if (key == "undecayed") {
+      options.update.undecayed = {value};
     } else if (key == "float8") {
-      options.float8 = {.rowwise = value == "rowwise"};
+      options.float8 = float8(value);
     } else if (key == "whole_rows") {
       options.attention.whole_rows = flag(value);
+    } else if (key == "any_order") {
+      options.attention.any_order = flag(value);
     } else if (key == "logits_bytes") {
       options.logits_bytes = std::stoi(value);
     } else if (key == "cache_length") {

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -27,7 +26,6 @@
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/ranks/append_update.h"
-#include "tessera/passes/ranks/shard_parameters.h"
 #include "tessera/passes/test_graphs.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/runtime/training_step.h"
@@ -96,27 +94,18 @@ TEST(AddAdapters, KnowsTheWeightsOfLayers) {
   EXPECT_THAT(message, HasSubstr("graph two has no weight head that an adapter could be added to"));
 }
 
-// Products of what is frozen run as one, as they do without adapters, and so do those with the
-// adapters of one input; gradients of weights are those of the adapters alone.
+// The products of adapters run as one in a model, too, and the gradients of those whose input has
+// one: the first layer's norm, before which all is frozen, makes none.
 TEST(AddAdapters, LeavesTheGroupsOfProducts) {
   const AdapterOptions options = {
       .rank = 2, .alpha = 2.0, .targets = {"wq", "wk", "wv", "wo", "w1", "w3", "w2"}};
   const Graph before = differentiate(add_adapters(small_llama(), options));
-  // A layer has 7 products with frozen weights and 14 with adapters. The first layer's norm makes
-  // no gradient: what comes before it is frozen.
-  EXPECT_EQ(count(before, "matmul"), 2 * (21 + 21 + 14) - 6);
-  const auto gradients =
-      std::count_if(before.outputs.begin(), before.outputs.end(), [](const Output& output) {
-        return output.name.starts_with("gradient.");
-      });
-  EXPECT_EQ(gradients, 2 * 14);
-  const Graph after = group_gemms(before);
-  // Forward: q, k, v and gate, up of frozen weights and of A; backward: the frozen ones again, and
-  // the gradients of those A whose input has one.
+  // Forward: q, k, v and gate, up of frozen weights and of A; backward: the frozen ones again.
   const int forward = 2 * (2 + 1 + 2 + 1);
   const int inputs = 2 + 1 + 1;
   const int weights = 2 + 1 + 1;
-  EXPECT_EQ(count(before, "matmul") - count(after, "matmul"), forward + inputs + weights);
+  EXPECT_EQ(count(before, "matmul") - count(group_gemms(before), "matmul"),
+            forward + inputs + weights);
 }
 
 TEST(CacheAttention, KeysAndValuesGoThroughStates) {
@@ -125,8 +114,6 @@ TEST(CacheAttention, KeysAndValuesGoThroughStates) {
   const Graph before = generation_graph(describe_llama(config), 3, DType::kF32, 2);
   const Graph after = cache_attention(before, 10);
   verify(after);
-  EXPECT_EQ(count(after, "write_rows"), 4);
-  EXPECT_EQ(after.nodes.size(), before.nodes.size() + 4);
   std::vector<std::string> caches;
   for (const ValueId cache : after.sources(ValueKind::kCache)) {
     EXPECT_EQ(to_string(after[cache].type), "f32[batch=2, keys=10, kv_heads=2, head_dim=2]");
@@ -142,19 +129,16 @@ TEST(CacheAttention, KeysAndValuesGoThroughStates) {
   }
 }
 
-TEST(ChooseAttention, TellsForwardAndBackward) {
-  const auto told = [](const Graph& graph) {
-    return std::ranges::count_if(graph.nodes, [](const Node& node) {
-      const auto* forward = node.op->get_if<AttentionAttrs>();
-      const auto* backward = node.op->get_if<AttentionBackwardAttrs>();
-      return (forward != nullptr && forward->whole_rows && forward->any_order) ||
-             (backward != nullptr && backward->whole_rows && backward->any_order);
-    });
-  };
-  EXPECT_EQ(told(differentiate(small_llama())), 0);
+// By the layers of the attention that backward has.
+TEST(ChooseAttention, TellsBackwardThroughForward) {
   const Graph chosen = choose_attention(small_llama(), {.whole_rows = true, .any_order = true});
-  EXPECT_EQ(told(chosen), 2);
-  EXPECT_EQ(told(differentiate(chosen)), 4);
+  std::map<std::int32_t, bool> told;
+  for (const Node& node : differentiate(chosen).nodes) {
+    if (const auto* attrs = node.op->get_if<AttentionBackwardAttrs>(); attrs != nullptr) {
+      told[node.layer] = attrs->whole_rows && attrs->any_order;
+    }
+  }
+  EXPECT_EQ(told, (std::map<std::int32_t, bool>{{0, true}, {1, true}}));
 }
 
 TEST(ChunkLoss, TellsForwardAndBackward) {
@@ -216,16 +200,9 @@ TEST(CacheAttention, RefusesAttentionThatSeesWhatComesLater) {
   EXPECT_THAT(message, HasSubstr("expected causal attention of a forward graph"));
 }
 
+// A layer has 7 products; qkv and gate/up leave 4, forward and in both gradients.
 TEST(GroupGemms, QkvAndGateUpBecomeOne) {
-  const Graph before = differentiate(small_llama());
-  const Graph after = group_gemms(before);
-  // A layer has 7 products; qkv and gate/up leave 4, forward and in both gradients.
-  EXPECT_EQ(count(before, "matmul"), 2 * 7 * 3);
-  EXPECT_EQ(count(after, "matmul"), 2 * 4 * 3);
-  // Forward: the weights; backward: the joint gradient and again the weights.
-  EXPECT_EQ(count(after, "concat"), 2 * 2 * 3);
-  // The sums of the parts' input gradients are gone: q + k + v and gate + up.
-  EXPECT_EQ(count(before, "add") - count(after, "add"), 2 * 3);
+  EXPECT_EQ(count(group_gemms(differentiate(small_llama())), "matmul"), 2 * 4 * 3);
 }
 
 // A GPT-2's embedding of tokens is its head.
@@ -245,70 +222,32 @@ TEST(UndecayedWeights, AreNormsBiasesAndTables) {
   EXPECT_THAT(undecayed_weights(
                   add_adapters(small_llama(), {.rank = 2, .alpha = 2.0, .targets = {"wq", "w2"}})),
               testing::IsEmpty());
-  // Each parameter has an adamw of its own.
-  const auto counts =
-      count_ops(append_update(differentiate(graph), {.weight_decay = 0.25, .undecayed = expected}));
-  EXPECT_EQ(counts.at("adamw {weight_decay=0}"), static_cast<std::int64_t>(expected.size()));
-  EXPECT_EQ(counts.at("adamw {weight_decay=0.25}"), 1 + 2 * 6);
 }
 
-TEST(Fuse, JoinsWhatItNames) {
-  const Graph graph = append_update(group_gemms(differentiate(small_llama())), {});
-  const Graph fused = fuse(graph);
-  const auto counts = count_ops(fused);
-  // Two norms a layer and the last one; the first has no addition before it.
-  EXPECT_EQ(counts.at("rms_norm {residual=true}"), 4);
-  EXPECT_EQ(counts.at("rms_norm"), 1);
-  EXPECT_EQ(counts.at("rms_norm_backward {residual=true, weight_gradient=true}"), 4);
-  EXPECT_EQ(counts.at("rms_norm_backward {weight_gradient=true}"), 1);
-  EXPECT_EQ(counts.at("cross_entropy {gradients=true}"), 1);
-  EXPECT_EQ(count(fused, "add"), 0);
+// Norms take all additions of a Llama in; what reads a GPT-2's sums, all biases except those of q,
+// k and v.
+TEST(Fuse, LeavesNoAdditions) {
+  const auto fused = [](const Graph& graph) {
+    Graph result = fuse(append_update(group_gemms(differentiate(graph)), {}));
+    verify(result);
+    return result;
+  };
+  EXPECT_EQ(count(fused(small_llama()), "add"), 0);
+  EXPECT_EQ(count(fused(small_gpt2()), "add_bias"), 2 * 3);
 }
 
-// A GPT-2 of two layers: biases go where their sums are read, but for those of q, k and v.
-TEST(Fuse, AddsBiasesWhereTheyAreRead) {
-  const Graph graph = append_update(group_gemms(differentiate(small_gpt2())), {});
-  const Graph fused = fuse(graph);
-  verify(fused);
-  auto counts = count_ops(fused);
-  EXPECT_EQ(counts.at("layer_norm {residual=true, biased=true}"), 4);
-  EXPECT_EQ(counts.at("layer_norm {residual=true}"), 1);  // of the two embeddings
-  EXPECT_EQ(counts.at("layer_norm_backward {residual=true, weight_gradient=true}"), 4);
-  EXPECT_EQ(counts.at("layer_norm_backward {weight_gradient=true}"), 1);
-  EXPECT_EQ(counts.at("gelu {bias=true}"), 2);
-  EXPECT_EQ(counts.at("gelu_backward {bias=true}"), 2);
-  EXPECT_EQ(counts.at("add_bias"), 2 * 3);
-  EXPECT_FALSE(counts.contains("layer_norm_weight_gradient"));
-
-  // Parameters that are gathered for each layer's forward and backward by themselves: what backward
-  // reads must not hold on to those of forward.
-  const UpdateOptions update = {.state = {.axes = {{.name = "data", .size = 2}},
-                                          .param = 1,
-                                          .secondary = 1,
-                                          .grad = 1,
-                                          .optimizer = 1}};
-  counts = count_ops(fuse(append_update(
-      shard_parameters(differentiate(small_gpt2()), update.state, update.dims), update)));
-  EXPECT_EQ(counts.at("gelu"), 2);
-  EXPECT_EQ(counts.at("gelu_backward"), 2);
-  EXPECT_EQ(counts.at("layer_norm {residual=true, biased=true}"), 4);
-}
-
+// The states of parameters that lie side by side become one accumulator, and the head's gradient
+// goes on over microbatches in the op that adds it up over chunks.
 TEST(JoinAccumulation, AddsInTheProducer) {
   const Graph graph =
       append_update(group_gemms(differentiate(small_llama())), {.num_microbatches = 3});
-  const Graph fused = join_accumulation(fuse(graph));
-  const auto counts = count_ops(fused);
+  const auto counts = count_ops(join_accumulation(fuse(graph)));
   EXPECT_EQ(counts.at("matmul {transpose_a=true, contract=2, accumulate=true}"), 2 * 4);
   EXPECT_EQ(counts.at("cross_entropy {gradients=true, accumulate=true}"), 1);
-  EXPECT_EQ(counts.at("embedding_backward {vocab=40, accumulate=true}"), 1);
-  // What stays: the loss and the gains' gradients.
-  EXPECT_EQ(count(fused, "add"), 1 + 5);
 }
 
 TEST(RecomputeLayers, KeepsOnlyTheInputsOfLayers) {
-  const Graph plain = differentiate(small_llama());
-  const Graph graph = recompute_layers(plain);
+  const Graph graph = recompute_layers(differentiate(small_llama()));
   for (const Node& node : graph.nodes) {
     if (node.phase == Phase::kForward || node.layer < 0) {
       continue;
@@ -322,7 +261,6 @@ TEST(RecomputeLayers, KeepsOnlyTheInputsOfLayers) {
       }
     }
   }
-  EXPECT_EQ(count(graph, "attention"), 2 * count(plain, "attention"));
 }
 
 Program compile(const Graph& graph, bool recompute, std::int64_t num_microbatches) {

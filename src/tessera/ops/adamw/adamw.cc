@@ -1,6 +1,11 @@
 #include "tessera/ops/adamw/adamw.h"
 
+#include <cstddef>
+#include <iterator>
+
 #include "tessera/base/error.h"
+#include "tessera/ops/adamw/adamw_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 
@@ -69,6 +74,35 @@ void visit(AdamwAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("eps", attrs.eps);
   visitor.field("weight_decay", attrs.weight_decay);
   visitor.field("master", attrs.master);
+}
+
+AdamwOperands by_name(const AdamwAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.parameter = in.next(),
+          .gradient = in.next(),
+          .m = in.next(),
+          .v = in.next(),
+          .master = in.next_if(attrs.master),
+          .lr = in.next(),
+          .t = in.next(),
+          .scale = in.next(),
+          .apply = in.next(),
+          .new_parameter = out.next(),
+          .new_m = out.next(),
+          .new_v = out.next(),
+          .new_master = out.next_if(attrs.master)};
+}
+
+AdamwOperands by_name_in_place(const AdamwAttrs& attrs, const Views& views) {
+  const AdamwOperands of = by_name(attrs, views);
+  const void* const updated[] = {of.parameter.data, of.m.data, of.v.data, of.master.data};
+  const void* const results[] = {
+      of.new_parameter.data, of.new_m.data, of.new_v.data, of.new_master.data};
+  for (std::size_t i = 0; i < std::size(updated); ++i) {
+    TESSERA_CHECK(results[i] == updated[i], "adamw updates result {} in place", i);
+  }
+  return of;
 }
 
 }  // namespace tessera

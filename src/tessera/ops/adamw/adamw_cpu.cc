@@ -1,5 +1,4 @@
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
@@ -8,7 +7,7 @@
 #include "tessera/backend/cpu/elements.h"
 #include "tessera/backend/cpu/foreach_target-inl.h"
 #include "tessera/backend/cpu/simd-inl.h"
-#include "tessera/base/error.h"
+#include "tessera/ops/adamw/adamw_operands.h"
 #include "tessera/ops/adamw/adamw_step.h"
 
 // Always in place: an element is written where it was read.
@@ -94,24 +93,17 @@ HWY_EXPORT(adamw_segment);
 }  // namespace cpu
 
 void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views) {
-  const std::size_t num_states = attrs.master ? 5 : 4;
-  for (std::size_t i = 0; i < views.out.size(); ++i) {
-    const std::size_t operand = i == 0 ? 0 : i + 1;  // all states but the gradient
-    TESSERA_CHECK(
-        views.out[i].data == views.in[operand].data, "adamw updates result {} in place", i);
-  }
-  const auto scalar = [&](std::size_t index) {
-    return *views.in[num_states + index].as<const float>();
-  };
-  if (scalar(3) == 0.0F) {
+  const AdamwOperands of = by_name_in_place(attrs, views);
+  const auto scalar = [](const View& view) { return *view.as<const float>(); };
+  if (scalar(of.apply) == 0.0F) {
     return;
   }
-  const AdamwStep step = adamw_step(attrs, scalar(0), scalar(1), scalar(2));
+  const AdamwStep step = adamw_step(attrs, scalar(of.lr), scalar(of.t), scalar(of.scale));
   const std::array<View, 5> states = {
-      views.in[0], views.in[1], views.in[2], views.in[3], views.in[attrs.master ? 4 : 0]};
+      of.parameter, of.gradient, of.m, of.v, attrs.master ? of.master : of.parameter};
   const std::int32_t inner = cpu::common_inner_dims(states);
-  const AdamwForm form = {.bf16_gradient = cpu::form_of(views.in.subspan(1, 1), inner, {}).bf16,
-                          .bf16_moments = cpu::form_of(views.in.subspan(2, 1), inner, {}).bf16,
+  const AdamwForm form = {.bf16_gradient = cpu::form_of({&of.gradient, 1}, inner, {}).bf16,
+                          .bf16_moments = cpu::form_of({&of.m, 1}, inner, {}).bf16,
                           .master = attrs.master};
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::adamw_segment);
   cpu::parallel_segments<5>(

@@ -5,6 +5,7 @@
 
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/adamw/adamw.h"
+#include "tessera/ops/adamw/adamw_operands.h"
 #include "tessera/ops/adamw/adamw_step.h"
 
 // Always in place: an element is written where it was read.
@@ -162,36 +163,31 @@ void launch_update(const Context& context,
 }  // namespace cuda
 
 void run(const AdamwAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::size_t num_states = attrs.master ? 5 : 4;
-  for (std::size_t i = 0; i < views.out.size(); ++i) {
-    const std::size_t operand = i == 0 ? 0 : i + 1;  // all states but the gradient
-    TESSERA_CHECK(
-        views.out[i].data == views.in[operand].data, "adamw updates result {} in place", i);
-  }
-  const auto scalar = [&](std::size_t index) {
-    return views.in[num_states + index].as<const float>();
-  };
-  const std::array<View, 5> states = {
-      views.in[0], views.in[1], views.in[2], views.in[3], views.in[attrs.master ? 4 : 0]};
+  const AdamwOperands of = by_name_in_place(attrs, views);
+  const View& weight = attrs.master ? of.master : of.parameter;
+  const std::array<View, 5> states = {of.parameter, of.gradient, of.m, of.v, weight};
   const std::int32_t inner = cpu::common_inner_dims(states);
-  const View::Rows rows = states[0].rows(inner);
+  const View::Rows rows = of.parameter.rows(inner);
   const auto run_as = [&](auto element, auto moment) {
     const cuda::Update<decltype(element), decltype(moment)> task = {
         .attrs = attrs,
-        .scalars = {.lr = scalar(0), .t = scalar(1), .scale = scalar(2), .apply = scalar(3)},
-        .gradient = {states[1], inner},
-        .m = {states[2], inner},
-        .v = {states[3], inner},
-        .weight = {states[4], inner},
-        .rounded = {states[0], inner}};
+        .scalars = {.lr = of.lr.as<const float>(),
+                    .t = of.t.as<const float>(),
+                    .scale = of.scale.as<const float>(),
+                    .apply = of.apply.as<const float>()},
+        .gradient = {of.gradient, inner},
+        .m = {of.m, inner},
+        .v = {of.v, inner},
+        .weight = {weight, inner},
+        .rounded = {of.parameter, inner}};
     if (rows.count == 1 && cuda::fits_packs(states, inner)) {
       cuda::launch_update<cuda::kWidth>(context, task, rows);
     } else {
       cuda::launch_update<1>(context, task, rows);
     }
   };
-  cuda::with_type(views.in[1].dtype, [&](auto element) {
-    cuda::with_type(views.in[2].dtype, [&](auto moment) { run_as(element, moment); });
+  cuda::with_type(of.gradient.dtype, [&](auto element) {
+    cuda::with_type(of.m.dtype, [&](auto moment) { run_as(element, moment); });
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/adamw/adamw.h"
+#include "tessera/ops/adamw/adamw_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -93,18 +94,18 @@ SampleList samples(SamplesOf<AdamwAttrs>) {
 }
 
 void reference(const AdamwAttrs& attrs, const Views& views) {
-  const std::size_t first_scalar = attrs.master ? 5 : 4;
-  const double lr = reals(views.in[first_scalar])[0];
-  const double t = reals(views.in[first_scalar + 1])[0];
-  const double scale = reals(views.in[first_scalar + 2])[0];
-  const bool apply = reals(views.in[first_scalar + 3])[0] != 0;
-  for (std::size_t i = 0; i < reals(views.in[0]).size(); ++i) {
-    double parameter = reals(views.in[0])[i];
-    double w = attrs.master ? reals(views.in[4])[i] : parameter;
-    double m = reals(views.in[2])[i];
-    double v = reals(views.in[3])[i];
+  const AdamwOperands of = by_name(attrs, views);
+  const double lr = reals(of.lr)[0];
+  const double t = reals(of.t)[0];
+  const double scale = reals(of.scale)[0];
+  const bool apply = reals(of.apply)[0] != 0;
+  for (std::size_t i = 0; i < reals(of.parameter).size(); ++i) {
+    double parameter = reals(of.parameter)[i];
+    double w = attrs.master ? reals(of.master)[i] : parameter;
+    double m = reals(of.m)[i];
+    double v = reals(of.v)[i];
     if (apply) {
-      const double g = reals(views.in[1])[i] * scale;
+      const double g = reals(of.gradient)[i] * scale;
       m = attrs.beta1 * m + (1 - attrs.beta1) * g;
       v = attrs.beta2 * v + (1 - attrs.beta2) * g * g;
       const double m_hat = m / (1 - std::pow(attrs.beta1, t));
@@ -112,11 +113,11 @@ void reference(const AdamwAttrs& attrs, const Views& views) {
       w = w * (1 - lr * attrs.weight_decay) - lr * m_hat / (std::sqrt(v_hat) + attrs.eps);
       parameter = w;
     }
-    reals(views.out[0])[i] = parameter;
-    reals(views.out[1])[i] = m;
-    reals(views.out[2])[i] = v;
+    reals(of.new_parameter)[i] = parameter;
+    reals(of.new_m)[i] = m;
+    reals(of.new_v)[i] = v;
     if (attrs.master) {
-      reals(views.out[3])[i] = w;
+      reals(of.new_master)[i] = w;
     }
   }
 }

@@ -4,9 +4,18 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/attention/attention_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 namespace {
+
+AttentionIds ids_in_order(InOrder& in) {
+  return {.query_positions = in.next(),
+          .key_positions = in.next(),
+          .query_documents = in.next(),
+          .key_documents = in.next()};
+}
 
 // Operands `first` .. are q, k, v; `ids` .. are the four id tensors.
 void require_shapes(Types in, std::size_t first, std::size_t ids) {
@@ -186,6 +195,32 @@ Value attention(const Value& q,
   return q.builder->emit(
       make_op(attrs),
       {q, k, v, queries.positions, keys.positions, queries.documents, keys.documents})[0];
+}
+
+AttentionOperands by_name(const AttentionAttrs& /*attrs*/, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.q = in.next(),
+          .k = in.next(),
+          .v = in.next(),
+          .ids = ids_in_order(in),
+          .o = out.next(),
+          .lse = out.next()};
+}
+
+AttentionBackwardOperands by_name(const AttentionBackwardAttrs& /*attrs*/, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.dout = in.next(),
+          .q = in.next(),
+          .k = in.next(),
+          .v = in.next(),
+          .o = in.next(),
+          .lse = in.next(),
+          .ids = ids_in_order(in),
+          .dq = out.next(),
+          .dk = out.next(),
+          .dv = out.next()};
 }
 
 }  // namespace tessera

@@ -91,16 +91,16 @@ HeadRows head_rows(const View& view) {
           .head_stride = view.strides[2]};
 }
 
-Mask attention_mask(std::span<const View> views, bool causal, std::int64_t window) {
-  const auto ids = [](const View& view) {
+Mask attention_mask(const AttentionIds& ids, bool causal, std::int64_t window) {
+  const auto ids_of = [](const View& view) {
     return Ids{.data = view.as<const std::int32_t>(),
                .batch_stride = view.strides[0],
                .stride = view.strides[1]};
   };
-  return {.query_positions = ids(views[0]),
-          .key_positions = ids(views[1]),
-          .query_documents = ids(views[2]),
-          .key_documents = ids(views[3]),
+  return {.query_positions = ids_of(ids.query_positions),
+          .key_positions = ids_of(ids.key_positions),
+          .query_documents = ids_of(ids.query_documents),
+          .key_documents = ids_of(ids.key_documents),
           .causal = causal,
           .window = static_cast<std::int32_t>(window)};
 }

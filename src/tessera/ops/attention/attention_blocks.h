@@ -4,10 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "tessera/ir/tensor_type.h"
 #include "tessera/ir/view.h"
+#include "tessera/ops/attention/attention_operands.h"
 
 namespace tessera::cpu {
 
@@ -105,8 +105,7 @@ struct Mask {
   }
 };
 
-// From the four views (query positions, key positions, query documents, key documents).
-Mask attention_mask(std::span<const View> views, bool causal, std::int64_t window);
+Mask attention_mask(const AttentionIds& ids, bool causal, std::int64_t window);
 
 // The range of positions and documents in a run of queries or keys.
 struct IdBounds {

@@ -6,6 +6,7 @@
 #include "tessera/backend/cpu/context.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_blocks.h"
+#include "tessera/ops/attention/attention_operands.h"
 #include "tessera/ops/attention/attention_tasks.h"
 
 namespace tessera {
@@ -196,18 +197,19 @@ std::int64_t workspace_bytes(const AttentionAttrs& /*attrs*/, cpu::Context& cont
 }
 
 void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views) {
-  const cpu::AttentionShape shape = cpu::attention_shape(views.in[0], views.in[1]);
-  const cpu::Mask mask = cpu::attention_mask(views.in.subspan(3, 4), attrs.causal, attrs.window);
+  const AttentionOperands of = by_name(attrs, views);
+  const cpu::AttentionShape shape = cpu::attention_shape(of.q, of.k);
+  const cpu::Mask mask = cpu::attention_mask(of.ids, attrs.causal, attrs.window);
   const cpu::ForwardProblem problem = {
       .common = {.shape = shape,
-                 .bf16 = views.in[0].dtype == DType::kBF16,
+                 .bf16 = of.q.dtype == DType::kBF16,
                  .mask = mask,
                  .bounds = cpu::find_mask_bounds(shape, mask, views.workspace.data())},
-      .q = cpu::head_rows(views.in[0]),
-      .k = cpu::head_rows(views.in[1]),
-      .v = cpu::head_rows(views.in[2]),
-      .o = cpu::head_rows(views.out[0]),
-      .lse = views.out[1],
+      .q = cpu::head_rows(of.q),
+      .k = cpu::head_rows(of.k),
+      .v = cpu::head_rows(of.v),
+      .o = cpu::head_rows(of.o),
+      .lse = of.lse,
       .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e),
       .cap = cpu::ScoreCap(attrs.softcap)};
   std::byte* const memory = views.workspace.data() + cpu::mask_bounds_bytes(shape);
@@ -238,22 +240,23 @@ std::int64_t workspace_bytes(const AttentionBackwardAttrs& /*attrs*/,
 }
 
 void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
-  const cpu::AttentionShape shape = cpu::attention_shape(views.in[1], views.in[2]);
-  const cpu::Mask mask = cpu::attention_mask(views.in.subspan(6, 4), attrs.causal, attrs.window);
+  const AttentionBackwardOperands of = by_name(attrs, views);
+  const cpu::AttentionShape shape = cpu::attention_shape(of.q, of.k);
+  const cpu::Mask mask = cpu::attention_mask(of.ids, attrs.causal, attrs.window);
   const cpu::BackwardProblem problem = {
       .common = {.shape = shape,
-                 .bf16 = views.in[1].dtype == DType::kBF16,
+                 .bf16 = of.q.dtype == DType::kBF16,
                  .mask = mask,
                  .bounds = cpu::find_mask_bounds(shape, mask, views.workspace.data())},
-      .dout = cpu::head_rows(views.in[0]),
-      .q = cpu::head_rows(views.in[1]),
-      .k = cpu::head_rows(views.in[2]),
-      .v = cpu::head_rows(views.in[3]),
-      .o = cpu::head_rows(views.in[4]),
-      .lse = views.in[5],
-      .dq = cpu::head_rows(views.out[0]),
-      .dk = cpu::head_rows(views.out[1]),
-      .dv = cpu::head_rows(views.out[2]),
+      .dout = cpu::head_rows(of.dout),
+      .q = cpu::head_rows(of.q),
+      .k = cpu::head_rows(of.k),
+      .v = cpu::head_rows(of.v),
+      .o = cpu::head_rows(of.o),
+      .lse = of.lse,
+      .dq = cpu::head_rows(of.dq),
+      .dk = cpu::head_rows(of.dk),
+      .dv = cpu::head_rows(of.dv),
       .scale = static_cast<float>(attrs.scale),
       .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e),
       .cap = cpu::ScoreCap(attrs.softcap)};

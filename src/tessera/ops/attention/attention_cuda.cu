@@ -217,9 +217,10 @@ std::span<std::byte> behind(std::span<std::byte> workspace, std::int64_t bytes) 
 }  // namespace cuda
 
 void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views) {
-  if (cuda::takes_flash_forward(views.in, views.out)) {
-    auto task = cuda::forward_task<BFloat16>(attrs, views.in, views.out);
-    const cuda::Form form = cuda::form_of(attrs, views.in[0], views.in[1]);
+  const AttentionOperands of = by_name(attrs, views);
+  if (cuda::takes_flash(of)) {
+    auto task = cuda::forward_task<BFloat16>(attrs, of);
+    const cuda::Form form = cuda::form_of(attrs, of.q, of.k);
     if (form == cuda::Form::kWholeRows && cuda::run_graph(context, task, views.workspace)) {
       return;
     }
@@ -231,9 +232,9 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
     cuda::run_flash(context, task, views.workspace);
     return;
   }
-  cuda::with_type(views.in[0].dtype, [&](auto element) {
+  cuda::with_type(of.q.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto task = cuda::forward_task<T>(attrs, views.in, views.out);
+    const auto task = cuda::forward_task<T>(attrs, of);
     const std::int64_t queries = task.shape.batch * task.shape.heads * task.shape.queries;
     cuda::launch(
         context, "attention", cuda::blocks_of_rows(context, queries), cuda::attend<T>, task);
@@ -241,18 +242,18 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
 }
 
 void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  if (cuda::takes_flash_backward(views.in, views.out)) {
-    const auto task =
-        cuda::backward_task<BFloat16>(attrs, views.in, views.out, views.workspace.data());
-    if (cuda::form_of(attrs, views.in[1], views.in[2]) != cuda::Form::kWholeRows ||
+  const AttentionBackwardOperands of = by_name(attrs, views);
+  if (cuda::takes_flash(of)) {
+    const auto task = cuda::backward_task<BFloat16>(attrs, of, views.workspace.data());
+    if (cuda::form_of(attrs, of.q, of.k) != cuda::Form::kWholeRows ||
         !cuda::run_graph(context, task, views.workspace)) {
       cuda::run_flash(context, task, cuda::behind(views.workspace, cuda::delta_bytes(task.shape)));
     }
     return;
   }
-  cuda::with_type(views.in[1].dtype, [&](auto element) {
+  cuda::with_type(of.q.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto task = cuda::backward_task<T>(attrs, views.in, views.out, views.workspace.data());
+    const auto task = cuda::backward_task<T>(attrs, of, views.workspace.data());
     const cuda::Shape& shape = task.shape;
     const char* const name = "attention_backward";
     const std::int64_t queries = shape.batch * shape.heads * shape.queries;

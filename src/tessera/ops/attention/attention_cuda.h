@@ -109,8 +109,8 @@ struct Backward {
 };
 
 // By tensor cores, a tile of queries x keys at a time: of tensors of bf16, heads of at most 128
-// channels in whole packs that are aligned (takes_flash_forward() and takes_flash_backward()), with
-// ranges_workspace_bytes() of workspace, which say which tiles see each other.
+// channels in whole packs that are aligned (takes_flash()), with ranges_workspace_bytes() of
+// workspace, which say which tiles see each other.
 std::int64_t ranges_workspace_bytes(const Shape& shape);
 void run_flash(const Context& context,
                const Forward<BFloat16>& task,

@@ -43,27 +43,23 @@ std::int64_t most_sequences(const Shape& shape) {
   return shape.batch * std::max<std::int64_t>(of_row, 1);
 }
 
-bool takes_flash(std::span<const View> heads) {
-  for (const View& view : heads) {
-    const bool apart = view.strides[0] % kPack != 0 || view.strides[1] % kPack != 0 ||
-                       view.strides[2] % kPack != 0 ||
-                       reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0;
-    if (view.dtype != DType::kBF16 || view.sizes[3] % kPack != 0 ||
-        view.sizes[3] > kMostFlashChannels || apart) {
-      return false;
-    }
-  }
-  return true;
+// Whether tensor cores take a (b, t, heads, d) tensor.
+bool takes_flash(const View& heads) {
+  return heads.dtype == DType::kBF16 && heads.sizes[3] % kPack == 0 &&
+         heads.sizes[3] <= kMostFlashChannels && heads.strides[0] % kPack == 0 &&
+         heads.strides[1] % kPack == 0 && heads.strides[2] % kPack == 0 &&
+         reinterpret_cast<std::uintptr_t>(heads.data) % 16 == 0;
 }
 
 }  // namespace
 
-bool takes_flash_forward(std::span<const View> in, std::span<const View> out) {
-  return takes_flash(in.first(3)) && takes_flash(out.first(1));
+bool takes_flash(const AttentionOperands& of) {
+  return takes_flash(of.q) && takes_flash(of.k) && takes_flash(of.v) && takes_flash(of.o);
 }
 
-bool takes_flash_backward(std::span<const View> in, std::span<const View> out) {
-  return takes_flash(in.first(5)) && takes_flash(out);
+bool takes_flash(const AttentionBackwardOperands& of) {
+  return takes_flash(of.dout) && takes_flash(of.q) && takes_flash(of.k) && takes_flash(of.v) &&
+         takes_flash(of.o) && takes_flash(of.dq) && takes_flash(of.dk) && takes_flash(of.dv);
 }
 
 Form form_of(const FormFacts& facts, const View& q, const View& k) {
@@ -154,12 +150,13 @@ std::int64_t sequences_workspace_bytes(const Forward<BFloat16>& task) {
 std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results) {
-  if (!cuda::takes_flash_forward(operands, results)) {
+  const AttentionOperands of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  if (!cuda::takes_flash(of)) {
     return 0;
   }
-  const auto task = cuda::forward_task<BFloat16>(attrs, operands, results);
+  const auto task = cuda::forward_task<BFloat16>(attrs, of);
   const std::int64_t own = cuda::ranges_workspace_bytes(task.shape);
-  switch (cuda::form_of(attrs, operands[0], operands[1])) {
+  switch (cuda::form_of(attrs, of.q, of.k)) {
     case cuda::Form::kWholeRows:
       return std::max(own, cuda::graph_workspace_bytes(task));
     case cuda::Form::kDocuments:
@@ -173,12 +170,13 @@ std::int64_t cuda_workspace_bytes(const AttentionAttrs& attrs,
 std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results) {
-  if (!cuda::takes_flash_backward(operands, results)) {
-    return operands[5].num_elements() * static_cast<std::int64_t>(sizeof(float));
+  const auto of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  if (!cuda::takes_flash(of)) {
+    return of.lse.num_elements() * static_cast<std::int64_t>(sizeof(float));
   }
-  const auto task = cuda::backward_task<BFloat16>(attrs, operands, results, nullptr);
+  const auto task = cuda::backward_task<BFloat16>(attrs, of, nullptr);
   const std::int64_t own = cuda::delta_bytes(task.shape) + cuda::ranges_workspace_bytes(task.shape);
-  return cuda::form_of(attrs, operands[1], operands[2]) == cuda::Form::kWholeRows
+  return cuda::form_of(attrs, of.q, of.k) == cuda::Form::kWholeRows
              ? std::max(own, cuda::graph_workspace_bytes(task))
              : own;
 }
@@ -186,17 +184,16 @@ std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
 bool is_left_to_cudnn(const AttentionAttrs& attrs,
                       std::span<const View> operands,
                       std::span<const View> results) {
-  return cuda::takes_flash_forward(operands, results) &&
-         cuda::form_of(attrs, operands[0], operands[1]) != cuda::Form::kAny;
+  const AttentionOperands of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  return cuda::takes_flash(of) && cuda::form_of(attrs, of.q, of.k) != cuda::Form::kAny;
 }
 
 bool is_left_to_cudnn(const AttentionBackwardAttrs& attrs,
                       std::span<const View> operands,
                       std::span<const View> results) {
-  return cuda::takes_flash_backward(operands, results) &&
-         cuda::form_of(attrs, operands[1], operands[2]) == cuda::Form::kWholeRows &&
-         cuda::graph_workspace_bytes(
-             cuda::backward_task<BFloat16>(attrs, operands, results, nullptr)) > 0;
+  const auto of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  return cuda::takes_flash(of) && cuda::form_of(attrs, of.q, of.k) == cuda::Form::kWholeRows &&
+         cuda::graph_workspace_bytes(cuda::backward_task<BFloat16>(attrs, of, nullptr)) > 0;
 }
 
 }  // namespace tessera

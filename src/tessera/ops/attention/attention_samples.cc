@@ -8,6 +8,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -263,11 +264,11 @@ struct QueryRow {
   std::vector<double> scores;
 };
 
-// Sizes and id operands shared by forward and backward; q and k are the views of queries and keys.
+// What forward and backward share.
 struct Problem {
   View q;
   View k;
-  std::span<const View> id_views;  // query and key positions, query and key documents
+  AttentionIds id_views;
   double scale;
   bool causal;
   std::int64_t window;
@@ -298,18 +299,32 @@ struct Problem {
   QueryRow row(std::size_t i, std::size_t h) const;
 };
 
+// Of AttentionAttrs or AttentionBackwardAttrs, and their operands.
+template <class Attrs, class Operands>
+Problem problem_of(const Attrs& attrs, const Operands& of) {
+  return {.q = of.q,
+          .k = of.k,
+          .id_views = of.ids,
+          .scale = attrs.scale,
+          .causal = attrs.causal,
+          .window = attrs.window,
+          .softcap = attrs.softcap};
+}
+
 QueryRow Problem::row(std::size_t i, std::size_t h) const {
   const std::size_t num_keys = bound(k, 1);
   const std::size_t first_key = i / bound(q, 1) * num_keys;
   const auto query = reals(q).subspan(query_at(i, h), head_dim());
   const auto keys = reals(k);
-  const auto positions = ids(id_views[1]);
-  const auto documents = ids(id_views[3]);
+  const auto positions = ids(id_views.key_positions);
+  const auto documents = ids(id_views.key_documents);
+  const std::int32_t position = ids(id_views.query_positions)[i];
+  const std::int32_t document = ids(id_views.query_documents)[i];
   QueryRow result;
   for (std::size_t j = first_key; j < first_key + num_keys; ++j) {
-    const bool same_document = ids(id_views[2])[i] == documents[j];
-    const bool not_after = positions[j] <= ids(id_views[0])[i];
-    const bool is_near = window == 0 || ids(id_views[0])[i] - positions[j] < window;
+    const bool same_document = document == documents[j];
+    const bool not_after = positions[j] <= position;
+    const bool is_near = window == 0 || position - positions[j] < window;
     if (!same_document || (causal && !not_after) || !is_near) {
       continue;
     }
@@ -422,16 +437,11 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
 }
 
 void reference(const AttentionAttrs& attrs, const Views& views) {
-  const Problem problem{.q = views.in[0],
-                        .k = views.in[1],
-                        .id_views = views.in.subspan(3, 4),
-                        .scale = attrs.scale,
-                        .causal = attrs.causal,
-                        .window = attrs.window,
-                        .softcap = attrs.softcap};
-  const auto v = reals(views.in[2]);
-  const auto o = reals(views.out[0]);
-  const auto lse = reals(views.out[1]);
+  const AttentionOperands of = by_name(attrs, views);
+  const Problem problem = problem_of(attrs, of);
+  const auto v = reals(of.v);
+  const auto o = reals(of.o);
+  const auto lse = reals(of.lse);
   std::ranges::fill(o, 0.0);
   for (std::size_t i = 0; i < problem.num_query_rows(); ++i) {
     for (std::size_t h = 0; h < problem.heads(); ++h) {
@@ -452,22 +462,17 @@ void reference(const AttentionAttrs& attrs, const Views& views) {
 //   dq = scale sum_j ds k, dk = scale sum_i ds q, dv = sum_i p do,
 // with a cap ds times 1 - (score / softcap)^2
 void reference(const AttentionBackwardAttrs& attrs, const Views& views) {
-  const Problem problem{.q = views.in[1],
-                        .k = views.in[2],
-                        .id_views = views.in.subspan(6, 4),
-                        .scale = attrs.scale,
-                        .causal = attrs.causal,
-                        .window = attrs.window,
-                        .softcap = attrs.softcap};
-  const auto dout = reals(views.in[0]);
-  const auto q = reals(views.in[1]);
-  const auto k = reals(views.in[2]);
-  const auto v = reals(views.in[3]);
-  const auto o = reals(views.in[4]);
-  const auto lse = reals(views.in[5]);
-  const auto dq = reals(views.out[0]);
-  const auto dk = reals(views.out[1]);
-  const auto dv = reals(views.out[2]);
+  const AttentionBackwardOperands of = by_name(attrs, views);
+  const Problem problem = problem_of(attrs, of);
+  const auto dout = reals(of.dout);
+  const auto q = reals(of.q);
+  const auto k = reals(of.k);
+  const auto v = reals(of.v);
+  const auto o = reals(of.o);
+  const auto lse = reals(of.lse);
+  const auto dq = reals(of.dq);
+  const auto dk = reals(of.dk);
+  const auto dv = reals(of.dv);
   for (const auto gradient : {dq, dk, dv}) {
     std::ranges::fill(gradient, 0.0);
   }

@@ -5,11 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "tessera/backend/cuda/kernels/workspace.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_cuda.h"
+#include "tessera/ops/attention/attention_operands.h"
 
 namespace tessera::cuda {
 
@@ -30,11 +30,11 @@ inline Shape shape_of(const View& q, const View& k) {
           .channels = q.sizes[3]};
 }
 
-inline Mask mask_of(std::span<const View> ids, bool causal, std::int64_t window) {
-  return {.query_positions = cpu::flat<const std::int32_t>(ids[0]).data(),
-          .key_positions = cpu::flat<const std::int32_t>(ids[1]).data(),
-          .query_documents = cpu::flat<const std::int32_t>(ids[2]).data(),
-          .key_documents = cpu::flat<const std::int32_t>(ids[3]).data(),
+inline Mask mask_of(const AttentionIds& ids, bool causal, std::int64_t window) {
+  return {.query_positions = cpu::flat<const std::int32_t>(ids.query_positions).data(),
+          .key_positions = cpu::flat<const std::int32_t>(ids.key_positions).data(),
+          .query_documents = cpu::flat<const std::int32_t>(ids.query_documents).data(),
+          .key_documents = cpu::flat<const std::int32_t>(ids.key_documents).data(),
           .causal = causal,
           .window = static_cast<std::int32_t>(window)};
 }
@@ -45,43 +45,40 @@ ScoreForm score_form_of(const Attrs& attrs) {
 }
 
 template <class T>
-Forward<T> forward_task(const AttentionAttrs& attrs,
-                        std::span<const View> in,
-                        std::span<const View> out) {
-  return {.shape = shape_of(in[0], in[1]),
-          .mask = mask_of(in.subspan(3, 4), attrs.causal, attrs.window),
-          .q = Heads<const T>(in[0]),
-          .k = Heads<const T>(in[1]),
-          .v = Heads<const T>(in[2]),
-          .o = Heads<T>(out[0]),
-          .lse = cpu::flat<float>(out[1]).data(),
+Forward<T> forward_task(const AttentionAttrs& attrs, const AttentionOperands& of) {
+  return {.shape = shape_of(of.q, of.k),
+          .mask = mask_of(of.ids, attrs.causal, attrs.window),
+          .q = Heads<const T>(of.q),
+          .k = Heads<const T>(of.k),
+          .v = Heads<const T>(of.v),
+          .o = Heads<T>(of.o),
+          .lse = cpu::flat<float>(of.lse).data(),
           .form = score_form_of(attrs)};
 }
 
 template <class T>
 Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
-                          std::span<const View> in,
-                          std::span<const View> out,
+                          const AttentionBackwardOperands& of,
                           std::byte* workspace) {
-  return {.shape = shape_of(in[1], in[2]),
-          .mask = mask_of(in.subspan(6, 4), attrs.causal, attrs.window),
-          .dout = Heads<const T>(in[0]),
-          .q = Heads<const T>(in[1]),
-          .k = Heads<const T>(in[2]),
-          .v = Heads<const T>(in[3]),
-          .o = Heads<const T>(in[4]),
-          .lse = cpu::flat<const float>(in[5]).data(),
-          .dq = Heads<T>(out[0]),
-          .dk = Heads<T>(out[1]),
-          .dv = Heads<T>(out[2]),
+  return {.shape = shape_of(of.q, of.k),
+          .mask = mask_of(of.ids, attrs.causal, attrs.window),
+          .dout = Heads<const T>(of.dout),
+          .q = Heads<const T>(of.q),
+          .k = Heads<const T>(of.k),
+          .v = Heads<const T>(of.v),
+          .o = Heads<const T>(of.o),
+          .lse = cpu::flat<const float>(of.lse).data(),
+          .dq = Heads<T>(of.dq),
+          .dk = Heads<T>(of.dk),
+          .dv = Heads<T>(of.dv),
           .delta = reinterpret_cast<float*>(workspace),
           .form = score_form_of(attrs),
           .any_order = attrs.any_order};
 }
 
 // Whether tensor cores take all of them.
-bool takes_flash_forward(std::span<const View> in, std::span<const View> out);
-bool takes_flash_backward(std::span<const View> in, std::span<const View> out);
+bool takes_flash(const AttentionOperands& of);
+bool takes_flash(const AttentionBackwardOperands& of);
 
 // What is known of a row's queries and keys before it runs.
 enum class Form {

@@ -2,6 +2,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/bias/bias_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 namespace {
@@ -102,6 +104,15 @@ void visit(BiasGradientAttrs& attrs, AttrVisitor& visitor) {
 
 Value add_bias(const Value& x, const Value& bias) {
   return x.builder->emit(make_op(AddBiasAttrs{}), {x, bias})[0];
+}
+
+AddBiasOperands by_name(const AddBiasAttrs& /*attrs*/, const Views& views) {
+  InOrder in(views.in);
+  return {.x = in.next(), .bias = in.next(), .y = InOrder(views.out).next()};
+}
+
+BiasGradientOperands by_name(const BiasGradientAttrs& /*attrs*/, const Views& views) {
+  return {.dy = InOrder(views.in).next(), .dbias = InOrder(views.out).next()};
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "tessera/ops/bias/bias.h"
+#include "tessera/ops/bias/bias_operands.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/bias/bias_cpu.cc"
@@ -21,11 +22,11 @@ namespace {
 
 template <class T, bool kStream>
 struct AddRows {
-  static void run(const Views& views, const Range& range) {
-    const std::int32_t inner = views.in[1].num_dims;
-    const RowsOf<const T> x(views.in[0], inner);
-    const T* const bias = views.in[1].as<const T>();
-    const RowsOf<T> y(views.out[0], inner);
+  static void run(const AddBiasOperands& of, const Range& range) {
+    const std::int32_t inner = of.bias.num_dims;
+    const RowsOf<const T> x(of.x, inner);
+    const T* const bias = of.bias.as<const T>();
+    const RowsOf<T> y(of.y, inner);
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       const T* const x_row = x[row];
       T* const y_row = y[row];
@@ -37,8 +38,8 @@ struct AddRows {
   }
 };
 
-void add_bias_rows(const Views& views, Range range, Form form) {
-  run_as<AddRows>(form, views, range);
+void add_bias_rows(const AddBiasOperands& of, Range range, Form form) {
+  run_as<AddRows>(form, of, range);
 }
 
 template <class T, bool kStream>
@@ -84,14 +85,15 @@ RowBlocks bias_blocks(std::int64_t rows, std::int64_t width) {
 
 }  // namespace cpu
 
-void run(const AddBiasAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
-  const std::int32_t inner = views.in[1].num_dims;
-  const View::Rows x = views.in[0].rows(inner);
+void run(const AddBiasAttrs& attrs, cpu::Context& context, const Views& views) {
+  const AddBiasOperands of = by_name(attrs, views);
+  const std::int32_t inner = of.bias.num_dims;
+  const View::Rows x = of.x.rows(inner);
   const cpu::Form form = cpu::form_of(views.out, inner, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::add_bias_rows);
   cpu::parallel_ranges(context.team(),
                        {.count = x.count, .elements = x.width},
-                       [&](cpu::Range range) { rows(views, range, form); });
+                       [&](cpu::Range range) { rows(of, range, form); });
 }
 
 std::int64_t workspace_bytes(const BiasGradientAttrs& attrs, cpu::Context& /*context*/, Types in) {
@@ -102,15 +104,16 @@ std::int64_t workspace_bytes(const BiasGradientAttrs& attrs, cpu::Context& /*con
 
 void run(const BiasGradientAttrs& attrs, cpu::Context& context, const Views& views) {
   const auto inner = static_cast<std::int32_t>(attrs.num_dims);
-  const View::Rows dy = views.in[0].rows(inner);
+  const BiasGradientOperands of = by_name(attrs, views);
+  const View::Rows dy = of.dy.rows(inner);
   const cpu::Form form = {.bf16 = cpu::form_of(views.in, inner, views.in).bf16};
   const cpu::RowBlocks blocks = cpu::bias_blocks(dy.count, dy.width);
   auto* const partials = reinterpret_cast<float*>(views.workspace.data());
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::bias_gradient_rows);
   cpu::sum_blocks(context.team(), blocks, partials, [&](cpu::Range range, float* sums) {
-    rows(views.in[0], inner, range, sums, form);
+    rows(of.dy, inner, range, sums, form);
   });
-  cpu::fold_blocks(context.team(), blocks, partials, 0, cpu::flat<float>(views.out[0]));
+  cpu::fold_blocks(context.team(), blocks, partials, 0, cpu::flat<float>(of.dbias));
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include "tessera/backend/cuda/kernels/row_sums.h"
 #include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/ops/bias/bias.h"
+#include "tessera/ops/bias/bias_operands.h"
 
 // y may lie over x: an element is written where it was read.
 
@@ -46,29 +47,31 @@ struct Gradients {
 }  // namespace
 }  // namespace cuda
 
-void run(const AddBiasAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  const std::int32_t inner = views.in[1].num_dims;
-  const std::array<View, 3> all = {views.in[0], views.out[0], views.in[1]};
-  cuda::with_type(all[0].dtype, [&](auto element) {
+void run(const AddBiasAttrs& attrs, cuda::Context& context, const Views& views) {
+  const AddBiasOperands of = by_name(attrs, views);
+  const std::int32_t inner = of.bias.num_dims;
+  const std::array<View, 3> all = {of.x, of.y, of.bias};
+  cuda::with_type(of.x.dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::AddRows<T> body = {
-        .x = {all[0], inner}, .bias = all[2].as<const T>(), .y = {all[1], inner}};
+        .x = {of.x, inner}, .bias = of.bias.as<const T>(), .y = {of.y, inner}};
     cuda::for_each_pack(context, "add_bias", all, inner, body);
   });
 }
 
 void run(const BiasGradientAttrs& attrs, cuda::Context& context, const Views& views) {
   const auto inner = static_cast<std::int32_t>(attrs.num_dims);
-  const View::Rows dy = views.in[0].rows(inner);
-  cuda::with_type(views.in[0].dtype, [&](auto element) {
-    cuda::with_bool(cuda::fits_packs(views.in.first(1), inner), [&](auto whole) {
-      const cuda::Gradients<whole.value, decltype(element)> terms = {.dy = {views.in[0], inner}};
+  const BiasGradientOperands of = by_name(attrs, views);
+  const View::Rows dy = of.dy.rows(inner);
+  cuda::with_type(of.dy.dtype, [&](auto element) {
+    cuda::with_bool(cuda::fits_packs({&of.dy, 1}, inner), [&](auto whole) {
+      const cuda::Gradients<whole.value, decltype(element)> terms = {.dy = {of.dy, inner}};
       cuda::sum_rows(context,
                      "bias_gradient",
                      terms,
                      dy,
                      reinterpret_cast<float*>(views.workspace.data()),
-                     {cpu::flat<float>(views.out[0]).data()});
+                     {cpu::flat<float>(of.dbias).data()});
     });
   });
 }

@@ -3,6 +3,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/bias/bias.h"
+#include "tessera/ops/bias/bias_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -60,18 +61,20 @@ SampleList samples(SamplesOf<BiasGradientAttrs>) {
   return list;
 }
 
-void reference(const AddBiasAttrs&, const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto bias = reals(views.in[1]);
-  const auto y = reals(views.out[0]);
+void reference(const AddBiasAttrs& attrs, const Views& views) {
+  const AddBiasOperands of = by_name(attrs, views);
+  const auto x = reals(of.x);
+  const auto bias = reals(of.bias);
+  const auto y = reals(of.y);
   for (std::size_t i = 0; i < x.size(); ++i) {
     y[i] = x[i] + bias[i % bias.size()];
   }
 }
 
-void reference(const BiasGradientAttrs&, const Views& views) {
-  const auto dy = reals(views.in[0]);
-  const auto sums = reals(views.out[0]);
+void reference(const BiasGradientAttrs& attrs, const Views& views) {
+  const BiasGradientOperands of = by_name(attrs, views);
+  const auto dy = reals(of.dy);
+  const auto sums = reals(of.dbias);
   std::ranges::fill(sums, 0.0);
   for (std::size_t i = 0; i < dy.size(); ++i) {
     sums[i % sums.size()] += dy[i];

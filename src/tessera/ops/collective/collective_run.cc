@@ -12,6 +12,7 @@
 #include "tessera/mesh/axes.h"
 #include "tessera/mesh/tensor_box.h"
 #include "tessera/ops/collective/collective.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 namespace {
@@ -135,11 +136,12 @@ void place_shards(const Mover& mover,
 }  // namespace
 
 void run(const AllReduceAttrs& attrs, CollectiveContext& context, const Views& views) {
-  const Elements in = elements_of(views.in[0]);
+  const auto [x, y] = one_to_one(views);
+  const Elements in = elements_of(x);
   all_reduce(attrs.max ? Fold::kMax : Fold::kSum,
              context.levels(attrs.axes, all_reduce_class(in.dtype, in.count)),
              in,
-             elements_of(views.out[0]),
+             elements_of(y),
              context.mover());
 }
 
@@ -149,10 +151,11 @@ std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs, Types in) {
 }
 
 void run(const AllReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
+  const auto [x, y] = one_to_one(views);
   all_reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
                     wiring_of(attrs).wire,
-                    elements_of(views.in[0]),
-                    elements_of(views.out[0]),
+                    elements_of(x),
+                    elements_of(y),
                     views.workspace.data(),
                     context.mover());
 }
@@ -163,10 +166,11 @@ std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, Types in) {
 }
 
 void run(const GatherSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
+  const auto [x, y] = one_to_one(views);
   gather_slices(context.levels(attrs.axes, TrafficClass::kState),
                 wiring_of(attrs).wire,
-                elements_of(views.in[0]),
-                elements_of(views.out[0]),
+                elements_of(x),
+                elements_of(y),
                 views.workspace.data(),
                 context.mover());
 }
@@ -177,10 +181,11 @@ std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, Types in) {
 }
 
 void run(const ReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
+  const auto [x, y] = one_to_one(views);
   reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
                 wiring_of(attrs).wire,
-                elements_of(views.in[0]),
-                elements_of(views.out[0]),
+                elements_of(x),
+                elements_of(y),
                 views.workspace.data(),
                 context.mover());
 }
@@ -191,8 +196,9 @@ std::int64_t workspace_bytes(const AllGatherAttrs& attrs, Types in) {
 
 void run(const AllGatherAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
-  const Rows shard(views.in[0], attrs.dim);
-  const Rows whole(views.out[0], attrs.dim);
+  const auto [x, y] = one_to_one(views);
+  const Rows shard(x, attrs.dim);
+  const Rows whole(y, attrs.dim);
   if (moves_together(shard.count(), shard.row_bytes())) {
     const Together together(shard, num_ranks(attrs.axes), views.workspace);
     gather_slices(levels, shard.all(), together.shards, together.scratch, context.mover());
@@ -210,8 +216,9 @@ std::int64_t workspace_bytes(const ReduceScatterAttrs& attrs, Types in) {
 
 void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const Views& views) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
-  const Rows whole(views.in[0], attrs.dim);
-  const Rows shard(views.out[0], attrs.dim);
+  const auto [x, y] = one_to_one(views);
+  const Rows whole(x, attrs.dim);
+  const Rows shard(y, attrs.dim);
   if (moves_together(shard.count(), shard.row_bytes())) {
     const Mover& mover = context.mover();
     const Together together(shard, num_ranks(attrs.axes), views.workspace);
@@ -272,8 +279,7 @@ std::int64_t workspace_bytes(const AllToAllAttrs& attrs, Types in) {
 }
 
 void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& views) {
-  const View& x = views.in[0];
-  const View& y = views.out[0];
+  const auto [x, y] = one_to_one(views);
   const Elements from = elements_of(x);
   const Elements to = elements_of(y);
   const Mover& mover = context.mover();
@@ -310,9 +316,10 @@ void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& vi
 }
 
 void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& views) {
-  const Rows whole(views.in[0], attrs.dim);
-  const Rows shard(views.out[0], attrs.dim);
-  const auto element = static_cast<std::int64_t>(size_bytes(views.in[0].dtype));
+  const auto [x, y] = one_to_one(views);
+  const Rows whole(x, attrs.dim);
+  const Rows shard(y, attrs.dim);
+  const auto element = static_cast<std::int64_t>(size_bytes(x.dtype));
   const std::int64_t place = place_along(context.levels(attrs.axes, TrafficClass::kTensor));
   const Part own = part_of(place, shard.width(), whole.width());
   const Mover& mover = context.mover();

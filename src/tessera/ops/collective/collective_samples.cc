@@ -4,6 +4,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/collective/collective.h"
+#include "tessera/ops/in_order.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -145,8 +146,9 @@ namespace {
 
 // The first elements of x in memory order, then zeros.
 void reference_copy(const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto y = reals(views.out[0]);
+  const OneToOne of = one_to_one(views);
+  const auto x = reals(of.x);
+  const auto y = reals(of.y);
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] = i < x.size() ? x[i] : 0.0;
   }

@@ -7,7 +7,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/ops/cross_entropy/cross_entropy_operands.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 namespace {
@@ -250,6 +252,27 @@ Value cross_entropy(const Value& x,
                     double softcap) {
   return x.builder->emit(make_op(CrossEntropyAttrs{.vocab = vocab, .softcap = softcap}),
                          {x, head, labels, seed})[0];
+}
+
+CrossEntropyOperands by_name(const CrossEntropyAttrs& attrs, const Views& views) {
+  const bool has_transposed_head = attrs.codes && attrs.gradients;
+  const bool has_transposed_x = attrs.codes && attrs.makes_head_gradient();
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.x = in.next(),
+          .head = in.next(),
+          .labels = in.next(),
+          .seed = in.next(),
+          .inverse_x = in.next_if(attrs.codes),
+          .inverse_head = in.next_if(attrs.codes),
+          .head_transposed = in.next_if(has_transposed_head),
+          .inverse_of_head_transposed = in.next_if(has_transposed_head),
+          .x_transposed = in.next_if(has_transposed_x),
+          .inverse_of_x_transposed = in.next_if(has_transposed_x),
+          .accumulator = in.next_if(attrs.accumulate),
+          .loss = out.next_if(attrs.loss),
+          .dx = out.next_if(attrs.gradients),
+          .dhead = out.next_if(attrs.makes_head_gradient())};
 }
 
 }  // namespace tessera

@@ -22,8 +22,8 @@ namespace {
 struct Problem : CrossEntropyProblem {
   bool is_cut;
 
-  Problem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : CrossEntropyProblem(attrs, operands, DType::kF32), is_cut(!attrs.axes.empty()) {}
+  Problem(const CrossEntropyAttrs& attrs, const CrossEntropyOperands& of)
+      : CrossEntropyProblem(attrs, of, DType::kF32), is_cut(!attrs.axes.empty()) {}
 
   std::int64_t gradient_bytes() const {
     return dtype == DType::kF32 ? 0 : aligned(chunk * vocab * 2);
@@ -117,14 +117,16 @@ struct Parts {
 // The products of values; those of codes are LossOfCodes'.
 class LossOfValues {
  public:
-  LossOfValues(const CrossEntropyAttrs& attrs, const Problem& problem, const Views& views)
-      : attrs_(attrs), problem_(problem), views_(views) {}
+  LossOfValues(const CrossEntropyAttrs& attrs,
+               const Problem& problem,
+               const CrossEntropyOperands& of)
+      : attrs_(attrs), problem_(problem), of_(of) {}
 
   void make_logits(cpu::Context& context,
                    const RowChunk& rows,
                    float* to,
                    std::span<std::byte> workspace) const {
-    cpu::run_gemm(context, problem_.logits(rows.count), x(rows), head(), to, workspace);
+    cpu::run_gemm(context, problem_.logits(rows.count), x(rows), of_.head.data, to, workspace);
   }
 
   void make_gradients(cpu::Context& context,
@@ -132,19 +134,18 @@ class LossOfValues {
                       const void* dlogits,
                       bool accumulate,
                       std::span<std::byte> workspace) const {
-    const View& dx = views_.out[attrs_.loss ? 1 : 0];
     cpu::run_gemm(context,
                   problem_.hidden_gradient(rows.count, problem_.vocab),
                   dlogits,
-                  head(),
-                  cpu::flat<std::byte>(dx).data() + rows.first * problem_.channels * element(),
+                  of_.head.data,
+                  cpu::flat<std::byte>(of_.dx).data() + rows.first * problem_.channels * element(),
                   workspace);
     if (attrs_.makes_head_gradient()) {
       cpu::run_gemm(context,
                     problem_.head_gradient(rows.count, problem_.vocab, accumulate),
                     dlogits,
                     x(rows),
-                    views_.out.back().data,
+                    of_.dhead.data,
                     workspace);
     }
   }
@@ -153,14 +154,12 @@ class LossOfValues {
   std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(problem_.dtype)); }
 
   const void* x(const RowChunk& rows) const {
-    return views_.in[0].as<const std::byte>() + rows.first * problem_.pitch * element();
+    return of_.x.as<const std::byte>() + rows.first * problem_.pitch * element();
   }
-
-  const void* head() const { return views_.in[1].data; }
 
   const CrossEntropyAttrs& attrs_;
   const Problem& problem_;
-  const Views& views_;
+  const CrossEntropyOperands& of_;
 };
 
 // The most that a product of values takes.
@@ -191,13 +190,13 @@ std::int64_t workspace_of_products(const CrossEntropyAttrs& attrs,
 template <class Loss>
 void run_chunks(const CrossEntropyAttrs& attrs,
                 cpu::Context& context,
-                const Views& views,
+                const CrossEntropyOperands& of,
                 const Problem& problem,
                 const Parts& parts,
                 const Loss& products) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
-  const std::span labels(views.in[2].as<const std::int32_t>(),
+  const std::span labels(of.labels.as<const std::int32_t>(),
                          static_cast<std::size_t>(problem.rows));
   check_labels(labels, problem.is_cut ? attrs.whole_vocab : entries.count);
   double loss = 0.0;
@@ -216,7 +215,7 @@ void run_chunks(const CrossEntropyAttrs& attrs,
                                       .vocab = entries.count,
                                       .padding = problem.vocab - entries.count,
                                       .first_label = entries.first,
-                                      .seed = *views.in[3].as<const float>(),
+                                      .seed = *of.seed.as<const float>(),
                                       .row_loss = attrs.loss ? parts.row_loss : nullptr,
                                       .gradient = attrs.gradients ? parts.dlogits : nullptr,
                                       .gradient_dtype = problem.dtype,
@@ -240,7 +239,7 @@ void run_chunks(const CrossEntropyAttrs& attrs,
     }
   }
   if (attrs.loss) {
-    *views.out[0].as<float>() = static_cast<float>(loss);
+    *of.loss.as<float>() = static_cast<float>(loss);
   }
 }
 
@@ -250,12 +249,13 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
                              cpu::Context& context,
                              std::span<const View> operands,
                              std::span<const View> results) {
-  const Problem problem(attrs, operands);
+  const auto of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  const Problem problem(attrs, of);
   const std::int64_t own = problem.logits_bytes() + problem.gradient_bytes() +
                            Problem::loss_bytes(problem.chunk) + problem.sums_bytes() +
                            problem.moved_bytes();
   if (attrs.codes) {
-    const LossOfCodes products(attrs, problem.chunk, problem.stored, operands, results, nullptr);
+    const LossOfCodes products(attrs, problem.chunk, problem.stored, of, nullptr);
     const auto bytes_of = [&](const LossOfCodes::Product& product) {
       return workspace_bytes(product.attrs, context, product.in(), product.out());
     };
@@ -265,17 +265,18 @@ std::int64_t workspace_bytes(const CrossEntropyAttrs& attrs,
 }
 
 void run(const CrossEntropyAttrs& attrs, cpu::Context& context, const Views& views) {
-  const Problem problem(attrs, views.in);
+  const CrossEntropyOperands of = by_name(attrs, views);
+  const Problem problem(attrs, of);
   if (!attrs.codes) {
     const Parts parts(problem, 0, views.workspace);
-    run_chunks(attrs, context, views, problem, parts, LossOfValues(attrs, problem, views));
+    run_chunks(attrs, context, of, problem, parts, LossOfValues(attrs, problem, of));
     return;
   }
   const auto loss = [&](std::byte* codes) {
-    return LossOfCodes(attrs, problem.chunk, problem.stored, views.in, views.out, codes);
+    return LossOfCodes(attrs, problem.chunk, problem.stored, of, codes);
   };
   const Parts parts(problem, loss(nullptr).bytes_kept(), views.workspace);
-  run_chunks(attrs, context, views, problem, parts, loss(parts.codes));
+  run_chunks(attrs, context, of, problem, parts, loss(parts.codes));
 }
 
 }  // namespace tessera

@@ -331,8 +331,10 @@ struct Parts {
 // The products of values; those of codes are LossOfCodes'.
 class LossOfValues {
  public:
-  LossOfValues(const CrossEntropyAttrs& attrs, const CudaProblem& problem, const Views& views)
-      : attrs_(attrs), problem_(problem), views_(views) {}
+  LossOfValues(const CrossEntropyAttrs& attrs,
+               const CudaProblem& problem,
+               const CrossEntropyOperands& of)
+      : attrs_(attrs), problem_(problem), of_(of) {}
 
   void make_logits(Context& context,
                    const RowChunk& rows,
@@ -340,7 +342,7 @@ class LossOfValues {
                    std::span<std::byte> workspace) const {
     multiply(context,
              problem_.logits(rows.count),
-             {.a = x(rows), .b = views_.in[1].data, .c = to},
+             {.a = x(rows), .b = of_.head.data, .c = to},
              workspace);
   }
 
@@ -349,17 +351,16 @@ class LossOfValues {
                       const void* dlogits,
                       bool accumulate,
                       std::span<std::byte> workspace) const {
-    std::byte* const dx = views_.out[attrs_.loss ? 1 : 0].as<std::byte>();
-    multiply(context,
-             problem_.hidden_gradient(rows.count, problem_.pitch_dlogits()),
-             {.a = dlogits,
-              .b = views_.in[1].data,
-              .c = dx + rows.first * problem_.channels * element()},
-             workspace);
+    std::byte* const dx = of_.dx.as<std::byte>();
+    multiply(
+        context,
+        problem_.hidden_gradient(rows.count, problem_.pitch_dlogits()),
+        {.a = dlogits, .b = of_.head.data, .c = dx + rows.first * problem_.channels * element()},
+        workspace);
     if (attrs_.makes_head_gradient()) {
       multiply(context,
                problem_.head_gradient(rows.count, problem_.pitch_dlogits(), accumulate),
-               {.a = dlogits, .b = x(rows), .c = views_.out.back().data},
+               {.a = dlogits, .b = x(rows), .c = of_.dhead.data},
                workspace);
     }
   }
@@ -375,25 +376,25 @@ class LossOfValues {
   std::int64_t element() const { return static_cast<std::int64_t>(size_bytes(problem_.dtype)); }
 
   const void* x(const RowChunk& rows) const {
-    return views_.in[0].as<const std::byte>() + rows.first * problem_.pitch * element();
+    return of_.x.as<const std::byte>() + rows.first * problem_.pitch * element();
   }
 
   const CrossEntropyAttrs& attrs_;
   const CudaProblem& problem_;
-  const Views& views_;
+  const CrossEntropyOperands& of_;
 };
 
 // `Loss` makes logits and what their gradient makes.
 template <class Loss>
 void run_chunks(const CrossEntropyAttrs& attrs,
                 Context& context,
-                const Views& views,
+                const CrossEntropyOperands& of,
                 const CudaProblem& problem,
                 const Parts& parts,
                 const Loss& products) {
   const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
   const VocabularyEntries entries = entries_here(attrs, levels, problem.vocab);
-  const auto* const labels = cpu::flat<const std::int32_t>(views.in[2]).data();
+  const auto* const labels = cpu::flat<const std::int32_t>(of.labels).data();
   for (std::int64_t row = 0; row < problem.rows; row += problem.chunk) {
     const RowChunk rows = {.first = row, .count = std::min(problem.chunk, problem.rows - row)};
     products.make_logits(context, rows, parts.logits, parts.products);
@@ -404,7 +405,7 @@ void run_chunks(const CrossEntropyAttrs& attrs,
                           .counts = entries.count,
                           .first_entry = entries.first,
                           .limit = problem.is_cut ? attrs.whole_vocab : entries.count,
-                          .seed = views.in[3].as<const float>(),
+                          .seed = of.seed.as<const float>(),
                           .sums = parts.sums,
                           .row_loss = attrs.loss ? parts.row_loss + row : nullptr,
                           .makes_gradient = attrs.gradients,
@@ -420,13 +421,8 @@ void run_chunks(const CrossEntropyAttrs& attrs,
     }
   }
   if (attrs.loss) {
-    launch(context,
-           "cross_entropy",
-           1,
-           sum_losses,
-           parts.row_loss,
-           problem.rows,
-           views.out[0].as<float>());
+    launch(
+        context, "cross_entropy", 1, sum_losses, parts.row_loss, problem.rows, of.loss.as<float>());
   }
 }
 
@@ -434,18 +430,19 @@ void run_chunks(const CrossEntropyAttrs& attrs,
 }  // namespace cuda
 
 void run(const CrossEntropyAttrs& attrs, cuda::Context& context, const Views& views) {
-  const cuda::CudaProblem problem(attrs, views.in);
+  const CrossEntropyOperands of = by_name(attrs, views);
+  const cuda::CudaProblem problem(attrs, of);
   if (!attrs.codes) {
     const cuda::Parts parts(problem, 0, views.workspace);
-    const cuda::LossOfValues products(attrs, problem, views);
-    cuda::run_chunks(attrs, context, views, problem, parts, products);
+    const cuda::LossOfValues products(attrs, problem, of);
+    cuda::run_chunks(attrs, context, of, problem, parts, products);
     return;
   }
   const auto loss = [&](std::byte* codes) {
-    return LossOfCodes(attrs, problem.chunk, problem.stored, views.in, views.out, codes);
+    return LossOfCodes(attrs, problem.chunk, problem.stored, of, codes);
   };
   const cuda::Parts parts(problem, loss(nullptr).bytes_kept(), views.workspace);
-  cuda::run_chunks(attrs, context, views, problem, parts, loss(parts.codes));
+  cuda::run_chunks(attrs, context, of, problem, parts, loss(parts.codes));
 }
 
 }  // namespace tessera

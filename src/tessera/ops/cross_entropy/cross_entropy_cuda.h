@@ -3,7 +3,6 @@
 // For the files here that are about CUDA: what the workspace of the loss holds.
 
 #include <cstdint>
-#include <span>
 
 #include "tessera/ops/cross_entropy/cross_entropy_problem.h"
 
@@ -20,8 +19,8 @@ struct RowSums {
 struct CudaProblem : CrossEntropyProblem {
   bool is_cut;
 
-  CudaProblem(const CrossEntropyAttrs& attrs, std::span<const View> operands)
-      : CrossEntropyProblem(attrs, operands, attrs.logits), is_cut(!attrs.axes.empty()) {}
+  CudaProblem(const CrossEntropyAttrs& attrs, const CrossEntropyOperands& of)
+      : CrossEntropyProblem(attrs, of, attrs.logits), is_cut(!attrs.axes.empty()) {}
 
   std::int64_t sums_bytes() const {
     return is_cut ? aligned(chunk * static_cast<std::int64_t>(sizeof(RowSums))) : 0;

@@ -7,11 +7,12 @@ namespace tessera {
 std::int64_t cuda_workspace_bytes(const CrossEntropyAttrs& attrs,
                                   std::span<const View> operands,
                                   std::span<const View> results) {
-  const cuda::CudaProblem problem(attrs, operands);
+  const auto of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  const cuda::CudaProblem problem(attrs, of);
   if (!attrs.codes) {
     return problem.workspace_bytes() + cuda::limits().gemm_workspace;
   }
-  const LossOfCodes products(attrs, problem.chunk, problem.stored, operands, results, nullptr);
+  const LossOfCodes products(attrs, problem.chunk, problem.stored, of, nullptr);
   const auto bytes_of = [](const LossOfCodes::Product& product) {
     return cuda_workspace_bytes(product.attrs, product.in(), product.out());
   };

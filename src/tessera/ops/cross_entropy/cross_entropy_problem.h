@@ -10,6 +10,7 @@
 #include "tessera/comm/hierarchical.h"
 #include "tessera/ir/view.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy_operands.h"
 #include "tessera/ops/gemm.h"
 
 namespace tessera {
@@ -38,12 +39,12 @@ struct CrossEntropyProblem {
   DType stored;        // of logits in memory
 
   CrossEntropyProblem(const CrossEntropyAttrs& attrs,
-                      std::span<const View> operands,
+                      const CrossEntropyOperands& of,
                       DType stored_logits)
-      : vocab(operands[1].sizes[0]),
-        dtype(attrs.codes ? attrs.logits : operands[0].dtype),
+      : vocab(of.head.sizes[0]),
+        dtype(attrs.codes ? attrs.logits : of.x.dtype),
         stored(stored_logits) {
-    const View::Rows x = operands[0].rows(1);
+    const View::Rows x = of.x.rows(1);
     rows = x.count;
     channels = x.width;
     chunk = std::min(attrs.chunk, rows);

@@ -6,6 +6,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -101,8 +102,7 @@ Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = 
         // In bf16 dlogits are rounded between.
         dtype == DType::kBF16 ? OpClass::kRoundedTerms : OpClass::kUnequalTerms);
     if (form.head_gradient && dtype == DType::kBF16) {
-      // Rows of labels are far larger than all others: by the largest these would not be held.
-      sample.result_classes.back() = OpClass::kRounded;
+      sample.result_classes.back() = OpClass::kRoundedRows;
     }
   }
   if (logits == DType::kBF16) {
@@ -260,26 +260,28 @@ struct Factors {
   std::vector<double> x_of_dhead;
 };
 
-Factors factors_of(const CrossEntropyAttrs& attrs, const Views& views) {
-  const std::size_t rows = conformance::ids(views.in[2]).size();
-  const std::size_t vocab = conformance::bound(views.in[1], 0);
-  const std::size_t channels = conformance::bound(views.in[1], 1);
-  const auto values = [&](std::size_t i) {
-    const auto found = reals(views.in[i]);
+Factors factors_of(const CrossEntropyAttrs& attrs, const CrossEntropyOperands& of) {
+  const std::size_t rows = conformance::ids(of.labels).size();
+  const std::size_t vocab = conformance::bound(of.head, 0);
+  const std::size_t channels = conformance::bound(of.head, 1);
+  const auto values = [](const View& view) {
+    const auto found = reals(view);
     return std::vector<double>(found.begin(), found.end());
   };
   if (!attrs.codes) {
-    return {values(0), values(1), values(1), values(0)};
+    return {values(of.x), values(of.head), values(of.head), values(of.x)};
   }
-  Factors result = {.x = times_inverse(values(0), views.in[4], rows),
-                    .head = times_inverse(values(1), views.in[5], vocab),
+  Factors result = {.x = times_inverse(values(of.x), of.inverse_x, rows),
+                    .head = times_inverse(values(of.head), of.inverse_head, vocab),
                     .head_of_dx = {},
                     .x_of_dhead = {}};
   if (attrs.gradients) {
-    result.head_of_dx = turned(times_inverse(values(6), views.in[7], channels), vocab);
+    result.head_of_dx = turned(
+        times_inverse(values(of.head_transposed), of.inverse_of_head_transposed, channels), vocab);
   }
   if (attrs.makes_head_gradient()) {
-    result.x_of_dhead = turned(times_inverse(values(8), views.in[9], channels), rows);
+    result.x_of_dhead =
+        turned(times_inverse(values(of.x_transposed), of.inverse_of_x_transposed, channels), rows);
   }
   return result;
 }
@@ -322,17 +324,18 @@ void add_outer(std::span<const double> a, std::span<const double> b, std::span<d
 }  // namespace
 
 void reference(const CrossEntropyAttrs& attrs, const Views& views) {
-  const Factors factors = factors_of(attrs, views);
-  const auto label = conformance::ids(views.in[2]);
-  const double seed = reals(views.in[3])[0];
-  const std::size_t channels = conformance::bound(views.in[1], 1);
-  const std::size_t entries = conformance::bound(views.in[1], 0);
+  const CrossEntropyOperands of = by_name(attrs, views);
+  const Factors factors = factors_of(attrs, of);
+  const auto label = conformance::ids(of.labels);
+  const double seed = reals(of.seed)[0];
+  const std::size_t channels = conformance::bound(of.head, 1);
+  const std::size_t entries = conformance::bound(of.head, 0);
   const std::size_t vocab = attrs.vocab > 0 ? static_cast<std::size_t>(attrs.vocab) : entries;
   double loss = 0;
   std::vector<double> dx(label.size() * channels);
   std::vector<double> dhead(entries * channels);
   if (attrs.accumulate) {
-    std::ranges::copy(reals(views.in.back()), dhead.begin());
+    std::ranges::copy(reals(of.accumulator), dhead.begin());
   }
   for (std::size_t r = 0; r < label.size(); ++r) {
     if (label[r] < 0) {
@@ -368,15 +371,14 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
       add_outer(logits, std::span(factors.x_of_dhead).subspan(at, channels), dhead);
     }
   }
-  std::size_t result = 0;
   if (attrs.loss) {
-    reals(views.out[result++])[0] = loss;
+    reals(of.loss)[0] = loss;
   }
   if (attrs.gradients) {
-    std::ranges::copy(dx, reals(views.out[result]).begin());
+    std::ranges::copy(dx, reals(of.dx).begin());
   }
   if (attrs.makes_head_gradient()) {
-    std::ranges::copy(dhead, reals(views.out[result + 1]).begin());
+    std::ranges::copy(dhead, reals(of.dhead).begin());
   }
 }
 

@@ -48,26 +48,31 @@ View scalar(void* data) {
 LossOfCodes::LossOfCodes(const CrossEntropyAttrs& attrs,
                          std::int64_t chunk,
                          DType stored,
-                         std::span<const View> operands,
-                         std::span<const View> results,
+                         const CrossEntropyOperands& of,
                          std::byte* kept)
     : attrs_(attrs),
-      rows_(operands[0].rows(1).count),
-      channels_(operands[1].sizes[1]),
-      vocab_(operands[1].sizes[0]),
+      rows_(of.x.rows(1).count),
+      channels_(of.head.sizes[1]),
+      vocab_(of.head.sizes[0]),
       chunk_(chunk),
       stored_(stored),
-      operands_(operands),
-      results_(results),
+      of_(of),
       codes_(kept),
       transposed_(kept == nullptr ? nullptr : kept + bytes_of_codes()),
       inverse_(kept == nullptr || !attrs.makes_head_gradient() ? transposed_
                                                                : transposed_ + bytes_of_codes()) {
-  for (const View& operand : operands.subspan(1)) {
-    TESSERA_CHECK(operand.is_contiguous(), "an operand of codes with gaps");
-  }
-  for (const View& result : results) {
-    TESSERA_CHECK(result.is_contiguous(), "a result of codes with gaps");
+  for (const View* view : {&of.head,
+                           &of.labels,
+                           &of.inverse_x,
+                           &of.inverse_head,
+                           &of.head_transposed,
+                           &of.inverse_of_head_transposed,
+                           &of.x_transposed,
+                           &of.inverse_of_x_transposed,
+                           &of.accumulator,
+                           &of.dx,
+                           &of.dhead}) {
+    TESSERA_CHECK(view->is_contiguous(), "an operand or result of codes with gaps");
   }
 }
 
@@ -81,28 +86,27 @@ std::int64_t LossOfCodes::bytes_kept() const {
 }
 
 LossOfCodes::Product LossOfCodes::logits(const RowChunk& rows, void* to) const {
-  const View& x = operands_[0];
+  const View& x = of_.x;
   const std::int64_t pitch = x.rows(1).stride;
   return {
       .attrs = {.dtype = stored_},
       .operands = {matrix(advanced(x, rows.first * pitch), x.dtype, rows.count, channels_, pitch),
-                   operands_[1],
-                   inverses(operands_[4], rows.first, rows.count),
-                   operands_[5]},
+                   of_.head,
+                   inverses(of_.inverse_x, rows.first, rows.count),
+                   of_.inverse_head},
       .result = dense(to, stored_, rows.count, vocab_)};
 }
 
 LossOfCodes::Quantization LossOfCodes::quantization(const RowChunk& rows, void* dlogits) const {
-  Quantization result = {
-      .attrs = {.dims = 2,
-                .dtype = DType::kF8E5M2,
-                .power_of_two = attrs_.power_of_two,
-                .transposed = attrs_.makes_head_gradient(),
-                .rows = attrs_.makes_head_gradient() ? 1 : 0},
-      .operands = {dense(dlogits, attrs_.logits, rows.count, vocab_), operands_[3]},
-      .results = {dense(codes_, DType::kF8E5M2, rows.count, vocab_),
-                  dense(transposed_, DType::kF8E5M2, vocab_, rows.count),
-                  scalar(inverse_)}};
+  Quantization result = {.attrs = {.dims = 2,
+                                   .dtype = DType::kF8E5M2,
+                                   .power_of_two = attrs_.power_of_two,
+                                   .transposed = attrs_.makes_head_gradient(),
+                                   .rows = attrs_.makes_head_gradient() ? 1 : 0},
+                         .operands = {dense(dlogits, attrs_.logits, rows.count, vocab_), of_.seed},
+                         .results = {dense(codes_, DType::kF8E5M2, rows.count, vocab_),
+                                     dense(transposed_, DType::kF8E5M2, vocab_, rows.count),
+                                     scalar(inverse_)}};
   if (!result.attrs.transposed) {
     result.results[1] = result.results[2];
   }
@@ -112,29 +116,27 @@ LossOfCodes::Quantization LossOfCodes::quantization(const RowChunk& rows, void* 
 std::array<std::optional<LossOfCodes::Product>, 2> LossOfCodes::products_of_gradients(
     const RowChunk& rows, bool accumulate) const {
   std::array<std::optional<Product>, 2> products;
-  const std::size_t first_gradient = attrs_.loss ? 1 : 0;
   if (attrs_.gradients) {
-    const View& dx = results_[first_gradient];
-    const View& head = operands_[6];
+    const View& head = of_.head_transposed;
     products[0] = {
         .attrs = {.dtype = attrs_.dtype},
         .operands = {dense(codes_, DType::kF8E5M2, rows.count, vocab_),
                      dense(head.data, head.dtype, channels_, vocab_),
                      scalar(inverse_),
-                     operands_[7]},
-        .result = dense(advanced(dx, rows.first * channels_), dx.dtype, rows.count, channels_)};
+                     of_.inverse_of_head_transposed},
+        .result =
+            dense(advanced(of_.dx, rows.first * channels_), of_.dx.dtype, rows.count, channels_)};
   }
   if (attrs_.makes_head_gradient()) {
-    const View& x = operands_[8];
-    const View& dhead = results_[first_gradient + 1];
+    const View& x = of_.x_transposed;
     products[1] = {
         .attrs = {.accumulate = accumulate},
         .operands = {dense(transposed_, DType::kF8E5M2, vocab_, rows.count),
                      matrix(advanced(x, rows.first), x.dtype, channels_, rows.count, rows_),
                      scalar(inverse_),
-                     operands_[9],
-                     dhead},
-        .result = dhead};
+                     of_.inverse_of_x_transposed,
+                     of_.dhead},
+        .result = of_.dhead};
   }
   return products;
 }

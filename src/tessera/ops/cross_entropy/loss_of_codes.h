@@ -12,6 +12,7 @@
 
 #include "tessera/ir/view.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
+#include "tessera/ops/cross_entropy/cross_entropy_operands.h"
 #include "tessera/ops/float8/float8.h"
 
 namespace tessera {
@@ -36,12 +37,11 @@ class LossOfCodes {
   };
 
   // `chunk`: rows of the largest one. `stored`: the dtype of logits in memory. `kept`: bytes_kept()
-  // of a workspace, or null where only shapes are asked for.
+  // of a workspace, or null where only shapes are asked for. `attrs` and `of` must outlive it.
   LossOfCodes(const CrossEntropyAttrs& attrs,
               std::int64_t chunk,
               DType stored,
-              std::span<const View> operands,
-              std::span<const View> results,
+              const CrossEntropyOperands& of,
               std::byte* kept);
 
   // What a chunk's codes take.
@@ -123,8 +123,7 @@ class LossOfCodes {
   std::int64_t vocab_;
   std::int64_t chunk_;
   DType stored_;
-  std::span<const View> operands_;
-  std::span<const View> results_;
+  const CrossEntropyOperands& of_;
   std::byte* codes_;       // (chunk, V)
   std::byte* transposed_;  // (V, chunk)
   std::byte* inverse_;

@@ -2,6 +2,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/ops/embedding/embedding_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 
@@ -114,6 +116,19 @@ void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor) {
 
 Value embedding(const Value& table, const Value& ids) {
   return table.builder->emit(make_op(EmbeddingAttrs{}), {table, ids})[0];
+}
+
+EmbeddingOperands by_name(const EmbeddingAttrs& /*attrs*/, const Views& views) {
+  InOrder in(views.in);
+  return {.table = in.next(), .ids = in.next(), .y = InOrder(views.out).next()};
+}
+
+EmbeddingBackwardOperands by_name(const EmbeddingBackwardAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  return {.dy = in.next(),
+          .ids = in.next(),
+          .accumulator = in.next_if(attrs.accumulate),
+          .dtable = InOrder(views.out).next()};
 }
 
 }  // namespace tessera

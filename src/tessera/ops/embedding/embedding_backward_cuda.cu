@@ -10,6 +10,7 @@
 #include "tessera/backend/cuda/kernels/workspace.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/embedding/embedding_cuda.h"
+#include "tessera/ops/embedding/embedding_operands.h"
 
 namespace tessera {
 namespace cuda {
@@ -250,17 +251,17 @@ void sum_by_id(const Context& context, const Gradient<T>& task) {
 }  // namespace cuda
 
 void run(const EmbeddingBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
+  const EmbeddingBackwardOperands of = by_name(attrs, views);
+  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(of.ids);
   const auto count = static_cast<std::int64_t>(ids.size());
-  const std::int64_t width = views.in[0].rows(1).width;
+  const std::int64_t width = of.dy.rows(1).width;
   const cuda::TableRows rows = cuda::rows_here(attrs, context, attrs.vocab);
   const cuda::EmbeddingScratch scratch(
       cuda::aligned_workspace(views.workspace).data(), count, width);
   if (attrs.accumulate) {
-    TESSERA_CHECK(views.out[0].data == views.in[2].data, "the accumulator is updated in place");
+    TESSERA_CHECK(of.dtable.data == of.accumulator.data, "the accumulator is updated in place");
   } else {
-    cuda::for_each_pack(
-        context, cuda::kName, views.out.first(1), 1, cuda::Clear{.y = {views.out[0], 1}});
+    cuda::for_each_pack(context, cuda::kName, {&of.dtable, 1}, 1, cuda::Clear{.y = {of.dtable, 1}});
   }
   cuda::launch(context,
                cuda::kName,
@@ -278,17 +279,17 @@ void run(const EmbeddingBackwardAttrs& attrs, cuda::Context& context, const View
                scratch.tiles,
                count,
                scratch.sorted);
-  cuda::with_type(views.in[0].dtype, [&](auto element) {
+  cuda::with_type(of.dy.dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Gradient<T> task = {.dy = {views.in[0], 1},
+    const cuda::Gradient<T> task = {.dy = {of.dy, 1},
                                     .sorted = scratch.sorted,
                                     .count = count,
                                     .width = width,
                                     .rows = rows,
-                                    .dtable = {views.out[0], 1},
+                                    .dtable = {of.dtable, 1},
                                     .partials = scratch.partials,
-                                    .fits_dy = cuda::fits_packs(views.in.first(1), 1),
-                                    .fits_dtable = cuda::fits_packs(views.out.first(1), 1)};
+                                    .fits_dy = cuda::fits_packs({&of.dy, 1}, 1),
+                                    .fits_dtable = cuda::fits_packs({&of.dtable, 1}, 1)};
     cuda::sum_by_id(context, task);
   });
 }

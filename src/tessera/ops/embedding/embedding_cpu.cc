@@ -12,6 +12,7 @@
 #include "tessera/base/half.h"
 #include "tessera/comm/hierarchical.h"
 #include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/embedding/embedding_operands.h"
 
 namespace tessera {
 
@@ -139,17 +140,18 @@ void clear(ThreadTeam& team, const cpu::RowsOf<float>& table) {
 }  // namespace
 
 void run(const EmbeddingAttrs& attrs, cpu::Context& context, const Views& views) {
-  const View& table = views.in[0];
+  const EmbeddingOperands of = by_name(attrs, views);
+  const View& table = of.table;
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(table.dtype));
-  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
+  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(of.ids);
   const View::Rows rows = table.rows(1);
-  const View::Rows y = views.out[0].rows(1);
+  const View::Rows y = of.y.rows(1);
   const Entries entries = entries_here(attrs, context, rows.count, ids);
   const auto row_bytes = static_cast<std::size_t>(y.width * element_bytes);
   const cpu::Work work = {.count = y.count, .elements = y.width};
   cpu::parallel_ranges(context.team(), work, [&](cpu::Range range) {
     for (std::int64_t position = range.begin; position < range.end; ++position) {
-      std::byte* const to = views.out[0].as<std::byte>() + position * y.stride * element_bytes;
+      std::byte* const to = of.y.as<std::byte>() + position * y.stride * element_bytes;
       const std::int64_t row = entries.row(ids[static_cast<std::size_t>(position)]);
       if (row < 0) {
         std::memset(to, 0, row_bytes);
@@ -167,12 +169,13 @@ std::int64_t workspace_bytes(const EmbeddingBackwardAttrs& attrs,
 }
 
 void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
-  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(views.in[1]);
-  const cpu::RowsOf<float> dtable(views.out[0]);
-  const cpu::Form form = cpu::form_of(views.in.first(1), 1, views.in);
+  const EmbeddingBackwardOperands of = by_name(attrs, views);
+  const std::span<const std::int32_t> ids = cpu::flat<const std::int32_t>(of.ids);
+  const cpu::RowsOf<float> dtable(of.dtable);
+  const cpu::Form form = cpu::form_of({&of.dy, 1}, 1, views.in);
   const Entries entries = entries_here(attrs, context, attrs.vocab, ids);
   if (attrs.accumulate) {
-    TESSERA_CHECK(views.out[0].data == views.in[2].data, "the accumulator is updated in place");
+    TESSERA_CHECK(of.dtable.data == of.accumulator.data, "the accumulator is updated in place");
   } else {
     clear(context.team(), dtable);
   }
@@ -181,9 +184,9 @@ void run(const EmbeddingBackwardAttrs& attrs, cpu::Context& context, const Views
       .count = dtable.width, .elements = static_cast<std::int64_t>(ids.size()), .cut = 16};
   cpu::parallel_ranges(context.team(), columns, [&](cpu::Range range) {
     if (form.bf16) {
-      add_rows<BFloat16>(occurrences, cpu::RowsOf<const BFloat16>(views.in[0]), dtable, range);
+      add_rows<BFloat16>(occurrences, cpu::RowsOf<const BFloat16>(of.dy), dtable, range);
     } else {
-      add_rows<float>(occurrences, cpu::RowsOf<const float>(views.in[0]), dtable, range);
+      add_rows<float>(occurrences, cpu::RowsOf<const float>(of.dy), dtable, range);
     }
   });
 }

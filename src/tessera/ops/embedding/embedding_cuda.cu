@@ -4,6 +4,7 @@
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/embedding/embedding_cuda.h"
+#include "tessera/ops/embedding/embedding_operands.h"
 
 namespace tessera {
 namespace cuda {
@@ -33,13 +34,14 @@ struct LookUp {
 }  // namespace cuda
 
 void run(const EmbeddingAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::array<View, 2> rows = {views.out[0], views.in[0]};
-  cuda::with_type(views.in[0].dtype, [&](auto element) {
+  const EmbeddingOperands of = by_name(attrs, views);
+  const std::array<View, 2> rows = {of.y, of.table};
+  cuda::with_type(of.table.dtype, [&](auto element) {
     const cuda::LookUp<decltype(element)> body = {
-        .table = {views.in[0], 1},
-        .ids = cpu::flat<const std::int32_t>(views.in[1]).data(),
-        .rows = cuda::rows_here(attrs, context, views.in[0].sizes[0]),
-        .y = {views.out[0], 1},
+        .table = {of.table, 1},
+        .ids = cpu::flat<const std::int32_t>(of.ids).data(),
+        .rows = cuda::rows_here(attrs, context, of.table.sizes[0]),
+        .y = {of.y, 1},
         .fault = context.fault()};
     cuda::for_each_pack(context, "embedding", rows, 1, body);
   });

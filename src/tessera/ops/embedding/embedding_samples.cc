@@ -3,6 +3,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/embedding/embedding_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -77,24 +78,26 @@ SampleList samples(SamplesOf<EmbeddingBackwardAttrs>) {
   return list;
 }
 
-void reference(const EmbeddingAttrs&, const Views& views) {
-  const auto table = reals(views.in[0]);
-  const auto index = ids(views.in[1]);
-  const auto y = reals(views.out[0]);
-  const std::size_t channels = conformance::bound(views.in[0], 1);
+void reference(const EmbeddingAttrs& attrs, const Views& views) {
+  const EmbeddingOperands of = by_name(attrs, views);
+  const auto table = reals(of.table);
+  const auto index = ids(of.ids);
+  const auto y = reals(of.y);
+  const std::size_t channels = conformance::bound(of.table, 1);
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] = table[static_cast<std::size_t>(index[i / channels]) * channels + i % channels];
   }
 }
 
 void reference(const EmbeddingBackwardAttrs& attrs, const Views& views) {
-  const auto dy = reals(views.in[0]);
-  const auto index = ids(views.in[1]);
-  const auto dtable = reals(views.out[0]);
-  const std::size_t channels = conformance::bound(views.out[0], 1);
+  const EmbeddingBackwardOperands of = by_name(attrs, views);
+  const auto dy = reals(of.dy);
+  const auto index = ids(of.ids);
+  const auto dtable = reals(of.dtable);
+  const std::size_t channels = conformance::bound(of.dtable, 1);
   std::ranges::fill(dtable, 0.0);
   if (attrs.accumulate) {
-    std::ranges::copy(reals(views.in[2]), dtable.begin());
+    std::ranges::copy(reals(of.accumulator), dtable.begin());
   }
   for (std::size_t i = 0; i < dy.size(); ++i) {
     dtable[static_cast<std::size_t>(index[i / channels]) * channels + i % channels] += dy[i];

@@ -4,6 +4,8 @@
 #include <span>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/float8/float8_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 namespace {
@@ -309,6 +311,35 @@ MatmulAttrs product_of(const ScaledMatmulAttrs& attrs) {
           .contract = attrs.contract,
           .dtype = attrs.dtype,
           .accumulate = attrs.accumulate};
+}
+
+AmaxOperands by_name(const AmaxAttrs& /*attrs*/, const Views& views) {
+  return {.x = InOrder(views.in).next(), .amax = InOrder(views.out).next()};
+}
+
+QuantizeFloat8Operands by_name(const QuantizeFloat8Attrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.x = in.next(),
+          .amax = in.next_if(!attrs.amax),
+          .codes = out.next_if(attrs.codes),
+          .transposed = out.next_if(attrs.transposed),
+          .inverse = out.next()};
+}
+
+TransposeCodesOperands by_name(const TransposeCodesAttrs& /*attrs*/, const Views& views) {
+  return {.codes = InOrder(views.in).next(), .transposed = InOrder(views.out).next()};
+}
+
+ScaledMatmulOperands by_name(const ScaledMatmulAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.a = in.next(),
+          .b = in.next(),
+          .inverse_a = in.next(),
+          .inverse_b = in.next(),
+          .accumulator = in.next_if(attrs.accumulate),
+          .y = out.next()};
 }
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "tessera/base/float8.h"
 #include "tessera/base/half.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/float8_operands.h"
 #include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/float8/scales.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
@@ -95,11 +96,11 @@ void amax_of_columns(ThreadTeam& team, const RowsOf<const T>& x, float* result) 
 }
 
 template <class T>
-void run_amax(const AmaxAttrs& attrs, ThreadTeam& team, const Views& views) {
+void run_amax(const AmaxAttrs& attrs, ThreadTeam& team, const AmaxOperands& of) {
   const ScaleShape shape =
-      scale_shape(attrs.dims, attrs.leading, views.in[0], common_inner_dims(views.in.first(1)));
-  const RowsOf<const T> x(views.in[0], shape.inner);
-  auto* const result = flat<float>(views.out[0]).data();
+      scale_shape(attrs.dims, attrs.leading, of.x, common_inner_dims(std::span(&of.x, 1)));
+  const RowsOf<const T> x(of.x, shape.inner);
+  auto* const result = flat<float>(of.amax).data();
   switch (shape.sharing) {
     case Sharing::kAll:
       return amax_of_all(team, x, result);
@@ -113,21 +114,16 @@ void run_amax(const AmaxAttrs& attrs, ThreadTeam& team, const Views& views) {
 template <class T, class Float8>
 class Quantizer {
  public:
-  // `codes` is where they go.
-  Quantizer(const QuantizeFloat8Attrs& attrs,
-            ThreadTeam& team,
-            const Views& views,
-            const View& codes)
+  // Of operands that have codes.
+  Quantizer(const QuantizeFloat8Attrs& attrs, ThreadTeam& team, const QuantizeFloat8Operands& of)
       : team_(team),
         power_of_two_(attrs.power_of_two),
-        shape_(scale_shape(attrs.dims,
-                           attrs.leading,
-                           views.in[0],
-                           common_inner_dims(std::array{views.in[0], codes}))),
-        x_(views.in[0], shape_.inner),
-        codes_(codes, shape_.inner),
-        amax_(attrs.amax ? nullptr : flat<const float>(views.in[1]).data()),
-        inverse_(flat<float>(views.out.back()).data()) {}
+        shape_(scale_shape(
+            attrs.dims, attrs.leading, of.x, common_inner_dims(std::array{of.x, of.codes}))),
+        x_(of.x, shape_.inner),
+        codes_(of.codes, shape_.inner),
+        amax_(attrs.amax ? nullptr : flat<const float>(of.amax).data()),
+        inverse_(flat<float>(of.inverse).data()) {}
 
   void run() const {
     switch (shape_.sharing) {
@@ -218,12 +214,11 @@ class Quantizer {
 template <class T>
 void run_quantize(const QuantizeFloat8Attrs& attrs,
                   ThreadTeam& team,
-                  const Views& views,
-                  const View& codes) {
+                  const QuantizeFloat8Operands& of) {
   if (attrs.dtype == DType::kF8E4M3) {
-    Quantizer<T, Float8E4M3>(attrs, team, views, codes).run();
+    Quantizer<T, Float8E4M3>(attrs, team, of).run();
   } else {
-    Quantizer<T, Float8E5M2>(attrs, team, views, codes).run();
+    Quantizer<T, Float8E5M2>(attrs, team, of).run();
   }
 }
 
@@ -261,10 +256,8 @@ void transpose(ThreadTeam& team, std::int64_t dims, const View& from_view, const
 }
 
 // As run_gemm() does it: the pitch of C is its own, that of the codes theirs.
-Gemm gemm_of(const ScaledMatmulAttrs& attrs,
-             std::span<const View> operands,
-             std::span<const View> results) {
-  return tessera::gemm_of(product_of(attrs), operands[0], operands[1], results[0]);
+Gemm gemm_of(const ScaledMatmulAttrs& attrs, const ScaledMatmulOperands& of) {
+  return tessera::gemm_of(product_of(attrs), of.a, of.b, of.y);
 }
 
 Float8Factor factor_of(const View& codes, const View& inverse) {
@@ -278,10 +271,11 @@ Float8Factor factor_of(const View& codes, const View& inverse) {
 }  // namespace cpu
 
 void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views) {
-  if (views.in[0].dtype == DType::kBF16) {
-    cpu::run_amax<BFloat16>(attrs, context.team(), views);
+  const AmaxOperands of = by_name(attrs, views);
+  if (of.x.dtype == DType::kBF16) {
+    cpu::run_amax<BFloat16>(attrs, context.team(), of);
   } else {
-    cpu::run_amax<float>(attrs, context.team(), views);
+    cpu::run_amax<float>(attrs, context.team(), of);
   }
 }
 
@@ -305,36 +299,40 @@ std::int64_t workspace_bytes(const QuantizeFloat8Attrs& attrs,
 }
 
 void run(const QuantizeFloat8Attrs& attrs, cpu::Context& context, const Views& views) {
-  const View codes = attrs.codes
-                         ? views.out[0]
-                         : cpu::dense_view(views.in[0], attrs.dtype, views.workspace.data());
-  if (views.in[0].dtype == DType::kBF16) {
-    cpu::run_quantize<BFloat16>(attrs, context.team(), views, codes);
+  QuantizeFloat8Operands of = by_name(attrs, views);
+  if (!attrs.codes) {
+    of.codes = cpu::dense_view(of.x, attrs.dtype, views.workspace.data());
+  }
+  if (of.x.dtype == DType::kBF16) {
+    cpu::run_quantize<BFloat16>(attrs, context.team(), of);
   } else {
-    cpu::run_quantize<float>(attrs, context.team(), views, codes);
+    cpu::run_quantize<float>(attrs, context.team(), of);
   }
   if (attrs.transposed) {
-    cpu::transpose(context.team(), attrs.rows, codes, views.out[attrs.codes ? 1 : 0]);
+    cpu::transpose(context.team(), attrs.rows, of.codes, of.transposed);
   }
 }
 
 void run(const TransposeCodesAttrs& attrs, cpu::Context& context, const Views& views) {
-  cpu::transpose(context.team(), attrs.rows, views.in[0], views.out[0]);
+  const TransposeCodesOperands of = by_name(attrs, views);
+  cpu::transpose(context.team(), attrs.rows, of.codes, of.transposed);
 }
 
 std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,
                              cpu::Context& context,
                              std::span<const View> operands,
                              std::span<const View> results) {
-  return cpu::widened_gemm_workspace_bytes(context, cpu::gemm_of(attrs, operands, results));
+  const auto of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  return cpu::widened_gemm_workspace_bytes(context, cpu::gemm_of(attrs, of));
 }
 
 void run(const ScaledMatmulAttrs& attrs, cpu::Context& context, const Views& views) {
+  const ScaledMatmulOperands of = by_name(attrs, views);
   cpu::run_float8_gemm(context,
-                       cpu::gemm_of(attrs, views.in, views.out),
-                       cpu::factor_of(views.in[0], views.in[2]),
-                       cpu::factor_of(views.in[1], views.in[3]),
-                       views.out[0].data,
+                       cpu::gemm_of(attrs, of),
+                       cpu::factor_of(of.a, of.inverse_a),
+                       cpu::factor_of(of.b, of.inverse_b),
+                       of.y.data,
                        views.workspace);
 }
 

@@ -4,10 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "tessera/backend/cuda/kernels/elements.h"
-#include "tessera/ir/view.h"
+#include "tessera/ops/float8/float8_operands.h"
 #include "tessera/ops/gemm.h"
 
 namespace tessera::cuda {
@@ -37,7 +36,7 @@ struct Float8Parts {
   float* sums = nullptr;
   std::int64_t bytes = 0;
 
-  Float8Parts(const Gemm& gemm, std::span<const View> operands, std::byte* workspace);
+  Float8Parts(const Gemm& gemm, const ScaledMatmulOperands& of, std::byte* workspace);
 };
 
 }  // namespace tessera::cuda

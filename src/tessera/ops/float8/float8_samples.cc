@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/ops/float8/float8.h"
+#include "tessera/ops/float8/float8_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -311,18 +313,20 @@ SampleList samples(SamplesOf<ScaledMatmulAttrs>) {
 }
 
 void reference(const AmaxAttrs& attrs, const Views& views) {
-  largest(reals(views.in[0]), attrs.leading, reals(views.out[0]));
+  const AmaxOperands of = by_name(attrs, views);
+  largest(reals(of.x), attrs.leading, reals(of.amax));
 }
 
 // Codes are not rounded here: the kernel's are off by that alone.
 void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto inverse = reals(views.out.back());
+  const QuantizeFloat8Operands of = by_name(attrs, views);
+  const auto x = reals(of.x);
+  const auto inverse = reals(of.inverse);
   std::vector<double> amax(inverse.size());
   if (attrs.amax) {
     largest(x, attrs.leading, std::span(amax));
   } else {
-    std::ranges::copy(reals(views.in[1]), amax.begin());
+    std::ranges::copy(reals(of.amax), amax.begin());
   }
   std::vector<double> codes(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -336,11 +340,10 @@ void reference(const QuantizeFloat8Attrs& attrs, const Views& views) {
     inverse[place] = 1.0 / scale;
   }
   if (attrs.codes) {
-    std::ranges::copy(codes, reals(views.out[0]).begin());
+    std::ranges::copy(codes, reals(of.codes).begin());
   }
   if (attrs.transposed) {
-    transpose(
-        codes, leading_elements(views.in[0], attrs.rows), reals(views.out[attrs.codes ? 1 : 0]));
+    transpose(codes, leading_elements(of.x, attrs.rows), reals(of.transposed));
   }
 }
 
@@ -356,26 +359,27 @@ void conformance::make_float8(const Float8Results& wanted,
 }
 
 void reference(const TransposeCodesAttrs& attrs, const Views& views) {
-  transpose(reals(views.in[0]), leading_elements(views.in[0], attrs.rows), reals(views.out[0]));
+  const TransposeCodesOperands of = by_name(attrs, views);
+  transpose(reals(of.codes), leading_elements(of.codes, attrs.rows), reals(of.transposed));
 }
 
 void reference(const ScaledMatmulAttrs& attrs, const Views& views) {
-  std::vector<View> factors = {views.in[0], views.in[1]};
+  const ScaledMatmulOperands of = by_name(attrs, views);
+  const std::array<View, 2> factors = {of.a, of.b};
   MatmulAttrs product = product_of(attrs);
   product.accumulate = false;
   reference(product, {.in = factors, .out = views.out, .workspace = {}});
-  const auto of_rows = reals(views.in[2]);
-  const auto of_columns = reals(views.in[3]);
-  const auto y = reals(views.out[0]);
+  const auto of_rows = reals(of.inverse_a);
+  const auto of_columns = reals(of.inverse_b);
+  const auto y = reals(of.y);
   std::size_t columns = 1;
-  for (int d = views.in[0].num_dims - static_cast<int>(attrs.contract); d < views.out[0].num_dims;
-       ++d) {
-    columns *= conformance::bound(views.out[0], d);
+  for (int d = of.a.num_dims - static_cast<int>(attrs.contract); d < of.y.num_dims; ++d) {
+    columns *= conformance::bound(of.y, d);
   }
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] *= of_rows[of_rows.size() == 1 ? 0 : i / columns] *
             of_columns[of_columns.size() == 1 ? 0 : i % columns];
-    y[i] += attrs.accumulate ? reals(views.in[4])[i] : 0.0;
+    y[i] += attrs.accumulate ? reals(of.accumulator)[i] : 0.0;
   }
 }
 

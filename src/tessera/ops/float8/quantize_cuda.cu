@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/backend/cuda/kernels/largest.h"
@@ -10,6 +11,7 @@
 #include "tessera/ops/float8/codes_cuda.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"
+#include "tessera/ops/float8/float8_operands.h"
 #include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/float8/scales.h"
 
@@ -341,11 +343,13 @@ __global__ void quantize_found_rows(Matrix<const T> x,
   }
 }
 
-void quantize_rows(const QuantizeFloat8Attrs& attrs, const Context& context, const Views& views) {
-  const View& x = views.in[0];
+void quantize_rows(const QuantizeFloat8Attrs& attrs,
+                   const Context& context,
+                   const QuantizeFloat8Operands& of) {
+  const View& x = of.x;
   const auto inner = static_cast<std::int32_t>(attrs.dims);
-  const std::array<View, 2> both = {x, views.out[0]};
-  const RowCodes to(views.out[0], views.out[1], inner, attrs.power_of_two);
+  const std::array<View, 2> both = {x, of.codes};
+  const RowCodes to(of.codes, of.inverse, inner, attrs.power_of_two);
   const View::Rows rows = x.rows(inner);
   with_type(x.dtype, [&](auto element) {
     using T = decltype(element);
@@ -397,13 +401,15 @@ __global__ static void turn(Codes from, TileGrid grid, bool fits, std::uint8_t* 
 }  // namespace cuda
 
 void run(const AmaxAttrs& attrs, cuda::Context& context, const Views& views) {
-  const View& x = views.in[0];
+  const AmaxOperands of = by_name(attrs, views);
+  const View& x = of.x;
+  const std::span<const View> packed(&x, 1);
   const ScaleShape shape =
-      scale_shape(attrs.dims, attrs.leading, x, cpu::common_inner_dims(views.in.first(1)));
-  float* const result = cpu::flat<float>(views.out[0]).data();
+      scale_shape(attrs.dims, attrs.leading, x, cpu::common_inner_dims(packed));
+  float* const result = cpu::flat<float>(of.amax).data();
   cuda::with_type(x.dtype, [&](auto element) {
     using T = decltype(element);
-    if (cuda::fits_packs(views.in.first(1), shape.inner)) {
+    if (cuda::fits_packs(packed, shape.inner)) {
       cuda::run_amax<cuda::kPack, T>(context, shape, x, result);
     } else {
       cuda::run_amax<1, T>(context, shape, x, result);
@@ -412,13 +418,13 @@ void run(const AmaxAttrs& attrs, cuda::Context& context, const Views& views) {
 }
 
 void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& views) {
+  const QuantizeFloat8Operands of = by_name(attrs, views);
   if (attrs.amax) {
-    cuda::quantize_rows(attrs, context, views);
+    cuda::quantize_rows(attrs, context, of);
     return;
   }
-  const View& x = views.in[0];
-  const View* const codes = attrs.codes ? views.out.data() : nullptr;
-  const std::array<View, 2> both = {x, codes != nullptr ? *codes : x};
+  const View& x = of.x;
+  const std::array<View, 2> both = {x, attrs.codes ? of.codes : x};
   const ScaleShape shape = scale_shape(attrs.dims, attrs.leading, x, cpu::common_inner_dims(both));
   const std::int32_t inner = cuda::inner_dims(attrs, x, shape);
   cuda::with_type(x.dtype, [&](auto element) {
@@ -426,16 +432,16 @@ void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& 
     cuda::Quantization<T> task = {.x = {x, inner},
                                   .codes = {},
                                   .transposed = nullptr,
-                                  .amax = cpu::flat<const float>(views.in[1]).data(),
-                                  .inverse = cpu::flat<float>(views.out.back()).data(),
+                                  .amax = cpu::flat<const float>(of.amax).data(),
+                                  .inverse = cpu::flat<float>(of.inverse).data(),
                                   .sharing = shape.sharing,
                                   .power_of_two = attrs.power_of_two,
                                   .fits = cuda::fits_packs(both, inner)};
-    if (codes != nullptr) {
-      task.codes = {*codes, inner};
+    if (attrs.codes) {
+      task.codes = {of.codes, inner};
     }
     if (attrs.transposed) {
-      task.transposed = cpu::flat<std::uint8_t>(views.out[attrs.codes ? 1 : 0]).data();
+      task.transposed = cpu::flat<std::uint8_t>(of.transposed).data();
     }
     if (attrs.dtype == DType::kF8E4M3) {
       cuda::run_quantize<T, Float8E4M3>(context, task, x.rows(inner));
@@ -446,9 +452,9 @@ void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& 
 }
 
 void run(const TransposeCodesAttrs& attrs, cuda::Context& context, const Views& views) {
-  const View::Rows rows =
-      views.in[0].rows(views.in[0].num_dims - static_cast<std::int32_t>(attrs.rows));
-  const cuda::Codes from = {.data = views.in[0].as<const std::uint8_t>(),
+  const TransposeCodesOperands of = by_name(attrs, views);
+  const View::Rows rows = of.codes.rows(of.codes.num_dims - static_cast<std::int32_t>(attrs.rows));
+  const cuda::Codes from = {.data = of.codes.as<const std::uint8_t>(),
                             .rows = rows.count,
                             .columns = rows.width,
                             .pitch = rows.stride};
@@ -460,7 +466,7 @@ void run(const TransposeCodesAttrs& attrs, cuda::Context& context, const Views& 
                from,
                grid,
                from.fits(),
-               cpu::flat<std::uint8_t>(views.out[0]).data());
+               cpu::flat<std::uint8_t>(of.transposed).data());
 }
 
 }  // namespace tessera

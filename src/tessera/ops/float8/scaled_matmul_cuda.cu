@@ -7,6 +7,7 @@
 #include "tessera/base/float8.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"
+#include "tessera/ops/float8/float8_operands.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
 
 namespace tessera {
@@ -60,26 +61,24 @@ __global__ static void spread(const float* value, std::int64_t count, float* to)
 class Float8Product {
  public:
   Float8Product(const ScaledMatmulAttrs& attrs, const Views& views)
-      : gemm_(gemm_of(product_of(attrs), views.in[0], views.in[1], views.out[0])),
+      : of_(by_name(attrs, views)),
+        gemm_(gemm_of(product_of(attrs), of_.a, of_.b, of_.y)),
         fast_accumulation_(attrs.fast_accumulation),
-        parts_(gemm_, views.in, views.workspace.data()) {}
+        parts_(gemm_, of_, views.workspace.data()),
+        rest_(views.workspace.subspan(static_cast<std::size_t>(parts_.bytes))) {}
 
-  void run(Context& context, const Views& views) const {
-    const std::span<std::byte> rest =
-        views.workspace.subspan(static_cast<std::size_t>(parts_.bytes));
-    parts_.takes_codes ? of_codes(context, views, rest) : of_values(context, views, rest);
-  }
+  void run(Context& context) const { parts_.takes_codes ? of_codes(context) : of_values(context); }
 
  private:
-  Codes codes_a(const View& a) const {
-    return {.data = a.as<const std::uint8_t>(),
+  Codes codes_a() const {
+    return {.data = of_.a.as<const std::uint8_t>(),
             .rows = gemm_.m,
             .columns = gemm_.k,
             .pitch = gemm_.pitch_a};
   }
 
-  Codes codes_b(const View& b) const {
-    return {.data = b.as<const std::uint8_t>(),
+  Codes codes_b() const {
+    return {.data = of_.b.as<const std::uint8_t>(),
             .rows = gemm_.n,
             .columns = gemm_.k,
             .pitch = gemm_.pitch_b};
@@ -97,19 +96,19 @@ class Float8Product {
     return to;
   }
 
-  void of_codes(Context& context, const Views& views, std::span<std::byte> workspace) const {
+  void of_codes(Context& context) const {
     const Float8Gemm product = {.gemm = gemm_,
-                                .a = views.in[0].dtype,
-                                .b = views.in[1].dtype,
+                                .a = of_.a.dtype,
+                                .b = of_.b.dtype,
                                 .by_row = parts_.by_row,
                                 .fast_accumulation = fast_accumulation_};
     const Float8Operands operands = {
-        .a = views.in[0].data,
-        .b = views.in[1].data,
-        .inverse_a = scales(context, views.in[2], gemm_.m, parts_.spread_a),
-        .inverse_b = scales(context, views.in[3], gemm_.n, parts_.spread_b),
-        .c = views.out[0].data};
-    context.gemms().run_float8(context.stream(), product, operands, workspace);
+        .a = of_.a.data,
+        .b = of_.b.data,
+        .inverse_a = scales(context, of_.inverse_a, gemm_.m, parts_.spread_a),
+        .inverse_b = scales(context, of_.inverse_b, gemm_.n, parts_.spread_b),
+        .c = of_.y.data};
+    context.gemms().run_float8(context.stream(), product, operands, rest_);
   }
 
   static void widen(const Context& context, DType dtype, const Codes& from, BFloat16* to) {
@@ -121,11 +120,11 @@ class Float8Product {
            to);
   }
 
-  void of_values(Context& context, const Views& views, std::span<std::byte> workspace) const {
-    const Codes a = codes_a(views.in[0]);
-    const Codes b = codes_b(views.in[1]);
-    widen(context, views.in[0].dtype, a, parts_.wide_a);
-    widen(context, views.in[1].dtype, b, parts_.wide_b);
+  void of_values(Context& context) const {
+    const Codes a = codes_a();
+    const Codes b = codes_b();
+    widen(context, of_.a.dtype, a, parts_.wide_a);
+    widen(context, of_.b.dtype, b, parts_.wide_b);
     Gemm gemm = gemm_;
     gemm.pitch_a = a.columns;
     gemm.pitch_b = b.columns;
@@ -133,18 +132,16 @@ class Float8Product {
     gemm.input = DType::kBF16;
     gemm.output = DType::kF32;
     gemm.accumulate = false;
-    context.gemms().run(context.stream(),
-                        gemm,
-                        {.a = parts_.wide_a, .b = parts_.wide_b, .c = parts_.sums},
-                        workspace);
-    const Inverses inverses = {.rows = views.in[2].as<const float>(),
-                               .columns = views.in[3].as<const float>(),
-                               .row_stride = views.in[2].num_dims == 0 ? 0 : 1,
-                               .column_stride = views.in[3].num_dims == 0 ? 0 : 1};
-    with_type(views.out[0].dtype, [&](auto element) {
+    context.gemms().run(
+        context.stream(), gemm, {.a = parts_.wide_a, .b = parts_.wide_b, .c = parts_.sums}, rest_);
+    const Inverses inverses = {.rows = of_.inverse_a.as<const float>(),
+                               .columns = of_.inverse_b.as<const float>(),
+                               .row_stride = of_.inverse_a.num_dims == 0 ? 0 : 1,
+                               .column_stride = of_.inverse_b.num_dims == 0 ? 0 : 1};
+    with_type(of_.y.dtype, [&](auto element) {
       using T = decltype(element);
       Matrix<T> y;
-      y.data = views.out[0].as<T>();
+      y.data = of_.y.as<T>();
       y.stride = gemm_.pitch_c;
       launch(context,
              "scaled_matmul",
@@ -159,16 +156,18 @@ class Float8Product {
     });
   }
 
+  ScaledMatmulOperands of_;
   Gemm gemm_;
   bool fast_accumulation_;
   Float8Parts parts_;
+  std::span<std::byte> rest_;  // of the workspace, for the product
 };
 
 }  // namespace
 }  // namespace cuda
 
 void run(const ScaledMatmulAttrs& attrs, cuda::Context& context, const Views& views) {
-  cuda::Float8Product(attrs, views).run(context, views);
+  cuda::Float8Product(attrs, views).run(context);
 }
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/gelu/gelu_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 
@@ -99,6 +101,19 @@ void visit(GeluBackwardAttrs& attrs, AttrVisitor& visitor) {
 
 Value gelu(const Value& x, bool exact) {
   return x.builder->emit(make_op(GeluAttrs{.exact = exact}), {x})[0];
+}
+
+GeluOperands by_name(const GeluAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  return {.x = in.next(), .bias = in.next_if(attrs.bias), .y = InOrder(views.out).next()};
+}
+
+GeluBackwardOperands by_name(const GeluBackwardAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  return {.dy = in.next(),
+          .x = in.next(),
+          .bias = in.next_if(attrs.bias),
+          .dx = InOrder(views.out).next()};
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "tessera/ops/gelu/gelu.h"
+#include "tessera/ops/gelu/gelu_operands.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/gelu/gelu_cpu.cc"
@@ -195,9 +196,10 @@ HWY_EXPORT(gelu_backward_segment);
 
 // Without a bias, x stands in its place.
 void run(const GeluAttrs& attrs, cpu::Context& context, const Views& views) {
-  const View& x = views.in[0];
+  const GeluOperands of = by_name(attrs, views);
+  const View& x = of.x;
   const cpu::GeluKind kind = {.bias = attrs.bias, .exact = attrs.exact};
-  const std::array<View, 3> all = {x, attrs.bias ? views.in[1].along_rows_of(x) : x, views.out[0]};
+  const std::array<View, 3> all = {x, attrs.bias ? of.bias.along_rows_of(x) : x, of.y};
   const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_segment);
   cpu::parallel_segments<3>(
@@ -205,10 +207,10 @@ void run(const GeluAttrs& attrs, cpu::Context& context, const Views& views) {
 }
 
 void run(const GeluBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
-  const View& x = views.in[1];
+  const GeluBackwardOperands of = by_name(attrs, views);
+  const View& x = of.x;
   const cpu::GeluKind kind = {.bias = attrs.bias, .exact = attrs.exact};
-  const std::array<View, 4> all = {
-      views.in[0], x, attrs.bias ? views.in[2].along_rows_of(x) : x, views.out[0]};
+  const std::array<View, 4> all = {of.dy, x, attrs.bias ? of.bias.along_rows_of(x) : x, of.dx};
   const cpu::Form form = cpu::form_of(views.out, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::gelu_backward_segment);
   cpu::parallel_segments<4>(

@@ -1,5 +1,6 @@
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/gelu/gelu.h"
+#include "tessera/ops/gelu/gelu_operands.h"
 
 // Results are written where all operands of the same index were read: each may lie over any
 // operand.
@@ -96,31 +97,33 @@ Argument<T> argument_of(const View& x, const View* bias, std::int32_t inner) {
 
 // Without a bias, x stands in its place.
 void run(const GeluAttrs& attrs, cuda::Context& context, const Views& views) {
-  const View& x = views.in[0];
-  const View bias = attrs.bias ? views.in[1].along_rows_of(x) : x;
-  const std::array<View, 3> all = {x, bias, views.out[0]};
+  const GeluOperands of = by_name(attrs, views);
+  const View& x = of.x;
+  const View bias = attrs.bias ? of.bias.along_rows_of(x) : x;
+  const std::array<View, 3> all = {x, bias, of.y};
   const std::int32_t inner = cpu::common_inner_dims(all);
   cuda::with_type(x.dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::Forward<T> body = {
         .argument = cuda::argument_of<T>(x, attrs.bias ? &bias : nullptr, inner),
-        .y = {views.out[0], inner},
+        .y = {of.y, inner},
         .exact = attrs.exact};
     cuda::for_each_pack(context, "gelu", all, inner, body);
   });
 }
 
 void run(const GeluBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  const View& x = views.in[1];
-  const View bias = attrs.bias ? views.in[2].along_rows_of(x) : x;
-  const std::array<View, 4> all = {views.in[0], x, bias, views.out[0]};
+  const GeluBackwardOperands of = by_name(attrs, views);
+  const View& x = of.x;
+  const View bias = attrs.bias ? of.bias.along_rows_of(x) : x;
+  const std::array<View, 4> all = {of.dy, x, bias, of.dx};
   const std::int32_t inner = cpu::common_inner_dims(all);
   cuda::with_type(x.dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::Backward<T> body = {
-        .dy = {views.in[0], inner},
+        .dy = {of.dy, inner},
         .argument = cuda::argument_of<T>(x, attrs.bias ? &bias : nullptr, inner),
-        .dx = {views.out[0], inner},
+        .dx = {of.dx, inner},
         .exact = attrs.exact};
     cuda::for_each_pack(context, "gelu_backward", all, inner, body);
   });

@@ -1,12 +1,12 @@
 #include <cmath>
 #include <numbers>
-#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/ops/gelu/gelu.h"
+#include "tessera/ops/gelu/gelu_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -72,11 +72,12 @@ double normal_below(double x) {
 }
 
 // x, or x + b.
-std::vector<double> arguments(std::span<const View> in, std::size_t x, bool bias) {
-  const auto values = reals(in[x]);
+template <class Operands>
+std::vector<double> arguments(const Operands& of, bool bias) {
+  const auto values = reals(of.x);
   std::vector<double> sums(values.begin(), values.end());
   for (std::size_t i = 0; bias && i < sums.size(); ++i) {
-    const auto added = reals(in[x + 1]);
+    const auto added = reals(of.bias);
     sums[i] += added[i % added.size()];
   }
   return sums;
@@ -98,17 +99,19 @@ SampleList samples(SamplesOf<GeluBackwardAttrs>) {
 }
 
 void reference(const GeluAttrs& attrs, const Views& views) {
-  const std::vector<double> x = arguments(views.in, 0, attrs.bias);
-  const auto y = reals(views.out[0]);
+  const GeluOperands of = by_name(attrs, views);
+  const std::vector<double> x = arguments(of, attrs.bias);
+  const auto y = reals(of.y);
   for (std::size_t i = 0; i < x.size(); ++i) {
     y[i] = attrs.exact ? x[i] * normal_below(x[i]) : 0.5 * x[i] * (1.0 + std::tanh(inner(x[i])));
   }
 }
 
 void reference(const GeluBackwardAttrs& attrs, const Views& views) {
-  const auto dy = reals(views.in[0]);
-  const std::vector<double> x = arguments(views.in, 1, attrs.bias);
-  const auto dx = reals(views.out[0]);
+  const GeluBackwardOperands of = by_name(attrs, views);
+  const auto dy = reals(of.dy);
+  const std::vector<double> x = arguments(of, attrs.bias);
+  const auto dx = reals(of.dx);
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (attrs.exact) {
       const double density = std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2.0 * std::numbers::pi);

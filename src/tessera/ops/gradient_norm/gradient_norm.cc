@@ -1,6 +1,8 @@
 #include "tessera/ops/gradient_norm/gradient_norm.h"
 
 #include "tessera/base/error.h"
+#include "tessera/ops/gradient_norm/gradient_norm_operands.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 
@@ -88,6 +90,21 @@ Value sum_squares(std::span<const Value> tensors) {
   TESSERA_REQUIRE(!tensors.empty(), ErrorCode::kInvalidArgument, "sum_squares of no tensor");
   const SumSquaresAttrs attrs{.num_operands = static_cast<std::int64_t>(tensors.size())};
   return tensors[0].builder->emit(make_op(attrs), tensors)[0];
+}
+
+SumSquaresOperands by_name(const SumSquaresAttrs& /*attrs*/, const Views& views) {
+  return {.tensors = views.in, .words = InOrder(views.out).next()};
+}
+
+ClipScaleOperands by_name(const ClipScaleAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.sums = in.next(static_cast<std::size_t>(attrs.num_sums)),
+          .loss = in.next(),
+          .apply = in.next(),
+          .norm = out.next(),
+          .scale = out.next(),
+          .ok = out.next()};
 }
 
 }  // namespace tessera

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "tessera/ops/gradient_norm/gradient_norm.h"
+#include "tessera/ops/gradient_norm/gradient_norm_operands.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/gradient_norm/gradient_norm_cpu.cc"
@@ -120,15 +120,15 @@ std::int64_t workspace_bytes(const SumSquaresAttrs& /*attrs*/,
   return context.threads() * kExactSumWords * static_cast<std::int64_t>(sizeof(std::int64_t));
 }
 
-void run(const SumSquaresAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
-  const auto words = ExactSumWords(cpu::flat<std::int64_t>(views.out[0]));
+void run(const SumSquaresAttrs& attrs, cpu::Context& context, const Views& views) {
+  const SumSquaresOperands of = by_name(attrs, views);
+  const auto words = ExactSumWords(cpu::flat<std::int64_t>(of.words));
   auto* const partials = reinterpret_cast<std::int64_t*>(views.workspace.data());
   std::fill_n(partials, context.threads() * kExactSumWords, 0);
   auto* const add = HWY_DYNAMIC_DISPATCH(cpu::add_squares);
-  for (std::size_t i = 0; i < views.in.size(); ++i) {
-    const View& tensor = views.in[i];
+  for (const View& tensor : of.tensors) {
     const std::int64_t size = tensor.rows(tensor.num_dims).width;
-    const cpu::Form form = {.bf16 = cpu::form_of(views.in.subspan(i, 1), 0, {}).bf16};
+    const cpu::Form form = {.bf16 = cpu::form_of({&tensor, 1}, 0, {}).bf16};
     const cpu::Work work = {.count = size, .elements = 1, .cut = cpu::kSquaresBlock};
     const std::int64_t pieces = cpu::num_pieces(context.threads(), work);
     context.team().run(pieces, [&](std::int64_t piece, int member) {
@@ -146,19 +146,19 @@ void run(const SumSquaresAttrs& /*attrs*/, cpu::Context& context, const Views& v
 }
 
 void run(const ClipScaleAttrs& attrs, cpu::Context& /*context*/, const Views& views) {
-  const auto num_sums = static_cast<std::size_t>(attrs.num_sums);
+  const ClipScaleOperands of = by_name(attrs, views);
   std::array<std::int64_t, kExactSumWords> total = {};
   const ExactSumWords words(total);
-  for (const View& sum : views.in.first(num_sums)) {
+  for (const View& sum : of.sums) {
     exact_merge(words, ConstExactSumWords(cpu::flat<const std::int64_t>(sum)));
   }
-  const float loss = *views.in[num_sums].as<const float>();
-  const float apply = *views.in[num_sums + 1].as<const float>();
+  const float loss = *of.loss.as<const float>();
+  const float apply = *of.apply.as<const float>();
   const auto norm = static_cast<float>(std::sqrt(exact_value(words)));
   const double scale = attrs.clip > 0 ? std::min(1.0, attrs.clip / (norm + 1e-6)) : 1.0;
-  *views.out[0].as<float>() = norm;
-  *views.out[1].as<float>() = static_cast<float>(scale);
-  *views.out[2].as<float>() = std::isfinite(loss) && std::isfinite(norm) ? apply : 0.0F;
+  *of.norm.as<float>() = norm;
+  *of.scale.as<float>() = static_cast<float>(scale);
+  *of.ok.as<float>() = std::isfinite(loss) && std::isfinite(norm) ? apply : 0.0F;
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/gradient_norm/exact_sum.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
+#include "tessera/ops/gradient_norm/gradient_norm_operands.h"
 
 namespace tessera {
 namespace cuda {
@@ -251,11 +252,12 @@ __global__ void clip_scale(ClipScale task, const std::int64_t* words) {
 }  // namespace
 }  // namespace cuda
 
-void run(const SumSquaresAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
+void run(const SumSquaresAttrs& attrs, cuda::Context& context, const Views& views) {
   const char* const name = "sum_squares";
-  std::int64_t* const words = cpu::flat<std::int64_t>(views.out[0]).data();
+  const SumSquaresOperands of = by_name(attrs, views);
+  std::int64_t* const words = cpu::flat<std::int64_t>(of.words).data();
   cuda::launch(context, name, 1, cuda::clear_words, words);
-  for (const View& tensor : views.in) {
+  for (const View& tensor : of.tensors) {
     const std::int64_t size = tensor.rows(tensor.num_dims).width;
     cuda::with_type(tensor.dtype, [&](auto element) {
       using T = decltype(element);
@@ -274,19 +276,19 @@ void run(const SumSquaresAttrs& /*attrs*/, cuda::Context& context, const Views& 
 
 void run(const ClipScaleAttrs& attrs, cuda::Context& context, const Views& views) {
   const char* const name = "clip_scale";
-  const auto num_sums = static_cast<std::size_t>(attrs.num_sums);
+  const ClipScaleOperands of = by_name(attrs, views);
   auto* const words = reinterpret_cast<std::int64_t*>(views.workspace.data());
   cuda::launch(context, name, 1, cuda::clear_words, words);
-  for (const View& sum : views.in.first(num_sums)) {
+  for (const View& sum : of.sums) {
     cuda::launch(
         context, name, 1, cuda::merge_words, cpu::flat<const std::int64_t>(sum).data(), words);
   }
-  const cuda::ClipScale task = {.loss = views.in[num_sums].as<const float>(),
-                                .apply = views.in[num_sums + 1].as<const float>(),
+  const cuda::ClipScale task = {.loss = of.loss.as<const float>(),
+                                .apply = of.apply.as<const float>(),
                                 .clip = attrs.clip,
-                                .norm = views.out[0].as<float>(),
-                                .scale = views.out[1].as<float>(),
-                                .ok = views.out[2].as<float>()};
+                                .norm = of.norm.as<float>(),
+                                .scale = of.scale.as<float>(),
+                                .ok = of.ok.as<float>()};
   cuda::launch(context, name, 1, cuda::clip_scale, task, words);
 }
 

@@ -10,6 +10,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
+#include "tessera/ops/gradient_norm/gradient_norm_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -178,28 +179,29 @@ SampleList samples(SamplesOf<ClipScaleAttrs>) {
   return list;
 }
 
-void reference(const SumSquaresAttrs&, const Views& views) {
+void reference(const SumSquaresAttrs& attrs, const Views& views) {
+  const SumSquaresOperands of = by_name(attrs, views);
   double sum = 0;
-  for (const View& operand : views.in) {
+  for (const View& operand : of.tensors) {
     for (const double element : reals(operand)) {
       sum += element * element;
     }
   }
-  encode(sum, words_of(views.out[0]));
+  encode(sum, words_of(of.words));
 }
 
 void reference(const ClipScaleAttrs& attrs, const Views& views) {
-  const auto num_sums = static_cast<std::size_t>(attrs.num_sums);
+  const ClipScaleOperands of = by_name(attrs, views);
   double sum = 0;
-  for (const View& words : views.in.first(num_sums)) {
+  for (const View& words : of.sums) {
     sum += decode(words_of(words));
   }
   const double norm = std::sqrt(sum);
-  const double loss = reals(views.in[num_sums])[0];
-  const double apply = reals(views.in[num_sums + 1])[0];
-  reals(views.out[0])[0] = norm;
-  reals(views.out[1])[0] = attrs.clip > 0 ? std::min(1.0, attrs.clip / (norm + 1e-6)) : 1.0;
-  reals(views.out[2])[0] = std::isfinite(loss) && std::isfinite(norm) ? apply : 0.0;
+  const double loss = reals(of.loss)[0];
+  const double apply = reals(of.apply)[0];
+  reals(of.norm)[0] = norm;
+  reals(of.scale)[0] = attrs.clip > 0 ? std::min(1.0, attrs.clip / (norm + 1e-6)) : 1.0;
+  reals(of.ok)[0] = std::isfinite(loss) && std::isfinite(norm) ? apply : 0.0;
 }
 
 }  // namespace tessera

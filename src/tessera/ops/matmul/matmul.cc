@@ -1,13 +1,21 @@
 #include "tessera/ops/matmul/matmul.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <span>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/gelu/gelu.h"
+#include "tessera/ops/in_order.h"
+#include "tessera/ops/matmul/matmul_operands.h"
 
 namespace tessera {
 namespace {
+
+// In the order of Epilogue.
+constexpr auto kEpilogues =
+    std::to_array<std::string_view>({"none", "bias", "gelu", "gelu_and_argument", "gelu_backward"});
 
 // Where the free and the contracted dims of one operand lie.
 struct OperandDims {
@@ -48,11 +56,25 @@ std::string factor_group(const std::string& free,
 
 }  // namespace
 
+std::string to_string(Epilogue epilogue) {
+  return std::string(kEpilogues.at(static_cast<std::size_t>(epilogue)));
+}
+
+void parse_text(std::string_view text, Epilogue& epilogue) {
+  const auto* const found = std::ranges::find(kEpilogues, text);
+  TESSERA_REQUIRE(found != kEpilogues.end(),
+                  ErrorCode::kInvalidArgument,
+                  "found \"{}\", expected the epilogue of a product: none, bias, gelu, "
+                  "gelu_and_argument or gelu_backward",
+                  text);
+  epilogue = static_cast<Epilogue>(found - kEpilogues.begin());
+}
+
 OpInfo info(const MatmulAttrs& attrs) {
-  const bool has_third = attrs.accumulate || attrs.bias || attrs.gelu_backward;
+  const bool has_third = attrs.accumulate || attrs.epilogue != Epilogue::kNone;
   OpInfo result{.name = "matmul",
                 .num_operands = has_third ? 3 : 2,
-                .num_results = attrs.keep_argument ? 2 : 1};
+                .num_results = attrs.epilogue == Epilogue::kGeluAndArgument ? 2 : 1};
   if (attrs.accumulate) {
     result.aliases = {{.result = 0, .operand = 2, .required = true}};
   }
@@ -79,13 +101,11 @@ TensorTypes infer(const MatmulAttrs& attrs, Types in) {
   for (std::size_t i = b.free_begin; i < b.free_end; ++i) {
     result.dims.push_back(in[1].dims[i]);
   }
-  TESSERA_REQUIRE(int{attrs.bias} + int{attrs.accumulate} + int{attrs.gelu_backward} <= 1,
+  TESSERA_REQUIRE(!attrs.accumulate || attrs.epilogue == Epilogue::kNone,
                   ErrorCode::kInvalidArgument,
-                  "a product with more than one of a bias, an accumulator and gelu's argument");
-  TESSERA_REQUIRE((!attrs.gelu || attrs.bias) && (!attrs.keep_argument || attrs.gelu),
-                  ErrorCode::kInvalidArgument,
-                  "a product with gelu needs a bias, one that keeps its argument gelu");
-  if (attrs.bias) {
+                  "a product that accumulates with the epilogue {}, expected none",
+                  to_string(attrs.epilogue));
+  if (has_bias(attrs.epilogue)) {
     require_dtype(in, 2, attrs.dtype);
     TESSERA_REQUIRE(
         std::ranges::equal(in[2].dims,
@@ -98,7 +118,7 @@ TensorTypes infer(const MatmulAttrs& attrs, Types in) {
         to_string(in[2]),
         to_string(result));
   }
-  if (attrs.accumulate || attrs.gelu_backward) {
+  if (attrs.accumulate || attrs.epilogue == Epilogue::kGeluBackward) {
     TESSERA_REQUIRE(in[2] == result,
                     ErrorCode::kInvalidArgument,
                     "the {} is {}, expected {}",
@@ -106,7 +126,8 @@ TensorTypes infer(const MatmulAttrs& attrs, Types in) {
                     to_string(in[2]),
                     to_string(result));
   }
-  return attrs.keep_argument ? TensorTypes{result, result} : TensorTypes{result};
+  return attrs.epilogue == Epilogue::kGeluAndArgument ? TensorTypes{result, result}
+                                                      : TensorTypes{result};
 }
 
 FactorRule factors(const MatmulAttrs& attrs, Types in) {
@@ -115,28 +136,32 @@ FactorRule factors(const MatmulAttrs& attrs, Types in) {
   const std::string m = factor_names(in[0].num_dims() - contract, 'a');
   const std::string n = factor_names(in[1].num_dims() - contract, 'p');
   const std::string y = format("({} {})", m, n);
+  const bool has_whole = attrs.accumulate || attrs.epilogue == Epilogue::kGeluBackward;
+  const std::string third = has_whole                  ? ", " + y
+                            : has_bias(attrs.epilogue) ? format(", ({})", n)
+                                                       : "";
   return parse_factor_rule(format("({}), ({}){} -> {}{} | {} {}",
                                   factor_group(m, k, !attrs.transpose_a),
                                   factor_group(n, k, attrs.transpose_b),
-                                  attrs.accumulate || attrs.gelu_backward ? ", " + y
-                                  : attrs.bias                            ? format(", ({})", n)
-                                                                          : "",
+                                  third,
                                   y,
-                                  attrs.keep_argument ? ", " + y : "",
-                                  attrs.gelu ? "whole" : "reduce",
+                                  attrs.epilogue == Epilogue::kGeluAndArgument ? ", " + y : "",
+                                  has_gelu(attrs.epilogue) ? "whole" : "reduce",
                                   factor_list(k)));
 }
 
 Cost cost(const MatmulAttrs& attrs, Types in) {
   const GemmShape shape = gemm_shape(attrs, in);
   const double elements = static_cast<double>(shape.m) * static_cast<double>(shape.n);
-  const double of_gelu = attrs.gelu ? kGeluFlop : attrs.gelu_backward ? kGeluBackwardFlop : 0.0;
+  const double of_gelu = has_gelu(attrs.epilogue)                    ? kGeluFlop
+                         : attrs.epilogue == Epilogue::kGeluBackward ? kGeluBackwardFlop
+                                                                     : 0.0;
   return streaming_cost(
       (2.0 * static_cast<double>(shape.k) + of_gelu) * elements, in, infer(attrs, in));
 }
 
 void backward(const MatmulAttrs& attrs, GradBuilder& grad) {
-  TESSERA_CHECK(!attrs.accumulate && !attrs.bias && !attrs.gelu_backward,
+  TESSERA_CHECK(!attrs.accumulate && attrs.epilogue == Epilogue::kNone,
                 "the forms that add something are made after differentiation");
   const auto dy = grad.gradient(0);
   if (!dy) {
@@ -176,10 +201,20 @@ void visit(MatmulAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("contract", attrs.contract);
   visitor.field("dtype", attrs.dtype);
   visitor.field("accumulate", attrs.accumulate);
-  visitor.field("bias", attrs.bias);
-  visitor.field("gelu", attrs.gelu);
-  visitor.field("keep_argument", attrs.keep_argument);
-  visitor.field("gelu_backward", attrs.gelu_backward);
+  visitor.text_field("epilogue", attrs.epilogue);
+}
+
+MatmulOperands by_name(const MatmulAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.a = in.next(),
+          .b = in.next(),
+          .accumulator = in.next_if(attrs.accumulate),
+          .bias = in.next_if(has_bias(attrs.epilogue)),
+          .y = out.next(),
+          .argument = attrs.epilogue == Epilogue::kGeluBackward
+                          ? in.next()
+                          : out.next_if(attrs.epilogue == Epilogue::kGeluAndArgument)};
 }
 
 GemmShape gemm_shape(const MatmulAttrs& attrs, Types in) {

@@ -1,20 +1,45 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
 #include "tessera/ops/op.h"
 
 namespace tessera {
 
+// What a product does to its sums y before they are its result, as text "none", "bias" and so on.
+enum class Epilogue : std::uint8_t {
+  kNone,
+  kBias,             // y + bias, the same for each row
+  kGelu,             // gelu(u), u = y + bias (ops/gelu/gelu.h)
+  kGeluAndArgument,  // likewise, and u is a second result
+  kGeluBackward,     // y gelu'(u), u an operand: the gradient of gelu at an argument that is there
+};
+
+constexpr bool has_gelu(Epilogue epilogue) {
+  return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluAndArgument;
+}
+
+constexpr bool has_bias(Epilogue epilogue) {
+  return epilogue == Epilogue::kBias || has_gelu(epilogue);
+}
+
+std::string to_string(Epilogue epilogue);
+
+// Errors: kInvalidArgument quoting the text.
+void parse_text(std::string_view text, Epilogue& epilogue);
+
 // Matrix product over several dims: the last (or, transposed, the first) `contract` dims of a with
 // the first (or, transposed, the last) `contract` dims of b.
-//   y[m.., n..] = sum_k a[m.., k..] * b[k.., n..] (+ bias[n..], or + accumulator[m.., n..])
-// With `gelu` that is the argument u of gelu (ops/gelu/gelu.h) and y = gelu(u); with
-// `gelu_backward` it is the gradient of gelu(u) at an argument that is there: y *= gelu'(u).
+//   y[m.., n..] = sum_k a[m.., k..] * b[k.., n..] (+ accumulator[m.., n..]), then the epilogue
 // Shapes:  a (m.., k..) or, with transpose_a, (k.., m..); b (k.., n..) or, with transpose_b,
 //          (n.., k..); bias (n..); accumulator and u like y -> y (m.., n..)[, u]
 // Types:   a and b alike in {f32, bf16}; y has `dtype`, and so have bias and u; sums in f32 (CPUs
 //          round y before a bias is added, too; before a gelu it is rounded but where a device's
 //          library does both in one)
-// Factors: k is reduced, with `gelu` whole; every m and n is free
+// Factors: k is reduced, with gelu whole; every m and n is free
 // Cost:    2*M*N*K FLOP, and those of gelu
 // Errors:  kInvalidArgument where bounds of contracted dims differ or nothing is left
 struct MatmulAttrs {
@@ -22,11 +47,8 @@ struct MatmulAttrs {
   bool transpose_b = false;
   std::int64_t contract = 1;
   DType dtype = DType::kF32;
-  bool accumulate = false;     // a third operand is added; the result takes its memory
-  bool bias = false;           // a third operand is added to every row
-  bool gelu = false;           // of the sum with its bias
-  bool keep_argument = false;  // that of gelu is a second result
-  bool gelu_backward = false;  // a third operand is the argument
+  bool accumulate = false;              // a third operand is added; the result takes its memory
+  Epilogue epilogue = Epilogue::kNone;  // not of what accumulates; a bias, or u, is a third operand
 
   friend bool operator==(const MatmulAttrs&, const MatmulAttrs&) = default;
 };

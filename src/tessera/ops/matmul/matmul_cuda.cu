@@ -4,54 +4,53 @@
 #include "tessera/backend/cuda/products/gemm.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul_gemm.h"
+#include "tessera/ops/matmul/matmul_operands.h"
 
 namespace tessera {
 namespace {
 
 // Where the library does not do it with the product, gelu has a kernel of its own behind it.
 void run_with_gelu(const MatmulAttrs& attrs, cuda::Context& context, const Views& views) {
-  const View& y = views.out[0];
-  const View& argument = attrs.gelu_backward ? views.in[2] : views.out.back();
-  const std::int32_t columns = views.in[1].num_dims - static_cast<std::int32_t>(attrs.contract);
-  const cuda::GeluOperands operands = {
-      .a = views.in[0].data,
-      .b = views.in[1].data,
-      .c = y.data,
-      .bias = attrs.bias ? views.in[2].data : nullptr,
-      .argument = attrs.keep_argument || attrs.gelu_backward ? argument.data : nullptr,
-      .pitch_argument = argument.rows(columns).stride};
-  if (context.gemms().run_gelu(context.stream(),
-                               gemm_of(attrs, views.in[0], views.in[1], y),
-                               operands,
-                               views.workspace)) {
+  const MatmulOperands of = by_name(attrs, views);
+  const View& y = of.y;
+  const bool is_backward = attrs.epilogue == Epilogue::kGeluBackward;
+  const bool has_argument = is_backward || attrs.epilogue == Epilogue::kGeluAndArgument;
+  const View& argument = has_argument ? of.argument : y;
+  const std::int32_t columns = of.b.num_dims - static_cast<std::int32_t>(attrs.contract);
+  const cuda::GeluOperands operands = {.a = of.a.data,
+                                       .b = of.b.data,
+                                       .c = y.data,
+                                       .bias = of.bias.data,
+                                       .argument = of.argument.data,
+                                       .pitch_argument = argument.rows(columns).stride};
+  if (context.gemms().run_gelu(
+          context.stream(), gemm_of(attrs, of.a, of.b, y), operands, views.workspace)) {
     return;
   }
-  const View& sum = attrs.gelu ? argument : y;
+  const View& sum = is_backward ? y : argument;
   context.gemms().run(context.stream(),
-                      gemm_of(attrs, views.in[0], views.in[1], sum),
+                      gemm_of(attrs, of.a, of.b, sum),
                       {.a = operands.a, .b = operands.b, .c = sum.data, .bias = operands.bias},
                       views.workspace);
-  if (attrs.gelu) {
-    run(GeluAttrs{}, context, {.in = {&sum, 1}, .out = views.out.first(1), .workspace = {}});
-  } else {
+  if (is_backward) {
     const std::array<View, 2> in = {y, argument};
-    run(GeluBackwardAttrs{}, context, {.in = in, .out = views.out, .workspace = {}});
+    run(GeluBackwardAttrs{}, context, {.in = in, .out = {&y, 1}, .workspace = {}});
+  } else {
+    run(GeluAttrs{}, context, {.in = {&sum, 1}, .out = {&y, 1}, .workspace = {}});
   }
 }
 
 }  // namespace
 
 void run(const MatmulAttrs& attrs, cuda::Context& context, const Views& views) {
-  if (attrs.gelu || attrs.gelu_backward) {
+  if (attrs.epilogue != Epilogue::kNone && attrs.epilogue != Epilogue::kBias) {
     run_with_gelu(attrs, context, views);
     return;
   }
+  const MatmulOperands of = by_name(attrs, views);
   context.gemms().run(context.stream(),
-                      gemm_of(attrs, views.in[0], views.in[1], views.out[0]),
-                      {.a = views.in[0].data,
-                       .b = views.in[1].data,
-                       .c = views.out[0].data,
-                       .bias = attrs.bias ? views.in[2].data : nullptr},
+                      gemm_of(attrs, of.a, of.b, of.y),
+                      {.a = of.a.data, .b = of.b.data, .c = of.y.data, .bias = of.bias.data},
                       views.workspace);
 }
 

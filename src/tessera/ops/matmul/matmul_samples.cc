@@ -7,6 +7,7 @@
 #include "tessera/base/format.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul.h"
+#include "tessera/ops/matmul/matmul_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -86,7 +87,7 @@ Sample biased(const Case& c, DType dtype) {
   Sample sample = plain(c, dtype, dtype);
   MatmulAttrs attrs = c.attrs;
   attrs.dtype = dtype;
-  attrs.bias = true;
+  attrs.epilogue = Epilogue::kBias;
   const auto contract = static_cast<std::ptrdiff_t>(attrs.contract);
   TensorType bias = sample.operands[1];
   bias.dims.erase(attrs.transpose_b ? bias.dims.end() - contract : bias.dims.begin(),
@@ -104,8 +105,7 @@ Sample biased(const Case& c, DType dtype) {
 Sample with_gelu(const Case& c, DType dtype, bool keeps_argument) {
   Sample sample = biased(c, dtype);
   MatmulAttrs attrs = *sample.op->get_if<MatmulAttrs>();
-  attrs.gelu = true;
-  attrs.keep_argument = keeps_argument;
+  attrs.epilogue = keeps_argument ? Epilogue::kGeluAndArgument : Epilogue::kGelu;
   sample.name += keeps_argument ? "_gelu_and_argument" : "_gelu";
   sample.op = make_op(attrs);
   sample.addends = {};
@@ -116,7 +116,7 @@ Sample before_gelu(const Case& c, DType dtype) {
   Sample sample = plain(c, dtype, dtype);
   MatmulAttrs attrs = *sample.op->get_if<MatmulAttrs>();
   sample.operands.push_back(infer(*sample.op, sample.operands)[0]);
-  attrs.gelu_backward = true;
+  attrs.epilogue = Epilogue::kGeluBackward;
   sample.name += "_gelu_backward";
   sample.op = make_op(attrs);
   sample.op_class = dtype == DType::kBF16 ? OpClass::kRounded : OpClass::kReduction;
@@ -149,31 +149,32 @@ namespace {
 
 // What is added to the sum at a row and a column.
 double addend(const MatmulAttrs& attrs,
-              const Views& views,
+              const MatmulOperands& of,
               std::pair<std::size_t, std::size_t> place,
               std::size_t columns) {
   if (attrs.accumulate) {
-    return reals(views.in[2])[place.first * columns + place.second];
+    return reals(of.accumulator)[place.first * columns + place.second];
   }
-  return attrs.bias ? reals(views.in[2])[place.second] : 0.0;
+  return has_bias(attrs.epilogue) ? reals(of.bias)[place.second] : 0.0;
 }
 
 }  // namespace
 
 void reference(const MatmulAttrs& attrs, const Views& views) {
-  const auto a = reals(views.in[0]);
-  const auto b = reals(views.in[1]);
-  const auto y = reals(views.out[0]);
+  const MatmulOperands of = by_name(attrs, views);
+  const auto a = reals(of.a);
+  const auto b = reals(of.b);
+  const auto y = reals(of.y);
   std::size_t depth = 1;
   for (int i = 0; i < attrs.contract; ++i) {
-    const int last = views.in[0].num_dims - 1 - i;
-    depth *= conformance::bound(views.in[0], attrs.transpose_a ? i : last);
+    const int last = of.a.num_dims - 1 - i;
+    depth *= conformance::bound(of.a, attrs.transpose_a ? i : last);
   }
   const std::size_t rows = a.size() / depth;
   const std::size_t columns = b.size() / depth;
   for (std::size_t m = 0; m < rows; ++m) {
     for (std::size_t n = 0; n < columns; ++n) {
-      double sum = addend(attrs, views, {m, n}, columns);
+      double sum = addend(attrs, of, {m, n}, columns);
       for (std::size_t k = 0; k < depth; ++k) {
         sum += a[attrs.transpose_a ? k * rows + m : m * depth + k] *
                b[attrs.transpose_b ? n * depth + k : k * columns + n];
@@ -181,14 +182,14 @@ void reference(const MatmulAttrs& attrs, const Views& views) {
       y[m * columns + n] = sum;
     }
   }
-  if (attrs.keep_argument) {
-    std::ranges::copy(y, reals(views.out[1]).begin());
+  if (attrs.epilogue == Epilogue::kGeluAndArgument) {
+    std::ranges::copy(y, reals(of.argument).begin());
   }
-  if (attrs.gelu) {
-    reference(GeluAttrs{}, {.in = views.out.first(1), .out = views.out.first(1), .workspace = {}});
-  } else if (attrs.gelu_backward) {
-    const std::array<View, 2> operands = {views.out[0], views.in[2]};
-    reference(GeluBackwardAttrs{}, {.in = operands, .out = views.out, .workspace = {}});
+  if (has_gelu(attrs.epilogue)) {
+    reference(GeluAttrs{}, {.in = {&of.y, 1}, .out = {&of.y, 1}, .workspace = {}});
+  } else if (attrs.epilogue == Epilogue::kGeluBackward) {
+    const std::array<View, 2> operands = {of.y, of.argument};
+    reference(GeluBackwardAttrs{}, {.in = operands, .out = {&of.y, 1}, .workspace = {}});
   }
 }
 

@@ -10,6 +10,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/in_order.h"
+#include "tessera/ops/rope/rope_operands.h"
 
 namespace tessera {
 namespace {
@@ -171,6 +173,16 @@ std::vector<float> rope_frequencies(const RopeTableAttrs& attrs) {
         attrs.scaling_factor == 1.0 ? frequency : scaled_frequency(frequency, attrs));
   }
   return frequencies;
+}
+
+RopeTableOperands by_name(const RopeTableAttrs& /*attrs*/, const Views& views) {
+  return {.positions = InOrder(views.in).next(), .table = InOrder(views.out).next()};
+}
+
+RopeOperands by_name(const RopeAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.x = in.next(), .table = in.next(), .y = out.next(), .amax = out.next_if(attrs.amax)};
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 
 #include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/rope/rope.h"
+#include "tessera/ops/rope/rope_operands.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/rope/rope_cpu.cc"
@@ -58,11 +59,11 @@ HWY_INLINE void rotate_head(const T* x, const float* table, T* y, std::int64_t s
 
 template <class T, bool kStream>
 struct RotateRows {
-  static void run(const Views& views, const Range& range, float sign) {
-    const RowsOf<const T> x(views.in[0], 2);
-    const RowsOf<const float> table(views.in[1]);
-    const RowsOf<T> y(views.out[0], 2);
-    const std::int64_t head_dim = views.in[0].sizes[3];
+  static void run(const RopeOperands& of, const Range& range, float sign) {
+    const RowsOf<const T> x(of.x, 2);
+    const RowsOf<const float> table(of.table);
+    const RowsOf<T> y(of.y, 2);
+    const std::int64_t head_dim = of.x.sizes[3];
     const std::int64_t rotated = table.width;
     for (std::int64_t row = range.begin; row < range.end; ++row) {
       for (std::int64_t head = 0; head < x.width; head += head_dim) {
@@ -76,8 +77,8 @@ struct RotateRows {
 };
 
 // sign: 1 to rotate, -1 to rotate back.
-void rope_rows(const Views& views, Range range, float sign, Form form) {
-  run_as<RotateRows>(form, views, range, sign);
+void rope_rows(const RopeOperands& of, Range range, float sign, Form form) {
+  run_as<RotateRows>(form, of, range, sign);
 }
 
 }  // namespace
@@ -102,8 +103,9 @@ HWY_EXPORT(rope_rows);
 
 void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views) {
   const std::vector<float> frequencies = rope_frequencies(attrs);
-  const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(views.in[0]);
-  const cpu::RowsOf<float> table(views.out[0]);
+  const RopeTableOperands of = by_name(attrs, views);
+  const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(of.positions);
+  const cpu::RowsOf<float> table(of.table);
   // A cosine and a sine in f64 take some tens of the time of a plain element.
   const cpu::Work work = {.count = static_cast<std::int64_t>(positions.size()),
                           .elements = 16 * attrs.head_dim};
@@ -121,15 +123,16 @@ void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views)
 }
 
 void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views) {
-  const View::Rows x = views.in[0].rows(2);
-  const cpu::Form form = cpu::form_of(views.out.first(1), 2, views.in);
+  const RopeOperands of = by_name(attrs, views);
+  const View::Rows x = of.x.rows(2);
+  const cpu::Form form = cpu::form_of({&of.y, 1}, 2, views.in);
   auto* const rows = HWY_DYNAMIC_DISPATCH(cpu::rope_rows);
   cpu::parallel_ranges(
       context.team(), {.count = x.count, .elements = x.width}, [&](cpu::Range range) {
-        rows(views, range, attrs.inverse ? -1.0F : 1.0F, form);
+        rows(of, range, attrs.inverse ? -1.0F : 1.0F, form);
       });
   if (attrs.amax) {
-    make_float8({.amax = true}, context, views.out[0], views.out);
+    make_float8({.amax = true}, context, of.y, {&of.amax, 1});
   }
 }
 

@@ -4,6 +4,7 @@
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/backend/cuda/kernels/largest.h"
 #include "tessera/ops/rope/rope.h"
+#include "tessera/ops/rope/rope_operands.h"
 
 // y may lie over x: a pair is written where it was read, and what is not rotated stays.
 
@@ -106,7 +107,8 @@ void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views
                                 .count = static_cast<std::int64_t>(frequencies.size()),
                                 .magnitude = attrs.magnitude};
   std::ranges::copy(frequencies, by_value.of);
-  const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(views.in[0]);
+  const RopeTableOperands of = by_name(attrs, views);
+  const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(of.positions);
   const auto rows = static_cast<std::int64_t>(positions.size());
   cuda::launch(context,
                "rope_table",
@@ -115,26 +117,27 @@ void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views
                by_value,
                positions.data(),
                rows,
-               cuda::Matrix<float>(views.out[0], 1));
+               cuda::Matrix<float>(of.table, 1));
 }
 
 void run(const RopeAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::array<View, 2> packed = {views.in[0], views.out[0]};
-  const std::int64_t head_dim = views.in[0].sizes[3];
-  const std::int64_t rotated = views.in[1].rows(1).width;
-  const bool fits = cuda::fits_packs(packed, 2) && cuda::fits_packs(views.in.subspan(1, 1), 1) &&
+  const RopeOperands of = by_name(attrs, views);
+  const std::array<View, 2> packed = {of.x, of.y};
+  const std::int64_t head_dim = of.x.sizes[3];
+  const std::int64_t rotated = of.table.rows(1).width;
+  const bool fits = cuda::fits_packs(packed, 2) && cuda::fits_packs({&of.table, 1}, 1) &&
                     head_dim % cuda::kPack == 0;
-  cuda::with_type(views.in[0].dtype, [&](auto element) {
+  cuda::with_type(of.x.dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Rotation<T> body = {.x = {views.in[0], 2},
-                                    .table = {views.in[1], 1},
-                                    .y = {views.out[0], 2},
+    const cuda::Rotation<T> body = {.x = {of.x, 2},
+                                    .table = {of.table, 1},
+                                    .y = {of.y, 2},
                                     .head_dim = cuda::Divisor(head_dim),
                                     .rotated = rotated,
                                     .sign = attrs.inverse ? -1.0F : 1.0F};
-    const View::Rows rows = packed[0].rows(2);
+    const View::Rows rows = of.x.rows(2);
     if (attrs.amax) {
-      const cuda::Places<1> places = {{views.out[1].as<float>()}};
+      const cuda::Places<1> places = {{of.amax.as<float>()}};
       cuda::for_each_pack_seen<2>(context, "rope", rows, fits, body, places);
     } else {
       cuda::for_each_pack<2>(context, "rope", rows, fits, body);

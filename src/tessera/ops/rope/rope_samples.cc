@@ -4,6 +4,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/rope/rope.h"
+#include "tessera/ops/rope/rope_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -112,8 +113,9 @@ SampleList samples(SamplesOf<RopeAttrs>) {
 
 // Angles as the contract has them: the frequency and its product with the position in f32.
 void reference(const RopeTableAttrs& attrs, const Views& views) {
-  const auto positions = conformance::ids(views.in[0]);
-  const auto table = reals(views.out[0]);
+  const RopeTableOperands of = by_name(attrs, views);
+  const auto positions = conformance::ids(of.positions);
+  const auto table = reals(of.table);
   const auto pairs = static_cast<std::size_t>(attrs.head_dim / 2);
   for (std::size_t i = 0; i < positions.size() * pairs; ++i) {
     const auto per_position = static_cast<float>(frequency(attrs, i % pairs));
@@ -124,12 +126,13 @@ void reference(const RopeTableAttrs& attrs, const Views& views) {
 }
 
 void reference(const RopeAttrs& attrs, const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto table = reals(views.in[1]);
-  const auto y = reals(views.out[0]);
-  const std::size_t heads = bound(views.in[0], 2);
-  const std::size_t head_dim = bound(views.in[0], 3);
-  const std::size_t rotated = bound(views.in[1], 2);
+  const RopeOperands of = by_name(attrs, views);
+  const auto x = reals(of.x);
+  const auto table = reals(of.table);
+  const auto y = reals(of.y);
+  const std::size_t heads = bound(of.x, 2);
+  const std::size_t head_dim = bound(of.x, 3);
+  const std::size_t rotated = bound(of.table, 2);
   for (std::size_t i = 0; i < x.size(); i += 2) {
     const std::size_t position = i / (heads * head_dim);
     if (i % head_dim >= rotated) {
@@ -143,7 +146,7 @@ void reference(const RopeAttrs& attrs, const Views& views) {
     y[i + 1] = x[i] * s + x[i + 1] * c;
   }
   if (attrs.amax) {
-    conformance::make_float8({.amax = true}, views.out[0], views.out);
+    conformance::make_float8({.amax = true}, of.y, {&of.amax, 1});
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/in_order.h"
+#include "tessera/ops/swiglu/swiglu_operands.h"
 
 namespace tessera {
 
@@ -88,6 +90,28 @@ void visit(SwigluBackwardAttrs& attrs, AttrVisitor& visitor) {
 
 Value swiglu(const Value& gate, const Value& up) {
   return gate.builder->emit(make_op(SwigluAttrs{}), {gate, up})[0];
+}
+
+SwigluOperands by_name(const SwigluAttrs& attrs, const Views& views) {
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.gate = in.next(),
+          .up = in.next(),
+          .y = out.next(),
+          .float8 = out.next(static_cast<std::size_t>(attrs.float8.count()))};
+}
+
+SwigluBackwardOperands by_name(const SwigluBackwardAttrs& attrs, const Views& views) {
+  const auto count = static_cast<std::size_t>(attrs.float8.count());
+  InOrder in(views.in);
+  InOrder out(views.out);
+  return {.dy = in.next(),
+          .gate = in.next(),
+          .up = in.next(),
+          .dgate = out.next(),
+          .dup = out.next(),
+          .float8_of_dgate = out.next(count),
+          .float8_of_dup = out.next(count)};
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_operands.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/swiglu/swiglu_cpu.cc"
@@ -90,24 +91,25 @@ HWY_EXPORT(swiglu_backward_segment);
 }  // namespace cpu
 
 void run(const SwigluAttrs& attrs, cpu::Context& context, const Views& views) {
-  const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
-  const cpu::Form form = cpu::form_of(views.out.first(1), cpu::common_inner_dims(all), views.in);
+  const SwigluOperands of = by_name(attrs, views);
+  const std::array<View, 3> all = {of.gate, of.up, of.y};
+  const cpu::Form form = cpu::form_of({&of.y, 1}, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_segment);
   cpu::parallel_segments<3>(
       context.team(), all, [&](const cpu::Segment<3>& part) { segment(part, form); });
-  make_float8(attrs.float8, context, views.out[0], views.out);
+  make_float8(attrs.float8, context, of.y, of.float8);
 }
 
 void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
-  const std::array<View, 5> all = {
-      views.in[0], views.in[1], views.in[2], views.out[0], views.out[1]};
-  const cpu::Form form = cpu::form_of(views.out.first(2), cpu::common_inner_dims(all), views.in);
+  const SwigluBackwardOperands of = by_name(attrs, views);
+  const std::array<View, 5> all = {of.dy, of.gate, of.up, of.dgate, of.dup};
+  const cpu::Form form =
+      cpu::form_of(std::array{of.dgate, of.dup}, cpu::common_inner_dims(all), views.in);
   auto* const segment = HWY_DYNAMIC_DISPATCH(cpu::swiglu_backward_segment);
   cpu::parallel_segments<5>(
       context.team(), all, [&](const cpu::Segment<5>& part) { segment(part, form); });
-  const auto count = static_cast<std::size_t>(attrs.float8.count());
-  make_float8(attrs.float8, context, views.out[0], views.out.first(2 + count));
-  make_float8(attrs.float8, context, views.out[1], views.out);
+  make_float8(attrs.float8, context, of.dgate, of.float8_of_dgate);
+  make_float8(attrs.float8, context, of.dup, of.float8_of_dup);
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include "tessera/backend/cuda/kernels/row_teams.h"
 #include "tessera/ops/float8/codes_cuda.h"
 #include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_operands.h"
 
 // Results are written where all operands of the same index were read: each may lie over any
 // operand.
@@ -137,26 +138,27 @@ void run_body(Context& context,
 }  // namespace cuda
 
 void run(const SwigluAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::array<View, 3> all = {views.in[0], views.in[1], views.out[0]};
+  const SwigluOperands of = by_name(attrs, views);
+  const std::array<View, 3> all = {of.gate, of.up, of.y};
   const std::int32_t inner = cuda::inner_dims(attrs.float8, all);
-  cuda::with_type(all[0].dtype, [&](auto element) {
+  cuda::with_type(of.y.dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::Forward<T> body = {
-        .gate = {all[0], inner}, .up = {all[1], inner}, .results = {{all[2], inner}}};
+        .gate = {of.gate, inner}, .up = {of.up, inner}, .results = {{of.y, inner}}};
     cuda::run_body<T, 1>(context, body, all, attrs.float8, views.out);
   });
 }
 
 void run(const SwigluBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::array<View, 5> all = {
-      views.in[0], views.in[1], views.in[2], views.out[0], views.out[1]};
+  const SwigluBackwardOperands of = by_name(attrs, views);
+  const std::array<View, 5> all = {of.dy, of.gate, of.up, of.dgate, of.dup};
   const std::int32_t inner = cuda::inner_dims(attrs.float8, all);
-  cuda::with_type(all[0].dtype, [&](auto element) {
+  cuda::with_type(of.dy.dtype, [&](auto element) {
     using T = decltype(element);
-    const cuda::Backward<T> body = {.dy = {all[0], inner},
-                                    .gate = {all[1], inner},
-                                    .up = {all[2], inner},
-                                    .results = {{all[3], inner}, {all[4], inner}}};
+    const cuda::Backward<T> body = {.dy = {of.dy, inner},
+                                    .gate = {of.gate, inner},
+                                    .up = {of.up, inner},
+                                    .results = {{of.dgate, inner}, {of.dup, inner}}};
     cuda::run_body<T, 2>(context, body, all, attrs.float8, views.out);
   });
 }

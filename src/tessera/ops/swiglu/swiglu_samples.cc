@@ -5,6 +5,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/swiglu/swiglu.h"
+#include "tessera/ops/swiglu/swiglu_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -79,29 +80,30 @@ SampleList samples(SamplesOf<SwigluBackwardAttrs>) {
 }
 
 void reference(const SwigluAttrs& attrs, const Views& views) {
-  const auto gate = reals(views.in[0]);
-  const auto up = reals(views.in[1]);
-  const auto y = reals(views.out[0]);
+  const SwigluOperands of = by_name(attrs, views);
+  const auto gate = reals(of.gate);
+  const auto up = reals(of.up);
+  const auto y = reals(of.y);
   for (std::size_t i = 0; i < y.size(); ++i) {
     y[i] = gate[i] * sigmoid(gate[i]) * up[i];
   }
-  conformance::make_float8(attrs.float8, views.out[0], views.out);
+  conformance::make_float8(attrs.float8, of.y, of.float8);
 }
 
 void reference(const SwigluBackwardAttrs& attrs, const Views& views) {
-  const auto dy = reals(views.in[0]);
-  const auto gate = reals(views.in[1]);
-  const auto up = reals(views.in[2]);
-  const auto dgate = reals(views.out[0]);
-  const auto dup = reals(views.out[1]);
+  const SwigluBackwardOperands of = by_name(attrs, views);
+  const auto dy = reals(of.dy);
+  const auto gate = reals(of.gate);
+  const auto up = reals(of.up);
+  const auto dgate = reals(of.dgate);
+  const auto dup = reals(of.dup);
   for (std::size_t i = 0; i < dy.size(); ++i) {
     const double s = sigmoid(gate[i]);
     dgate[i] = dy[i] * up[i] * s * (1.0 + gate[i] * (1.0 - s));
     dup[i] = dy[i] * gate[i] * s;
   }
-  const auto count = static_cast<std::size_t>(attrs.float8.count());
-  conformance::make_float8(attrs.float8, views.out[0], views.out.first(2 + count));
-  conformance::make_float8(attrs.float8, views.out[1], views.out);
+  conformance::make_float8(attrs.float8, of.dgate, of.float8_of_dgate);
+  conformance::make_float8(attrs.float8, of.dup, of.float8_of_dup);
 }
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #include "tessera/ops/take/take.h"
 
 #include "tessera/base/error.h"
+#include "tessera/ops/in_order.h"
+#include "tessera/ops/take/take_operands.h"
 
 namespace tessera {
 
@@ -42,6 +44,11 @@ void visit(TakeAttrs&, AttrVisitor&) {}
 
 Value take(const Value& x, const Value& index) {
   return x.builder->emit(make_op(TakeAttrs{}), {x, index})[0];
+}
+
+TakeOperands by_name(const TakeAttrs& /*attrs*/, const Views& views) {
+  InOrder in(views.in);
+  return {.x = in.next(), .index = in.next(), .y = InOrder(views.out).next()};
 }
 
 }  // namespace tessera

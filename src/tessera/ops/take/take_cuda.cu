@@ -1,5 +1,6 @@
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/take/take.h"
+#include "tessera/ops/take/take_operands.h"
 
 namespace tessera {
 namespace cuda {
@@ -31,18 +32,19 @@ struct Take {
 }  // namespace
 }  // namespace cuda
 
-void run(const TakeAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  const View& x = views.in[0];
+void run(const TakeAttrs& attrs, cuda::Context& context, const Views& views) {
+  const TakeOperands of = by_name(attrs, views);
+  const View& x = of.x;
   cuda::with_type(x.dtype, [&](auto element) {
     using T = decltype(element);
     const cuda::Take<T> body = {.x = x.as<const T>(),
                                 .sequence_stride = x.strides[0],
                                 .position_stride = x.strides[1],
-                                .index = cpu::flat<const std::int32_t>(views.in[1]).data(),
+                                .index = cpu::flat<const std::int32_t>(of.index).data(),
                                 .length = x.sizes[1],
-                                .y = {views.out[0], 1},
+                                .y = {of.y, 1},
                                 .fault = context.fault()};
-    cuda::for_each_pack(context, "take", views.out.first(1), 1, body);
+    cuda::for_each_pack(context, "take", {&of.y, 1}, 1, body);
   });
 }
 

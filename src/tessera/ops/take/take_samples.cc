@@ -2,6 +2,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/ops/take/take.h"
+#include "tessera/ops/take/take_operands.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -33,12 +34,13 @@ SampleList samples(SamplesOf<TakeAttrs>) {
   return list;
 }
 
-void reference(const TakeAttrs&, const Views& views) {
-  const auto x = reals(views.in[0]);
-  const auto index = conformance::ids(views.in[1]);
-  const auto y = reals(views.out[0]);
-  const std::size_t length = bound(views.in[0], 1);
-  const std::size_t channels = bound(views.in[0], 2);
+void reference(const TakeAttrs& attrs, const Views& views) {
+  const TakeOperands of = by_name(attrs, views);
+  const auto x = reals(of.x);
+  const auto index = conformance::ids(of.index);
+  const auto y = reals(of.y);
+  const std::size_t length = bound(of.x, 1);
+  const std::size_t channels = bound(of.x, 2);
   for (std::size_t i = 0; i < y.size(); ++i) {
     const std::size_t b = i / channels;
     const auto position = static_cast<std::size_t>(index[b]);

@@ -49,6 +49,20 @@ double excess(double found, double expected, const Tolerance& limit, double abso
   return allowed == 0 ? HUGE_VAL : std::abs(found - expected) / allowed;
 }
 
+// The largest magnitude of a finite one.
+double largest_of(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    largest = std::isfinite(value) ? std::max(largest, std::abs(value)) : largest;
+  }
+  return largest;
+}
+
+std::size_t last_dim(const HostTensor& tensor) {
+  const std::vector<Dim>& dims = tensor.type().dims;
+  return dims.empty() ? 1 : static_cast<std::size_t>(dims.back().bound);
+}
+
 // What is wrong with the tensor as a vector.
 std::optional<std::string> norm_difference(std::span<const double> found,
                                            std::span<const double> expected,
@@ -93,6 +107,8 @@ Tolerance tolerance(OpClass op_class, DType dtype) {
       return {.relative = 0.008, .of_rms = 0.008};
     case OpClass::kRoundedTerms:
       return {.relative = 0.008, .of_rms = 0.008, .of_largest = 0.004};
+    case OpClass::kRoundedRows:
+      return {.relative = 0.008, .of_rms = 0.008, .of_row = 0.004};
     case OpClass::kNextCodes:
       return {.relative = 0.008, .of_rms = 0.008, .of_largest = 0.125, .of_norm = 0.03};
   }
@@ -126,15 +142,16 @@ std::optional<std::string> difference(const HostTensor& found,
     squares.add(expected);
     rms = squares.root_mean();
   }
-  double largest = 0;
-  for (const double value : b) {
-    largest = std::isfinite(value) ? std::max(largest, std::abs(value)) : largest;
-  }
-  const double absolute = limit.of_rms * *rms + limit.of_largest * largest;
+  const double of_all = limit.of_rms * *rms + limit.of_largest * largest_of(b);
+  const std::size_t row_size = last_dim(expected);
+  double of_row = 0;
   std::size_t worst = 0;
   double worst_excess = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double here = excess(a[i], b[i], limit, absolute);
+    if (i % row_size == 0) {
+      of_row = limit.of_row * largest_of(std::span(b).subspan(i, row_size));
+    }
+    const double here = excess(a[i], b[i], limit, of_all + of_row);
     if (here > worst_excess) {
       worst = i;
       worst_excess = here;

@@ -16,17 +16,19 @@ enum class OpClass : std::uint8_t {
   kUnequalTerms,  // the same of terms that are far larger for some elements
   kRounded,       // bf16 in between (bf16 samples of fused ops), whatever the result's dtype
   kRoundedTerms,  // the same where terms that are rounded are far larger for some elements
+  kRoundedRows,   // the same where they are far larger for some rows, along the last dim
   kNextCodes,     // sums over 8-bit codes, a few of which may be the next one
 };
 
 // |found - expected| <= relative * |expected| + of_rms * rms(expected tensor) +
-//                       of_largest * max |expected tensor|
+//                       of_largest * max |expected tensor| + of_row * max |expected row|
 // for each element, and |found - expected| <= of_norm * |expected| for the tensors as vectors,
 // where of_norm > 0.
 struct Tolerance {
   double relative = 0;
   double of_rms = 0;
   double of_largest = 0;
+  double of_row = 0;
   double of_norm = 0;
 };
 
@@ -36,7 +38,9 @@ struct Tolerance {
 // for the worst of thousands. Of unequal terms the largest are some of the largest result: a sum of
 // them may be off by a rounding of that, to bf16 or by what f32 loses where two of them cancel.
 // They are those of attention's gradients, in which queries that see few keys have several times
-// the rms, of the loss's, in which labels have, and of layer norms of sums, which lose their mean.
+// the rms, of the loss's, in which labels have (the rows of the head's gradient that are labels are
+// so much larger than the others that these would not be held by the largest), and of layer norms
+// of sums, which lose their mean.
 // Tensor cores add products of codes in fewer bits than f32: a code that is made of such a sum may
 // be the next one, of f8e5m2 up to a quarter off, and with it a row and a column of products; few
 // are, so that the tensor as a whole is hardly off.

@@ -1,6 +1,8 @@
 #include "tessera/ops/write_rows/write_rows.h"
 
 #include "tessera/base/error.h"
+#include "tessera/ops/in_order.h"
+#include "tessera/ops/write_rows/write_rows_operands.h"
 
 namespace tessera {
 
@@ -46,5 +48,10 @@ void backward(const WriteRowsAttrs&, GradBuilder& grad) {
 }
 
 void visit(WriteRowsAttrs&, AttrVisitor&) {}
+
+WriteRowsOperands by_name(const WriteRowsAttrs& /*attrs*/, const Views& views) {
+  InOrder in(views.in);
+  return {.cache = in.next(), .x = in.next(), .slots = in.next(), .y = InOrder(views.out).next()};
+}
 
 }  // namespace tessera

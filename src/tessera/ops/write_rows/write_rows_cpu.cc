@@ -7,6 +7,7 @@
 #include "tessera/backend/cpu/elements.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/write_rows/write_rows.h"
+#include "tessera/ops/write_rows/write_rows_operands.h"
 
 namespace tessera {
 namespace {
@@ -22,10 +23,11 @@ std::byte* row_at(const View& view, const std::array<std::int64_t, 3>& at) {
 
 }  // namespace
 
-void run(const WriteRowsAttrs& /*attrs*/, cpu::Context& /*context*/, const Views& views) {
-  const View& x = views.in[1];
-  const View& y = views.out[0];
-  const std::span<const std::int32_t> slots = cpu::flat<const std::int32_t>(views.in[2]);
+void run(const WriteRowsAttrs& attrs, cpu::Context& /*context*/, const Views& views) {
+  const WriteRowsOperands of = by_name(attrs, views);
+  const View& x = of.x;
+  const View& y = of.y;
+  const std::span<const std::int32_t> slots = cpu::flat<const std::int32_t>(of.slots);
   for (std::size_t i = 0; i < slots.size(); ++i) {
     TESSERA_REQUIRE(slots[i] >= -1 && slots[i] < y.sizes[1],
                     ErrorCode::kInvalidData,

@@ -1,5 +1,6 @@
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/write_rows/write_rows.h"
+#include "tessera/ops/write_rows/write_rows_operands.h"
 
 namespace tessera {
 namespace cuda {
@@ -53,9 +54,10 @@ __global__ void write_rows(
 }  // namespace
 }  // namespace cuda
 
-void run(const WriteRowsAttrs& /*attrs*/, cuda::Context& context, const Views& views) {
-  const View& x = views.in[1];
-  const View& y = views.out[0];
+void run(const WriteRowsAttrs& attrs, cuda::Context& context, const Views& views) {
+  const WriteRowsOperands of = by_name(attrs, views);
+  const View& x = of.x;
+  const View& y = of.y;
   TESSERA_CHECK(x.strides[3] == 1 && y.strides[3] == 1, "write_rows: rows are not contiguous");
   const cuda::Sizes sizes = {.batch = x.sizes[0],
                              .tokens = x.sizes[1],
@@ -70,7 +72,7 @@ void run(const WriteRowsAttrs& /*attrs*/, cuda::Context& context, const Views& v
                  cuda::write_rows<T>,
                  cuda::Heads<const T>(x),
                  cuda::Heads<T>(y),
-                 cpu::flat<const std::int32_t>(views.in[2]).data(),
+                 cpu::flat<const std::int32_t>(of.slots).data(),
                  sizes,
                  context.fault());
   });

@@ -7,6 +7,7 @@
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 #include "tessera/ops/write_rows/write_rows.h"
+#include "tessera/ops/write_rows/write_rows_operands.h"
 
 namespace tessera {
 
@@ -60,19 +61,20 @@ SampleList samples(SamplesOf<WriteRowsAttrs>) {
   return list;
 }
 
-void reference(const WriteRowsAttrs&, const Views& views) {
-  const auto cache = reals(views.in[0]);
-  const auto x = reals(views.in[1]);
-  const auto slots = conformance::ids(views.in[2]);
-  const auto y = reals(views.out[0]);
-  const std::size_t width = bound(views.in[1], 2) * bound(views.in[1], 3);
+void reference(const WriteRowsAttrs& attrs, const Views& views) {
+  const WriteRowsOperands of = by_name(attrs, views);
+  const auto cache = reals(of.cache);
+  const auto x = reals(of.x);
+  const auto slots = conformance::ids(of.slots);
+  const auto y = reals(of.y);
+  const std::size_t width = bound(of.x, 2) * bound(of.x, 3);
   std::ranges::copy(cache, y.begin());
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i] < 0) {
       continue;
     }
-    const std::size_t batch = i / bound(views.in[1], 1);
-    const std::size_t row = batch * bound(views.in[0], 1) + static_cast<std::size_t>(slots[i]);
+    const std::size_t batch = i / bound(of.x, 1);
+    const std::size_t row = batch * bound(of.cache, 1) + static_cast<std::size_t>(slots[i]);
     std::ranges::copy(x.subspan(i * width, width),
                       y.begin() + static_cast<std::ptrdiff_t>(row * width));
   }

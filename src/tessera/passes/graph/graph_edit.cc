@@ -94,6 +94,10 @@ Graph rebuild(const Graph& original,
     result.nodes.push_back(std::move(node));
   }
   for (Output output : outputs) {
+    TESSERA_CHECK(renamed[output.value.at()].valid(),
+                  "output \"{}\" is %{}, which nothing makes",
+                  output.name,
+                  output.value.index);
     output.value = renamed[output.value.at()];
     if (output.updates) {
       output.updates = renamed[output.updates->at()];

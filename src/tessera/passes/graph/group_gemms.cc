@@ -111,7 +111,7 @@ std::vector<Group> find_groups(const Graph& graph, const Users& readers) {
     }
     const bool frozen = graph[node.operands[1]].frozen;
     const auto [found, is_new] =
-        known.try_emplace({node.operands[0], frozen, attrs->bias}, groups.size());
+        known.try_emplace({node.operands[0], frozen, has_bias(attrs->epilogue)}, groups.size());
     if (is_new) {
       groups.push_back(
           {.members = {}, .input = node.operands[0], .weights = {}, .biases = {}, .results = {}});
@@ -121,7 +121,7 @@ std::vector<Group> find_groups(const Graph& graph, const Users& readers) {
         same_but_first_dim(graph[group.weights[0]].type, graph[node.operands[1]].type)) {
       group.members.push_back(NodeId::of(i));
       group.weights.push_back(node.operands[1]);
-      if (attrs->bias) {
+      if (has_bias(attrs->epilogue)) {
         group.biases.push_back(node.operands[2]);
       }
       group.results.push_back(node.results[0]);

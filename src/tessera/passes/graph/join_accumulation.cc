@@ -1,5 +1,7 @@
 #include "tessera/passes/graph/join_accumulation.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -66,14 +68,35 @@ struct AccumulatedPart {
   NodeId addition;
 };
 
-// The parts of `whole`, or none unless every reader is a slice that is only added to a state.
+// The slices that read `whole`, in the order in which they lie in it, or none unless nothing else
+// reads it and they are all of it, each once.
+std::vector<NodeId> slices_of_all(const Fusion& fusion, ValueId whole) {
+  std::vector<NodeId> slices;
+  for (const NodeId reader : fusion.readers(whole)) {
+    const auto* attrs = fusion.op<SliceAttrs>(reader);
+    if (attrs == nullptr || attrs->dim != 0) {
+      return {};
+    }
+    slices.push_back(reader);
+  }
+  std::ranges::sort(slices, {}, [&](NodeId slice) { return fusion.op<SliceAttrs>(slice)->begin; });
+  std::int64_t end = 0;
+  for (const NodeId slice : slices) {
+    const auto* attrs = fusion.op<SliceAttrs>(slice);
+    if (attrs->begin != end) {
+      return {};
+    }
+    end += attrs->size;
+  }
+  return end == fusion.graph()[whole].type.dims[0].bound ? slices : std::vector<NodeId>();
+}
+
+// The parts of `whole`, or none unless slices that are only added to a state are all of it.
 std::vector<AccumulatedPart> accumulated_parts(const Fusion& fusion, ValueId whole) {
   std::vector<AccumulatedPart> parts;
-  for (const NodeId slice : fusion.readers(whole)) {
-    const auto* attrs = fusion.op<SliceAttrs>(slice);
-    const auto reader =
-        attrs != nullptr ? fusion.only_reader(fusion.node(slice).results[0]) : std::nullopt;
-    if (!reader || attrs->dim != 0 || fusion.op<AddAttrs>(*reader) == nullptr ||
+  for (const NodeId slice : slices_of_all(fusion, whole)) {
+    const auto reader = fusion.only_reader(fusion.node(slice).results[0]);
+    if (!reader || fusion.op<AddAttrs>(*reader) == nullptr ||
         fusion.graph()[fusion.node(*reader).operands[0]].kind != ValueKind::kGradient) {
       return {};
     }

@@ -53,7 +53,7 @@ std::vector<ValueId> biased_operands(const Node& product, const Node& addition) 
   return {product.operands[0], product.operands[1], addition.operands[1]};
 }
 
-// y = add_bias(matmul(x, w), b), b of several dims  ->  y = matmul{bias}(x, w, b)
+// y = add_bias(matmul(x, w), b), b of several dims  ->  y = matmul{epilogue="bias"}(x, w, b)
 void bias_into_product(Fusion& fusion, NodeId id) {
   const std::optional<NodeId> found = biased_product(fusion, id);
   const Node& node = fusion.node(id);
@@ -61,7 +61,7 @@ void bias_into_product(Fusion& fusion, NodeId id) {
     return;
   }
   MatmulAttrs attrs = *plain_product(fusion, *found);
-  attrs.bias = true;
+  attrs.epilogue = Epilogue::kBias;
   fusion.replace({*found, id},
                  id,
                  {.op = make_op(attrs),
@@ -71,7 +71,8 @@ void bias_into_product(Fusion& fusion, NodeId id) {
                   .layer = node.layer});
 }
 
-// u = add_bias(matmul(x, w), b); y = gelu(u)  ->  y, u = matmul{bias, gelu}(x, w, b)
+// u = add_bias(matmul(x, w), b); y = gelu(u)
+//                                 ->  y, u = matmul{epilogue="gelu_and_argument"}(x, w, b)
 void gelu_into_product(Fusion& fusion, NodeId id) {
   const auto* gelu = fusion.op<GeluAttrs>(id);
   if (gelu == nullptr || gelu->bias || gelu->exact) {
@@ -85,11 +86,10 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
     return;
   }
   MatmulAttrs attrs = *plain_product(fusion, *found);
-  attrs.bias = true;
-  attrs.gelu = true;
-  attrs.keep_argument = !fusion.only_reader(argument);
+  const bool keeps_argument = !fusion.only_reader(argument);
+  attrs.epilogue = keeps_argument ? Epilogue::kGeluAndArgument : Epilogue::kGelu;
   std::vector<ValueId> results = {node.results[0]};
-  if (attrs.keep_argument) {
+  if (keeps_argument) {
     results.push_back(argument);
   }
   fusion.replace({*found, sum, id},
@@ -101,7 +101,7 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
                   .layer = node.layer});
 }
 
-// dx = gelu_backward(matmul(dz, w), u)  ->  dx = matmul{gelu_backward}(dz, w, u)
+// dx = gelu_backward(matmul(dz, w), u)  ->  dx = matmul{epilogue="gelu_backward"}(dz, w, u)
 void gelu_backward_into_product(Fusion& fusion, NodeId id) {
   const auto* backward = fusion.op<GeluBackwardAttrs>(id);
   if (backward == nullptr || backward->bias || backward->exact) {
@@ -114,7 +114,7 @@ void gelu_backward_into_product(Fusion& fusion, NodeId id) {
   }
   const Node& product = fusion.node(*found);
   MatmulAttrs attrs = *plain_product(fusion, *found);
-  attrs.gelu_backward = true;
+  attrs.epilogue = Epilogue::kGeluBackward;
   fusion.replace({*found, id},
                  id,
                  {.op = make_op(attrs),
