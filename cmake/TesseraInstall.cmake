@@ -14,10 +14,14 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/src/tessera" TYPE INCLUDE FILES_MATCHIN
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/configs" DESTINATION "${CMAKE_INSTALL_DATADIR}/tessera")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" TYPE DOC)
 # Manual pages and completion: made by the program, from the tables that it reads itself.
-install(
-  CODE "set(program \"$<TARGET_FILE:tessera_command>\")
-set(share \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}\")
+if(NOT CMAKE_CROSSCOMPILING)
+  install(
+    CODE "set(program \"$<TARGET_FILE:tessera_command>\")
+set(share \"${CMAKE_INSTALL_DATADIR}\")
+cmake_path(ABSOLUTE_PATH share BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+set(made \"${PROJECT_BINARY_DIR}/pages\")
 include(\"${PROJECT_SOURCE_DIR}/cmake/InstallPages.cmake\")")
+endif()
 
 install(EXPORT TesseraTargets NAMESPACE Tessera:: DESTINATION "${package_dir}")
 # The build folder is a package, too: -DTessera_DIR=build.

@@ -36,12 +36,13 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
        .window = has_window ? std::optional(draw.between(1, 30)) : std::nullopt,
        .global_every = is_gemma ? std::optional(draw.between(1, 3)) : std::nullopt,
        .query_pre_attn_scalar = is_gemma && draw.one_in(2) ? std::optional(7.0) : std::nullopt,
-       .attention_softcap = is_gemma && draw.one_in(2) ? std::optional(0.5) : std::nullopt,
+       .attention_softcap = name == "gemma2" && draw.one_in(2) ? std::optional(0.5) : std::nullopt,
        .logits_softcap = is_gemma && draw.one_in(2) ? std::optional(2.0) : std::nullopt,
        .attention_bias = may_have_biases && draw.one_in(3) ? std::optional(true) : std::nullopt,
        .exact_gelu = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
        .parallel_residual = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
-       .rope_linear_factor = is_llama && draw.one_in(4) ? std::optional(4.0) : std::nullopt,
+       .rope_linear_factor =
+           is_llama && name != "phi3" && draw.one_in(4) ? std::optional(4.0) : std::nullopt,
        .rotary_fraction =
            name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
 }

@@ -33,7 +33,7 @@ struct CommandFacts {
   std::string footer;
   std::vector<OptionFacts> options;
   std::vector<std::string> commands;  // inside it
-  bool takes_keys = false;            // of run files, as options
+  bool takes_keys = false;            // all of run files, as options
 };
 
 OptionFacts facts_of(const CLI::Option& option) {
@@ -54,15 +54,22 @@ OptionFacts facts_of(const CLI::Option& option) {
   return facts;
 }
 
-// With those of its groups, which are commands without a name.
+// With those of its groups, which are commands without a name, and have a --help that is another's.
 void add_options(const CLI::App& app, std::vector<OptionFacts>& all) {
   for (const CLI::Option* option : app.get_options()) {
-    all.push_back(facts_of(*option));
+    if (!app.get_name().empty() || option != app.get_help_ptr()) {
+      all.push_back(facts_of(*option));
+    }
   }
   for (const CLI::App* group :
        app.get_subcommands([](const CLI::App* command) { return command->get_name().empty(); })) {
     add_options(*group, all);
   }
+}
+
+// eval takes some keys without one, and refuses the others.
+bool takes_run_file(const CLI::App& app) {
+  return app.get_option_no_throw("RUN.toml") != nullptr;
 }
 
 void add_facts(const CLI::App& app, const std::string& path, std::vector<CommandFacts>& all) {
@@ -71,7 +78,7 @@ void add_facts(const CLI::App& app, const std::string& path, std::vector<Command
                         .footer = app.get_footer(),
                         .options = {},
                         .commands = {},
-                        .takes_keys = app.get_allow_extras()};
+                        .takes_keys = app.get_allow_extras() && takes_run_file(app)};
   add_options(app, facts.options);
   const auto inner =
       app.get_subcommands([](const CLI::App* command) { return !command->get_name().empty(); });
@@ -159,10 +166,10 @@ std::string bash_script(const std::vector<CommandFacts>& all) {
     std::string words;
     for (const OptionFacts& option : command.options) {
       for (const std::string& name : option.names) {
-        words += option.is_argument ? "" : name + (option.value.empty() ? " " : "= ");
+        const bool takes_value = !option.value.empty() && name.starts_with("--");
+        words += option.is_argument ? "" : name + (takes_value ? "= " : " ");
       }
     }
-    words = replaced(words, "-o= ", "-o ");
     std::string commands;
     for (const std::string& name : command.commands) {
       commands += name + " ";
@@ -271,6 +278,7 @@ _tessera() {{
 if [[ $funcstack[1] == _tessera ]]; then
   _tessera "$@"
 else
+  (( $+functions[compdef] )) || {{ autoload -U compinit && compinit }}
   compdef _tessera tessera
 fi
 )",
@@ -307,7 +315,7 @@ std::string fish_script(const std::vector<CommandFacts>& all) {
     }
     if (command.takes_keys) {
       for (const KeyOption& key : key_options()) {
-        add(command.path, format("-l {} -r", key.name.substr(2)), key.text);
+        add(command.path, format("-a {}=", key.name), key.text);
       }
     }
   }

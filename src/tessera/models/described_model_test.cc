@@ -52,6 +52,20 @@ TEST(DescribedModel, KeepsEverySize) {
                                             .rope_factor = 32.0,
                                             .rope_theta = 1234567.875,
                                             .norm_eps = 1.1e-6})));
+  for (const std::string name : {"gemma2", "gemma3"}) {
+    const ModelFamily& gemma = model_family(name);
+    for (const double cap : {0.0, 0.1 + 0.2}) {
+      ModelSection section = {.name = name,
+                              .dim = 24,
+                              .layers = 1,
+                              .heads = 4,
+                              .ffn = 40,
+                              .vocab = 65,
+                              .logits_softcap = cap};
+      section.attention_softcap = name == "gemma2" ? std::optional(cap) : std::nullopt;
+      expect_same(gemma.describe(gemma.resolve(section)));
+    }
+  }
   const ModelFamily& phi = model_family("phi3");
   expect_same(phi.describe(phi.resolve({.name = "phi3",
                                         .dim = 16,

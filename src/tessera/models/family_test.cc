@@ -172,6 +172,15 @@ TEST(ModelFamilies, RefuseKeysThatTheyHaveNoUseFor) {
     return message(section);
   };
   EXPECT_EQ(message(phi), "no error");
+  EXPECT_THAT(message({.name = "phi3", .flavor = "mini-4k", .rope_linear_factor = 2.0}),
+              HasSubstr("model.rope_linear_factor = 2, expected 1"));
+  EXPECT_THAT(
+      message({.name = "gemma2", .flavor = "2B", .attention_softcap = 1e39}),
+      HasSubstr("model.attention_softcap = 1e+39, expected a number from 1e-06 to 1000000"));
+  EXPECT_THAT(message({.name = "gemma3", .flavor = "1B", .logits_softcap = 1e-60}),
+              HasSubstr("model.logits_softcap = 1e-60, expected a number from"));
+  EXPECT_THAT(message({.name = "gemma3", .flavor = "1B", .attention_softcap = 50.0}),
+              HasSubstr("model.attention_softcap is set"));
   EXPECT_THAT(phi_with([](ModelSection& m) { m.rope_short_factors.reset(); }),
               HasSubstr("model.rope_short_factors has 0 numbers, expected 2: one for each pair of "
                         "a head of 4"));

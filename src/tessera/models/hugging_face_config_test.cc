@@ -280,6 +280,7 @@ TEST(HuggingFaceConfigs, Gemma3HasLayersOfTwoKinds) {
   EXPECT_EQ(refused(R"("use_bidirectional_attention": true)"), "use_bidirectional_attention");
   EXPECT_EQ(read_with("gemma3_text", R"("final_logit_softcapping": 30.0)").section.logits_softcap,
             30.0);
+  EXPECT_EQ(refused(R"("attn_logit_softcapping": 50.0)"), "attn_logit_softcapping");
   const HuggingFaceModel plain = read_with("gemma3_text", R"("hidden_act": "gelu")");
   EXPECT_EQ(plain.section.window, 4096);
   EXPECT_EQ(plain.section.head_dim, 256);
@@ -307,7 +308,9 @@ TEST(HuggingFaceConfigs, LongRopeIsReadInEveryForm) {
   EXPECT_EQ(section.rope_original_length, 64);
   EXPECT_EQ(section.rope_scaled_length, 256);
   EXPECT_EQ(read(R"(, "type": "su")", original), section);
-  EXPECT_EQ(read(R"(, "rope_type": "longrope", "factor": 4.0)" + original, ""), section);
+  EXPECT_EQ(read(R"(, "rope_type": "longrope", "factor": 4.0)" + original, original), section);
+  EXPECT_EQ(refused_key("phi3", R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
+            "rope_scaling.type");
   const std::string written =
       model_family("phi3").hugging_face_config(section, {.sequence_length = 10});
   EXPECT_EQ(hugging_face_model(HuggingFaceConfig(written, "config.json")).section, section);
@@ -325,6 +328,7 @@ TEST(HuggingFaceConfigs, LongRopeIsReadInEveryForm) {
             scaling + "short_factor");
   EXPECT_EQ(refused(R"("short_factor": [1, 1, 1, 1, 1, 1, 1, "1"])", original),
             scaling + "short_factor");
+  EXPECT_EQ(refused(lists + original, ""), "original_max_position_embeddings");
   EXPECT_EQ(refused(lists, ""), scaling + "original_max_position_embeddings");
   EXPECT_EQ(refused(lists, R"(, "original_max_position_embeddings": 257)"),
             "max_position_embeddings");

@@ -76,12 +76,12 @@ constexpr std::array<ModelKey, 31> kKeys = {
      {.name = "attention_softcap",
       .member = &S::attention_softcap,
       .range = SizeRange::kFromZero,
-      .doc = "Cap c of attention's scores s, which become c tanh(s / c) (gemma2, gemma3). 0: none. "
-             "Left out: 50 (gemma2) or 0."},
+      .doc = "Cap c of attention's scores s, which become c tanh(s / c) (gemma2). 0: none. Left "
+             "out: 50."},
      {.name = "logits_softcap",
       .member = &S::logits_softcap,
       .range = SizeRange::kFromZero,
-      .doc = "The same of the logits (gemma2, gemma3). Left out: 30 (gemma2) or 0."},
+      .doc = "The same of the logits (gemma2, gemma3). 0: none. Left out: 30 (gemma2) or 0."},
      {.name = "tied",
       .member = &S::tied,
       .range = SizeRange::kFlag,

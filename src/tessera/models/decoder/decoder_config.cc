@@ -93,6 +93,26 @@ double yarn_magnitude(double factor) {
   return factor > 1.0 ? 0.1 * std::log(factor) + 1.0 : 1.0;
 }
 
+namespace {
+
+// Far from where f32 has no such number, or no inverse of it.
+void validate_caps(const DecoderConfig& config) {
+  constexpr double kLeast = 1e-6;
+  constexpr double kMost = 1e6;
+  for (const auto& [name, cap] :
+       {std::pair{"attention", config.attention_softcap}, {"logits", config.logits_softcap}}) {
+    TESSERA_REQUIRE(cap == 0.0 || (cap >= kLeast && cap <= kMost),
+                    ErrorCode::kInvalidConfig,
+                    "model.{}_softcap = {}, expected a number from {} to {}, or 0 for none",
+                    name,
+                    cap,
+                    kLeast,
+                    kMost);
+  }
+}
+
+}  // namespace
+
 double long_rope_magnitude(std::int64_t original_length, std::int64_t scaled_length) {
   const auto original = static_cast<double>(original_length);
   const double growth = static_cast<double>(scaled_length) / original;
@@ -142,6 +162,7 @@ void validate(const DecoderConfig& config) {
                   ErrorCode::kInvalidConfig,
                   "model.global_every = {} without model.window, which the other layers have",
                   config.global_every);
+  validate_caps(config);
   validate_rope(config);
 }
 

@@ -242,9 +242,11 @@ void take_long_rope(const HuggingFaceConfig& file, const HuggingFaceRope& rope, 
   file.require(config.rope_scaled_length >= config.rope_original_length,
                kLongest,
                format("no less than \"{}\" = {}", key, config.rope_original_length));
+  // To a few roundings of whoever computed it.
   const auto require_usual = [&](const char* name, double expected) {
-    file.require(
-        file.real(object + name, expected) == expected, object + name, python_float(expected));
+    file.require(std::abs(file.real(object + name, expected) - expected) <= 1e-9 * expected,
+                 object + name,
+                 python_float(expected));
   };
   require_usual("factor",
                 static_cast<double>(config.rope_scaled_length) /

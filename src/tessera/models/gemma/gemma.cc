@@ -156,7 +156,6 @@ void read_common(const HuggingFaceConfig& file, const C& absent, C& config) {
   take_window(file, config, kAbsentWindow);
   file.require(config.window > 0, "sliding_window", "a positive number");
   config.query_pre_attn_scalar = file.real(kScalar, 256.0);
-  config.attention_softcap = read_softcap(file, kScoresCap, absent.attention_softcap);
   config.logits_softcap = read_softcap(file, kLogitsCap, absent.logits_softcap);
 }
 
@@ -181,6 +180,7 @@ void write_common(HuggingFaceConfigText& text, const C& config) {
 // Its published files also have the window as "sliding_window_size".
 void read_gemma2(const HuggingFaceConfig& file, C& config) {
   read_common(file, kDefaults2, config);
+  config.attention_softcap = read_softcap(file, kScoresCap, kDefaults2.attention_softcap);
   file.require_same("sliding_window_size", static_cast<double>(config.window), "sliding_window");
   config.global_every = read_global_every(file, config.layers, kDefaults2.global_every, false);
   take_rope(file, config, {.keys = {.default_theta = kDefaults2.rope_theta}});
@@ -212,10 +212,12 @@ double read_local_theta(const HuggingFaceConfig& file) {
   return theta;
 }
 
-// Some files also have "_sliding_window_pattern", which transformers do not read.
+// Some files also have "_sliding_window_pattern", which transformers do not read, and a cap of
+// scores, which they read and do not apply.
 void read_gemma3(const HuggingFaceConfig& file, C& config) {
   constexpr const char* kPattern = "sliding_window_pattern";
   read_common(file, kDefaults3, config);
+  file.require(!file.has(kScoresCap), kScoresCap, "null: Gemma 3 caps no scores");
   config.global_every = read_global_every(
       file, config.layers, file.size(kPattern, kDefaults3.global_every), file.has(kPattern));
   take_rope(
@@ -230,28 +232,14 @@ void write_gemma3(HuggingFaceConfigText& text, const C& config) {
   text.number("sliding_window_pattern", config.global_every);
 }
 
-// Sizes that both have beside those of all decoders.
-std::vector<FamilySize<C>> gemma_sizes() {
-  return {attention_bias_size(),
-          own_size("window", &C::window),
-          own_size("global_every", &C::global_every),
-          own_size("query_pre_attn_scalar", &C::query_pre_attn_scalar)};
-}
-
-// Left out of descriptions where there is no cap.
-std::vector<FamilySize<C>> cap_sizes() {
-  std::vector<FamilySize<C>> sizes = {own_size("attention_softcap", &C::attention_softcap),
-                                      own_size("logits_softcap", &C::logits_softcap)};
-  sizes[0].is_usual = [](const C& config) { return config.attention_softcap == 0.0; };
-  sizes[1].is_usual = [](const C& config) { return config.logits_softcap == 0.0; };
-  return sizes;
-}
-
-std::vector<FamilySize<C>> all_sizes(const std::vector<FamilySize<C>>& more) {
-  std::vector<FamilySize<C>> own = gemma_sizes();
+// The sizes of a family beside those of all decoders: those that both have, and `more`.
+std::vector<FamilySize<C>> gemma_sizes(const std::vector<FamilySize<C>>& more) {
+  std::vector<FamilySize<C>> own = {attention_bias_size(),
+                                    own_size("window", &C::window),
+                                    own_size("global_every", &C::global_every),
+                                    own_size("query_pre_attn_scalar", &C::query_pre_attn_scalar)};
   own.insert(own.end(), more.begin(), more.end());
-  const std::vector<FamilySize<C>> caps = cap_sizes();
-  own.insert(own.end(), caps.begin(), caps.end());
+  own.push_back(own_size("logits_softcap", &C::logits_softcap));
   return decoder_sizes(own, {.tied = true});
 }
 
@@ -280,7 +268,7 @@ DecoderForm make_gemma2_form() {
   DecoderForm form =
       form_of({"gemma2",
                "gemma2",
-               all_sizes({}),
+               gemma_sizes({own_size("attention_softcap", &C::attention_softcap)}),
                {{"2B", published(kDefaults2, {2304, 26, 8, 4, 9216, 256, 256}, kVocab2)},
                 {"9B", published(kDefaults2, {3584, 42, 16, 8, 14336, 256, 256}, kVocab2)},
                 {"27B", published(kDefaults2, {4608, 46, 32, 16, 36864, 128, 144}, kVocab2)}},
@@ -294,9 +282,15 @@ DecoderForm make_gemma2_form() {
 }
 
 DecoderForm make_gemma3_form() {
+  std::vector<FamilySize<C>> sizes =
+      gemma_sizes({own_size("rope_local_theta", &C::rope_local_theta)});
+  // Left out of descriptions where there is none, as in those of older checkpoints.
+  std::ranges::find(sizes, "logits_softcap", &FamilySize<C>::key)->is_usual = [](const C& config) {
+    return config.logits_softcap == 0.0;
+  };
   DecoderForm form = form_of({"gemma3",
                               "gemma3",
-                              all_sizes({own_size("rope_local_theta", &C::rope_local_theta)}),
+                              sizes,
                               {{"270M", gemma3_of({640, 18, 4, 1, 2048, 256, 256})},
                                {"1B", gemma3_of({1152, 26, 4, 1, 6912, 256, 256})},
                                {"4B", gemma3_of_images({2560, 34, 8, 4, 10240, 256, 256})},

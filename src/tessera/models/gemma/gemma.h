@@ -13,7 +13,7 @@ namespace tessera {
 ModelOutputs gemma2(GraphBuilder& builder, const DecoderConfig& config, const ModelInputs& inputs);
 
 // Gemma 3's text models: Gemma 2 with norms of each query and key, and with rotary frequencies of
-// their own in layers with a window. The published ones have no caps.
+// their own in layers with a window, and without a cap of scores; the published ones cap no logits.
 // Source: Gemma team 2025, arXiv:2503.19786
 ModelOutputs gemma3(GraphBuilder& builder, const DecoderConfig& config, const ModelInputs& inputs);
 

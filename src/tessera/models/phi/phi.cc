@@ -1,7 +1,9 @@
 #include "tessera/models/phi/phi.h"
 
 #include <cstdint>
+#include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/models/decoder/decoder_family.h"
 #include "tessera/models/llama/llama.h"
 
@@ -19,8 +21,28 @@ DecoderConfig mini() {
 
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
   take_window(file, config);
-  static_cast<void>(file.has("original_max_position_embeddings"));  // also where nothing is scaled
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const bool has_original = file.has(kOriginal);  // also where nothing is scaled
   take_rope(file, config);
+  const HuggingFaceRope rope = read_rope(file, {});
+  file.require(
+      rope.type == "default" || config.has_long_rope(), rope.type_key, "\"longrope\" or nothing");
+  // Absent it is 4096 to transformers, whatever the object of the scaling says.
+  file.require(has_original || !config.has_long_rope(), kOriginal, "the length of training");
+}
+
+// Its files have LongRoPE alone.
+void check(const DecoderConfig& config) {
+  for (const auto& [key, factor] : {std::pair{"linear", config.rope_linear_factor},
+                                    {"dynamic", config.rope_dynamic_factor},
+                                    {"yarn", config.rope_yarn_factor}}) {
+    TESSERA_REQUIRE(factor == 1.0,
+                    ErrorCode::kInvalidConfig,
+                    "model.rope_{}_factor = {}, expected 1: phi3's positions are scaled by "
+                    "model.rope_long_factors",
+                    key,
+                    factor);
+  }
 }
 
 // Source: transformers' Phi3Config.
@@ -41,6 +63,7 @@ const DecoderForm& phi3_form() {
                                     .model_type = "phi3",
                                     .architecture = "Phi3ForCausalLM",
                                     .fused_files = true,
+                                    .check = check,
                                     .read = read_file,
                                     .write_config = write_file};
   return kForm;

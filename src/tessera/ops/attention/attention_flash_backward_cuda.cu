@@ -23,10 +23,8 @@ __device__ void weigh_pair(
   const float exponent =
       kCapped ? fmaf(capped, kLog2E, -lse) : fmaf(score, form.scale * kLog2E, -lse);
   const float weight = seen ? exp2f(exponent) : 0.0F;
-  slope = seen ? weight * (slope - delta) : 0.0F;
-  if constexpr (kCapped) {
-    slope *= form.slope(capped);
-  }
+  const float left = kCapped ? form.slope(capped) : 1.0F;
+  slope = seen ? weight * (slope - delta) * left : 0.0F;
   score = weight;
 }
 

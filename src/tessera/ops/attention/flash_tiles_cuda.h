@@ -240,26 +240,21 @@ __device__ inline Place warp_place(Place place) {
 }
 
 // Calls body.operator()<D, kCapped>() with the least width that has all channels, and whether
-// scores have a cap: where they have none, no register is kept for it.
-template <bool kCapped, class Body>
-void with_width(std::int64_t channels, const Body& body) {
-  if (channels <= 32) {
-    body.template operator()<32, kCapped>();
-  } else if (channels <= 64) {
-    body.template operator()<64, kCapped>();
-  } else if (channels <= 96) {
-    body.template operator()<96, kCapped>();
-  } else {
-    body.template operator()<128, kCapped>();
-  }
-}
-
+// scores have a cap: where they have none, no register is kept for it. Models that cap scores have
+// heads of 128 and more: one width serves all that do.
 template <class Task, class Body>
 void with_form(const Task& task, const Body& body) {
+  const std::int64_t channels = task.shape.channels;
   if (task.form.cap > 0.0F) {
-    with_width<true>(task.shape.channels, body);
+    body.template operator()<128, true>();
+  } else if (channels <= 32) {
+    body.template operator()<32, false>();
+  } else if (channels <= 64) {
+    body.template operator()<64, false>();
+  } else if (channels <= 96) {
+    body.template operator()<96, false>();
   } else {
-    with_width<false>(task.shape.channels, body);
+    body.template operator()<128, false>();
   }
 }
 

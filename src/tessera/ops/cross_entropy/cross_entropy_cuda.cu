@@ -159,10 +159,8 @@ __device__ void write_gradient(const Softmax& task,
       const float logit = shares.at[k];
       const float share = factor * quick_exp(logit - sums.largest);
       const float pull = i + k == place ? seed : 0.0F;
-      shares.at[k] = i + k < counts ? share - pull : 0.0F;
-      if constexpr (kCapped) {
-        shares.at[k] *= cap.slope(logit);
-      }
+      const float slope = kCapped ? cap.slope(logit) : 1.0F;
+      shares.at[k] = i + k < counts ? (share - pull) * slope : 0.0F;
     }
     if (i < task.vocab) {
       store(gradient + i, shares);

@@ -101,9 +101,6 @@ Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = 
         form.head_gradient ? 2 : 1,
         // In bf16 dlogits are rounded between.
         dtype == DType::kBF16 ? OpClass::kRoundedTerms : OpClass::kUnequalTerms);
-    if (form.head_gradient && dtype == DType::kBF16) {
-      sample.result_classes.back() = OpClass::kRoundedRows;
-    }
   }
   if (logits == DType::kBF16) {
     sample.name += "_logits_bf16";
@@ -113,6 +110,9 @@ Sample make_sample(const Case& c, const Form& form, DType dtype, DType logits = 
     sample.result_classes.resize(
         sample.result_classes.size() + static_cast<std::size_t>(num_gradients),
         OpClass::kRoundedTerms);
+  }
+  if (form.gradients && form.head_gradient && dtype == DType::kBF16) {
+    sample.result_classes.back() = OpClass::kRoundedRows;
   }
   return sample;
 }

@@ -71,6 +71,9 @@ struct AccumulatedPart {
 // The slices that read `whole`, in the order in which they lie in it, or none unless nothing else
 // reads it and they are all of it, each once.
 std::vector<NodeId> slices_of_all(const Fusion& fusion, ValueId whole) {
+  if (fusion.is_output(whole)) {
+    return {};
+  }
   std::vector<NodeId> slices;
   for (const NodeId reader : fusion.readers(whole)) {
     const auto* attrs = fusion.op<SliceAttrs>(reader);
