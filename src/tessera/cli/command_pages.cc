@@ -160,25 +160,39 @@ std::string steps_text(const std::vector<CommandFacts>& all) {
   return cases;
 }
 
+// What one types of an option: "--output=", "-o"; nothing of an argument.
+std::vector<std::string> typed(const OptionFacts& option) {
+  std::vector<std::string> words;
+  for (const std::string& name : option.names) {
+    if (!option.is_argument) {
+      words.push_back(name + (!option.value.empty() && name.starts_with("--") ? "=" : ""));
+    }
+  }
+  return words;
+}
+
+std::string bash_case(const CommandFacts& command) {
+  std::string words;
+  for (const OptionFacts& option : command.options) {
+    for (const std::string& word : typed(option)) {
+      words += word + " ";
+    }
+  }
+  std::string commands;
+  for (const std::string& name : command.commands) {
+    commands += name + " ";
+  }
+  return format("    \"{}\") commands='{}' options='{}'{} ;;\n",
+                command.path,
+                commands,
+                words,
+                command.takes_keys ? "\" $keys\"" : "");
+}
+
 std::string bash_script(const std::vector<CommandFacts>& all) {
   std::string cases;
   for (const CommandFacts& command : all) {
-    std::string words;
-    for (const OptionFacts& option : command.options) {
-      for (const std::string& name : option.names) {
-        const bool takes_value = !option.value.empty() && name.starts_with("--");
-        words += option.is_argument ? "" : name + (takes_value ? "= " : " ");
-      }
-    }
-    std::string commands;
-    for (const std::string& name : command.commands) {
-      commands += name + " ";
-    }
-    cases += format("    \"{}\") commands='{}' options='{}'{} ;;\n",
-                    command.path,
-                    commands,
-                    words,
-                    command.takes_keys ? "\" $keys\"" : "");
+    cases += bash_case(command);
   }
   std::string keys;
   for (const KeyOption& key : key_options()) {
@@ -220,28 +234,30 @@ std::string described(const std::string& name, std::string_view text) {
   return quoted(replaced(name, ":", "\\:") + ":" + first_sentence(text));
 }
 
+std::string zsh_case(const CommandFacts& command, const std::vector<CommandFacts>& all) {
+  std::string commands;
+  for (const std::string& name : command.commands) {
+    commands += " " + described(name, command_at(all, inside(command, name)).text);
+  }
+  std::string flags;
+  std::string options;
+  for (const OptionFacts& option : command.options) {
+    for (const std::string& word : typed(option)) {
+      (word.ends_with('=') ? options : flags) += " " + described(word, option.text);
+    }
+  }
+  return format("    \"{}\") commands=({}) flags=({}) options=({}){} ;;\n",
+                command.path,
+                commands,
+                flags,
+                options,
+                command.takes_keys ? "; options+=($keys)" : "");
+}
+
 std::string zsh_script(const std::vector<CommandFacts>& all) {
   std::string cases;
   for (const CommandFacts& command : all) {
-    std::string commands;
-    for (const std::string& name : command.commands) {
-      commands += " " + described(name, command_at(all, inside(command, name)).text);
-    }
-    std::string flags;
-    std::string options;
-    for (const OptionFacts& option : command.options) {
-      for (const std::string& name : option.names) {
-        const bool takes_value = !option.value.empty() && name.starts_with("--");
-        (takes_value ? options : flags) +=
-            option.is_argument ? "" : " " + described(name + (takes_value ? "=" : ""), option.text);
-      }
-    }
-    cases += format("    \"{}\") commands=({}) flags=({}) options=({}){} ;;\n",
-                    command.path,
-                    commands,
-                    flags,
-                    options,
-                    command.takes_keys ? "; options+=($keys)" : "");
+    cases += zsh_case(command, all);
   }
   std::string keys;
   for (const KeyOption& key : key_options()) {
@@ -292,32 +308,43 @@ std::string fish_condition(const std::string& path) {
   return format("__tessera_at {}", quoted_for_fish(path));
 }
 
-std::string fish_script(const std::vector<CommandFacts>& all) {
+// An option's names as fish's `complete` takes them: "-s o -l output -r".
+std::string fish_names(const OptionFacts& option) {
+  std::string names;
+  for (const std::string& name : option.names) {
+    names += names.empty() ? "" : " ";
+    names += name.starts_with("--") ? "-l " + name.substr(2) : "-s " + name.substr(1);
+  }
+  return names + (option.value.empty() ? "" : " -r");
+}
+
+std::string fish_lines(const CommandFacts& command, const std::vector<CommandFacts>& all) {
   std::string lines;
-  const auto add = [&](const std::string& path, const std::string& rest, std::string_view text) {
+  const auto add = [&](const std::string& what, std::string_view text) {
     lines += format("complete -c tessera -n {} {} -d {}\n",
-                    quoted_for_fish(fish_condition(path)),
-                    rest,
+                    quoted_for_fish(fish_condition(command.path)),
+                    what,
                     quoted_for_fish(first_sentence(text)));
   };
+  for (const std::string& name : command.commands) {
+    add("-f -a " + name, command_at(all, inside(command, name)).text);
+  }
+  for (const OptionFacts& option : command.options) {
+    if (!option.is_argument) {
+      add(fish_names(option), option.text);
+    }
+  }
+  const std::vector<KeyOption> keys = command.takes_keys ? key_options() : std::vector<KeyOption>();
+  for (const KeyOption& key : keys) {
+    add(format("-a {}=", key.name), key.text);
+  }
+  return lines;
+}
+
+std::string fish_script(const std::vector<CommandFacts>& all) {
+  std::string lines;
   for (const CommandFacts& command : all) {
-    for (const std::string& name : command.commands) {
-      add(command.path, "-f -a " + name, command_at(all, inside(command, name)).text);
-    }
-    for (const OptionFacts& option : command.options) {
-      std::string names;
-      for (const std::string& name : option.names) {
-        names += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
-      }
-      if (!option.is_argument) {
-        add(command.path, names.substr(1) + (option.value.empty() ? "" : " -r"), option.text);
-      }
-    }
-    if (command.takes_keys) {
-      for (const KeyOption& key : key_options()) {
-        add(command.path, format("-a {}=", key.name), key.text);
-      }
-    }
+    lines += fish_lines(command, all);
   }
   std::string steps;
   for (const CommandFacts& command : all) {

@@ -16,9 +16,7 @@
 namespace tessera {
 
 // Written by the scripts tests/golden/make_*_goldens.py.
-inline std::filesystem::path golden_path(const std::string& name) {
-  return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/golden/tokenizer" / name;
-}
+std::filesystem::path golden_path(const std::string& name);
 
 inline nlohmann::json golden(const std::string& name) {
   return nlohmann::json::parse(read_file(golden_path(name)));
