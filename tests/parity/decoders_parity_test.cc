@@ -109,6 +109,39 @@ TEST_P(DecoderParity, GreedyTokensWithTheCache) {
   EXPECT_EQ(found, std::vector(expected.begin(), expected.end()));
 }
 
+// Written back, a config.json says what it said, key by key: what is left out computes nothing, and
+// the form of scaled positions, which has several, reads as the same.
+TEST_P(DecoderParity, ItsConfigIsWrittenAsItWasRead) {
+  const nlohmann::json read =
+      nlohmann::json::parse(read_file(golden_directory(GetParam()) / "config.json"));
+  const HuggingFaceModel model = read_hugging_face_model(golden_directory(GetParam()));
+  const std::string text =
+      model_family(model.section.name).hugging_face_config(model.section, model.facts);
+  const nlohmann::json written = nlohmann::json::parse(text);
+  const std::vector<std::string> left_out = {"embd_pdrop",
+                                             "hidden_dropout",
+                                             "initializer_range",
+                                             "max_window_layers",  // of a window that is off
+                                             "original_max_position_embeddings",  // of no scaling
+                                             "pretraining_tp",
+                                             "resid_pdrop",
+                                             "sliding_window_size",
+                                             "use_cache"};
+  const bool has_window_off = !read.value("use_sliding_window", true);
+  for (const auto& [key, value] : read.items()) {
+    if (key == "rope_scaling" || (key == "sliding_window" && has_window_off)) {
+      continue;
+    }
+    if (!written.contains(key)) {
+      EXPECT_THAT(left_out, testing::Contains(key));
+    } else {
+      EXPECT_EQ(written.at(key), value) << key;
+    }
+  }
+  const HuggingFaceModel again = hugging_face_model(HuggingFaceConfig(text, "config.json"));
+  EXPECT_EQ(again.section, model.section);
+}
+
 // A part of a model that can be left out of it, by its sizes or by the ops of its graph.
 struct Switch {
   std::string family;
