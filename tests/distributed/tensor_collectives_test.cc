@@ -257,6 +257,20 @@ TEST(Collectives, SayWhatTheyMove) {
                            .bytes = 96,  // 12 positions of 8 bytes
                            .count = 4,
                            .sent = slices_traffic(kTwoLevels, TrafficClass::kTensor, 16)}));
+  // Of more than 16 rows that are short, all in one; of 16, and of long ones, each by itself.
+  const auto gathered = [](const std::string& type) {
+    return only_use(make_op(AllGatherAttrs{.axes = kTwoLevels, .dim = 1, .bound = 12}), {type});
+  };
+  EXPECT_EQ(gathered("f32[seq=17, heads=2, head_dim=5]"),
+            (CollectiveUse{.axes = kTwoLevels,
+                           .kind = CollectiveKind::kAllGather,
+                           .dtype = DType::kF32,
+                           .fold = std::nullopt,
+                           .bytes = 4080,  // 17 rows of 12 heads of 20 bytes
+                           .sent = slices_traffic(kTwoLevels, TrafficClass::kTensor, 680)}));
+  EXPECT_EQ(gathered("f32[seq=16, heads=2, head_dim=5]").count, 16);
+  EXPECT_EQ(gathered("f32[seq=17, heads=2, head_dim=8191]").count, 1);
+  EXPECT_EQ(gathered("f32[seq=17, heads=2, head_dim=8192]").count, 17);
   Traffic dealt;  // of 6 parts of 2 x 2 positions of 8 bytes: a half, then two thirds
   dealt["a"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 96;
   dealt["b"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 128;
