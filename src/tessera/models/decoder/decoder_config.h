@@ -74,8 +74,8 @@ void validate(const DecoderConfig& config);
 
 // How it turns queries and keys in programs whose sequences have up to `length` tokens.
 // Source: of the dynamic factor, transformers' _compute_dynamic_ntk_parameters; of YaRN, Peng et
-// al. 2023, arXiv:2309.00071; of
-// LongRoPE, Ding et al. 2024, arXiv:2402.13753, and transformers' _compute_longrope_parameters
+// al. 2023, arXiv:2309.00071; of LongRoPE, Ding et al. 2024, arXiv:2402.13753, and transformers'
+// _compute_longrope_parameters
 RopeTableAttrs rope_attrs(const DecoderConfig& config, std::int64_t length);
 
 }  // namespace tessera

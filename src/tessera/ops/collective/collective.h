@@ -80,8 +80,8 @@ TrafficClass all_reduce_class(DType dtype, std::int64_t elements);
 // with zeros at its end.
 
 // Whether the shards of many short rows, `rows` of `row_bytes` each, move in one collective, in
-// which those of a rank lie together; they are put in their places beside it. Else each index of
-// the dims before the cut one is a collective of its own.
+// which those of a rank lie together; they are put in their places beside it. Otherwise each index
+// of the dims before the cut one is a collective of its own.
 constexpr bool moves_together(std::int64_t rows, std::int64_t row_bytes) {
   return rows > 16 && row_bytes < (std::int64_t{64} << 10U);
 }

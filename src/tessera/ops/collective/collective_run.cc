@@ -101,7 +101,7 @@ std::int64_t shards_workspace_bytes(const AxisSizes& axes,
          shard_workspace_bytes(axes, shard.num_elements(), shard.dtype);
 }
 
-// The shards of all ranks side by side, at the front of a workspace, and what lies behind them.
+// The shards of all ranks side by side, at the front of a workspace, and what lies after them.
 struct Together {
   Elements shards;
   std::byte* scratch;
