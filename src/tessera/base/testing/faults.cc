@@ -62,9 +62,32 @@ struct Shared {
 };
 
 Shared& shared() {
-  static Shared* const all = new Shared;
-  return *all;
+  static Shared* const kAll = new Shared;
+  return *kAll;
 }
+
+// Holds the mutex. No signal comes meanwhile: its handler may make such a call, too, and would wait
+// for ever for the thread that it interrupts.
+class Held {
+ public:
+  Held() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    shared().mutex.lock();
+  }
+
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  ~Held() {
+    shared().mutex.unlock();
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t before_ = {};
+};
 
 // The function that this one stands before.
 template <class Function>
@@ -114,7 +137,7 @@ void log_call(int file, const Call& call) {
 // What is to happen to the call; the first fault that hits it says so.
 std::optional<Fault> find_fault(const Call& call) {
   Shared& all = shared();
-  const std::lock_guard lock(all.mutex);
+  const Held held;
   std::optional<Fault> found;
   bool is_looked_at = false;
   for (Counted& counted : all.faults) {
@@ -216,7 +239,7 @@ void set_word(Fault& fault, std::string_view word) {
 
 void set_faults(std::vector<Fault> faults) {
   Shared& all = shared();
-  const std::lock_guard lock(all.mutex);
+  const Held held;
   all.faults.clear();
   for (Fault& fault : faults) {
     all.faults.push_back({.fault = std::move(fault)});
@@ -225,7 +248,7 @@ void set_faults(std::vector<Fault> faults) {
 }
 
 // In a program that was started with them.
-[[maybe_unused]] const bool from_environment = [] {
+[[maybe_unused]] const bool kFromEnvironment = [] {
   const char* const text = std::getenv("TESSERA_FAULTS");
   if (text == nullptr) {
     return false;
@@ -253,12 +276,12 @@ Faults::~Faults() {
 }
 
 std::int64_t Faults::hits(std::size_t fault) const {
-  const std::lock_guard lock(shared().mutex);
+  const Held held;
   return shared().faults.at(fault).hits;
 }
 
 std::int64_t Faults::calls(std::size_t fault) const {
-  const std::lock_guard lock(shared().mutex);
+  const Held held;
   return shared().faults.at(fault).calls;
 }
 
@@ -294,13 +317,13 @@ int open(const char* path, int flags, ...) {
   const mode_t mode =
       (flags & (O_CREAT | O_TMPFILE)) != 0 ? static_cast<mode_t>(va_arg(arguments, int)) : 0;
   va_end(arguments);
-  static auto* const next = tessera::next_of<int(const char*, int, ...)>("open");
+  static auto* const kNext = tessera::next_of<int(const char*, int, ...)>("open");
   return tessera::with_faults(
       [&] {
         return tessera::Call{
             .kind = FaultCall::kOpen, .changes = (flags & (O_CREAT | O_TRUNC)) != 0, .path = path};
       },
-      [&](auto) { return next(path, flags, mode); });
+      [&](auto) { return kNext(path, flags, mode); });
 }
 
 int openat(int directory, const char* path, int flags, ...) {
@@ -309,117 +332,117 @@ int openat(int directory, const char* path, int flags, ...) {
   const mode_t mode =
       (flags & (O_CREAT | O_TMPFILE)) != 0 ? static_cast<mode_t>(va_arg(arguments, int)) : 0;
   va_end(arguments);
-  static auto* const next = tessera::next_of<int(int, const char*, int, ...)>("openat");
+  static auto* const kNext = tessera::next_of<int(int, const char*, int, ...)>("openat");
   return tessera::with_faults(
       [&] {
         return tessera::Call{.kind = FaultCall::kOpen,
                              .changes = (flags & (O_CREAT | O_TRUNC)) != 0,
                              .path = tessera::path_at(directory, path)};
       },
-      [&](auto) { return next(directory, path, flags, mode); });
+      [&](auto) { return kNext(directory, path, flags, mode); });
 }
 
 ssize_t read(int file, void* data, std::size_t size) {
-  static auto* const next = tessera::next_of<ssize_t(int, void*, std::size_t)>("read");
+  static auto* const kNext = tessera::next_of<ssize_t(int, void*, std::size_t)>("read");
   return tessera::with_faults(
       [&] {
         return tessera::Call{
             .kind = FaultCall::kRead, .changes = false, .path = tessera::path_of(file)};
       },
-      [&](auto outcome) { return next(file, data, std::min(size, outcome.most_bytes)); });
+      [&](auto outcome) { return kNext(file, data, std::min(size, outcome.most_bytes)); });
 }
 
 ssize_t pread(int file, void* data, std::size_t size, off_t offset) {
-  static auto* const next = tessera::next_of<ssize_t(int, void*, std::size_t, off_t)>("pread");
+  static auto* const kNext = tessera::next_of<ssize_t(int, void*, std::size_t, off_t)>("pread");
   return tessera::with_faults(
       [&] {
         return tessera::Call{
             .kind = FaultCall::kRead, .changes = false, .path = tessera::path_of(file)};
       },
-      [&](auto outcome) { return next(file, data, std::min(size, outcome.most_bytes), offset); });
+      [&](auto outcome) { return kNext(file, data, std::min(size, outcome.most_bytes), offset); });
 }
 
 ssize_t write(int file, const void* data, std::size_t size) {
-  static auto* const next = tessera::next_of<ssize_t(int, const void*, std::size_t)>("write");
+  static auto* const kNext = tessera::next_of<ssize_t(int, const void*, std::size_t)>("write");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kWrite, .path = tessera::path_of(file)}; },
-      [&](auto outcome) { return next(file, data, std::min(size, outcome.most_bytes)); });
+      [&](auto outcome) { return kNext(file, data, std::min(size, outcome.most_bytes)); });
 }
 
 ssize_t pwrite(int file, const void* data, std::size_t size, off_t offset) {
-  static auto* const next =
+  static auto* const kNext =
       tessera::next_of<ssize_t(int, const void*, std::size_t, off_t)>("pwrite");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kWrite, .path = tessera::path_of(file)}; },
-      [&](auto outcome) { return next(file, data, std::min(size, outcome.most_bytes), offset); });
+      [&](auto outcome) { return kNext(file, data, std::min(size, outcome.most_bytes), offset); });
 }
 
 ssize_t writev(int file, const iovec* parts, int count) {
-  static auto* const next = tessera::next_of<ssize_t(int, const iovec*, int)>("writev");
+  static auto* const kNext = tessera::next_of<ssize_t(int, const iovec*, int)>("writev");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kWrite, .path = tessera::path_of(file)}; },
-      [&](auto) { return next(file, parts, count); });
+      [&](auto) { return kNext(file, parts, count); });
 }
 
 int fsync(int file) {
-  static auto* const next = tessera::next_of<int(int)>("fsync");
+  static auto* const kNext = tessera::next_of<int(int)>("fsync");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kSync, .path = tessera::path_of(file)}; },
-      [&](auto) { return next(file); });
+      [&](auto) { return kNext(file); });
 }
 
 int fdatasync(int file) {
-  static auto* const next = tessera::next_of<int(int)>("fdatasync");
+  static auto* const kNext = tessera::next_of<int(int)>("fdatasync");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kSync, .path = tessera::path_of(file)}; },
-      [&](auto) { return next(file); });
+      [&](auto) { return kNext(file); });
 }
 
 int ftruncate(int file, off_t size) noexcept {
-  static auto* const next = tessera::next_of<int(int, off_t)>("ftruncate");
+  static auto* const kNext = tessera::next_of<int(int, off_t)>("ftruncate");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kResize, .path = tessera::path_of(file)}; },
-      [&](auto) { return next(file, size); });
+      [&](auto) { return kNext(file, size); });
 }
 
 int flock(int file, int operation) noexcept {
-  static auto* const next = tessera::next_of<int(int, int)>("flock");
+  static auto* const kNext = tessera::next_of<int(int, int)>("flock");
   return tessera::with_faults(
       [&] {
         return tessera::Call{
             .kind = FaultCall::kLock, .changes = false, .path = tessera::path_of(file)};
       },
-      [&](auto) { return next(file, operation); });
+      [&](auto) { return kNext(file, operation); });
 }
 
 int fallocate(int file, int mode, off_t offset, off_t size) {
-  static auto* const next = tessera::next_of<int(int, int, off_t, off_t)>("fallocate");
+  static auto* const kNext = tessera::next_of<int(int, int, off_t, off_t)>("fallocate");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kResize, .path = tessera::path_of(file)}; },
-      [&](auto) { return next(file, mode, offset, size); });
+      [&](auto) { return kNext(file, mode, offset, size); });
 }
 
 int rename(const char* from, const char* to) noexcept {
-  static auto* const next = tessera::next_of<int(const char*, const char*)>("rename");
+  static auto* const kNext = tessera::next_of<int(const char*, const char*)>("rename");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kRename, .path = from, .other_path = to}; },
-      [&](auto) { return next(from, to); });
+      [&](auto) { return kNext(from, to); });
 }
 
 int renameat(int from_in, const char* from, int to_in, const char* to) noexcept {
-  static auto* const next = tessera::next_of<int(int, const char*, int, const char*)>("renameat");
+  static auto* const kNext = tessera::next_of<int(int, const char*, int, const char*)>("renameat");
   return tessera::with_faults(
       [&] {
         return tessera::Call{.kind = FaultCall::kRename,
                              .path = tessera::path_at(from_in, from),
                              .other_path = tessera::path_at(to_in, to)};
       },
-      [&](auto) { return next(from_in, from, to_in, to); });
+      [&](auto) { return kNext(from_in, from, to_in, to); });
 }
 
 int renameat2(
     int from_in, const char* from, int to_in, const char* to, unsigned int flags) noexcept {
-  static auto* const next =
+  static auto* const kNext =
       tessera::next_of<int(int, const char*, int, const char*, unsigned int)>("renameat2");
   return tessera::with_faults(
       [&] {
@@ -427,62 +450,62 @@ int renameat2(
                              .path = tessera::path_at(from_in, from),
                              .other_path = tessera::path_at(to_in, to)};
       },
-      [&](auto) { return next(from_in, from, to_in, to, flags); });
+      [&](auto) { return kNext(from_in, from, to_in, to, flags); });
 }
 
 int unlink(const char* path) noexcept {
-  static auto* const next = tessera::next_of<int(const char*)>("unlink");
+  static auto* const kNext = tessera::next_of<int(const char*)>("unlink");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kRemove, .path = path}; },
-      [&](auto) { return next(path); });
+      [&](auto) { return kNext(path); });
 }
 
 int unlinkat(int directory, const char* path, int flags) noexcept {
-  static auto* const next = tessera::next_of<int(int, const char*, int)>("unlinkat");
+  static auto* const kNext = tessera::next_of<int(int, const char*, int)>("unlinkat");
   return tessera::with_faults(
       [&] {
         return tessera::Call{.kind = FaultCall::kRemove, .path = tessera::path_at(directory, path)};
       },
-      [&](auto) { return next(directory, path, flags); });
+      [&](auto) { return kNext(directory, path, flags); });
 }
 
 int rmdir(const char* path) noexcept {
-  static auto* const next = tessera::next_of<int(const char*)>("rmdir");
+  static auto* const kNext = tessera::next_of<int(const char*)>("rmdir");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kRemove, .path = path}; },
-      [&](auto) { return next(path); });
+      [&](auto) { return kNext(path); });
 }
 
 int remove(const char* path) noexcept {
-  static auto* const next = tessera::next_of<int(const char*)>("remove");
+  static auto* const kNext = tessera::next_of<int(const char*)>("remove");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kRemove, .path = path}; },
-      [&](auto) { return next(path); });
+      [&](auto) { return kNext(path); });
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {
-  static auto* const next = tessera::next_of<int(const char*, mode_t)>("mkdir");
+  static auto* const kNext = tessera::next_of<int(const char*, mode_t)>("mkdir");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kMakeDirectory, .path = path}; },
-      [&](auto) { return next(path, mode); });
+      [&](auto) { return kNext(path, mode); });
 }
 
 int mkdirat(int directory, const char* path, mode_t mode) noexcept {
-  static auto* const next = tessera::next_of<int(int, const char*, mode_t)>("mkdirat");
+  static auto* const kNext = tessera::next_of<int(int, const char*, mode_t)>("mkdirat");
   return tessera::with_faults(
       [&] {
         return tessera::Call{.kind = FaultCall::kMakeDirectory,
                              .path = tessera::path_at(directory, path)};
       },
-      [&](auto) { return next(directory, path, mode); });
+      [&](auto) { return kNext(directory, path, mode); });
 }
 
 int statvfs(const char* path, struct statvfs* space) noexcept {
-  static auto* const next = tessera::next_of<int(const char*, struct statvfs*)>("statvfs");
+  static auto* const kNext = tessera::next_of<int(const char*, struct statvfs*)>("statvfs");
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kSpace, .changes = false, .path = path}; },
       [&](auto outcome) {
-        const int result = next(path, space);
+        const int result = kNext(path, space);
         if (result == 0) {
           const fsblkcnt_t most = outcome.most_bytes / space->f_frsize;
           space->f_bavail = std::min(space->f_bavail, most);
@@ -495,7 +518,7 @@ int pthread_create(pthread_t* thread,
                    const pthread_attr_t* attributes,
                    void* (*body)(void*),
                    void* argument) noexcept {
-  static auto* const next =
+  static auto* const kNext =
       tessera::next_of<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>(
           "pthread_create");
   void* const caller = __builtin_return_address(0);
@@ -505,7 +528,7 @@ int pthread_create(pthread_t* thread,
     return tessera::Call{
         .kind = FaultCall::kThread, .changes = false, .path = is_known ? library.dli_fname : ""};
   });
-  return outcome.error != 0 ? outcome.error : next(thread, attributes, body, argument);
+  return outcome.error != 0 ? outcome.error : kNext(thread, attributes, body, argument);
 }
 
 #pragma GCC visibility pop
