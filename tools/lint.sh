@@ -2,10 +2,9 @@
 # Checks format, lengths, includes and the rules of .clang-tidy in the whole tree, and fails if any
 # check does.
 #
-# usage: tools/lint.sh BUILD_DIR [--product|--deep]
+# usage: tools/lint.sh BUILD_DIR [--deep]
 #
-# BUILD_DIR is configured (preset lint) and gives the flags. --product spares tests and plain
-# headers the rules of .clang-tidy, --deep adds the path-sensitive checks.
+# BUILD_DIR is configured (preset lint) and gives the flags. --deep adds the path-sensitive checks.
 set -euo pipefail
 build=$(realpath "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -49,11 +48,7 @@ check "clang-format (./x format repairs)" check_format
 check "lengths" check_lengths
 check "includes" tools/lint_includes.sh
 check "functions that kernels must not call" check_kernels
-if [[ ${2:-} == --product ]]; then
-  check "rules, for sources of the product" tools/lint_tidy.sh quick "$build" --product
-else
-  check "rules" tools/lint_tidy.sh quick "$build"
-fi
+check "rules" tools/lint_tidy.sh quick "$build"
 if [[ ${2:-} == --deep ]]; then
   check "path-sensitive rules" tools/lint_tidy.sh deep "$build"
 fi

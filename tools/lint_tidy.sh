@@ -1,26 +1,30 @@
 #!/usr/bin/env bash
-# Checks every source file and header by the rules of .clang-tidy, in parallel. A file that was clean
-# is not checked again until it, a header of ours that it includes, its flags or the rules change.
+# Checks every source file and header by the rules of .clang-tidy, in parallel. Files that were
+# clean are not checked again until one of those checked with them, a header of ours below these,
+# their flags or the rules change.
 #
-# usage: tools/lint_tidy.sh quick|deep BUILD_DIR [--product]
+# usage: tools/lint_tidy.sh quick|deep BUILD_DIR
 #
-# BUILD_DIR has compile_commands.json; --product leaves out what only tests are built of, and headers
-# beside a source of their name, for a check in half the time.
+# BUILD_DIR has compile_commands.json.
 #
-# quick  clangd's run of the rules, which looks at the nodes of the file alone and so takes a fifth of
-#        the time that clang-tidy spends, most of it inside the headers of libraries
-# deep   what clangd leaves out, by clang-tidy: the path-sensitive checks
+# quick  clangd's run of the rules, which looks at the nodes of the file alone and so takes a fifth
+#        of the time that clang-tidy spends, most of it inside the headers of libraries. Four fifths
+#        of what is left is reading headers, so files of equal flags are checked some at a time, as
+#        one. Where that finds anything, they are checked as two, and so on down to each alone.
+# deep   what that leaves out, by clang-tidy on each source: the path-sensitive checks, definitions
+#        in headers, unused names, and whether a source includes what it uses
 set -euo pipefail
 mode=$1
 build=$(realpath "$2")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$(pwd -P)
-scope=${3:-all}
 clean=${XDG_CACHE_HOME:-$HOME/.cache}/tessera/lint-$mode # an empty file for each clean input
 deep_checks='-*,clang-analyzer-*,bugprone-use-after-move,bugprone-unchecked-optional-access'
+deep_checks+=',misc-definitions-in-headers,misc-unused-using-decls'
+files_at_once=16
 
-# Prints FILE, a tab, and one line of text that changes whenever an input of FILE's check does: the
-# hashes of the file and of all our headers below it, and the compile command of a source file.
+# Prints FILE, a tab, its flags without names of files, a tab, and one line of text that changes
+# whenever an input of FILE's check does: the hashes of the file and of all our headers below it.
 inputs() {
   awk -v root="$root/" -v build="$build" '
     function visit(file,   i) {
@@ -45,28 +49,109 @@ inputs() {
         split($0, quoted, "\"")
         file = quoted[4]
         if (index(file, root) == 1) {
-          file = substr(file, length(root) + 1)
+          sub(/ -o .*/, "", command)
           gsub(build, "", command)
           gsub(root, "", command)
-          commands[file] = command
+          commands[substr(file, length(root) + 1)] = command
         }
       }
       next
     }
-    /^#[ \t]*include[ \t]*"tessera\// {
+    /^#[ \t]*include[ \t]*"/ {
       split($0, quoted, "\"")
-      include[FILENAME, ++num_includes[FILENAME]] = "src/" quoted[2]
+      prefix = quoted[2] ~ /^tessera\// ? "src/" : ""
+      include[FILENAME, ++num_includes[FILENAME]] = prefix quoted[2]
     }
     END {
       for (file in hash) {
         if (file in commands || file ~ /\.h$/) {
           split("", seen)
-          identity = commands[file]
+          identity = ""
           visit(file)
-          print file "\t" identity
+          print file "\t" commands[file] "\t" identity
         }
       }
     }' "$build/compile_commands.json" -
+}
+
+# Prints the files of a check, with spaces between, a tab, and their inputs, from those of inputs().
+# Some files of a room with equal flags, and headers of their folders, are checked together: headers
+# first, each after those that it includes.
+groups() {
+  awk -F '\t' -v mode="$mode" -v size="$files_at_once" '
+    # Headers of kernels read otherwise without their compiler, Highway has a file include itself, a
+    # program has one main(), and samples of ops, which use their unnamed namespaces from outside,
+    # would find those of others.
+    function is_alone(file,   line, found, above) {
+      found = mode == "deep" || file ~ /_cuda\.h$|\/cuda\/|_samples\.cc$/
+      for (above = folder(file); above ~ /\//; above = folder(above)) {
+        found = found || (getline line < (above "/.clang-tidy")) > 0
+        close(above "/.clang-tidy")
+        if (folder(above) == above) {
+          break
+        }
+      }
+      while (!found && (getline line < file) > 0) {
+        found = line ~ /HWY_TARGET_INCLUDE|^int main\(/
+      }
+      close(file)
+      return found
+    }
+    # src/tessera/FLOOR and the like
+    function room(file,   part) {
+      split(file, part, "/")
+      return part[1] "/" part[2] "/" part[3]
+    }
+    function folder(file) {
+      sub(/\/[^\/]*$/, "", file)
+      return file
+    }
+    {
+      file[NR] = $1
+      flags[NR] = $2
+      identity[NR] = $3
+      depth[NR] = split($3, below, " ")
+      if ($2 != "" && !(folder($1) in flags_in)) {
+        flags_in[folder($1)] = $2
+      }
+    }
+    END {
+      for (i = 1; i <= NR; i++) {
+        where = flags[i] == "" ? flags_in[folder(file[i])] : flags[i]
+        if (where == "" || is_alone(file[i])) {
+          print file[i] "\t" flags[i] identity[i]
+          continue
+        }
+        where = where "\t" room(folder(file[i]))
+        batch = where "\t" int(num_files[where] / size)
+        num_files[where] += 1
+        members[batch] = members[batch] " " i
+      }
+      for (batch in members) {
+        count = split(members[batch], member, " ")
+        # Sources keep their order after the headers, which go by how much is below them.
+        for (i = 2; i <= count; i++) {
+          moving = member[i]
+          if (file[moving] !~ /\.h$/) {
+            continue
+          }
+          for (j = i - 1; j >= 1; j--) {
+            if (file[member[j]] ~ /\.h$/ && depth[member[j]] <= depth[moving]) {
+              break
+            }
+            member[j + 1] = member[j]
+          }
+          member[j + 1] = moving
+        }
+        names = ""
+        inputs = ""
+        for (i = 1; i <= count; i++) {
+          names = names (i > 1 ? " " : "") file[member[i]]
+          inputs = inputs flags[member[i]] identity[member[i]]
+        }
+        print names "\t" inputs
+      }
+    }'
 }
 
 # tidy FILE CHECKS
@@ -95,36 +180,96 @@ quick() {
   }
 }
 
+# Prints the text of a source that holds all FILEs: each one's unnamed namespace has a name inside,
+# and a header is not included again.
+joined() {
+  local file
+  local -i part=0
+  for file; do
+    part+=1
+    sed --expression '/^#pragma once$/d' \
+      --expression "s/^namespace {\$/namespace { inline namespace part_$part {/" \
+      --expression 's|^}  // namespace$|}}|' "$file"
+  done
+}
+
+# quick_joined FILE FILE...: whether they, of which one is a source, are clean as one.
+quick_joined() {
+  local directory code=0 file first=""
+  directory=$(mktemp --directory) || return 1
+  cp .clangd .clang-tidy "$directory"
+  joined "$@" >"$directory/joined.cc"
+  local flags="-I$directory/headers"
+  for file; do
+    flags+=" -iquote $root/$(dirname "$file")"
+    if [[ $file == *.h ]]; then
+      mkdir -p "$directory/headers/$(dirname "${file#src/}")"
+      touch "$directory/headers/${file#src/}"
+    else
+      first=${first:-$file}
+    fi
+  done
+  awk -v file="\"$root/$first\"" -v joined="$directory/joined.cc" -v flags="$flags" '
+    $1 == "\"directory\":" { directory = $0 }
+    $1 == "\"command\":" { command = $0 }
+    $1 == "\"file\":" && index($0, file) {
+      sub(/ -o .*/, " -c " joined "\",", command)
+      sub(/\+\+ /, "++ " flags " ", command)
+      print "[{" directory command "\"file\": \"" joined "\"}]"
+      exit
+    }' "$build/compile_commands.json" >"$directory/compile_commands.json"
+  clangd-19 --check="$directory/joined.cc" --compile-commands-dir="$directory" \
+    --check-locations=0 --log=error >/dev/null 2>&1 || code=1
+  rm -r "$directory"
+  return "$code"
+}
+
 deep() {
   [[ $1 == *.h ]] || tidy "$1" "$deep_checks" # a header is seen from the files that include it
 }
 
-# is_left_out FILE
-is_left_out() {
-  [[ $scope == --product ]] || return 1
-  [[ $1 =~ ^tests/|/testing/|_(test|samples)\. || ($1 == *.h && -e ${1%.h}.cc) ]]
+# check_files FILE...: prints what is wrong with them, and fails if anything is.
+check_files() {
+  if (($# == 1)); then
+    "$mode" "$1"
+    return
+  fi
+  if [[ " $*" == *.cc* ]] && quick_joined "$@"; then
+    return
+  fi
+  local -a odd=() even=()
+  local -i number=0 code=0
+  for file; do
+    number+=1
+    if ((number % 2)); then odd+=("$file"); else even+=("$file"); fi
+  done
+  check_files "${odd[@]}" || code=1
+  check_files "${even[@]}" || code=1
+  return "$code"
 }
 
-# check KEY FILE
+# check KEY FILES
 check() {
-  "$mode" "$2" && touch "$clean/$1"
+  local -a files
+  read -r -a files <<<"$2"
+  check_files "${files[@]}" && touch "$clean/$1"
 }
-export -f check quick deep tidy
-export build clean deep_checks mode
+export -f check check_files quick deep tidy joined quick_joined
+export build clean deep_checks mode root
 
 mkdir -p "$clean"
 find "$clean" -type f -mtime +30 -delete
-rules=$(clang-tidy-19 --version; cat .clang-tidy .clangd)
+rules=$(clang-tidy-19 --version; cat .clangd; git ls-files '*.clang-tidy' | sort | xargs cat)
 declare -i total=0
 declare -a todo=()
-while IFS=$'\t' read -r file identity; do
-  ! is_left_out "$file" || continue
-  key=$(printf '%s' "$rules $identity" | sha256sum | cut --delimiter ' ' --fields 1)
+while IFS=$'\t' read -r files identity; do
+  key=$(printf '%s' "$rules $files $identity" | sha256sum | cut --delimiter ' ' --fields 1)
   total+=1
-  [[ -e $clean/$key ]] || todo+=("$key" "$file")
-done < <(tools/list_sources.sh | xargs sha256sum | inputs | sort)
+  [[ -e $clean/$key ]] || todo+=("$key" "$files")
+done < <(tools/list_sources.sh | xargs sha256sum | inputs | sort | groups)
 
-echo "$mode checks: $((${#todo[@]} / 2)) of $total files changed since they were clean"
+echo "$mode checks: $((${#todo[@]} / 2)) of $total groups of files changed since they were clean"
 if ((${#todo[@]})); then
-  printf '%s\n' "${todo[@]}" | xargs --max-args=2 --max-procs="$(nproc)" bash -c 'check "$@"' check
+  printf '%s\n' "${todo[@]}" | tr '\n' '\0' |
+    xargs --null --max-args=2 --max-procs="$(nproc)" bash -c 'check "$@"' check
 fi

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/base/format.h"
@@ -12,39 +13,72 @@
 
 namespace tessera {
 
+namespace {
+
+bool is_llama(std::string_view family) {
+  return family != "gpt2" && family != "neox";
+}
+
+bool is_gemma(std::string_view family) {
+  return family == "gemma2" || family == "gemma3";
+}
+
+ModelSection draw_sizes(Draw& draw, const std::string& family, std::int64_t tensor) {
+  const std::int64_t kv_heads = tensor * draw.between(1, 2);
+  const std::int64_t heads = is_llama(family) ? kv_heads * draw.between(1, 3) : kv_heads;
+  const std::int64_t half_width = draw.between(1, 9);  // of a head
+  ModelSection model = {
+      .name = family, .dim = heads * 2 * half_width, .layers = draw.between(1, 3), .heads = heads};
+  if (is_llama(family)) {
+    model.kv_heads = kv_heads;
+    model.head_dim = draw.one_in(3) ? std::optional(2 * draw.between(1, 9)) : std::nullopt;
+  }
+  model.ffn = draw.between(tensor, 70);
+  return model;
+}
+
+void draw_gemma(Draw& draw, ModelSection& model) {
+  model.global_every = draw.between(1, 3);
+  model.query_pre_attn_scalar = draw.one_in(2) ? std::optional(7.0) : std::nullopt;
+  if (model.name == "gemma2" && draw.one_in(2)) {
+    model.attention_softcap = 0.5;
+  }
+  model.logits_softcap = draw.one_in(2) ? std::optional(2.0) : std::nullopt;
+}
+
+void draw_neox(Draw& draw, ModelSection& model) {
+  model.exact_gelu = draw.one_in(2);
+  model.parallel_residual = draw.one_in(2);
+  const bool halves_are_even = *model.dim / *model.heads % 4 == 0;
+  model.rotary_fraction = halves_are_even ? 0.5 : 1.0;
+}
+
+}  // namespace
+
 ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
   const std::string name = draw.one_of<std::string>(
       {"llama3", "gpt2", "neox", "qwen2", "qwen3", "mistral", "phi3", "olmo2", "gemma2", "gemma3"});
-  const bool is_llama = name != "gpt2" && name != "neox";
-  const bool is_gemma = name == "gemma2" || name == "gemma3";
-  const bool may_have_biases = is_gemma || name == "llama3" || name == "qwen3" || name == "olmo2";
-  const bool has_window = is_gemma || ((name == "mistral" || name == "phi3") && draw.one_in(2));
-  const std::int64_t kv_heads = tensor * draw.between(1, 2);
-  const std::int64_t heads = is_llama ? kv_heads * draw.between(1, 3) : kv_heads;
-  const std::int64_t half_width = draw.between(1, 9);  // of a head
+  const bool may_have_biases =
+      is_gemma(name) || name == "llama3" || name == "qwen3" || name == "olmo2";
+  const bool has_window =
+      is_gemma(name) || ((name == "mistral" || name == "phi3") && draw.one_in(2));
+  ModelSection model = draw_sizes(draw, name, tensor);
+  model.vocab = vocab;
+  model.window = has_window ? std::optional(draw.between(1, 30)) : std::nullopt;
+  if (is_gemma(name)) {
+    draw_gemma(draw, model);
+  }
+  if (may_have_biases && draw.one_in(3)) {
+    model.attention_bias = true;
+  }
+  if (name == "neox") {
+    draw_neox(draw, model);
+  }
+  if (is_llama(name) && name != "phi3" && draw.one_in(4)) {
+    model.rope_linear_factor = 4.0;
+  }
   const ModelFamily& family = model_family(name);
-  return family.describe(family.resolve(
-      {.name = name,
-       .dim = heads * 2 * half_width,
-       .layers = draw.between(1, 3),
-       .heads = heads,
-       .kv_heads = is_llama ? std::optional(kv_heads) : std::nullopt,
-       .head_dim =
-           is_llama && draw.one_in(3) ? std::optional(2 * draw.between(1, 9)) : std::nullopt,
-       .ffn = draw.between(tensor, 70),
-       .vocab = vocab,
-       .window = has_window ? std::optional(draw.between(1, 30)) : std::nullopt,
-       .global_every = is_gemma ? std::optional(draw.between(1, 3)) : std::nullopt,
-       .query_pre_attn_scalar = is_gemma && draw.one_in(2) ? std::optional(7.0) : std::nullopt,
-       .attention_softcap = name == "gemma2" && draw.one_in(2) ? std::optional(0.5) : std::nullopt,
-       .logits_softcap = is_gemma && draw.one_in(2) ? std::optional(2.0) : std::nullopt,
-       .attention_bias = may_have_biases && draw.one_in(3) ? std::optional(true) : std::nullopt,
-       .exact_gelu = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
-       .parallel_residual = name == "neox" ? std::optional(draw.one_in(2)) : std::nullopt,
-       .rope_linear_factor =
-           is_llama && name != "phi3" && draw.one_in(4) ? std::optional(4.0) : std::nullopt,
-       .rotary_fraction =
-           name == "neox" ? std::optional(half_width % 2 == 0 ? 0.5 : 1.0) : std::nullopt}));
+  return family.describe(family.resolve(model));
 }
 
 Placement draw_placement(Draw& draw, const Mesh& mesh, std::optional<std::int64_t> grad) {

@@ -69,23 +69,25 @@ void tessera_delay_sends(int peer, int passing, double seconds) {
   tessera::fault() = {.peer = peer, .passing = passing, .delay_seconds = seconds};
 }
 
-int MPI_Isend(const void* data,
+// MPI's parameters.
+// NOLINTNEXTLINE(readability-function-size)
+int MPI_Isend(const void* buf,
               int count,
-              MPI_Datatype type,
-              int peer,
+              MPI_Datatype datatype,
+              int dest,
               int tag,
               MPI_Comm comm,
               MPI_Request* request) {
   if (tessera::is_cut_off()) {
     return MPI_ERR_OTHER;
   }
-  if (tessera::strikes(peer)) {
+  if (tessera::strikes(dest)) {
     if (!tessera::fault().delay_seconds) {
       return MPI_ERR_OTHER;
     }
     std::this_thread::sleep_for(std::chrono::duration<double>(*tessera::fault().delay_seconds));
   }
-  return PMPI_Isend(data, count, type, peer, tag, comm, request);
+  return PMPI_Isend(buf, count, datatype, dest, tag, comm, request);
 }
 
 int MPI_Finalize() {

@@ -158,12 +158,12 @@ const std::vector<ErrorCode> kLost = {ErrorCode::kTimeout, ErrorCode::kPeerFailu
 
 // Those of ranks that are processes.
 std::span<const FailureCase> own_failure_cases() {
-  static const std::array<FailureCase, 3> cases = {{
+  static const std::array<FailureCase, 3> kCases = {{
       {.name = "killed", .run = rank_is_killed, .codes = kLost, .text = ""},
       {.name = "unreachable", .run = rank_is_unreachable, .codes = kLost, .text = ""},
       {.name = "send_fails", .run = send_fails, .codes = kLost, .text = ""},
   }};
-  return cases;
+  return kCases;
 }
 
 const FailureCase& failure_called(std::string_view name) {

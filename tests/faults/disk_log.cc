@@ -65,7 +65,7 @@ int watch(const std::vector<std::string>& words) {
       const std::int64_t steps = count_lines(read_file(metrics));
       if (steps > seen) {
         seen = steps;
-        marks << fs::file_size(list) << ' ' << steps << std::endl;
+        marks << fs::file_size(list) << ' ' << steps << '\n' << std::flush;
       }
     }
     std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -3,6 +3,7 @@
 // "count" nothing is, and the number of the rank's instructions in the step is printed.
 
 #include <atomic>
+#include <cinttypes>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -28,14 +29,16 @@ struct Position {
 };
 
 int run(int argc, char** argv) {
-  long long step = 0;
-  long long rank = 0;
+  std::int64_t step = 0;
+  std::int64_t rank = 0;
   char item_text[32] = {};
-  TESSERA_REQUIRE(argc > 2 && std::sscanf(argv[1], "%lld:%lld:%31s", &step, &rank, item_text) == 3,
-                  ErrorCode::kInvalidConfig,
-                  "usage: training_with_kill STEP:RANK:ITEM RUN.toml [--section.key=value...]");
+  TESSERA_REQUIRE(
+      argc > 2 &&
+          std::sscanf(argv[1], "%" SCNd64 ":%" SCNd64 ":%31s", &step, &rank, item_text) == 3,
+      ErrorCode::kInvalidConfig,
+      "usage: training_with_kill STEP:RANK:ITEM RUN.toml [--section.key=value...]");
   const bool counts = std::string(item_text) == "count";
-  const long long item = counts ? -1 : std::atoll(item_text);
+  const std::int64_t item = counts ? -1 : std::atoll(item_text);
   const std::vector<std::string> overrides(argv + 3, argv + argc);
   const RunConfig config = resolve(load_run_config(argv[2], overrides));
 
@@ -65,7 +68,7 @@ int run(int argc, char** argv) {
       }};
   train(config, resolve_model(config), hooks);
   if (counts && count > 0) {  // the process has this rank
-    std::printf("%lld\n", static_cast<long long>(count.load()));
+    std::printf("%" PRId64 "\n", count.load());
   }
   return counts ? 0 : 3;  // the kill did not hit
 }

@@ -43,7 +43,9 @@ void PhaseLog::note(std::string_view call) {
   const auto has = [&](std::string_view part) { return call.find(part) != std::string::npos; };
   const bool is_before_first_step = phase_ == Phase::kStart || phase_ == Phase::kRestore;
   const bool is_temporary = has("/.tmp-");
-  if (call.starts_with("rename ") && has("/config.toml")) {
+  const bool ends_save = call.starts_with("write ") && has("metrics.jsonl") &&
+                         (phase_ == Phase::kPublish || phase_ == Phase::kPrune);
+  if (ends_save || (call.starts_with("rename ") && has("/config.toml"))) {
     phase_ = Phase::kStep;
   } else if (phase_ == Phase::kStart && call.starts_with("open ") && has("/step-") &&
              !is_temporary) {
@@ -56,9 +58,6 @@ void PhaseLog::note(std::string_view call) {
     phase_ = Phase::kPublish;
   } else if (call.starts_with("rename ") && has("/step-") && has("/.tmp-removed")) {
     phase_ = Phase::kPrune;
-  } else if (call.starts_with("write ") && has("metrics.jsonl") &&
-             (phase_ == Phase::kPublish || phase_ == Phase::kPrune)) {
-    phase_ = Phase::kStep;
   }
 }
 

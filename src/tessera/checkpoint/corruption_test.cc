@@ -220,7 +220,7 @@ class DamageTest : public ::testing::Test {
       case 5:
         bad.resize(at);
         break;
-      case 6: {  // what JSON still reads: another digit
+      default: {  // what JSON still reads: another digit
         const std::size_t digit = bad.find_first_of("0123456789", at);
         if (digit != std::string::npos) {
           bad[digit] = static_cast<char>('0' + draw(10));

@@ -119,12 +119,13 @@ TEST(ParseConfig, KeysOfANewerVersionAreSaidToBe) {
   const std::string rest = "\n[train]\nxylophone = 4\n";
   const std::string unknown = "run.toml:3:1: unknown key \"train.xylophone\"";
   for (const char* const newer : {"99.0.0", "0.99", "1000"}) {
-    EXPECT_THAT(parse_error(line + newer + rest),
-                StartsWith(unknown + " (run.toml was written by Tessera " + newer +
-                           ", which is newer than this "));
+    EXPECT_THAT(
+        parse_error(format("{}{}{}", line, newer, rest)),
+        StartsWith(format(
+            "{} (run.toml was written by Tessera {}, which is newer than this ", unknown, newer)));
   }
   for (const char* const not_newer : {"0.0.1", "", "x"}) {
-    EXPECT_EQ(parse_error(line + not_newer + rest), unknown);
+    EXPECT_EQ(parse_error(format("{}{}{}", line, not_newer, rest)), unknown);
   }
   EXPECT_THAT(to_toml(valid_config()), StartsWith(line));
 }

@@ -42,8 +42,8 @@ DataSection unusual_data() {
           .document_separator = "\r\n\f"};
 }
 
-// A config in which every key differs from its default.
-RunConfig unusual_config() {
+// The sections up to [data], every key of which differs from its default.
+RunConfig unusual_start() {
   RunConfig c;
   c.run = {.dir = "dir \"quoted\" \\ \x01\x7f\t\n\xc3\xa4",
            .seed = 9007199254740993,
@@ -94,6 +94,12 @@ RunConfig unusual_config() {
                  .bos = {{}},
                  .eos = {{"</s>", "\"<|x|>\""}}};
   c.data = unusual_data();
+  return c;
+}
+
+// A config in which every key differs from its default.
+RunConfig unusual_config() {
+  RunConfig c = unusual_start();
   c.train = {.steps = 5,
              .global_batch = 6,
              .microbatch = 2,

@@ -17,7 +17,6 @@
 namespace tessera {
 namespace {
 
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr double kForEver = std::numeric_limits<double>::infinity();

@@ -111,7 +111,7 @@ TEST(DeviceMemoryLimit, IsNothingOnADeviceThatIsFull) {
 // 32 channels of 12 MiB for each peer, beside 256 MiB for all groups.
 TEST(NcclReserve, GrowsWithGroupsAndPeers) {
   constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
-  constexpr std::int64_t kPeer = 32 * 12 * kMebibyte;
+  constexpr std::int64_t kPeer = kMebibyte * 32 * 12;
   constexpr std::int64_t kAll = 256 * kMebibyte;
   RunLayout layout;
   EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll);

@@ -256,7 +256,7 @@ TEST(Buffers, AreSavedAsTheyAreAndCountedApart) {
   expect_normal(f32.values("mean"), 0.5);
   const ParameterCounts counts = count_parameters(f32.inits());
   const ParameterCounts without = count_parameters(State({.layers = 1}).inits());
-  EXPECT_EQ(counts.all, without.all + 8 * 64);
+  EXPECT_EQ(counts.all, without.all + std::int64_t{8} * 64);
   EXPECT_EQ(counts.frozen, 0);
   EXPECT_EQ(counts.buffers, 64 + 8);
 }

@@ -81,6 +81,23 @@ TEST(TokenizerFiles, TiktokenFamiliesHaveTheirSpecialTokens) {
   EXPECT_EQ(qwen.normalizer.size(), 1U);
 }
 
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    const std::size_t left = std::min<std::size_t>(bytes.size() - at, 3);
+    unsigned bits = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      bits = bits << 8U | (i < left ? static_cast<unsigned char>(bytes[at + i]) : 0U);
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      text += i <= left ? kDigits[bits >> (18 - 6 * i) & 0x3FU] : '=';
+    }
+  }
+  return text;
+}
+
 // Lines of base64 and ranks from 0, of `count` tokens: the bytes and words that are letters.
 std::string many_ranks(std::size_t count) {
   std::string lines;
@@ -90,19 +107,7 @@ std::string many_ranks(std::size_t count) {
       bytes = rest == rank ? "_" : bytes;
       bytes += static_cast<char>('a' + rest % 26);
     }
-    constexpr std::string_view kDigits =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (std::size_t at = 0; at < bytes.size(); at += 3) {
-      const std::size_t left = std::min<std::size_t>(bytes.size() - at, 3);
-      unsigned bits = 0;
-      for (std::size_t i = 0; i < 3; ++i) {
-        bits = bits << 8U | (i < left ? static_cast<unsigned char>(bytes[at + i]) : 0U);
-      }
-      for (std::size_t i = 0; i < 4; ++i) {
-        lines += i <= left ? kDigits[bits >> (18 - 6 * i) & 0x3FU] : '=';
-      }
-    }
-    lines += " " + std::to_string(rank) + "\n";
+    lines += format("{} {}\n", base64(bytes), rank);
   }
   return lines;
 }

@@ -137,7 +137,7 @@ TEST(TokenizerGolden, TiktokenFamilies) {
     // What a run keeps of it has another name, and is the same tokenizer.
     write_test_file(directory.path() / "kept", read_tokenizer_file(named));
     EXPECT_EQ(Tokenizer::load(directory.path() / "kept").spec(), tokenizer.spec());
-    write_test_file(directory.path() / "any", "# tiktoken " + family + "\n" + ranks);
+    write_test_file(directory.path() / "any", format("# tiktoken {}\n{}", family, ranks));
     EXPECT_EQ(Tokenizer::load(directory.path() / "any").spec(), tokenizer.spec());
     write_test_file(directory.path() / "converted", format_tokenizer_json(tokenizer.spec()));
     const Tokenizer converted = Tokenizer::load(directory.path() / "converted");

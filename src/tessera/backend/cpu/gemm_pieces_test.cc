@@ -97,6 +97,16 @@ struct Factor {
   std::vector<float> values;
 };
 
+// What row `i` of a and column `j` of b add to `sum`, from the first to the last.
+float add_products(
+    float sum, const Gemm& gemm, const Factor& a, const Factor& b, std::int64_t i, std::int64_t j) {
+  for (std::int64_t l = 0; l < gemm.k; ++l) {
+    sum +=
+        (gemm.transpose_a ? a.at(l, i) : a.at(i, l)) * (gemm.transpose_b ? b.at(j, l) : b.at(l, j));
+  }
+  return sum;
+}
+
 void check_product(Context& context, Gemm gemm) {
   const Factor a(gemm.transpose_a ? gemm.k : gemm.m, gemm.transpose_a ? gemm.m : gemm.k, 1);
   const Factor b(gemm.transpose_b ? gemm.n : gemm.k, gemm.transpose_b ? gemm.k : gemm.n, 5);
@@ -107,12 +117,8 @@ void check_product(Context& context, Gemm gemm) {
   std::vector<float> expected = c.values;
   for (std::int64_t i = 0; i < gemm.m; ++i) {
     for (std::int64_t j = 0; j < gemm.n; ++j) {
-      float sum = gemm.accumulate ? c.at(i, j) : 0.0F;
-      for (std::int64_t l = 0; l < gemm.k; ++l) {
-        sum += (gemm.transpose_a ? a.at(l, i) : a.at(i, l)) *
-               (gemm.transpose_b ? b.at(j, l) : b.at(l, j));
-      }
-      expected[static_cast<std::size_t>(i * c.pitch + j)] = sum;
+      const float start = gemm.accumulate ? c.at(i, j) : 0.0F;
+      expected[static_cast<std::size_t>(i * c.pitch + j)] = add_products(start, gemm, a, b, i, j);
     }
   }
   std::vector<std::byte> workspace(static_cast<std::size_t>(gemm_workspace_bytes(context, gemm)));

@@ -321,6 +321,35 @@ void add_outer(std::span<const double> a, std::span<const double> b, std::span<d
   }
 }
 
+// Of the row that begins at `at`, over the first `vocab` entries.
+std::vector<double> logits_of_row(const CrossEntropyAttrs& attrs,
+                                  const Factors& factors,
+                                  std::size_t at,
+                                  std::size_t channels,
+                                  std::size_t vocab) {
+  std::vector<double> logits(vocab);
+  for (std::size_t i = 0; i < vocab * channels; ++i) {
+    logits[i / channels] += factors.x[at + i % channels] * factors.head[i];
+  }
+  if (attrs.logits == DType::kBF16) {
+    for (double& logit : logits) {
+      logit = to_float(to_bfloat16(static_cast<float>(logit)));
+    }
+  }
+  return logits;
+}
+
+// Caps logits, if the op does, and returns by how much each moves with what was capped.
+std::vector<double> cap(std::vector<double>& logits, double softcap) {
+  std::vector<double> slopes(logits.size(), 1.0);
+  for (std::size_t v = 0; softcap > 0.0 && v < logits.size(); ++v) {
+    const double part = std::tanh(logits[v] / softcap);
+    logits[v] = softcap * part;
+    slopes[v] = 1.0 - part * part;
+  }
+  return slopes;
+}
+
 }  // namespace
 
 void reference(const CrossEntropyAttrs& attrs, const Views& views) {
@@ -343,21 +372,8 @@ void reference(const CrossEntropyAttrs& attrs, const Views& views) {
     }
     const std::size_t at = r * channels;
     const auto target = static_cast<std::size_t>(label[r]);
-    std::vector<double> logits(vocab);
-    for (std::size_t i = 0; i < vocab * channels; ++i) {
-      logits[i / channels] += factors.x[at + i % channels] * factors.head[i];
-    }
-    if (attrs.logits == DType::kBF16) {
-      for (double& logit : logits) {
-        logit = to_float(to_bfloat16(static_cast<float>(logit)));
-      }
-    }
-    std::vector<double> slopes(vocab, 1.0);
-    for (std::size_t v = 0; attrs.softcap > 0.0 && v < vocab; ++v) {
-      const double part = std::tanh(logits[v] / attrs.softcap);
-      logits[v] = attrs.softcap * part;
-      slopes[v] = 1.0 - part * part;
-    }
+    std::vector<double> logits = logits_of_row(attrs, factors, at, channels, vocab);
+    const std::vector<double> slopes = cap(logits, attrs.softcap);
     const double total = log_sum_exp(logits);
     loss += total - logits[target];
     for (std::size_t v = 0; v < vocab; ++v) {

@@ -207,19 +207,26 @@ SampleList samples(SamplesOf<LayerNormAttrs>) {
   });
 }
 
-SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
-  return samples_of_shapes(false, [](SampleList& list, const Case& at) {
-    constexpr int kForms[] = {0, 1, 2, 3, 4, 7, 8, 9, 10, 11};  // the last with codes
-    const std::size_t count = at.shape.heads > 1 ? 4 : at.shape.leading.empty() ? 6 : 10;
-    for (const int form : std::span(kForms).first(count)) {
-      // Codes of gradients may have either dtype.
-      const RmsNormBackwardAttrs attrs{
-          .gain_offset = form % 3 == 2 ? 1.0 : 0.0,
+namespace {
+
+RmsNormBackwardAttrs backward_of_form(int form) {
+  // Codes of gradients may have either dtype.
+  return {.gain_offset = form % 3 == 2 ? 1.0 : 0.0,
           .residual = form % 2 == 1,
           .weight_gradient = form / 2 % 2 == 1,
           .float8 = {.amax = form / 4 == 1,
                      .codes = form / 4 == 2,
                      .dtype = form >= 8 && form % 2 == 1 ? DType::kF8E5M2 : DType::kF8E4M3}};
+}
+
+}  // namespace
+
+SampleList samples(SamplesOf<RmsNormBackwardAttrs>) {
+  return samples_of_shapes(false, [](SampleList& list, const Case& at) {
+    constexpr int kForms[] = {0, 1, 2, 3, 4, 7, 8, 9, 10, 11};  // the last with codes
+    const std::size_t count = at.shape.heads > 1 ? 4 : at.shape.leading.empty() ? 6 : 10;
+    for (const int form : std::span(kForms).first(count)) {
+      const RmsNormBackwardAttrs attrs = backward_of_form(form);
       Sample sample = norm_sample(attrs, at, format("_form{}", form));
       if (attrs.float8.codes) {
         add_codes(sample, attrs.float8, 1);

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ir/view.h"
+#include "tessera/ops/float8/float8_results.h"
 
 // How references read and write their operands: whole tensors, row-major without gaps. Every
 // floating element is f64.
