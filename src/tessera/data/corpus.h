@@ -5,12 +5,15 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/data/token_stream.h"
 #include "tessera/data/token_type.h"
 
 namespace tessera {
+
+class CorpusSegment;
 
 // Tokens of one source of data, one behind the other, and where its documents begin; they stay in
 // the files that hold them. Immutable and safe to read from several threads.
@@ -62,16 +65,17 @@ class Corpus {
   std::string place(std::int64_t token) const;
 
  private:
-  class Segment;
-  class StreamSegment;
-  class RawSegment;
-  class MegatronSegment;
+  struct PlacedSegment {
+    std::unique_ptr<const CorpusSegment> segment;
+    std::int64_t first_token;  // its number in the corpus, and that of its first document
+    std::int64_t first_document;
+  };
 
-  // The last segment that begins at or before `value`, by one of its counts.
-  const Segment& segment_at(std::int64_t value, std::int64_t Segment::* begin) const;
-  void add(std::unique_ptr<Segment> segment);
+  const PlacedSegment& with_token(std::int64_t token) const;
+  const PlacedSegment& with_document(std::int64_t document) const;
+  void add(std::unique_ptr<const CorpusSegment> segment);
 
-  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<PlacedSegment> segments_;
   bool holds_conversations_ = false;
 };
 

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <functional>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/text.h"
 #include "tessera/base/utf8.h"
 #include "tessera/tokenizer/byte_level.h"
 #include "tessera/tokenizer/text_cut.h"
 #include "tessera/tokenizer/text_parts.h"
 #include "tessera/tokenizer/token_decoder.h"
-#include "tessera/tokenizer/word_cache.h"
 
 namespace tessera {
 namespace {
@@ -58,44 +56,6 @@ std::vector<AddedTokenFinder::Entry> entries(const TokenizerSpec& spec,
   return result;
 }
 
-// What a normalizer or pre-tokenizer makes of a space; empty if nothing else.
-std::string mark_of_spaces(const TokenizerSpec& spec) {
-  if (spec.metaspace) {
-    return spec.metaspace->replacement;
-  }
-  const auto replacing = std::ranges::find_if(spec.normalizer, [](const NormalizerStep& step) {
-    return step.kind == NormalizerStep::Kind::kReplace && step.from == " ";
-  });
-  return replacing == spec.normalizer.end() ? "" : replacing->to;
-}
-
-// Those that can cut anything: a space that the normalizer has replaced is in no text.
-std::vector<Split> active_splits(const TokenizerSpec& spec) {
-  std::vector<Split> splits = spec.splits;
-  const bool no_spaces =
-      !spec.normalizer.empty() && spec.normalizer.back().kind == NormalizerStep::Kind::kReplace &&
-      spec.normalizer.back().from == " " && spec.normalizer.back().to == kSpaceSymbol;
-  std::erase_if(splits, [&](const Split& split) {
-    // Where nothing matches, what is removed is nothing, or all.
-    return no_spaces && split.pattern == " " &&
-           (split.behavior != SplitBehavior::kRemoved || !split.invert);
-  });
-  return splits;
-}
-
-// Whether no merge reaches over the place before a `mark` that does not follow another: text can
-// then be cut there, and each word merged by itself, without changing a token.
-bool merges_stop_before(const TokenizerSpec& spec, const std::string& mark) {
-  if (mark.empty() || spec.ignore_merges ||
-      std::ranges::find(spec.tokens, mark) == spec.tokens.end()) {
-    return false;
-  }
-  return std::ranges::none_of(spec.merges, [&](const MergeRule& rule) {
-    return spec.tokens[static_cast<std::size_t>(rule.right)].starts_with(mark) &&
-           !spec.tokens[static_cast<std::size_t>(rule.left)].ends_with(mark);
-  });
-}
-
 std::vector<NormalizerStep> steps_without_prepend(std::vector<NormalizerStep> steps) {
   std::erase_if(steps, [](const NormalizerStep& step) {
     return step.kind == NormalizerStep::Kind::kPrepend;
@@ -110,258 +70,47 @@ bool keeps_words_apart(const NormalizerStep& step) {
          (step.from == " " && step.to == kSpaceSymbol);
 }
 
-// Whether it stands for one byte of a character that is no token.
-bool is_byte_token(const TokenizerSpec& spec, const std::string& token) {
-  return spec.alphabet == Alphabet::kCharacters && byte_of_token(token) >= 0;
+bool may_part(const TokenizerSpec& spec, const Normalizer& normalizer, const WordCutter& cutter) {
+  // Where words begin with the mark no merge reaches over a cut; an added token must not either.
+  return spec.alphabet == Alphabet::kCharacters && cutter.cuts_at_space_symbol_alone() &&
+         std::ranges::all_of(spec.normalizer, keeps_words_apart) &&
+         std::ranges::none_of(spec.added, [&](const AddedToken& token) {
+           std::string memory;
+           return token.normalized &&
+                  (spans_words(normalizer.run(token.content, memory)) || token.rule.single_word);
+         });
 }
 
-// Whether each token of a word says which bytes of it it stands for.
-bool merges_blocks(const TokenizerSpec& spec) {
-  if (spec.unk && !missing_bytes(spec).empty()) {
-    return false;
+// How texts made of characters are cut.
+PartRule make_part_rule(const TokenizerSpec& spec,
+                        const Normalizer& normalizer,
+                        const WordCutter& cutter) {
+  if (!may_part(spec, normalizer, cutter)) {
+    return {};
   }
-  const bool are_bytes_alone = std::ranges::none_of(spec.merges, [&](const MergeRule& rule) {
-    return is_byte_token(spec, spec.tokens[static_cast<std::size_t>(rule.result)]);
-  });
-  return spec.alphabet == Alphabet::kBytes || (spec.byte_fallback && are_bytes_alone);
+  PartRule rule{.bytes = kPartBytes, .most = std::size_t{16} << 20U};
+  Joints& joints = rule.joints;
+  for (const std::string& token : spec.tokens) {
+    joints.add(token);
+  }
+  if (spec.byte_fallback && missing_bytes(spec).empty()) {
+    joints.fall_back_to_bytes();
+  }
+  std::string memory;
+  for (const AddedToken& token : spec.added) {
+    joints.add(token.normalized ? normalizer.run(token.content, memory) : token.content);
+    joints.add_end(token.content);
+  }
+  return rule;
+}
+
+// Whether an added token that is looked for in the text as it is may reach over a cut.
+bool may_reach_over_cuts(const AddedToken& token) {
+  return !token.normalized && !token.special &&
+         (spans_words(token.content) || token.rule.single_word);
 }
 
 }  // namespace
-
-// One call of encode().
-class BpeTokenizer::Pass {
- public:
-  Pass(const BpeTokenizer& tokenizer, std::vector<std::int32_t>& out, const Flush* flush)
-      : tokenizer_(tokenizer), loan_(tokenizer.caches_.take()), out_(out), flush_(flush) {}
-
-  ~Pass() { tokenizer_.caches_.give_back(loan_); }
-
-  Pass(const Pass&) = delete;
-  Pass& operator=(const Pass&) = delete;
-
-  void run(std::string_view text, const Finders& added, bool continues) {
-    whole_ = text;
-    const auto push = [this](std::int32_t id) { out_.push_back(id); };
-    cut_at_added(
-        added.raw,
-        text,
-        [&](std::string_view stretch, std::size_t begin) {
-          for_each_part(stretch,
-                        begin_of(stretch, continues && begin == 0),
-                        tokenizer_.part_rule_,
-                        [&](std::string_view part, PartBegin at) {
-                          const bool is_first = begin == 0 && at == PartBegin::kText;
-                          add_part(part, at, is_first, added.normalized);
-                        });
-        },
-        push);
-  }
-
- private:
-  // Text without added tokens that are looked for in it as it is; `is_first` if the whole text
-  // begins with it.
-  void add_part(std::string_view text,
-                PartBegin part,
-                bool is_first,
-                const AddedTokenFinder& added) {
-    std::string valid_memory;
-    std::string normalized_memory;
-    if (tokenizer_.spec_.alphabet == Alphabet::kCharacters) {
-      text = valid_utf8(text, valid_memory);
-    }
-    const Normalizer& normalizer =
-        part == PartBegin::kText ? tokenizer_.normalizer_ : tokenizer_.rest_normalizer_;
-    cut_at_added(
-        added,
-        normalizer.run(text, normalized_memory),
-        [&](std::string_view words, std::size_t begin) {
-          add_words(words, is_first && begin == 0, part == PartBegin::kWord && begin == 0);
-        },
-        [this](std::int32_t id) { out_.push_back(id); });
-  }
-
-  // Text without added tokens; `is_first` if the whole text begins with it, `goes_on` if it does in
-  // a word.
-  void add_words(std::string_view text, bool is_first, bool goes_on) {
-    if (tokenizer_.spec_.alphabet == Alphabet::kBytes) {
-      const char* end = text.data() + text.size();
-      tokenizer_.pre_tokenizer_.split(text, [&](std::string_view word) { add_word(word, end); });
-      return;
-    }
-    std::string memory;
-    if (!text.empty() && tokenizer_.spec_.metaspace) {
-      memory = with_metaspace(*tokenizer_.spec_.metaspace, text, is_first, goes_on);
-      text = memory;
-    }
-    tokenizer_.pre_tokenizer_.split(text, [&](std::string_view piece) { cut_at_marks(piece); });
-  }
-
-  static std::string with_metaspace(const Metaspace& metaspace,
-                                    std::string_view text,
-                                    bool is_first,
-                                    bool goes_on) {
-    std::string result = replace_all(text, " ", metaspace.replacement);
-    const bool prepends =
-        !goes_on && (metaspace.prepend == Metaspace::Prepend::kAlways ||
-                     (metaspace.prepend == Metaspace::Prepend::kFirst && is_first));
-    return prepends && !result.starts_with(metaspace.replacement) ? metaspace.replacement + result
-                                                                  : result;
-  }
-
-  void cut_at_marks(std::string_view text) {
-    const WordMark& mark = tokenizer_.mark_;
-    const char* end = text.data() + text.size();
-    std::size_t begin = 0;
-    std::size_t at = mark.text.empty() ? std::string_view::npos : text.find(mark.text);
-    while (at != std::string_view::npos) {
-      const bool starts_word = mark.each || !text.substr(begin, at - begin).ends_with(mark.text);
-      if (at > begin && starts_word) {
-        add_word(text.substr(begin, at - begin), end);
-        begin = at;
-      }
-      at = text.find(mark.text, at + mark.text.size());
-    }
-    if (begin < text.size()) {
-      add_word(text.substr(begin), end);
-    }
-  }
-
-  // Bytes up to `text_end` may be read.
-  void add_word(std::string_view word, const char* text_end) {
-    if (flush_ != nullptr && out_.size() >= kPartTokens) [[unlikely]] {
-      (*flush_)(out_);
-    }
-    const BpeModel& model = tokenizer_.model_;
-    if (word.size() > WordCache::kMaxWordBytes) {
-      add_long_word(word);
-      return;
-    }
-    const WordCache::Key key = WordCache::key_of(word, text_end);
-    WordCache::Entry& place = cache_.place_of(key);
-    if (place.key == key) [[likely]] {
-      out_.insert(out_.end(), place.ids.begin(), place.ids.begin() + place.num_ids);
-      return;
-    }
-    require_bytes(word);
-    const std::size_t before = out_.size();
-    model.encode_word(word, scratch_, out_);
-    WordCache::store(place, key, std::span(out_).subspan(before));
-  }
-
-  // Its place is that in the text, unless a normalizer wrote it anew.
-  void require_bytes(std::string_view word) const {
-    const std::size_t missing = tokenizer_.model_.find_missing(word);
-    if (missing == std::string_view::npos) [[likely]] {
-      return;
-    }
-    const char* const at = word.data() + missing;
-    const bool is_of_text =
-        std::less_equal<>()(whole_.data(), at) && std::less<>()(at, whole_.data() + whole_.size());
-    fail(ErrorCode::kInvalidData,
-         "{} is 0x{:02X}, which no token stands for: the tokenizer lacks {} and has no unknown "
-         "token",
-         is_of_text ? format("byte {} of the text", at - whole_.data() + 1)
-                    : "a byte of the normalized text",
-         static_cast<unsigned char>(word[missing]),
-         describe_bytes(tokenizer_.missing_bytes_));
-  }
-
-  // In blocks: what the merges take is many times the word.
-  void add_long_word(std::string_view word) {
-    require_bytes(word);
-    std::size_t size = tokenizer_.merges_blocks_ ? block_of(word).size() : word.size();
-    if (size == word.size()) {
-      tokenizer_.model_.encode_word(word, scratch_, out_);
-      return;
-    }
-    merge_block(word.substr(0, size), block_);
-    while (size < word.size()) {
-      const std::size_t kept = find_block_end(word, size);
-      if (kept == 0) {
-        size = block_of(word, 2 * size).size();
-        merge_block(word.substr(0, size), block_);
-        continue;
-      }
-      for (const std::int32_t id : std::span(block_).first(kept)) {
-        out_.push_back(id);
-        word.remove_prefix(bytes_of(id));
-      }
-      if (flush_ != nullptr && out_.size() >= kPartTokens) {
-        (*flush_)(out_);
-      }
-      size = block_of(word).size();
-      block_.swap(next_block_);
-    }
-    out_.insert(out_.end(), block_.begin(), block_.end());
-  }
-
-  // How many tokens of block_, which are those of the first `size` bytes, stay when the word goes
-  // on, with next_block_ behind them; 0 where none is known to. Each token is what its own bytes
-  // become whatever is beside them, and every pair of neighbours what the bytes of both do, as in
-  // the tokens of the whole: were two of them merged there at any step, so they would be at the
-  // same step of the merges of their bytes alone, since other tokens' merges do not touch them.
-  std::size_t find_block_end(std::string_view word, std::size_t size) {
-    constexpr std::size_t kUnsure = 4;  // the last tokens, which would often become others
-    constexpr std::size_t kMaxTries = 64;
-    const std::size_t fewest = block_.size() - std::min(block_.size(), kUnsure + kMaxTries);
-    std::size_t end = size;
-    for (std::size_t kept = block_.size(); kept-- > std::max<std::size_t>(fewest, 1);) {
-      end -= bytes_of(block_[kept]);
-      const std::size_t begin = end - bytes_of(block_[kept - 1]);
-      if (kept + kUnsure > block_.size() || !ends_character(word, end) ||
-          !ends_character(word, begin)) {
-        continue;
-      }
-      merge_block(block_of(word.substr(end)), next_block_);
-      const std::size_t behind = end + bytes_of(next_block_.front());
-      if (!ends_character(word, behind)) {
-        continue;
-      }
-      merge_block(word.substr(begin, behind - begin), pair_);
-      if (pair_.size() == 2 && pair_.front() == block_[kept - 1] &&
-          pair_.back() == next_block_.front()) {
-        return kept;
-      }
-    }
-    return 0;
-  }
-
-  // Whether no character of a word of characters is cut before byte `at`.
-  bool ends_character(std::string_view word, std::size_t at) const {
-    constexpr unsigned kKind = 0xC0;
-    constexpr unsigned kContinuation = 0x80;
-    return tokenizer_.spec_.alphabet == Alphabet::kBytes || at >= word.size() ||
-           (static_cast<unsigned char>(word[at]) & kKind) != kContinuation;
-  }
-
-  std::string_view block_of(std::string_view word, std::size_t bytes = kPartBytes) const {
-    std::size_t end = std::min(bytes, word.size());
-    while (!ends_character(word, end)) {
-      --end;
-    }
-    return word.substr(0, end);
-  }
-
-  void merge_block(std::string_view bytes, std::vector<std::int32_t>& ids) {
-    ids.clear();
-    tokenizer_.model_.merge_word(bytes, scratch_, ids);
-  }
-
-  // Of what a token stands for in a word.
-  std::size_t bytes_of(std::int32_t id) const {
-    const std::string& token = tokenizer_.spec_.tokens[static_cast<std::size_t>(id)];
-    return is_byte_token(tokenizer_.spec_, token) ? 1 : token.size();
-  }
-
-  const BpeTokenizer& tokenizer_;
-  WordCaches::Loan loan_;
-  WordCache& cache_ = loan_.front();
-  BpeModel::Scratch scratch_;
-  std::vector<std::int32_t> block_, next_block_, pair_;  // of a long word
-  std::vector<std::int32_t>& out_;
-  const Flush* flush_;
-  std::string_view whole_;  // the text
-};
 
 BpeTokenizer::Finders::Finders(const TokenizerSpec& spec,
                                const Normalizer& normalizer,
@@ -369,32 +118,18 @@ BpeTokenizer::Finders::Finders(const TokenizerSpec& spec,
     : raw(entries(spec, with_special, nullptr)),
       normalized(entries(spec, with_special, &normalizer)) {}
 
-BpeTokenizer::WordMark BpeTokenizer::word_mark(const TokenizerSpec& spec) {
-  if (spec.metaspace && spec.metaspace->split) {
-    return {.text = spec.metaspace->replacement, .each = true};
-  }
-  const std::string mark = mark_of_spaces(spec);
-  return merges_stop_before(spec, mark) ? WordMark{.text = mark} : WordMark{};
-}
-
 BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
     : spec_(checked(std::move(spec))),
       normalizer_(spec_.normalizer),
       rest_normalizer_(steps_without_prepend(spec_.normalizer)),
-      pre_tokenizer_(active_splits(spec_)),
-      model_(spec_),
-      missing_bytes_(missing_bytes(spec_)),
-      mark_(word_mark(spec_)),
+      cutter_(spec_),
+      encoder_(spec_),
       plain_added_(spec_, normalizer_, false),
       all_added_(spec_, normalizer_, true),
       special_(spec_.tokens.size()),
       cuts_lines_(may_cut_text(spec_)),
-      merges_blocks_(merges_blocks(spec_)),
-      part_rule_(make_part_rule()),
-      finds_cuts_(cuts_lines_ || std::ranges::none_of(spec_.added, [](const AddedToken& token) {
-                    return !token.normalized && !token.special &&
-                           (spans_words(token.content) || token.rule.single_word);
-                  })) {
+      part_rule_(make_part_rule(spec_, normalizer_, cutter_)),
+      finds_cuts_(cuts_lines_ || std::ranges::none_of(spec_.added, may_reach_over_cuts)) {
   for (const AddedToken& token : spec_.added) {
     special_[static_cast<std::size_t>(token.id)] = token.special;
   }
@@ -406,47 +141,53 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec)
   }
 }
 
-bool BpeTokenizer::may_part() const {
-  // Where words begin with the mark no merge reaches over a cut; an added token must not either.
-  return spec_.alphabet == Alphabet::kCharacters && mark_.text == kSpaceSymbol &&
-         active_splits(spec_).empty() && std::ranges::all_of(spec_.normalizer, keeps_words_apart) &&
-         std::ranges::none_of(spec_.added, [&](const AddedToken& token) {
-           std::string memory;
-           return token.normalized &&
-                  (spans_words(normalizer_.run(token.content, memory)) || token.rule.single_word);
-         });
-}
-
-PartRule BpeTokenizer::make_part_rule() const {
-  if (!may_part()) {
-    return {};
-  }
-  PartRule rule{.bytes = kPartBytes, .most = std::size_t{16} << 20U};
-  Joints& joints = rule.joints;
-  for (const std::string& token : spec_.tokens) {
-    joints.add(token);
-  }
-  if (spec_.byte_fallback && missing_bytes_.empty()) {
-    joints.fall_back_to_bytes();
-  }
-  std::string memory;
-  for (const AddedToken& token : spec_.added) {
-    joints.add(token.normalized ? normalizer_.run(token.content, memory) : token.content);
-    joints.add_end(token.content);
-  }
-  return rule;
-}
-
 std::int32_t BpeTokenizer::vocab_size() const {
   return static_cast<std::int32_t>(spec_.tokens.size());
 }
 
 void BpeTokenizer::encode(std::string_view text,
                           EncodeOptions options,
-                          std::vector<std::int32_t>& out,
-                          const Flush* flush) const {
-  Pass(*this, out, flush)
-      .run(text, options.parse_special ? all_added_ : plain_added_, options.continues);
+                          const TokenOutput& out) const {
+  const Finders& added = options.parse_special ? all_added_ : plain_added_;
+  WordEncoder::Text words(encoder_, text, out);
+  cut_at_added(
+      added.raw,
+      text,
+      [&](std::string_view stretch, std::size_t begin) {
+        for_each_part(stretch,
+                      begin_of(stretch, options.continues && begin == 0),
+                      part_rule_,
+                      [&](std::string_view part, PartBegin at) {
+                        encode_part(part, at, begin == 0, added.normalized, words);
+                      });
+      },
+      [&](std::int32_t id) { words.add_token(id); });
+}
+
+void BpeTokenizer::encode_part(std::string_view text,
+                               PartBegin part,
+                               bool is_first,
+                               const AddedTokenFinder& added,
+                               WordEncoder::Text& words) const {
+  std::string valid_memory;
+  std::string normalized_memory;
+  if (spec_.alphabet == Alphabet::kCharacters) {
+    text = valid_utf8(text, valid_memory);
+  }
+  const Normalizer& normalizer = part == PartBegin::kText ? normalizer_ : rest_normalizer_;
+  const StretchBegin front = part == PartBegin::kWord               ? StretchBegin::kInWord
+                             : is_first && part == PartBegin::kText ? StretchBegin::kText
+                                                                    : StretchBegin::kBetween;
+  cut_at_added(
+      added,
+      normalizer.run(text, normalized_memory),
+      [&](std::string_view stretch, std::size_t begin) {
+        cutter_.cut(
+            stretch,
+            begin == 0 ? front : StretchBegin::kBetween,
+            [&](std::string_view word, const char* word_end) { words.add(word, word_end); });
+      },
+      [&](std::int32_t id) { words.add_token(id); });
 }
 
 std::size_t BpeTokenizer::find_cut(std::string_view text, std::size_t most) const {
@@ -501,7 +242,8 @@ std::string BpeTokenizer::kind() const {
 }
 
 bool BpeTokenizer::is_lossless() const {
-  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty() && missing_bytes_.empty() &&
+  return spec_.alphabet == Alphabet::kBytes && spec_.normalizer.empty() &&
+         missing_bytes(spec_).empty() &&
          std::ranges::all_of(spec_.splits,
                              [](const Split& split) {
                                return split.behavior != SplitBehavior::kRemoved ||

@@ -95,6 +95,9 @@ class PreTokenizer {
 
   explicit PreTokenizer(const Split& split) : PreTokenizer(std::span(&split, 1)) {}
 
+  // Whether each text without invalid bytes is one pre-token.
+  bool empty() const { return cuts_.empty() && byte_cuts_.empty(); }
+
   // Calls sink(std::string_view) with each pre-token, in order; none is empty, and together they
   // are `text` without what splits remove.
   template <class Sink>

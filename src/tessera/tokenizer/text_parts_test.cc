@@ -279,7 +279,7 @@ TEST(TextParts, OfALongWordOfBytes) {
   for (const unsigned letters : {1U, 2U, 3U, 5U, 8U, 13U, 20U, 26U}) {
     SCOPED_TRACE(letters);
     const std::string word = random_word(1, letters);
-    BpeModel::Scratch scratch;
+    MergeScratch scratch;
     Ids whole;
     model.encode_word(word, scratch, whole);
     std::size_t largest = 0;
@@ -310,7 +310,7 @@ TEST(TextParts, OfALongWordOfCharacters) {
     for (std::size_t at = 500; at < word.size(); at += 700) {
       word.insert(at, at % 3 == 0 ? "\u4f60\u597d\u706f" : at % 3 == 1 ? "\U0001F41A" : "\u00e9");
     }
-    BpeModel::Scratch scratch;
+    MergeScratch scratch;
     Ids whole;
     model.encode_word(std::string(kSpaceSymbol) + word, scratch, whole);
     std::size_t largest = 0;
@@ -360,7 +360,7 @@ TEST(TextParts, OfALongWordWithMergesOutOfOrder) {
   const BpeModel model(spec);
   for (const unsigned letters : {1U, 2U, 3U, 4U}) {
     const std::string word = random_word(7, letters);
-    BpeModel::Scratch scratch;
+    MergeScratch scratch;
     Ids whole;
     model.encode_word(word, scratch, whole);
     EXPECT_TRUE(tokenizer.encode(word) == whole) << letters;

@@ -1,6 +1,7 @@
 #include "tessera/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <system_error>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "tessera/base/file.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
 #include "tessera/tokenizer/tokenizer_files.h"
+#include "tessera/tokenizer/tokenizer_impl.h"
 #include "tessera/tokenizer/tokenizer_json.h"
 
 namespace tessera {
@@ -28,6 +30,64 @@ void require_no_hole(std::int32_t id, std::span<const std::int32_t> holes, std::
                   "{} is {}, which belongs to no token: the vocabulary leaves this id out",
                   what,
                   id);
+}
+
+void require_token(std::int32_t id, const TokenizerImpl& impl, std::string_view what) {
+  require_id(id, impl.vocab_size(), what);
+  require_no_hole(id, impl.holes(), what);
+}
+
+void require_decodable(std::span<const std::int32_t> ids, const TokenizerImpl& impl) {
+  const std::int32_t vocab_size = impl.vocab_size();
+  const std::span<const std::int32_t> holes = impl.holes();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const bool is_token =
+        ids[i] >= 0 && ids[i] < vocab_size && !std::ranges::binary_search(holes, ids[i]);
+    if (!is_token) {
+      require_token(ids[i], impl, format("id {} of {} to decode", i, ids.size()));
+    }
+  }
+}
+
+void require_marks(const TextMarks& marks, const TokenizerImpl& impl) {
+  for (const auto* ids : {&marks.before, &marks.eos, &marks.after}) {
+    for (const std::int32_t id : *ids) {
+      require_token(id, impl, "a mark of texts");
+    }
+  }
+  if (marks.bos) {
+    require_id(*marks.bos, impl.vocab_size(), "BOS");
+  }
+}
+
+// Errors: kInvalidData for an id of a text that is not below `limit`.
+void require_rows(std::span<const std::int32_t> ids,
+                  std::int32_t limit,
+                  const TokenizerImpl& impl) {
+  if (limit == impl.vocab_size()) {
+    return;
+  }
+  const auto other = std::ranges::find_if(ids, [&](std::int32_t id) { return id >= limit; });
+  if (other != ids.end()) {
+    fail(
+        ErrorCode::kInvalidData,
+        "the text has the token \"{}\", id {}, which the model has no row for: its ids are 0 to {}",
+        impl.spelling(*other),
+        *other,
+        limit - 1);
+  }
+}
+
+std::optional<std::int32_t> find_token(std::string_view spelling, const TokenizerImpl& impl) {
+  for (const bool special : {true, false}) {
+    for (std::int32_t id = 0; id < impl.vocab_size(); ++id) {
+      if (impl.is_special(id) == special && impl.spelling(id) == spelling &&
+          !std::ranges::binary_search(impl.holes(), id)) {
+        return id;
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -78,26 +138,11 @@ void Tokenizer::encode(std::string_view text,
   if (options.add_special) {
     out.insert(out.end(), marks_->before.begin(), marks_->before.end());
   }
-  impl_->encode(text, options, out, nullptr);
+  impl_->encode(text, options, {.ids = out});
   if (options.add_special) {
     out.insert(out.end(), marks_->after.begin(), marks_->after.end());
   }
-  check_known(std::span(out).subspan(first));
-}
-
-void Tokenizer::check_known(std::span<const std::int32_t> ids) const {
-  if (id_limit_ == impl_->vocab_size()) {
-    return;
-  }
-  const auto other = std::ranges::find_if(ids, [&](std::int32_t id) { return id >= id_limit_; });
-  if (other != ids.end()) {
-    fail(
-        ErrorCode::kInvalidData,
-        "the text has the token \"{}\", id {}, which the model has no row for: its ids are 0 to {}",
-        spelling(*other),
-        *other,
-        id_limit_ - 1);
-  }
+  require_rows(std::span(out).subspan(first), id_limit_, *impl_);
 }
 
 void Tokenizer::encode(std::string_view text,
@@ -107,12 +152,12 @@ void Tokenizer::encode(std::string_view text,
   if (options.add_special) {
     part = marks_->before;
   }
-  const TokenizerImpl::Flush flush = [&](std::vector<std::int32_t>& ids) {
-    check_known(ids);
+  const TokenOutput::Flush flush = [&](std::vector<std::int32_t>& ids) {
+    require_rows(ids, id_limit_, *impl_);
     sink(ids);
     ids.clear();
   };
-  impl_->encode(text, options, part, &flush);
+  impl_->encode(text, options, {.ids = part, .flush = &flush});
   if (options.add_special) {
     part.insert(part.end(), marks_->after.begin(), marks_->after.end());
   }
@@ -124,21 +169,12 @@ std::size_t Tokenizer::find_cut(std::string_view text, std::size_t most) const {
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, DecodeOptions options) const {
+  require_decodable(ids, *impl_);
   std::vector<std::int32_t> wanted;
   wanted.reserve(ids.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    TESSERA_REQUIRE(ids[i] >= 0 && ids[i] < vocab_size(),
-                    ErrorCode::kInvalidArgument,
-                    "id {} of {} to decode is {}, but the tokenizer has ids 0 to {}",
-                    i,
-                    ids.size(),
-                    ids[i],
-                    vocab_size() - 1);
-    if (!holes().empty()) {
-      require_no_hole(ids[i], holes(), format("id {} of {} to decode", i, ids.size()));
-    }
-    if (!options.skip_special || !impl_->is_special(ids[i])) {
-      wanted.push_back(ids[i]);
+  for (const std::int32_t id : ids) {
+    if (!options.skip_special || !impl_->is_special(id)) {
+      wanted.push_back(id);
     }
   }
   if (!options.continues) {
@@ -156,15 +192,7 @@ TextMarks Tokenizer::own_marks() const {
 }
 
 Tokenizer Tokenizer::with_marks(TextMarks marks) const {
-  for (const auto* ids : {&marks.before, &marks.eos, &marks.after}) {
-    for (const std::int32_t id : *ids) {
-      require_id(id, vocab_size(), "a mark of texts");
-      require_no_hole(id, holes(), "a mark of texts");
-    }
-  }
-  if (marks.bos) {
-    require_id(*marks.bos, vocab_size(), "BOS");
-  }
+  require_marks(marks, *impl_);
   Tokenizer other = *this;
   other.marks_ = std::make_shared<const TextMarks>(std::move(marks));
   return other;
@@ -175,20 +203,11 @@ std::optional<std::int32_t> Tokenizer::eos() const {
 }
 
 std::optional<std::int32_t> Tokenizer::find(std::string_view spelling) const {
-  for (const bool special : {true, false}) {
-    for (std::int32_t id = 0; id < vocab_size(); ++id) {
-      if (impl_->is_special(id) == special && impl_->spelling(id) == spelling &&
-          !std::ranges::binary_search(holes(), id)) {
-        return id;
-      }
-    }
-  }
-  return std::nullopt;
+  return find_token(spelling, *impl_);
 }
 
 std::string_view Tokenizer::token_bytes(std::int32_t id) const {
-  require_id(id, vocab_size(), "the token id");
-  require_no_hole(id, holes(), "the token id");
+  require_token(id, *impl_, "the token id");
   return impl_->token_bytes(id);
 }
 
@@ -198,8 +217,7 @@ bool Tokenizer::is_special(std::int32_t id) const {
 }
 
 std::string Tokenizer::spelling(std::int32_t id) const {
-  require_id(id, vocab_size(), "the token id");
-  require_no_hole(id, holes(), "the token id");
+  require_token(id, *impl_, "the token id");
   return impl_->spelling(id);
 }
 

@@ -145,8 +145,6 @@ class Tokenizer {
  private:
   explicit Tokenizer(std::shared_ptr<const TokenizerImpl> impl);
 
-  void check_known(std::span<const std::int32_t> ids) const;
-
   // Shared by copies: it never changes.
   std::shared_ptr<const TokenizerImpl> impl_;
   std::shared_ptr<const TextMarks> marks_;

@@ -13,15 +13,27 @@
 
 namespace tessera {
 
-// What stands behind a Tokenizer: one kind of model. Immutable and shared by threads.
-class TokenizerImpl {
- public:
+// Where the tokens of a text go: to the end of a vector.
+struct TokenOutput {
   // Takes the ids that are in the vector and empties it.
   using Flush = std::function<void(std::vector<std::int32_t>&)>;
 
   // From how many ids on it is called.
   static constexpr std::size_t kPartTokens = std::size_t{1} << 16U;
 
+  std::vector<std::int32_t>& ids;
+  const Flush* flush = nullptr;  // null: all tokens stay in the vector
+
+  void flush_if_many() const {
+    if (flush != nullptr && ids.size() >= kPartTokens) [[unlikely]] {
+      (*flush)(ids);
+    }
+  }
+};
+
+// What stands behind a Tokenizer: one kind of model. Immutable and shared by threads.
+class TokenizerImpl {
+ public:
   TokenizerImpl() = default;
   TokenizerImpl(const TokenizerImpl&) = delete;
   TokenizerImpl& operator=(const TokenizerImpl&) = delete;
@@ -31,11 +43,10 @@ class TokenizerImpl {
 
   virtual std::int32_t vocab_size() const = 0;
 
-  // Appends the tokens of `text`, without marks; where `flush` is not null, calls it now and then.
+  // Appends the tokens of `text`, without marks; calls out.flush_if_many() now and then.
   virtual void encode(std::string_view text,
                       EncodeOptions options,
-                      std::vector<std::int32_t>& out,
-                      const Flush* flush) const = 0;
+                      const TokenOutput& out) const = 0;
 
   // As Tokenizer::find_cut().
   virtual std::size_t find_cut(std::string_view text, std::size_t most) const = 0;

@@ -91,18 +91,23 @@ int byte_of_token(const std::string& token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+std::vector<bool> are_added(const TokenizerSpec& spec) {
+  std::vector<bool> result(spec.tokens.size());
+  for (const AddedToken& token : spec.added) {
+    result[static_cast<std::size_t>(token.id)] = true;
+  }
+  return result;
+}
+
 std::vector<unsigned char> missing_bytes(const TokenizerSpec& spec) {
   if (spec.alphabet == Alphabet::kCharacters && !spec.byte_fallback) {
     return {};
   }
-  std::vector<bool> is_added(spec.tokens.size());
-  for (const AddedToken& token : spec.added) {
-    is_added[static_cast<std::size_t>(token.id)] = true;
-  }
+  const std::vector<bool> added = are_added(spec);
   std::array<bool, 256> has_byte{};
   for (std::size_t i = 0; i < spec.tokens.size(); ++i) {
     const std::string& token = spec.tokens[i];
-    if (is_added[i]) {
+    if (added[i]) {
       continue;
     }
     if (spec.alphabet == Alphabet::kBytes && token.size() == 1) {

@@ -134,6 +134,9 @@ std::string byte_token(unsigned char byte);
 // The byte that such a token stands for; -1 if it is none.
 int byte_of_token(const std::string& token);
 
+// Whether each id is that of an added token.
+std::vector<bool> are_added(const TokenizerSpec& spec);
+
 // The bytes that have no token, neither their own nor <0xNN>: 13 that no UTF-8 has in
 // GPT-NeoX-20B's vocabulary, more in others. Empty where bytes play no part.
 std::vector<unsigned char> missing_bytes(const TokenizerSpec& spec);

@@ -188,17 +188,14 @@ class SentencePieceTokenizer : public TokenizerImpl {
 
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(texts_.size()); }
 
-  void encode(std::string_view text,
-              EncodeOptions options,
-              std::vector<std::int32_t>& out,
-              const Flush* flush) const override {
+  void encode(std::string_view text, EncodeOptions options, const TokenOutput& out) const override {
     cut_at_added(
         options.parse_special ? all_ : plain_,
         text,
         [&](std::string_view stretch, std::size_t begin) {
-          append(stretch, options.continues && begin == 0, out, flush);
+          append(stretch, options.continues && begin == 0, out);
         },
-        [&](std::int32_t id) { out.push_back(id); });
+        [&](std::int32_t id) { out.ids.push_back(id); });
   }
 
   std::size_t find_cut(std::string_view text, std::size_t most) const override {
@@ -281,10 +278,7 @@ class SentencePieceTokenizer : public TokenizerImpl {
     return replace_all(piece, kSpaceSymbol, " ");
   }
 
-  void append(std::string_view text,
-              bool continues,
-              std::vector<std::int32_t>& out,
-              const Flush* flush) const {
+  void append(std::string_view text, bool continues, const TokenOutput& out) const {
     if (text.empty()) {
       return;
     }
@@ -296,10 +290,8 @@ class SentencePieceTokenizer : public TokenizerImpl {
       const bool goes_on = begin == PartBegin::kWord && rest_processor_ != nullptr;
       std::vector<int> ids;
       require_ok((goes_on ? *rest_processor_ : *processor_).Encode(part, &ids), "encode the text");
-      out.insert(out.end(), ids.begin(), ids.end());
-      if (flush != nullptr && out.size() >= kPartTokens) {
-        (*flush)(out);
-      }
+      out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+      out.flush_if_many();
     };
     for_each_part(text, begin_of(text, continues), part_rule_, add);
   }
