@@ -44,22 +44,22 @@ BackwardScratch cut_backward_scratch(const AttentionShape& shape,
   const std::int64_t d = shape.padded_dim();
   const std::int64_t lanes = shape.chunk_lanes();
   return {.rows = cutter.take<float>(kBlockKeys * d),
-          .queries = cutter.take<float>(lanes * d),
-          .queries_t = cutter.take<float>(lanes * d),
-          .dout = cutter.take<float>(lanes * d),
-          .dout_t = cutter.take<float>(lanes * d),
-          .dq_t = cutter.take<float>(lanes * d),
-          .lse = cutter.take<float>(lanes),
-          .delta = cutter.take<float>(lanes),
-          .positions = cutter.take<std::int32_t>(lanes),
-          .documents = cutter.take<std::int32_t>(lanes),
-          .keys = cutter.take<float>(kBlockKeys * d),
-          .keys_t = cutter.take<float>(kBlockKeys * d),
-          .values_t = cutter.take<float>(kBlockKeys * d),
-          .p = cutter.take<float>(kBlockKeys * kGroupLanes),
-          .ds = cutter.take<float>(kBlockKeys * kGroupLanes),
-          .dk = cutter.take<float>(range_blocks * kBlockKeys * d),
-          .dv = cutter.take<float>(range_blocks * kBlockKeys * d)};
+          .lanes = {.queries = cutter.take<float>(lanes * d),
+                    .queries_t = cutter.take<float>(lanes * d),
+                    .dout = cutter.take<float>(lanes * d),
+                    .dout_t = cutter.take<float>(lanes * d),
+                    .dq_t = cutter.take<float>(lanes * d),
+                    .lse = cutter.take<float>(lanes),
+                    .delta = cutter.take<float>(lanes),
+                    .positions = cutter.take<std::int32_t>(lanes),
+                    .documents = cutter.take<std::int32_t>(lanes)},
+          .keys = {.keys = cutter.take<float>(kBlockKeys * d),
+                   .keys_t = cutter.take<float>(kBlockKeys * d),
+                   .values_t = cutter.take<float>(kBlockKeys * d)},
+          .scores = {.p = cutter.take<float>(kBlockKeys * kGroupLanes),
+                     .ds = cutter.take<float>(kBlockKeys * kGroupLanes)},
+          .sums = {.dk = cutter.take<float>(range_blocks * kBlockKeys * d),
+                   .dv = cutter.take<float>(range_blocks * kBlockKeys * d)}};
 }
 
 std::int64_t forward_scratch_bytes(const AttentionShape& shape) {

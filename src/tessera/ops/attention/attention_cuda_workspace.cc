@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
 
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/ops/attention/attention_tasks_cuda.h"
 
 namespace tessera {

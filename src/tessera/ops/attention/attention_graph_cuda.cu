@@ -8,7 +8,7 @@
 
 #include "tessera/backend/cuda/cudnn/flash_graph.h"
 #include "tessera/backend/cuda/cudnn/graphs.h"
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/base/units.h"

@@ -72,9 +72,8 @@ struct BackwardProblem {
   ScoreCap cap;
 };
 
-// What one thread needs. G is kGroupLanes; K the keys of a task's range of blocks, in whole blocks.
-struct BackwardScratch {
-  float* rows = nullptr;              // (kBlockKeys, D): rows on their way
+// Of a chunk of lanes in the backward pass.
+struct BackwardLanes {
   float* queries = nullptr;           // (C, D)
   float* queries_t = nullptr;         // (pairs, D, L), times scale * log2(e)
   float* dout = nullptr;              // (C, D)
@@ -84,13 +83,34 @@ struct BackwardScratch {
   float* delta = nullptr;             // (C): sum_c dout o
   std::int32_t* positions = nullptr;  // (C)
   std::int32_t* documents = nullptr;  // (C)
-  float* keys = nullptr;              // (kBlockKeys, D)
-  float* keys_t = nullptr;            // (tiles of a block, D, kTileKeys)
-  float* values_t = nullptr;          // (tiles of a block, D, kTileKeys)
-  float* p = nullptr;                 // (kBlockKeys, G): probabilities
+};
+
+// Of a block of keys.
+struct BackwardKeys {
+  float* keys = nullptr;      // (kBlockKeys, D)
+  float* keys_t = nullptr;    // (tiles of a block, D, kTileKeys)
+  float* values_t = nullptr;  // (tiles of a block, D, kTileKeys)
+};
+
+// Of a block of keys by a group of lanes. G is kGroupLanes.
+struct BackwardScores {
+  float* p = nullptr;   // (kBlockKeys, G): probabilities
   float* ds = nullptr;  // (kBlockKeys, G): gradients of scaled scores, first a cap's slopes
+};
+
+// Of K keys, those of a task's range of blocks, in whole blocks.
+struct KeyGradients {
   float* dk = nullptr;  // (K, D), to be multiplied by scale
   float* dv = nullptr;  // (K, D)
+};
+
+// What one thread needs.
+struct BackwardScratch {
+  float* rows = nullptr;  // (kBlockKeys, D): rows on their way
+  BackwardLanes lanes;
+  BackwardKeys keys;
+  BackwardScores scores;
+  KeyGradients sums;
 };
 
 // Lanes whose probabilities exist at one time.

@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/ops/cross_entropy/cross_entropy_cuda.h"
 #include "tessera/ops/cross_entropy/loss_of_codes.h"
 

@@ -1,5 +1,5 @@
-#include "tessera/backend/cuda/device/limits.h"
 #include "tessera/backend/cuda/kernels/workspace.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/float8/float8_cuda.h"
 #include "tessera/ops/float8/float8_operands.h"

@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/ops/matmul/matmul.h"
 
 namespace tessera {

@@ -80,9 +80,9 @@ std::optional<PointwiseForm> pointwise_form(GraphOpKind kind) {
 }
 
 // From our graph to cuDNN's.
-class Lowering {
+class GraphLowering {
  public:
-  Lowering(const Cudnn& cudnn, const OperationGraph& graph) : cudnn_(cudnn) {
+  GraphLowering(const Cudnn& cudnn, const OperationGraph& graph) : cudnn_(cudnn) {
     for (const GraphTensor& tensor : graph.tensors) {
       tensors_.push_back(lower(tensor));
     }
@@ -322,7 +322,7 @@ std::optional<CudnnPlan> CudnnPlan::make(const Cudnn& cudnn,
                                          const CudnnRequest& request,
                                          std::string& problem) {
   const std::optional<CudnnDescriptor> properties = describe(cudnn, target.properties);
-  Lowering lowering(cudnn, request.graph);
+  GraphLowering lowering(cudnn, request.graph);
   const CudnnDescriptor lowered = lowering.graph(target.handle);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const CudnnDescriptor& configuration :

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cuda/cudnn/flash_graph.h"
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 
 namespace tessera::cuda {
 namespace {

@@ -1,18 +1,15 @@
 #include "tessera/backend/cuda/cudnn/flash_graph.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/cudnn/graph_writer.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
 namespace {
-
-// A tensor of the graph, by its place.
-using Node = std::size_t;
 
 class FlashWriter {
  public:
@@ -21,7 +18,7 @@ class FlashWriter {
         batch_(problem.sequences > 0 ? problem.sequences : problem.batch),
         scores_{batch_, problem.heads, problem.tokens, problem.tokens},
         rows_{batch_, problem.heads, problem.tokens, 1},
-        scale_(constant(problem.scale)) {
+        scale_(writer_.constant(problem.scale)) {
     if (problem.sequences > 0) {
       query_lengths_ = lengths(FlashTensor::kQueryLengths);
       key_lengths_ = lengths(FlashTensor::kKeyLengths);
@@ -29,65 +26,71 @@ class FlashWriter {
   }
 
   FlashGraph forward() && {
-    const Node q = memory(FlashTensor::kQ);
-    const Node k = transposed(FlashTensor::kK);
-    const Node v = memory(FlashTensor::kV);
-    const Node products = fresh(scores_);
-    add({.kind = GraphOpKind::kMatmul,
-         .x = q,
-         .y = products,
-         .b = k,
-         .rows = query_lengths_,
-         .columns = key_lengths_});
-    const Node scores = masked(within(binary(GraphOpKind::kMultiply, products, scale_)));
-    const Node largest = reduce(GraphOpKind::kMax, scores, fresh(rows_));
-    const Node powers = unary(GraphOpKind::kExp, binary(GraphOpKind::kSubtract, scores, largest));
-    const Node sum = reduce(GraphOpKind::kSum, powers, fresh(rows_));
-    add({.kind = GraphOpKind::kAdd,
-         .x = largest,
-         .y = memory(FlashTensor::kLse),
-         .b = unary(GraphOpKind::kLog, sum)});
-    const Node weights = fresh(scores_, GraphType::kBF16);
-    add({.kind = GraphOpKind::kDivide, .x = powers, .y = weights, .b = sum});
-    add({.kind = GraphOpKind::kMatmul,
-         .x = weights,
-         .y = memory(FlashTensor::kO),
-         .b = v,
-         .rows = query_lengths_,
-         .depth = key_lengths_});
-    return std::move(written_);
+    const GraphNode q = memory(FlashTensor::kQ);
+    const GraphNode k = transposed(FlashTensor::kK);
+    const GraphNode v = memory(FlashTensor::kV);
+    const GraphNode products = writer_.fresh(scores_);
+    writer_.add({.kind = GraphOpKind::kMatmul,
+                 .x = q,
+                 .y = products,
+                 .b = k,
+                 .rows = query_lengths_,
+                 .columns = key_lengths_});
+    const GraphNode scores =
+        masked(within(writer_.binary(GraphOpKind::kMultiply, products, scale_)));
+    const GraphNode largest = writer_.reduce(GraphOpKind::kMax, scores, writer_.fresh(rows_));
+    const GraphNode powers =
+        writer_.unary(GraphOpKind::kExp, writer_.binary(GraphOpKind::kSubtract, scores, largest));
+    const GraphNode sum = writer_.reduce(GraphOpKind::kSum, powers, writer_.fresh(rows_));
+    writer_.add({.kind = GraphOpKind::kAdd,
+                 .x = largest,
+                 .y = memory(FlashTensor::kLse),
+                 .b = writer_.unary(GraphOpKind::kLog, sum)});
+    const GraphNode weights = writer_.fresh(scores_, GraphType::kBF16);
+    writer_.add({.kind = GraphOpKind::kDivide, .x = powers, .y = weights, .b = sum});
+    writer_.add({.kind = GraphOpKind::kMatmul,
+                 .x = weights,
+                 .y = memory(FlashTensor::kO),
+                 .b = v,
+                 .rows = query_lengths_,
+                 .depth = key_lengths_});
+    return finish();
   }
 
   FlashGraph backward() && {
-    const Node q = memory(FlashTensor::kQ);
-    const Node k = transposed(FlashTensor::kK);
-    const Node v = transposed(FlashTensor::kV);
-    const Node dout = memory(FlashTensor::kDout);
-    const Node delta = make_delta(dout);
+    const GraphNode q = memory(FlashTensor::kQ);
+    const GraphNode k = transposed(FlashTensor::kK);
+    const GraphNode v = transposed(FlashTensor::kV);
+    const GraphNode dout = memory(FlashTensor::kDout);
+    const GraphNode delta = make_delta(dout);
     // The weights, from the denominators that forward kept.
-    const Node scores = binary(GraphOpKind::kMultiply, product(q, k, fresh(scores_)), scale_);
-    const Node weights =
-        unary(GraphOpKind::kExp,
-              masked(binary(GraphOpKind::kSubtract, scores, memory(FlashTensor::kLse))));
+    const GraphNode scores = writer_.binary(
+        GraphOpKind::kMultiply, writer_.product(q, k, writer_.fresh(scores_)), scale_);
+    const GraphNode weights = writer_.unary(
+        GraphOpKind::kExp,
+        masked(writer_.binary(GraphOpKind::kSubtract, scores, memory(FlashTensor::kLse))));
     sum_over_queries(weights, dout, FlashTensor::kDv);
     // Their slopes.
-    const Node arriving = product(dout, v, fresh(scores_));
-    const Node change =
-        binary(GraphOpKind::kMultiply, binary(GraphOpKind::kSubtract, arriving, delta), weights);
-    const Node slopes = fresh(scores_, problem_.any_order ? GraphType::kF32 : GraphType::kBF16);
-    add({.kind = GraphOpKind::kMultiply, .x = change, .y = slopes, .b = scale_});
+    const GraphNode arriving = writer_.product(dout, v, writer_.fresh(scores_));
+    const GraphNode change = writer_.binary(
+        GraphOpKind::kMultiply, writer_.binary(GraphOpKind::kSubtract, arriving, delta), weights);
+    const GraphNode slopes =
+        writer_.fresh(scores_, problem_.any_order ? GraphType::kF32 : GraphType::kBF16);
+    writer_.add({.kind = GraphOpKind::kMultiply, .x = change, .y = slopes, .b = scale_});
     sum_over_queries(slopes, q, FlashTensor::kDk);
-    const Node keys = reshaped(k, key_sizes(), strides(FlashTensor::kK));
+    const GraphNode keys = writer_.reshaped(k, key_sizes(), strides(FlashTensor::kK));
     if (problem_.any_order) {
-      const Node sum = product(slopes, keys, memory(FlashTensor::kDqSum));
-      add({.kind = GraphOpKind::kCopy, .x = sum, .y = memory(FlashTensor::kDq)});
+      const GraphNode sum = writer_.product(slopes, keys, memory(FlashTensor::kDqSum));
+      writer_.add({.kind = GraphOpKind::kCopy, .x = sum, .y = memory(FlashTensor::kDq)});
     } else {
-      product(slopes, keys, memory(FlashTensor::kDq));
+      writer_.product(slopes, keys, memory(FlashTensor::kDq));
     }
-    return std::move(written_);
+    return finish();
   }
 
  private:
+  FlashGraph finish() { return {.graph = std::move(writer_).finish(), .places = places_}; }
+
   static bool is_of_keys(FlashTensor tensor) {
     return tensor == FlashTensor::kK || tensor == FlashTensor::kV || tensor == FlashTensor::kDk ||
            tensor == FlashTensor::kDv;
@@ -107,18 +110,7 @@ class FlashWriter {
     return {batch, heads, tokens, 1};
   }
 
-  Node put(const GraphTensor& tensor) {
-    written_.graph.tensors.push_back(tensor);
-    return written_.graph.tensors.size() - 1;
-  }
-
-  Node fresh(const GraphDims& sizes, GraphType type = GraphType::kF32) {
-    return put({.sizes = sizes, .strides = packed_strides(sizes), .type = type});
-  }
-
-  Node constant(float value) { return put({.is_virtual = false, .constant = value}); }
-
-  Node memory(FlashTensor tensor) {
+  GraphNode memory(FlashTensor tensor) {
     const bool is_row = tensor == FlashTensor::kLse || tensor == FlashTensor::kDelta;
     const GraphDims sizes = is_row ? rows_ : is_of_keys(tensor) ? key_sizes() : query_sizes();
     return in_memory(
@@ -129,7 +121,7 @@ class FlashWriter {
   }
 
   // Keys or values with channels before tokens.
-  Node transposed(FlashTensor tensor) {
+  GraphNode transposed(FlashTensor tensor) {
     GraphTensor turned = {
         .sizes = key_sizes(), .strides = strides(tensor), .type = GraphType::kBF16, .token_dim = 3};
     std::swap(turned.sizes[2], turned.sizes[3]);
@@ -138,135 +130,87 @@ class FlashWriter {
   }
 
   // How long each sequence is.
-  Node lengths(FlashTensor tensor) {
+  GraphNode lengths(FlashTensor tensor) {
     const GraphDims sizes = {batch_, 1, 1, 1};
-    written_.places[tensor] = put({.sizes = sizes,
+    places_[tensor] = writer_.put({.sizes = sizes,
                                    .strides = packed_strides(sizes),
                                    .type = GraphType::kI32,
                                    .is_virtual = false});
-    return written_.places[tensor];
+    return places_[tensor];
   }
 
-  Node in_memory(FlashTensor tensor, GraphTensor made) {
+  GraphNode in_memory(FlashTensor tensor, GraphTensor made) {
     made.is_virtual = false;
     if (problem_.sequences > 0) {
       const GraphDims sizes = {batch_ + 1, 1, 1, 1};
       made.lengths = is_of_keys(tensor) ? key_lengths_ : query_lengths_;
-      made.starts = put({.sizes = sizes,
-                         .strides = packed_strides(sizes),
-                         .type = GraphType::kI64,
-                         .is_virtual = false});
-      written_.places[starts_of(tensor)] = *made.starts;
+      made.starts = writer_.put({.sizes = sizes,
+                                 .strides = packed_strides(sizes),
+                                 .type = GraphType::kI64,
+                                 .is_virtual = false});
+      places_[starts_of(tensor)] = *made.starts;
     }
-    written_.places[tensor] = put(made);
-    return written_.places[tensor];
-  }
-
-  void add(const GraphOp& op) { written_.graph.ops.push_back(op); }
-
-  Node product(Node x, Node b, Node y) {
-    add({.kind = GraphOpKind::kMatmul, .x = x, .y = y, .b = b});
-    return y;
-  }
-
-  Node reduce(GraphOpKind kind, Node x, Node y) {
-    add({.kind = kind, .x = x, .y = y});
-    return y;
-  }
-
-  Node unary(GraphOpKind kind, Node x) {
-    const Node y = fresh(written_.graph.tensors[x].sizes);
-    add({.kind = kind, .x = x, .y = y});
-    return y;
-  }
-
-  Node binary(GraphOpKind kind, Node x, Node b) {
-    const Node y = fresh(written_.graph.tensors[x].sizes);
-    add({.kind = kind, .x = x, .y = y, .b = b});
-    return y;
-  }
-
-  Node index(GraphOpKind kind, Node scores) {
-    const Node y = fresh(scores_, GraphType::kI32);
-    add({.kind = kind, .x = scores, .y = y});
-    return y;
-  }
-
-  Node compare(GraphOpKind kind, Node x, Node b) {
-    const Node y = fresh(scores_, GraphType::kBoolean);
-    add({.kind = kind, .x = x, .y = y, .b = b});
-    return y;
-  }
-
-  // Scores, gone where `seen` does not hold.
-  Node select(Node scores, Node seen) {
-    const Node y = fresh(scores_);
-    add({.kind = GraphOpKind::kSelect,
-         .x = scores,
-         .y = y,
-         .b = constant(-std::numeric_limits<float>::infinity()),
-         .t = seen});
-    return y;
+    places_[tensor] = writer_.put(made);
+    return places_[tensor];
   }
 
   // Without what lies behind the end of a sequence.
-  Node within(Node scores) {
+  GraphNode within(GraphNode scores) {
     if (problem_.sequences == 0) {
       return scores;
     }
-    const Node row = index(GraphOpKind::kRowIndex, scores);
-    const Node column = index(GraphOpKind::kColumnIndex, scores);
-    const Node has_row = compare(GraphOpKind::kLess, row, query_lengths_.value());
-    const Node has_column = compare(GraphOpKind::kLess, column, key_lengths_.value());
-    return select(scores, compare(GraphOpKind::kBoth, has_row, has_column));
+    const GraphNode row = writer_.index(GraphOpKind::kRowIndex, scores);
+    const GraphNode column = writer_.index(GraphOpKind::kColumnIndex, scores);
+    const GraphNode has_row = writer_.compare(GraphOpKind::kLess, row, query_lengths_.value());
+    const GraphNode has_column = writer_.compare(GraphOpKind::kLess, column, key_lengths_.value());
+    return writer_.select(scores, writer_.compare(GraphOpKind::kBoth, has_row, has_column));
   }
 
   // Without keys behind their query.
-  Node masked(Node scores) {
+  GraphNode masked(GraphNode scores) {
     if (!problem_.causal) {
       return scores;
     }
-    const Node row = index(GraphOpKind::kRowIndex, scores);
-    const Node column = index(GraphOpKind::kColumnIndex, scores);
-    return select(scores, compare(GraphOpKind::kAtLeast, row, column));
+    const GraphNode row = writer_.index(GraphOpKind::kRowIndex, scores);
+    const GraphNode column = writer_.index(GraphOpKind::kColumnIndex, scores);
+    return writer_.select(scores, writer_.compare(GraphOpKind::kAtLeast, row, column));
   }
 
   // dout . o of each query.
-  Node make_delta(Node dout) {
-    const Node products = fresh(query_sizes());
-    add({.kind = GraphOpKind::kMultiply, .x = dout, .y = products, .b = memory(FlashTensor::kO)});
-    const Node sums = reduce(GraphOpKind::kSum, products, fresh(rows_));
-    const Node delta = memory(FlashTensor::kDelta);
-    add({.kind = GraphOpKind::kMultiply, .x = sums, .y = delta, .b = constant(1.0F)});
+  GraphNode make_delta(GraphNode dout) {
+    const GraphNode products = writer_.fresh(query_sizes());
+    writer_.add(
+        {.kind = GraphOpKind::kMultiply, .x = dout, .y = products, .b = memory(FlashTensor::kO)});
+    const GraphNode sums = writer_.reduce(GraphOpKind::kSum, products, writer_.fresh(rows_));
+    const GraphNode delta = memory(FlashTensor::kDelta);
+    writer_.add(
+        {.kind = GraphOpKind::kMultiply, .x = sums, .y = delta, .b = writer_.constant(1.0F)});
     return delta;
   }
 
-  Node reshaped(Node x, const GraphDims& sizes, const GraphDims& places) {
-    const Node y = put({.sizes = sizes, .strides = places, .type = GraphType::kBF16});
-    add({.kind = GraphOpKind::kReshape, .x = x, .y = y});
-    return y;
-  }
-
   // result[j] = sum_i pairs[i, j] rows[i], over a group's heads too.
-  void sum_over_queries(Node pairs, Node rows, FlashTensor result) {
+  void sum_over_queries(GraphNode pairs, GraphNode rows, FlashTensor result) {
     const GraphDims packed = packed_strides(scores_);
-    const Node turned = reshaped(pairs, scores_, {packed[0], packed[1], packed[3], packed[2]});
+    const GraphNode turned =
+        writer_.reshaped(pairs, scores_, {packed[0], packed[1], packed[3], packed[2]});
     if (problem_.heads == problem_.kv_heads) {
-      product(turned, rows, memory(result));
+      writer_.product(turned, rows, memory(result));
       return;
     }
-    const Node of_heads = product(turned, rows, fresh(query_sizes(), GraphType::kBF16));
-    reduce(GraphOpKind::kSum, of_heads, memory(result));
+    const GraphNode of_heads =
+        writer_.product(turned, rows, writer_.fresh(query_sizes(), GraphType::kBF16));
+    writer_.reduce(GraphOpKind::kSum, of_heads, memory(result));
   }
 
   const FlashProblem& problem_;
-  FlashGraph written_;
+  GraphWriter writer_;
+  ByFlashTensor<std::size_t> places_ = {};
   std::int64_t batch_;
   GraphDims scores_;  // queries x keys
   GraphDims rows_;    // one for each query
-  Node scale_;
-  std::optional<Node> query_lengths_ = {};  // of sequences within rows
-  std::optional<Node> key_lengths_ = {};
+  GraphNode scale_;
+  std::optional<GraphNode> query_lengths_ = {};  // of sequences within rows
+  std::optional<GraphNode> key_lengths_ = {};
 };
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) {

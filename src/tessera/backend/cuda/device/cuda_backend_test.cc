@@ -22,7 +22,7 @@
 #include "tessera/backend/cuda/device/cuda_plugin.h"
 #include "tessera/backend/cuda/device/dispatch.h"
 #include "tessera/backend/cuda/device/draw.h"
-#include "tessera/backend/cuda/device/find_devices.h"
+#include "tessera/backend/cuda/machine/find_devices.h"
 #include "tessera/backend/cuda/products/lt_gemms.h"
 #include "tessera/backend/cuda/stand_in/stand_in_machine.h"
 #include "tessera/backend/cuda/stand_in/stand_in_runtime.h"

@@ -1,16 +1,12 @@
 #include "tessera/backend/cuda/emulate/emulated_backend.h"
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <limits>
-#include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,10 +17,11 @@
 #include "tessera/backend/cuda/device/dispatch.h"
 #include "tessera/backend/cuda/device/draw.h"
 #include "tessera/backend/cuda/device/fault.h"
-#include "tessera/backend/cuda/device/limits.h"
 #include "tessera/backend/cuda/emulate/emulate.h"
 #include "tessera/backend/cuda/emulate/run_graph.h"
+#include "tessera/backend/cuda/emulate/stream_queues.h"
 #include "tessera/backend/cuda/kernels/op_workspace.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/backend/cuda/products/gemm.h"
 #include "tessera/backend/null/null_backend.h"
 #include "tessera/backend/view_types.h"
@@ -215,15 +212,14 @@ class EmulatedBackend final : public DeviceBackend {
       recorded_->emplace_back([=, this] { signal(number, stream); });
       return;
     }
-    signals_[number] = ++num_signals_;
-    give(stream, [this, signal = num_signals_] { done_signals_.insert(signal); });
+    give(stream, queues_.signal(number));
   }
 
   void wait(std::size_t number, StreamId stream) override {
     if (recorded_ != nullptr) {
       recorded_->emplace_back([=, this] { wait(number, stream); });
-    } else if (const auto found = signals_.find(number); found != signals_.end()) {
-      streams_.at(stream.at()).given.push_back({.work = nullptr, .signal = found->second});
+    } else {
+      queues_.wait(number, stream.at());
     }
   }
 
@@ -252,11 +248,11 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
   void synchronize() override {
-    signals_.clear();
+    queues_.forget_signals();
     if (orders_streams()) {
       native_.wait();
     }
-    work_off();
+    queues_.work_off();
     for (Stream& stream : streams_) {
       throw_fault(std::exchange(stream.fault, {}));
     }
@@ -289,12 +285,6 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
  private:
-  // What a stream does next, or what it waits for.
-  struct Given {
-    std::function<void()> work;
-    std::size_t signal = 0;
-  };
-
   // Each may run on a thread of its own, where the host orders them.
   struct Stream {
     explicit Stream(bool library_attention)
@@ -305,7 +295,6 @@ class EmulatedBackend final : public DeviceBackend {
     ThreadOrder order = next_order();
     Fault fault;
     Context context = Context(nullptr, &fault, gemms, *graphs, 1);
-    std::deque<Given> given = {};
   };
 
   void run_now(const Op& op, const Views& views, StreamId stream) {
@@ -337,61 +326,22 @@ class EmulatedBackend final : public DeviceBackend {
     constexpr auto kJoined = std::numeric_limits<std::size_t>::max();  // no number of an event
     signal(kJoined, StreamId{1});
     wait(kJoined, StreamId{0});
-    signals_.clear();
+    queues_.forget_signals();
   }
 
   // At once where the host orders streams.
   void give(StreamId stream, const std::function<void()>& work) {
     if (orders_streams()) {
-      streams_.at(stream.at()).given.push_back({.work = work});
+      queues_.give(stream.at(), work);
     } else {
       work();
     }
   }
 
-  // Does the next of a stream, unless it waits; whether there was any.
-  bool advance(Stream& stream) {
-    if (stream.given.empty()) {
-      return false;
-    }
-    const Given next = stream.given.front();
-    if (!next.work && !done_signals_.contains(next.signal)) {
-      return false;
-    }
-    if (next.work) {
-      next.work();
-    }
-    stream.given.pop_front();
-    return true;
-  }
-
-  // All that the streams were given, one of them as early and the other as late as what they wait
-  // for allows: an order that no event demands is found out. Ranks change in step.
-  void work_off() {
-    Stream& early = streams_.at(num_synchronized_ % 2);
-    Stream& late = streams_.at((num_synchronized_ + 1) % 2);
-    if (early.given.empty() && late.given.empty()) {
-      return;
-    }
-    ++num_synchronized_;
-    try {
-      while (advance(early) || advance(late)) {
-      }
-      TESSERA_CHECK(early.given.empty() && late.given.empty(), "streams that wait for each other");
-    } catch (...) {
-      early.given.clear();
-      late.given.clear();
-      throw;
-    }
-  }
-
   bool may_record_;
-  std::size_t num_synchronized_ = 0;
   std::vector<std::function<void()>>* recorded_ = nullptr;  // where run() puts what it begins
   bool has_recorded_collectives_ = false;
-  std::map<std::size_t, std::size_t> signals_;  // the last of each number
-  std::size_t num_signals_ = 0;
-  std::set<std::size_t> done_signals_;
+  StreamQueues queues_;
   NativeCollectives native_;
   std::unique_ptr<Backend> memory_ = make_null_backend();
   std::array<Stream, 2> streams_;

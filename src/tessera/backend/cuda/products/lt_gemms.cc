@@ -13,7 +13,7 @@
 #include <cublasLt.h>
 
 #include "tessera/backend/cuda/device/check.h"
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/backend/cuda/products/algorithm_cache.h"
 #include "tessera/backend/cuda/products/lt_product.h"
 #include "tessera/base/error.h"

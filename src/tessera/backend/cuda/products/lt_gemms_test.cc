@@ -21,7 +21,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/backend/cuda/stand_in/stand_in_machine.h"
 #include "tessera/base/file.h"
 #include "tessera/base/test_directory.h"
@@ -30,7 +30,6 @@
 namespace tessera::cuda {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -62,8 +61,9 @@ Library& library() {
 template <class T>
 T attribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t which) {
   T value = {};
+  auto* const place = static_cast<void*>(&value);
   std::size_t size = 0;
-  EXPECT_EQ(cublasLtMatmulDescGetAttribute(description, which, &value, sizeof value, &size),
+  EXPECT_EQ(cublasLtMatmulDescGetAttribute(description, which, place, sizeof value, &size),
             CUBLAS_STATUS_SUCCESS);
   return value;
 }
@@ -77,8 +77,8 @@ std::int32_t epilogue_of(cublasLtMatmulDesc_t description) {
 
 using tessera::cuda::library;
 
-// The names are CUDA's.
-// NOLINTBEGIN(readability-identifier-naming)
+// The names and the many parameters are CUDA's.
+// NOLINTBEGIN(readability-identifier-naming,readability-function-size)
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* lightHandle) {
@@ -95,16 +95,17 @@ std::size_t cublasLtGetVersion() {
   return 130000;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*lightHandle*/,
-                                              cublasLtMatmulDesc_t operationDesc,
-                                              cublasLtMatrixLayout_t /*Adesc*/,
-                                              cublasLtMatrixLayout_t /*Bdesc*/,
-                                              cublasLtMatrixLayout_t /*Cdesc*/,
-                                              cublasLtMatrixLayout_t /*Ddesc*/,
-                                              cublasLtMatmulPreference_t /*preference*/,
-                                              int requestedAlgoCount,
-                                              cublasLtMatmulHeuristicResult_t results[],
-                                              int* returnAlgoCount) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t /*lightHandle*/,
+    cublasLtMatmulDesc_t operationDesc,
+    cublasLtMatrixLayout_t /*Adesc*/,
+    cublasLtMatrixLayout_t /*Bdesc*/,
+    cublasLtMatrixLayout_t /*Cdesc*/,
+    cublasLtMatrixLayout_t /*Ddesc*/,
+    cublasLtMatmulPreference_t /*preference*/,
+    int requestedAlgoCount,
+    cublasLtMatmulHeuristicResult_t heuristicResultsArray[],
+    int* returnAlgoCount) {
   const std::int32_t epilogue = tessera::cuda::epilogue_of(operationDesc);
   const bool is_plain = epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
   *returnAlgoCount = 0;
@@ -113,8 +114,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*lightHandle*/,
   }
   for (const std::uint64_t id : library().proposed) {
     if (*returnAlgoCount < requestedAlgoCount) {
-      results[*returnAlgoCount] = {};
-      results[*returnAlgoCount].algo.data[0] = id;
+      heuristicResultsArray[*returnAlgoCount] = {};
+      heuristicResultsArray[*returnAlgoCount].algo.data[0] = id;
       ++*returnAlgoCount;
     }
   }
@@ -182,7 +183,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*start*/, cudaEvent_t /
 }
 }
 
-// NOLINTEND(readability-identifier-naming)
+// NOLINTEND(readability-identifier-naming,readability-function-size)
 
 namespace tessera::cuda {
 namespace {
@@ -204,6 +205,9 @@ class LtGemmsTest : public testing::Test {
     library() = {};
     EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, 0), cudaSuccess);
   }
+
+  LtGemmsTest(const LtGemmsTest&) = delete;
+  LtGemmsTest& operator=(const LtGemmsTest&) = delete;
 
   ~LtGemmsTest() override { cudaStreamDestroy(stream_); }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {

@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/device/find_devices.h"
+#include "tessera/backend/cuda/machine/find_devices.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 #include "tessera/backend/cuda/cudnn/cudnn.h"
 #include "tessera/backend/cuda/device/check.h"
-#include "tessera/backend/cuda/device/nvml.h"
+#include "tessera/backend/cuda/machine/nvml.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {

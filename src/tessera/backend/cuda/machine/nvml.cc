@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/device/nvml.h"
+#include "tessera/backend/cuda/machine/nvml.h"
 
 #include <array>
 #include <cstddef>

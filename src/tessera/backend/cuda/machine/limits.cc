@@ -1,4 +1,4 @@
-#include "tessera/backend/cuda/device/limits.h"
+#include "tessera/backend/cuda/machine/limits.h"
 
 namespace tessera::cuda {
 

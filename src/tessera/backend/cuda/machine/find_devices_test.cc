@@ -1,7 +1,7 @@
 // What is said of machines with GPUs and without, over what stands for CUDA's runtime and NVIDIA's
 // management library.
 
-#include "tessera/backend/cuda/device/find_devices.h"
+#include "tessera/backend/cuda/machine/find_devices.h"
 
 #include <cstdlib>
 #include <string>
