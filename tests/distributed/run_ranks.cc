@@ -17,6 +17,7 @@
 #include "tessera/base/half.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/checkpoint/require_model.h"
 #include "tessera/ir/builder.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/models/family.h"
@@ -159,7 +160,7 @@ class RankTrainer {
     if (!run.resume.empty()) {
       const CheckpointReader reader(
           run.resume, {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
-      reader.require_model(description(run).json, model_tensors(parameters_, run.moments));
+      require_model(reader, description(run).json, model_tensors(parameters_, run.moments));
       load_state(executor_, parameters_, reader, part_);
       done_ = reader.meta().step;
     }

@@ -15,8 +15,8 @@
 
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/tensor_pieces.h"
 #include "tessera/ir/dtype.h"
-#include "tessera/mesh/tensor_box.h"
 
 namespace tessera {
 
@@ -89,6 +89,8 @@ class CheckpointReader {
   explicit CheckpointReader(const std::filesystem::path& directory,
                             const ReaderOptions& options = {});
 
+  const std::filesystem::path& directory() const { return directory_; }
+
   const CheckpointMeta& meta() const { return meta_; }
 
   // The global tensors, with the files and slices that hold them.
@@ -119,38 +121,10 @@ class CheckpointReader {
   // Checks every byte of every file against the manifest. Errors: kInvalidData naming the file.
   void verify() const;
 
-  // That this is a checkpoint of `model` (JSON text) with just these tensors, whose `slice` and
-  // `data` are not looked at. An f32 parameter may have an f32 master beside it, which only some
-  // layouts have. Errors: kInvalidData naming the first tensor (or else the first key of the model)
-  // that differs, found and expected, or train.dtype where a parameter has another one
-  // and optimizer.moments where a moment has.
-  // With kWeights only parameters and buffers are looked at: weights that were imported have
-  // nothing else.
-  enum class Scope { kAll, kWeights };
-  void require_model(std::string_view model,
-                     std::span<const CheckpointTensor> expected,
-                     Scope scope = Scope::kAll) const;
-
  private:
-  // A slice and its bytes.
-  struct Piece {
-    TensorBox box;
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-    std::int64_t first = 0;  // its elements lie within [first, last) of the whole
-    std::int64_t last = 0;
-    std::size_t file = 0;             // index in files()
-    const std::byte* data = nullptr;  // of element `begin`
-  };
-
   const ManifestTensor& at(std::string_view name, TensorRole role) const;
   void locate();
-  Piece locate(const ManifestTensor& tensor, const ManifestSlice& slice, std::size_t file) const;
-
-  // Calls body(piece, first byte in it, first byte in the read, bytes) for the stretches of
-  // elements.
-  using Source = std::function<void(const Piece&, std::int64_t, std::int64_t, std::int64_t)>;
-  void for_each_source(const TensorRead& read, const Source& body) const;
+  void for_each_source(const TensorRead& read, const PieceBody& body) const;
 
   // Whether a file is among those whose checksum this rank checks.
   bool is_own(std::size_t file) const;
@@ -161,7 +135,7 @@ class CheckpointReader {
   std::vector<ManifestFile> manifest_files_;
   std::vector<SafetensorsFile> files_;
   std::vector<ManifestTensor> tensors_;
-  std::vector<std::vector<Piece>> pieces_;  // of each tensor
+  std::vector<std::vector<TensorPiece>> pieces_;  // of each tensor
   std::map<std::pair<std::string, TensorRole>, std::size_t> index_;
 };
 

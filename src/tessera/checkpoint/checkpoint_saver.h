@@ -1,24 +1,20 @@
 #pragma once
 
-#include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
-#include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/checkpoint_part.h"
 #include "tessera/checkpoint/directory_remover.h"
-#include "tessera/checkpoint/safetensors.h"
+#include "tessera/checkpoint/part_copy.h"
+#include "tessera/checkpoint/save_status.h"
 
 namespace tessera {
 
@@ -43,13 +39,6 @@ struct SaverOptions {
   std::filesystem::path record = {};
   // As that of write_safetensors(), on the thread that writes.
   std::function<void(std::int64_t)> written = {};
-};
-
-enum class SaveStatus {
-  kIdle,     // nothing is under way
-  kWriting,  // this rank's files, in the background
-  kWritten,  // this rank's part is durable; the checkpoint is not there yet
-  kFailed,   // see error()
 };
 
 // One rank's side of saving checkpoints. Every rank writes what it holds, all at the same time:
@@ -88,14 +77,12 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  // The memory of a copy of these, which need no data yet.
-  std::size_t copy_bytes(std::span<const CheckpointTensor> tensors) const;
-
-  // Takes that memory where start() copies, so that the first save need not wait for it.
+  // Takes the memory for copies of these, which need no data yet, where start() copies, so that the
+  // first save need not wait for it.
   void reserve(std::span<const CheckpointTensor> tensors);
 
   // What it has taken so far, and keeps.
-  std::int64_t memory_bytes() const { return std::ssize(copy_.bytes()); }
+  std::int64_t memory_bytes() const { return copy_.memory_bytes(); }
 
   // From now on. No save is under way.
   void set_options(SaverOptions options) { options_ = std::move(options); }
@@ -118,13 +105,13 @@ class CheckpointSaver {
              const CheckpointMeta& meta,
              std::span<const CheckpointTensor> tensors);
 
-  SaveStatus status() const;
+  SaveStatus status() const { return status_.now(); }
 
   // The status once it is not kWriting.
-  SaveStatus wait() const;
+  SaveStatus wait() const { return status_.wait(); }
 
   // Why the write failed. Errors: kInvalidArgument unless kFailed.
-  Error error() const;
+  Error error() const { return status_.error(); }
 
   // Of the save under way.
   const std::filesystem::path& directory() const { return directory_; }
@@ -146,36 +133,21 @@ class CheckpointSaver {
   DirectoryRemover& remover() { return remover_; }
 
  private:
-  struct File {
-    std::string name;
-    std::vector<SafetensorsTensor> tensors;  // as they lie in the file
-  };
-
-  // What this rank writes; data still where the caller has it.
-  std::vector<File> plan(std::span<const CheckpointTensor> tensors, Manifest& part) const;
   void begin(const std::filesystem::path& directory,
              const CheckpointMeta& meta,
              std::span<const CheckpointTensor> tensors);
-  void copy();
   void write_in_background();
   void write_part() noexcept;
-  void sync_record() const;
-  void become(SaveStatus status, std::optional<Error> error = {});
 
   SaverOptions options_;
   std::filesystem::path directory_;
   std::int64_t attempt_ = 0;  // to save `directory_`
   std::filesystem::path temporary_;
   DirectoryRemover remover_;
-  Manifest part_;
-  std::vector<File> files_;
-  PageBuffer copy_;
+  CheckpointPart part_;
+  PartCopy copy_;
   std::thread background_;
-
-  mutable std::mutex mutex_;  // of what follows
-  mutable std::condition_variable changed_;
-  SaveStatus status_ = SaveStatus::kIdle;
-  std::optional<Error> error_;
+  WatchedStatus status_;
 };
 
 }  // namespace tessera

@@ -30,6 +30,7 @@
 #include "tessera/checkpoint/directory_remover.h"
 #include "tessera/checkpoint/file_size_limit.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/require_model.h"
 #include "tessera/checkpoint/safetensors.h"
 #include "tessera/ir/dtype.h"
 
@@ -115,7 +116,7 @@ void expect_state(const CheckpointReader& reader, State& state) {
     EXPECT_TRUE(std::equal(found.begin(), found.end(), tensor.data.begin()))
         << tensor.name << " " << to_string(tensor.role);
   }
-  reader.require_model(kModel, state.tensors());
+  require_model(reader, kModel, state.tensors());
 }
 
 void prune(const fs::path& parent, int keep, const fs::path& written = {}) {
@@ -397,7 +398,7 @@ TEST_F(CheckpointTest, NamesTheFirstDifferenceOfAnotherModel) {
   const CheckpointReader reader(directory);
   const auto refusal = [&](std::string_view model,
                            const std::vector<CheckpointTensor>& expected) -> std::string {
-    const Error error = caught([&] { reader.require_model(model, expected); });
+    const Error error = caught([&] { require_model(reader, model, expected); });
     EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
     const std::string prefix =
         format("checkpoint {} belongs to another model: ", directory.string());
@@ -428,7 +429,7 @@ TEST_F(CheckpointTest, NamesTheFirstDifferenceOfAnotherModel) {
       refusal(R"({"name":"llama3","dim":4,"vocab":10,"rope":{"theta":5e5}})", state.tensors()),
       "model/rope: found none, expected {\"theta\":500000.0}");
   // The order of keys and white space are no difference.
-  reader.require_model(R"({ "dim": 4, "vocab": 10, "name": "llama3" })", state.tensors());
+  require_model(reader, R"({ "dim": 4, "vocab": 10, "name": "llama3" })", state.tensors());
 }
 
 // A buffer is a tensor of the model: it lies among the weights, and a checkpoint that lacks one, or
@@ -449,17 +450,17 @@ TEST_F(CheckpointTest, BuffersAreOfTheModel) {
   EXPECT_NE(file.find("mean"), nullptr);
   const CheckpointReader reader(directory);
   EXPECT_EQ(reader.read("mean", TensorRole::kBuffer), bytes);
-  reader.require_model(kModel, with);
+  require_model(reader, kModel, with);
 
   const CheckpointReader lacks(save(1, 1));
-  for (const auto scope : {CheckpointReader::Scope::kAll, CheckpointReader::Scope::kWeights}) {
-    EXPECT_THAT(caught([&] { lacks.require_model(kModel, with, scope); }).message(),
+  for (const auto scope : {ModelScope::kAll, ModelScope::kWeights}) {
+    EXPECT_THAT(caught([&] { require_model(lacks, kModel, with, scope); }).message(),
                 HasSubstr("tensor 'mean' (buffer): found none, expected f32 (3)"));
-    EXPECT_THAT(caught([&] { reader.require_model(kModel, without, scope); }).message(),
+    EXPECT_THAT(caught([&] { require_model(reader, kModel, without, scope); }).message(),
                 HasSubstr("tensor 'mean' (buffer): found f32 (3), expected none"));
   }
   with.back().dtype = DType::kBF16;
-  EXPECT_THAT(caught([&] { reader.require_model(kModel, with); }).message(),
+  EXPECT_THAT(caught([&] { require_model(reader, kModel, with); }).message(),
               HasSubstr("tensor 'mean' (buffer): found f32 (3), expected bf16 (3)"));
 }
 

@@ -11,7 +11,7 @@
 #include "tessera/config/schema_rows.h"
 #include "tessera/config/schema_sections.h"
 #include "tessera/models/family.h"
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_config.h"
 #include "tessera/models/model_keys.h"
 
 namespace tessera {

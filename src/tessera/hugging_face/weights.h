@@ -12,7 +12,7 @@
 #include "tessera/hugging_face/files.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/models/family.h"
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_weight.h"
 #include "tessera/models/model_section.h"
 #include "tessera/state/weight_source.h"
 

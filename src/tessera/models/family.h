@@ -5,7 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_config.h"
+#include "tessera/models/hugging_face_weight.h"
 #include "tessera/models/model.h"
 #include "tessera/models/model_section.h"
 

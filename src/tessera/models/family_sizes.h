@@ -14,7 +14,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/models/family.h"
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_config.h"
+#include "tessera/models/hugging_face_config_text.h"
 #include "tessera/models/model_keys.h"
 
 namespace tessera {

@@ -1,5 +1,7 @@
 // config.json of each family: its keys, and what is refused by name.
 
+#include "tessera/models/hugging_face_config.h"
+
 #include <map>
 #include <optional>
 #include <string>
@@ -13,7 +15,6 @@
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
 #include "tessera/models/family.h"
-#include "tessera/models/hugging_face.h"
 
 namespace tessera {
 namespace {
@@ -96,7 +97,7 @@ TEST(HuggingFaceKeys, UnknownScalingsAreRefusedInEveryForm) {
         const std::string theta = object == "rope_parameters" ? R"(, "rope_theta": 10000.0)" : "";
         const std::string keys =
             format(R"("{}": {{"{}": "twisted", "factor": 4.0{}}})", object, type, theta);
-        EXPECT_EQ(refused_key(family, keys), object + "." + type) << family;
+        EXPECT_EQ(refused_key(family, keys), format("{}.{}", object, type)) << family;
       }
     }
     EXPECT_EQ(refused_key(family, R"("rope_scaling": {"factor": 4.0})"), "rope_scaling.factor");

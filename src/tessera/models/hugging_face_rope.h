@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_config.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/config/run_config.h"
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_weight.h"
 #include "tessera/models/model.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/units.h"
-#include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/checkpoint/part_copy.h"
 #include "tessera/plan/plan.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/state/training_state.h"
@@ -82,7 +82,7 @@ std::int64_t copies_of_ranks(const Plan& plan, const Program& step, std::int64_t
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(plan));
   std::size_t bytes = 0;
   for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
-    bytes += CheckpointSaver().copy_bytes(
+    bytes += part_copy_bytes(
         saved_tensors(step, parameters, state_part(layout.mesh, rank, layout.dims())));
   }
   return static_cast<std::int64_t>(bytes);

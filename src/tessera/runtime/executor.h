@@ -12,15 +12,17 @@
 
 #include "tessera/backend/backend.h"
 #include "tessera/program/program.h"
-#include "tessera/runtime/stream_thread.h"
+#include "tessera/runtime/bound_program.h"
+#include "tessera/runtime/instruction_run.h"
+#include "tessera/runtime/program_memory.h"
+#include "tessera/runtime/step_batches.h"
+#include "tessera/runtime/stream_order.h"
 
 namespace tessera {
 
 // Runs a program's step on a backend. The arena is allocated once, and the views of every segment
-// are bound once, however many calls there are; a step allocates nothing. What a backend can record
-// it records in the second step, whose arguments are those of all that follow. Stream 0 is the
-// calling thread. An instruction of a second stream runs once the calling thread has come to its
-// place in the program: on a thread of the executor, or by a backend that orders streams itself.
+// are bound once; a step allocates nothing. What a backend can record it records in the second
+// step, whose arguments are those of all that follow. StreamOrder says how two streams run.
 class Executor {
  public:
   // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams;
@@ -55,12 +57,14 @@ class Executor {
 
   // How long the calling thread waited for the other stream's thread in the last step; 0 where the
   // backend orders streams.
-  double waited_seconds() const { return waited_seconds_; }
+  double waited_seconds() const { return streams_.waited_seconds(); }
 
   // The host's memory of a bound tensor; `instance` is the microbatch of an input. The tensor is
   // contiguous. Inputs and scalars reach the device when a step begins, outputs the host when it
   // has ended; states by the two functions below alone.
-  std::span<std::byte> bytes(const Binding& binding, std::int64_t instance = 0);
+  std::span<std::byte> bytes(const Binding& binding, std::int64_t instance = 0) {
+    return memory_.bytes(binding, instance);
+  }
 
   // Draws elements [begin, begin + count) of a state on the device.
   void draw(const Binding& state, std::int64_t begin, std::int64_t count, const Initial& initial);
@@ -68,8 +72,11 @@ class Executor {
   // Brings a state from the host's memory to the device's, and `count` of its elements from `first`
   // on back; the second gives where they are. Nothing is moved where the two are one.
   // Errors: kDeviceError.
-  void state_to_device(const Binding& state);
-  std::span<std::byte> state_to_host(const Binding& state, std::int64_t first, std::int64_t count);
+  void state_to_device(const Binding& state) { memory_.state_to_device(state); }
+
+  std::span<std::byte> state_to_host(const Binding& state, std::int64_t first, std::int64_t count) {
+    return memory_.state_to_host(state, first, count);
+  }
 
   // Convenience for scalars.
   void set_scalar(std::string_view scalar, float value);
@@ -83,90 +90,28 @@ class Executor {
   std::int64_t memory_bytes() const { return program_.arena_bytes; }
 
   // Whether the host's side of the arena is a copy of the device's.
-  bool has_mirror() const { return arena_->has_mirror(); }
+  bool has_mirror() const { return memory_.has_mirror(); }
 
  private:
-  struct Bound {
-    const Op* op;
-    std::uint32_t first_view;
-    std::uint32_t num_operands;
-    std::uint32_t num_results;
-    std::uint32_t first_moving;
-    std::uint32_t num_moving;
-    std::span<std::byte> workspace;
-    const Instruction* instruction;
-  };
-
-  // A view of a buffer with several instances: each call moves it to its own.
-  struct Moving {
-    std::uint32_t view;
-    std::byte* first;  // in instance 0
-    std::int64_t stride;
-  };
-
-  // An instruction of one call.
-  struct Item {
-    const Call* call = nullptr;
-    std::size_t index = 0;  // of the instruction in its segment
-  };
-
-  // Instructions, one behind the other, that the backend records as one, of both streams where it
-  // orders them and else of stream 0; or those that it does not record.
-  struct Batch {
-    std::vector<Item> items;
-    bool is_recorded = false;
-    bool writes_states = false;
-    std::unique_ptr<Recording> recording = nullptr;  // from the second step on
-  };
-
-  // A stretch of the arena that is copied between host and device.
-  struct Stretch {
-    std::int64_t offset;
-    std::int64_t bytes;
-  };
-
-  std::int64_t place_of(const TensorRef& tensor, std::int64_t instance) const;
-  View bind(const TensorRef& tensor, std::int64_t instance);
-  std::vector<Stretch> stretches_of(std::span<const Binding> bindings) const;
   void run_all();
-  std::vector<Bound> bind_segment(const Segment& segment);
-  void require_workspace(const Bound& bound);
-  void find_first_write();
   void require_time() const;
-  void start_stream();
-  void plan_batches();
   void run_calls();
+  void run_range(const Call& call, std::size_t begin, std::size_t end);
   void run_batches();
-  void run_items(const Call& call, std::size_t begin, std::size_t end);
-  void run_item(const Item& item);
-  void issue(const Item& item);
-  void wait_for_events(const Bound& bound);
-  void wait_for(StreamThread::Ticket ticket);
-  void run_instruction(const Item& item);
-  void execute(const Call& call, const Bound& bound);
+  void run(const InstructionRun& next);
 
   const Program& program_;
   Backend& backend_;
-  std::shared_ptr<Arena> arena_;  // of all executors that run in it
-  std::vector<View> views_;
-  std::vector<Moving> moving_;
-  std::vector<std::vector<Bound>> segments_;
-  // Where the device has memory of its own: what each step takes there, and brings back.
-  std::vector<Stretch> taken_;
-  std::vector<Stretch> brought_;
-  std::vector<Batch> batches_;  // none where the backend records nothing
+  ProgramMemory memory_;
+  BoundProgram bound_;
+  std::vector<StepBatch> batches_;  // none where the backend records nothing
   bool has_run_ = false;
   std::size_t num_replayed_ = 0;
-  double waited_seconds_ = 0;
   bool failed_ = false;
   bool (*is_over_)() = nullptr;
-  Item first_write_ = {};  // of a parameter or an optimizer state; no call: there is none
+  InstructionRun first_write_;  // of a parameter or an optimizer state; no call: there is none
   std::atomic<bool> writes_states_ = false;  // from there on to the end of the step
-  // By event, its last signal from the other stream.
-  std::vector<StreamThread::Ticket> signalled_;
-  bool has_ordered_streams_ = false;      // by the backend
-  std::vector<Item> items_;               // the other stream's, in order
-  std::unique_ptr<StreamThread> stream_;  // null where it has none; ends before what it uses
+  StreamOrder streams_;                      // ends before what its thread uses
 };
 
 }  // namespace tessera

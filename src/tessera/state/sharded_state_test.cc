@@ -20,6 +20,7 @@
 #include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
+#include "tessera/checkpoint/require_model.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/models/llama/llama.h"
@@ -313,7 +314,7 @@ TEST_P(ShardedStateTest, EveryLayoutReadsEveryOther) {
         const CheckpointReader before(
             checkpoint_directory(root.path(), static_cast<std::int64_t>(i) - 1),
             {.verify = Verify::kOnLoad, .rank = rank, .num_ranks = num_ranks});
-        before.require_model(model.json, model_tensors(parameters, GetParam().moments));
+        require_model(before, model.json, model_tensors(parameters, GetParam().moments));
         state.load(before);
       }
       savers.push_back(std::make_unique<CheckpointSaver>(

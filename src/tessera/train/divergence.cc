@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
 
 namespace tessera {
 namespace {
@@ -16,7 +17,7 @@ std::string states_before(const RunSaves& saves) {
     return "They began with the initial state: there is no checkpoint";
   }
   const std::string began = format("They began with {}, which may be ruined", last->string());
-  const auto before = saves.before(saves.last_step());
+  const auto before = find_newest_checkpoint(saves.directory(), saves.last_step());
   return before ? format("{}; --checkpoint.resume={} goes on from the checkpoint before it",
                          began,
                          before->string())

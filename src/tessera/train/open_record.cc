@@ -46,7 +46,7 @@ void warn_of_full_disk(const RunSetup& setup, bool keeps_best, const RunSaves& s
                                              {.checkpoint_bytes = bytes,
                                               .keep = config.checkpoint.keep,
                                               .keeps_best = keeps_best,
-                                              .present = saves.count()});
+                                              .present = count_checkpoints(saves.directory())});
   if (!shortage.empty()) {
     log_warning(shortage);
   }

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,9 +10,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
-#include "tessera/config/run_config.h"
 #include "tessera/launch/rank_control.h"
+#include "tessera/train/kept_checkpoints.h"
 #include "tessera/train/last_save.h"
+#include "tessera/train/save_rules.h"
+#include "tessera/train/shared_save.h"
+#include "tessera/train/start_checkpoint.h"
+#include "tessera/train/way_on.h"
 
 namespace tessera {
 
@@ -23,23 +25,23 @@ namespace tessera {
 // talk throws; kDeviceError where a checkpoint that training waits for could not be written.
 class RunSaves {
  public:
-  enum class How { kBackground, kNow };
+  using How = SharedSave::How;
+
   // `options` are those of this rank's part; `warn` is told, on rank 0, what the run survives.
   RunSaves(RankControl& control,
-           const RunConfig& config,
+           SaveRules rules,
            const SaverOptions& options,
-           std::function<void(const std::string&)> warn);
+           const std::function<void(const std::string&)>& warn);
 
-  // Loads the checkpoint that the run starts from, as checkpoint.resume says; none: the initial
-  // state. Saves that an interruption left are finished first. With checkpoint.fall_back one that
-  // is damaged is set aside, and load() is called for the newest that is whole. load() does not
-  // talk. Errors: kInvalidConfig; load()'s.
-  using Load = std::function<void(const std::filesystem::path&)>;
-  std::optional<std::filesystem::path> load_start(const Load& load);
+  // Names this launch to all ranks, then does what load_start_checkpoint() does.
+  std::optional<std::filesystem::path> load_start(const LoadCheckpoint& load);
 
   // What the run has: the state after `step`, which `checkpoint` holds unless it is the initial
   // one.
   void start_from(const std::optional<std::filesystem::path>& checkpoint, std::int64_t step);
+
+  // Where the checkpoints lie.
+  std::filesystem::path directory() const { return rules_.directory(); }
 
   // The run's directory has another name now.
   void move_to(const std::filesystem::path& run_dir);
@@ -49,14 +51,13 @@ class RunSaves {
 
   // A file of this name and text goes into every checkpoint. While no save is under way.
   void put_beside(std::string name, std::string text) {
-    options_.beside.insert_or_assign(std::move(name), std::move(text));
-    saver_.set_options(options_);
+    save_.put_beside(std::move(name), std::move(text));
   }
 
   // Takes the memory for copies of these, which need no data yet.
-  void reserve(std::span<const CheckpointTensor> tensors) { saver_.reserve(tensors); }
+  void reserve(std::span<const CheckpointTensor> tensors) { save_.reserve(tensors); }
 
-  std::int64_t memory_bytes() const { return saver_.memory_bytes(); }
+  std::int64_t memory_bytes() const { return save_.memory_bytes(); }
 
   // Starts to save `tensors` as the state of `meta`, of which no save is under way.
   void start(const CheckpointMeta& meta, std::span<const CheckpointTensor> tensors, How how);
@@ -70,32 +71,24 @@ class RunSaves {
   // which the next one shows.
   void prune();
 
-  // Whether that would remove any.
-  bool has_too_many();
+  // The same as prune(), `step` being one that was finite.
+  void prune_before(std::int64_t step);
+
+  // As KeptCheckpoints has them.
+  bool has_too_many() { return kept_.has_too_many(); }
+
+  void note_validation(std::int64_t step, double loss) { kept_.note_validation(step, loss); }
+
+  void link_best() const { kept_.link_best(); }
 
   // At the end of the run: waits until what is to be removed is gone, however long that takes. Not
   // `in_time`: leaves the rest to the next start.
   void end_removals(bool in_time);
 
-  // How many complete checkpoints the run has.
-  std::int64_t count() const;
-
-  // The same as prune(), `step` being one that was finite.
-  void prune_before(std::int64_t step);
-
-  // The newest checkpoint before that of `step`.
-  std::optional<std::filesystem::path> before(std::int64_t step) const;
-
   // After a failure, when there is nobody to agree with: what this rank writes in the background
   // comes to its end. Alone it makes a checkpoint of it; of several ranks' parts the next start
   // does.
   void end_alone();
-
-  // What has become of the state of a rank that fails.
-  struct LastState {
-    bool is_saved = false;  // of all ranks
-    std::string text = {};  // empty: there is nothing new to say
-  };
 
   // After that: saves `last`, of which the rest is filled in here, unless it is saved already.
   LastState save_alone(LastSave last);
@@ -114,90 +107,33 @@ class RunSaves {
   // Whether the state after `step` is saved, or being saved.
   bool has(std::int64_t step) const;
 
-  bool is_under_way() const { return saver_.status() != SaveStatus::kIdle; }
+  bool is_under_way() const { return save_.is_under_way(); }
 
   // The last good checkpoint; none: the initial state.
-  const std::optional<std::filesystem::path>& last() const { return last_; }
+  const std::optional<std::filesystem::path>& last() const { return last_.checkpoint; }
 
   // The step of that state.
-  std::int64_t last_step() const { return last_step_; }
+  std::int64_t last_step() const { return last_.step; }
 
   // "the last good checkpoint is ..", for errors.
-  std::string last_good() const;
+  std::string last_good() const { return last_.words(); }
 
   // `error`, by which a step failed, with what is left of the run, and how to go on from it where
   // the next start need not meet the same error.
-  Error with_way_on(const Error& error, const LastState& state) const;
-
-  // The loss by which link_best() knows the best checkpoint.
-  void note_validation(std::int64_t step, double loss) { validation_losses_[step] = loss; }
-
-  // Links the best checkpoint, if the run keeps it. Rank 0 alone.
-  void link_best() const;
+  Error with_way_on(const Error& error, const LastState& state) const {
+    return tessera::with_way_on(error, state, last_, rules_);
+  }
 
  private:
-  struct UnderWay {
-    std::filesystem::path path;
-    std::int64_t step = 0;
-    How how = How::kNow;
-  };
-
-  // What the ranks tell each other; each word is true where any rank says so.
-  struct Said {
-    Asked asked = {};
-    bool writing = false;  // its part of a checkpoint, in the background
-    bool failed = false;   // to write it
-  };
-
-  std::filesystem::path directory() const;
-  std::string way_on(const LastState& state) const;
-  std::optional<std::filesystem::path> configured_start() const;
-  std::filesystem::path find_start();
-
-  // Why a checkpoint was not loaded.
-  struct Refusal {
-    std::exception_ptr own;  // null: other ranks' alone
-    std::string first;       // the first rank's that refuses; empty: loaded
-  };
-
-  bool falls_back() const;
-  Refusal try_load(const std::filesystem::path& path, const Load& load);
-  std::filesystem::path fall_back(const std::filesystem::path& refused);
-
-  // body(), whose errors say the place of checkpoint.resume.
-  template <class Body>
-  std::filesystem::path of_resume(const Body& body) const {
-    return with_context([this] { return placed(config_, "checkpoint.resume"); }, body);
-  }
-
-  // body(), whose errors the run survives.
-  template <class Body>
-  void warn_of(const Body& body) const {
-    try {
-      body();
-    } catch (const Error& error) {
-      warn_(error.what());
-    }
-  }
-
-  Said exchange(const Asked& own, SaveStatus save);
-  std::string same_command(bool finds_newest) const;
   void settle(bool failed);
-  std::string failure();
-  std::string published();
 
   RankControl& control_;
-  const RunConfig& config_;
-  SaverOptions options_;
-  std::filesystem::path run_dir_;
-  CheckpointSaver saver_;
+  SaveRules rules_;
   std::function<void(const std::string&)> warn_;
-  UnderWay under_way_;
-  std::optional<std::filesystem::path> last_;
-  std::int64_t last_step_ = 0;
+  SharedSave save_;
+  KeptCheckpoints kept_;
+  GoodState last_;
   std::int64_t refused_step_ = -1;  // whose save has failed while training waited for it
-  bool is_new_ = true;  // `last_`, since checkpoints were pruned, or what an earlier start left
-  std::map<std::int64_t, double> validation_losses_;  // by step
 };
 
 }  // namespace tessera

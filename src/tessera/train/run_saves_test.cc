@@ -38,7 +38,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 std::set<std::string> names_in(const fs::path& directory) {
   std::set<std::string> names;

@@ -5,9 +5,22 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/stop_signal.h"
+#include "tessera/train/save_rules.h"
 #include "tessera/train/start_state.h"
 
 namespace tessera {
+namespace {
+
+SaveRules save_rules(const RunSetup& setup) {
+  SaveRules rules = {.run_dir = setup.config.run.dir,
+                     .keys = setup.config.checkpoint,
+                     .resume_place = placed(setup.config, "checkpoint.resume")};
+  // Without validations no checkpoint is the best.
+  rules.keys.keep_best = rules.keys.keep_best && setup.config.validation.every > 0;
+  return rules;
+}
+
+}  // namespace
 
 RunState::RunState(const RunSetup& setup,
                    const World& world,
@@ -23,7 +36,7 @@ RunState::RunState(const RunSetup& setup,
       last_step_(last_step),
       part_(state_part(setup.run.plan.layout.mesh, world.rank(), setup.run.plan.layout.dims())),
       saves_(control,
-             setup.config,
+             save_rules(setup),
              {.rank = world.rank(),
               .num_ranks = world.size(),
               .copies = !executor.has_mirror(),
@@ -109,7 +122,7 @@ void RunState::leave_moved_directory() {
                   : format(", whose state is saved: --run.dir={} goes on from there", to));
 }
 
-RunSaves::LastState RunState::save_on_way_out(double patience_seconds) {
+LastState RunState::save_on_way_out(double patience_seconds) {
   const CheckpointMeta meta = applied_meta();
   const auto part_of = [this](std::int64_t rank) {
     return state_part(setup_.run.plan.layout.mesh, rank, setup_.run.plan.layout.dims());

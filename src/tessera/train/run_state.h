@@ -16,6 +16,7 @@
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/run_saves.h"
 #include "tessera/train/step_runner.h"
+#include "tessera/train/way_on.h"
 
 namespace tessera {
 
@@ -68,7 +69,7 @@ class RunState {
 
   // After a failure, when there is nobody to agree with: saves what this rank still has of the last
   // step that changed the state. As RunSaves::save_alone().
-  RunSaves::LastState save_on_way_out(double patience_seconds);
+  LastState save_on_way_out(double patience_seconds);
 
  private:
   // A step that changed the state.

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/require_model.h"
 #include "tessera/config/config.h"
 #include "tessera/dataset/run_data.h"
 #include "tessera/dataset/same_data.h"
@@ -65,8 +66,8 @@ CheckpointMeta load_checkpoint(const RankState& state, const std::filesystem::pa
       path,
       {.verify = Verify::kOnLoad, .rank = state.world.rank(), .num_ranks = state.world.size()});
   require_same_adapters(path, reader.meta(), setup.run.plan.model);
-  reader.require_model(setup.run.plan.model.json,
-                       model_tensors(setup.parameters, config.optimizer.moments));
+  require_model(
+      reader, setup.run.plan.model.json, model_tensors(setup.parameters, config.optimizer.moments));
   if (!config.tokenizer.path.empty()) {
     require_tokenizer(config.tokenizer.path, path, reader.meta());
   }

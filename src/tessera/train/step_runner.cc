@@ -70,14 +70,15 @@ std::int64_t StepRunner::load_batch(std::int64_t step) {
 
 StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
   using Clock = std::chrono::steady_clock;
-  const RunConfig& config = setup_.config;
+  const TrainSection& train = setup_.config.train;
   const Clock::time_point start = Clock::now();
   const std::int64_t step = done.step + 1;
   if (setup_.hooks.before_step) {
     setup_.hooks.before_step(rank_, step);
   }
   const std::int64_t valid = load_batch(step);
-  const double lr = learning_rate(config.schedule, config.optimizer.lr, config.train.steps, step);
+  const double lr =
+      learning_rate(setup_.config.schedule, setup_.config.optimizer.lr, train.steps, step);
   const Traffic sent_before = backend_.sent();
   // A short step ends, and is saved, before the launcher kills.
   executor_.give_up_where(grace_ && seconds_ > kShareOfGrace * *grace_
@@ -87,7 +88,7 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
       {.num_labels = valid, .learning_rate = lr, .update_number = done.applied_steps + 1});
   Traffic sent = backend_.sent();
   add(sent, sent_before, -1);
-  const std::int64_t tokens = config.train.global_batch * config.data.sequence_length;
+  const std::int64_t tokens = train.global_batch * setup_.config.data.sequence_length;
   seconds_ = seconds_since(start);
   return {.metrics = {.step = step,
                       .loss = unsigned_nan(double{outputs.loss_sum} /

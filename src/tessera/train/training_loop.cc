@@ -5,6 +5,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/measure_peak.h"
@@ -229,11 +230,11 @@ bool TrainingLoop::shows_finite_state() {
   const bool finite = std::isfinite(parts_.steps.run_without_update(step() + 1));
   if (!finite) {
     const RunSaves& saves = parts_.state.saves();
-    parts_.record.warn(
-        format("the weights after step {} are not finite: the last step has ruined them; all "
-               "checkpoints stay, and --checkpoint.resume={} goes on from the one before",
-               step(),
-               saves.before(saves.last_step()).value_or("none").string()));
+    parts_.record.warn(format(
+        "the weights after step {} are not finite: the last step has ruined them; all "
+        "checkpoints stay, and --checkpoint.resume={} goes on from the one before",
+        step(),
+        find_newest_checkpoint(saves.directory(), saves.last_step()).value_or("none").string()));
   }
   return finite;
 }

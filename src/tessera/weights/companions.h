@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tessera/config/run_config.h"
-#include "tessera/models/hugging_face.h"
+#include "tessera/models/hugging_face_config.h"
 #include "tessera/tokenizer/tokenizer.h"
 
 namespace tessera {

@@ -1,9 +1,11 @@
 #include "tessera/passes/ranks/propagate_layouts.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +37,138 @@ bool is_free(const Cuts& cuts, const AxisSizes& axes) {
   return std::ranges::none_of(cuts, [&](const auto& cut) { return overlap(cut.second, axes); });
 }
 
+// A dim of a node's operand or result.
+struct DimPlace {
+  bool is_operand = true;
+  std::size_t dim = 0;
+  ValueId value;
+};
+
+// Calls body(factor, place) for every dim of the node's operands, then of its results.
+template <class Body>
+void for_each_dim(const Node& node, const FactorRule& rule, const Body& body) {
+  for (const bool is_operand : {true, false}) {
+    const auto& groups = is_operand ? rule.operands : rule.results;
+    for (std::size_t t = 0; t < groups.size(); ++t) {
+      const ValueId value = (is_operand ? node.operands : node.results)[t];
+      for (std::size_t d = 0; d < groups[t].size(); ++d) {
+        body(groups[t][d], DimPlace{.is_operand = is_operand, .dim = d, .value = value});
+      }
+    }
+  }
+}
+
+// Gradients are sums over the axes of `partial`: work that all of their ranks repeat would count
+// often. A factor may be whole where another one divides the work, as a weight is that has its
+// parts along the axes of the batch.
+void require_divided(const std::string& factor,
+                     const AxisSizes& axes,
+                     const Cuts& cuts,
+                     const AxisSizes& partial) {
+  const bool repeats = std::ranges::any_of(
+      axes, [&](const AxisSize& axis) { return contains(partial, axis) && is_free(cuts, {axis}); });
+  TESSERA_REQUIRE(!repeats,
+                  ErrorCode::kUnsupported,
+                  "factor {} is cut over {}, and the op cannot be",
+                  factor,
+                  to_string(axes));
+}
+
+// Factors whose dims are named for the same axes in all operands and results.
+Cuts named_cuts(const Node& node,
+                const FactorRule& rule,
+                std::span<const Layout> named,
+                const AxisSizes& partial) {
+  std::vector<std::pair<std::string, AxisSizes>> met;      // in order of first use
+  std::vector<std::pair<std::string, AxisSizes>> refused;  // what names say and cannot be
+  std::set<std::string> whole(rule.whole.begin(), rule.whole.end());
+  for_each_dim(node, rule, [&](const std::string& factor, const DimPlace& place) {
+    const AxisSizes& axes = named[place.value.at()].dims[place.dim].axes;
+    const auto found = std::ranges::find(met, factor, &std::pair<std::string, AxisSizes>::first);
+    if (found == met.end()) {
+      met.emplace_back(factor, axes);
+    } else if (found->second != axes) {
+      whole.insert(factor);
+      refused.emplace_back(factor, found->second);
+    }
+    if (whole.contains(factor)) {
+      refused.emplace_back(factor, axes);
+    }
+  });
+  Cuts cuts;
+  for (const auto& [factor, axes] : met) {
+    if (!axes.empty() && !whole.contains(factor) && is_free(cuts, axes)) {
+      cuts[factor] = axes;
+    }
+  }
+  for (const auto& [factor, axes] : refused) {
+    require_divided(factor, axes, cuts, partial);
+  }
+  return cuts;
+}
+
+// Adds the axes of those of `factors` that are cut and that the result has not; whether there are
+// any.
+bool add_partial(const FactorRule::Factors& factors,
+                 const FactorRule::Factors& result,
+                 const Cuts& cuts,
+                 AxisSizes& partial) {
+  for (const std::string& factor : factors) {
+    if (const auto found = cuts.find(factor); found != cuts.end() && !contains(result, factor)) {
+      add_axes(partial, found->second);
+    }
+  }
+  return !partial.empty();
+}
+
+Layout cut_layout(const FactorRule::Factors& names, const TensorType& type, const Cuts& cuts) {
+  Layout layout = whole_layout(type);
+  for (std::size_t d = 0; d < names.size(); ++d) {
+    if (const auto found = cuts.find(names[d]); found != cuts.end()) {
+      layout.dims[d] = {.axes = found->second,
+                        .padding = padding_of(type.dims[d].bound, found->second)};
+    }
+  }
+  return layout;
+}
+
+// An output lies as its dims' names say, like the parameter whose gradient it is. Sums over the
+// labels of one rank stay so, except along axes that cut the parameter: each rank there has its
+// part of the whole sum. A loss and a statistic are cut along none of `partial`. `made` is how the
+// value lies as it is made.
+Layout output_layout(const Output& output,
+                     const TensorType& type,
+                     const Layout& made,
+                     const DimAxes& dims,
+                     const AxisSizes& partial) {
+  Layout result = layout_of(type, dims);
+  if (!is_sum(output.kind)) {
+    return result;
+  }
+  AxisSizes cut;
+  if (output.kind == OutputKind::kGradient) {
+    cut = axes_of(type, dims);
+  } else {
+    for (DimLayout& dim : result.dims) {
+      dim = overlap(dim.axes, partial) ? DimLayout() : dim;
+    }
+  }
+  for (const AxisSize& axis : made.partial) {
+    if (contains(partial, axis) && !contains(cut, axis)) {
+      result.partial.push_back(axis);
+    }
+  }
+  for (const AxisSize& axis : partial) {
+    TESSERA_REQUIRE(contains(result.partial, axis) || contains(cut, axis),
+                    ErrorCode::kUnsupported,
+                    "output {} is no sum over the ranks of {}: none of its operands is cut over "
+                    "them",
+                    output.name,
+                    axis.name);
+  }
+  return result;
+}
+
 class Propagation {
  public:
   Propagation(Graph graph, const DimAxes& dims, const AxisSizes& partial)
@@ -61,47 +195,21 @@ class Propagation {
       }
     } while (demand());
     for (const Output& output : graph.outputs) {
-      laid_out_.outputs.push_back(wanted(output));
+      laid_out_.outputs.push_back(
+          output_layout(output, graph[output.value].type, layout(output.value), dims_, partial_));
     }
     return std::move(laid_out_);
   }
 
  private:
-  // A dim of a node's operand or result.
-  struct Place {
-    bool is_operand = true;
-    std::size_t tensor = 0;
-    std::size_t dim = 0;
-    ValueId value;
-  };
-
   const Graph& graph() const { return laid_out_.graph; }
 
   const Layout& layout(ValueId value) const { return laid_out_.values[value.at()]; }
 
-  // Calls body(factor, place) for every dim of the node's operands, then of its results.
-  template <class Body>
-  void for_each_dim(std::size_t index, const Body& body) const {
-    const Node& node = graph().nodes[index];
-    const FactorRule& rule = rules_[index];
-    for (const bool is_operand : {true, false}) {
-      const auto& groups = is_operand ? rule.operands : rule.results;
-      for (std::size_t t = 0; t < groups.size(); ++t) {
-        for (std::size_t d = 0; d < groups[t].size(); ++d) {
-          body(groups[t][d],
-               Place{.is_operand = is_operand,
-                     .tensor = t,
-                     .dim = d,
-                     .value = (is_operand ? node.operands : node.results)[t]});
-        }
-      }
-    }
-  }
-
   void lay_out(std::size_t index) {
     const Node& node = graph().nodes[index];
     const FactorRule& rule = rules_[index];
-    Cuts cuts = named_cuts(index);
+    Cuts cuts = named_cuts(node, rule, named_, partial_);
     // A cut factor's sums are folded on the way: into parts, not into the whole.
     AxisSizes kept = kept_partial(node);
     std::erase_if(kept, [&](const AxisSize& axis) { return !is_free(cuts, {axis}); });
@@ -125,33 +233,6 @@ class Propagation {
       }
       laid_out_.values[node.results[i].at()] = std::move(result);
     }
-  }
-
-  // Adds the axes of those of `factors` that are cut and that the result has not; whether there are
-  // any.
-  static bool add_partial(const FactorRule::Factors& factors,
-                          const FactorRule::Factors& result,
-                          const Cuts& cuts,
-                          AxisSizes& partial) {
-    for (const std::string& factor : factors) {
-      if (const auto found = cuts.find(factor); found != cuts.end() && !contains(result, factor)) {
-        add_axes(partial, found->second);
-      }
-    }
-    return !partial.empty();
-  }
-
-  static Layout cut_layout(const FactorRule::Factors& names,
-                           const TensorType& type,
-                           const Cuts& cuts) {
-    Layout layout = whole_layout(type);
-    for (std::size_t d = 0; d < names.size(); ++d) {
-      if (const auto found = cuts.find(names[d]); found != cuts.end()) {
-        layout.dims[d] = {.axes = found->second,
-                          .padding = padding_of(type.dims[d].bound, found->second)};
-      }
-    }
-    return layout;
   }
 
   // The axes over which a node may work on parts: a sum of parts is a part of the sum, and so is a
@@ -181,64 +262,21 @@ class Propagation {
     return std::ranges::find(graph().outputs, value, &Output::value) != graph().outputs.end();
   }
 
-  // Factors whose dims are named for the same axes in all operands and results.
-  Cuts named_cuts(std::size_t index) const {
-    std::vector<std::pair<std::string, AxisSizes>> met;      // in order of first use
-    std::vector<std::pair<std::string, AxisSizes>> refused;  // what names say and cannot be
-    std::set<std::string> whole(rules_[index].whole.begin(), rules_[index].whole.end());
-    for_each_dim(index, [&](const std::string& factor, const Place& place) {
-      const AxisSizes& axes = named_[place.value.at()].dims[place.dim].axes;
-      const auto found = std::ranges::find(met, factor, &std::pair<std::string, AxisSizes>::first);
-      if (found == met.end()) {
-        met.emplace_back(factor, axes);
-      } else if (found->second != axes) {
-        whole.insert(factor);
-        refused.emplace_back(factor, found->second);
-      }
-      if (whole.contains(factor)) {
-        refused.emplace_back(factor, axes);
-      }
-    });
-    Cuts cuts;
-    for (const auto& [factor, axes] : met) {
-      if (!axes.empty() && !whole.contains(factor) && is_free(cuts, axes)) {
-        cuts[factor] = axes;
-      }
-    }
-    for (const auto& [factor, axes] : refused) {
-      require_divided(factor, axes, cuts);
-    }
-    return cuts;
-  }
-
-  // Gradients are sums over the axes of `partial`: work that all of their ranks repeat would count
-  // often. A factor may be whole where another one divides the work, as a weight is that has its
-  // parts along the axes of the batch.
-  void require_divided(const std::string& factor, const AxisSizes& axes, const Cuts& cuts) const {
-    const bool repeats = std::ranges::any_of(axes, [&](const AxisSize& axis) {
-      return contains(partial_, axis) && is_free(cuts, {axis});
-    });
-    TESSERA_REQUIRE(!repeats,
-                    ErrorCode::kUnsupported,
-                    "factor {} is cut over {}, and the op cannot be",
-                    factor,
-                    to_string(axes));
-  }
-
   void add_weak_cuts(std::size_t index, const AxisSizes& kept, Cuts& cuts) const {
-    for_each_dim(index, [&](const std::string& factor, const Place& place) {
-      const DimCut* cut = weak_cut(place);
-      if (cut == nullptr || !may_cut_weakly(index, factor, *cut, kept, cuts)) {
-        return;
-      }
-      if (demanded_[index].contains(factor) || is_supplied(place, *cut)) {
-        cuts[factor] = cut->axes;
-      }
-    });
+    for_each_dim(
+        graph().nodes[index], rules_[index], [&](const std::string& factor, const DimPlace& place) {
+          const DimCut* cut = weak_cut(place);
+          if (cut == nullptr || !may_cut_weakly(index, factor, *cut, kept, cuts)) {
+            return;
+          }
+          if (demanded_[index].contains(factor) || is_supplied(place, *cut)) {
+            cuts[factor] = cut->axes;
+          }
+        });
   }
 
   // Null where the dim has none.
-  const DimCut* weak_cut(const Place& place) const {
+  const DimCut* weak_cut(const DimPlace& place) const {
     const auto found = dims_.find(graph()[place.value].type.dims[place.dim].name);
     return found == dims_.end() || !found->second.weak || found->second.axes.empty()
                ? nullptr
@@ -256,16 +294,17 @@ class Propagation {
       return false;
     }
     bool fits = true;
-    for_each_dim(index, [&](const std::string& other, const Place& place) {
-      const Dim& dim = graph()[place.value].type.dims[place.dim];
-      fits = fits && (other != factor ||
-                      (!dim.count && (cut.pads || padding_of(dim.bound, cut.axes) == 0)));
-    });
+    for_each_dim(
+        graph().nodes[index], rules_[index], [&](const std::string& other, const DimPlace& place) {
+          const Dim& dim = graph()[place.value].type.dims[place.dim];
+          fits = fits && (other != factor ||
+                          (!dim.count && (cut.pads || padding_of(dim.bound, cut.axes) == 0)));
+        });
     return fits;
   }
 
   // Whether an operand lies so already, or is a sum that may be folded so.
-  bool is_supplied(const Place& place, const DimCut& cut) const {
+  bool is_supplied(const DimPlace& place, const DimCut& cut) const {
     return place.is_operand && (layout(place.value).dims[place.dim].axes == cut.axes ||
                                 contains_all(layout(place.value).partial, cut.axes));
   }
@@ -276,13 +315,14 @@ class Propagation {
     bool is_more = false;
     for (std::size_t i = 0; i < rules_.size(); ++i) {
       std::map<std::string, bool> wanted;  // by factor: all results that have it
-      for_each_dim(i, [&](const std::string& factor, const Place& place) {
-        if (!place.is_operand && weak_cut(place) != nullptr) {
-          const bool is_cut = all_cut(place);
-          const auto [found, is_new] = wanted.try_emplace(factor, is_cut);
-          found->second = found->second && is_cut;
-        }
-      });
+      for_each_dim(
+          graph().nodes[i], rules_[i], [&](const std::string& factor, const DimPlace& place) {
+            if (!place.is_operand && weak_cut(place) != nullptr) {
+              const bool is_cut = all_cut(place);
+              const auto [found, is_new] = wanted.try_emplace(factor, is_cut);
+              found->second = found->second && is_cut;
+            }
+          });
       for (const auto& [factor, is_wanted] : wanted) {
         is_more = (is_wanted && demanded_[i].insert(factor).second) || is_more;
       }
@@ -291,7 +331,7 @@ class Propagation {
   }
 
   // Whether the result is read, and everywhere cut along its dim, along which it is whole.
-  bool all_cut(const Place& place) const {
+  bool all_cut(const DimPlace& place) const {
     const std::vector<NodeId>& readers = users_[place.value.at()];
     if (!layout(place.value).dims[place.dim].axes.empty() || readers.empty() ||
         is_output(place.value)) {
@@ -308,39 +348,6 @@ class Propagation {
     });
   }
 
-  // An output lies as its dims' names say, like the parameter whose gradient it is. Sums over the
-  // labels of one rank stay so, except along axes that cut the parameter: each rank there has its
-  // part of the whole sum. A loss and a statistic are cut along none of `partial`.
-  Layout wanted(const Output& output) const {
-    const TensorType& type = graph()[output.value].type;
-    Layout result = layout_of(type, dims_);
-    if (!is_sum(output.kind)) {
-      return result;
-    }
-    AxisSizes cut;
-    if (output.kind == OutputKind::kGradient) {
-      cut = axes_of(type, dims_);
-    } else {
-      for (DimLayout& dim : result.dims) {
-        dim = overlap(dim.axes, partial_) ? DimLayout() : dim;
-      }
-    }
-    for (const AxisSize& axis : layout(output.value).partial) {
-      if (contains(partial_, axis) && !contains(cut, axis)) {
-        result.partial.push_back(axis);
-      }
-    }
-    for (const AxisSize& axis : partial_) {
-      TESSERA_REQUIRE(contains(result.partial, axis) || contains(cut, axis),
-                      ErrorCode::kUnsupported,
-                      "output {} is no sum over the ranks of {}: none of its operands is cut over "
-                      "them",
-                      output.name,
-                      axis.name);
-    }
-    return result;
-  }
-
   const DimAxes& dims_;
   const AxisSizes& partial_;
   std::vector<std::vector<NodeId>> users_;
@@ -354,62 +361,6 @@ class Propagation {
 
 LaidOutGraph propagate_layouts(Graph graph, const DimAxes& dims, const AxisSizes& partial) {
   return Propagation(std::move(graph), dims, partial).run();
-}
-
-std::string to_string(const LaidOutGraph& laid_out) {
-  const Graph& graph = laid_out.graph;
-  std::string text = to_string(graph) + "layouts {\n";
-  const auto use = [&](const std::string& who, ValueId value, const Layout& layout) {
-    if (layout != laid_out.values[value.at()]) {
-      text +=
-          format("  {} reads %{} as {}\n", who, value.index, to_string(layout, graph[value].type));
-    }
-  };
-  for (std::size_t i = 0; i < graph.values.size(); ++i) {
-    text += format("  %{} {}\n", i, to_string(laid_out.values[i], graph.values[i].type));
-  }
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    for (std::size_t o = 0; o < node.operands.size(); ++o) {
-      use(format("%{}", node.results[0].index), node.operands[o], laid_out.operands[i][o]);
-    }
-  }
-  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
-    use(format("\"{}\"", graph.outputs[i].name), graph.outputs[i].value, laid_out.outputs[i]);
-  }
-  return text + "}\n";
-}
-
-void verify(const LaidOutGraph& laid_out) {
-  const Graph& graph = laid_out.graph;
-  verify(graph);
-  TESSERA_CHECK(laid_out.values.size() == graph.values.size() &&
-                    laid_out.operands.size() == graph.nodes.size() &&
-                    laid_out.outputs.size() == graph.outputs.size(),
-                "layouts of {} values, {} nodes and {} outputs for a graph of {}, {} and {}",
-                laid_out.values.size(),
-                laid_out.operands.size(),
-                laid_out.outputs.size(),
-                graph.values.size(),
-                graph.nodes.size(),
-                graph.outputs.size());
-  for (std::size_t i = 0; i < graph.values.size(); ++i) {
-    verify(laid_out.values[i], graph.values[i].type);
-  }
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const std::vector<ValueId>& operands = graph.nodes[i].operands;
-    TESSERA_CHECK(laid_out.operands[i].size() == operands.size(),
-                  "node {} has {} operands, and layouts of {}",
-                  i,
-                  operands.size(),
-                  laid_out.operands[i].size());
-    for (std::size_t o = 0; o < operands.size(); ++o) {
-      verify(laid_out.operands[i][o], graph[operands[o]].type);
-    }
-  }
-  for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
-    verify(laid_out.outputs[i], graph[graph.outputs[i].value].type);
-  }
 }
 
 }  // namespace tessera

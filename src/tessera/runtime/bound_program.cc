@@ -1,0 +1,91 @@
+#include "tessera/runtime/bound_program.h"
+
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+
+namespace tessera {
+
+BoundProgram::BoundProgram(const Program& program, const ProgramMemory& memory, Backend& backend)
+    : program_(program), backend_(backend) {
+  for (const Segment& segment : program.segments) {
+    std::vector<Bound>& bound = segments_.emplace_back();
+    for (const Instruction& instruction : segment.instructions) {
+      bound.push_back(bind(instruction, memory));
+      require_workspace(bound.back());
+    }
+  }
+}
+
+BoundProgram::Bound BoundProgram::bind(const Instruction& instruction,
+                                       const ProgramMemory& memory) {
+  Bound bound{.op = instruction.op.get(),
+              .first_view = static_cast<std::uint32_t>(views_.size()),
+              .num_operands = static_cast<std::uint32_t>(instruction.operands.size()),
+              .num_results = static_cast<std::uint32_t>(instruction.results.size()),
+              .first_moving = static_cast<std::uint32_t>(moving_.size()),
+              .num_moving = 0,
+              .workspace = {},
+              .instruction = &instruction};
+  for (const auto* tensors : {&instruction.operands, &instruction.results}) {
+    for (const TensorRef& tensor : *tensors) {
+      const View view = memory.view(tensor);
+      if (const Buffer& buffer = program_[tensor.buffer]; buffer.num_instances > 1) {
+        moving_.push_back({.view = static_cast<std::uint32_t>(views_.size()),
+                           .first = view.as<std::byte>(),
+                           .stride = buffer.instance_stride()});
+        ++bound.num_moving;
+      }
+      views_.push_back(view);
+    }
+  }
+  if (instruction.workspace.valid()) {
+    bound.workspace = memory.workspace(instruction.workspace);
+  }
+  return bound;
+}
+
+// A kernel that has less than it needs writes over what lies beside.
+void BoundProgram::require_workspace(const Bound& bound) const {
+  const std::span<const View> views = std::span(views_).subspan(bound.first_view);
+  const std::int64_t needed =
+      backend_.workspace_bytes(*bound.op,
+                               views.first(bound.num_operands),
+                               views.subspan(bound.num_operands, bound.num_results));
+  TESSERA_CHECK(std::cmp_less_equal(needed, bound.workspace.size()),
+                "{} needs {} bytes of workspace on this backend and has {}: the program was "
+                "compiled for another target, or for another number of threads",
+                info(*bound.op).name,
+                needed,
+                bound.workspace.size());
+}
+
+void BoundProgram::execute(const InstructionRun& run) {
+  const Call& call = *run.call;
+  const Bound& bound = segments_[call.segment.at()][run.index];
+  if (!program_.runs(*bound.instruction, call)) {
+    return;
+  }
+  for (std::uint32_t i = 0; i < bound.num_moving; ++i) {
+    const Moving& moving = moving_[bound.first_moving + i];
+    views_[moving.view].data = moving.first + call.instance * moving.stride;
+  }
+  const View* views = views_.data() + bound.first_view;
+  const auto place = [&] {
+    return format("segment {}, microbatch {}, instruction {}: {}",
+                  program_[call.segment].name,
+                  call.microbatch,
+                  run.index,
+                  info(*bound.op).name);
+  };
+  with_context(place, [&] {
+    backend_.run(*bound.op,
+                 {.in = {views, bound.num_operands},
+                  .out = {views + bound.num_operands, bound.num_results},
+                  .workspace = bound.workspace},
+                 bound.instruction->stream);
+  });
+}
+
+}  // namespace tessera

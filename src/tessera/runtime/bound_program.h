@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tessera/backend/backend.h"
+#include "tessera/ir/op.h"
+#include "tessera/ir/view.h"
+#include "tessera/program/program.h"
+#include "tessera/runtime/instruction_run.h"
+#include "tessera/runtime/program_memory.h"
+
+namespace tessera {
+
+// A program's instructions with the addresses of their tensors, made once: the views of every
+// segment are bound, however many calls there are. Running one allocates nothing.
+class BoundProgram {
+ public:
+  // Borrows the program and the backend for its life; `memory` is the program's. Errors: kInternal
+  // where the backend needs more workspace than the program was compiled with.
+  BoundProgram(const Program& program, const ProgramMemory& memory, Backend& backend);
+
+  // Gives the instruction to the backend, where it does its work in this call. One thread at a time
+  // executes those of a stream, and several streams may run at once. Errors: what kernels throw,
+  // with segment, microbatch and instruction as context.
+  void execute(const InstructionRun& run);
+
+ private:
+  struct Bound {
+    const Op* op;
+    std::uint32_t first_view;
+    std::uint32_t num_operands;
+    std::uint32_t num_results;
+    std::uint32_t first_moving;
+    std::uint32_t num_moving;
+    std::span<std::byte> workspace;
+    const Instruction* instruction;
+  };
+
+  // A view of a buffer with several instances: each call moves it to its own.
+  struct Moving {
+    std::uint32_t view;
+    std::byte* first;  // in instance 0
+    std::int64_t stride;
+  };
+
+  Bound bind(const Instruction& instruction, const ProgramMemory& memory);
+  void require_workspace(const Bound& bound) const;
+
+  const Program& program_;
+  Backend& backend_;
+  std::vector<View> views_;
+  std::vector<Moving> moving_;
+  std::vector<std::vector<Bound>> segments_;
+};
+
+}  // namespace tessera
