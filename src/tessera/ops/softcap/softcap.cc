@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr double kFlop = 12.0;  // of an element
+constexpr double kSoftcapFlop = 12.0;  // of an element
 
 void require_cap(double cap) {
   TESSERA_REQUIRE(cap > 0.0 && std::isfinite(cap),
@@ -34,7 +34,7 @@ FactorRule factors(const SoftcapAttrs&, Types in) {
 }
 
 Cost cost(const SoftcapAttrs& attrs, Types in) {
-  return elementwise_cost(kFlop, in, infer(attrs, in));
+  return elementwise_cost(kSoftcapFlop, in, infer(attrs, in));
 }
 
 void backward(const SoftcapAttrs& attrs, GradBuilder& grad) {
@@ -69,7 +69,7 @@ FactorRule factors(const SoftcapBackwardAttrs&, Types in) {
 }
 
 Cost cost(const SoftcapBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(kFlop + 3.0, in, infer(attrs, in));
+  return elementwise_cost(kSoftcapFlop + 3.0, in, infer(attrs, in));
 }
 
 void backward(const SoftcapBackwardAttrs&, GradBuilder& grad) {

@@ -8,7 +8,7 @@
 #include "tessera/ops/testing/sample.h"
 
 // The samples and the reference of every op of the list; definitions are in <op>/<op>_samples.cc.
-// A new op adds two lines.
+// A new op adds two lines, and its gradient's op two.
 //   samples:   a few cases that cover sizes, dtypes and attributes
 //   reference: results of whole contiguous operands, floating elements in f64, straight from the
 //              op's formula and without any of its kernel's code; results never lie over operands
