@@ -20,16 +20,16 @@
 namespace tessera {
 
 std::span<const ModelFamily> model_families() {
-  static const std::array<ModelFamily, 10> kFamilies = {llama_family(),
-                                                        gpt2_family(),
-                                                        neox_family(),
-                                                        qwen2_family(),
-                                                        qwen3_family(),
-                                                        mistral_family(),
-                                                        phi3_family(),
-                                                        olmo2_family(),
-                                                        gemma2_family(),
-                                                        gemma3_family()};
+  static const auto kFamilies = std::to_array<ModelFamily>({llama_family(),
+                                                            gpt2_family(),
+                                                            neox_family(),
+                                                            qwen2_family(),
+                                                            qwen3_family(),
+                                                            mistral_family(),
+                                                            phi3_family(),
+                                                            olmo2_family(),
+                                                            gemma2_family(),
+                                                            gemma3_family()});
   return kFamilies;
 }
 

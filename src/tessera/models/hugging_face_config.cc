@@ -61,7 +61,7 @@ std::vector<std::string> HuggingFaceConfig::check_unread() const {
     }
     require(!changes_result(outer),
             key,
-            "nothing: it is for what a model computes, and this program has no such model");
+            "nothing: it is for what a model computes, and its family here has no such part");
     unknown.push_back(format("{}: found {}", place(key), found(key)));
   }
   return unknown;

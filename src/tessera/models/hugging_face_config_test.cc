@@ -249,7 +249,7 @@ TEST(HuggingFaceKeys, WhatChangesAResultIsRefusedByName) {
   EXPECT_EQ(error_of(ErrorCode::kInvalidData,
                      [] { read_with("gpt2", R"("layer_types": ["sliding_attention"])"); }),
             "config.json: \"layer_types\" at byte 103: found [\"sliding_attention\"], expected "
-            "nothing: it is for what a model computes, and this program has no such model");
+            "nothing: it is for what a model computes, and its family here has no such part");
 }
 
 // Which layers have no window, in whatever way a file says it.
