@@ -159,7 +159,7 @@ std::filesystem::path load_whole(RankControl& control,
 std::optional<std::filesystem::path> load_start_checkpoint(RankControl& control,
                                                            const SaveRules& rules,
                                                            const LoadCheckpoint& load) {
-  const std::filesystem::path path = find_start(control, rules);
+  std::filesystem::path path = find_start(control, rules);
   if (path.empty()) {
     return std::nullopt;
   }
