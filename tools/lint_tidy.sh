@@ -87,9 +87,6 @@ groups() {
       for (above = folder(file); above ~ /\//; above = folder(above)) {
         found = found || (getline line < (above "/.clang-tidy")) > 0
         close(above "/.clang-tidy")
-        if (folder(above) == above) {
-          break
-        }
       }
       while (!found && (getline line < file) > 0) {
         found = line ~ /HWY_TARGET_INCLUDE|^int main\(/
