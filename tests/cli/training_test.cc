@@ -139,7 +139,8 @@ std::string TrainingTest::mpirun(const std::string& options,
                                  const std::string& library) {
   return format(
       "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
-      "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout 600 mpirun.{} {} {} "
+      "ASAN_OPTIONS=${{ASAN_OPTIONS:+$ASAN_OPTIONS:}}detect_leaks=0 timeout -k 10 300 mpirun.{} {} "
+      "{} "
       "$tessera {}",
       library,
       library == "openmpi" ? "--oversubscribe" : "",
