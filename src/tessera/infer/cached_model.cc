@@ -18,7 +18,7 @@ std::vector<std::pair<Binding, std::int64_t>> places_of_states(const Program& pr
   for (const Binding& state : program.states) {
     Binding place = state;
     place.tensor.buffer = {};
-    places.emplace_back(std::move(place), program[state.tensor.buffer].offset);
+    places.emplace_back(std::move(place), program[state.tensor.buffer].offsets.at(0));
   }
   return places;
 }

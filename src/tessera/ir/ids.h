@@ -25,6 +25,7 @@ using NodeId = Id<struct NodeTag>;        // into Graph::nodes
 using BufferId = Id<struct BufferTag>;    // into Program::buffers
 using SegmentId = Id<struct SegmentTag>;  // into Program::segments
 using StreamId = Id<struct StreamTag>;    // into Program::streams
+using PoolId = Id<struct PoolTag>;        // into Program::pools
 using EventId = Id<struct EventTag>;      // unique in a program
 using Rank = Id<struct RankTag>;
 

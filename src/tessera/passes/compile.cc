@@ -21,6 +21,7 @@
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
+#include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/overlap.h"
 #include "tessera/passes/ranks/localize.h"
 #include "tessera/passes/ranks/propagate_layouts.h"
@@ -164,6 +165,10 @@ constexpr std::array kPasses = {
            return overlap(std::move(program), c.options.overlap_layers);
          }),
          "before plan_memory: what another stream uses must lie apart for longer"},
+    Pass{"assign_slots",
+         always,
+         plain<Program, assign_slots>,
+         "after overlap, from which buffers live into later calls"},
     Pass{"share_states",
          [](const Compilation& c) { return c.options.beside != nullptr; },
          on<Program>([](Program program, const Compilation& c) {

@@ -24,6 +24,7 @@
 #include "tessera/passes/graph/undecayed_weights.h"
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
+#include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/ranks/append_update.h"
 #include "tessera/passes/test_graphs.h"
@@ -326,7 +327,7 @@ TEST(Lower, AnOperandReadTwiceIsOverwrittenOnlyWhereTheOpAllowsBoth) {
 }}
 )",
                                            last));
-    const Program program = plan_memory(lower(graph, {}));
+    const Program program = plan_memory(assign_slots(lower(graph, {})));
     EXPECT_NO_THROW(verify(program)) << to_string(program);
   }
 }

@@ -52,6 +52,8 @@ std::string describe(const CollectiveUse& use, const AxisSize& axis) {
 }
 
 class Walk {
+  using EventSlot = std::pair<EventId, std::int32_t>;
+
  public:
   explicit Walk(const Program& program)
       : program_(program), ended_(program.streams.size(), Ended(program.streams.size(), 0)) {}
@@ -75,7 +77,7 @@ class Walk {
       add_ended(ended, ended_[0]);  // it is not issued before
     }
     for (const EventId event : instruction.waits) {
-      if (const auto found = events_.find(event); found != events_.end()) {
+      if (const auto found = events_.find(in_slot(call, event)); found != events_.end()) {
         add_ended(ended, found->second);
       }
     }
@@ -83,8 +85,12 @@ class Walk {
       add_collectives(call, index, instruction);
     }
     for (const EventId event : instruction.signals) {
-      events_[event] = ended;
+      events_[in_slot(call, event)] = ended;
     }
+  }
+
+  EventSlot in_slot(const Call& call, EventId event) const {
+    return {event, Program::slot_of(call, program_.pool_of(event))};
   }
 
   void add_collectives(const Call& call, std::size_t index, const Instruction& instruction) {
@@ -119,7 +125,7 @@ class Walk {
 
   const Program& program_;
   std::vector<Ended> ended_;  // by stream, before its next instruction
-  std::map<EventId, Ended> events_;
+  std::map<EventSlot, Ended> events_;
   CollectiveSequence sequence_;
 };
 

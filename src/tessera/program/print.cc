@@ -9,8 +9,10 @@
 // The text form of a program:
 //   program "llama" microbatches 2 arena 4096 {
 //     stream "compute"
-//     buffer 0 "tokens" input 64 bytes x2 at 0 persistent
-//     buffer 1 "%7" activation 512 bytes x1 at 128 live (0, 1) .. (1, 4)
+//     pool 0 "inputs" 2 slots
+//     event 3 pool 0
+//     buffer 0 "tokens" input 64 bytes pool 0 at (0, 256) persistent
+//     buffer 1 "%7" activation 512 bytes at (512) live (forward 0, 1) .. (backward 0, 4)
 //     input "tokens" = #0+0 i32[batch=1, seq=8] strides(8, 1)
 //     state "w" parameter = #3+0 f32[embed=8] strides(1)
 //     state "moment1.w" moment1 of "w" = #4+0 f32[embed=8] strides(1)
@@ -18,7 +20,7 @@
 //       #1+0 f32[...] strides(...) = embedding(#3+0 ..., #0+0 ...) workspace 5 stream 0 layer 2
 //       wait 1 signal 2
 //     }
-//     call 0 microbatch 0 instance 0
+//     call 0 microbatch 1 slots (1)
 //   }
 namespace tessera {
 namespace {
@@ -31,20 +33,30 @@ std::string join_tensors(const std::vector<TensorRef>& tensors) {
   return text;
 }
 
+template <class Number>
+std::string numbers_text(const std::vector<Number>& numbers) {
+  std::string text;
+  for (const Number number : numbers) {
+    text += format("{}{}", text.empty() ? "" : ", ", number);
+  }
+  return "(" + text + ")";
+}
+
+std::string place_text(const Place& place) {
+  return format("({} {}, {})", name(place.code.action), place.code.chunk, place.instruction);
+}
+
 std::string buffer_text(std::size_t index, const Buffer& buffer) {
-  std::string text = format("buffer {} {} {} {} bytes x{} at {} ",
-                            index,
-                            quote(buffer.name),
-                            name(buffer.category),
-                            buffer.bytes,
-                            buffer.num_instances,
-                            buffer.offset);
-  return text + (buffer.persistent ? std::string("persistent")
-                                   : format("live ({}, {}) .. ({}, {})",
-                                            buffer.begin.action,
-                                            buffer.begin.instruction,
-                                            buffer.end.action,
-                                            buffer.end.instruction));
+  return format("buffer {} {} {} {} bytes{} at {} {}",
+                index,
+                quote(buffer.name),
+                name(buffer.category),
+                buffer.bytes,
+                buffer.pool.valid() ? format(" pool {}", buffer.pool.index) : std::string(),
+                numbers_text(buffer.offsets),
+                buffer.persistent
+                    ? std::string("persistent")
+                    : format("live {} .. {}", place_text(buffer.begin), place_text(buffer.end)));
 }
 
 std::string instruction_text(const Instruction& instruction) {
@@ -121,6 +133,16 @@ class ProgramParser {
       program_.streams.push_back(scanner_.quoted());
       return;
     }
+    if (scanner_.accept("pool")) {
+      pool();
+      return;
+    }
+    if (scanner_.accept("event")) {
+      const EventId event = {scanner_.index()};
+      scanner_.expect("pool");
+      program_.event_pools[event] = {scanner_.index()};
+      return;
+    }
     if (scanner_.accept("buffer")) {
       buffer();
       return;
@@ -161,13 +183,44 @@ class ProgramParser {
     program_.states.push_back(std::move(result));
   }
 
+  void pool() {
+    if (scanner_.integer() != static_cast<std::int64_t>(program_.pools.size())) {
+      scanner_.fail_expected("pools in order");
+    }
+    Pool result;
+    result.name = scanner_.quoted();
+    result.slots = scanner_.index();
+    scanner_.expect("slots");
+    program_.pools.push_back(std::move(result));
+  }
+
+  Code code() {
+    Code result;
+    result.action =
+        one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
+    result.chunk = scanner_.index();
+    return result;
+  }
+
   Place place() {
     scanner_.expect("(");
-    Place result;
-    result.action = scanner_.index();
+    Place result = {.code = code()};
     scanner_.expect(",");
     result.instruction = scanner_.index();
     scanner_.expect(")");
+    return result;
+  }
+
+  template <class Number>
+  std::vector<Number> numbers(Number (TextScanner::*read)()) {
+    std::vector<Number> result;
+    scanner_.expect("(");
+    while (!scanner_.accept(")")) {
+      if (!result.empty()) {
+        scanner_.expect(",");
+      }
+      result.push_back((scanner_.*read)());
+    }
     return result;
   }
 
@@ -198,10 +251,11 @@ class ProgramParser {
                              "a category");
     result.bytes = scanner_.integer();
     scanner_.expect("bytes");
-    scanner_.expect_prefix("x");
-    result.num_instances = scanner_.integer();
+    if (scanner_.accept("pool")) {
+      result.pool = {scanner_.index()};
+    }
     scanner_.expect("at");
-    result.offset = scanner_.integer();
+    result.offsets = numbers(&TextScanner::integer);
     result.persistent = scanner_.accept("persistent");
     if (!result.persistent) {
       scanner_.expect("live");
@@ -220,13 +274,7 @@ class ProgramParser {
     result.offset = scanner_.integer();
     result.type = scanner_.tensor_type();
     scanner_.expect("strides");
-    scanner_.expect("(");
-    while (!scanner_.accept(")")) {
-      if (!result.strides.empty()) {
-        scanner_.expect(",");
-      }
-      result.strides.push_back(scanner_.integer());
-    }
+    result.strides = numbers(&TextScanner::integer);
     return result;
   }
 
@@ -236,10 +284,7 @@ class ProgramParser {
     }
     Segment result;
     result.name = scanner_.quoted();
-    result.action =
-        one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
-    scanner_.expect("chunk");
-    result.chunk = scanner_.index();
+    result.code = code();
     scanner_.expect("{");
     while (!scanner_.accept("}")) {
       result.instructions.push_back(instruction());
@@ -284,8 +329,8 @@ class ProgramParser {
     result.segment = {scanner_.index()};
     scanner_.expect("microbatch");
     result.microbatch = scanner_.index();
-    scanner_.expect("instance");
-    result.instance = scanner_.index();
+    scanner_.expect("slots");
+    result.slots = numbers(&TextScanner::index);
     program_.calls.push_back(result);
   }
 
@@ -296,12 +341,11 @@ class ProgramParser {
 }  // namespace
 
 std::string to_string(const TensorRef& tensor) {
-  std::string strides;
-  for (const std::int64_t stride : tensor.strides) {
-    strides += format("{}{}", strides.empty() ? "" : ", ", stride);
-  }
-  return format(
-      "#{}+{} {} strides({})", tensor.buffer.index, tensor.offset, to_string(tensor.type), strides);
+  return format("#{}+{} {} strides{}",
+                tensor.buffer.index,
+                tensor.offset,
+                to_string(tensor.type),
+                numbers_text(tensor.strides));
 }
 
 std::string to_string(const Program& program) {
@@ -312,6 +356,13 @@ std::string to_string(const Program& program) {
   for (const std::string& stream : program.streams) {
     text += format("  stream {}\n", quote(stream));
   }
+  for (std::size_t i = 0; i < program.pools.size(); ++i) {
+    text +=
+        format("  pool {} {} {} slots\n", i, quote(program.pools[i].name), program.pools[i].slots);
+  }
+  for (const auto& [event, pool] : program.event_pools) {
+    text += format("  event {} pool {}\n", event.index, pool.index);
+  }
   for (std::size_t i = 0; i < program.buffers.size(); ++i) {
     text += format("  {}\n", buffer_text(i, program.buffers[i]));
   }
@@ -319,21 +370,21 @@ std::string to_string(const Program& program) {
           states_text(program.states) + bindings_text("output", program.outputs);
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
     const Segment& segment = program.segments[i];
-    text += format("  segment {} {} {} chunk {} {{\n",
+    text += format("  segment {} {} {} {} {{\n",
                    i,
                    quote(segment.name),
-                   name(segment.action),
-                   segment.chunk);
+                   name(segment.code.action),
+                   segment.code.chunk);
     for (const Instruction& instruction : segment.instructions) {
       text += format("    {}\n", instruction_text(instruction));
     }
     text += "  }\n";
   }
   for (const Call& call : program.calls) {
-    text += format("  call {} microbatch {} instance {}\n",
+    text += format("  call {} microbatch {} slots {}\n",
                    call.segment.index,
                    call.microbatch,
-                   call.instance);
+                   numbers_text(call.slots));
   }
   return text + "}\n";
 }

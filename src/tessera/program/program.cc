@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 
 #include "tessera/base/checked.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/program/lives.h"
 
 namespace tessera {
 
@@ -65,7 +66,12 @@ std::string_view name(Action action) {
   return "unknown";
 }
 
-std::int64_t Buffer::instance_stride() const {
+std::string to_string(const Code& code) {
+  return code.chunk == 0 ? std::string(name(code.action))
+                         : format("{}.{}", name(code.action), code.chunk);
+}
+
+std::int64_t Buffer::padded_bytes() const {
   const auto padded = checked_sum(bytes, kArenaAlignment - 1);
   TESSERA_REQUIRE(padded.has_value(),
                   ErrorCode::kOutOfMemory,
@@ -75,24 +81,33 @@ std::int64_t Buffer::instance_stride() const {
   return *padded / kArenaAlignment * kArenaAlignment;
 }
 
-std::int64_t Buffer::total_bytes() const {
-  const auto total = checked_product(instance_stride(), num_instances);
+PoolId Program::pool_of(EventId event) const {
+  const auto found = event_pools.find(event);
+  return found == event_pools.end() ? PoolId{} : found->second;
+}
+
+std::int64_t Program::total_bytes(const Buffer& buffer) const {
+  const auto total = checked_product(buffer.padded_bytes(), std::int64_t{num_slots(buffer.pool)});
   TESSERA_REQUIRE(total.has_value(),
                   ErrorCode::kOutOfMemory,
-                  "buffer \"{}\": {} instances of {} bytes are more than 2^63 bytes",
-                  name,
-                  num_instances,
-                  bytes);
+                  "buffer \"{}\": {} slots of {} bytes are more than 2^63 bytes",
+                  buffer.name,
+                  num_slots(buffer.pool),
+                  buffer.bytes);
   return *total;
 }
 
-std::vector<LifeSpan> life_spans(const Buffer& buffer) {
-  if (!buffer.lives_into_next_microbatch()) {
-    return {{.begin = buffer.begin, .end = buffer.end}};
-  }
-  constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
-  return {{.begin = {}, .end = buffer.end},
-          {.begin = buffer.begin, .end = {.action = kLast, .instruction = 0}}};
+bool Program::is_last(const Call& call) const {
+  const Code& code = (*this)[call.segment].code;
+  const auto last = std::find_if(calls.rbegin(), calls.rend(), [&](const Call& other) {
+    return (*this)[other.segment].code == code;
+  });
+  return last != calls.rend() && &*last == &call;
+}
+
+std::int64_t Program::num_runs(SegmentId segment, const Instruction& instruction) const {
+  return std::ranges::count_if(
+      calls, [&](const Call& call) { return call.segment == segment && runs(instruction, call); });
 }
 
 namespace {
@@ -152,33 +167,20 @@ std::vector<MemoryRow> memory_by_category(const Program& program) {
                                  Category::kActivation,
                                  Category::kWorkspace,
                                  Category::kInput};
+  std::map<Category, std::int64_t> alive;  // bytes
+  for (const Buffer& buffer : program.buffers) {
+    alive[buffer.category] += buffer.persistent ? program.total_bytes(buffer) : 0;
+  }
+  std::map<Category, std::int64_t> peak = alive;
+  for_each_life_event(program, [&](const LifeEvent& event) {
+    const Buffer& buffer = program[event.of.buffer];
+    std::int64_t& bytes = alive[buffer.category];
+    bytes += event.is_end ? -buffer.padded_bytes() : buffer.padded_bytes();
+    peak[buffer.category] = std::max(peak[buffer.category], bytes);
+  });
   std::vector<MemoryRow> rows;
   for (const Category category : kOrder) {
-    MemoryRow row{.category = category};
-    std::int64_t always = 0;
-    std::map<Place, std::int64_t> changes;  // bytes that begin (or, after its end, stop) living
-    for (const Buffer& buffer : program.buffers) {
-      if (buffer.category != category) {
-        continue;
-      }
-      if (buffer.persistent) {
-        always += buffer.total_bytes();
-        continue;
-      }
-      for (const LifeSpan& span : life_spans(buffer)) {
-        changes[span.begin] += buffer.total_bytes();
-        Place after = span.end;
-        ++after.instruction;
-        changes[after] -= buffer.total_bytes();
-      }
-    }
-    std::int64_t alive = always;
-    row.peak_bytes = always;
-    for (const auto& [place, change] : changes) {
-      alive += change;
-      row.peak_bytes = std::max(row.peak_bytes, alive);
-    }
-    rows.push_back(row);
+    rows.push_back({.category = category, .peak_bytes = peak[category]});
   }
   return rows;
 }
@@ -192,7 +194,7 @@ bool equal_instructions(const Instruction& a, const Instruction& b) {
 }
 
 bool equal_segments(const Segment& a, const Segment& b) {
-  return a.name == b.name && a.action == b.action && a.chunk == b.chunk &&
+  return a.name == b.name && a.code == b.code &&
          std::equal(a.instructions.begin(),
                     a.instructions.end(),
                     b.instructions.begin(),
@@ -202,16 +204,12 @@ bool equal_segments(const Segment& a, const Segment& b) {
 
 }  // namespace
 
-std::int64_t Program::num_runs(SegmentId segment, const Instruction& instruction) const {
-  return std::ranges::count_if(
-      calls, [&](const Call& call) { return call.segment == segment && runs(instruction, call); });
-}
-
 bool equal(const Program& a, const Program& b) {
-  return a.name == b.name && a.streams == b.streams && a.buffers == b.buffers &&
-         a.calls == b.calls && a.inputs == b.inputs && a.scalars == b.scalars &&
-         a.states == b.states && a.outputs == b.outputs &&
-         a.num_microbatches == b.num_microbatches && a.arena_bytes == b.arena_bytes &&
+  return a.name == b.name && a.streams == b.streams && a.pools == b.pools &&
+         a.event_pools == b.event_pools && a.buffers == b.buffers && a.calls == b.calls &&
+         a.inputs == b.inputs && a.scalars == b.scalars && a.states == b.states &&
+         a.outputs == b.outputs && a.num_microbatches == b.num_microbatches &&
+         a.arena_bytes == b.arena_bytes &&
          std::equal(a.segments.begin(),
                     a.segments.end(),
                     b.segments.begin(),

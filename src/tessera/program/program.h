@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,56 +32,67 @@ std::string_view name(Category category);
 // Where a state lies.
 Category category_of(StateRole role);
 
-// A place in the step: instruction `instruction` of segment `segment`. Segments that are variants
-// of each other (first and later microbatches) share their places.
-struct Place {
-  std::int32_t action =
-      0;  // position of the segment's action in the microbatch: forward, backward, ...
-  std::int32_t instruction = 0;
+// What a segment does in a microbatch (or, update, in a step).
+enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
 
-  friend auto operator<=>(const Place&, const Place&) = default;
+std::string_view name(Action action);
+
+// What names a segment, and those that are variants of it (of first and later microbatches): they
+// have the same buffers at the same instructions.
+struct Code {
+  Action action = Action::kForward;
+  std::int32_t chunk = 0;  // of the model's layers
+
+  // For maps alone: codes run in the order of the calls.
+  friend auto operator<=>(const Code&, const Code&) = default;
 };
 
-// A stretch of the arena. It lives from `begin` to `end`, both included; a persistent buffer lives
-// always, and has neither. Where `end` belongs to an earlier action than `begin`, the buffer lives
-// into the next microbatch, and after the last one to the end of the step: work on another stream
-// still uses it. With several instances, a call's microbatch chooses one.
+// "backward", "backward.1" of chunk 1.
+std::string to_string(const Code& code);
+
+// An instruction of a code. It says where, not when: that is what the calls say.
+struct Place {
+  Code code = {};
+  std::int32_t instruction = 0;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+// Buffers that are there once for each microbatch in flight, in `slots` of them. A call has a slot
+// of every pool that it touches, and uses that of each of the pool's buffers.
+struct Pool {
+  std::string name;
+  std::int32_t slots = 1;
+
+  friend bool operator==(const Pool&, const Pool&) = default;
+};
+
+// A stretch of the arena, or one for each slot of its pool. Whenever a call does the work of
+// `begin`, that of its slot begins to live, and lives until a call with that slot has come to
+// `end`, both included; if none follows that does, to the end of the step. A persistent buffer
+// lives always, and has neither.
 struct Buffer {
   std::string name;
   Category category = Category::kActivation;
-  std::int64_t bytes = 0;  // of one instance
-  std::int64_t num_instances = 1;
+  std::int64_t bytes = 0;  // of one slot
+  PoolId pool = {};        // invalid: none, which is one slot for all
   bool persistent = false;
   Place begin = {};
   Place end = {};
-  std::int64_t offset = -1;  // in the arena; -1 until plan_memory()
+  std::vector<std::int64_t> offsets = {};  // by slot, in the arena; none until plan_memory()
 
-  bool lives_into_next_microbatch() const { return end.action < begin.action; }
-
-  // Distance between instances: bytes rounded up to the arena's alignment.
+  // `bytes` rounded up to the arena's alignment.
   // Errors: kOutOfMemory where it has more than 63 bits.
-  std::int64_t instance_stride() const;
-
-  // Of all instances. Errors: kOutOfMemory where it has more than 63 bits.
-  std::int64_t total_bytes() const;
+  std::int64_t padded_bytes() const;
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
-
-// A part of a microbatch, and of the update after the last one, both places included.
-struct LifeSpan {
-  Place begin = {};
-  Place end = {};
-};
-
-// When a buffer that is not persistent lives: two spans where it lives into the next microbatch.
-std::vector<LifeSpan> life_spans(const Buffer& buffer);
 
 // Offsets in the arena are multiples of this: a cache line and the widest vector of a CPU, and what
 // a warp of a GPU reads at once in few lines.
 inline constexpr std::int64_t kArenaAlignment = 256;
 
-// A tensor inside a buffer: strides in elements, offset in bytes from the instance's begin.
+// A tensor inside a buffer: strides in elements, offset in bytes from the slot's begin.
 struct TensorRef {
   BufferId buffer;
   std::int64_t offset = 0;
@@ -100,31 +111,27 @@ struct Instruction {
   std::int32_t layer = -1;            // of the model; -1 outside the layers
   std::vector<EventId> waits = {};    // events that must have happened before it starts
   std::vector<EventId> signals = {};  // events that its end makes happen
-  // Does its work in the last microbatch alone; in the others it only waits and signals.
+  // Does its work in the last call of its code alone; in the others it only waits and signals.
   bool only_last = false;
 };
 
-// What a segment does in a microbatch (or, update, in a step).
-enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
-
-std::string_view name(Action action);
-
-// Straight-line code of one (chunk, action).
+// Straight-line code.
 struct Segment {
   std::string name;
-  Action action = Action::kForward;
-  std::int32_t chunk = 0;
+  Code code = {};
   std::vector<Instruction> instructions;
 };
 
-// One run of a segment. `instance` is the instance of every multi-instance buffer that it uses.
+// One run of a segment. The order of the calls is the clock of a step.
 struct Call {
   SegmentId segment;
   std::int32_t microbatch = 0;
-  std::int32_t instance = 0;
+  std::vector<std::int32_t> slots = {};  // by pool; kNoSlot of those that it does not touch
 
   friend bool operator==(const Call&, const Call&) = default;
 };
+
+inline constexpr std::int32_t kNoSlot = -1;
 
 // A named tensor that the host reads or writes: inputs, scalars, states and outputs.
 struct Binding {
@@ -143,10 +150,13 @@ struct StateBinding : Binding {
 
 // A rank's static step. Instructions of one stream run in order; those of different streams as
 // events allow. An event happens anew each time it is signalled; a wait is for the last time that
-// it was before, in the order of the calls. The step ends when every stream has ended.
+// it was before, in the order of the calls. An event of a pool is another one in each slot. The
+// step ends when every stream has ended.
 struct Program {
   std::string name;
   std::vector<std::string> streams = {"compute"};
+  std::vector<Pool> pools;
+  std::map<EventId, PoolId> event_pools;  // of the events that have one
   std::vector<Buffer> buffers;
   std::vector<Segment> segments;
   std::vector<Call> calls;
@@ -161,9 +171,25 @@ struct Program {
 
   const Segment& operator[](SegmentId id) const { return segments[id.at()]; }
 
-  // Whether `instruction` does its work in `call`.
+  // Of the pool, and 1 without one.
+  std::int32_t num_slots(PoolId pool) const { return pool.valid() ? pools[pool.at()].slots : 1; }
+
+  // Which slot of the pool's buffers or events `call`, one of `calls`, uses: 0 without a pool.
+  static std::int32_t slot_of(const Call& call, PoolId pool) {
+    return pool.valid() ? call.slots[pool.at()] : 0;
+  }
+
+  PoolId pool_of(EventId event) const;
+
+  // Of all its slots. Errors: kOutOfMemory where it has more than 63 bits.
+  std::int64_t total_bytes(const Buffer& buffer) const;
+
+  // Whether `call`, one of `calls`, is the last one of its code.
+  bool is_last(const Call& call) const;
+
+  // Whether `instruction` does its work in `call`, one of `calls`.
   bool runs(const Instruction& instruction, const Call& call) const {
-    return !instruction.only_last || call.microbatch + 1 == num_microbatches;
+    return !instruction.only_last || is_last(call);
   }
 
   // In how many calls of a step `instruction` of `segment` does its work.
@@ -207,10 +233,11 @@ bool equal(const Program& a, const Program& b);
 // read was written before in the same life of its buffer and is ordered after the write (same
 // stream, or events), buffers that live at one time do not overlap in the arena, bytes that held
 // another buffer before are written after all that used it there, nothing is used outside its life,
-// every life that begins ends, every tensor and binding fits its buffer, a result
-// shares bytes with no other result of its instruction, and with an operand only as the op's
-// aliases say, states are what verify_states() expects and lie where category_of() says, what
-// gathers a secondary copy has its wire, and every output was written by the end.
+// or in a pool by another microbatch than began it, every life that begins ends, every tensor and
+// binding fits its buffer, a result shares bytes with no other result of its instruction, and with
+// an operand only as the op's aliases say, states are what verify_states() expects and lie where
+// category_of() says, what gathers a secondary copy has its wire, and every output was written by
+// the end.
 void verify(const Program& program);
 
 }  // namespace tessera

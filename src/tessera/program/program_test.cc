@@ -27,30 +27,31 @@ using ::testing::HasSubstr;
 constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 3072 {
   stream "compute"
   stream "copy"
-  buffer 0 "a" input 64 bytes x2 at 0 persistent
-  buffer 1 "b" activation 64 bytes x1 at 1024 live (0, 0) .. (1, 0)
-  buffer 2 "c" activation 64 bytes x1 at 1280 live (1, 0) .. (1, 1)
-  buffer 3 "d" gradient 64 bytes x1 at 512 persistent
-  buffer 4 "w" parameter 64 bytes x1 at 768 persistent
-  buffer 5 "e" activation 64 bytes x1 at 1536 persistent
+  pool 0 "inputs" 2 slots
+  buffer 0 "a" input 64 bytes pool 0 at (0, 256) persistent
+  buffer 1 "b" activation 64 bytes at (1024) live (forward 0, 0) .. (backward 0, 0)
+  buffer 2 "c" activation 64 bytes at (1280) live (backward 0, 0) .. (backward 0, 1)
+  buffer 3 "d" gradient 64 bytes at (512) persistent
+  buffer 4 "w" parameter 64 bytes at (768) persistent
+  buffer 5 "e" activation 64 bytes at (1536) persistent
   input "a" = #0+0 f32[n=16] strides(1)
   state "d" gradient of "w" = #3+0 f32[n=16] strides(1)
   state "w" parameter = #4+0 f32[n=16] strides(1)
   output "e" = #5+0 f32[n=16] strides(1)
-  segment 0 "forward" forward chunk 0 {
+  segment 0 "forward" forward 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
   }
-  segment 1 "backward" backward chunk 0 {
+  segment 1 "backward" backward 0 {
     #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0 signal 1
     #3+0 f32[n=16] strides(1) = gelu(#2+0 f32[n=16] strides(1)) stream 1 wait 1 signal 2
   }
-  segment 2 "update" update chunk 0 {
+  segment 2 "update" update 0 {
     #4+0 f32[n=16] strides(1) = add(#4+0 f32[n=16] strides(1), #3+0 f32[n=16] strides(1)) stream 0 wait 2
     #5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16] strides(1)) stream 0
   }
-  call 0 microbatch 0 instance 0
-  call 1 microbatch 0 instance 0
-  call 2 microbatch 0 instance 0
+  call 0 microbatch 0 slots (0)
+  call 1 microbatch 0 slots (0)
+  call 2 microbatch 0 slots (0)
 }
 )";
 
@@ -82,17 +83,17 @@ TEST(Program, TextIsStable) {
 constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 1 arena 1536 {
   stream "compute"
   stream "comm"
-  buffer 0 "a" input 64 bytes x1 at 0 persistent
-  buffer 1 "s" activation 64 bytes x1 at 256 live (0, 0) .. (0, 2)
-  buffer 2 "r" activation 64 bytes x1 at 512 live (0, 1) .. (0, 3)
-  buffer 3 "t" activation 64 bytes x1 at 768 live (0, 2) .. (0, 3)
-  buffer 4 "u" activation 64 bytes x1 at 256 live (0, 3) .. (0, 5)
-  buffer 5 "v" activation 64 bytes x1 at 768 live (0, 4) .. (0, 5)
-  buffer 6 "w" workspace 64 bytes x1 at 1280 live (0, 1) .. (0, 2)
-  buffer 7 "out" activation 64 bytes x1 at 1024 persistent
+  buffer 0 "a" input 64 bytes at (0) persistent
+  buffer 1 "s" activation 64 bytes at (256) live (forward 0, 0) .. (forward 0, 2)
+  buffer 2 "r" activation 64 bytes at (512) live (forward 0, 1) .. (forward 0, 3)
+  buffer 3 "t" activation 64 bytes at (768) live (forward 0, 2) .. (forward 0, 3)
+  buffer 4 "u" activation 64 bytes at (256) live (forward 0, 3) .. (forward 0, 5)
+  buffer 5 "v" activation 64 bytes at (768) live (forward 0, 4) .. (forward 0, 5)
+  buffer 6 "w" workspace 64 bytes at (1280) live (forward 0, 1) .. (forward 0, 2)
+  buffer 7 "out" activation 64 bytes at (1024) persistent
   input "a" = #0+0 f32[n=16] strides(1)
   output "out" = #7+0 f32[n=16] strides(1)
-  segment 0 "forward" forward chunk 0 {
+  segment 0 "forward" forward 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0 layer 3 signal 0
     #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) workspace 6 stream 1 layer 3 wait 0 signal 1
     #3+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
@@ -100,7 +101,7 @@ constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 1 are
     #5+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 1 wait 2 signal 3
     #7+0 f32[n=16] strides(1) = add(#4+0 f32[n=16] strides(1), #5+0 f32[n=16] strides(1)) stream 0 wait 3
   }
-  call 0 microbatch 0 instance 0
+  call 0 microbatch 0 slots ()
 }
 )";
 
@@ -124,26 +125,32 @@ TEST(Program, VerifierOrdersStreamsThatShareBytes) {
       stream_fault({{"stream 1 wait 2", "stream 1"}}),
       HasSubstr("\"v\" takes bytes that were used before on stream compute without an event"));
   // A life that ends before the other stream has read, and one whose bytes are used too early.
-  EXPECT_THAT(stream_fault({{"at 256 live (0, 0) .. (0, 2)", "at 256 live (0, 0) .. (0, 1)"},
-                            {"at 768 live (0, 2) .. (0, 3)", "at 256 live (0, 2) .. (0, 3)"},
-                            {"at 256 live (0, 3) .. (0, 5)", "at 768 live (0, 3) .. (0, 5)"},
-                            {"at 768 live (0, 4)", "at 256 live (0, 4)"}}),
+  EXPECT_THAT(stream_fault({{"at (256) live (forward 0, 0) .. (forward 0, 2)",
+                             "at (256) live (forward 0, 0) .. (forward 0, 1)"},
+                            {"at (768) live (forward 0, 2) .. (forward 0, 3)",
+                             "at (256) live (forward 0, 2) .. (forward 0, 3)"},
+                            {"at (256) live (forward 0, 3) .. (forward 0, 5)",
+                             "at (768) live (forward 0, 3) .. (forward 0, 5)"},
+                            {"at (768) live (forward 0, 4)", "at (256) live (forward 0, 4)"}}),
               HasSubstr("\"t\" takes bytes that were used before on stream comm without an event"));
-  EXPECT_THAT(stream_fault({{"at 512 live (0, 1)", "at 768 live (0, 1)"}}),
+  EXPECT_THAT(stream_fault({{"at (512) live (forward 0, 1)", "at (768) live (forward 0, 1)"}}),
               HasSubstr("are alive at one time and overlap"));
   // The same of a workspace.
-  EXPECT_THAT(stream_fault({{"at 1280 live (0, 1) .. (0, 2)", "at 768 live (0, 1) .. (0, 1)"}}),
+  EXPECT_THAT(stream_fault({{"at (1280) live (forward 0, 1) .. (forward 0, 2)",
+                             "at (768) live (forward 0, 1) .. (forward 0, 1)"}}),
               HasSubstr("\"t\" takes bytes that were used before on stream comm without an event"));
   EXPECT_THAT(
-      stream_fault({{"arena 1536", "arena 1792"},
-                    {"at 768 live (0, 2)", "at 1536 live (0, 2)"},
-                    {"at 256 live (0, 3)", "at 1280 live (0, 3)"},
-                    {"stream 0 wait 1 signal 2", "workspace 6 stream 0 wait 1 signal 2"},
-                    {"at 1280 live (0, 1) .. (0, 2)", "at 256 live (0, 3) .. (0, 3)"},
-                    {"workspace 6 stream 1", "stream 1"},
-                    {"add(#3+0 f32[n=16] strides(1), #2+0", "add(#3+0 f32[n=16] strides(1), #3+0"},
-                    {"wait 1 signal 2", "signal 2"},
-                    {"live (0, 1) .. (0, 3)", "live (0, 1) .. (0, 2)"}}),
+      stream_fault(
+          {{"arena 1536", "arena 1792"},
+           {"at (768) live (forward 0, 2)", "at (1536) live (forward 0, 2)"},
+           {"at (256) live (forward 0, 3)", "at (1280) live (forward 0, 3)"},
+           {"stream 0 wait 1 signal 2", "workspace 6 stream 0 wait 1 signal 2"},
+           {"at (1280) live (forward 0, 1) .. (forward 0, 2)",
+            "at (256) live (forward 0, 3) .. (forward 0, 3)"},
+           {"workspace 6 stream 1", "stream 1"},
+           {"add(#3+0 f32[n=16] strides(1), #2+0", "add(#3+0 f32[n=16] strides(1), #3+0"},
+           {"wait 1 signal 2", "signal 2"},
+           {"live (forward 0, 1) .. (forward 0, 3)", "live (forward 0, 1) .. (forward 0, 2)"}}),
       HasSubstr("\"w\" takes bytes that were used before on stream comm without an event"));
 }
 
@@ -151,35 +158,36 @@ TEST(Program, VerifierOrdersStreamsThatShareBytes) {
 constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena 1792 {
   stream "compute"
   stream "comm"
-  buffer 0 "a" input 64 bytes x2 at 0 persistent
-  buffer 1 "b" activation 64 bytes x1 at 512 live (0, 0) .. (1, 0)
-  buffer 2 "c" activation 64 bytes x1 at 768 live (0, 1) .. (1, 0)
-  buffer 3 "g" activation 64 bytes x1 at 1024 live (1, 0) .. (0, 0)
-  buffer 4 "sum" gradient 64 bytes x1 at 1280 persistent
-  buffer 5 "out" activation 64 bytes x1 at 1536 persistent
+  pool 0 "inputs" 2 slots
+  buffer 0 "a" input 64 bytes pool 0 at (0, 256) persistent
+  buffer 1 "b" activation 64 bytes at (512) live (forward 0, 0) .. (backward 0, 0)
+  buffer 2 "c" activation 64 bytes at (768) live (forward 0, 1) .. (backward 0, 0)
+  buffer 3 "g" activation 64 bytes at (1024) live (backward 0, 0) .. (forward 0, 0)
+  buffer 4 "sum" gradient 64 bytes at (1280) persistent
+  buffer 5 "out" activation 64 bytes at (1536) persistent
   input "a" = #0+0 f32[n=16] strides(1)
   state "sum" sum = #4+0 f32[n=16] strides(1)
   output "out" = #5+0 f32[n=16] strides(1)
-  segment 0 "forward" forward chunk 0 {
+  segment 0 "forward" forward 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
     #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0 wait 1
   }
-  segment 1 "forward_first" forward chunk 0 {
+  segment 1 "forward_first" forward 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
     #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0
   }
-  segment 2 "backward" backward chunk 0 {
+  segment 2 "backward" backward 0 {
     #3+0 f32[n=16] strides(1) = add(#1+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 0 signal 0
     #4+0 f32[n=16] strides(1) = gelu(#3+0 f32[n=16] strides(1)) stream 1 wait 0 signal 1
   }
-  segment 3 "update" update chunk 0 {
+  segment 3 "update" update 0 {
     #5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16] strides(1)) stream 0 wait 1
   }
-  call 1 microbatch 0 instance 0
-  call 2 microbatch 0 instance 0
-  call 0 microbatch 1 instance 1
-  call 2 microbatch 1 instance 1
-  call 3 microbatch 0 instance 0
+  call 1 microbatch 0 slots (0)
+  call 2 microbatch 0 slots (0)
+  call 0 microbatch 1 slots (1)
+  call 2 microbatch 1 slots (1)
+  call 3 microbatch 0 slots (0)
 }
 )";
 
@@ -190,10 +198,13 @@ TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
     return error_of(ErrorCode::kInternal, [&] { verify(parse_program(replaced(text, from, to))); });
   };
   // "b" would lie over "g" in the next forward, before the wait.
-  EXPECT_THAT(planted("at 512 live (0, 0)", "at 1024 live (0, 0)"),
+  EXPECT_THAT(planted("at (512) live (forward 0, 0)", "at (1024) live (forward 0, 0)"),
               HasSubstr("are alive at one time and overlap"));
   // It lives through the update.
-  EXPECT_THAT(planted("at 1536 persistent", "at 1024 live (2, 0) .. (2, 0)"), HasSubstr("overlap"));
+  EXPECT_THAT(planted("  input \"a\"",
+                      "  buffer 6 \"late\" workspace 64 bytes at (1024) live (update 0, 0) .. "
+                      "(update 0, 0)\n  input \"a\""),
+              HasSubstr("buffers 3 \"g\" and 6 \"late\" are alive at one time and overlap"));
   EXPECT_THAT(planted("strides(1)) stream 0 wait 1\n  }\n  segment 1",
                       "strides(1)) stream 0\n  }\n  segment 1"),
               HasSubstr("\"g\" takes bytes that were used before on stream comm without an event"));
@@ -227,15 +238,18 @@ TEST(FreedMemory, KnowsTheLastUseOfEveryByte) {
 TEST(Program, VerifierFindsFaults) {
   EXPECT_THAT(fault("= gelu(#1+0", "= gelu(#2+0"), HasSubstr("not written before"));
   EXPECT_THAT(fault("gelu(#0+0 f32[n=16]", "gelu(#3+0 f32[n=16]"), HasSubstr("not written before"));
-  EXPECT_THAT(fault("activation 64 bytes x1 at 1280", "activation 64 bytes x1 at 1024"),
+  EXPECT_THAT(fault("activation 64 bytes at (1280)", "activation 64 bytes at (1024)"),
               HasSubstr("are alive at one time and overlap"));
-  EXPECT_THAT(fault("at 768 persistent", "at 512 persistent"), HasSubstr("overlap"));
-  EXPECT_THAT(fault("at 768 persistent", "at 400 persistent"),
+  EXPECT_THAT(fault("at (768) persistent", "at (512) persistent"), HasSubstr("overlap"));
+  EXPECT_THAT(fault("at (768) persistent", "at (400) persistent"),
               HasSubstr("does not lie in the arena"));
   EXPECT_THAT(fault("arena 3072", "arena 1280"), HasSubstr("does not lie in the arena"));
-  EXPECT_THAT(fault("live (0, 0) .. (1, 0)", "live (0, 0) .. (0, 0)"),
-              HasSubstr("outside its life"));
-  EXPECT_THAT(fault("live (0, 0) .. (1, 0)", "live (0, 0) .. (2, 9)"), HasSubstr("never freed"));
+  EXPECT_THAT(
+      fault("live (forward 0, 0) .. (backward 0, 0)", "live (forward 0, 0) .. (forward 0, 0)"),
+      HasSubstr("outside its life"));
+  EXPECT_THAT(
+      fault("live (forward 0, 0) .. (backward 0, 0)", "live (forward 0, 0) .. (update 0, 9)"),
+      HasSubstr("never freed"));
   EXPECT_THAT(fault("#1+0 f32[n=16] strides(1) =", "#1+0 f32[n=17] strides(1) ="),
               HasSubstr("does not fit buffer 1"));
   EXPECT_THAT(fault("wait 1", "wait 7"), HasSubstr("never signalled"));
@@ -243,15 +257,24 @@ TEST(Program, VerifierFindsFaults) {
   EXPECT_THAT(fault("stream 0 wait 2", "stream 0"), HasSubstr("without an event in between"));
   EXPECT_THAT(fault("stream 1 wait", "stream 3 wait"), HasSubstr("stream 3"));
   EXPECT_THAT(fault("call 2 microbatch", "call 5 microbatch"), HasSubstr("call of segment 5"));
-  EXPECT_THAT(fault("call 0 microbatch 0 instance 0", "call 0 microbatch 1 instance 2"),
-              HasSubstr("instance 2 of buffer 0"));
-  EXPECT_THAT(fault("call 0 microbatch 0 instance 0", "call 0 microbatch 1 instance -1"),
-              HasSubstr("instance -1 of buffer 0"));
+  EXPECT_THAT(fault("call 0 microbatch 0 slots (0)", "call 0 microbatch 1 slots (2)"),
+              HasSubstr("slot 2 of pool \"inputs\" with 2"));
+  EXPECT_THAT(fault("call 0 microbatch 0 slots (0)", "call 0 microbatch 1 slots (-1)"),
+              HasSubstr("slot -1 of pool \"inputs\" with 2"));
+  EXPECT_THAT(fault("call 0 microbatch 0 slots (0)", "call 0 microbatch 0 slots (1)"),
+              HasSubstr("buffer 0 \"a\" (slot 1) is of microbatch 1"));
+  EXPECT_THAT(fault("call 0 microbatch 0 slots (0)", "call 0 microbatch 0 slots ()"),
+              HasSubstr("call 0 (forward, microbatch 0) has slots of 0 pools of 1"));
+  EXPECT_THAT(fault("\"inputs\" 2 slots", "\"inputs\" 3 slots"),
+              HasSubstr("buffer 0 \"a\" has 2 offsets for 3 slots"));
+  EXPECT_THAT(fault("bytes pool 0", "bytes pool 1"), HasSubstr("buffer 0 \"a\" in pool 1 of 1"));
+  EXPECT_THAT(fault("  buffer 0", "  event 1 pool 4\n  buffer 0"), HasSubstr("event 1 of pool 4"));
   EXPECT_THAT(fault("call 0 microbatch 0", "call 0 microbatch 2"), HasSubstr("microbatch 2 of 2"));
-  EXPECT_THAT(fault("  call 1", "  call 0 microbatch 1 instance 1\n  call 1"),
+  EXPECT_THAT(fault("  call 1", "  call 0 microbatch 1 slots (1)\n  call 1"),
               HasSubstr("begins again while it lives"));
-  EXPECT_THAT(fault("live (1, 0) .. (1, 1)", "live (1, 1) .. (1, 0)"),
-              HasSubstr("ends before it begins"));
+  EXPECT_THAT(
+      fault("live (backward 0, 0) .. (backward 0, 1)", "live (backward 0, 1) .. (backward 0, 0)"),
+      HasSubstr("outside its life"));
   EXPECT_THAT(fault("stream 0 wait 2", "workspace 4 stream 0 wait 2"),
               HasSubstr("workspace 4 also holds #4+0"));
   EXPECT_THAT(fault("= add(#4+0 f32[n=16] strides(1), ", "= add("),
@@ -282,7 +305,7 @@ TEST(Program, VerifierChecksBindings) {
     EXPECT_THAT(fault(binding, binding.substr(0, binding.size() - 1) + "9"),
                 HasSubstr("there is no buffer 9"));
   }
-  EXPECT_THAT(fault("at 1536 persistent", "at 1536 live (2, 1) .. (2, 1)"),
+  EXPECT_THAT(fault("at (1536) persistent", "at (1536) live (update 0, 1) .. (update 0, 1)"),
               HasSubstr("output \"e\""));
   EXPECT_THAT(fault("#5+0 f32[n=16] strides(1) = gelu", "#4+0 f32[n=16] strides(1) = gelu"),
               HasSubstr("output \"e\", #5+0 f32[n=16] strides(1), is not written"));
@@ -296,17 +319,17 @@ TEST(Program, VerifierChecksBindings) {
 TEST(Program, VerifierFindsOverlapsInsideABuffer) {
   const std::string right = R"(program "columns" microbatches 1 arena 1792 {
   stream "compute"
-  buffer 0 "x" input 192 bytes x1 at 0 persistent
-  buffer 1 "y" activation 192 bytes x1 at 768 persistent
-  buffer 2 "g" parameter 64 bytes x1 at 1536 persistent
+  buffer 0 "x" input 192 bytes at (0) persistent
+  buffer 1 "y" activation 192 bytes at (768) persistent
+  buffer 2 "g" parameter 64 bytes at (1536) persistent
   input "x" = #0+0 f32[r=4, n=12] strides(12, 1)
   state "g" parameter = #2+0 f32[n=4, m=4] strides(4, 1)
-  segment 0 "backward" backward chunk 0 {
+  segment 0 "backward" backward 0 {
     #1+0 f32[r=4, n=12] strides(12, 1) = gelu(#0+0 f32[r=4, n=12] strides(12, 1)) stream 0
     #1+16 f32[r=4, n=4] strides(12, 1), #1+32 f32[r=4, n=4] strides(12, 1) = swiglu_backward(#1+0 f32[r=4, n=4] strides(12, 1), #1+16 f32[r=4, n=4] strides(12, 1), #1+32 f32[r=4, n=4] strides(12, 1)) stream 0
     #2+0 f32[n=4, m=4] strides(4, 1) = matmul {transpose_a=true, accumulate=true}(#0+0 f32[r=4, n=4] strides(12, 1), #0+16 f32[r=4, m=4] strides(12, 1), #2+0 f32[n=4, m=4] strides(4, 1)) stream 0
   }
-  call 0 microbatch 0 instance 0
+  call 0 microbatch 0 slots ()
 }
 )";
   const auto planted = [&](std::string_view from, std::string_view to) {
@@ -375,195 +398,20 @@ TEST(Region, OverlapOfRandomTensors) {
 TEST(Program, PartsMakeAWhole) {
   const std::string rows = R"(program "parts" microbatches 1 arena 1024 {
   stream "compute"
-  buffer 0 "a" input 32 bytes x1 at 0 persistent
-  buffer 1 "whole" activation 64 bytes x1 at 256 live (0, 0) .. (0, 2)
-  buffer 2 "out" activation 64 bytes x1 at 512 live (0, 2) .. (0, 2)
+  buffer 0 "a" input 32 bytes at (0) persistent
+  buffer 1 "whole" activation 64 bytes at (256) live (forward 0, 0) .. (forward 0, 2)
+  buffer 2 "out" activation 64 bytes at (512) live (forward 0, 2) .. (forward 0, 2)
   input "a" = #0+0 f32[rows=2, n=4] strides(4, 1)
-  segment 0 "forward" forward chunk 0 {
+  segment 0 "forward" forward 0 {
     #1+0 f32[rows=2, n=4] strides(8, 1) = gelu(#0+0 f32[rows=2, n=4] strides(4, 1)) stream 0
     #1+16 f32[rows=2, n=4] strides(8, 1) = gelu(#0+0 f32[rows=2, n=4] strides(4, 1)) stream 0
     #2+0 f32[rows=2, n=8] strides(8, 1) = gelu(#1+0 f32[rows=2, n=8] strides(8, 1)) stream 0
   }
-  call 0 microbatch 0 instance 0
+  call 0 microbatch 0 slots ()
 }
 )";
   verify(parse_program(rows));
   EXPECT_THROW(verify(parse_program(replaced(rows, "#1+16 f32", "#1+0 f32"))), Error);
-}
-
-// Most live within a microbatch, some into the next.
-void draw_life(std::mt19937& random, Buffer& buffer) {
-  const auto begin = static_cast<std::int32_t>(random() % 50);
-  const auto length = static_cast<std::int32_t>(random() % 20);
-  const bool into_next = random() % 6 == 0;
-  buffer.begin = {.action = into_next ? 1 : 0, .instruction = begin};
-  buffer.end = {.action = into_next ? 0 : static_cast<std::int32_t>(random() % 2),
-                .instruction = into_next ? length : begin + length};
-}
-
-bool lives_at(const Buffer& buffer, Place place) {
-  if (buffer.lives_into_next_microbatch()) {
-    return place >= buffer.begin || place <= buffer.end;
-  }
-  return buffer.persistent || (buffer.begin <= place && place <= buffer.end);
-}
-
-// Two lives meet where one of them begins, or at the start of a microbatch.
-bool live_together(const Buffer& a, const Buffer& b) {
-  return a.persistent || b.persistent || lives_at(a, b.begin) || lives_at(b, a.begin) ||
-         (lives_at(a, {}) && lives_at(b, {}));
-}
-
-std::vector<std::int64_t> offsets(const Program& program) {
-  std::vector<std::int64_t> result;
-  for (const Buffer& buffer : program.buffers) {
-    result.push_back(buffer.offset);
-  }
-  return result;
-}
-
-// The planner's rule spelled out: the largest first, each at the lowest place, after what lives
-// always, where no buffer is that lives with it.
-std::vector<std::int64_t> offsets_by_search(const Program& planned) {
-  std::int64_t base = 0;
-  std::vector<const Buffer*> order;
-  for (const Buffer& buffer : planned.buffers) {
-    base = buffer.persistent ? std::max(base, buffer.offset + buffer.total_bytes()) : base;
-  }
-  for (const Category category : {Category::kParameter,
-                                  Category::kSecondary,
-                                  Category::kGradient,
-                                  Category::kOptimizer,
-                                  Category::kCache,
-                                  Category::kActivation,
-                                  Category::kWorkspace,
-                                  Category::kInput}) {
-    for (const Buffer& buffer : planned.buffers) {
-      if (buffer.category == category && !buffer.persistent) {
-        order.push_back(&buffer);
-      }
-    }
-  }
-  std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) {
-    return a->total_bytes() > b->total_bytes();
-  });
-  std::vector<std::int64_t> result = offsets(planned);
-  const auto offset_of = [&](const Buffer* buffer) -> std::int64_t& {
-    return result[static_cast<std::size_t>(buffer - planned.buffers.data())];
-  };
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    std::vector<std::int64_t> candidates = {base};
-    for (std::size_t j = 0; j < i; ++j) {
-      candidates.push_back(offset_of(order[j]) + order[j]->total_bytes());
-    }
-    std::sort(candidates.begin(), candidates.end());
-    offset_of(order[i]) = *std::find_if(candidates.begin(), candidates.end(), [&](std::int64_t at) {
-      return std::none_of(
-          order.begin(), order.begin() + static_cast<std::ptrdiff_t>(i), [&](const Buffer* other) {
-            return live_together(*order[i], *other) &&
-                   at < offset_of(other) + other->total_bytes() &&
-                   offset_of(other) < at + order[i]->total_bytes();
-          });
-    });
-  }
-  return result;
-}
-
-// Random lives and sizes: nothing that lives together overlaps, and the arena is not larger than
-// the sum (verify() checks the first independently of the planner).
-TEST(PlanMemory, RandomLivesNeverOverlap) {
-  for (std::uint32_t seed = 0; seed < 60; ++seed) {
-    std::mt19937 random(seed);
-    Program program;
-    program.name = "random";
-    std::int64_t sum = 0;
-    for (int i = 0; i < 80; ++i) {
-      Buffer buffer{.name = "b", .bytes = static_cast<std::int64_t>(random() % 5000)};
-      buffer.category = static_cast<Category>(random() % 6);
-      buffer.persistent = random() % 8 == 0;
-      buffer.num_instances = 1 + static_cast<std::int64_t>(random() % 3);
-      if (!buffer.persistent) {
-        draw_life(random, buffer);
-      }
-      sum += buffer.total_bytes();
-      program.buffers.push_back(buffer);
-    }
-    const Program planned = plan_memory(program);
-    verify(planned);
-    EXPECT_LE(planned.arena_bytes, sum);
-    EXPECT_EQ(offsets(planned), offsets_by_search(planned));
-    EXPECT_TRUE(equal(planned, parse_program(to_string(planned))));
-  }
-}
-
-// verify() against a look at every pair.
-TEST(Program, VerifierFindsOverlapsInTheArena) {
-  int num_overlapping = 0;
-  for (std::uint32_t seed = 0; seed < 300; ++seed) {
-    std::mt19937 random(seed);
-    Program program;
-    program.name = "random";
-    program.arena_bytes = 64 * kArenaAlignment;
-    for (int i = 0; i < 8; ++i) {
-      Buffer buffer{.name = "b",
-                    .bytes = static_cast<std::int64_t>(random() % 1000),
-                    .persistent = random() % 8 == 0,
-                    .offset = static_cast<std::int64_t>(random() % 60) * kArenaAlignment};
-      draw_life(random, buffer);
-      program.buffers.push_back(buffer);
-    }
-    bool expected = false;
-    for (const Buffer& a : program.buffers) {
-      for (const Buffer& b : program.buffers) {
-        expected =
-            expected || (&a < &b && live_together(a, b) && a.offset < b.offset + b.total_bytes() &&
-                         b.offset < a.offset + a.total_bytes());
-      }
-    }
-    num_overlapping += expected ? 1 : 0;
-    if (expected) {
-      EXPECT_THROW(verify(program), Error) << to_string(program);
-    } else {
-      EXPECT_NO_THROW(verify(program)) << to_string(program);
-    }
-  }
-  EXPECT_GT(num_overlapping, 50);
-  EXPECT_LT(num_overlapping, 250);
-}
-
-TEST(PlanMemory, MoreThan64BitsDoNotFit) {
-  const auto message = [](std::int64_t bytes, std::int64_t num_instances, bool persistent) {
-    Program program;
-    for (int i = 0; i < 3; ++i) {
-      program.buffers.push_back(
-          {.name = "b", .bytes = bytes, .num_instances = num_instances, .persistent = persistent});
-    }
-    try {
-      plan_memory(program);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  };
-  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
-  EXPECT_THAT(message(kHuge, 1, true), HasSubstr("the step needs more than 2^63 bytes"));
-  EXPECT_THAT(message(kHuge, 1, false), HasSubstr("the step needs more than 2^63 bytes"));
-  EXPECT_THAT(message(kHuge, 2, false), HasSubstr("2 instances of 4611686018427387904 bytes"));
-  EXPECT_THAT(message(std::numeric_limits<std::int64_t>::max(), 1, false),
-              HasSubstr("with its padding"));
-}
-
-TEST(PlanMemory, ReusesMemoryOfTheDead) {
-  Program program;
-  program.name = "chain";
-  for (std::int32_t i = 0; i < 10; ++i) {
-    Buffer buffer{.name = "b", .bytes = 1024};
-    buffer.begin = {.action = 0, .instruction = i};
-    buffer.end = {.action = 0, .instruction = i + 1};
-    program.buffers.push_back(buffer);
-  }
-  EXPECT_EQ(plan_memory(program).arena_bytes, 2048);
 }
 
 }  // namespace

@@ -70,6 +70,8 @@ class RandomProgram {
   Program draw() {
     Program program{.name = text(),
                     .streams = {},
+                    .pools = {},
+                    .event_pools = {},
                     .buffers = {},
                     .segments = {},
                     .calls = {},
@@ -80,11 +82,12 @@ class RandomProgram {
                     .num_microbatches = number(8),
                     .arena_bytes = number(std::int64_t{1} << 62)};
     repeat(4, [&] { program.streams.push_back(text()); });
+    repeat(3, [&] { program.pools.push_back({.name = text(), .slots = small(9)}); });
+    repeat(3, [&] { program.event_pools[{small(50)}] = {small(3)}; });
     repeat(20, [&] { program.buffers.push_back(buffer()); });
     repeat(4, [&] { program.segments.push_back(segment()); });
     repeat(9, [&] {
-      program.calls.push_back(
-          {.segment = {small(9)}, .microbatch = small(8), .instance = small(4) - 1});
+      program.calls.push_back({.segment = {small(9)}, .microbatch = small(8), .slots = slots()});
     });
     return program;
   }
@@ -113,15 +116,23 @@ class RandomProgram {
     return result;
   }
 
-  Place place() { return {.action = small(3), .instruction = small(1000)}; }
+  Code code() { return {.action = static_cast<Action>(number(3)), .chunk = small(5)}; }
+
+  Place place() { return {.code = code(), .instruction = small(1000)}; }
+
+  std::vector<std::int32_t> slots() {
+    std::vector<std::int32_t> result;
+    repeat(3, [&] { result.push_back(small(4) - 1); });
+    return result;
+  }
 
   Buffer buffer() {
     Buffer result{.name = text(),
                   .category = static_cast<Category>(number(6)),
                   .bytes = number(std::int64_t{1} << 50),
-                  .num_instances = 1 + number(5),
-                  .persistent = flip(),
-                  .offset = number(1000) - 1};
+                  .pool = {small(4) - 1},
+                  .persistent = flip()};
+    repeat(3, [&] { result.offsets.push_back(number(1000) - 1); });
     if (!result.persistent) {
       result.begin = place();
       result.end = place();
@@ -198,10 +209,7 @@ class RandomProgram {
   }
 
   Segment segment() {
-    Segment result{.name = text(),
-                   .action = static_cast<Action>(number(3)),
-                   .chunk = small(5),
-                   .instructions = {}};
+    Segment result{.name = text(), .code = code(), .instructions = {}};
     repeat(8, [&] { result.instructions.push_back(instruction()); });
     return result;
   }
@@ -249,16 +257,18 @@ TEST(ProgramText, ChangedProgramsDiffer) {
     }
   };
   EXPECT_TRUE(changed([](Program& p) { p.streams.emplace_back("s"); }));
-  EXPECT_TRUE(changed([](Program& p) { ++p.buffers[0].num_instances; }));
-  EXPECT_TRUE(changed([](Program& p) { ++p.buffers[0].offset; }));
-  EXPECT_TRUE(changed([](Program& p) { ++p.calls[0].instance; }));
+  EXPECT_TRUE(changed([](Program& p) { p.pools.push_back({.name = "p"}); }));
+  EXPECT_TRUE(changed([](Program& p) { p.event_pools[{77}] = {0}; }));
+  EXPECT_TRUE(changed([](Program& p) { ++p.buffers[0].pool.index; }));
+  EXPECT_TRUE(changed([](Program& p) { p.buffers[0].offsets.push_back(7); }));
+  EXPECT_TRUE(changed([](Program& p) { p.calls[0].slots.push_back(7); }));
   EXPECT_TRUE(changed([](Program& p) { p.outputs.pop_back(); }));
   EXPECT_TRUE(changed([](Program& p) { ++p.outputs[0].tensor.offset; }));
   EXPECT_TRUE(changed([](Program& p) { p.states[0].state.parameter += "x"; }));
   EXPECT_TRUE(changed([](Program& p) { p.states[0].state.role = StateRole::kParameter; }));
   EXPECT_TRUE(changed([](Program& p) { ++p.states[0].state.wire.block; }));
   EXPECT_TRUE(changed([](Program& p) { p.states[0].state.wire.formats.resize(7); }));
-  EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].chunk; }));
+  EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].code.chunk; }));
   EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].instructions[0].stream.index; }));
   EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].waits.push_back({77}); }));
   EXPECT_TRUE(changed([](Program& p) { p.segments[0].instructions[0].signals.push_back({77}); }));

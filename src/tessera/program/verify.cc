@@ -1,403 +1,355 @@
 #include <algorithm>
-#include <iterator>
+#include <cstddef>
 #include <map>
-#include <queue>
-#include <set>
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/program/freed_memory.h"
+#include "tessera/program/lives.h"
+#include "tessera/program/living_memory.h"
 #include "tessera/program/program.h"
 #include "tessera/program/region.h"
+#include "tessera/program/verify_aliases.h"
 #include "tessera/program/verify_states.h"
 
 namespace tessera {
 namespace {
 
-// One life of one instance of a buffer.
+void check_buffers(const Program& program) {
+  TESSERA_CHECK(program.arena_bytes >= 0, "the arena has {} bytes", program.arena_bytes);
+  for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& buffer = program.buffers[i];
+    TESSERA_CHECK(!buffer.pool.valid() || buffer.pool.at() < program.pools.size(),
+                  "buffer {} \"{}\" in pool {} of {}",
+                  i,
+                  buffer.name,
+                  buffer.pool.index,
+                  program.pools.size());
+    TESSERA_CHECK(std::cmp_equal(buffer.offsets.size(), program.num_slots(buffer.pool)),
+                  "buffer {} \"{}\" has {} offsets for {} slots",
+                  i,
+                  buffer.name,
+                  buffer.offsets.size(),
+                  program.num_slots(buffer.pool));
+    for (const std::int64_t offset : buffer.offsets) {
+      TESSERA_CHECK(buffer.bytes >= 0 && offset >= 0 && offset % kArenaAlignment == 0 &&
+                        offset <= program.arena_bytes - buffer.padded_bytes(),
+                    "buffer {} \"{}\" at {} with {} bytes does not lie in the arena of {} bytes",
+                    i,
+                    buffer.name,
+                    offset,
+                    buffer.bytes,
+                    program.arena_bytes);
+    }
+  }
+}
+
+void check_calls(const Program& program) {
+  for (const Call& call : program.calls) {
+    TESSERA_CHECK(call.segment.valid() && call.segment.at() < program.segments.size(),
+                  "call of segment {}",
+                  call.segment.index);
+    TESSERA_CHECK(call.microbatch >= 0 && call.microbatch < program.num_microbatches,
+                  "call of segment {} with microbatch {} of {}",
+                  program[call.segment].name,
+                  call.microbatch,
+                  program.num_microbatches);
+    TESSERA_CHECK(call.slots.size() == program.pools.size(),
+                  "{} has slots of {} pools of {}",
+                  call_text(program, call),
+                  call.slots.size(),
+                  program.pools.size());
+  }
+  for (const auto& [event, pool] : program.event_pools) {
+    TESSERA_CHECK(pool.valid() && pool.at() < program.pools.size(),
+                  "event {} of pool {} of {}",
+                  event.index,
+                  pool.index,
+                  program.pools.size());
+  }
+}
+
+void check_exists(const Program& program, BufferId id) {
+  TESSERA_CHECK(id.valid() && id.at() < program.buffers.size(), "there is no buffer {}", id.index);
+}
+
+void check_fits(const Program& program, const TensorRef& tensor) {
+  check_exists(program, tensor.buffer);
+  TESSERA_CHECK(region_of(tensor).end() <= program[tensor.buffer].bytes,
+                "{} does not fit buffer {} of {} bytes",
+                to_string(tensor),
+                tensor.buffer.index,
+                program[tensor.buffer].bytes);
+}
+
+// What the host wrote, or an earlier step, is there from the start.
+using WrittenBefore = std::map<BufferId, Written>;
+
+template <class AnyBinding>
+void check_bindings(const Program& program,
+                    std::string_view kind,
+                    const std::vector<AnyBinding>& bindings) {
+  for (const AnyBinding& binding : bindings) {
+    with_context([&] { return format("{} \"{}\"", kind, binding.name); },
+                 [&] {
+                   check_fits(program, binding.tensor);
+                   const Buffer& buffer = program[binding.tensor.buffer];
+                   TESSERA_CHECK(buffer.persistent,
+                                 "lies in buffer {} \"{}\", which does not live always",
+                                 binding.tensor.buffer.index,
+                                 buffer.name);
+                 });
+  }
+}
+
+template <class AnyBinding>
+void add_written(const Program& program,
+                 const std::vector<AnyBinding>& bindings,
+                 WrittenBefore& there) {
+  for (const AnyBinding& binding : bindings) {
+    // Accumulators start empty: the first microbatch must write them.
+    if (program[binding.tensor.buffer].category != Category::kGradient) {
+      there[binding.tensor.buffer].add(region_of(binding.tensor));
+    }
+  }
+}
+
+WrittenBefore check_all_bindings(const Program& program) {
+  check_bindings(program, "input", program.inputs);
+  check_bindings(program, "scalar", program.scalars);
+  check_bindings(program, "state", program.states);
+  check_bindings(program, "output", program.outputs);
+  WrittenBefore there;
+  add_written(program, program.inputs, there);
+  add_written(program, program.scalars, there);
+  add_written(program, program.states, there);
+  return there;
+}
+
+// What holds in every call alike.
+void check_instruction(const Program& program, const Instruction& instruction) {
+  TESSERA_CHECK(instruction.stream.valid() && instruction.stream.at() < program.streams.size(),
+                "stream {}",
+                instruction.stream.index);
+  for (const auto* tensors : {&instruction.operands, &instruction.results}) {
+    for (const TensorRef& tensor : *tensors) {
+      check_fits(program, tensor);
+    }
+  }
+  if (instruction.workspace.valid()) {
+    check_exists(program, instruction.workspace);
+  }
+  verify_aliases(instruction);
+}
+
+void check_segments(const Program& program) {
+  for (const Segment& segment : program.segments) {
+    for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
+      const Instruction& instruction = segment.instructions[i];
+      with_context(
+          [&] {
+            return format(
+                "segment {}, instruction {}: {}", segment.name, i, to_string(*instruction.op));
+          },
+          [&] { check_instruction(program, instruction); });
+    }
+  }
+}
+
+// One life of a buffer in a slot.
 struct Life {
   Written written;
   Clock last_write;  // per stream, the time of its last write to the buffer
   Clock last_read;
   Clock last_use_before;        // of its bytes, by the buffers that held them
-  const Call* began = nullptr;  // null for a persistent buffer
+  std::int32_t microbatch = 0;  // of a buffer in a pool, whose slot is for calls of this one
 };
 
-class ProgramVerifier {
+// Lives begin and end as the calls go; what is used is compared with what lives then.
+class StepWalk {
  public:
-  explicit ProgramVerifier(const Program& program)
-      : program_(program), clocks_(program.streams.size(), Clock(program.streams.size(), 0)) {}
-
-  void run() {
-    check_buffers();
-    check_arena();
-    check_bindings();
-    verify_states(program_);
-    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      if (!program_.buffers[i].persistent) {
-        ending_at_[program_.buffers[i].end].push_back(BufferId::of(i));
+  StepWalk(const Program& program, const WrittenBefore& there)
+      : program_(program),
+        walk_(program),
+        numbers_(program),
+        lives_(numbers_.size()),
+        living_(program),
+        clocks_(program.streams.size(), Clock(program.streams.size(), 0)) {
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+      const Buffer& buffer = program.buffers[i];
+      const auto written = there.find(BufferId::of(i));
+      for (std::int32_t slot = 0; buffer.persistent && slot < program.num_slots(buffer.pool);
+           ++slot) {
+        begin_life({.buffer = BufferId::of(i), .slot = slot},
+                   written == there.end() ? Written() : written->second,
+                   slot);
       }
     }
+  }
+
+  void run() {
     for (const Call& call : program_.calls) {
-      check_call(call);
-      run_call(call);
+      call_ = &call;
+      events_of_call_ = walk_.next_call();
+      const Segment& segment = program_[call.segment];
+      for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
+        with_context(
+            [&] {
+              return format("segment {}, microbatch {}, instruction {}: {}",
+                            segment.name,
+                            call.microbatch,
+                            i,
+                            to_string(*segment.instructions[i].op));
+            },
+            [&] { run_instruction(static_cast<std::int64_t>(i), segment.instructions[i]); });
+      }
     }
-    for (const auto& [key, life] : lives_) {
-      const Buffer& buffer = program_[key.first];
-      TESSERA_CHECK(buffer.persistent || buffer.lives_into_next_microbatch(),
-                    "buffer {} \"{}\" is never freed",
-                    key.first.index,
-                    buffer.name);
+    walk_.end_step();
+  }
+
+  void check_outputs() const {
+    for (const Binding& output : program_.outputs) {
+      const BufferId id = output.tensor.buffer;
+      for (std::int32_t slot = 0; slot < program_.num_slots(program_[id].pool); ++slot) {
+        const std::optional<Life>& life = lives_[numbers_[{.buffer = id, .slot = slot}]];
+        TESSERA_CHECK(life->written.covers(region_of(output.tensor)),
+                      "output \"{}\", {}, is not written by the end of the step",
+                      output.name,
+                      to_string(output.tensor));
+      }
     }
-    check_outputs();
   }
 
  private:
-  using Key = std::pair<BufferId, std::int32_t>;  // buffer, instance
-
-  void check_buffers() const {
-    TESSERA_CHECK(program_.arena_bytes >= 0, "the arena has {} bytes", program_.arena_bytes);
-    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      const Buffer& buffer = program_.buffers[i];
-      TESSERA_CHECK(buffer.bytes >= 0 && buffer.num_instances >= 1 && buffer.offset >= 0 &&
-                        buffer.offset % kArenaAlignment == 0 &&
-                        buffer.offset <= program_.arena_bytes - buffer.total_bytes(),
-                    "buffer {} \"{}\" at {} with {} bytes does not lie in the arena of {} bytes",
-                    i,
-                    buffer.name,
-                    buffer.offset,
-                    buffer.bytes,
-                    program_.arena_bytes);
-      TESSERA_CHECK(
-          buffer.persistent || buffer.begin <= buffer.end || buffer.lives_into_next_microbatch(),
-          "buffer {} \"{}\" ends before it begins",
-          i,
-          buffer.name);
-    }
-  }
-
-  // Buffers that can be alive at one time must not share bytes. What lives at one moment is kept by
-  // offset, so that only neighbours have to be compared.
-  void check_arena() const {
-    const auto by_offset = [&](BufferId a, BufferId b) {
-      return std::pair(program_[a].offset, a) < std::pair(program_[b].offset, b);
-    };
-    std::set<BufferId, decltype(by_offset)> alive(by_offset);
-    const auto begin_life = [&](BufferId id) {
-      const auto place = alive.insert(id).first;
-      if (place != alive.begin()) {
-        check_apart(*std::prev(place), id);
-      }
-      if (std::next(place) != alive.end()) {
-        check_apart(id, *std::next(place));
+  void run_instruction(std::int64_t index, const Instruction& instruction) {
+    const auto take = [&](bool is_end, const auto& act) {
+      while (!events_of_call_.empty() && events_of_call_.front().at.instruction == index &&
+             events_of_call_.front().is_end == is_end) {
+        act(events_of_call_.front().of);
+        events_of_call_ = events_of_call_.subspan(1);
       }
     };
-
-    struct Held {
-      BufferId id;
-      LifeSpan span;
-    };
-
-    std::vector<Held> order;
-    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      const Buffer& buffer = program_.buffers[i];
-      if (buffer.total_bytes() > 0 && buffer.persistent) {
-        begin_life(BufferId::of(i));
-      } else if (buffer.total_bytes() > 0) {
-        for (const LifeSpan& span : life_spans(buffer)) {
-          order.push_back({.id = BufferId::of(i), .span = span});
-        }
-      }
-    }
-    std::stable_sort(order.begin(), order.end(), [](const Held& a, const Held& b) {
-      return a.span.begin < b.span.begin;
-    });
-    const auto ends_later = [](const Held& a, const Held& b) { return a.span.end > b.span.end; };
-    std::priority_queue<Held, std::vector<Held>, decltype(ends_later)> ends(ends_later);
-    for (const Held& held : order) {
-      while (!ends.empty() && ends.top().span.end < held.span.begin) {
-        alive.erase(ends.top().id);
-        ends.pop();
-      }
-      begin_life(held.id);
-      ends.push(held);
-    }
+    take(false, [&](const BufferSlot& of) { begin_life(of, {}, call_->microbatch); });
+    execute(instruction);
+    take(true, [&](const BufferSlot& of) { end_life(of); });
   }
 
-  void check_apart(BufferId lower, BufferId upper) const {
-    TESSERA_CHECK(program_[lower].offset + program_[lower].total_bytes() <= program_[upper].offset,
-                  "buffers {} \"{}\" and {} \"{}\" are alive at one time and overlap",
-                  lower.index,
-                  program_[lower].name,
-                  upper.index,
-                  program_[upper].name);
-  }
-
-  // What the host writes or reads lives always. What it wrote, or an earlier step, is there from
-  // the start.
-  void check_bindings() {
-    const auto check = [&](std::string_view kind, const auto& bindings, bool there) {
-      for (const Binding& binding : bindings) {
-        with_context([&] { return format("{} \"{}\"", kind, binding.name); },
-                     [&] {
-                       check_fits(binding.tensor);
-                       const Buffer& buffer = program_[binding.tensor.buffer];
-                       TESSERA_CHECK(buffer.persistent,
-                                     "lies in buffer {} \"{}\", which does not live always",
-                                     binding.tensor.buffer.index,
-                                     buffer.name);
-                       // Accumulators start empty: the first microbatch must write them.
-                       if (there && buffer.category != Category::kGradient) {
-                         there_at_start_[binding.tensor.buffer].add(region_of(binding.tensor));
-                       }
-                     });
-      }
-    };
-    check("input", program_.inputs, true);
-    check("scalar", program_.scalars, true);
-    check("state", program_.states, true);
-    check("output", program_.outputs, false);
-  }
-
-  void check_outputs() {
-    for (const Binding& output : program_.outputs) {
-      TESSERA_CHECK(life_at({output.tensor.buffer, 0}).written.covers(region_of(output.tensor)),
-                    "output \"{}\", {}, is not written by the end of the step",
-                    output.name,
-                    to_string(output.tensor));
-    }
-  }
-
-  void check_call(const Call& call) const {
-    TESSERA_CHECK(call.segment.valid() && call.segment.at() < program_.segments.size(),
-                  "call of segment {}",
-                  call.segment.index);
-    TESSERA_CHECK(call.microbatch >= 0 && call.microbatch < program_.num_microbatches,
-                  "call of segment {} with microbatch {} of {}",
-                  program_[call.segment].name,
-                  call.microbatch,
-                  program_.num_microbatches);
-  }
-
-  void run_call(const Call& call) {
-    const Segment& segment = program_[call.segment];
-    for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
-      const Instruction& instruction = segment.instructions[i];
-      const Place here{.action = static_cast<std::int32_t>(segment.action),
-                       .instruction = static_cast<std::int32_t>(i)};
-      with_context(
-          [&] {
-            return format("segment {}, microbatch {}, instruction {}: {}",
-                          segment.name,
-                          call.microbatch,
-                          i,
-                          to_string(*instruction.op));
-          },
-          [&] {
-            execute(call, here, instruction);
-            check_aliases(instruction);
-          });
-      end_lives(call, here);
-    }
-  }
-
-  void execute(const Call& call, Place here, const Instruction& instruction) {
-    TESSERA_CHECK(instruction.stream.valid() && instruction.stream.at() < program_.streams.size(),
-                  "stream {}",
-                  instruction.stream.index);
+  void execute(const Instruction& instruction) {
     Clock& clock = clocks_[instruction.stream.at()];
     for (const EventId event : instruction.waits) {
-      const auto found = events_.find(event);
+      const auto found = events_.find(in_slot(event));
       TESSERA_CHECK(found != events_.end(), "waits for event {}, never signalled", event.index);
       merge(clock, found->second);
     }
     ++clock[instruction.stream.at()];
-    if (program_.runs(instruction, call)) {
-      use_buffers(call, here, instruction);
+    if (program_.runs(instruction, *call_)) {
+      use_buffers(instruction);
     }
     for (const EventId event : instruction.signals) {
-      events_[event] = clock;
+      events_[in_slot(event)] = clock;
     }
   }
 
-  void use_buffers(const Call& call, Place here, const Instruction& instruction) {
-    const std::size_t stream = instruction.stream.at();
+  std::pair<EventId, std::int32_t> in_slot(EventId event) const {
+    return {event, slot_in(program_.pool_of(event))};
+  }
+
+  std::int32_t slot_in(PoolId pool) const {
+    const std::int32_t slot = Program::slot_of(*call_, pool);
+    TESSERA_CHECK(slot >= 0 && slot < program_.num_slots(pool),
+                  "slot {} of pool \"{}\" with {}",
+                  slot,
+                  program_.pools[pool.at()].name,
+                  program_.num_slots(pool));
+    return slot;
+  }
+
+  void use_buffers(const Instruction& instruction) {
     for (const TensorRef& operand : instruction.operands) {
-      read(call, here, instruction, operand);
+      read(instruction, operand);
     }
     if (instruction.workspace.valid()) {
-      Life& life = life_of(call, here, instruction.workspace);
+      Life& life = life_of(instruction.workspace);
       check_bytes_are_free(life, instruction, instruction.workspace);
-      life.last_write[stream] = clocks_[stream][stream];
+      note(life.last_write, instruction);
     }
     for (const TensorRef& result : instruction.results) {
-      write(call, here, instruction, result);
+      write(instruction, result);
     }
   }
 
-  // Tensors of different buffers are apart because the buffers are.
-  static bool overlap(const TensorRef& a, const TensorRef& b) {
-    return a.buffer == b.buffer && tessera::overlap(region_of(a), region_of(b));
-  }
-
-  // A result shares no byte with other results or the workspace. Where it shares bytes with an
-  // operand, the op must allow it, and both must lie exactly alike.
-  static void check_aliases(const Instruction& instruction) {
-    const OpInfo facts = info(*instruction.op);
-    const auto& [operands, results] = std::tie(instruction.operands, instruction.results);
-    TESSERA_CHECK(operands.size() == static_cast<std::size_t>(facts.num_operands) &&
-                      results.size() == static_cast<std::size_t>(facts.num_results),
-                  "{} operands and {} results, expected {} and {}",
-                  operands.size(),
-                  results.size(),
-                  facts.num_operands,
-                  facts.num_results);
-    for (std::size_t r = 0; r < results.size(); ++r) {
-      for (std::size_t other = 0; other < r; ++other) {
-        TESSERA_CHECK(!overlap(results[r], results[other]),
-                      "results {} and {} overlap in buffer {}",
-                      other,
-                      r,
-                      results[r].buffer.index);
-      }
-      for (std::size_t o = 0; o < operands.size(); ++o) {
-        check_alias(facts, instruction, o, r);
-      }
-    }
-    if (instruction.workspace.valid()) {
-      for (const auto* tensors : {&operands, &results}) {
-        for (const TensorRef& tensor : *tensors) {
-          TESSERA_CHECK(tensor.buffer != instruction.workspace,
-                        "workspace {} also holds {}",
-                        instruction.workspace.index,
-                        to_string(tensor));
-        }
-      }
-    }
-  }
-
-  static void check_alias(const OpInfo& facts,
-                          const Instruction& instruction,
-                          std::size_t o,
-                          std::size_t r) {
-    const TensorRef& operand = instruction.operands[o];
-    const TensorRef& result = instruction.results[r];
-    const auto alias =
-        std::find_if(facts.aliases.begin(), facts.aliases.end(), [&](const Alias& candidate) {
-          return candidate.result == static_cast<std::int32_t>(r) &&
-                 candidate.operand == static_cast<std::int32_t>(o);
-        });
-    const bool required = alias != facts.aliases.end() && alias->required;
-    if (!required && !overlap(operand, result)) {
-      return;
-    }
-    TESSERA_CHECK(alias != facts.aliases.end(),
-                  "result {}, {}, overlaps operand {}, {}, which the op does not allow",
-                  r,
-                  to_string(result),
-                  o,
-                  to_string(operand));
-    TESSERA_CHECK(operand.buffer == result.buffer && region_of(operand) == region_of(result) &&
-                      size_bytes(operand.type.dtype) == size_bytes(result.type.dtype),
-                  "result {}, {}, does not lie exactly over operand {}, {}",
-                  r,
-                  to_string(result),
-                  o,
-                  to_string(operand));
-  }
-
-  // The current life of the buffer, which begins here if this is its first place.
-  Life& life_of(const Call& call, Place here, BufferId id) {
-    check_exists(id);
+  // Its life that lives now, in this call's slot.
+  Life& life_of(BufferId id) {
     const Buffer& buffer = program_[id];
-    const Key key = key_of(call, id);
-    TESSERA_CHECK(key.second >= 0 && key.second < buffer.num_instances,
-                  "instance {} of buffer {} \"{}\" with {} instances",
-                  key.second,
-                  id.index,
-                  buffer.name,
-                  buffer.num_instances);
-    if (buffer.persistent) {
-      return life_at(key);
+    const std::int32_t slot = slot_in(buffer.pool);
+    std::optional<Life>& life = lives_[numbers_[{.buffer = id, .slot = slot}]];
+    TESSERA_CHECK(life.has_value(),
+                  "buffer {} is used outside its life",
+                  to_string(program_, {.buffer = id, .slot = slot}));
+    TESSERA_CHECK(!buffer.pool.valid() || life->microbatch == call_->microbatch,
+                  "buffer {} is of microbatch {}",
+                  to_string(program_, {.buffer = id, .slot = slot}),
+                  life->microbatch);
+    return *life;
+  }
+
+  // The host writes each microbatch's part of what lives always into the slot of its number.
+  void begin_life(const BufferSlot& of, Written written, std::int32_t microbatch) {
+    living_.begin(of);
+    const Clock never(program_.streams.size(), 0);
+    const auto [begin, end] = bytes_of(of);
+    lives_[numbers_[of]] = {
+        .written = std::move(written),
+        .last_write = never,
+        .last_read = never,
+        .last_use_before = program_.streams.size() > 1 ? freed_.last_use(begin, end, never) : never,
+        .microbatch = microbatch};
+  }
+
+  void end_life(const BufferSlot& of) {
+    std::optional<Life>& life = lives_[numbers_[of]];
+    if (program_.streams.size() > 1) {
+      merge(life->last_use_before, life->last_write);
+      merge(life->last_use_before, life->last_read);
+      const auto [begin, end] = bytes_of(of);
+      freed_.add(begin, end, life->last_use_before);
     }
-    const bool begins = buffer.begin == here;
-    TESSERA_CHECK(begins || lives_.contains(key),
-                  "buffer {} \"{}\" is used outside its life",
-                  id.index,
-                  buffer.name);
-    Life& life = life_at(key);
-    life.began = life.began == nullptr ? &call : life.began;
-    TESSERA_CHECK(!begins || life.began == &call,
-                  "buffer {} \"{}\" begins again while it lives",
-                  id.index,
-                  buffer.name);
-    return life;
+    life.reset();
+    living_.end(of);
   }
 
-  Key key_of(const Call& call, BufferId id) const {
-    return {id, program_[id].num_instances > 1 ? call.instance : 0};
-  }
-
-  Life& life_at(const Key& key) {
-    const auto [found, is_new] = lives_.try_emplace(key);
-    if (is_new) {
-      const Clock never(program_.streams.size(), 0);
-      found->second = {
-          .written = {}, .last_write = never, .last_read = never, .last_use_before = never};
-      if (program_.streams.size() > 1) {
-        const auto [begin, end] = bytes_of(key);
-        found->second.last_use_before = freed_.last_use(begin, end, never);
-      }
-      if (const auto there = there_at_start_.find(key.first); there != there_at_start_.end()) {
-        found->second.written = there->second;
-      }
-    }
-    return found->second;
-  }
-
-  // Where an instance lies in the arena.
-  std::pair<std::int64_t, std::int64_t> bytes_of(const Key& key) const {
-    const Buffer& buffer = program_[key.first];
-    const std::int64_t begin = buffer.offset + key.second * buffer.instance_stride();
+  std::pair<std::int64_t, std::int64_t> bytes_of(const BufferSlot& of) const {
+    const Buffer& buffer = program_[of.buffer];
+    const std::int64_t begin = buffer.offsets[static_cast<std::size_t>(of.slot)];
     return {begin, begin + buffer.bytes};
   }
 
-  void check_exists(BufferId id) const {
-    TESSERA_CHECK(
-        id.valid() && id.at() < program_.buffers.size(), "there is no buffer {}", id.index);
-  }
-
-  void check_fits(const TensorRef& tensor) const {
-    check_exists(tensor.buffer);
-    TESSERA_CHECK(region_of(tensor).end() <= program_[tensor.buffer].bytes,
-                  "{} does not fit buffer {} of {} bytes",
-                  to_string(tensor),
-                  tensor.buffer.index,
-                  program_[tensor.buffer].bytes);
-  }
-
-  void read(const Call& call, Place here, const Instruction& by, const TensorRef& tensor) {
-    Life& life = life_of(call, here, tensor.buffer);
-    check_fits(tensor);
+  void read(const Instruction& by, const TensorRef& tensor) {
+    Life& life = life_of(tensor.buffer);
     TESSERA_CHECK(life.written.covers(region_of(tensor)),
                   "reads {} in buffer \"{}\", not written before",
                   to_string(tensor),
                   program_[tensor.buffer].name);
     check_order(life.last_write, by, tensor.buffer, "was written");
-    life.last_read[by.stream.at()] = clocks_[by.stream.at()][by.stream.at()];
+    note(life.last_read, by);
   }
 
-  void write(const Call& call, Place here, const Instruction& by, const TensorRef& tensor) {
-    Life& life = life_of(call, here, tensor.buffer);
-    check_fits(tensor);
+  void write(const Instruction& by, const TensorRef& tensor) {
+    Life& life = life_of(tensor.buffer);
     check_order(life.last_write, by, tensor.buffer, "was written");
     check_order(life.last_read, by, tensor.buffer, "was read");
     check_bytes_are_free(life, by, tensor.buffer);
     life.written.add(region_of(tensor));
-    life.last_write[by.stream.at()] = clocks_[by.stream.at()][by.stream.at()];
+    note(life.last_write, by);
+  }
+
+  void note(Clock& last, const Instruction& by) const {
+    last[by.stream.at()] = clocks_[by.stream.at()][by.stream.at()];
   }
 
   void check_order(const Clock& last, const Instruction& by, BufferId id, const char* what) const {
@@ -417,43 +369,33 @@ class ProgramVerifier {
     check_order(life.last_use_before, by, id, "takes bytes that were used before");
   }
 
-  void end_lives(const Call& call, Place here) {
-    if (const auto found = ending_at_.find(here); found != ending_at_.end()) {
-      for (const BufferId id : found->second) {
-        end_life(key_of(call, id));
-      }
-    }
-  }
-
-  void end_life(const Key& key) {
-    const auto found = lives_.find(key);
-    if (found == lives_.end()) {
-      return;
-    }
-    if (program_.streams.size() > 1) {
-      Life& life = found->second;
-      merge(life.last_use_before, life.last_write);
-      merge(life.last_use_before, life.last_read);
-      const auto [begin, end] = bytes_of(key);
-      freed_.add(begin, end, life.last_use_before);
-    }
-    lives_.erase(found);
-  }
-
   const Program& program_;
-  std::map<BufferId, Written> there_at_start_;
-  std::map<Place, std::vector<BufferId>> ending_at_;  // buffers that are not persistent
-  std::map<Key, Life> lives_;
-  FreedMemory freed_;  // of buffers that ended
-  std::map<EventId, Clock> events_;
+  LifeWalk walk_;
+  std::span<const LifeEvent> events_of_call_;  // that are still to come
+  SlotNumbers numbers_;
+  std::vector<std::optional<Life>> lives_;  // by number, while it lives
+  LivingMemory living_;
+  FreedMemory freed_;                                         // of buffers that ended
+  std::map<std::pair<EventId, std::int32_t>, Clock> events_;  // by slot, too
   std::vector<Clock> clocks_;
+  const Call* call_ = nullptr;
 };
+
+void verify_all(const Program& program) {
+  check_buffers(program);
+  check_calls(program);
+  const WrittenBefore there = check_all_bindings(program);
+  verify_states(program);
+  check_segments(program);
+  StepWalk walk(program, there);
+  walk.run();
+  walk.check_outputs();
+}
 
 }  // namespace
 
 void verify(const Program& program) {
-  with_context([&] { return format("program {}", program.name); },
-               [&] { ProgramVerifier(program).run(); });
+  with_context([&] { return format("program {}", program.name); }, [&] { verify_all(program); });
 }
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/program/overlap.h"
 #include "tessera/program/collective_calls.h"
@@ -69,7 +70,8 @@ constexpr std::string_view kTwoFolds = R"(graph "folds" {
 
 Program program_of(std::string_view graph, bool overlapped = true) {
   Program program = lower(parse_graph(graph), {.num_microbatches = 2, .workspace_bytes = {}});
-  return plan_memory(overlapped ? overlap(std::move(program), 1) : std::move(program));
+  return plan_memory(
+      assign_slots(overlapped ? overlap(std::move(program), 1) : std::move(program)));
 }
 
 Mesh square() {

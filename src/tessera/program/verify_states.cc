@@ -35,7 +35,7 @@ void verify_wire(const StateBinding& copy, const GatherSlicesAttrs& gather) {
 std::multimap<Start, const Instruction*> updates_of(const Program& program) {
   std::multimap<Start, const Instruction*> result;
   for (const Segment& segment : program.segments) {
-    if (segment.action != Action::kUpdate) {
+    if (segment.code.action != Action::kUpdate) {
       continue;
     }
     for (const Instruction& instruction : segment.instructions) {

@@ -16,20 +16,20 @@ using ::testing::HasSubstr;
 // Two ranks hold a parameter in halves, and a copy of the whole, which the update writes anew.
 constexpr std::string_view kProgram = R"(program "copies" microbatches 1 arena 6144 {
   stream "compute"
-  buffer 0 "w" parameter 1024 bytes x1 at 0 persistent
-  buffer 1 "copy" secondary 2048 bytes x1 at 1024 persistent
-  buffer 2 "m" optimizer 1024 bytes x1 at 3072 persistent
-  buffer 3 "dw" gradient 1024 bytes x1 at 4096 persistent
-  buffer 4 "keys" cache 1024 bytes x1 at 5120 persistent
+  buffer 0 "w" parameter 1024 bytes at (0) persistent
+  buffer 1 "copy" secondary 2048 bytes at (1024) persistent
+  buffer 2 "m" optimizer 1024 bytes at (3072) persistent
+  buffer 3 "dw" gradient 1024 bytes at (4096) persistent
+  buffer 4 "keys" cache 1024 bytes at (5120) persistent
   state "w" parameter = #0+0 f32[slice=256] strides(1)
   state "copy of w" secondary of "w" wire "int8" block 64 = #1+0 f32[n=512] strides(1)
   state "dw" gradient of "w" = #3+0 f32[slice=256] strides(1)
   state "m" moment1 of "w" = #2+0 f32[slice=256] strides(1)
   state "keys" cache = #4+0 f32[slice=256] strides(1)
-  segment 0 "update" update chunk 0 {
+  segment 0 "update" update 0 {
     #1+0 f32[n=512] strides(1) = gather_slices {axes="data=2", type="f32[n=512]", wire="int8", block=64}(#0+0 f32[slice=256] strides(1)) stream 0
   }
-  call 0 microbatch 0 instance 0
+  call 0 microbatch 0 slots ()
 }
 )";
 

@@ -47,7 +47,7 @@ TrafficPurpose purpose_of(const Instruction& instruction,
 std::vector<CollectiveRow> collective_rows(const Program& program, const StateAxes& state) {
   std::map<std::string, CollectiveRow> rows;
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
-    const Action action = program.segments[i].action;
+    const Action action = program.segments[i].code.action;
     for (const Instruction& instruction : program.segments[i].instructions) {
       TensorTypes operands;
       for (const TensorRef& operand : instruction.operands) {

@@ -1,5 +1,6 @@
 #include "tessera/runtime/bound_program.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -30,20 +31,28 @@ BoundProgram::Bound BoundProgram::bind(const Instruction& instruction,
               .instruction = &instruction};
   for (const auto* tensors : {&instruction.operands, &instruction.results}) {
     for (const TensorRef& tensor : *tensors) {
-      const View view = memory.view(tensor);
-      if (const Buffer& buffer = program_[tensor.buffer]; buffer.num_instances > 1) {
-        moving_.push_back({.view = static_cast<std::uint32_t>(views_.size()),
-                           .first = view.as<std::byte>(),
-                           .stride = buffer.instance_stride()});
+      if (program_[tensor.buffer].offsets.size() > 1) {
+        add_moving(tensor, memory);
         ++bound.num_moving;
       }
-      views_.push_back(view);
+      views_.push_back(memory.view(tensor));
     }
   }
   if (instruction.workspace.valid()) {
     bound.workspace = memory.workspace(instruction.workspace);
   }
   return bound;
+}
+
+// The next view is this tensor's.
+void BoundProgram::add_moving(const TensorRef& tensor, const ProgramMemory& memory) {
+  const Buffer& buffer = program_[tensor.buffer];
+  moving_.push_back({.view = static_cast<std::uint32_t>(views_.size()),
+                     .first_address = static_cast<std::uint32_t>(addresses_.size()),
+                     .pool = buffer.pool});
+  for (std::size_t slot = 0; slot < buffer.offsets.size(); ++slot) {
+    addresses_.push_back(memory.data(tensor, static_cast<std::int64_t>(slot)));
+  }
 }
 
 // A kernel that has less than it needs writes over what lies beside.
@@ -69,7 +78,8 @@ void BoundProgram::execute(const InstructionRun& run) {
   }
   for (std::uint32_t i = 0; i < bound.num_moving; ++i) {
     const Moving& moving = moving_[bound.first_moving + i];
-    views_[moving.view].data = moving.first + call.instance * moving.stride;
+    const auto slot = static_cast<std::uint32_t>(Program::slot_of(call, moving.pool));
+    views_[moving.view].data = addresses_[moving.first_address + slot];
   }
   const View* views = views_.data() + bound.first_view;
   const auto place = [&] {

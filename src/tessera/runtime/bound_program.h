@@ -39,13 +39,14 @@ class BoundProgram {
     const Instruction* instruction;
   };
 
-  // A view of a buffer with several instances: each call moves it to its own.
+  // A view of a buffer with several slots: each call moves it to its own.
   struct Moving {
     std::uint32_t view;
-    std::byte* first;  // in instance 0
-    std::int64_t stride;
+    std::uint32_t first_address;  // by slot, into addresses_
+    PoolId pool;
   };
 
+  void add_moving(const TensorRef& tensor, const ProgramMemory& memory);
   Bound bind(const Instruction& instruction, const ProgramMemory& memory);
   void require_workspace(const Bound& bound) const;
 
@@ -53,6 +54,7 @@ class BoundProgram {
   Backend& backend_;
   std::vector<View> views_;
   std::vector<Moving> moving_;
+  std::vector<std::byte*> addresses_;
   std::vector<std::vector<Bound>> segments_;
 };
 

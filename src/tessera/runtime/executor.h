@@ -59,11 +59,11 @@ class Executor {
   // backend orders streams.
   double waited_seconds() const { return streams_.waited_seconds(); }
 
-  // The host's memory of a bound tensor; `instance` is the microbatch of an input. The tensor is
+  // The host's memory of a bound tensor; `slot` is the microbatch of an input. The tensor is
   // contiguous. Inputs and scalars reach the device when a step begins, outputs the host when it
   // has ended; states by the two functions below alone.
-  std::span<std::byte> bytes(const Binding& binding, std::int64_t instance = 0) {
-    return memory_.bytes(binding, instance);
+  std::span<std::byte> bytes(const Binding& binding, std::int64_t slot = 0) {
+    return memory_.bytes(binding, slot);
   }
 
   // Draws elements [begin, begin + count) of a state on the device.

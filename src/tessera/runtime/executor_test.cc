@@ -124,27 +124,28 @@ class RecordingBackend final : public Backend {
 // Two microbatches of x; the weight's second row is added to the sum of both.
 constexpr std::string_view kStep = R"(program "step" microbatches 2 arena 2048 {
   stream "compute"
-  buffer 0 "x" input 16 bytes x2 at 0 persistent
-  buffer 1 "w" parameter 32 bytes x1 at 512 persistent
-  buffer 2 "factor" input 4 bytes x1 at 768 persistent
-  buffer 3 "y" activation 16 bytes x1 at 1024 live (0, 0) .. (0, 1)
-  buffer 4 "loss" activation 4 bytes x1 at 1280 persistent
-  buffer 5 "workspace" workspace 96 bytes x1 at 1536 live (0, 1) .. (0, 1)
+  pool 0 "inputs" 2 slots
+  buffer 0 "x" input 16 bytes pool 0 at (0, 256) persistent
+  buffer 1 "w" parameter 32 bytes at (512) persistent
+  buffer 2 "factor" input 4 bytes at (768) persistent
+  buffer 3 "y" activation 16 bytes at (1024) live (forward 0, 0) .. (forward 0, 1)
+  buffer 4 "loss" activation 4 bytes at (1280) persistent
+  buffer 5 "workspace" workspace 96 bytes at (1536) live (forward 0, 1) .. (forward 0, 1)
   input "x" = #0+0 f32[n=4] strides(1)
   scalar "factor" = #2+0 f32[] strides()
   state "w" parameter = #1+0 f32[r=2, n=4] strides(4, 1)
   state "column" parameter = #1+4 f32[r=2, n=1] strides(4, 1)
   output "loss" = #4+0 f32[] strides()
-  segment 0 "forward" forward chunk 0 {
+  segment 0 "forward" forward 0 {
     #3+0 f32[n=4] strides(1) = scale(#0+0 f32[n=4] strides(1), #2+0 f32[] strides()) stream 0
     #4+0 f32[] strides() = add(#3+0 f32[n=4] strides(1), #1+16 f32[n=4] strides(1)) workspace 5 stream 0
   }
-  call 0 microbatch 0 instance 0
-  call 0 microbatch 1 instance 1
+  call 0 microbatch 0 slots (0)
+  call 0 microbatch 1 slots (1)
 }
 )";
 
-// The second step replays what it recorded, each call with its own instance of x.
+// The second step replays what it recorded, each call with its own slot of x.
 TEST(Executor, RunsTheCallListOnTheArena) {
   const Program program = parse_program(kStep);
   verify(program);
@@ -171,7 +172,7 @@ TEST(Executor, RunsTheCallListOnTheArena) {
     EXPECT_EQ(run.op, first ? "scale" : "add");
     ASSERT_EQ(run.in.size(), 2U);
     ASSERT_EQ(run.out.size(), 1U);
-    EXPECT_EQ(at(run.in[0]), first ? (i / 2 % 2 == 0 ? 0 : 256) : 1024);  // x by instance
+    EXPECT_EQ(at(run.in[0]), first ? (i / 2 % 2 == 0 ? 0 : 256) : 1024);  // x by slot
     EXPECT_EQ(at(run.in[1]), first ? 768 : 512 + 16);
     EXPECT_EQ(at(run.out[0]), first ? 1024 : 1280);
     EXPECT_EQ(run.in[0].num_dims, 1);
@@ -233,15 +234,15 @@ TEST(Executor, ErrorsNameTheInstruction) {
 // kStep with an update in two calls, of which the first one writes the weight.
 std::string with_update() {
   std::string text(kStep);
-  const std::string end = "  call 0 microbatch 1 instance 1\n";
+  const std::string end = "  call 0 microbatch 1 slots (1)\n";
   text.insert(text.find("  call 0 microbatch 0"),
-              "  segment 1 \"update\" update chunk 0 {\n"
+              "  segment 1 \"update\" update 0 {\n"
               "    #1+0 f32[r=2, n=4] strides(4, 1) = scale(#1+0 f32[r=2, n=4] strides(4, 1), "
               "#2+0 f32[] strides()) stream 0\n"
               "  }\n");
   text.insert(text.find(end) + end.size(),
-              "  call 1 microbatch 0 instance 0\n"
-              "  call 1 microbatch 0 instance 0\n");
+              "  call 1 microbatch 0 slots (0)\n"
+              "  call 1 microbatch 0 slots (0)\n");
   return text;
 }
 
@@ -299,21 +300,22 @@ TEST(Executor, ProfilesEveryOp) {
 constexpr std::string_view kTwoStreams = R"(program "streams" microbatches 2 arena 1792 {
   stream "compute"
   stream "comm"
-  buffer 0 "x" input 16 bytes x2 at 0 persistent
-  buffer 1 "b" activation 16 bytes x1 at 512 persistent
-  buffer 2 "c" activation 16 bytes x1 at 768 persistent
-  buffer 3 "y" activation 16 bytes x1 at 1024 persistent
-  buffer 4 "z" activation 16 bytes x1 at 1280 persistent
+  pool 0 "inputs" 2 slots
+  buffer 0 "x" input 16 bytes pool 0 at (0, 256) persistent
+  buffer 1 "b" activation 16 bytes at (512) persistent
+  buffer 2 "c" activation 16 bytes at (768) persistent
+  buffer 3 "y" activation 16 bytes at (1024) persistent
+  buffer 4 "z" activation 16 bytes at (1280) persistent
   input "x" = #0+0 f32[n=4] strides(1)
   output "z" = #4+0 f32[n=4] strides(1)
-  segment 0 "forward" forward chunk 0 {
+  segment 0 "forward" forward 0 {
     #1+0 f32[n=4] strides(1) = gelu(#0+0 f32[n=4] strides(1)) stream 1 signal 0
     #2+0 f32[n=4] strides(1) = gelu(#1+0 f32[n=4] strides(1)) stream 1 signal 1
     #3+0 f32[n=4] strides(1) = add(#0+0 f32[n=4] strides(1), #0+0 f32[n=4] strides(1)) stream 0
     #4+0 f32[n=4] strides(1) = add(#3+0 f32[n=4] strides(1), #2+0 f32[n=4] strides(1)) stream 0 wait 1
   }
-  call 0 microbatch 0 instance 0
-  call 0 microbatch 1 instance 1
+  call 0 microbatch 0 slots (0)
+  call 0 microbatch 1 slots (1)
 }
 )";
 
@@ -563,8 +565,8 @@ TEST(Executor, AllocatesWhatThePlanSays) {
     executor.run_step();
     EXPECT_THAT(backend.allocated, ElementsAre(program.arena_bytes));
     const Binding& first = program.states[0];
-    const std::byte* arena =
-        executor.bytes(first).data() - program[first.tensor.buffer].offset - first.tensor.offset;
+    const std::byte* arena = executor.bytes(first).data() -
+                             program[first.tensor.buffer].offsets[0] - first.tensor.offset;
     std::int64_t end = 0;
     for (const RecordingBackend::Run& run : backend.runs) {
       EXPECT_EQ(run.workspace.size(), 100U);

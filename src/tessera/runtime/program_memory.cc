@@ -25,10 +25,10 @@ ProgramMemory::ProgramMemory(const Program& program,
   }
 }
 
-std::int64_t ProgramMemory::place_of(const TensorRef& tensor, std::int64_t instance) const {
+std::int64_t ProgramMemory::place_of(const TensorRef& tensor, std::int64_t slot) const {
   const Buffer& buffer = program_[tensor.buffer];
-  const std::int64_t shift = buffer.num_instances > 1 ? instance * buffer.instance_stride() : 0;
-  return buffer.offset + shift + tensor.offset;
+  return buffer.offsets.at(buffer.pool.valid() ? static_cast<std::size_t>(slot) : 0) +
+         tensor.offset;
 }
 
 // The whole buffers, each once: tensors side by side share one.
@@ -39,15 +39,30 @@ void ProgramMemory::add_stretches(std::span<const Binding> bindings,
     const BufferId id = binding.tensor.buffer;
     if (std::ranges::find(buffers, id) == buffers.end()) {
       buffers.push_back(id);
-      stretches.push_back({.offset = program_[id].offset, .bytes = program_[id].total_bytes()});
+      for (const std::int64_t offset : program_[id].offsets) {
+        add_stretch({.offset = offset, .bytes = program_[id].padded_bytes()}, stretches);
+      }
     }
+  }
+}
+
+// One copy of what lies side by side.
+void ProgramMemory::add_stretch(const Stretch& stretch, std::vector<Stretch>& stretches) {
+  if (!stretches.empty() && stretches.back().offset + stretches.back().bytes == stretch.offset) {
+    stretches.back().bytes += stretch.bytes;
+  } else {
+    stretches.push_back(stretch);
   }
 }
 
 View ProgramMemory::view(const TensorRef& tensor) const {
   View view = view_of(tensor);
-  view.data = arena_->data() + place_of(tensor, 0);
+  view.data = data(tensor, 0);
   return view;
+}
+
+std::byte* ProgramMemory::data(const TensorRef& tensor, std::int64_t slot) const {
+  return arena_->data() + place_of(tensor, slot);
 }
 
 View ProgramMemory::elements(const Binding& state, std::int64_t begin, std::int64_t count) const {
@@ -63,12 +78,13 @@ View ProgramMemory::elements(const Binding& state, std::int64_t begin, std::int6
 
 std::span<std::byte> ProgramMemory::workspace(BufferId id) const {
   const Buffer& buffer = program_[id];
-  return {arena_->data() + buffer.offset, static_cast<std::size_t>(buffer.bytes)};
+  TESSERA_CHECK(!buffer.pool.valid(), "workspace \"{}\" is in a pool", buffer.name);
+  return {arena_->data() + buffer.offsets.at(0), static_cast<std::size_t>(buffer.bytes)};
 }
 
-std::span<std::byte> ProgramMemory::bytes(const Binding& binding, std::int64_t instance) const {
+std::span<std::byte> ProgramMemory::bytes(const Binding& binding, std::int64_t slot) const {
   TESSERA_CHECK(view_of(binding.tensor).is_contiguous(), "{} is not contiguous", binding.name);
-  return {arena_->host() + place_of(binding.tensor, instance),
+  return {arena_->host() + place_of(binding.tensor, slot),
           static_cast<std::size_t>(binding.tensor.type.num_bytes())};
 }
 

@@ -21,14 +21,15 @@ class ProgramMemory {
   // `arena_bytes`, those of the arena.
   ProgramMemory(const Program& program, std::shared_ptr<Arena> arena, std::int64_t arena_bytes);
 
-  // For kernels: a tensor (in instance 0), elements [begin, begin + count) of a state without gaps,
-  // and a workspace.
+  // For kernels: a tensor (in slot 0), where it is in another slot, elements [begin, begin + count)
+  // of a state without gaps, and a workspace.
   View view(const TensorRef& tensor) const;
+  std::byte* data(const TensorRef& tensor, std::int64_t slot) const;
   View elements(const Binding& state, std::int64_t begin, std::int64_t count) const;
   std::span<std::byte> workspace(BufferId id) const;
 
   // For the host; the tensor is contiguous.
-  std::span<std::byte> bytes(const Binding& binding, std::int64_t instance) const;
+  std::span<std::byte> bytes(const Binding& binding, std::int64_t slot) const;
 
   // Brings what the host writes for each step to the device, and what it reads after it back.
   void inputs_to_device() const;
@@ -50,7 +51,8 @@ class ProgramMemory {
     std::int64_t bytes;
   };
 
-  std::int64_t place_of(const TensorRef& tensor, std::int64_t instance) const;
+  std::int64_t place_of(const TensorRef& tensor, std::int64_t slot) const;
+  static void add_stretch(const Stretch& stretch, std::vector<Stretch>& stretches);
   void add_stretches(std::span<const Binding> bindings, std::vector<Stretch>& stretches) const;
 
   const Program& program_;

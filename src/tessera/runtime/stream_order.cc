@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
@@ -30,7 +31,7 @@ StreamOrder::StreamOrder(const Program& program, BoundProgram& bound, Backend& b
     }
     others_.push_back(run);
     for (const EventId event : instruction.signals) {
-      signalled_.resize(std::max(signalled_.size(), event.at() + 1), 0);
+      add_event(event);
     }
   });
   is_by_backend_ = has_other_stream() && backend.orders_streams();
@@ -38,6 +39,26 @@ StreamOrder::StreamOrder(const Program& program, BoundProgram& bound, Backend& b
     thread_ = std::make_unique<StreamThread>(
         others_.size(), [this](std::size_t item) { bound_.execute(others_[item]); });
   }
+}
+
+void StreamOrder::add_event(EventId event) {
+  if (first_signal_.size() <= event.at()) {
+    first_signal_.resize(event.at() + 1, kOfOwnStream);
+  }
+  std::size_t& first = first_signal_[event.at()];
+  if (first == kOfOwnStream) {
+    first = signalled_.size();
+    const auto slots = static_cast<std::size_t>(program_.num_slots(program_.pool_of(event)));
+    signalled_.resize(first + slots, 0);
+  }
+}
+
+std::size_t StreamOrder::signal_of(const InstructionRun& run, EventId event) const {
+  if (event.at() >= first_signal_.size() || first_signal_[event.at()] == kOfOwnStream) {
+    return kOfOwnStream;
+  }
+  const std::int32_t slot = Program::slot_of(*run.call, program_.pool_of(event));
+  return first_signal_[event.at()] + static_cast<std::size_t>(slot);
 }
 
 void StreamOrder::start_step() {
@@ -51,7 +72,7 @@ void StreamOrder::run(const InstructionRun& next) {
   const Instruction& instruction = instruction_of(program_, next);
   if (instruction.stream == kOwnStream) {
     if (!instruction.waits.empty()) {
-      wait_for_events(instruction);
+      wait_for_events(next, instruction);
     }
     bound_.execute(next);
   } else {
@@ -75,31 +96,32 @@ void StreamOrder::stop() {
 // no event of this stream has to be waited for.
 void StreamOrder::issue(const InstructionRun& next, const Instruction& instruction) {
   if (is_by_backend_) {
-    // A number that no event of the program has.
+    // A number that no event of the other stream has.
     backend_.signal(signalled_.size(), kOwnStream);
     backend_.wait(signalled_.size(), kOtherStream);
     bound_.execute(next);
     for (const EventId event : instruction.signals) {
-      backend_.signal(event.at(), kOtherStream);
+      backend_.signal(signal_of(next, event), kOtherStream);
     }
     return;
   }
   backend_.hand_over();
   const StreamThread::Ticket ticket = thread_->issue();
   for (const EventId event : instruction.signals) {
-    signalled_[event.at()] = ticket;
+    signalled_[signal_of(next, event)] = ticket;
   }
 }
 
-void StreamOrder::wait_for_events(const Instruction& instruction) {
+void StreamOrder::wait_for_events(const InstructionRun& next, const Instruction& instruction) {
   for (const EventId event : instruction.waits) {
-    if (event.at() >= signalled_.size()) {
-      continue;  // of this stream
+    const std::size_t signal = signal_of(next, event);
+    if (signal == kOfOwnStream) {
+      continue;
     }
     if (is_by_backend_) {
-      backend_.wait(event.at(), kOwnStream);
+      backend_.wait(signal, kOwnStream);
     } else {
-      wait_for(signalled_[event.at()]);
+      wait_for(signalled_[signal]);
     }
   }
 }

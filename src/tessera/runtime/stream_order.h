@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -45,15 +47,23 @@ class StreamOrder {
   double waited_seconds() const { return waited_seconds_; }
 
  private:
+  static constexpr std::size_t kOfOwnStream = std::numeric_limits<std::size_t>::max();
+
+  void add_event(EventId event);
+
+  // Into signalled_, in the slot of the run's call; kOfOwnStream where the other never signals it.
+  std::size_t signal_of(const InstructionRun& run, EventId event) const;
+
   void issue(const InstructionRun& next, const Instruction& instruction);
-  void wait_for_events(const Instruction& instruction);
+  void wait_for_events(const InstructionRun& next, const Instruction& instruction);
   void wait_for(StreamThread::Ticket ticket);
 
   const Program& program_;
   BoundProgram& bound_;
   Backend& backend_;
-  std::vector<InstructionRun> others_;  // of the other stream, in order
-  // By event, its last signal from the other stream.
+  std::vector<InstructionRun> others_;     // of the other stream, in order
+  std::vector<std::size_t> first_signal_;  // by event, into signalled_; one for each slot
+  // The last signals from the other stream.
   std::vector<StreamThread::Ticket> signalled_;
   bool is_by_backend_ = false;
   double waited_seconds_ = 0;

@@ -53,13 +53,18 @@ RunConfig small_config(std::int64_t data, std::int64_t tensor, const std::string
 std::vector<std::pair<std::string, std::int64_t>> places(const Program& program) {
   std::vector<std::pair<std::string, std::int64_t>> all;
   for (const Binding& state : program.states) {
-    all.emplace_back(state.name, program[state.tensor.buffer].offset + state.tensor.offset);
+    all.emplace_back(state.name, program[state.tensor.buffer].offsets.at(0) + state.tensor.offset);
   }
   return all;
 }
 
+// In any of their slots.
 bool overlap(const Buffer& a, const Buffer& b) {
-  return a.offset < b.offset + b.total_bytes() && b.offset < a.offset + a.total_bytes();
+  return std::ranges::any_of(a.offsets, [&](std::int64_t at) {
+    return std::ranges::any_of(b.offsets, [&](std::int64_t other) {
+      return at < other + b.padded_bytes() && other < at + a.padded_bytes();
+    });
+  });
 }
 
 // The validation program reads the step's parameters where they are, and writes to no byte of any
@@ -76,7 +81,7 @@ TEST(Programs, ShareTheArena) {
       for (const Binding& state : programs.step.states) {
         for (const Buffer& buffer : validation.buffers) {
           const Buffer& kept = programs.step[state.tensor.buffer];
-          const bool is_state = buffer.persistent && buffer.offset == kept.offset;
+          const bool is_state = buffer.persistent && buffer.offsets == kept.offsets;
           EXPECT_TRUE(is_state || !overlap(buffer, kept)) << buffer.name << ", " << state.name;
         }
       }

@@ -1,62 +1,72 @@
 #include "tessera/passes/memory/plan_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "tessera/base/checked.h"
 #include "tessera/base/error.h"
+#include "tessera/passes/memory/timeline.h"
+#include "tessera/program/lives.h"
 #include "tessera/program/stretches.h"
 
 namespace tessera {
 namespace {
 
 std::int64_t end_of(std::int64_t offset, const Buffer& buffer) {
-  const auto end = checked_sum(offset, buffer.total_bytes());
+  const auto end = checked_sum(offset, buffer.padded_bytes());
   TESSERA_REQUIRE(end.has_value(),
                   ErrorCode::kOutOfMemory,
                   "the step needs more than 2^63 bytes: buffer \"{}\" of {} bytes lies at {}",
                   buffer.name,
-                  buffer.total_bytes(),
+                  buffer.padded_bytes(),
                   offset);
   return *end;
 }
 
-// The bytes that placed buffers hold, by time: a segment tree over the moments at which lives
-// begin. Two lives meet only if one of them begins within the other, so that no other moment
-// counts. What a life holds is noted in the O(log n) nodes that its moments consist of, and in the
-// nodes above these.
+// A buffer in a slot, and where it lies.
+struct Item {
+  BufferSlot of = {};
+  Buffer* buffer = nullptr;
+  std::int64_t bytes = 0;
+
+  std::int64_t& offset() const { return buffer->offsets[static_cast<std::size_t>(of.slot)]; }
+};
+
+// The bytes that placed items hold, by time: a segment tree over the moments. What an item holds is
+// noted in the O(log n) nodes that its moments consist of, and in the nodes above these.
 class Occupancy {
  public:
-  explicit Occupancy(std::vector<Place> begins) : begins_(std::move(begins)) {
-    std::sort(begins_.begin(), begins_.end());
-    begins_.erase(std::unique(begins_.begin(), begins_.end()), begins_.end());
-    nodes_.resize(4 * begins_.size());
+  explicit Occupancy(const Timeline& timeline) : timeline_(timeline) {
+    nodes_.resize(4 * timeline.size());
   }
 
-  // The lowest offset at or above `base` that is free for the whole life of `buffer`.
-  std::int64_t lowest_free(const Buffer& buffer, std::int64_t base) {
+  // The lowest offset at or above `base` that is free for the whole life of `item`.
+  std::int64_t lowest_free(const Item& item, std::int64_t base) {
     std::vector<const Stretches*> held;
-    visit(buffer,
+    visit(item,
           [&](Node& node, bool inside) { held.push_back(inside ? &node.by_any : &node.by_all); });
     std::int64_t offset = base;
     for (std::size_t free_in = 0, i = 0; free_in < held.size(); i = (i + 1) % held.size()) {
-      const std::int64_t next = held[i]->end_of_last_in(offset, end_of(offset, buffer));
+      const std::int64_t next = held[i]->end_of_last_in(offset, end_of(offset, *item.buffer));
       free_in = next == offset ? free_in + 1 : 0;
       offset = next;
     }
     return offset;
   }
 
-  void add(const Buffer& buffer) {
-    if (buffer.total_bytes() == 0) {
+  void add(const Item& item) {
+    if (item.bytes == 0) {
       return;
     }
-    const std::int64_t end = end_of(buffer.offset, buffer);
-    visit(buffer, [&](Node& node, bool inside) {
-      node.by_any.add(buffer.offset, end);
+    const std::int64_t begin = item.offset();
+    const std::int64_t end = end_of(begin, *item.buffer);
+    visit(item, [&](Node& node, bool inside) {
+      node.by_any.add(begin, end);
       if (inside) {
-        node.by_all.add(buffer.offset, end);
+        node.by_all.add(begin, end);
       }
     });
   }
@@ -67,16 +77,12 @@ class Occupancy {
     Stretches by_all;  // by lives that this node is a part of
   };
 
-  // Calls act(node, inside) for the nodes that the life of `buffer` consists of (inside), and for
+  // Calls act(node, inside) for the nodes that the life of `item` consists of (inside), and for
   // those above them.
   template <class Act>
-  void visit(const Buffer& buffer, Act act) {
-    for (const LifeSpan& span : life_spans(buffer)) {
-      const auto first = std::lower_bound(begins_.begin(), begins_.end(), span.begin);
-      const auto last = std::upper_bound(begins_.begin(), begins_.end(), span.end);
-      const auto from = static_cast<std::size_t>(first - begins_.begin());
-      const auto to = static_cast<std::size_t>(last - begins_.begin());
-      visit(1, 0, begins_.size(), from, to, act);
+  void visit(const Item& item, Act act) {
+    for (const Timeline::Range& range : timeline_.of(item.of)) {
+      visit(1, 0, timeline_.size(), range.begin, range.end, act);
     }
   }
 
@@ -100,61 +106,79 @@ class Occupancy {
     }
   }
 
-  std::vector<Place> begins_;
+  const Timeline& timeline_;
   std::vector<Node> nodes_;
 };
 
-// Of what lives always and has its place.
+// The end of what lives always and has its place.
 std::int64_t end_of_placed(const Program& program) {
   std::int64_t end = 0;
   for (const Buffer& buffer : program.buffers) {
-    if (buffer.persistent && buffer.offset >= 0) {
-      end = std::max(end, end_of(buffer.offset, buffer));
+    for (const std::int64_t offset :
+         buffer.persistent ? buffer.offsets : std::vector<std::int64_t>()) {
+      end = std::max(end, end_of(offset, buffer));
     }
   }
   return end;
 }
 
-}  // namespace
+constexpr std::array kOrder = {Category::kParameter,
+                               Category::kSecondary,
+                               Category::kGradient,
+                               Category::kOptimizer,
+                               Category::kCache,
+                               Category::kActivation,
+                               Category::kWorkspace,
+                               Category::kInput};
 
-Program plan_memory(Program program) {
-  std::int64_t base = end_of_placed(program);
-  std::vector<Buffer*> temporary;
-  std::vector<Place> begins;
-  for (const Category category : {Category::kParameter,
-                                  Category::kSecondary,
-                                  Category::kGradient,
-                                  Category::kOptimizer,
-                                  Category::kCache,
-                                  Category::kActivation,
-                                  Category::kWorkspace,
-                                  Category::kInput}) {
+// Places what lives always and has no place, from `base` on; gives its end.
+std::int64_t place_persistent(Program& program, std::int64_t base) {
+  for (const Category category : kOrder) {
     for (Buffer& buffer : program.buffers) {
-      if (buffer.category != category) {
+      if (buffer.category != category || !buffer.persistent || !buffer.offsets.empty()) {
         continue;
       }
-      if (!buffer.persistent) {
-        temporary.push_back(&buffer);
-        for (const LifeSpan& span : life_spans(buffer)) {
-          begins.push_back(span.begin);
-        }
-        continue;
-      }
-      if (buffer.offset < 0) {
-        buffer.offset = base;
+      for (std::int32_t slot = 0; slot < program.num_slots(buffer.pool); ++slot) {
+        buffer.offsets.push_back(base);
         base = end_of(base, buffer);
       }
     }
   }
-  std::stable_sort(temporary.begin(), temporary.end(), [](const Buffer* a, const Buffer* b) {
-    return a->total_bytes() > b->total_bytes();
-  });
-  Occupancy occupancy(std::move(begins));
+  return base;
+}
+
+// What does not live always, the largest first.
+std::vector<Item> temporary_items(Program& program) {
+  std::vector<Item> items;
+  for (const Category category : kOrder) {
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+      Buffer& buffer = program.buffers[i];
+      if (buffer.category != category || buffer.persistent) {
+        continue;
+      }
+      buffer.offsets.assign(static_cast<std::size_t>(program.num_slots(buffer.pool)), -1);
+      for (std::int32_t slot = 0; slot < program.num_slots(buffer.pool); ++slot) {
+        items.push_back({.of = {.buffer = BufferId::of(i), .slot = slot},
+                         .buffer = &buffer,
+                         .bytes = buffer.padded_bytes()});
+      }
+    }
+  }
+  std::ranges::stable_sort(items, std::ranges::greater(), &Item::bytes);
+  return items;
+}
+
+}  // namespace
+
+Program plan_memory(Program program) {
+  const Timeline timeline(program);
+  const std::int64_t base = place_persistent(program, end_of_placed(program));
   program.arena_bytes = base;
-  for (Buffer* buffer : temporary) {
-    buffer->offset = occupancy.lowest_free(*buffer, base);
-    occupancy.add(*buffer);
-    program.arena_bytes = std::max(program.arena_bytes, end_of(buffer->offset, *buffer));
+  Occupancy occupancy(timeline);
+  for (const Item& item : temporary_items(program)) {
+    item.offset() = occupancy.lowest_free(item, base);
+    occupancy.add(item);
+    program.arena_bytes = std::max(program.arena_bytes, end_of(item.offset(), *item.buffer));
   }
   return program;
 }

@@ -23,7 +23,7 @@ Program share_states(Program program, const Program& owner) {
     Buffer& buffer = program.buffers[state.tensor.buffer.at()];
     const bool is_same = there.type == state.tensor.type && there.strides == state.tensor.strides &&
                          there.offset == state.tensor.offset && owned.bytes == buffer.bytes &&
-                         (buffer.offset < 0 || buffer.offset == owned.offset);
+                         (buffer.offsets.empty() || buffer.offsets == owned.offsets);
     TESSERA_CHECK(is_same,
                   "state {} lies as {} in a buffer of {} bytes, and in program {} as {} in one of "
                   "{}",
@@ -33,7 +33,7 @@ Program share_states(Program program, const Program& owner) {
                   owner.name,
                   to_string(there),
                   owned.bytes);
-    buffer.offset = owned.offset;
+    buffer.offsets = owned.offsets;
     shared.insert(there.buffer);
   }
   for (const Binding& state : owner.states) {

@@ -1,5 +1,6 @@
 #include "tessera/passes/memory/storage.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -62,21 +63,21 @@ TEST(ShareStates, AreTheSameInBothPrograms) {
   const auto program = [](std::string_view name, std::string_view copy) {
     return parse_program(format(R"(program "{}" microbatches 1 arena 2048 {{
       stream "compute"
-      buffer 0 "w" parameter 64 bytes x1 at {} persistent
-      buffer 1 "copy" secondary 64 bytes x1 at {} persistent
+      buffer 0 "w" parameter 64 bytes at ({}) persistent
+      buffer 1 "copy" secondary 64 bytes at ({}) persistent
       state "w" parameter = #0+0 f32[n=16] strides(1)
       state "copy" {} = #1+0 f32[n=16] strides(1)
     }})",
                                 name,
-                                name == "owner" ? 256 : -1,
-                                name == "owner" ? 512 : -1,
+                                name == "owner" ? "256" : "",
+                                name == "owner" ? "512" : "",
                                 copy));
   };
   const std::string_view copy = "secondary of \"w\" wire \"int8\"";
   const Program owner = program("owner", copy);
   const Program shared = share_states(program("beside", copy), owner);
-  EXPECT_EQ(shared.buffers[0].offset, 256);
-  EXPECT_EQ(shared.buffers[1].offset, 512);
+  EXPECT_EQ(shared.buffers[0].offsets, std::vector<std::int64_t>{256});
+  EXPECT_EQ(shared.buffers[1].offsets, std::vector<std::int64_t>{512});
   EXPECT_EQ(shared.states, owner.states);
   const std::string message = error_of(ErrorCode::kInternal, [&] {
     share_states(program("beside", "secondary of \"w\" wire \"int4\""), owner);

@@ -38,15 +38,13 @@ bool is_view(const Node& node) {
 
 // The place of every node; views, which are no instructions, take the place of what follows.
 std::vector<Place> node_places(const Graph& graph) {
-  std::array<std::int32_t, kActions.size()> next = {};
+  std::map<Action, std::int32_t> next;
   std::vector<Place> places;
   for (const Node& node : graph.nodes) {
-    const auto action = static_cast<std::int32_t>(action_of(node.phase));
-    auto& index = next[static_cast<std::size_t>(action)];
-    places.push_back({.action = action, .instruction = index});
-    if (!is_view(node)) {
-      ++index;
-    }
+    const Action action = action_of(node.phase);
+    std::int32_t& index = next[action];
+    places.push_back({.code = {.action = action}, .instruction = index});
+    index += is_view(node) ? 0 : 1;
   }
   return places;
 }
@@ -66,16 +64,33 @@ class Lowering {
   }
 
  private:
+  // What one microbatch leaves for its later calls, or gets from the host, may be there at the same
+  // time as another's.
+  void make_pools() {
+    const auto add = [&](std::string_view pool_name, const auto& is_in) {
+      const PoolId pool = PoolId::of(program_.pools.size());
+      for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+        program_.buffers[i].pool = is_in(i) ? pool : program_.buffers[i].pool;
+      }
+      if (std::ranges::any_of(program_.buffers, [&](const Buffer& b) { return b.pool == pool; })) {
+        program_.pools.push_back({.name = std::string(pool_name)});
+      }
+    };
+    add("inputs", [&](std::size_t i) {
+      return storage_.buffers[i].category == Category::kInput && !storage_.buffers[i].is_scalar;
+    });
+    add("stash", [&](std::size_t i) {
+      const Buffer& buffer = program_.buffers[i];
+      return !buffer.persistent && buffer.begin.code != buffer.end.code;
+    });
+  }
+
   void make_buffers() {
     for (const StorageBuffer& buffer : storage_.buffers) {
-      program_.buffers.push_back(
-          {.name = buffer.name,
-           .category = buffer.category,
-           .bytes = buffer.bytes,
-           .num_instances = buffer.category == Category::kInput && !buffer.is_scalar
-                                ? options_.num_microbatches
-                                : 1,
-           .persistent = buffer.persistent});
+      program_.buffers.push_back({.name = buffer.name,
+                                  .category = buffer.category,
+                                  .bytes = buffer.bytes,
+                                  .persistent = buffer.persistent});
     }
     const std::vector<Place> places = node_places(graph_);
     std::vector<bool> seen(program_.buffers.size(), false);
@@ -104,6 +119,7 @@ class Lowering {
         buffer.begin = buffer.end = {};
       }
     }
+    make_pools();
   }
 
   const TensorRef& tensor(ValueId value) const { return storage_.tensors[value.at()]; }
@@ -157,7 +173,7 @@ class Lowering {
       for (const Action action : {Action::kForward, Action::kBackward}) {
         if (next.contains(action)) {
           program_.calls.push_back(
-              {.segment = m == 0 ? start[action] : next[action], .microbatch = m, .instance = m});
+              {.segment = m == 0 ? start[action] : next[action], .microbatch = m});
         }
       }
     }
@@ -181,12 +197,13 @@ class Lowering {
   }
 
   Segment make_segment(const Graph& graph, Action action) {
-    Segment segment{.name = std::string(name(action)), .action = action, .instructions = {}};
+    const Code code = {.action = action};
+    Segment segment{.name = to_string(code), .code = code, .instructions = {}};
     for (const Node& node : graph.nodes) {
       if (action_of(node.phase) != action || is_view(node)) {
         continue;
       }
-      const Place here{.action = static_cast<std::int32_t>(action),
+      const Place here{.code = code,
                        .instruction = static_cast<std::int32_t>(segment.instructions.size())};
       segment.instructions.push_back(make_instruction(node, here));
     }
@@ -214,8 +231,8 @@ class Lowering {
 
   // Variants of a segment share the workspace of a place.
   BufferId workspace(Place here, std::int64_t bytes) {
-    const auto [found, is_new] =
-        workspaces_.try_emplace(here, BufferId::of(program_.buffers.size()));
+    const auto [found, is_new] = workspaces_.try_emplace({here.code, here.instruction},
+                                                         BufferId::of(program_.buffers.size()));
     if (is_new) {
       program_.buffers.push_back({.name = workspace_name(here),
                                   .category = Category::kWorkspace,
@@ -231,13 +248,13 @@ class Lowering {
   const LowerOptions& options_;
   Storage storage_;
   Program program_;
-  std::map<Place, BufferId> workspaces_;
+  std::map<std::pair<Code, std::int32_t>, BufferId> workspaces_;  // by place
 };
 
 }  // namespace
 
 std::string workspace_name(Place place) {
-  return format("workspace {}.{}", place.action, place.instruction);
+  return format("workspace {} {}", to_string(place.code), place.instruction);
 }
 
 Program lower(const Graph& graph, const LowerOptions& options) {

@@ -45,8 +45,8 @@ bool conflict(const Instruction& a, const Instruction& b) {
   return found;
 }
 
-// The segments of one action: the same places, the first microbatch's with other ops.
-struct Code {
+// The segments of one code: the same places, the first microbatch's with other ops.
+struct Variants {
   std::vector<Segment*> variants;         // the first microbatch's last
   std::vector<std::int64_t> blocks = {};  // by place
 
@@ -77,7 +77,7 @@ class Overlapping {
     add_first_forward();
     collect_code();
     reduce_in_backward();
-    for (Code& code : code_) {
+    for (Variants& code : code_) {
       find_blocks(code);
     }
     for (const Action action : {Action::kForward, Action::kBackward}) {
@@ -96,7 +96,7 @@ class Overlapping {
  private:
   static constexpr std::size_t kNumActions = 3;
 
-  Code& code_of(Action action) { return code_[static_cast<std::size_t>(action)]; }
+  Variants& code_of(Action action) { return code_[static_cast<std::size_t>(action)]; }
 
   // Gathers and reductions of state, and what adds a reduced gradient to its accumulator, which is
   // of no use to the layers: before the update only the comm stream touches it.
@@ -137,7 +137,7 @@ class Overlapping {
   void add_first_forward() {
     std::vector<SegmentId> forward;
     for (std::size_t i = 0; i < program_.segments.size(); ++i) {
-      if (program_.segments[i].action == Action::kForward) {
+      if (program_.segments[i].code.action == Action::kForward) {
         forward.push_back(SegmentId::of(i));
       }
     }
@@ -166,7 +166,7 @@ class Overlapping {
       for (std::size_t i = 0; i < program_.segments.size(); ++i) {
         Segment& segment = program_.segments[i];
         if (first.contains(SegmentId::of(i)) == is_first) {
-          Code& code = code_of(segment.action);
+          Variants& code = code_of(segment.code.action);
           code.variants.push_back(&segment);
           TESSERA_CHECK(code.instructions().size() == segment.instructions.size() &&
                             code.variants.size() <= 2,
@@ -181,8 +181,8 @@ class Overlapping {
   // The reductions of whole gradients need not wait for the step's end: each goes right behind what
   // finishes its gradient, which is done in the last microbatch.
   void reduce_in_backward() {
-    const Code& backward = code_of(Action::kBackward);
-    const Code& update = code_of(Action::kUpdate);
+    const Variants& backward = code_of(Action::kBackward);
+    const Variants& update = code_of(Action::kUpdate);
     for (std::int32_t i = 0; i < update.size();) {
       const auto finished = reduces(update[i]) ? last_conflict(backward, update[i]) : std::nullopt;
       if (!finished || last_conflict(update, update[i], i)) {
@@ -202,7 +202,7 @@ class Overlapping {
   }
 
   // The last place before `end` that may not run beside `by`.
-  static std::optional<std::int32_t> last_conflict(const Code& code,
+  static std::optional<std::int32_t> last_conflict(const Variants& code,
                                                    const Instruction& by,
                                                    std::optional<std::int32_t> end = {}) {
     for (std::int32_t i = end.value_or(code.size()); i-- > 0;) {
@@ -214,13 +214,13 @@ class Overlapping {
   }
 
   // Blocks of computation; what runs on the comm stream belongs to the computation before it.
-  static void find_blocks(Code& code) {
+  static void find_blocks(Variants& code) {
     code.blocks.clear();
     std::int64_t block = -1;
     std::optional<std::int32_t> layer;
     for (std::int32_t i = 0; i < code.size(); ++i) {
       const Instruction& instruction = code[i];
-      const bool update = code.variants[0]->action == Action::kUpdate;
+      const bool update = code.variants[0]->code.action == Action::kUpdate;
       if (is_comm(instruction)) {
         layer = update ? std::nullopt : layer;
       } else if (layer != instruction.layer) {
@@ -232,7 +232,7 @@ class Overlapping {
   }
 
   // The first computation from `place` on of `block` or a later one.
-  static std::optional<std::int32_t> begin_of_block(const Code& code,
+  static std::optional<std::int32_t> begin_of_block(const Variants& code,
                                                     std::int64_t block,
                                                     std::int32_t place = 0) {
     for (std::int32_t i = place; i < code.size(); ++i) {
@@ -244,7 +244,7 @@ class Overlapping {
   }
 
   // The first computation from `place` on, but before `end`, that may not run beside `by`.
-  static std::optional<std::int32_t> first_conflict(const Code& code,
+  static std::optional<std::int32_t> first_conflict(const Variants& code,
                                                     const Instruction& by,
                                                     std::int32_t place,
                                                     std::int32_t end) {
@@ -256,7 +256,7 @@ class Overlapping {
     return std::nullopt;
   }
 
-  void issue_gathers_early(const Code& code) const {
+  void issue_gathers_early(const Variants& code) const {
     std::vector<std::vector<std::int32_t>> before(static_cast<std::size_t>(code.size()));
     std::vector<bool> moved(before.size(), false);
     for (std::int32_t i = 0; i < code.size(); ++i) {
@@ -291,7 +291,7 @@ class Overlapping {
 
   // The first place from `target` on where gather `i` may stand. Gathers keep their order, so that
   // those that make parts of one buffer do not hold each other up.
-  static std::int32_t earliest(const Code& code, std::int32_t i, std::int32_t target) {
+  static std::int32_t earliest(const Variants& code, std::int32_t i, std::int32_t target) {
     std::int32_t place = i;
     while (place > target && (code[place - 1].op->get_if<GatherSlicesAttrs>() != nullptr ||
                               !conflict(code[place - 1], code[i]))) {
@@ -300,15 +300,15 @@ class Overlapping {
     return place;
   }
 
-  static std::int64_t num_blocks(const Code& code) {
+  static std::int64_t num_blocks(const Variants& code) {
     return code.size() > 0 ? code.block(code.size() - 1) + 1 : 0;
   }
 
   // Every backward follows its microbatch's forward, whose last blocks are where the gathers of its
   // first ones are issued.
   void begin_backward_in_forward() {
-    const Code& forward = code_of(Action::kForward);
-    const Code& backward = code_of(Action::kBackward);
+    const Variants& forward = code_of(Action::kForward);
+    const Variants& backward = code_of(Action::kBackward);
     if (forward.size() == 0) {
       return;
     }
@@ -327,8 +327,8 @@ class Overlapping {
   // Moves the gather of the backward's `from` behind the gathers that the forward already issues at
   // its `target`, or as near to it as may be.
   void move_to_forward(std::int32_t from, std::optional<std::int32_t> target) {
-    const Code& forward = code_of(Action::kForward);
-    const Code& backward = code_of(Action::kBackward);
+    const Variants& forward = code_of(Action::kForward);
+    const Variants& backward = code_of(Action::kBackward);
     std::int32_t place = forward.size();
     while (place > target.value_or(place) && !conflict(forward[place - 1], backward[from])) {
       --place;
@@ -355,7 +355,7 @@ class Overlapping {
         seen[id.at()] = true;
       }
     };
-    for (const Code& code : code_) {
+    for (const Variants& code : code_) {
       for (std::int32_t i = 0; i < code.size(); ++i) {
         const Place place = place_of(code, i);
         for_each_tensor(code[i],
@@ -371,14 +371,14 @@ class Overlapping {
     }
   }
 
-  static Place place_of(const Code& code, std::int32_t i) {
-    return {.action = static_cast<std::int32_t>(code.variants[0]->action), .instruction = i};
+  static Place place_of(const Variants& code, std::int32_t i) {
+    return {.code = code.variants[0]->code, .instruction = i};
   }
 
   // An event that the instruction signals.
-  EventId signal(const Code& code, std::int32_t place) {
+  EventId signal(const Variants& code, std::int32_t place) {
     const auto [found, is_new] =
-        events_.try_emplace(place_of(code, place), EventId::of(events_.size()));
+        events_.try_emplace(in_order(place_of(code, place)), EventId::of(events_.size()));
     for (Segment* segment : code.variants) {
       if (is_new) {
         segment->instructions[static_cast<std::size_t>(place)].signals.push_back(found->second);
@@ -389,7 +389,7 @@ class Overlapping {
 
   // `of_this` tells a signal of the same microbatch (or step), which every variant waits for, from
   // one of the microbatch before.
-  static void wait(const Code& code, std::int32_t place, EventId event, bool of_this = true) {
+  static void wait(const Variants& code, std::int32_t place, EventId event, bool of_this = true) {
     for (std::size_t v = 0; v < code.variants.size(); ++v) {
       const bool is_first = v > 0;
       auto& waits = code.variants[v]->instructions[static_cast<std::size_t>(place)].waits;
@@ -399,7 +399,7 @@ class Overlapping {
     }
   }
 
-  static std::optional<std::int32_t> last_computation(const Code& code) {
+  static std::optional<std::int32_t> last_computation(const Variants& code) {
     for (std::int32_t i = code.size(); i-- > 0;) {
       if (!is_comm(code[i])) {
         return i;
@@ -411,7 +411,7 @@ class Overlapping {
   // What stands before a collective in the program happens before it: it may use memory that was
   // theirs.
   void add_waits_of_comm(Action action) {
-    const Code& code = code_of(action);
+    const Variants& code = code_of(action);
     for (std::int32_t i = 0; i < code.size(); ++i) {
       if (!is_comm(code[i]) || (i > 0 && is_comm(code[i - 1]))) {
         continue;
@@ -434,7 +434,7 @@ class Overlapping {
 
   // The first place that must wait for `by`: one that may not run beside it, or the beginning of
   // `block`.
-  static std::optional<std::int32_t> place_to_wait(const Code& code,
+  static std::optional<std::int32_t> place_to_wait(const Variants& code,
                                                    const Instruction& by,
                                                    std::int64_t block,
                                                    std::int32_t from = 0) {
@@ -452,7 +452,10 @@ class Overlapping {
   }
 
   // Collectives run in order, so that a wait for one is a wait for all before it.
-  void place_waits(const Code& signals, const Code& code, const Waits& waits, bool of_this) {
+  void place_waits(const Variants& signals,
+                   const Variants& code,
+                   const Waits& waits,
+                   bool of_this) {
     std::int32_t last = -1;
     for (const auto& [place, collective] : waits) {
       if (collective > last) {
@@ -464,7 +467,7 @@ class Overlapping {
 
   // Where computation waits for each collective of `action`; until then what it uses lives.
   void finish(Action action) {
-    const Code& code = code_of(action);
+    const Variants& code = code_of(action);
     Waits here;
     Waits in_next;
     Waits in_update;
@@ -493,8 +496,8 @@ class Overlapping {
   }
 
   void finish_in_backward(std::int32_t collective, Waits& waits) {
-    const Code& forward = code_of(Action::kForward);
-    const Code& backward = code_of(Action::kBackward);
+    const Variants& forward = code_of(Action::kForward);
+    const Variants& backward = code_of(Action::kBackward);
     const std::int64_t block = forward.block(collective) + layers_ + 1 - num_blocks(forward);
     const auto place = place_to_wait(backward, forward[collective], block);
     if (place) {
@@ -509,9 +512,9 @@ class Overlapping {
   // What the next microbatch's forward or, after the last one, the update waits for. With several
   // microbatches it lives through the update, where nothing needs the memory of the layers.
   void finish_after_backward(std::int32_t collective, Waits& in_forward, Waits& in_update) {
-    const Code& backward = code_of(Action::kBackward);
-    const Code& forward = code_of(Action::kForward);
-    const Code& update = code_of(Action::kUpdate);
+    const Variants& backward = code_of(Action::kBackward);
+    const Variants& forward = code_of(Action::kForward);
+    const Variants& update = code_of(Action::kUpdate);
     const Instruction& by = backward[collective];
     Place end = place_of(backward, backward.size() - 1);
     if (update.size() > 0) {
@@ -532,7 +535,10 @@ class Overlapping {
   }
 
   // What the collective uses lives to `end`, of its own microbatch or of the next.
-  void extend_lives(const Code& code, std::int32_t collective, Place end, bool of_next = false) {
+  void extend_lives(const Variants& code,
+                    std::int32_t collective,
+                    Place end,
+                    bool of_next = false) {
     for_each_tensor(code[collective], [&](const TensorRef& tensor, bool) {
       extend_life(tensor.buffer, end, of_next);
     });
@@ -550,20 +556,29 @@ class Overlapping {
     if (buffer.persistent) {
       return;
     }
-    if (of_next && end.action >= buffer.begin.action) {
+    const bool is_of_next = in_order(buffer.end) < in_order(buffer.begin);
+    if (of_next) {
+      buffer.pool = {};  // there is one for all microbatches
+    }
+    if (of_next && end.code.action >= buffer.begin.code.action) {
       buffer.persistent = true;  // it lives until about where it begins again
       buffer.begin = buffer.end = {};
-    } else if (of_next == buffer.lives_into_next_microbatch()) {
-      buffer.end = std::max(buffer.end, end);
+    } else if (of_next == is_of_next) {
+      buffer.end = in_order(buffer.end) < in_order(end) ? end : buffer.end;
     } else if (of_next) {
       buffer.end = end;
     }
   }
 
+  // Where a place comes in a microbatch.
+  using Order = std::pair<Action, std::int32_t>;
+
+  static Order in_order(const Place& place) { return {place.code.action, place.instruction}; }
+
   Program program_;
   std::int64_t layers_;
-  std::array<Code, kNumActions> code_;  // by action
-  std::map<Place, EventId> events_;
+  std::array<Variants, kNumActions> code_;  // by action
+  std::map<Order, EventId> events_;         // by place
 };
 
 }  // namespace

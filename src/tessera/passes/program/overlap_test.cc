@@ -10,6 +10,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/graph.h"
 #include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/program/step_traffic.h"
 
@@ -47,11 +48,11 @@ std::string summary(const Program& program) {
   }
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent) {
-      text += format("{} {}.{} to {}.{}\n",
+      text += format("{} {} {} to {} {}\n",
                      buffer.name,
-                     buffer.begin.action,
+                     to_string(buffer.begin.code),
                      buffer.begin.instruction,
-                     buffer.end.action,
+                     to_string(buffer.end.code),
                      buffer.end.instruction);
     }
   }
@@ -61,7 +62,7 @@ std::string summary(const Program& program) {
 Program overlapped(std::string_view graph, std::int64_t microbatches, std::int64_t layers = 1) {
   Program program = overlap(
       lower(parse_graph(graph), {.num_microbatches = microbatches, .workspace_bytes = {}}), layers);
-  verify(plan_memory(program));
+  verify(plan_memory(assign_slots(program)));
   return program;
 }
 
@@ -152,22 +153,22 @@ forward_first
   compute: %10 = matmul(%8, %9) wait 4 signal 2
   comm: %16 = gather_slices(w2) wait 2 signal 6
   compute: %12 = matmul(%10, %11) wait 5 signal 7
-%7 0.0 to 0.2
-%8 0.2 to 1.5
-%9 0.1 to 0.4
-%10 0.4 to 1.1
-%11 0.3 to 0.6
-%12 0.6 to 1.4
-%13 1.1 to 1.8
-%14 1.2 to 1.8
-%16 0.5 to 1.4
-%17 1.4 to 1.8
-%18 1.5 to 0.5
-%19 1.6 to 0.5
-%21 1.0 to 1.8
-%22 1.8 to 1.9
-%23 1.9 to 0.5
-%24 1.10 to 0.5
+%7 forward 0 to forward 2
+%8 forward 2 to backward 5
+%9 forward 1 to forward 4
+%10 forward 4 to backward 1
+%11 forward 3 to forward 6
+%12 forward 6 to backward 4
+%13 backward 1 to backward 8
+%14 backward 2 to backward 8
+%16 forward 5 to backward 4
+%17 backward 4 to backward 8
+%18 backward 5 to forward 5
+%19 backward 6 to forward 5
+%21 backward 0 to backward 8
+%22 backward 8 to backward 9
+%23 backward 9 to forward 5
+%24 backward 10 to forward 5
 )");
 }
 
@@ -182,7 +183,7 @@ TEST(Overlap, AWiderWindowGathersEarlierAndWaitsLater) {
   EXPECT_THAT(text, HasSubstr("  compute: %23 = matmul(x, %22) signal 0\n"));
   EXPECT_THAT(text, HasSubstr("  compute: %12 = matmul(%10, %11) wait 5 wait 10\n"));
   EXPECT_THAT(text, HasSubstr("update\n  compute: w0 = add(w0, g0) wait 10\n"));
-  EXPECT_THAT(text, HasSubstr("%13 1.0 to 0.6\n"));
+  EXPECT_THAT(text, HasSubstr("%13 backward 0 to forward 6\n"));
 }
 
 // Two layers, whose gradients are added up whole and reduced by the update.

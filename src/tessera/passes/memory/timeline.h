@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "tessera/program/lives.h"
+
+namespace tessera {
+
+// The moments of a step that differ in what lives, by number. Two lives meet only if one of them
+// begins within the other, so that no moment counts but those at which lives begin; and of those at
+// which the same buffers live, as in one microbatch after the other, the first stands for all.
+class Timeline {
+ public:
+  // Moments [begin, end).
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+
+  // Errors: those of LifeWalk.
+  explicit Timeline(const Program& program);
+
+  std::size_t size() const { return size_; }
+
+  // When the buffer lives: in order, and at no moment where it never does.
+  std::span<const Range> of(const BufferSlot& slot) const { return lives_[numbers_[slot]]; }
+
+ private:
+  SlotNumbers numbers_;
+  std::size_t size_ = 0;
+  std::vector<std::vector<Range>> lives_;  // by number
+};
+
+}  // namespace tessera
