@@ -12,6 +12,7 @@
 #include "tessera/ops/custom/custom.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/fence/fence.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
@@ -44,6 +45,7 @@ using OpVariant = std::variant<AddAttrs,
                                CrossEntropyAttrs,
                                EmbeddingAttrs,
                                EmbeddingBackwardAttrs,
+                               FenceAttrs,
                                GatherSlicesAttrs,
                                GeluAttrs,
                                GeluBackwardAttrs,

@@ -84,10 +84,12 @@ TEST(Lives, AreThoseOfTheCallsNotOfThePlaces) {
   EXPECT_EQ(memory_by_category(planned)[5].peak_bytes, 3 * kArenaAlignment);  // out, stash, stash
 }
 
-// Two stages of a pipeline, each on a stream, with three microbatches one forward, one backward.
-// Stage 0 has two microbatches in flight. "h" and "dh" go from one stage to the other: they have a
-// slot more than are in use at a time, since what makes one waits for no reader of the one before.
+// Two stages of a pipeline, each on a stream beside the first, with three microbatches one forward,
+// one backward. Stage 0 has two microbatches in flight. "h" and "dh" go from one stage to the
+// other: they have a slot more than are in use at a time, since what makes one waits for no reader
+// of the one before.
 constexpr std::string_view kOneForwardOneBackward = R"(program "1f1b" microbatches 3 arena 8192 {
+  stream "compute"
   stream "stage 0"
   stream "stage 1"
   pool 0 "inputs" 3 slots
@@ -118,36 +120,36 @@ constexpr std::string_view kOneForwardOneBackward = R"(program "1f1b" microbatch
   state "g1" gradient of "w1" = #4+0 f32[n=16] strides(1)
   output "loss" = #5+0 f32[n=16] strides(1)
   segment 0 "forward" forward 0 {
-    #6+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
-    #7+0 f32[n=16] strides(1) = gelu(#6+0 f32[n=16] strides(1)) stream 0
-    #8+0 f32[n=16] strides(1) = gelu(#7+0 f32[n=16] strides(1)) stream 0
-    #9+0 f32[n=16] strides(1) = add(#8+0 f32[n=16] strides(1), #1+0 f32[n=16] strides(1)) stream 0 signal 0
+    #6+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 1
+    #7+0 f32[n=16] strides(1) = gelu(#6+0 f32[n=16] strides(1)) stream 1
+    #8+0 f32[n=16] strides(1) = gelu(#7+0 f32[n=16] strides(1)) stream 1
+    #9+0 f32[n=16] strides(1) = add(#8+0 f32[n=16] strides(1), #1+0 f32[n=16] strides(1)) stream 1 signal 0
   }
   segment 1 "forward.1" forward 1 {
-    #10+0 f32[n=16] strides(1) = gelu(#9+0 f32[n=16] strides(1)) stream 1 wait 0
-    #5+0 f32[n=16] strides(1) = gelu(#10+0 f32[n=16] strides(1)) stream 1
+    #10+0 f32[n=16] strides(1) = gelu(#9+0 f32[n=16] strides(1)) stream 2 wait 0
+    #5+0 f32[n=16] strides(1) = gelu(#10+0 f32[n=16] strides(1)) stream 2
   }
   segment 2 "backward.1" backward 1 {
-    #11+0 f32[n=16] strides(1) = add(#10+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 1
-    #12+0 f32[n=16] strides(1) = add(#11+0 f32[n=16] strides(1), #9+0 f32[n=16] strides(1)) stream 1 signal 1
-    #4+0 f32[n=16] strides(1) = add(#4+0 f32[n=16] strides(1), #11+0 f32[n=16] strides(1)) stream 1 signal 2
+    #11+0 f32[n=16] strides(1) = add(#10+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 2
+    #12+0 f32[n=16] strides(1) = add(#11+0 f32[n=16] strides(1), #9+0 f32[n=16] strides(1)) stream 2 signal 1
+    #4+0 f32[n=16] strides(1) = add(#4+0 f32[n=16] strides(1), #11+0 f32[n=16] strides(1)) stream 2 signal 2
   }
   segment 3 "backward.1_first" backward 1 {
-    #11+0 f32[n=16] strides(1) = add(#10+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 1
-    #12+0 f32[n=16] strides(1) = add(#11+0 f32[n=16] strides(1), #9+0 f32[n=16] strides(1)) stream 1 signal 1
-    #4+0 f32[n=16] strides(1) = gelu(#11+0 f32[n=16] strides(1)) stream 1 signal 2
+    #11+0 f32[n=16] strides(1) = add(#10+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 2
+    #12+0 f32[n=16] strides(1) = add(#11+0 f32[n=16] strides(1), #9+0 f32[n=16] strides(1)) stream 2 signal 1
+    #4+0 f32[n=16] strides(1) = gelu(#11+0 f32[n=16] strides(1)) stream 2 signal 2
   }
   segment 4 "backward" backward 0 {
-    #13+0 f32[n=16] strides(1) = add(#12+0 f32[n=16] strides(1), #8+0 f32[n=16] strides(1)) stream 0 wait 1
-    #3+0 f32[n=16] strides(1) = add(#3+0 f32[n=16] strides(1), #13+0 f32[n=16] strides(1)) stream 0
+    #13+0 f32[n=16] strides(1) = add(#12+0 f32[n=16] strides(1), #8+0 f32[n=16] strides(1)) stream 1 wait 1
+    #3+0 f32[n=16] strides(1) = add(#3+0 f32[n=16] strides(1), #13+0 f32[n=16] strides(1)) stream 1
   }
   segment 5 "backward_first" backward 0 {
-    #13+0 f32[n=16] strides(1) = add(#12+0 f32[n=16] strides(1), #8+0 f32[n=16] strides(1)) stream 0 wait 1
-    #3+0 f32[n=16] strides(1) = gelu(#13+0 f32[n=16] strides(1)) stream 0
+    #13+0 f32[n=16] strides(1) = add(#12+0 f32[n=16] strides(1), #8+0 f32[n=16] strides(1)) stream 1 wait 1
+    #3+0 f32[n=16] strides(1) = gelu(#13+0 f32[n=16] strides(1)) stream 1
   }
   segment 6 "update" update 0 {
-    #1+0 f32[n=16] strides(1) = add(#1+0 f32[n=16] strides(1), #3+0 f32[n=16] strides(1)) stream 0
-    #2+0 f32[n=16] strides(1) = add(#2+0 f32[n=16] strides(1), #4+0 f32[n=16] strides(1)) stream 0 wait 2
+    #1+0 f32[n=16] strides(1) = add(#1+0 f32[n=16] strides(1), #3+0 f32[n=16] strides(1)) stream 1
+    #2+0 f32[n=16] strides(1) = add(#2+0 f32[n=16] strides(1), #4+0 f32[n=16] strides(1)) stream 1 wait 2
   }
   call 0 microbatch 0 slots (0, 0, 0, -1, -1)
   call 0 microbatch 1 slots (1, 1, 1, -1, -1)
@@ -176,21 +178,21 @@ TEST(Lives, OneForwardOneBackwardIsRight) {
 }
 
 TEST(Lives, OneForwardOneBackwardWithoutAWait) {
-  EXPECT_THAT(pipeline_fault({{"stream 1 wait 0", "stream 1"}}),
+  EXPECT_THAT(pipeline_fault({{"stream 2 wait 0", "stream 2"}}),
               AllOf(HasSubstr("segment forward.1, microbatch 0, instruction 0"),
                     HasSubstr("\"h\" was written on stream stage 0 without an event")));
-  EXPECT_THAT(pipeline_fault({{"stream 0 wait 1\n    #3+0 f32[n=16] strides(1) = gelu",
-                               "stream 0\n    #3+0 f32[n=16] strides(1) = gelu"}}),
+  EXPECT_THAT(pipeline_fault({{"stream 1 wait 1\n    #3+0 f32[n=16] strides(1) = gelu",
+                               "stream 1\n    #3+0 f32[n=16] strides(1) = gelu"}}),
               AllOf(HasSubstr("segment backward_first, microbatch 0, instruction 0"),
                     HasSubstr("\"dh\" was written on stream stage 1 without an event")));
-  EXPECT_THAT(pipeline_fault({{"stream 0 wait 2", "stream 0"}}),
+  EXPECT_THAT(pipeline_fault({{"stream 1 wait 2", "stream 1"}}),
               AllOf(HasSubstr("segment update"),
                     HasSubstr("\"g1\" was written on stream stage 1 without an event")));
   // A signal of another slot is none.
   EXPECT_THAT(pipeline_fault({{"event 1 pool 4", "event 1 pool 0"}}),
               HasSubstr("slot -1 of pool \"inputs\" with 3"));
-  EXPECT_THAT(pipeline_fault({{"stream 1 signal 1\n    #4+0 f32[n=16] strides(1) = gelu",
-                               "stream 1\n    #4+0 f32[n=16] strides(1) = gelu"}}),
+  EXPECT_THAT(pipeline_fault({{"stream 2 signal 1\n    #4+0 f32[n=16] strides(1) = gelu",
+                               "stream 2\n    #4+0 f32[n=16] strides(1) = gelu"}}),
               HasSubstr("waits for event 1, never signalled"));
 }
 

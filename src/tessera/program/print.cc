@@ -42,8 +42,19 @@ std::string numbers_text(const std::vector<Number>& numbers) {
   return "(" + text + ")";
 }
 
+std::string code_text(const Code& code) {
+  std::string text = format("{} {}", name(code.action), code.chunk);
+  if (code.kind != CodeKind::kWork) {
+    text += format(" {}", name(code.kind));
+  }
+  if (code.piece > 0) {
+    text += format(" piece {}", code.piece);
+  }
+  return text;
+}
+
 std::string place_text(const Place& place) {
-  return format("({} {}, {})", name(place.code.action), place.code.chunk, place.instruction);
+  return format("({}, {})", code_text(place.code), place.instruction);
 }
 
 std::string buffer_text(std::size_t index, const Buffer& buffer) {
@@ -60,8 +71,9 @@ std::string buffer_text(std::size_t index, const Buffer& buffer) {
 }
 
 std::string instruction_text(const Instruction& instruction) {
-  std::string text = format("{} = {}({})",
+  std::string text = format("{}{}{}({})",
                             join_tensors(instruction.results),
+                            instruction.results.empty() ? "" : " = ",
                             to_string(*instruction.op),
                             join_tensors(instruction.operands));
   if (instruction.workspace.valid()) {
@@ -199,6 +211,10 @@ class ProgramParser {
     result.action =
         one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
     result.chunk = scanner_.index();
+    for (const CodeKind kind : {CodeKind::kGather, CodeKind::kFence}) {
+      result.kind = scanner_.accept(name(kind)) ? kind : result.kind;
+    }
+    result.piece = scanner_.accept("piece") ? scanner_.index() : 0;
     return result;
   }
 
@@ -267,9 +283,13 @@ class ProgramParser {
   }
 
   TensorRef tensor() {
-    TensorRef result;
     scanner_.expect("#");
-    result.buffer = {scanner_.index()};
+    return tensor_in(scanner_.index());
+  }
+
+  TensorRef tensor_in(std::int32_t buffer) {
+    TensorRef result;
+    result.buffer = {buffer};
     scanner_.expect_prefix("+");
     result.offset = scanner_.integer();
     result.type = scanner_.tensor_type();
@@ -294,10 +314,13 @@ class ProgramParser {
 
   Instruction instruction() {
     std::vector<TensorRef> results;
-    do {
-      results.push_back(tensor());
-    } while (scanner_.accept(","));
-    scanner_.expect("=");
+    if (scanner_.accept("#")) {
+      results.push_back(tensor_in(scanner_.index()));
+      while (scanner_.accept(",")) {
+        results.push_back(tensor());
+      }
+      scanner_.expect("=");
+    }
     Instruction result{.op = parse_op(scanner_), .operands = {}, .results = std::move(results)};
     scanner_.expect("(");
     while (!scanner_.accept(")")) {
@@ -370,11 +393,7 @@ std::string to_string(const Program& program) {
           states_text(program.states) + bindings_text("output", program.outputs);
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
     const Segment& segment = program.segments[i];
-    text += format("  segment {} {} {} {} {{\n",
-                   i,
-                   quote(segment.name),
-                   name(segment.code.action),
-                   segment.code.chunk);
+    text += format("  segment {} {} {} {{\n", i, quote(segment.name), code_text(segment.code));
     for (const Instruction& instruction : segment.instructions) {
       text += format("    {}\n", instruction_text(instruction));
     }

@@ -66,9 +66,30 @@ std::string_view name(Action action) {
   return "unknown";
 }
 
+std::string_view name(CodeKind kind) {
+  switch (kind) {
+    case CodeKind::kWork:
+      return "work";
+    case CodeKind::kGather:
+      return "gather";
+    case CodeKind::kFence:
+      return "fence";
+  }
+  return "unknown";
+}
+
 std::string to_string(const Code& code) {
-  return code.chunk == 0 ? std::string(name(code.action))
-                         : format("{}.{}", name(code.action), code.chunk);
+  std::string text(name(code.action));
+  if (code.chunk > 0) {
+    text += format(".{}", code.chunk);
+  }
+  if (code.kind != CodeKind::kWork) {
+    text += format(".{}", name(code.kind));
+  }
+  if (code.piece > 0) {
+    text += format(".piece{}", code.piece);
+  }
+  return text;
 }
 
 std::int64_t Buffer::padded_bytes() const {

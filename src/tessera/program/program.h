@@ -37,17 +37,26 @@ enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
 
 std::string_view name(Action action);
 
+// What of an action a code does: its own work, what gathers ahead the parameters that this begins
+// with, or what waits for collectives that it has left.
+enum class CodeKind : std::uint8_t { kWork, kGather, kFence };
+
+// "gather", "fence"
+std::string_view name(CodeKind kind);
+
 // What names a segment, and those that are variants of it (of first and later microbatches): they
 // have the same buffers at the same instructions.
 struct Code {
   Action action = Action::kForward;
   std::int32_t chunk = 0;  // of the model's layers
+  CodeKind kind = CodeKind::kWork;
+  std::int32_t piece = 0;  // where the work is cut, so that other calls come in between
 
   // For maps alone: codes run in the order of the calls.
   friend auto operator<=>(const Code&, const Code&) = default;
 };
 
-// "backward", "backward.1" of chunk 1.
+// "backward"; "backward.1" of chunk 1; "backward.piece1", "backward.gather", "backward.fence".
 std::string to_string(const Code& code);
 
 // An instruction of a code. It says where, not when: that is what the calls say.
@@ -149,9 +158,9 @@ struct StateBinding : Binding {
 };
 
 // A rank's static step. Instructions of one stream run in order; those of different streams as
-// events allow. An event happens anew each time it is signalled; a wait is for the last time that
-// it was before, in the order of the calls. An event of a pool is another one in each slot. The
-// step ends when every stream has ended.
+// events allow, but none before stream 0 has done all that stands before it. An event happens anew
+// each time it is signalled; a wait is for the last time that it was before, in the order of the
+// calls. An event of a pool is another one in each slot. The step ends when every stream has ended.
 struct Program {
   std::string name;
   std::vector<std::string> streams = {"compute"};

@@ -116,7 +116,12 @@ class RandomProgram {
     return result;
   }
 
-  Code code() { return {.action = static_cast<Action>(number(3)), .chunk = small(5)}; }
+  Code code() {
+    return {.action = static_cast<Action>(number(3)),
+            .chunk = small(5),
+            .kind = static_cast<CodeKind>(number(3)),
+            .piece = small(3)};
+  }
 
   Place place() { return {.code = code(), .instruction = small(1000)}; }
 
@@ -164,7 +169,10 @@ class RandomProgram {
 
   std::vector<Binding> bindings() {
     std::vector<Binding> result;
-    repeat(4, [&] { result.push_back({.name = text(), .tensor = tensor(sample().operands[0])}); });
+    repeat(4, [&] {
+      const TensorTypes& types = sample().operands;
+      result.push_back({.name = text(), .tensor = tensor(types.empty() ? TensorType() : types[0])});
+    });
     return result;
   }
 

@@ -241,6 +241,7 @@ class StepWalk {
 
   void execute(const Instruction& instruction) {
     Clock& clock = clocks_[instruction.stream.at()];
+    merge(clock, clocks_[0]);  // it is not issued before
     for (const EventId event : instruction.waits) {
       const auto found = events_.find(in_slot(event));
       TESSERA_CHECK(found != events_.end(), "waits for event {}, never signalled", event.index);

@@ -126,7 +126,7 @@ TEST(CollectiveCalls, KnowWhatEndsBefore) {
             "all_gather of 1024 bytes f32 over 2 ranks, 512 sent, 1 times, of \"w0\" in microbatch "
             "0");
   EXPECT_EQ(sequence.calls[0].place,
-            "segment forward_first, microbatch 0, instruction 0: gather_slices");
+            "segment forward.gather, microbatch 0, instruction 0: gather_slices");
   EXPECT_EQ(sequence.calls[1].after, (std::vector<std::size_t>{0, 1}));
   EXPECT_EQ(sequence.calls[2].axis, "tensor");
   EXPECT_EQ(sequence.calls[2].after, (std::vector<std::size_t>{0, 1}));  // of two gathers, one
@@ -203,17 +203,18 @@ TEST(VerifyRanks, AcceptsClassesThatDifferWhereTheyDoNotMeet) {
 
 TEST(VerifyRanks, CatchesASwappedOrder) {
   Program swapped = program_of(kTwoLayers);
-  Segment& forward = segment(swapped, "forward_first");
+  Segment& ahead = segment(swapped, "forward.gather");
+  Segment& forward = segment(swapped, "forward");
   // Of equal sizes: only what is gathered differs.
-  std::swap(forward.instructions[find_op(forward, "gather_slices", 0)].operands,
-            forward.instructions[find_op(forward, "gather_slices", 1)].operands);
+  std::swap(ahead.instructions[find_op(ahead, "gather_slices", 0)].operands,
+            forward.instructions[find_op(forward, "gather_slices", 0)].operands);
   EXPECT_THAT(
       fault(square(), {program_of(kTwoLayers), swapped}, {0, 0, 0, 1}),
       AllOf(StartsWith("collectives of the ranks do not match: found rank "),
-            HasSubstr("rank 3 on stream comm at segment forward_first, microbatch 0, instruction "
+            HasSubstr("rank 3 on stream comm at segment forward.gather, microbatch 0, instruction "
                       "0: gather_slices along data (all_gather of 1024 bytes f32 over 2 ranks, 512 "
                       "sent, 1 times, of \"w1\" in microbatch 0)"),
-            HasSubstr("rank 1 on stream comm at segment forward_first, microbatch 0, instruction "
+            HasSubstr("rank 1 on stream comm at segment forward.gather, microbatch 0, instruction "
                       "0: gather_slices along data")));
 }
 
@@ -235,10 +236,10 @@ TEST(VerifyRanks, CatchesAWrongSizeAndNamesTheOneThatDiffers) {
                                       std::vector{larger, along_data},
                                       std::vector<std::size_t>{0, 1, 1, 1});
                        }),
-              AllOf(HasSubstr("found rank 0 on stream comm at segment forward_first, microbatch 0, "
-                              "instruction 1: gather_slices along data (all_gather of 2048 bytes"),
-                    HasSubstr("expected rank 1 on stream comm at segment forward_first, microbatch "
-                              "0, instruction 1: gather_slices along data (all_gather of 1024 "
+              AllOf(HasSubstr("found rank 0 on stream comm at segment forward, microbatch 0, "
+                              "instruction 0: gather_slices along data (all_gather of 2048 bytes"),
+                    HasSubstr("expected rank 1 on stream comm at segment forward, microbatch 0, "
+                              "instruction 0: gather_slices along data (all_gather of 1024 "
                               "bytes")));
 }
 
@@ -256,13 +257,13 @@ TEST(VerifyRanks, CatchesAMissingMember) {
                     HasSubstr("all_reduce along tensor (all_reduce sum of 256 bytes f32")));
   // One in the middle: the next that it comes to is not the others'.
   Program earlier = program_of(kTwoLayers);
-  Segment& forward = segment(earlier, "forward_first");
+  Segment& forward = segment(earlier, "forward");
   forward.instructions.erase(forward.instructions.begin() +
                              static_cast<std::ptrdiff_t>(find_op(forward, "all_reduce", 0)));
   EXPECT_THAT(fault(square(), {program_of(kTwoLayers), earlier}, {0, 1, 0, 0}),
               AllOf(StartsWith("collectives of the ranks do not match"),
-                    HasSubstr("rank 1 on stream compute at segment forward_first"),
-                    HasSubstr("rank 0 on stream compute at segment forward_first")));
+                    HasSubstr("rank 1 on stream compute at segment forward"),
+                    HasSubstr("rank 0 on stream compute at segment forward")));
 }
 
 // Each group sees equal calls in equal order: 0 waits for 1 along tensor, which waits for 3 along

@@ -19,6 +19,22 @@ BoundProgram::BoundProgram(const Program& program, const ProgramMemory& memory, 
   }
 }
 
+template <class Address>
+BoundProgram::Moving BoundProgram::moving(const Buffer& buffer, const Address& address_in) {
+  const Moving result = {.view = static_cast<std::uint32_t>(views_.size()),
+                         .first_address = static_cast<std::uint32_t>(addresses_.size()),
+                         .pool = buffer.pool};
+  for (std::size_t slot = 0; slot < buffer.offsets.size(); ++slot) {
+    addresses_.push_back(address_in(slot));
+  }
+  return result;
+}
+
+std::byte* BoundProgram::address(const Moving& moving, const Call& call) const {
+  const auto slot = static_cast<std::uint32_t>(Program::slot_of(call, moving.pool));
+  return addresses_[moving.first_address + slot];
+}
+
 BoundProgram::Bound BoundProgram::bind(const Instruction& instruction,
                                        const ProgramMemory& memory) {
   Bound bound{.op = instruction.op.get(),
@@ -28,31 +44,28 @@ BoundProgram::Bound BoundProgram::bind(const Instruction& instruction,
               .first_moving = static_cast<std::uint32_t>(moving_.size()),
               .num_moving = 0,
               .workspace = {},
+              .moving_workspace = {},
               .instruction = &instruction};
   for (const auto* tensors : {&instruction.operands, &instruction.results}) {
     for (const TensorRef& tensor : *tensors) {
-      if (program_[tensor.buffer].offsets.size() > 1) {
-        add_moving(tensor, memory);
+      if (const Buffer& buffer = program_[tensor.buffer]; buffer.offsets.size() > 1) {
+        moving_.push_back(moving(buffer, [&](std::size_t slot) {
+          return memory.data(tensor, static_cast<std::int64_t>(slot));
+        }));
         ++bound.num_moving;
       }
       views_.push_back(memory.view(tensor));
     }
   }
   if (instruction.workspace.valid()) {
-    bound.workspace = memory.workspace(instruction.workspace);
+    bound.workspace = memory.workspace(instruction.workspace, 0);
+    if (const Buffer& buffer = program_[instruction.workspace]; buffer.offsets.size() > 1) {
+      bound.moving_workspace = moving(buffer, [&](std::size_t slot) {
+        return memory.workspace(instruction.workspace, slot).data();
+      });
+    }
   }
   return bound;
-}
-
-// The next view is this tensor's.
-void BoundProgram::add_moving(const TensorRef& tensor, const ProgramMemory& memory) {
-  const Buffer& buffer = program_[tensor.buffer];
-  moving_.push_back({.view = static_cast<std::uint32_t>(views_.size()),
-                     .first_address = static_cast<std::uint32_t>(addresses_.size()),
-                     .pool = buffer.pool});
-  for (std::size_t slot = 0; slot < buffer.offsets.size(); ++slot) {
-    addresses_.push_back(memory.data(tensor, static_cast<std::int64_t>(slot)));
-  }
 }
 
 // A kernel that has less than it needs writes over what lies beside.
@@ -78,8 +91,11 @@ void BoundProgram::execute(const InstructionRun& run) {
   }
   for (std::uint32_t i = 0; i < bound.num_moving; ++i) {
     const Moving& moving = moving_[bound.first_moving + i];
-    const auto slot = static_cast<std::uint32_t>(Program::slot_of(call, moving.pool));
-    views_[moving.view].data = addresses_[moving.first_address + slot];
+    views_[moving.view].data = address(moving, call);
+  }
+  std::span<std::byte> workspace = bound.workspace;
+  if (bound.moving_workspace.pool.valid()) {
+    workspace = {address(bound.moving_workspace, call), workspace.size()};
   }
   const View* views = views_.data() + bound.first_view;
   const auto place = [&] {
@@ -93,7 +109,7 @@ void BoundProgram::execute(const InstructionRun& run) {
     backend_.run(*bound.op,
                  {.in = {views, bound.num_operands},
                   .out = {views + bound.num_operands, bound.num_results},
-                  .workspace = bound.workspace},
+                  .workspace = workspace},
                  bound.instruction->stream);
   });
 }

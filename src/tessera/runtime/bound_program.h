@@ -28,6 +28,13 @@ class BoundProgram {
   void execute(const InstructionRun& run);
 
  private:
+  // What each call moves to its own slot: the view of a buffer with several, or the workspace.
+  struct Moving {
+    std::uint32_t view;
+    std::uint32_t first_address;  // by slot, into addresses_
+    PoolId pool;
+  };
+
   struct Bound {
     const Op* op;
     std::uint32_t first_view;
@@ -36,17 +43,14 @@ class BoundProgram {
     std::uint32_t first_moving;
     std::uint32_t num_moving;
     std::span<std::byte> workspace;
+    Moving moving_workspace;  // of no pool where it has one slot
     const Instruction* instruction;
   };
 
-  // A view of a buffer with several slots: each call moves it to its own.
-  struct Moving {
-    std::uint32_t view;
-    std::uint32_t first_address;  // by slot, into addresses_
-    PoolId pool;
-  };
-
-  void add_moving(const TensorRef& tensor, const ProgramMemory& memory);
+  // `address_in(slot)` of a buffer with several slots.
+  template <class Address>
+  Moving moving(const Buffer& buffer, const Address& address_in);
+  std::byte* address(const Moving& moving, const Call& call) const;
   Bound bind(const Instruction& instruction, const ProgramMemory& memory);
   void require_workspace(const Bound& bound) const;
 

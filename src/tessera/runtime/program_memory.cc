@@ -76,10 +76,9 @@ View ProgramMemory::elements(const Binding& state, std::int64_t begin, std::int6
   return view;
 }
 
-std::span<std::byte> ProgramMemory::workspace(BufferId id) const {
+std::span<std::byte> ProgramMemory::workspace(BufferId id, std::size_t slot) const {
   const Buffer& buffer = program_[id];
-  TESSERA_CHECK(!buffer.pool.valid(), "workspace \"{}\" is in a pool", buffer.name);
-  return {arena_->data() + buffer.offsets.at(0), static_cast<std::size_t>(buffer.bytes)};
+  return {arena_->data() + buffer.offsets.at(slot), static_cast<std::size_t>(buffer.bytes)};
 }
 
 std::span<std::byte> ProgramMemory::bytes(const Binding& binding, std::int64_t slot) const {

@@ -22,11 +22,11 @@ class ProgramMemory {
   ProgramMemory(const Program& program, std::shared_ptr<Arena> arena, std::int64_t arena_bytes);
 
   // For kernels: a tensor (in slot 0), where it is in another slot, elements [begin, begin + count)
-  // of a state without gaps, and a workspace.
+  // of a state without gaps, and a workspace in a slot.
   View view(const TensorRef& tensor) const;
   std::byte* data(const TensorRef& tensor, std::int64_t slot) const;
   View elements(const Binding& state, std::int64_t begin, std::int64_t count) const;
-  std::span<std::byte> workspace(BufferId id) const;
+  std::span<std::byte> workspace(BufferId id, std::size_t slot) const;
 
   // For the host; the tensor is contiguous.
   std::span<std::byte> bytes(const Binding& binding, std::int64_t slot) const;

@@ -62,7 +62,9 @@ TEST(OpSamples, SplitEveryFactorOfEveryOpInBothDtypes) {
   std::map<std::string, bool> is_split;  // by op and dtype of its first operand
   for (const Sample& sample : all_samples()) {
     const std::string key =
-        format("{} on {}", info(*sample.op).name, name(sample.operands[0].dtype));
+        format("{} on {}",
+               info(*sample.op).name,
+               sample.operands.empty() ? "nothing" : name(sample.operands[0].dtype));
     const Unsplit rest = unsplit_factors(sample);
     is_split[key] = is_split[key] || rest.odd.empty();
   }
@@ -80,7 +82,8 @@ TEST(OpSamples, HaveNamesOfTheirOwn) {
 
 // How much the text of a sample shows: factors that can be split, then size.
 std::pair<int, std::int64_t> interest(const Sample& sample) {
-  return {unsplit_factors(sample).num_split, sample.operands[0].num_elements()};
+  return {unsplit_factors(sample).num_split,
+          sample.operands.empty() ? 0 : sample.operands[0].num_elements()};
 }
 
 // One sample for each rule of each op: of those with the same rule, the most interesting.

@@ -32,9 +32,10 @@ std::string summary(const Program& program) {
   for (const Segment& segment : program.segments) {
     text += segment.name + "\n";
     for (const Instruction& instruction : segment.instructions) {
-      text += format("  {}: {} = {}({})",
+      text += format("  {}: {}{}{}({})",
                      program.streams[instruction.stream.at()],
                      names(instruction.results),
+                     instruction.results.empty() ? "" : " = ",
                      info(*instruction.op).name,
                      names(instruction.operands));
       for (const EventId event : instruction.waits) {
@@ -45,6 +46,9 @@ std::string summary(const Program& program) {
       }
       text += instruction.only_last ? " only_last\n" : "\n";
     }
+  }
+  for (const Call& call : program.calls) {
+    text += format("call {} {}\n", program[call.segment].name, call.microbatch);
   }
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent) {
@@ -107,83 +111,100 @@ constexpr std::string_view kThreeLayers = R"(graph "layers" {
 )";
 
 TEST(Overlap, GathersALayerAheadAndReducesALayerBehind) {
-  EXPECT_EQ(summary(overlapped(kThreeLayers, 2)), R"(forward
-  comm: %7 = gather_slices(w0) wait 0 signal 3
-  comm: %9 = gather_slices(w1) signal 4
-  compute: %8 = matmul(x, %7) wait 3 signal 1
-  comm: %11 = gather_slices(w2) wait 1 signal 5
-  compute: %10 = matmul(%8, %9) wait 4 signal 2
-  comm: %16 = gather_slices(w2) wait 2 signal 6
-  compute: %12 = matmul(%10, %11) wait 5 wait 12 signal 7
+  EXPECT_EQ(summary(overlapped(kThreeLayers, 2)), R"(forward.gather
+  comm: %7 = gather_slices(w0) signal 0
+forward
+  comm: %9 = gather_slices(w1) signal 1
+  compute: %8 = matmul(x, %7) wait 0
+  comm: %11 = gather_slices(w2) signal 2
+  compute: %10 = matmul(%8, %9) wait 1
+forward.piece1
+  compute: %12 = matmul(%10, %11) wait 2
+backward.gather
+  comm: %16 = gather_slices(w2) signal 3
 backward
-  comm: %21 = gather_slices(w1) wait 7 signal 10
-  compute: %13 = matmul(%10, %12) wait 6 signal 8
-  comm: %14 = reduce_slices(%13) wait 8
-  comm: g2 = add(g2, %14) signal 11
-  compute: %17 = matmul(%12, %16)
-  compute: %18 = matmul(%8, %17) signal 9
-  comm: %19 = reduce_slices(%18) wait 9
+  comm: %21 = gather_slices(w1) signal 4
+  compute: %13 = matmul(%10, %12)
+  comm: %14 = reduce_slices(%13)
+  comm: g2 = add(g2, %14) signal 5
+  compute: %17 = matmul(%12, %16) wait 3
+  compute: %18 = matmul(%8, %17)
+  comm: %19 = reduce_slices(%18)
   comm: g1 = add(g1, %19)
-  compute: %22 = matmul(%17, %21) wait 10
-  compute: %23 = matmul(x, %22) wait 11 signal 0
-  comm: %24 = reduce_slices(%23) wait 0
-  comm: g0 = add(g0, %24) signal 12
+  compute: %22 = matmul(%17, %21) wait 4
+backward.piece1
+  compute: %23 = matmul(x, %22) wait 5
+  comm: %24 = reduce_slices(%23)
+  comm: g0 = add(g0, %24) signal 6
 backward_first
-  comm: %21 = gather_slices(w1) wait 7 signal 10
-  compute: %13 = matmul(%10, %12) wait 6 signal 8
-  comm: %14 = reduce_slices(%13) wait 8
-  comm: g2 = cast(%14) signal 11
-  compute: %17 = matmul(%12, %16)
-  compute: %18 = matmul(%8, %17) signal 9
-  comm: %19 = reduce_slices(%18) wait 9
+  comm: %21 = gather_slices(w1) signal 4
+  compute: %13 = matmul(%10, %12)
+  comm: %14 = reduce_slices(%13)
+  comm: g2 = cast(%14) signal 5
+  compute: %17 = matmul(%12, %16) wait 3
+  compute: %18 = matmul(%8, %17)
+  comm: %19 = reduce_slices(%18)
   comm: g1 = cast(%19)
-  compute: %22 = matmul(%17, %21) wait 10
-  compute: %23 = matmul(x, %22) wait 11 signal 0
-  comm: %24 = reduce_slices(%23) wait 0
-  comm: g0 = cast(%24) signal 12
+  compute: %22 = matmul(%17, %21) wait 4
+backward.piece1_first
+  compute: %23 = matmul(x, %22) wait 5
+  comm: %24 = reduce_slices(%23)
+  comm: g0 = cast(%24) signal 6
+backward.fence
+  compute: fence() wait 6
 update
-  compute: w0 = add(w0, g0) wait 12
+  compute: w0 = add(w0, g0)
   compute: w1 = add(w1, g1)
   compute: w2 = add(w2, g2)
-forward_first
-  comm: %7 = gather_slices(w0) signal 3
-  comm: %9 = gather_slices(w1) signal 4
-  compute: %8 = matmul(x, %7) wait 3 signal 1
-  comm: %11 = gather_slices(w2) wait 1 signal 5
-  compute: %10 = matmul(%8, %9) wait 4 signal 2
-  comm: %16 = gather_slices(w2) wait 2 signal 6
-  compute: %12 = matmul(%10, %11) wait 5 signal 7
-%7 forward 0 to forward 2
-%8 forward 2 to backward 5
-%9 forward 1 to forward 4
-%10 forward 4 to backward 1
-%11 forward 3 to forward 6
-%12 forward 6 to backward 4
+call forward.gather 0
+call forward 0
+call backward.gather 0
+call forward.piece1 0
+call backward_first 0
+call forward.gather 1
+call backward.piece1_first 0
+call forward 1
+call backward.gather 1
+call backward.fence 0
+call forward.piece1 1
+call backward 1
+call backward.piece1 1
+call backward.fence 1
+call update 0
+%7 forward.gather 0 to forward 1
+%8 forward 1 to backward 5
+%9 forward 0 to forward 3
+%10 forward 3 to backward 1
+%11 forward 2 to forward.piece1 0
+%12 forward.piece1 0 to backward 4
 %13 backward 1 to backward 8
 %14 backward 2 to backward 8
-%16 forward 5 to backward 4
+%16 backward.gather 0 to backward 4
 %17 backward 4 to backward 8
-%18 backward 5 to forward 5
-%19 backward 6 to forward 5
+%18 backward 5 to backward.fence 0
+%19 backward 6 to backward.fence 0
 %21 backward 0 to backward 8
-%22 backward 8 to backward 9
-%23 backward 9 to forward 5
-%24 backward 10 to forward 5
+%22 backward 8 to backward.piece1 0
+%23 backward.piece1 0 to backward.fence 0
+%24 backward.piece1 1 to backward.fence 0
 )");
 }
 
 TEST(Overlap, AWiderWindowGathersEarlierAndWaitsLater) {
   const std::string text = summary(overlapped(kThreeLayers, 2, 2));
-  EXPECT_THAT(text, HasSubstr("  comm: %11 = gather_slices(w2) signal 5\n  compute: %8"));
-  // The backward's first gathers are issued two blocks before their readers, in the forward.
-  EXPECT_THAT(text, HasSubstr("  comm: %16 = gather_slices(w2) wait 1 signal 6\n  compute: %10"));
-  EXPECT_THAT(text, HasSubstr("  comm: %21 = gather_slices(w1) wait 2 signal 7\n  compute: %12"));
-  EXPECT_THAT(text, HasSubstr("  compute: %18 = matmul(%8, %17) wait 7 signal 9\n"));
-  // No reduction is waited for in this backward: the next forward or the update does.
-  EXPECT_THAT(text, HasSubstr("  compute: %23 = matmul(x, %22) signal 0\n"));
-  EXPECT_THAT(text, HasSubstr("  compute: %12 = matmul(%10, %11) wait 5 wait 10\n"));
-  EXPECT_THAT(text, HasSubstr("update\n  compute: w0 = add(w0, g0) wait 10\n"));
-  EXPECT_THAT(text, HasSubstr("%13 backward 0 to forward 6\n"));
+  EXPECT_THAT(text, HasSubstr("  comm: %11 = gather_slices(w2) signal 2\n  compute: %8"));
+  // What a code begins with is gathered two blocks before the end of the one before it.
+  EXPECT_THAT(text,
+              HasSubstr("forward.piece1\n  compute: %10 = matmul(%8, %9) wait 1\n  compute: %12"));
+  EXPECT_THAT(text, HasSubstr("call forward 0\ncall backward.gather 0\ncall forward.piece1 0\n"));
+  EXPECT_THAT(text, HasSubstr("  compute: %17 = matmul(%12, %16) wait 3\n"));
+  // No reduction is waited for in this backward: the fence does, once the next forward's first
+  // three blocks, which are all of it, are done.
+  EXPECT_THAT(text, HasSubstr("  compute: %23 = matmul(x, %22)\n"));
+  EXPECT_THAT(text,
+              HasSubstr("call forward 1\ncall backward.gather 1\ncall forward.piece1 1\n"
+                        "call backward.fence 0\ncall backward 1\n"));
+  EXPECT_THAT(text, HasSubstr("%13 backward 1 to backward.fence 0\n"));
 }
 
 // Two layers, whose gradients are added up whole and reduced by the update.
@@ -215,18 +236,22 @@ TEST(Overlap, ReducesWholeGradientsInTheLastBackward) {
   const Program program = overlapped(kReducedOnce, 3);
   EXPECT_THAT(summary(program), HasSubstr(R"(backward
   compute: %7 = matmul(%5, %6)
-  compute: g1 = add(g1, %7) signal 0
-  comm: %13 = all_reduce_slices(g1) wait 0 only_last
+  compute: g1 = add(g1, %7)
+  comm: %13 = all_reduce_slices(g1) only_last
   compute: %9 = matmul(%6, w1)
   compute: %10 = matmul(x, %9)
-  compute: g0 = add(g0, %10) signal 1
-  comm: %12 = all_reduce_slices(g0) wait 1 signal 2 only_last
+  compute: g0 = add(g0, %10)
+  comm: %12 = all_reduce_slices(g0) signal 0 only_last
 backward_first
 )"));
-  EXPECT_THAT(summary(program), HasSubstr(R"(update
-  compute: w0 = add(w0, %12) wait 2
+  EXPECT_THAT(summary(program), HasSubstr(R"(backward.fence
+  compute: fence() wait 0
+update
+  compute: w0 = add(w0, %12)
   compute: w1 = add(w1, %13)
 )"));
+  EXPECT_THAT(summary(program),
+              HasSubstr("call backward 2\ncall backward.fence 2\ncall update 0\n"));
   const Traffic three = step_traffic(program);
   EXPECT_EQ(three, step_traffic(overlapped(kReducedOnce, 2)));
   EXPECT_FALSE(three.empty());

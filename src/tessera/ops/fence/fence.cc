@@ -1,0 +1,32 @@
+#include "tessera/ops/fence/fence.h"
+
+namespace tessera {
+
+OpInfo info(const FenceAttrs&) {
+  return {.name = "fence", .num_operands = 0, .num_results = 0};
+}
+
+TensorTypes infer(const FenceAttrs&, Types) {
+  return {};
+}
+
+FactorRule factors(const FenceAttrs&, Types) {
+  return {};
+}
+
+Cost cost(const FenceAttrs&, Types) {
+  return {};
+}
+
+void backward(const FenceAttrs&, GradBuilder& grad) {
+  grad.none("a fence has no operands");
+}
+
+void visit(FenceAttrs&, AttrVisitor&) {}
+
+// Both kernels: what an instruction waits for is its stream's matter.
+void run(const FenceAttrs&, cpu::Context&, const Views&) {}
+
+void run(const FenceAttrs&, cuda::Context&, const Views&) {}
+
+}  // namespace tessera

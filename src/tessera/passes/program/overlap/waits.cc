@@ -1,0 +1,150 @@
+#include "tessera/passes/program/overlap/waits.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
+
+namespace tessera {
+namespace {
+
+// The first place that must wait for `by`: one that may not run beside it, or the beginning of
+// `block`.
+std::optional<std::int32_t> place_to_wait(const CodeBody& body,
+                                          const Instruction& by,
+                                          std::int64_t block,
+                                          std::int32_t from) {
+  const auto limit = body.begin_of_block(block, from);
+  const auto conflict = body.first_conflict(by, from, limit.value_or(body.size()));
+  return conflict ? conflict : limit;
+}
+
+std::optional<std::int32_t> last_computation(const CodeBody& body, std::int32_t from) {
+  for (std::int32_t i = body.size(); i-- > from;) {
+    if (!is_comm(body[i])) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+bool makes_any(const Instruction& instruction, const std::vector<bool>& buffers) {
+  return std::ranges::any_of(instruction.results,
+                             [&](const TensorRef& result) { return buffers[result.buffer.at()]; });
+}
+
+// A collective of a code: one that is called ahead, or of its work. They run in this order.
+class CommRuns {
+ public:
+  explicit CommRuns(OverlappedCode& code) : code_(code) {
+    for (std::int32_t i = 0; i < code.body.size(); ++i) {
+      if (is_comm(code.body[i])) {
+        in_work_.push_back(i);
+      }
+    }
+  }
+
+  std::size_t size() const { return code_.gathers.size() + in_work_.size(); }
+
+  bool is_ahead(std::size_t i) const { return i < code_.gathers.size(); }
+
+  std::int32_t place(std::size_t i) const { return in_work_[i - code_.gathers.size()]; }
+
+  const Instruction& operator[](std::size_t i) const {
+    return is_ahead(i) ? code_.gathers[i] : code_.body[place(i)];
+  }
+
+  // Has it signal `event`, in every variant.
+  void signal(std::size_t i, EventId event) {
+    if (is_ahead(i)) {
+      code_.gathers[i].signals.push_back(event);
+      return;
+    }
+    for (Segment& segment : code_.body.variants) {
+      segment.instructions[static_cast<std::size_t>(place(i))].signals.push_back(event);
+    }
+  }
+
+ private:
+  OverlappedCode& code_;
+  std::vector<std::int32_t> in_work_;
+};
+
+}  // namespace
+
+std::vector<std::int32_t> OverlappedCode::pieces() const {
+  std::vector<std::int32_t> begins = {0};
+  for (const auto& cut : {fence_cut, gather_cut}) {
+    if (cut && *cut > 0 && *cut < body.size()) {
+      begins.push_back(*cut);
+    }
+  }
+  std::ranges::sort(begins);
+  begins.erase(std::ranges::unique(begins).begin(), begins.end());
+  return begins;
+}
+
+Place OverlappedCode::place(std::int32_t i) const {
+  const std::vector<std::int32_t> begins = pieces();
+  const auto piece = std::ranges::upper_bound(begins, i) - begins.begin() - 1;
+  Code code = body.code;
+  code.piece = static_cast<std::int32_t>(piece);
+  return {.code = code, .instruction = i - begins[static_cast<std::size_t>(piece)]};
+}
+
+std::vector<Finish> place_waits(OverlappedCode& code,
+                                std::int64_t layers,
+                                const std::vector<bool>& used_elsewhere,
+                                std::int32_t& next_event) {
+  CodeBody& body = code.body;
+  const bool is_update = body.code.action == Action::kUpdate;
+  CommRuns collectives(code);
+  std::map<std::int32_t, std::size_t> waits;  // by place, the last collective to wait for
+  std::optional<std::size_t> left;            // the last one at the end of the work
+  std::vector<Finish> finishes;
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    const Instruction& by = collectives[i];
+    auto place =
+        collectives.is_ahead(i)
+            ? place_to_wait(body, by, 1, 0)
+            : place_to_wait(
+                  body, by, body.block(collectives.place(i)) + layers + 1, collectives.place(i));
+    if (!place && !is_update && makes_any(by, used_elsewhere)) {
+      place = last_computation(body, collectives.is_ahead(i) ? 0 : collectives.place(i));
+    }
+    if (place) {
+      std::size_t& last = waits.try_emplace(*place, i).first->second;
+      last = std::max(last, i);
+      finishes.push_back({.collective = &by, .instruction = std::max(*place - 1, 0)});
+    } else if (is_update) {
+      finishes.push_back({.collective = &by, .instruction = body.size() - 1});
+    } else {
+      left = i;
+      finishes.push_back({.collective = &by});
+    }
+  }
+  // CommRuns run in order, so that a wait for one is a wait for all before it.
+  std::optional<std::size_t> last;
+  for (const auto& [place, collective] : waits) {
+    if (last && collective <= *last) {
+      continue;
+    }
+    const EventId event = {next_event++};
+    collectives.signal(collective, event);
+    for (Segment& segment : body.variants) {
+      segment.instructions[static_cast<std::size_t>(place)].waits.push_back(event);
+    }
+    last = collective;
+  }
+  if (left) {
+    const EventId event = {next_event++};
+    collectives.signal(*left, event);
+    code.fence = Instruction{.op = make_op(FenceAttrs{}), .operands = {}, .results = {}};
+    code.fence->waits.push_back(event);
+  }
+  return finishes;
+}
+
+}  // namespace tessera

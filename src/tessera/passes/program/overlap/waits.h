@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tessera/passes/program/overlap/code_body.h"
+
+namespace tessera {
+
+// A code, with what is called apart from its work.
+struct OverlappedCode {
+  CodeBody body;
+  std::vector<Instruction> gathers;  // to be called ahead
+  // Waits for what its work has left on the comm stream; none where it leaves nothing.
+  std::optional<Instruction> fence = {};
+  // Where its work is cut, so that calls come in between: before the computation that comes after
+  // the first blocks goes the fence of another code, before the last blocks' go gathers for
+  // another.
+  std::optional<std::int32_t> fence_cut = {};
+  std::optional<std::int32_t> gather_cut = {};
+
+  // The instructions of its work at which a piece begins, the first of which is 0.
+  std::vector<std::int32_t> pieces() const;
+
+  // Where instruction i of its work is, once it is cut.
+  Place place(std::int32_t i) const;
+};
+
+// A collective of a code, and up to where what it uses must live: the computation has waited for it
+// after this instruction of the code's work; none: with the fence.
+struct Finish {
+  const Instruction* collective = nullptr;  // of the first variant
+  std::optional<std::int32_t> instruction = {};
+};
+
+// Has the computation wait for each collective of `code`: where it may not run beside it, or where
+// the window of memory ends, `layers` + 1 blocks after the collective's own; what is left at the
+// end of the work by its fence, or, of the update, with the step. `used_elsewhere` are buffers that
+// other codes use before the update: what makes those is not left. Gives where each has finished.
+std::vector<Finish> place_waits(OverlappedCode& code,
+                                std::int64_t layers,
+                                const std::vector<bool>& used_elsewhere,
+                                std::int32_t& next_event);
+
+}  // namespace tessera
