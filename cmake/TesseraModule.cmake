@@ -177,11 +177,18 @@ endif()
 # tessera_register_test(NAME PROGRAM ARGUMENT...): a program of the build folder's tests/ as the test
 # NAME; with TESSERA_TEST_PROGRAMS that of another build.
 function(tessera_register_test name program)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "SIDE_BY_SIDE" "")
+  if(arg_SIDE_BY_SIDE)
+    set(launcher "${PROJECT_SOURCE_DIR}/tests/cli/side_by_side.sh" ${arg_SIDE_BY_SIDE})
+  endif()
   if(TESSERA_TEST_PROGRAMS)
-    add_test(NAME ${name} COMMAND "${TESSERA_TEST_PROGRAMS}/tests/${program}" ${ARGN})
+    add_test(NAME ${name} COMMAND ${launcher} "${TESSERA_TEST_PROGRAMS}/tests/${program}"
+                                  ${arg_UNPARSED_ARGUMENTS})
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "${library_environment}")
+  elseif(arg_SIDE_BY_SIDE)
+    add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${program}> ${arg_UNPARSED_ARGUMENTS})
   else()
-    add_test(NAME ${name} COMMAND ${program} ${ARGN})
+    add_test(NAME ${name} COMMAND ${program} ${arg_UNPARSED_ARGUMENTS})
   endif()
   if(TESSERA_SANITIZE)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT TESSERA_SANITIZED=1)
@@ -198,17 +205,18 @@ if(TESSERA_TEST_PROGRAMS AND TESSERA_TESTS)
 endif()
 
 # tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label] [UNSANITIZED pattern...]
-#              [SHARDS number] [STARTS_PROGRAMS])
+#              [SHARDS number] [SIDE_BY_SIDE number] [STARTS_PROGRAMS])
 #
 # UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
 # nothing from that they do not see in others. SHARDS cuts what takes minutes into as many tests,
-# NAME_0 and so on, which run side by side and before others. STARTS_PROGRAMS: what it looks at is
+# NAME_0 and so on, which run side by side and before others; SIDE_BY_SIDE makes one test of what
+# waits most of the time, which is as many shards beside which nothing else runs. STARTS_PROGRAMS: what it looks at is
 # `tessera`, which it starts; of other builds' tests that alone is then this build's.
 function(tessera_test name)
   if(NOT TESSERA_TESTS OR NOT GTest_FOUND)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "STARTS_PROGRAMS" "LABEL;SHARDS"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "STARTS_PROGRAMS" "LABEL;SHARDS;SIDE_BY_SIDE"
                         "SOURCES;LIBRARIES;UNSANITIZED")
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
@@ -223,7 +231,12 @@ function(tessera_test name)
   endif()
   list(JOIN arg_UNSANITIZED ":" unsanitized)
   foreach(test ${tests})
-    tessera_register_test(${test} ${name})
+    if(arg_SIDE_BY_SIDE)
+      tessera_register_test(${test} ${name} SIDE_BY_SIDE ${arg_SIDE_BY_SIDE})
+      set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
+    else()
+      tessera_register_test(${test} ${name})
+    endif()
     set_tests_properties(${test} PROPERTIES LABELS ${arg_LABEL} TIMEOUT 1200)
     if(TESSERA_TEST_PROGRAMS AND arg_STARTS_PROGRAMS)
       set_tests_properties(${test} PROPERTIES ENVIRONMENT "TESSERA_PROGRAMS=${PROJECT_BINARY_DIR}")

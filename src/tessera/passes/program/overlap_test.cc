@@ -1,7 +1,11 @@
 #include "tessera/passes/program/overlap.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -205,6 +209,34 @@ TEST(Overlap, AWiderWindowGathersEarlierAndWaitsLater) {
               HasSubstr("call forward 1\ncall backward.gather 1\ncall forward.piece1 1\n"
                         "call backward.fence 0\ncall backward 1\n"));
   EXPECT_THAT(text, HasSubstr("%13 backward 1 to backward.fence 0\n"));
+}
+
+// Two forwards one after the other, as a pipeline calls them: no other segments, and what is
+// gathered ahead or left to a fence is apart where two microbatches have it.
+TEST(Overlap, CallsMayComeInAnyOrder) {
+  for (const std::int64_t layers : {1, 2, 3}) {
+    Program program =
+        lower(parse_graph(kThreeLayers), {.num_microbatches = 4, .workspace_bytes = {}});
+    std::vector<Call> calls = program.calls;
+    ASSERT_EQ(calls.size(), 9U);
+    // F0 F1 B0 F2 F3 B1 B2 B3, the update.
+    for (std::size_t i = 0; const std::size_t from : {0, 2, 1, 4, 6, 3, 5, 7, 8}) {
+      program.calls[i++] = calls[from];
+    }
+    const Program other = assign_slots(overlap(std::move(program), layers));
+    verify(plan_memory(other));
+    if (layers == 1) {
+      const std::string text = summary(other);
+      EXPECT_THAT(text,
+                  HasSubstr("call forward.gather 0\ncall forward 0\ncall forward.gather 1\n"
+                            "call forward.piece1 0\ncall forward 1\ncall backward.gather 0\n"
+                            "call forward.piece1 1\ncall backward_first 0\n"));
+      EXPECT_THAT(text, HasSubstr("call backward.fence 2\n"));
+    }
+    for (const Pool& pool : other.pools) {
+      EXPECT_LE(pool.slots, pool.name == "inputs" ? 4 : pool.name == "stash" ? 3 : 2) << pool.name;
+    }
+  }
 }
 
 // Two layers, whose gradients are added up whole and reduced by the update.
