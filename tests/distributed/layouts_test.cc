@@ -221,6 +221,30 @@ TEST_P(OverlapTest, ChangesNothing) {
   }
 }
 
+// Several microbatches in flight, as in a pipeline: the same bits, with each one's gathers and
+// reductions apart.
+TEST(Overlap, ChangesNothingWithMicrobatchesInFlight) {
+  for (const Placement& placement :
+       {Placement{.param = 2, .secondary = 2, .grad = 2, .optimizer = 2},
+        Placement{.param = 1, .secondary = 1, .grad = 2, .optimizer = 2},
+        Placement{.param = 1, .secondary = 1, .grad = 1, .optimizer = 1}}) {
+    RankRun run = make_run(2, 6);
+    run.steps = 3;
+    run.placement = placement;
+    const RankResult one = run_ranks(run);
+    run.overlap = true;
+    for (const std::int64_t layers : {1, 2, 9}) {
+      for (const std::int64_t in_flight : {2, 3, 6}) {
+        run.overlap_layers = layers;
+        run.in_flight = in_flight;
+        expect_equal(run_ranks(run),
+                     one,
+                     format("{}, {} in flight, {} layers", text(placement), in_flight, layers));
+      }
+    }
+  }
+}
+
 TEST(Overlap, ChangesNothingWithRecomputeSecondaryCopiesAndWiderWindows) {
   RankRun run = make_run(4, 3);
   run.steps = 3;

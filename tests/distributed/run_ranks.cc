@@ -383,20 +383,63 @@ std::vector<Placement> preset_placements(const Mesh& mesh) {
   return placements;
 }
 
+namespace {
+
+// Forward, backward, and so on, as many forwards ahead as are to be in flight; then the update.
+void put_in_flight(Program& program, std::int64_t in_flight) {
+  std::vector<Call> forwards;
+  std::vector<Call> backwards;
+  std::vector<Call> rest;
+  for (const Call& call : program.calls) {
+    const Action action = program[call.segment].code.action;
+    (action == Action::kForward    ? forwards
+     : action == Action::kBackward ? backwards
+                                   : rest)
+        .push_back(call);
+  }
+  program.calls.clear();
+  const std::size_t ahead = std::min(static_cast<std::size_t>(in_flight), forwards.size());
+  program.calls.assign(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
+  for (std::size_t i = 0; i < backwards.size(); ++i) {
+    program.calls.push_back(backwards[i]);
+    if (i + ahead < forwards.size()) {
+      program.calls.push_back(forwards[i + ahead]);
+    }
+  }
+  program.calls.insert(program.calls.end(), rest.begin(), rest.end());
+}
+
+// As compile_training(), with other calls.
+Program compile_in_flight(Graph graph, const CompileOptions& options, std::int64_t in_flight) {
+  const Compilation compilation = {.options = options, .trains = true};
+  Representation form = std::move(graph);
+  for (const Pass& pass : pass_list()) {
+    form = pass.when(compilation) ? pass.run(std::move(form), compilation) : std::move(form);
+    if (pass.name == "lower") {
+      put_in_flight(std::get<Program>(form), in_flight);
+    }
+  }
+  verify(std::get<Program>(form));
+  return std::get<Program>(std::move(form));
+}
+
+}  // namespace
+
 Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) {
-  return compile_training(whole_graph(run),
-                          {.update = {.clip = 0.5,
-                                      .moments = run.moments,
-                                      .num_microbatches = run.microbatches,
-                                      .state = state_axes(layout_of(run)),
-                                      .dims = layout_of(run).dims()},
-                           .float8 = run.float8,
-                           .recompute = run.recompute,
-                           .fuse = run.fuse,
-                           .gelu_products = run.device != nullptr,
-                           .overlap = run.overlap,
-                           .overlap_layers = run.overlap_layers,
-                           .workspace_bytes = workspace_bytes});
+  const CompileOptions options = {.update = {.clip = 0.5,
+                                             .moments = run.moments,
+                                             .num_microbatches = run.microbatches,
+                                             .state = state_axes(layout_of(run)),
+                                             .dims = layout_of(run).dims()},
+                                  .float8 = run.float8,
+                                  .recompute = run.recompute,
+                                  .fuse = run.fuse,
+                                  .gelu_products = run.device != nullptr,
+                                  .overlap = run.overlap,
+                                  .overlap_layers = run.overlap_layers,
+                                  .workspace_bytes = workspace_bytes};
+  return run.in_flight > 1 ? compile_in_flight(whole_graph(run), options, run.in_flight)
+                           : compile_training(whole_graph(run), options);
 }
 
 RankResult run_ranks(const RankRun& run) {

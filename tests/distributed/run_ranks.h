@@ -65,6 +65,7 @@ struct RankRun {
   bool recompute = false;
   bool fuse = true;
   bool sequence_parallel = false;
+  std::int64_t in_flight = 1;  // microbatches whose forward runs before a backward
   bool overlap = false;
   std::int64_t overlap_layers = 1;
   std::vector<Level> throttle = {};  // LocalOptions

@@ -168,7 +168,7 @@ constexpr std::array kPasses = {
     Pass{"assign_slots",
          always,
          plain<Program, assign_slots>,
-         "after overlap, from which buffers live into later calls"},
+         "after overlap, which decides what lives into later calls"},
     Pass{"share_states",
          [](const Compilation& c) { return c.options.beside != nullptr; },
          on<Program>([](Program program, const Compilation& c) {

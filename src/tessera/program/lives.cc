@@ -39,11 +39,16 @@ void LifeWalk::add_border(const Place& place, bool is_end, BufferId buffer) {
 std::span<const LifeEvent> LifeWalk::next_call() {
   events_.clear();
   const Call& call = program_.calls[next_];
+  TESSERA_CHECK(call.slots.size() == program_.pools.size(),
+                "{} has slots of {} pools of {}",
+                call_text(program_, call),
+                call.slots.size(),
+                program_.pools.size());
   const Segment& segment = program_[call.segment];
-  first_call_.try_emplace(segment.code, next_);
   if (const auto borders = borders_.find(segment.code); borders != borders_.end()) {
     for (const Border& border : borders->second) {
-      if (std::cmp_less(border.instruction, segment.instructions.size())) {
+      if (border.instruction >= 0 &&
+          std::cmp_less(border.instruction, segment.instructions.size())) {
         add_event(call, border);
       }
     }
@@ -91,19 +96,9 @@ void LifeWalk::end_step() const {
     const Buffer& buffer = program_.buffers[i];
     for (std::int32_t slot = 0; slot < program_.num_slots(buffer.pool); ++slot) {
       const BufferSlot of = {.buffer = BufferId::of(i), .slot = slot};
-      TESSERA_CHECK(!alive_[numbers_[of]] || goes_on(buffer),
-                    "buffer {} is never freed",
-                    to_string(program_, of));
+      TESSERA_CHECK(!alive_[numbers_[of]], "buffer {} is never freed", to_string(program_, of));
     }
   }
-}
-
-bool LifeWalk::goes_on(const Buffer& buffer) const {
-  if (buffer.end.code == buffer.begin.code) {
-    return buffer.end.instruction < buffer.begin.instruction;
-  }
-  const auto end = first_call_.find(buffer.end.code);
-  return end != first_call_.end() && end->second < first_call_.at(buffer.begin.code);
 }
 
 std::string to_string(const Program& program, const BufferSlot& of) {

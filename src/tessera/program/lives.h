@@ -64,9 +64,7 @@ class LifeWalk {
   // the buffer's pool.
   std::span<const LifeEvent> next_call();
 
-  // After the last call. What lives now lives to the end of the step. Errors: kInternal, naming the
-  // buffer, where that is none that goes on into the next call of a code that comes earlier in the
-  // step.
+  // After the last call. Errors: kInternal, naming a buffer that no call has ended.
   void end_step() const;
 
  private:
@@ -80,14 +78,12 @@ class LifeWalk {
   void add_border(const Place& place, bool is_end, BufferId buffer);
   void add_event(const Call& call, const Border& border);
   std::int32_t slot_in(const Call& call, const Buffer& buffer) const;
-  bool goes_on(const Buffer& buffer) const;
 
   const Program& program_;
   SlotNumbers numbers_;
   std::map<Code, std::vector<Border>> borders_;
-  std::size_t next_ = 0;                    // into the calls
-  std::map<Code, std::size_t> first_call_;  // of those that were called
-  std::vector<bool> alive_;                 // by number
+  std::size_t next_ = 0;     // into the calls
+  std::vector<bool> alive_;  // by number
   std::vector<LifeEvent> events_;
 };
 

@@ -338,46 +338,70 @@ Program random_program(std::mt19937& random, int num_buffers, std::uint32_t most
   return assign_slots(std::move(program));
 }
 
-// A slot for each microbatch, whatever it is called.
+// Both orders of each pair that lives at one moment.
 using Together = std::set<std::pair<BufferSlot, BufferSlot>>;
 
-// Both orders of each pair that lives at one moment, by a look at every moment.
-Together live_together(const Program& program) {
-  std::set<BufferSlot> alive;
-  Together pairs;
-  for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-    if (program.buffers[i].persistent) {
-      alive.insert({.buffer = BufferId::of(i)});
+// What lives, as a look at every moment finds it.
+class AliveNow {
+ public:
+  explicit AliveNow(const Program& program) : program_(program) {
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+      if (program.buffers[i].persistent) {
+        alive_.insert({.buffer = BufferId::of(i)});
+      }
     }
   }
+
+  // Whether any begins.
+  bool begin(const Call& call, const Place& now) {
+    const std::size_t before = alive_.size();
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& buffer = program_.buffers[i];
+      if (!buffer.persistent && buffer.begin == now) {
+        alive_.insert(in_slot(call, i));
+      }
+    }
+    return alive_.size() > before;
+  }
+
+  void end(const Call& call, const Place& now) {
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      const Buffer& buffer = program_.buffers[i];
+      if (!buffer.persistent && buffer.end == now) {
+        alive_.erase(in_slot(call, i));
+      }
+    }
+  }
+
+  void add_pairs(Together& pairs) const {
+    for (const BufferSlot& a : alive_) {
+      for (const BufferSlot& b : alive_) {
+        pairs.insert({a, b});
+      }
+    }
+  }
+
+ private:
+  BufferSlot in_slot(const Call& call, std::size_t i) const {
+    return {.buffer = BufferId::of(i),
+            .slot = program_.buffers[i].pool.valid() ? call.slots[0] : 0};
+  }
+
+  const Program& program_;
+  std::set<BufferSlot> alive_;
+};
+
+Together live_together(const Program& program) {
+  AliveNow alive(program);
+  Together pairs;
+  alive.add_pairs(pairs);
   for (const Call& call : program.calls) {
     for (std::int32_t k = 0; k < kInstructions; ++k) {
       const Place now = {.code = program[call.segment].code, .instruction = k};
-      const auto for_each = [&](const auto& act) {
-        for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-          const Buffer& buffer = program.buffers[i];
-          act(buffer,
-              BufferSlot{.buffer = BufferId::of(i),
-                         .slot = buffer.pool.valid() ? call.slots[0] : 0});
-        }
-      };
-      bool any = k == 0 && &call == program.calls.data();
-      for_each([&](const Buffer& buffer, const BufferSlot& of) {
-        if (!buffer.persistent && buffer.begin == now) {
-          alive.insert(of);
-          any = true;
-        }
-      });
-      for (const BufferSlot& a : any ? alive : std::set<BufferSlot>()) {
-        for (const BufferSlot& b : alive) {
-          pairs.insert({a, b});
-        }
+      if (alive.begin(call, now)) {
+        alive.add_pairs(pairs);
       }
-      for_each([&](const Buffer& buffer, const BufferSlot& of) {
-        if (!buffer.persistent && buffer.end == now) {
-          alive.erase(of);
-        }
-      });
+      alive.end(call, now);
     }
   }
   return pairs;

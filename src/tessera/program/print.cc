@@ -16,7 +16,7 @@
 //     input "tokens" = #0+0 i32[batch=1, seq=8] strides(8, 1)
 //     state "w" parameter = #3+0 f32[embed=8] strides(1)
 //     state "moment1.w" moment1 of "w" = #4+0 f32[embed=8] strides(1)
-//     segment 0 "forward" forward chunk 0 {
+//     segment 0 "forward" forward 0 {
 //       #1+0 f32[...] strides(...) = embedding(#3+0 ..., #0+0 ...) workspace 5 stream 0 layer 2
 //       wait 1 signal 2
 //     }

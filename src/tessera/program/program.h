@@ -37,8 +37,8 @@ enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
 
 std::string_view name(Action action);
 
-// What of an action a code does: its own work, what gathers ahead the parameters that this begins
-// with, or what waits for collectives that it has left.
+// What of an action a code does: its own work, gathers of the parameters that this needs first, or
+// the wait for collectives that it has left.
 enum class CodeKind : std::uint8_t { kWork, kGather, kFence };
 
 // "gather", "fence"
@@ -78,8 +78,7 @@ struct Pool {
 
 // A stretch of the arena, or one for each slot of its pool. Whenever a call does the work of
 // `begin`, that of its slot begins to live, and lives until a call with that slot has come to
-// `end`, both included; if none follows that does, to the end of the step. A persistent buffer
-// lives always, and has neither.
+// `end`, both included. A persistent buffer lives always, and has neither.
 struct Buffer {
   std::string name;
   Category category = Category::kActivation;

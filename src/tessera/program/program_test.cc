@@ -155,15 +155,15 @@ TEST(Program, VerifierOrdersStreamsThatShareBytes) {
       HasSubstr("\"w\" takes bytes that were used before on stream comm without an event"));
 }
 
-// The second stream reads "g" of a microbatch while the next one's forward runs.
+// The second stream reads "g" of a microbatch while the next one's forward runs, up to the fence.
 constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena 1792 {
   stream "compute"
   stream "comm"
   pool 0 "inputs" 2 slots
   buffer 0 "a" input 64 bytes pool 0 at (0, 256) persistent
   buffer 1 "b" activation 64 bytes at (512) live (forward 0, 0) .. (backward 0, 0)
-  buffer 2 "c" activation 64 bytes at (768) live (forward 0, 1) .. (backward 0, 0)
-  buffer 3 "g" activation 64 bytes at (1024) live (backward 0, 0) .. (forward 0, 0)
+  buffer 2 "c" activation 64 bytes at (768) live (forward 0 piece 1, 0) .. (backward 0, 0)
+  buffer 3 "g" activation 64 bytes at (1024) live (backward 0, 0) .. (backward 0 fence, 0)
   buffer 4 "sum" gradient 64 bytes at (1280) persistent
   buffer 5 "out" activation 64 bytes at (1536) persistent
   input "a" = #0+0 f32[n=16] strides(1)
@@ -171,43 +171,43 @@ constexpr std::string_view kIntoTheNext = R"(program "next" microbatches 2 arena
   output "out" = #5+0 f32[n=16] strides(1)
   segment 0 "forward" forward 0 {
     #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
-    #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0 wait 1
   }
-  segment 1 "forward_first" forward 0 {
-    #1+0 f32[n=16] strides(1) = gelu(#0+0 f32[n=16] strides(1)) stream 0
+  segment 1 "forward.piece1" forward 0 piece 1 {
     #2+0 f32[n=16] strides(1) = gelu(#1+0 f32[n=16] strides(1)) stream 0
   }
   segment 2 "backward" backward 0 {
-    #3+0 f32[n=16] strides(1) = add(#1+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 0 signal 0
-    #4+0 f32[n=16] strides(1) = gelu(#3+0 f32[n=16] strides(1)) stream 1 wait 0 signal 1
+    #3+0 f32[n=16] strides(1) = add(#1+0 f32[n=16] strides(1), #2+0 f32[n=16] strides(1)) stream 0
+    #4+0 f32[n=16] strides(1) = gelu(#3+0 f32[n=16] strides(1)) stream 1 signal 1
   }
-  segment 3 "update" update 0 {
-    #5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16] strides(1)) stream 0 wait 1
+  segment 3 "backward.fence" backward 0 fence {
+    fence() stream 0 wait 1
   }
+  segment 4 "update" update 0 {
+    #5+0 f32[n=16] strides(1) = gelu(#4+0 f32[n=16] strides(1)) stream 0
+  }
+  call 0 microbatch 0 slots (0)
   call 1 microbatch 0 slots (0)
   call 2 microbatch 0 slots (0)
   call 0 microbatch 1 slots (1)
-  call 2 microbatch 1 slots (1)
   call 3 microbatch 0 slots (0)
+  call 1 microbatch 1 slots (1)
+  call 2 microbatch 1 slots (1)
+  call 3 microbatch 1 slots (1)
+  call 4 microbatch 0 slots (0)
 }
 )";
 
 TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
   const std::string text(kIntoTheNext);
   verify(parse_program(text));
+  EXPECT_EQ(to_string(parse_program(text)), text);
   const auto planted = [&](std::string_view from, std::string_view to) {
     return error_of(ErrorCode::kInternal, [&] { verify(parse_program(replaced(text, from, to))); });
   };
-  // "b" would lie over "g" in the next forward, before the wait.
+  // "b" would lie over "g" in the next forward, before the fence.
   EXPECT_THAT(planted("at (512) live (forward 0, 0)", "at (1024) live (forward 0, 0)"),
               HasSubstr("are alive at one time and overlap"));
-  // It lives through the update.
-  EXPECT_THAT(planted("  input \"a\"",
-                      "  buffer 6 \"late\" workspace 64 bytes at (1024) live (update 0, 0) .. "
-                      "(update 0, 0)\n  input \"a\""),
-              HasSubstr("buffers 3 \"g\" and 6 \"late\" are alive at one time and overlap"));
-  EXPECT_THAT(planted("strides(1)) stream 0 wait 1\n  }\n  segment 1",
-                      "strides(1)) stream 0\n  }\n  segment 1"),
+  EXPECT_THAT(planted("stream 0 wait 1", "stream 0"),
               HasSubstr("\"g\" takes bytes that were used before on stream comm without an event"));
   const std::vector<MemoryRow> rows = memory_by_category(parse_program(text));
   EXPECT_EQ(rows[5].category, Category::kActivation);
@@ -250,7 +250,7 @@ TEST(Program, VerifierFindsFaults) {
       HasSubstr("outside its life"));
   EXPECT_THAT(
       fault("live (forward 0, 0) .. (backward 0, 0)", "live (forward 0, 0) .. (update 0, 9)"),
-      HasSubstr("never freed"));
+      HasSubstr("begins or ends with instruction 9 of update, which has 2"));
   EXPECT_THAT(fault("#1+0 f32[n=16] strides(1) =", "#1+0 f32[n=17] strides(1) ="),
               HasSubstr("does not fit buffer 1"));
   EXPECT_THAT(fault("wait 1", "wait 7"), HasSubstr("never signalled"));
@@ -277,6 +277,10 @@ TEST(Program, VerifierFindsFaults) {
   EXPECT_THAT(
       fault("live (backward 0, 0) .. (backward 0, 1)", "live (backward 0, 1) .. (backward 0, 0)"),
       HasSubstr("outside its life"));
+  EXPECT_THAT(fault("live (forward 0, 0)", "live (forward 0, -1)"),
+              HasSubstr("buffer 1 \"b\" begins or ends with instruction -1 of forward"));
+  EXPECT_THAT(fault("live (forward 0, 0)", "live (forward 1, 0)"),
+              HasSubstr("begins or ends with instruction 0 of forward.1, which has 0"));
   EXPECT_THAT(fault("stream 0 wait 2", "workspace 4 stream 0 wait 2"),
               HasSubstr("workspace 4 also holds #4+0"));
   EXPECT_THAT(fault("= add(#4+0 f32[n=16] strides(1), ", "= add("),

@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// The bytes of a tensor inside a buffer instance: `rows` stretches of `width` bytes, `pitch` apart.
+// The bytes of a tensor inside a slot of a buffer: `rows` stretches of `width` bytes, `pitch`
+// apart.
 struct Region {
   std::int64_t begin = 0;
   std::int64_t width = 0;
@@ -27,7 +28,7 @@ struct Region {
 // negative, and the strides are those of rows of one pitch that do not overlap each other.
 Region region_of(const TensorRef& tensor);
 
-// Whether the regions, of one buffer instance, share a byte.
+// Whether the regions, of one slot of a buffer, share a byte.
 bool overlap(const Region& a, const Region& b);
 
 // What was written of one life of a buffer. Column stretches of one set of rows merge into whole

@@ -49,6 +49,28 @@ void check_buffers(const Program& program) {
   }
 }
 
+// Lives begin and end at instructions that there are.
+void check_places(const Program& program) {
+  std::map<Code, std::size_t> sizes;
+  for (const Segment& segment : program.segments) {
+    sizes[segment.code] = segment.instructions.size();
+  }
+  for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& buffer = program.buffers[i];
+    for (const Place& place : {buffer.begin, buffer.end}) {
+      const auto size = sizes.find(place.code);
+      TESSERA_CHECK(buffer.persistent || (size != sizes.end() && place.instruction >= 0 &&
+                                          std::cmp_less(place.instruction, size->second)),
+                    "buffer {} \"{}\" begins or ends with instruction {} of {}, which has {}",
+                    i,
+                    buffer.name,
+                    place.instruction,
+                    to_string(place.code),
+                    size == sizes.end() ? 0 : size->second);
+    }
+  }
+}
+
 void check_calls(const Program& program) {
   for (const Call& call : program.calls) {
     TESSERA_CHECK(call.segment.valid() && call.segment.at() < program.segments.size(),
@@ -384,6 +406,7 @@ class StepWalk {
 
 void verify_all(const Program& program) {
   check_buffers(program);
+  check_places(program);
   check_calls(program);
   const WrittenBefore there = check_all_bindings(program);
   verify_states(program);

@@ -24,9 +24,4 @@ void backward(const FenceAttrs&, GradBuilder& grad) {
 
 void visit(FenceAttrs&, AttrVisitor&) {}
 
-// Both kernels: what an instruction waits for is its stream's matter.
-void run(const FenceAttrs&, cpu::Context&, const Views&) {}
-
-void run(const FenceAttrs&, cuda::Context&, const Views&) {}
-
 }  // namespace tessera

@@ -30,8 +30,7 @@ void toggle(Fingerprint& set, const BufferSlot& slot) {
 }  // namespace
 
 Timeline::Timeline(const Program& program) : numbers_(program), lives_(numbers_.size()) {
-  std::vector<std::size_t> begins(numbers_.size());  // by number
-  std::set<std::size_t> open;                        // numbers
+  std::vector<std::size_t> begins(numbers_.size());  // by number, of what lives
   std::set<Fingerprint> seen;
   Fingerprint alive = {};
   std::optional<Moment> last_begin;  // at which more may begin
@@ -51,16 +50,13 @@ Timeline::Timeline(const Program& program) : numbers_(program), lives_(numbers_.
     number_last(event.is_end ? nullptr : &event.at);
     if (event.is_end) {
       close(number);
-      open.erase(number);
     } else {
       begins[number] = size_;
-      open.insert(number);
       last_begin = event.at;
     }
     toggle(alive, event.of);
   });
   number_last(nullptr);
-  std::ranges::for_each(open, close);
 }
 
 }  // namespace tessera

@@ -9,10 +9,11 @@
 namespace tessera {
 namespace {
 
-// The codes that use buffers of the pool, or in which they begin or end to live.
+// The codes that use buffers or events of the pool, or in which buffers begin or end to live.
 std::set<Code> codes_of(const Program& program, PoolId pool) {
   const auto in_pool = [&](BufferId id) { return program[id].pool == pool; };
   const auto is_in_pool = [&](const TensorRef& tensor) { return in_pool(tensor.buffer); };
+  const auto is_event_of_pool = [&](EventId event) { return program.pool_of(event) == pool; };
   std::set<Code> codes;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.pool == pool && !buffer.persistent) {
@@ -24,7 +25,9 @@ std::set<Code> codes_of(const Program& program, PoolId pool) {
         std::ranges::any_of(segment.instructions, [&](const Instruction& instruction) {
           return std::ranges::any_of(instruction.operands, is_in_pool) ||
                  std::ranges::any_of(instruction.results, is_in_pool) ||
-                 (instruction.workspace.valid() && in_pool(instruction.workspace));
+                 (instruction.workspace.valid() && in_pool(instruction.workspace)) ||
+                 std::ranges::any_of(instruction.waits, is_event_of_pool) ||
+                 std::ranges::any_of(instruction.signals, is_event_of_pool);
         });
     if (touches) {
       codes.insert(segment.code);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct Work {
   std::vector<WorkCall> calls;
 };
 
-// The first call of a code tells its first variant, which comes last.
+// The variant that is called first comes last.
 Work collect_work(const Program& program) {
   Work work;
   std::map<Code, std::size_t> number;
@@ -169,7 +170,10 @@ class Calls {
     code.piece = static_cast<std::int32_t>(piece);
     const SegmentId id = add_segment(
         code, {variant.instructions.begin() + begin, variant.instructions.begin() + end});
-    program_.segments.back().name += variant.name.substr(to_string(variant.code).size());
+    const std::string whole = to_string(variant.code);  // "backward" of "backward_first"
+    if (variant.name.starts_with(whole)) {
+      program_.segments.back().name += variant.name.substr(whole.size());
+    }
     return id;
   }
 

@@ -41,7 +41,7 @@ void for_each_buffer(const Instruction& instruction, const Visit& visit) {
 // The work of a code while overlap() changes it: its variants keep step.
 struct CodeBody {
   Code code;
-  // Those that are not called first come first: what they touch includes what the others touch.
+  // The one that is called first comes last: the others touch what it touches, and maybe more.
   std::vector<Segment> variants;
   // By instruction. A block is a stretch of computation of one layer; what runs on the comm stream
   // belongs to the computation before it. In the update a gather ends the block.

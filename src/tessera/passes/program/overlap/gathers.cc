@@ -17,6 +17,12 @@ std::int32_t earliest(const CodeBody& body, std::int32_t i, std::int32_t target)
   return place;
 }
 
+bool writes_any(const Instruction& writer, const std::vector<TensorRef>& read) {
+  return std::ranges::any_of(writer.results, [&](const TensorRef& result) {
+    return std::ranges::any_of(read, [&](const TensorRef& t) { return t.buffer == result.buffer; });
+  });
+}
+
 bool uses(const CodeBody& body, BufferId buffer) {
   for (std::int32_t i = 0; i < body.size(); ++i) {
     bool found = false;
@@ -29,7 +35,7 @@ bool uses(const CodeBody& body, BufferId buffer) {
 }
 
 // Whether `gather`, of `body`, may run beside the last `layers` blocks of any code, and no other
-// code uses what it makes.
+// code uses what it makes: of this code each microbatch has that in a slot of its own.
 bool may_be_ahead(const std::vector<CodeBody>& codes,
                   const CodeBody& body,
                   const Instruction& gather,
@@ -38,7 +44,8 @@ bool may_be_ahead(const std::vector<CodeBody>& codes,
     for (std::int32_t i = 0; i < other.size(); ++i) {
       const bool is_tail =
           other.code.action != Action::kUpdate && other.block(i) >= other.num_blocks() - layers;
-      if (is_tail && conflict(other[i], gather)) {
+      if (is_tail &&
+          (&other == &body ? writes_any(other[i], gather.operands) : conflict(other[i], gather))) {
         return false;
       }
     }

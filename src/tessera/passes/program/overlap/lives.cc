@@ -1,10 +1,10 @@
 #include "tessera/passes/program/overlap/lives.h"
 
-#include <compare>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "tessera/base/format.h"
 #include "tessera/passes/program/lower.h"
@@ -50,11 +50,23 @@ class LivesByUse {
   }
 
   void extend(std::size_t code, const Finish& finish) {
-    for_each_buffer(*finish.collective, [&](BufferId id) {
-      touch(id,
-            finish.instruction ? Ranked{code, CodeKind::kWork, *finish.instruction}
-                               : Ranked{code, CodeKind::kFence, 0});
-    });
+    const Ranked end = finish.instruction ? Ranked{code, CodeKind::kWork, *finish.instruction}
+                                          : Ranked{code, CodeKind::kFence, 0};
+    for (const Instruction* const form : finish.forms) {
+      for_each_buffer(*form, [&](BufferId id) { touch(id, end); });
+    }
+  }
+
+  // A fence waits for what its own microbatch has left, not for the one after.
+  void add_fence_pools() {
+    for (const OverlappedCode& code : codes_) {
+      if (code.fence) {
+        const PoolId left = pool(to_string(code_of(code.body.code, CodeKind::kFence)));
+        for (const EventId event : code.fence->waits) {
+          program_.event_pools[event] = left;
+        }
+      }
+    }
   }
 
   void write() {
@@ -134,6 +146,7 @@ void set_lives(Program& program,
     }
   }
   lives.write();
+  lives.add_fence_pools();
 }
 
 }  // namespace tessera

@@ -56,6 +56,18 @@ class CommRuns {
     return is_ahead(i) ? code_.gathers[i] : code_.body[place(i)];
   }
 
+  // In every variant.
+  std::vector<const Instruction*> forms(std::size_t i) const {
+    if (is_ahead(i)) {
+      return {&code_.gathers[i]};
+    }
+    std::vector<const Instruction*> result;
+    for (const Segment& segment : code_.body.variants) {
+      result.push_back(&segment.instructions[static_cast<std::size_t>(place(i))]);
+    }
+    return result;
+  }
+
   // Has it signal `event`, in every variant.
   void signal(std::size_t i, EventId event) {
     if (is_ahead(i)) {
@@ -108,7 +120,7 @@ std::vector<Finish> place_waits(OverlappedCode& code,
     const Instruction& by = collectives[i];
     auto place =
         collectives.is_ahead(i)
-            ? place_to_wait(body, by, 1, 0)
+            ? place_to_wait(body, by, layers, 0)
             : place_to_wait(
                   body, by, body.block(collectives.place(i)) + layers + 1, collectives.place(i));
     if (!place && !is_update && makes_any(by, used_elsewhere)) {
@@ -117,12 +129,12 @@ std::vector<Finish> place_waits(OverlappedCode& code,
     if (place) {
       std::size_t& last = waits.try_emplace(*place, i).first->second;
       last = std::max(last, i);
-      finishes.push_back({.collective = &by, .instruction = std::max(*place - 1, 0)});
+      finishes.push_back({collectives.forms(i), std::max(*place - 1, 0)});
     } else if (is_update) {
-      finishes.push_back({.collective = &by, .instruction = body.size() - 1});
+      finishes.push_back({collectives.forms(i), body.size() - 1});
     } else {
       left = i;
-      finishes.push_back({.collective = &by});
+      finishes.push_back({collectives.forms(i), std::nullopt});
     }
   }
   // CommRuns run in order, so that a wait for one is a wait for all before it.

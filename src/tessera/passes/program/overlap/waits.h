@@ -14,9 +14,8 @@ struct OverlappedCode {
   std::vector<Instruction> gathers;  // to be called ahead
   // Waits for what its work has left on the comm stream; none where it leaves nothing.
   std::optional<Instruction> fence = {};
-  // Where its work is cut, so that calls come in between: before the computation that comes after
-  // the first blocks goes the fence of another code, before the last blocks' go gathers for
-  // another.
+  // Where its work is cut, so that calls come in between: the fence of another code after the first
+  // blocks, gathers for another before the last ones.
   std::optional<std::int32_t> fence_cut = {};
   std::optional<std::int32_t> gather_cut = {};
 
@@ -30,7 +29,7 @@ struct OverlappedCode {
 // A collective of a code, and up to where what it uses must live: the computation has waited for it
 // after this instruction of the code's work; none: with the fence.
 struct Finish {
-  const Instruction* collective = nullptr;  // of the first variant
+  std::vector<const Instruction*> forms;  // the collective, in every variant
   std::optional<std::int32_t> instruction = {};
 };
 
