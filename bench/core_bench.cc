@@ -1,6 +1,6 @@
 // What surrounds the kernels: the executor's cost of an instruction, the time from the start of a
 // process to the end of its first step, the memory of a process beside its plan, what it takes to
-// plan large runs, and the tokenizer.
+// plan large runs and microbatches in flight, and the tokenizer.
 //
 // usage: core_bench            (it starts itself again as core_bench --child=... for the second and
 //                               third)
@@ -30,7 +30,10 @@
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/compile.h"
+#include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/program/assign_slots.h"
 #include "tessera/plan/graphs.h"
+#include "tessera/program/test_in_flight.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/state/training_state.h"
 #include "tessera/tokenizer/train_bpe.h"
@@ -199,6 +202,50 @@ void plans() {
   }
 }
 
+// The first of 16 pipeline ranks of a model of 126 layers, by the number of its microbatches: what
+// grows with the calls of a step alone.
+void microbatches_in_flight() {
+  constexpr std::int64_t kInFlight = 16;
+  const Graph graph = training_graph(
+      describe_llama({.dim = 64, .layers = 8, .heads = 4, .kv_heads = 2, .ffn = 128, .vocab = 256}),
+      1,
+      64,
+      DType::kF32);
+  double few_planned = 0;
+  double few_verified = 0;
+  for (const std::int64_t microbatches : {16, 64}) {
+    CompileOptions options;
+    options.update.num_microbatches = microbatches;
+    Program program = compile_training(graph, options);
+    call_in_order(program, one_forward_one_backward(microbatches, kInFlight));
+    std::vector<double> planning;
+    std::vector<double> verifying;
+    for (int i = 0; i < 9; ++i) {
+      const Clock::time_point start = Clock::now();
+      const Program planned = plan_memory(assign_slots(program));
+      planning.push_back(seconds_since(start));
+      const Clock::time_point middle = Clock::now();
+      verify(planned);
+      verifying.push_back(seconds_since(middle));
+    }
+    const double planned = median(planning);
+    const double verified = median(verifying);
+    std::printf(
+        "8 layers, 16 of %ld microbatches in flight: planned in %.1f ms, verified in %.1f ms",
+        static_cast<long>(microbatches),
+        planned * 1e3,
+        verified * 1e3);
+    if (few_planned > 0) {
+      std::printf(", %.2f and %.2f times those of 16   target 50 ms planned, 4.4 times",
+                  planned / few_planned,
+                  verified / few_verified);
+    }
+    std::printf("\n");
+    few_planned = planned;
+    few_verified = verified;
+  }
+}
+
 void tokenizer() {
   const std::filesystem::path corpus = "build/quickstart/cmake-help.txt";
   if (!std::filesystem::exists(corpus)) {
@@ -237,6 +284,7 @@ int main(int argc, char** argv) try {
   tessera::start_to_first_step(argv[0]);
   tessera::run_process({argv[0], "--child=memory"});
   tessera::plans();
+  tessera::microbatches_in_flight();
   tessera::tokenizer();
   return 0;
 } catch (const std::exception& error) {

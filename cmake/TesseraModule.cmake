@@ -210,8 +210,9 @@ endif()
 # UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
 # nothing from that they do not see in others. SHARDS cuts what takes minutes into as many tests,
 # NAME_0 and so on, which run side by side and before others; SIDE_BY_SIDE makes one test of what
-# waits most of the time, which is as many shards beside which nothing else runs. STARTS_PROGRAMS: what it looks at is
-# `tessera`, which it starts; of other builds' tests that alone is then this build's.
+# waits most of the time, which is as many shards beside which nothing else runs. STARTS_PROGRAMS:
+# what it looks at is `tessera`, which it starts; of other builds' tests that alone is then this
+# build's.
 function(tessera_test name)
   if(NOT TESSERA_TESTS OR NOT GTest_FOUND)
     return()

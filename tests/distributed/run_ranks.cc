@@ -25,6 +25,7 @@
 #include "tessera/passes/compile.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
+#include "tessera/program/test_in_flight.h"
 #include "tessera/runtime/launcher.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/state/training_state.h"
@@ -385,30 +386,6 @@ std::vector<Placement> preset_placements(const Mesh& mesh) {
 
 namespace {
 
-// Forward, backward, and so on, as many forwards ahead as are to be in flight; then the update.
-void put_in_flight(Program& program, std::int64_t in_flight) {
-  std::vector<Call> forwards;
-  std::vector<Call> backwards;
-  std::vector<Call> rest;
-  for (const Call& call : program.calls) {
-    const Action action = program[call.segment].code.action;
-    (action == Action::kForward    ? forwards
-     : action == Action::kBackward ? backwards
-                                   : rest)
-        .push_back(call);
-  }
-  program.calls.clear();
-  const std::size_t ahead = std::min(static_cast<std::size_t>(in_flight), forwards.size());
-  program.calls.assign(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(ahead));
-  for (std::size_t i = 0; i < backwards.size(); ++i) {
-    program.calls.push_back(backwards[i]);
-    if (i + ahead < forwards.size()) {
-      program.calls.push_back(forwards[i + ahead]);
-    }
-  }
-  program.calls.insert(program.calls.end(), rest.begin(), rest.end());
-}
-
 // As compile_training(), with other calls.
 Program compile_in_flight(Graph graph, const CompileOptions& options, std::int64_t in_flight) {
   const Compilation compilation = {.options = options, .trains = true};
@@ -416,7 +393,8 @@ Program compile_in_flight(Graph graph, const CompileOptions& options, std::int64
   for (const Pass& pass : pass_list()) {
     form = pass.when(compilation) ? pass.run(std::move(form), compilation) : std::move(form);
     if (pass.name == "lower") {
-      put_in_flight(std::get<Program>(form), in_flight);
+      call_in_order(std::get<Program>(form),
+                    one_forward_one_backward(options.update.num_microbatches, in_flight));
     }
   }
   verify(std::get<Program>(form));

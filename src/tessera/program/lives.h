@@ -14,11 +14,11 @@
 namespace tessera {
 
 // An instruction of a call: what comes when, in the order of the calls.
-struct Moment {
+struct Instant {
   std::int64_t call = 0;  // into Program::calls
   std::int64_t instruction = 0;
 
-  friend auto operator<=>(const Moment&, const Moment&) = default;
+  friend auto operator<=>(const Instant&, const Instant&) = default;
 };
 
 // A buffer in a slot.
@@ -48,7 +48,7 @@ class SlotNumbers {
 // A buffer that is not persistent begins to live, before its instruction is done, or ends, after
 // that.
 struct LifeEvent {
-  Moment at = {};
+  Instant at = {};
   BufferSlot of = {};
   bool is_end = false;
 };

@@ -338,10 +338,10 @@ Program random_program(std::mt19937& random, int num_buffers, std::uint32_t most
   return assign_slots(std::move(program));
 }
 
-// Both orders of each pair that lives at one moment.
+// Both orders of each pair that lives at one instant.
 using Together = std::set<std::pair<BufferSlot, BufferSlot>>;
 
-// What lives, as a look at every moment finds it.
+// What lives, as a look at every instant finds it.
 class AliveNow {
  public:
   explicit AliveNow(const Program& program) : program_(program) {
@@ -521,7 +521,7 @@ TEST(Program, VerifierFindsOverlapsInTheArena) {
   EXPECT_LT(num_overlapping, 250);
 }
 
-// Many microbatches add no moment that the first ones do not have.
+// Many microbatches add no instant that the first ones do not have.
 TEST(PlanMemory, ArenaDoesNotGrowWithMicrobatches) {
   std::mt19937 random(5);
   Program program = random_program(random, 60, 5000);

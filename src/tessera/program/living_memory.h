@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Which buffers hold which bytes of the arena at one moment. They are kept by offset, so that only
+// Which buffers hold which bytes of the arena at one instant. They are kept by offset, so that only
 // neighbours have to be compared.
 class LivingMemory {
  public:

@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/program/assign_slots.h"
 #include "tessera/plan/graphs.h"
+#include "tessera/program/test_in_flight.h"
 #include "tessera/runtime/training_step.h"
 #include "tessera/state/test_training.h"
 #include "tessera/state/training_state.h"
@@ -29,25 +31,9 @@ constexpr std::int64_t kRows = 2;
 constexpr std::int64_t kLength = 8;
 constexpr int kSteps = 3;
 
-// In which order forwards (true) and backwards (false) are called.
-using Order = std::vector<bool>;
-
-// As on the first of `ranks` pipeline ranks.
-Order one_forward_one_backward(std::int64_t ranks) {
-  const std::int64_t ahead = std::min(ranks, kMicrobatches);
-  Order order(static_cast<std::size_t>(ahead), true);
-  for (std::int64_t i = 0; i < kMicrobatches; ++i) {
-    order.push_back(false);
-    if (i + ahead < kMicrobatches) {
-      order.push_back(true);
-    }
-  }
-  return order;
-}
-
-Order random_order(std::uint32_t seed) {
+CallOrder random_order(std::uint32_t seed) {
   std::mt19937 random(seed);
-  Order order;
+  CallOrder order;
   std::int64_t forwards = 0;
   std::int64_t backwards = 0;
   while (backwards < kMicrobatches) {
@@ -59,7 +45,7 @@ Order random_order(std::uint32_t seed) {
   return order;
 }
 
-std::int64_t most_in_flight(const Order& order) {
+std::int64_t most_in_flight(const CallOrder& order) {
   std::int64_t now = 0;
   std::int64_t most = 0;
   for (const bool is_forward : order) {
@@ -69,24 +55,9 @@ std::int64_t most_in_flight(const Order& order) {
   return most;
 }
 
-Program reordered(const Program& program, const Order& order) {
-  Program result = program;
-  result.calls.clear();
-  std::vector<Call> forwards;
-  std::vector<Call> backwards;
-  for (const Call& call : program.calls) {
-    const Action action = program[call.segment].code.action;
-    if (action != Action::kUpdate) {
-      (action == Action::kForward ? forwards : backwards).push_back(call);
-    }
-  }
-  std::size_t forward = 0;
-  std::size_t backward = 0;
-  for (const bool is_forward : order) {
-    result.calls.push_back(is_forward ? forwards.at(forward++) : backwards.at(backward++));
-  }
-  result.calls.push_back(program.calls.back());
-  return plan_memory(assign_slots(std::move(result)));
+Program reordered(Program program, const CallOrder& order) {
+  call_in_order(program, order);
+  return plan_memory(assign_slots(std::move(program)));
 }
 
 // The ids of step `step`.
@@ -139,10 +110,10 @@ TEST(InFlight, AnyOrderOfCallsComputesTheSameBits) {
     options.update.clip = 1.0;
     const Program program = compile_training(graph, options);
     const std::string expected = run(program, graph, *backend);
-    std::vector<Order> orders = {one_forward_one_backward(1),
-                                 one_forward_one_backward(2),
-                                 one_forward_one_backward(4),
-                                 one_forward_one_backward(kMicrobatches)};
+    std::vector<CallOrder> orders;
+    for (const std::int64_t in_flight : {1, 2, 4, 6}) {
+      orders.push_back(one_forward_one_backward(kMicrobatches, in_flight));
+    }
     for (std::uint32_t seed = 0; seed < 6; ++seed) {
       orders.push_back(random_order(seed));
     }

@@ -8,7 +8,7 @@
 
 #include "tessera/base/checked.h"
 #include "tessera/base/error.h"
-#include "tessera/passes/memory/timeline.h"
+#include "tessera/passes/memory/instants.h"
 #include "tessera/program/lives.h"
 #include "tessera/program/stretches.h"
 
@@ -35,12 +35,12 @@ struct Item {
   std::int64_t& offset() const { return buffer->offsets[static_cast<std::size_t>(of.slot)]; }
 };
 
-// The bytes that placed items hold, by time: a segment tree over the moments. What an item holds is
-// noted in the O(log n) nodes that its moments consist of, and in the nodes above these.
+// The bytes that placed items hold, by time: a segment tree over the instants. What an item holds
+// is noted in the O(log n) nodes that its instants consist of, and in the nodes above these.
 class Occupancy {
  public:
-  explicit Occupancy(const Timeline& timeline) : timeline_(timeline) {
-    nodes_.resize(4 * timeline.size());
+  explicit Occupancy(const Instants& instants) : instants_(instants) {
+    nodes_.resize(4 * instants.size());
   }
 
   // The lowest offset at or above `base` that is free for the whole life of `item`.
@@ -73,7 +73,7 @@ class Occupancy {
 
  private:
   struct Node {
-    Stretches by_any;  // held at some moment of the node
+    Stretches by_any;  // held at some instant of the node
     Stretches by_all;  // by lives that this node is a part of
   };
 
@@ -81,12 +81,12 @@ class Occupancy {
   // those above them.
   template <class Act>
   void visit(const Item& item, Act act) {
-    for (const Timeline::Range& range : timeline_.of(item.of)) {
-      visit(1, 0, timeline_.size(), range.begin, range.end, act);
+    for (const Instants::Range& range : instants_.of(item.of)) {
+      visit(1, 0, instants_.size(), range.begin, range.end, act);
     }
   }
 
-  // Node `at` stands for moments [low, high), the life for [from, to).
+  // Node `at` stands for instants [low, high), the life for [from, to).
   template <class Act>
   void visit(std::size_t at,
              std::size_t low,
@@ -106,7 +106,7 @@ class Occupancy {
     }
   }
 
-  const Timeline& timeline_;
+  const Instants& instants_;
   std::vector<Node> nodes_;
 };
 
@@ -171,10 +171,10 @@ std::vector<Item> temporary_items(Program& program) {
 }  // namespace
 
 Program plan_memory(Program program) {
-  const Timeline timeline(program);
+  const Instants instants(program);
   const std::int64_t base = place_persistent(program, end_of_placed(program));
   program.arena_bytes = base;
-  Occupancy occupancy(timeline);
+  Occupancy occupancy(instants);
   for (const Item& item : temporary_items(program)) {
     item.offset() = occupancy.lowest_free(item, base);
     occupancy.add(item);

@@ -1,4 +1,4 @@
-#include "tessera/passes/memory/timeline.h"
+#include "tessera/passes/memory/instants.h"
 
 #include <algorithm>
 #include <array>
@@ -29,12 +29,12 @@ void toggle(Fingerprint& set, const BufferSlot& slot) {
 
 }  // namespace
 
-Timeline::Timeline(const Program& program) : numbers_(program), lives_(numbers_.size()) {
+Instants::Instants(const Program& program) : numbers_(program), lives_(numbers_.size()) {
   std::vector<std::size_t> begins(numbers_.size());  // by number, of what lives
   std::set<Fingerprint> seen;
   Fingerprint alive = {};
-  std::optional<Moment> last_begin;  // at which more may begin
-  const auto number_last = [&](const Moment* now) {
+  std::optional<Instant> last_begin;  // at which more may begin
+  const auto number_last = [&](const Instant* now) {
     if (last_begin && (now == nullptr || *last_begin != *now)) {
       size_ += seen.insert(alive).second ? 1 : 0;
       last_begin.reset();

@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-// The moments of a step that differ in what lives, by number. Two lives meet only if one of them
-// begins within the other, so that no moment counts but those at which lives begin; and of those at
-// which the same buffers live, as in one microbatch after the other, the first stands for all.
-class Timeline {
+// The instants of a step that differ in what lives, by number. Two lives meet only if one of them
+// begins within the other, so that no instant counts but those at which lives begin; and of those
+// at which the same buffers live, as in one microbatch after the other, the first stands for all.
+class Instants {
  public:
   // Moments [begin, end).
   struct Range {
@@ -20,11 +20,11 @@ class Timeline {
   };
 
   // Errors: those of LifeWalk.
-  explicit Timeline(const Program& program);
+  explicit Instants(const Program& program);
 
   std::size_t size() const { return size_; }
 
-  // When the buffer lives: in order, and at no moment where it never does.
+  // When the buffer lives: in order, and at no instant where it never does.
   std::span<const Range> of(const BufferSlot& slot) const { return lives_[numbers_[slot]]; }
 
  private:
