@@ -23,7 +23,8 @@ std::vector<CostRow> cost_by_op(const Program& program) {
   std::map<std::string, CostRow> rows;
   for (const Call& call : program.calls) {
     for (const Instruction& instruction : program[call.segment].instructions) {
-      if (!program.runs(instruction, call) || instruction.results.empty()) {
+      const bool computes = !instruction.results.empty();  // a fence does not
+      if (!program.runs(instruction, call) || !computes) {
         continue;
       }
       TensorTypes operands;

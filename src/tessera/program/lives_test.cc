@@ -419,12 +419,7 @@ struct Placed {
 // What does not live always, in the planner's order: the largest first.
 std::vector<Placed> temporary(const Program& program) {
   std::vector<Placed> result;
-  for (const Category category : {Category::kParameter,
-                                  Category::kSecondary,
-                                  Category::kGradient,
-                                  Category::kOptimizer,
-                                  Category::kCache,
-                                  Category::kActivation}) {
+  for (const Category category : kCategories) {
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
       const Buffer& buffer = program.buffers[i];
       for (std::int32_t slot = 0; slot < program.num_slots(buffer.pool); ++slot) {

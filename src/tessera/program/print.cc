@@ -256,15 +256,7 @@ class ProgramParser {
     }
     Buffer result;
     result.name = scanner_.quoted();
-    result.category = one_of(std::array{Category::kParameter,
-                                        Category::kSecondary,
-                                        Category::kGradient,
-                                        Category::kOptimizer,
-                                        Category::kCache,
-                                        Category::kActivation,
-                                        Category::kWorkspace,
-                                        Category::kInput},
-                             "a category");
+    result.category = one_of(kCategories, "a category");
     result.bytes = scanner_.integer();
     scanner_.expect("bytes");
     if (scanner_.accept("pool")) {

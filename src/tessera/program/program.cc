@@ -180,14 +180,6 @@ std::vector<std::int64_t> dense_strides(const TensorType& type) {
 }
 
 std::vector<MemoryRow> memory_by_category(const Program& program) {
-  constexpr std::array kOrder = {Category::kParameter,
-                                 Category::kSecondary,
-                                 Category::kGradient,
-                                 Category::kOptimizer,
-                                 Category::kCache,
-                                 Category::kActivation,
-                                 Category::kWorkspace,
-                                 Category::kInput};
   std::map<Category, std::int64_t> alive;  // bytes
   for (const Buffer& buffer : program.buffers) {
     alive[buffer.category] += buffer.persistent ? program.total_bytes(buffer) : 0;
@@ -200,7 +192,7 @@ std::vector<MemoryRow> memory_by_category(const Program& program) {
     peak[buffer.category] = std::max(peak[buffer.category], bytes);
   });
   std::vector<MemoryRow> rows;
-  for (const Category category : kOrder) {
+  for (const Category category : kCategories) {
     rows.push_back({.category = category, .peak_bytes = peak[category]});
   }
   return rows;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -26,6 +27,16 @@ enum class Category : std::uint8_t {
   kWorkspace,
   kInput,  // token ids, labels, ... of every microbatch, and the host's scalars
 };
+
+// In the order of the table, and of the arena.
+inline constexpr std::array kCategories = {Category::kParameter,
+                                           Category::kSecondary,
+                                           Category::kGradient,
+                                           Category::kOptimizer,
+                                           Category::kCache,
+                                           Category::kActivation,
+                                           Category::kWorkspace,
+                                           Category::kInput};
 
 std::string_view name(Category category);
 

@@ -81,11 +81,6 @@ void check_calls(const Program& program) {
                   program[call.segment].name,
                   call.microbatch,
                   program.num_microbatches);
-    TESSERA_CHECK(call.slots.size() == program.pools.size(),
-                  "{} has slots of {} pools of {}",
-                  call_text(program, call),
-                  call.slots.size(),
-                  program.pools.size());
   }
   for (const auto& [event, pool] : program.event_pools) {
     TESSERA_CHECK(pool.valid() && pool.at() < program.pools.size(),

@@ -60,23 +60,6 @@ Program reordered(Program program, const CallOrder& order) {
   return plan_memory(assign_slots(std::move(program)));
 }
 
-// The ids of step `step`.
-void write_inputs(Executor& executor, int step) {
-  for (std::int64_t m = 0; m < kMicrobatches; ++m) {
-    for (const Binding& input : executor.program().inputs) {
-      const auto bytes = executor.bytes(input, m);
-      auto* const ids = reinterpret_cast<std::int32_t*>(bytes.data());
-      for (std::size_t i = 0; i < bytes.size() / sizeof(std::int32_t); ++i) {
-        const auto place = static_cast<std::int32_t>(i);
-        ids[i] = input.name == "documents" ? 0
-                 : input.name == "positions"
-                     ? place % std::int32_t{kLength}
-                     : (37 * place + 11 * step + 5 * static_cast<std::int32_t>(m)) % 300;
-      }
-    }
-  }
-}
-
 // Loss, norm and state after a few steps, as bytes.
 std::string run(const Program& program, const Graph& graph, Backend& backend) {
   verify(program);
@@ -84,7 +67,7 @@ std::string run(const Program& program, const Graph& graph, Backend& backend) {
   initialize_state(executor, parameter_inits(graph), 42);
   std::string all;
   for (int step = 1; step <= kSteps; ++step) {
-    write_inputs(executor, step);
+    write_test_ids(executor, kLength, step);
     const StepOutputs outputs =
         TrainingStep(executor).run({.num_labels = kMicrobatches * kRows * kLength,
                                     .learning_rate = 1e-2,

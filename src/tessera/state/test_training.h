@@ -56,6 +56,25 @@ struct TestChoices {
   bool as_on_gpu = false;          // the program that a GPU gets
 };
 
+// Writes all microbatches of step `number` of a tiny model: tokens and labels that depend on it,
+// and one document a row.
+inline void write_test_ids(Executor& executor, std::int64_t sequence_length, int number) {
+  const Program& program = executor.program();
+  for (std::int64_t m = 0; m < program.num_microbatches; ++m) {
+    for (const Binding& input : program.inputs) {
+      const auto bytes = executor.bytes(input, m);
+      auto* const ids = reinterpret_cast<std::int32_t*>(bytes.data());
+      for (std::size_t i = 0; i < bytes.size() / sizeof(std::int32_t); ++i) {
+        const auto place = static_cast<std::int32_t>(i);
+        ids[i] = input.name == "documents" ? 0
+                 : input.name == "positions"
+                     ? place % static_cast<std::int32_t>(sequence_length)
+                     : (37 * place + 11 * number + 5 * static_cast<std::int32_t>(m)) % 300;
+      }
+    }
+  }
+}
+
 // For tests: a tiny model, two microbatches a step, on a backend.
 class TestTraining {
  public:
@@ -76,19 +95,7 @@ class TestTraining {
 
   // The mean loss of step `number`, from 1, on tokens that depend on it.
   float step(int number, float learning_rate = 1e-2F) {
-    for (std::int64_t m = 0; m < program_.num_microbatches; ++m) {
-      for (const Binding& input : program_.inputs) {
-        const auto bytes = executor_.bytes(input, m);
-        auto* const ids = reinterpret_cast<std::int32_t*>(bytes.data());
-        for (std::size_t i = 0; i < bytes.size() / sizeof(std::int32_t); ++i) {
-          const auto place = static_cast<std::int32_t>(i);
-          ids[i] = input.name == "documents" ? 0
-                   : input.name == "positions"
-                       ? place % std::int32_t{kSequence}
-                       : (37 * place + 11 * number + 5 * static_cast<std::int32_t>(m)) % 300;
-        }
-      }
-    }
+    write_test_ids(executor_, kSequence, number);
     constexpr std::int64_t kLabels = kBatch * kSequence;
     const StepOutputs outputs = TrainingStep(executor_).run(
         {.num_labels = kLabels, .learning_rate = learning_rate, .update_number = number});

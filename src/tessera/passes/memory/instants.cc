@@ -1,6 +1,5 @@
 #include "tessera/passes/memory/instants.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

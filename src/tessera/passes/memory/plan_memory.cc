@@ -122,18 +122,9 @@ std::int64_t end_of_placed(const Program& program) {
   return end;
 }
 
-constexpr std::array kOrder = {Category::kParameter,
-                               Category::kSecondary,
-                               Category::kGradient,
-                               Category::kOptimizer,
-                               Category::kCache,
-                               Category::kActivation,
-                               Category::kWorkspace,
-                               Category::kInput};
-
 // Places what lives always and has no place, from `base` on; gives its end.
 std::int64_t place_persistent(Program& program, std::int64_t base) {
-  for (const Category category : kOrder) {
+  for (const Category category : kCategories) {
     for (Buffer& buffer : program.buffers) {
       if (buffer.category != category || !buffer.persistent || !buffer.offsets.empty()) {
         continue;
@@ -150,7 +141,7 @@ std::int64_t place_persistent(Program& program, std::int64_t base) {
 // What does not live always, the largest first.
 std::vector<Item> temporary_items(Program& program) {
   std::vector<Item> items;
-  for (const Category category : kOrder) {
+  for (const Category category : kCategories) {
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
       Buffer& buffer = program.buffers[i];
       if (buffer.category != category || buffer.persistent) {

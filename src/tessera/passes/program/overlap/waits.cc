@@ -35,7 +35,8 @@ bool makes_any(const Instruction& instruction, const std::vector<bool>& buffers)
                              [&](const TensorRef& result) { return buffers[result.buffer.at()]; });
 }
 
-// A collective of a code: one that is called ahead, or of its work. They run in this order.
+// The collectives of a code: those that are called ahead, then those of its work. They run in this
+// order.
 class CommRuns {
  public:
   explicit CommRuns(OverlappedCode& code) : code_(code) {
@@ -137,7 +138,7 @@ std::vector<Finish> place_waits(OverlappedCode& code,
       finishes.push_back({collectives.forms(i), std::nullopt});
     }
   }
-  // CommRuns run in order, so that a wait for one is a wait for all before it.
+  // Collectives run in order, so that a wait for one is a wait for all before it.
   std::optional<std::size_t> last;
   for (const auto& [place, collective] : waits) {
     if (last && collective <= *last) {
