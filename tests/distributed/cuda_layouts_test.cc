@@ -22,6 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
+#include "tessera/comm/channel.h"
 #include "tessera/comm/nccl/nccl_world.h"
 #include "tests/distributed/draw_run.h"
 #include "tests/distributed/expect_results.h"
@@ -241,21 +242,19 @@ TEST_F(CudaLayouts, RandomRunsFollowTheCpu) {
 class CountedNative final : public NcclWorld {
  public:
   CountedNative(World& host, const NcclOptions& options, std::atomic<int>& waits)
-      : host_(host), options_(options), waits_(waits) {}
-
-  std::int64_t rank() const override { return host_.rank(); }
-
-  std::int64_t size() const override { return host_.size(); }
+      : NcclWorld(host), options_(options), waits_(waits) {}
 
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
                                       std::int64_t generation,
                                       const Mover& mover) override {
-    return host_.group(members, generation, mover);
+    return host().group(members, generation, mover);
   }
 
-  void abort(std::string_view reason) override { host_.abort(reason); }
-
-  std::optional<std::string> abort_reason() override { return host_.abort_reason(); }
+  std::unique_ptr<Channel> channel(const ChannelKey& key,
+                                   std::int64_t generation,
+                                   const Mover& mover) override {
+    return host().channel(key, generation, mover);
+  }
 
   void synchronize(std::span<const std::int64_t> generations) override {
     for (const std::int64_t generation : generations) {
@@ -278,7 +277,6 @@ class CountedNative final : public NcclWorld {
   int fails_at = kNever;
 
  private:
-  World& host_;
   NcclOptions options_;
   std::atomic<int>& waits_;
 };

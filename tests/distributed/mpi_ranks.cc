@@ -1,6 +1,7 @@
 // One rank of a run that a test starts with mpirun: what every communicator must do, over MPI.
 //
-// usage: mpi_ranks conformance | NAME OF A FAILURE CASE | killed | unreachable | send_fails
+// usage: mpi_ranks conformance | patience | NAME OF A FAILURE CASE | killed | unreachable |
+//        send_fails
 //
 // The last two need failing_mpi.cc before the MPI library.
 //
@@ -197,6 +198,15 @@ int run(std::string_view name) {
   const bool conforms = name == "conformance";
   const std::unique_ptr<World> world =
       join_mpi_world(*launch, {.deadline_seconds = conforms ? 60 : kDeadlineSeconds});
+  if (name == "patience") {
+    for (const PatienceCase& each : patience_cases()) {
+      with_context([&] { return std::string(each.name); },
+                   [&] { each.run(*world, kDeadlineSeconds); });
+    }
+    world->leave();
+    say(*world, "is patient");
+    return 0;
+  }
   if (conforms) {
     check_nccl_id(*world);
     check_conformance(*world);

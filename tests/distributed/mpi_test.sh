@@ -68,8 +68,10 @@ check() {
 }
 
 check conformance done "$ranks" conforms
+check patience done "$ranks" "is patient"
 for failure in MemberStaysAway MemberMakesNoGroup MembersDisagreeOnSize MembersDisagreeOnLongSize \
-  MembersDisagreeOnOperation ARankAborts unreachable send_fails; do
+  MembersDisagreeOnOperation ARankAborts TransferNeverComes MembersDisagreeOnTransfer \
+  MembersDisagreeOnLongTransfer ARankAbortsATransfer unreachable send_fails; do
   check "$failure" failed "$ranks" "as expected"
 done
 # By itself mpirun ends the survivors of a rank that was killed. Where Open MPI's is told not to,

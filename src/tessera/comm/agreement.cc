@@ -20,6 +20,10 @@ std::string_view name(Operation operation) {
       return "all_reduce";
     case Operation::kAllToAll:
       return "all_to_all";
+    case Operation::kSend:
+      return "send";
+    case Operation::kReceive:
+      return "receive";
   }
   return "an unknown operation";
 }

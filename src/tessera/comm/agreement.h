@@ -19,6 +19,8 @@ enum class Operation : std::uint8_t {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
+  kSend,  // of a channel that a communicator of two carries
+  kReceive,
 };
 
 std::string_view name(Operation operation);

@@ -1,13 +1,19 @@
 #include "tessera/comm/axis_communicators.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "tessera/base/error.h"
+#include "tessera/comm/counted_channel.h"
 
 namespace tessera {
 
 AxisCommunicators::AxisCommunicators(World& world,
                                      const Mesh& mesh,
                                      std::int64_t generation,
-                                     const Mover& mover) {
+                                     const Mover& mover)
+    : world_(world), mesh_(mesh), generation_(generation), mover_(mover) {
   TESSERA_REQUIRE(world.size() == mesh.num_ranks(),
                   ErrorCode::kInvalidConfig,
                   "the run has {} ranks, its layout {}",
@@ -28,6 +34,60 @@ Communicator& AxisCommunicators::along(std::string_view axis, TrafficClass traff
   TESSERA_REQUIRE(
       found != axes_.end(), ErrorCode::kInvalidArgument, "the mesh has no axis {}", axis);
   return *found->second.counted.at(static_cast<std::size_t>(traffic_class));
+}
+
+Channel& AxisCommunicators::channel(std::string_view axis,
+                                    std::int64_t from,
+                                    std::int64_t to,
+                                    std::int64_t number,
+                                    TrafficClass traffic_class) {
+  const ChannelKey places = {.from = from, .to = to, .number = number};
+  const std::scoped_lock lock(mutex_);
+  auto of_axis = channels_.find(axis);
+  if (of_axis == channels_.end()) {
+    of_axis = channels_.emplace(axis, std::map<ChannelKey, AxisChannel>()).first;
+  }
+  auto found = of_axis->second.find(places);
+  if (found == of_axis->second.end()) {
+    found = of_axis->second.emplace(places, make_channel(axis, places, traffic_class)).first;
+  }
+  TESSERA_REQUIRE(found->second.traffic_class == traffic_class,
+                  ErrorCode::kInvalidArgument,
+                  "channel {} from {} to {} along {} counts as {}, not as {}",
+                  number,
+                  from,
+                  to,
+                  axis,
+                  name(found->second.traffic_class),
+                  name(traffic_class));
+  return *found->second.channel;
+}
+
+AxisCommunicators::AxisChannel AxisCommunicators::make_channel(std::string_view axis,
+                                                               const ChannelKey& places,
+                                                               TrafficClass counted_as) {
+  const auto found = std::ranges::find(mesh_.axes, axis, &MeshAxis::name);
+  TESSERA_REQUIRE(
+      found != mesh_.axes.end(), ErrorCode::kInvalidArgument, "the mesh has no axis {}", axis);
+  const std::array listed = {static_cast<std::size_t>(found - mesh_.axes.begin())};
+  const std::vector<std::int64_t> ranks = mesh_.members(listed, world_.rank());
+  const auto rank_at = [&](std::int64_t place) {
+    TESSERA_REQUIRE(place >= 0 && place < found->size,
+                    ErrorCode::kInvalidArgument,
+                    "a channel to or from {} along {}: expected places of [0, {})",
+                    place,
+                    axis,
+                    found->size);
+    return ranks[static_cast<std::size_t>(place)];
+  };
+  const ChannelKey key = {
+      .from = rank_at(places.from), .to = rank_at(places.to), .number = places.number};
+  const auto of_class = static_cast<std::size_t>(counted_as);
+  CountedCommunicator& counted = *axes_.find(axis)->second.counted.at(of_class);
+  const bool sends = key.from == world_.rank();
+  return {.channel = std::make_unique<CountedChannel>(world_.channel(key, generation_, mover_),
+                                                      sends ? &counted : nullptr),
+          .traffic_class = counted_as};
 }
 
 Traffic AxisCommunicators::sent() const {

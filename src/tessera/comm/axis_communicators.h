@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "tessera/comm/channel.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/counted_communicator.h"
 #include "tessera/mesh/mesh.h"
@@ -14,12 +16,12 @@
 
 namespace tessera {
 
-// A rank's communicators along every axis of the mesh.
+// A rank's communicators along every axis of the mesh, and its channels.
 class AxisCommunicators {
  public:
   // Every rank of the run makes one. Borrows `world` and `mover`, which works in the memory of
-  // their operations. Errors: kInvalidConfig where the mesh has another number of ranks than the
-  // run; as World::group().
+  // their operations; keeps a copy of the mesh. Errors: kInvalidConfig where the mesh has another
+  // number of ranks than the run; as World::group().
   AxisCommunicators(World& world,
                     const Mesh& mesh,
                     std::int64_t generation = 0,
@@ -28,6 +30,17 @@ class AxisCommunicators {
   // The communicator along an axis; what goes through it counts as `traffic_class`.
   // Errors: kInvalidArgument for an axis that the mesh lacks.
   Communicator& along(std::string_view axis, TrafficClass traffic_class) const;
+
+  // This rank's end of the channel from place `from` to place `to` along an axis, one of which is
+  // its own, at equal places along the others; what it sends counts as `traffic_class`. The number
+  // tells channels of the same two places apart. The first call makes it, as World::channel(); any
+  // thread may call. Errors: as World::channel(); kInvalidArgument for an axis that the mesh lacks,
+  // a place outside it, and another class than before.
+  Channel& channel(std::string_view axis,
+                   std::int64_t from,
+                   std::int64_t to,
+                   std::int64_t number,
+                   TrafficClass traffic_class);
 
   // What this rank has sent so far, by axis. Any thread may ask.
   Traffic sent() const;
@@ -41,7 +54,24 @@ class AxisCommunicators {
     std::array<std::unique_ptr<CountedCommunicator>, kNumTrafficClasses> counted;
   };
 
+  struct AxisChannel {
+    std::unique_ptr<Channel> channel;
+    TrafficClass traffic_class = TrafficClass::kTensor;
+  };
+
+  AxisChannel make_channel(std::string_view axis,
+                           const ChannelKey& places,
+                           TrafficClass counted_as);
+
+  World& world_;
+  Mesh mesh_;
+  std::int64_t generation_;
+  const Mover& mover_;
   std::map<std::string, Axis, std::less<>> axes_;
+
+  std::mutex mutex_;  // guards what follows
+  // By axis, and with places along it instead of ranks.
+  std::map<std::string, std::map<ChannelKey, AxisChannel>, std::less<>> channels_;
 };
 
 }  // namespace tessera

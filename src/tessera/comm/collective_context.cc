@@ -16,6 +16,22 @@ void CollectiveContext::set_communicators(CommunicatorOf communicator_of) {
   communicator_of_ = std::move(communicator_of);
 }
 
+void CollectiveContext::set_channels(ChannelOf channel_of) {
+  channel_of_ = std::move(channel_of);
+}
+
+Channel& CollectiveContext::channel(std::string_view axis,
+                                    std::int64_t from,
+                                    std::int64_t to,
+                                    std::int64_t number,
+                                    TrafficClass traffic_class) const {
+  TESSERA_REQUIRE(channel_of_ != nullptr,
+                  ErrorCode::kInvalidArgument,
+                  "a transfer along {}, but its stream has no channels",
+                  axis);
+  return channel_of_(axis, from, to, number, traffic_class);
+}
+
 std::span<Communicator* const> CollectiveContext::levels(const AxisSizes& axes,
                                                          TrafficClass traffic_class) {
   auto& of_class = levels_.at(static_cast<std::size_t>(traffic_class));

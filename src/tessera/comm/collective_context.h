@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 
 namespace tessera {
 
+class Channel;
 class Communicator;
 
 // This rank's communicator along a mesh axis; what goes through it counts as that class (see
@@ -21,7 +23,15 @@ class Communicator;
 using CommunicatorOf =
     std::function<Communicator&(std::string_view axis, TrafficClass traffic_class)>;
 
-// What collectives of one stream run on, whatever the backend. One thread uses it at a time.
+// This rank's end of a channel along a mesh axis (see AxisCommunicators::channel()).
+using ChannelOf = std::function<Channel&(std::string_view axis,
+                                         std::int64_t from,
+                                         std::int64_t to,
+                                         std::int64_t number,
+                                         TrafficClass traffic_class)>;
+
+// What collectives and transfers of one stream run on, whatever the backend. One thread uses it at
+// a time.
 class CollectiveContext {
  public:
   // `mover` works in the memory of the backend.
@@ -42,11 +52,22 @@ class CollectiveContext {
   // that has another size.
   std::span<Communicator* const> levels(const AxisSizes& axes, TrafficClass traffic_class);
 
+  // A context without can run programs that send nothing by channels.
+  void set_channels(ChannelOf channel_of);
+
+  // Errors: kInvalidArgument where the context has no channels, or none along the axis.
+  Channel& channel(std::string_view axis,
+                   std::int64_t from,
+                   std::int64_t to,
+                   std::int64_t number,
+                   TrafficClass traffic_class) const;
+
  private:
   std::vector<Communicator*> find_levels(const AxisSizes& axes, TrafficClass traffic_class) const;
 
   std::unique_ptr<Mover> mover_;
   CommunicatorOf communicator_of_;
+  ChannelOf channel_of_;
   std::array<std::map<AxisSizes, std::vector<Communicator*>>, kNumTrafficClasses> levels_;
 };
 

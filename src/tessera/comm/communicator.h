@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,12 @@
 
 namespace tessera {
 
+class Bell;
+class Channel;
 class Mover;
+class Progress;
+class RunProgress;
+struct ChannelKey;
 const Mover& host_mover();  // comm/mover.h
 
 // How elements of several ranks become one. kSum rounds once per element for bf16 (the sum itself
@@ -91,7 +97,9 @@ struct Part {
 Part part_of(std::int64_t rank, std::int64_t stride, std::int64_t size);
 
 struct WorldOptions {
-  double deadline_seconds = 60;  // for every wait of a collective
+  // For every wait of a collective or a transfer; starts anew whenever a rank of the run has
+  // finished an instruction (comm/progress.h).
+  double deadline_seconds = 60;
   // Whether somebody wants the run to stop. A wait that has then lasted for some seconds is given
   // up: what it waits for is stuck. Any thread may ask.
   bool (*stopping)() = nullptr;
@@ -125,7 +133,33 @@ class World {
                                               std::int64_t generation = 0,
                                               const Mover& mover = host_mover()) = 0;
 
-  // Ends every operation of every group of the run, on all ranks, with kPeerFailure and `reason`.
+  // This rank's end of a channel (comm/channel.h), whose sender or receiver it is. Each end calls
+  // it once for the same key and generation, without waiting for the other; over NCCL they do wait,
+  // so that every rank makes its channels in the order of their keys. `mover` works in the memory
+  // of the transfers; borrowed. Errors: as group().
+  virtual std::unique_ptr<Channel> channel(const ChannelKey& key,
+                                           std::int64_t generation = 0,
+                                           const Mover& mover = host_mover()) = 0;
+
+  // Rings when a transfer of one of this rank's channels may go on.
+  virtual Bell& bell() = 0;
+
+  // How long the thread that advances this rank's transfers may sleep by the bell while one is
+  // under way.
+  virtual std::chrono::microseconds longest_sleep() const = 0;
+
+  // How far this rank has come.
+  virtual Progress& progress() = 0;
+
+  // How far all have come.
+  virtual const RunProgress& run_progress() const = 0;
+
+  // Takes in how far others have come, and tells them of this rank: called at least ten times
+  // within a deadline, by the thread that advances transfers.
+  virtual void exchange_progress() {}
+
+  // Ends every operation of every group and channel of the run, on all ranks, with kPeerFailure and
+  // `reason`.
   virtual void abort(std::string_view reason) = 0;
 
   // Why the run is aborted, by whichever rank, as far as this one has heard. Nothing while it is

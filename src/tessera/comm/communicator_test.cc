@@ -15,7 +15,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 #include "tessera/comm/axis_communicators.h"
+#include "tessera/comm/channel.h"
 #include "tessera/comm/local/local_world.h"
 #include "tessera/comm/testing/conformance.h"
 
@@ -105,6 +107,31 @@ TEST_P(FailureTest, EndsOnEveryRank) {
   }
 }
 
+class PatienceTest : public testing::TestWithParam<std::tuple<PatienceCase, std::int64_t>> {};
+
+INSTANTIATE_TEST_SUITE_P(Local,
+                         PatienceTest,
+                         testing::Combine(testing::ValuesIn(patience_cases().begin(),
+                                                            patience_cases().end()),
+                                          testing::Values(2, 4)),
+                         [](const auto& param) {
+                           return format(
+                               "{}On{}", std::get<0>(param.param).name, std::get<1>(param.param));
+                         });
+
+TEST_P(PatienceTest, OutlastsTheDeadline) {
+  constexpr double kDeadlineSeconds = 0.5;
+  const auto& [patience, num_ranks] = GetParam();
+  LocalWorld world(num_ranks, {.deadline_seconds = kDeadlineSeconds});
+  const auto said = on_ranks(world, [&](World& self) {
+    patience.run(self, kDeadlineSeconds);
+    return std::string();
+  });
+  for (const std::string& each : said) {
+    EXPECT_EQ(each, "");
+  }
+}
+
 // What a rank sends is counted by the operation, or told where nobody sees that one.
 TEST(AxisCommunicators, CountWhatARankSends) {
   const MeshAxis axis = {.name = "data", .size = 2, .level = "node"};
@@ -124,6 +151,44 @@ TEST(AxisCommunicators, CountWhatARankSends) {
       EXPECT_EQ(communicators.sent(), Traffic({{"data", {16, 0, 0}}}));
     });
   }
+}
+
+// The first place along "pipeline" of each "data" rank sends to the second.
+TEST(AxisCommunicators, ChannelsJoinEqualPlacesOfTheOtherAxes) {
+  const Mesh mesh = {.axes = {{.name = "data", .size = 2, .stride = 1, .level = "node"},
+                              {.name = "pipeline", .size = 2, .stride = 2, .level = "node"}},
+                     .levels = {}};
+  LocalWorld world(mesh.num_ranks());
+  const auto said = on_ranks(world, [&](World& self) -> std::string {
+    AxisCommunicators communicators(self, mesh);
+    const auto channel = [&](std::int64_t number, TrafficClass traffic_class) -> Channel& {
+      return communicators.channel("pipeline", 0, 1, number, traffic_class);
+    };
+    const bool sends = self.rank() < 2;
+    for (const std::int64_t number : {4, 5}) {
+      Channel& end = channel(number, number == 4 ? TrafficClass::kTensor : TrafficClass::kScalar);
+      std::vector<std::byte> memory(static_cast<std::size_t>(number));
+      memory[0] = std::byte(sends ? self.rank() : 0);
+      end.begin(memory);
+      while (!end.advance()) {
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(memory[0], std::byte(self.rank() % 2));
+    }
+    const ClassBytes sent = sends ? ClassBytes{0, 4, 5} : ClassBytes{};
+    EXPECT_EQ(communicators.sent(), Traffic({{"data", {}}, {"pipeline", sent}}));
+    EXPECT_EQ(&channel(4, TrafficClass::kTensor), &channel(4, TrafficClass::kTensor));
+    EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [&] { channel(4, TrafficClass::kState); }),
+                HasSubstr("channel 4 from 0 to 1 along pipeline counts as "));
+    EXPECT_THAT(error_of(ErrorCode::kInvalidArgument,
+                         [&] { communicators.channel("tensor", 0, 1, 0, TrafficClass::kTensor); }),
+                HasSubstr("the mesh has no axis tensor"));
+    EXPECT_THAT(error_of(ErrorCode::kInvalidArgument,
+                         [&] { communicators.channel("data", 0, 2, 0, TrafficClass::kTensor); }),
+                HasSubstr("a channel to or from 2 along data: expected places of [0, 2)"));
+    return "";
+  });
+  EXPECT_THAT(said, testing::Each(""));
 }
 
 TEST(Communicator, NamesWhoDidNotArrive) {

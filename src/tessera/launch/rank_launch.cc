@@ -126,9 +126,10 @@ void run_launched(World& world, const std::function<void(World&)>& body) {
   } catch (...) {
     const std::string reason = world.abort_reason().value_or("");
     const bool is_own = reason.starts_with(format("rank {} failed: ", world.rank()));
-    // As attendance_message() says it.
-    const bool lacks_rank_0 =
-        reason.ends_with("missing: rank 0") || reason.find("missing: rank 0,") != std::string::npos;
+    // As attendance_message() says it, and waiting_message().
+    const bool lacks_rank_0 = reason.ends_with("missing: rank 0") ||
+                              reason.find("missing: rank 0,") != std::string::npos ||
+                              reason.find(" rank 0, which is ") != std::string::npos;
     if (world.rank() != 0 && !is_own && !lacks_rank_0) {
       silence_errors();
     }

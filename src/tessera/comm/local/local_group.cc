@@ -8,66 +8,25 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/futex.h"
+#include "tessera/comm/wait_limit.h"
 
 namespace tessera {
 namespace {
 
 using Clock = LocalGroup::Clock;
-using Pace = LocalGroup::Pace;
 
 // Whether a member in phase `a` has reached phase `b`; members are never far apart.
 bool reached(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) >= 0;
 }
 
-// That of the innermost level inside which all members lie.
-std::optional<Pace> pace_of(const std::vector<Level>& levels,
-                            const std::vector<std::int64_t>& members) {
-  std::int64_t inside = 1;  // devices of a group of the level below
-  for (const Level& level : levels) {
-    const std::int64_t devices = inside * level.size;
-    const bool shared_by_all = std::all_of(members.begin(), members.end(), [&](std::int64_t rank) {
-      return rank / devices == members[0] / devices;
-    });
-    if (shared_by_all) {
-      const auto per_link = static_cast<double>(level.shared ? inside : 1);
-      return Pace{.latency = std::chrono::duration<double>(level.latency),
-                  .bytes_per_second = level.bandwidth / per_link};
-    }
-    inside = devices;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
-void LocalRun::abort(std::string_view reason) {
-  const std::scoped_lock lock(mutex_);
-  if (!aborted_) {
-    reason_ = reason;
-    aborted_ = true;
-  }
-}
-
-std::string LocalRun::abort_reason() {
-  const std::scoped_lock lock(mutex_);
-  return reason_;
-}
-
-Clock::duration LocalGroup::Pace::of(std::int64_t bytes) const {
-  const double transfer =
-      bytes_per_second > 0 ? static_cast<double>(bytes) / bytes_per_second : 0.0;
-  return std::chrono::duration_cast<Clock::duration>(latency +
-                                                     std::chrono::duration<double>(transfer));
-}
-
-LocalGroup::LocalGroup(std::shared_ptr<LocalRun> run_of_all,
-                       std::vector<std::int64_t> ranks,
-                       const std::vector<Level>& throttle)
+LocalGroup::LocalGroup(std::shared_ptr<LocalRun> run_of_all, std::vector<std::int64_t> ranks)
     : run(std::move(run_of_all)),
       members(std::move(ranks)),
       slots(members.size()),
-      pace(pace_of(throttle, members)) {}
+      pace(pace_of(run->throttle(), members)) {}
 
 LocalMember::LocalMember(std::shared_ptr<LocalGroup> group, std::int64_t rank, const Mover& mover)
     : group_(std::move(group)), mover_(mover), rank_(rank), phase_(mine().phase) {}
@@ -190,7 +149,7 @@ void LocalMember::wait_for(std::int64_t peer) {
       break;
     }
   }
-  const Clock::time_point start = Clock::now();
+  WaitLimit limit(run.options(), &run);
   while (true) {
     const std::uint32_t seen = other.phase;
     if (reached(seen, phase_)) {
@@ -199,7 +158,7 @@ void LocalMember::wait_for(std::int64_t peer) {
     if (run.aborted()) {
       leave();
     }
-    if (Clock::now() - start > std::chrono::duration<double>(run.options().patience_seconds())) {
+    if (limit.is_over()) {
       fail_late();
     }
     ++other.sleepers;

@@ -5,43 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "tessera/comm/agreement.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/local/local_run.h"
+#include "tessera/comm/local/pace.h"
 #include "tessera/comm/mover.h"
-#include "tessera/mesh/cluster.h"
 
 namespace tessera {
-
-// What the ranks of a run have in common, whatever their groups.
-class LocalRun {
- public:
-  LocalRun(const WorldOptions& options, bool oversubscribed)
-      : options_(options), oversubscribed_(oversubscribed) {}
-
-  const WorldOptions& options() const { return options_; }
-
-  // Whether ranks have no cores of their own.
-  bool oversubscribed() const { return oversubscribed_; }
-
-  void abort(std::string_view reason);
-
-  bool aborted() const { return aborted_; }
-
-  std::string abort_reason();
-
- private:
-  WorldOptions options_;
-  bool oversubscribed_;
-  std::atomic<bool> aborted_ = false;
-  std::mutex mutex_;  // guards what follows
-  std::string reason_;
-};
 
 // Where the members of a group show each other what they do.
 struct LocalGroup {
@@ -59,19 +32,9 @@ struct LocalGroup {
     std::byte* out = nullptr;
   };
 
-  // What an operation takes at least.
-  struct Pace {
-    std::chrono::duration<double> latency{0};
-    double bytes_per_second = 0;  // 0: no limit
+  LocalGroup(std::shared_ptr<LocalRun> run_of_all, std::vector<std::int64_t> ranks);
 
-    Clock::duration of(std::int64_t bytes) const;
-  };
-
-  LocalGroup(std::shared_ptr<LocalRun> run_of_all,
-             std::vector<std::int64_t> ranks,
-             const std::vector<Level>& throttle);
-
-  std::shared_ptr<LocalRun> run;  // of all groups
+  std::shared_ptr<LocalRun> run;  // of all groups and channels
   std::vector<std::int64_t> members;
   std::vector<Slot> slots;
   std::optional<Pace> pace;
@@ -140,7 +103,7 @@ class LocalMember {
 
   void raise_phase();
   void finish_reading();
-  void keep_pace(const LocalGroup::Pace& pace);
+  void keep_pace(const Pace& pace);
   const Slot& arrived(std::int64_t peer);
   void wait_for_busy();
   void wait_for(std::int64_t peer);

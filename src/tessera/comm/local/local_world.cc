@@ -1,6 +1,8 @@
 #include "tessera/comm/local/local_world.h"
 
+#include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -8,21 +10,25 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/base/machine.h"
 #include "tessera/comm/agreement.h"
+#include "tessera/comm/channel.h"
+#include "tessera/comm/channel_call.h"
+#include "tessera/comm/local/local_channel.h"
 #include "tessera/comm/local/local_group.h"
+#include "tessera/comm/local/local_run.h"
 #include "tessera/comm/mover.h"
 #include "tessera/mesh/traffic.h"
 
 namespace tessera {
 
 struct LocalWorld::Shared {
-  std::int64_t num_ranks = 1;
-  std::vector<Level> throttle;
-  std::shared_ptr<LocalRun> run;  // communicators use it too
+  explicit Shared(std::shared_ptr<LocalRun> run_of_all) : run(std::move(run_of_all)) {}
+
+  std::shared_ptr<LocalRun> run;  // communicators and channels use it too
 
   std::mutex mutex;  // guards what follows
   std::map<std::pair<std::vector<std::int64_t>, std::int64_t>, std::weak_ptr<LocalGroup>> groups;
+  std::map<std::pair<ChannelKey, std::int64_t>, std::weak_ptr<LocalConnection>> connections;
 };
 
 namespace {
@@ -128,6 +134,20 @@ class LocalCommunicator final : public Communicator {
   std::vector<const std::byte*> sources_;  // of a fold; kept, so that operations allocate nothing
 };
 
+// What the ranks have in common under `key`: made of `args` where none of them has it yet.
+template <class Map, class... Args>
+auto shared_by_ranks(Map& known, const typename Map::key_type& key, const Args&... args) {
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  auto& entry = known[key];
+  auto found = entry.lock();
+  if (!found) {
+    using Common = typename decltype(found)::element_type;
+    found = std::make_shared<Common>(args...);
+    entry = found;
+  }
+  return found;
+}
+
 class LocalRank final : public World {
  public:
   LocalRank(std::shared_ptr<Shared> shared, std::int64_t rank)
@@ -135,7 +155,7 @@ class LocalRank final : public World {
 
   std::int64_t rank() const override { return rank_; }
 
-  std::int64_t size() const override { return shared_->num_ranks; }
+  std::int64_t size() const override { return shared_->run->num_ranks(); }
 
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
                                       std::int64_t generation,
@@ -143,15 +163,27 @@ class LocalRank final : public World {
     const std::int64_t own = place_in_group(members, rank_, size());
     const std::vector<std::int64_t> key(members.begin(), members.end());
     const std::scoped_lock lock(shared_->mutex);
-    std::erase_if(shared_->groups, [](const auto& entry) { return entry.second.expired(); });
-    std::weak_ptr<LocalGroup>& known = shared_->groups[{key, generation}];
-    std::shared_ptr<LocalGroup> group = known.lock();
-    if (!group) {
-      group = std::make_shared<LocalGroup>(shared_->run, key, shared_->throttle);
-      known = group;
-    }
-    return std::make_unique<LocalCommunicator>(std::move(group), own, mover);
+    return std::make_unique<LocalCommunicator>(
+        shared_by_ranks(shared_->groups, {key, generation}, shared_->run, key), own, mover);
   }
+
+  std::unique_ptr<Channel> channel(const ChannelKey& key,
+                                   std::int64_t generation,
+                                   const Mover& mover) override {
+    require_channel_of(key, rank_, size());
+    const std::scoped_lock lock(shared_->mutex);
+    return make_local_channel(
+        shared_by_ranks(shared_->connections, {key, generation}, shared_->run, key), rank_, mover);
+  }
+
+  Bell& bell() override { return shared_->run->bell(rank_); }
+
+  // Peers ring; deadlines and wishes to stop are looked at that often.
+  std::chrono::microseconds longest_sleep() const override { return std::chrono::milliseconds(10); }
+
+  Progress& progress() override { return shared_->run->progress(rank_); }
+
+  const RunProgress& run_progress() const override { return *shared_->run; }
 
   void abort(std::string_view reason) override { shared_->run->abort(reason); }
 
@@ -164,23 +196,25 @@ class LocalRank final : public World {
   std::int64_t rank_;
 };
 
+std::shared_ptr<LocalRun> make_run(std::int64_t num_ranks,
+                                   const WorldOptions& options,
+                                   std::vector<Level> throttle) {
+  TESSERA_REQUIRE(
+      num_ranks > 0, ErrorCode::kInvalidArgument, "{} ranks: expected at least 1", num_ranks);
+  return std::make_shared<LocalRun>(num_ranks, options, std::move(throttle));
+}
+
 }  // namespace
 
 LocalWorld::LocalWorld(std::int64_t num_ranks,
                        const WorldOptions& options,
                        std::vector<Level> throttle)
-    : shared_(std::make_shared<Shared>()) {
-  TESSERA_REQUIRE(
-      num_ranks > 0, ErrorCode::kInvalidArgument, "{} ranks: expected at least 1", num_ranks);
-  shared_->num_ranks = num_ranks;
-  shared_->throttle = std::move(throttle);
-  shared_->run = std::make_shared<LocalRun>(options, num_ranks > usable_cores());
-}
+    : shared_(std::make_shared<Shared>(make_run(num_ranks, options, std::move(throttle)))) {}
 
 LocalWorld::~LocalWorld() = default;
 
 std::int64_t LocalWorld::num_ranks() const {
-  return shared_->num_ranks;
+  return shared_->run->num_ranks();
 }
 
 std::unique_ptr<World> LocalWorld::join(std::int64_t rank) {

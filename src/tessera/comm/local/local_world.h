@@ -17,8 +17,10 @@ class LocalWorld {
   // `throttle` are levels of a cluster, innermost first, whose speed the run plays: an operation of
   // a group takes at least the latency, and the bytes that a rank sends at the bandwidth, of the
   // innermost level that all its members share, from when the last of them arrived; what is left of
-  // it is slept. Figures that are 0 cost nothing. The devices of a group share a shared link
-  // evenly. Without levels, as fast as memory.
+  // it is slept. A transfer of a channel takes as long from when both ends have begun it and the
+  // links out of the one and into the other are free of other channels' bytes. Figures that are 0
+  // cost nothing. The devices of a group share a shared link evenly. Without levels, as fast as
+  // memory.
   explicit LocalWorld(std::int64_t num_ranks,
                       const WorldOptions& options = {},
                       std::vector<Level> throttle = {});

@@ -1,16 +1,17 @@
 #include "tessera/comm/mpi/backoff.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 namespace tessera {
 
-Backoff::Backoff(const WorldOptions& options, bool oversubscribed)
-    : options_(options), oversubscribed_(oversubscribed), start_(Clock::now()) {}
+Backoff::Backoff(const WorldOptions& options, bool oversubscribed, const RunProgress* progress)
+    : limit_(options, progress), oversubscribed_(oversubscribed) {}
 
 void Backoff::renew() {
   steps_ = 0;
-  start_ = Clock::now();
+  limit_.renew();
 }
 
 bool Backoff::pause() {
@@ -30,7 +31,7 @@ bool Backoff::pause() {
   if (steps_ < kYields && steps_ % kLooksAtClock != 0) {
     return true;
   }
-  return std::chrono::duration<double>(Clock::now() - start_).count() < options_.patience_seconds();
+  return !limit_.is_over();
 }
 
 }  // namespace tessera

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/wait_limit.h"
 
 namespace tessera {
 
@@ -11,9 +11,8 @@ namespace tessera {
 // millisecond; all until something happens or the deadline has passed.
 class Backoff {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  Backoff(const WorldOptions& options, bool oversubscribed);
+  // Borrows `progress`, which renews the deadline: see WaitLimit.
+  Backoff(const WorldOptions& options, bool oversubscribed, const RunProgress* progress = nullptr);
 
   // Something happened: the deadline and the steps start anew.
   void renew();
@@ -22,10 +21,9 @@ class Backoff {
   bool pause();
 
  private:
-  WorldOptions options_;
+  WaitLimit limit_;
   bool oversubscribed_;
   std::int64_t steps_ = 0;
-  Clock::time_point start_;
 };
 
 }  // namespace tessera

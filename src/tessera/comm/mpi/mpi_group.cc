@@ -36,7 +36,7 @@ void MpiGroup::meet() {
   Backoff backoff = run_->backoff();
   const auto unknown = [&](std::size_t peer) { return tags[peer] < 0; };
   while (std::ranges::find(tags, -1) != tags.end()) {
-    run_->take_control_messages();
+    run_->exchange_progress();
     for_each_peer([&](std::size_t peer) {
       tags[peer] = unknown(peer) ? run_->tag_of(ticket_, members_[peer]).value_or(-1) : tags[peer];
     });
@@ -95,7 +95,7 @@ void MpiGroup::wait(Requests& requests) {
       backoff.renew();
     }
     if (++turn % kLooksAtControl == 0) {
-      run_->take_control_messages();
+      run_->exchange_progress();
       leave_if_aborted(is_late);
     }
     if (!backoff.pause()) {

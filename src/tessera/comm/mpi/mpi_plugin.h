@@ -9,7 +9,7 @@
 namespace tessera {
 
 // Raised whenever what core and plugin share changes: this struct, and the classes that it names.
-inline constexpr int kMpiPluginAbi = 3;
+inline constexpr int kMpiPluginAbi = 4;
 
 // What the library of a plugin hands out by the one C function that it exports. The two numbers
 // stand first in every version.

@@ -1,5 +1,6 @@
 #include "tessera/comm/mpi/mpi_run.h"
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -14,6 +15,7 @@ namespace {
 // Kinds of control messages, as tags.
 constexpr int kHello = 0;
 constexpr int kAbort = 1;
+constexpr int kProgress = 2;
 
 // Longer reasons are cut, so that MPI sends them without waiting for the receiver.
 constexpr std::size_t kMaxReason = 2000;
@@ -82,7 +84,8 @@ MpiRun::MpiRun(const MpiLaunch& launch, const WorldOptions& options)
       control_(duplicate_world()),
       rank_(rank_in(data_)),
       size_(size_of(data_)),
-      tags_(last_tag_of(data_)) {
+      tags_(last_tag_of(data_)),
+      gossip_(options.deadline_seconds) {
   TESSERA_REQUIRE(rank_ == launch.rank && size_ == launch.size,
                   ErrorCode::kInvalidConfig,
                   "the launcher says rank {} of {}, {} says rank {} of {}: the launcher is of "
@@ -96,14 +99,28 @@ MpiRun::MpiRun(const MpiLaunch& launch, const WorldOptions& options)
 
 MpiRun::Ticket MpiRun::announce(std::span<const std::int64_t> members, std::int64_t generation) {
   const Ticket ticket = tags_.choose(members, generation);
-  const Hello hello = {.key = ticket.key, .tag = ticket.tag};
   for (const std::int64_t member : members) {
     if (member != rank_) {
-      const auto bytes = std::as_bytes(std::span(&hello, 1));
-      control_.send({.peer = member, .kind = kHello, .bytes = {bytes.begin(), bytes.end()}});
+      tell(ticket, member);
     }
   }
   return ticket;
+}
+
+MpiRun::Ticket MpiRun::announce(const ChannelKey& channel, std::int64_t generation) {
+  constexpr std::int64_t kIsChannel = -1;  // which is no member of a group
+  const std::array<std::int64_t, 4> name = {kIsChannel, channel.from, channel.to, channel.number};
+  const std::int64_t peer = channel.from == rank_ ? channel.to : channel.from;
+  const Ticket ticket = tags_.choose(name, generation);
+  tell(ticket, peer);
+  gossip_.add_peer(peer);
+  return ticket;
+}
+
+void MpiRun::tell(const Ticket& ticket, std::int64_t peer) {
+  const Hello hello = {.key = ticket.key, .tag = ticket.tag};
+  const auto bytes = std::as_bytes(std::span(&hello, 1));
+  control_.send({.peer = peer, .kind = kHello, .bytes = {bytes.begin(), bytes.end()}});
 }
 
 void MpiRun::retire(const Ticket& ticket) {
@@ -128,6 +145,12 @@ bool MpiRun::take_one_control_message() {
     end_with(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     return true;
   }
+  if (message->kind == kProgress) {
+    if (const auto news = gossip_.hear(message->peer, bytes)) {
+      send(*news);
+    }
+    return true;
+  }
   Hello hello;
   TESSERA_CHECK(bytes.size() == sizeof hello, "a control message of {} bytes", bytes.size());
   std::memcpy(&hello, bytes.data(), sizeof hello);
@@ -135,11 +158,25 @@ bool MpiRun::take_one_control_message() {
   return true;
 }
 
+void MpiRun::exchange_progress() {
+  take_control_messages();
+  if (const auto news = gossip_.next()) {
+    send(*news);
+  }
+}
+
+void MpiRun::send(const Gossip::News& news) {
+  for (const std::int64_t peer : news.peers) {
+    control_.send({.peer = peer, .kind = kProgress, .bytes = news.bytes});
+  }
+}
+
 void MpiRun::end_with(std::string_view reason) {
   const std::scoped_lock lock(mutex_);
   if (!aborted_) {
     reason_ = reason;
     aborted_ = true;
+    bell_.ring();
   }
 }
 

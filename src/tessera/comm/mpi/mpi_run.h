@@ -13,17 +13,20 @@
 
 #include <mpi.h>
 
+#include "tessera/comm/bell.h"
+#include "tessera/comm/channel.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/backoff.h"
 #include "tessera/comm/mpi/control_messages.h"
+#include "tessera/comm/mpi/gossip.h"
 #include "tessera/comm/mpi/group_tags.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 
 namespace tessera {
 
-// What all communicators of this process share: MPI itself, the tags of groups, and the control
-// messages, by which ranks learn each other's tags and that the run is aborted. Used from several
-// threads.
+// What all communicators and channels of this process share: MPI itself, their tags, and the
+// control messages, by which ranks learn each other's tags, how far others have come, and that the
+// run is aborted. Used from several threads.
 class MpiRun {
  public:
   // Starts MPI. Errors: as join_mpi_world().
@@ -35,7 +38,13 @@ class MpiRun {
 
   const WorldOptions& options() const { return options_; }
 
-  Backoff backoff() const { return {options_, oversubscribed_}; }
+  Backoff backoff() const { return {options_, oversubscribed_, &gossip_}; }
+
+  Bell& bell() { return bell_; }
+
+  Gossip& gossip() { return gossip_; }
+
+  const Gossip& gossip() const { return gossip_; }
 
   MPI_Comm data() const { return data_; }
 
@@ -43,6 +52,7 @@ class MpiRun {
 
   // Tells the other members under which tag this rank receives. Errors: those of GroupTags.
   Ticket announce(std::span<const std::int64_t> members, std::int64_t generation);
+  Ticket announce(const ChannelKey& channel, std::int64_t generation);
   void retire(const Ticket& ticket);
 
   // The tag under which `peer` receives for the group, once it has announced it.
@@ -52,6 +62,9 @@ class MpiRun {
 
   // Takes in what others have announced; waits for nothing.
   void take_control_messages();
+
+  // The same; and tells the peers of this rank's channels how far it has come.
+  void exchange_progress();
 
   bool aborted() const { return aborted_; }
 
@@ -68,7 +81,9 @@ class MpiRun {
   void finalize();
 
  private:
+  void tell(const Ticket& ticket, std::int64_t peer);
   bool take_one_control_message();
+  void send(const Gossip::News& news);
   void end_with(std::string_view reason);
 
   WorldOptions options_;
@@ -78,6 +93,8 @@ class MpiRun {
   std::int64_t rank_;
   std::int64_t size_;
   GroupTags tags_;
+  Bell bell_;
+  Gossip gossip_;
   std::atomic<bool> aborted_ = false;
 
   std::mutex receiving_;  // held by the one thread that takes in control messages
@@ -85,6 +102,11 @@ class MpiRun {
   std::string reason_;
   std::vector<std::vector<std::byte>> kept_;
 };
+
+// This rank's end of a channel; checks the key.
+std::unique_ptr<Channel> make_mpi_channel(std::shared_ptr<MpiRun> run,
+                                          const ChannelKey& key,
+                                          std::int64_t generation);
 
 // This rank's end of a group; checks the members.
 std::unique_ptr<Communicator> make_mpi_communicator(std::shared_ptr<MpiRun> run,

@@ -1,6 +1,7 @@
 // The entry of the plugins libtessera_openmpi.so and libtessera_mpich.so: this folder's sources
 // compiled with the headers of one MPI library, TESSERA_MPI_LIBRARY.
 
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/agreement.h"
+#include "tessera/comm/channel.h"
 #include "tessera/comm/mover.h"
 #include "tessera/comm/mpi/mpi_plugin.h"
 #include "tessera/comm/mpi/mpi_run.h"
@@ -29,12 +31,29 @@ class MpiWorld final : public World {
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
                                       std::int64_t generation,
                                       const Mover& mover) override {
-    TESSERA_REQUIRE(mover.is_host(),
-                    ErrorCode::kUnsupported,
-                    "ranks over MPI work in the host's memory: set run.device = \"cpu\", or start "
-                    "one process, whose ranks share its GPUs");
+    require_host(mover);
     return make_mpi_communicator(run_, members, generation);
   }
+
+  std::unique_ptr<Channel> channel(const ChannelKey& key,
+                                   std::int64_t generation,
+                                   const Mover& mover) override {
+    require_host(mover);
+    return make_mpi_channel(run_, key, generation);
+  }
+
+  // Nobody else's transfers ring it.
+  Bell& bell() override { return run_->bell(); }
+
+  std::chrono::microseconds longest_sleep() const override {
+    return std::chrono::microseconds(200);
+  }
+
+  Progress& progress() override { return run_->gossip().own(); }
+
+  const RunProgress& run_progress() const override { return run_->gossip(); }
+
+  void exchange_progress() override { run_->exchange_progress(); }
 
   void abort(std::string_view reason) override { run_->abort(reason); }
 
@@ -47,12 +66,21 @@ class MpiWorld final : public World {
     std::vector<std::int64_t> everybody(static_cast<std::size_t>(size()));
     std::iota(everybody.begin(), everybody.end(), 0);
     constexpr std::int64_t kLastGeneration = -1;
+    run_->gossip().forget_peers();
     group(everybody, kLastGeneration, host_mover())->barrier();
+    run_->take_control_messages();  // what is left of them: nobody sends any more
     run_->finalize();
   }
 
  private:
-  std::shared_ptr<MpiRun> run_;  // communicators use it too
+  static void require_host(const Mover& mover) {
+    TESSERA_REQUIRE(mover.is_host(),
+                    ErrorCode::kUnsupported,
+                    "ranks over MPI work in the host's memory: set run.device = \"cpu\", or start "
+                    "one process, whose ranks share its GPUs");
+  }
+
+  std::shared_ptr<MpiRun> run_;  // communicators and channels use it too
 };
 
 World* join(const MpiLaunch& launch, const WorldOptions& options) {

@@ -116,7 +116,7 @@ bool NcclCommunicator::is_at_work(const std::string& doing) {
 
 // NCCL does in the background what it needs other ranks for: returns when that is done.
 void NcclCommunicator::settle(const std::string& doing) {
-  const NcclWait wait(shared_);
+  NcclWait wait(shared_);
   while (is_at_work(doing)) {
     wait.pause();
     wait.require_time(doing);
@@ -249,6 +249,28 @@ void NcclCommunicator::all_to_all(std::span<const std::byte> send, std::span<std
               comm_);
         }
       });
+}
+
+void NcclCommunicator::send(std::span<const std::byte> memory, std::int64_t peer) {
+  enqueue({.operation = Operation::kSend, .bytes = static_cast<std::int64_t>(memory.size())},
+          [&](cudaStream_t stream) {
+            check_nccl(
+                ncclSend(
+                    memory.data(), memory.size(), ncclUint8, static_cast<int>(peer), comm_, stream),
+                "ncclSend()",
+                comm_);
+          });
+}
+
+void NcclCommunicator::receive(std::span<std::byte> memory, std::int64_t peer) {
+  enqueue({.operation = Operation::kReceive, .bytes = static_cast<std::int64_t>(memory.size())},
+          [&](cudaStream_t stream) {
+            check_nccl(
+                ncclRecv(
+                    memory.data(), memory.size(), ncclUint8, static_cast<int>(peer), comm_, stream),
+                "ncclRecv()",
+                comm_);
+          });
 }
 
 }  // namespace tessera

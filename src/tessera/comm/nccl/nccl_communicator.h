@@ -42,6 +42,10 @@ class NcclCommunicator final : public Communicator {
   void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override;
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;
 
+  // To and from another member.
+  void send(std::span<const std::byte> memory, std::int64_t peer);
+  void receive(std::span<std::byte> memory, std::int64_t peer);
+
   // Throws what NCCL has found wrong since, `doing` something; whether it is still at work.
   bool is_at_work(const std::string& doing);
 

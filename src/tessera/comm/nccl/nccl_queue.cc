@@ -28,6 +28,9 @@ bool is_recording(cudaStream_t stream) {
 
 }  // namespace
 
+NcclWait::NcclWait(const NcclRank& rank)
+    : rank_(rank), start_(Clock::now()), limit_(rank.options, &rank.host.run_progress()) {}
+
 void NcclWait::require_run() const {
   if (const auto reason = rank_.host.abort_reason()) {
     fail(ErrorCode::kPeerFailure, "{}", *reason);
@@ -35,6 +38,7 @@ void NcclWait::require_run() const {
 }
 
 void NcclWait::pause() const {
+  rank_.host.exchange_progress();
   require_run();
   constexpr auto kSpin = std::chrono::milliseconds(1);
   if (Clock::now() - start_ > kSpin) {
@@ -42,9 +46,8 @@ void NcclWait::pause() const {
   }
 }
 
-void NcclWait::require_time(const std::string& doing) const {
-  const std::chrono::duration<double> limit(rank_.options.patience_seconds());
-  TESSERA_REQUIRE(Clock::now() - start_ <= limit,
+void NcclWait::require_time(const std::string& doing) {
+  TESSERA_REQUIRE(!limit_.is_over(),
                   ErrorCode::kTimeout,
                   "{}: no answer within {}; NCCL does not say from whom",
                   doing,

@@ -13,6 +13,7 @@
 
 #include "tessera/comm/agreement.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/wait_limit.h"
 
 namespace tessera {
 
@@ -32,7 +33,7 @@ struct NcclRank {
 // How long a rank waits for something of NCCL, looking at it in short steps.
 class NcclWait {
  public:
-  explicit NcclWait(const NcclRank& rank) : rank_(rank), start_(Clock::now()) {}
+  explicit NcclWait(const NcclRank& rank);
 
   // One step. Errors: those of require_run().
   void pause() const;
@@ -40,14 +41,15 @@ class NcclWait {
   // Errors: kPeerFailure with the reason where the run was aborted.
   void require_run() const;
 
-  // Errors: kTimeout where it has lasted for longer than the run's patience.
-  void require_time(const std::string& doing) const;
+  // Errors: kTimeout where it has lasted for too long: see WaitLimit.
+  void require_time(const std::string& doing);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   const NcclRank& rank_;
   Clock::time_point start_;
+  WaitLimit limit_;
 };
 
 // A stream, and what the groups of a rank enqueue there. How far the device has come it writes to a

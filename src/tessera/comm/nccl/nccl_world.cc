@@ -2,10 +2,15 @@
 
 #include "tessera/comm/nccl/nccl_world.h"
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,7 +18,10 @@
 #include <nccl.h>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/channel.h"
+#include "tessera/comm/channel_call.h"
 #include "tessera/comm/nccl/nccl_bootstrap.h"
+#include "tessera/comm/nccl/nccl_channel.h"
 #include "tessera/comm/nccl/nccl_check.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/comm/nccl/nccl_plugin.h"
@@ -57,7 +65,8 @@ void select_device(int device) {
 class PluginWorld final : public NcclWorld {
  public:
   PluginWorld(World& host, const NcclOptions& options)
-      : rank_{.host = host,
+      : NcclWorld(host),
+        rank_{.host = host,
               .options = options.world,
               .device = options.device,
               .drop_recordings = options.drop_recordings},
@@ -79,26 +88,23 @@ class PluginWorld final : public NcclWorld {
     }
   }
 
-  std::int64_t rank() const override { return rank_.host.rank(); }
-
-  std::int64_t size() const override { return rank_.host.size(); }
-
   // NCCL moves the bytes itself.
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
                                       std::int64_t generation,
                                       const Mover& /*mover*/) override {
-    check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
-    const auto host = rank_.host.group(members, kFirstHostGeneration + generation);
-    introduce_devices(*host, members, uuid_);
-    const NcclId id = share_id(*host, make_id);
-    return std::make_unique<NcclCommunicator>(rank_, members, id, queue(generation));
+    return communicator(members, generation);
   }
 
-  void abort(std::string_view reason) override { rank_.host.abort(reason); }
+  std::unique_ptr<Channel> channel(const ChannelKey& key,
+                                   std::int64_t generation,
+                                   const Mover& /*mover*/) override {
+    require_channel_of(key, rank(), size());
+    auto* const zero = static_cast<std::byte*>(queue(generation)->zero());
+    return std::make_unique<NcclChannel>(communicator(std::array{key.from, key.to}, generation),
+                                         std::span(zero, sizeof(std::int64_t)));
+  }
 
-  std::optional<std::string> abort_reason() override { return rank_.host.abort_reason(); }
-
-  void leave() override { rank_.host.leave(); }
+  void leave() override { host().leave(); }
 
   void synchronize(std::span<const std::int64_t> generations) override {
     std::vector<NcclQueue*> queues;
@@ -123,6 +129,15 @@ class PluginWorld final : public NcclWorld {
   }
 
  private:
+  std::unique_ptr<NcclCommunicator> communicator(std::span<const std::int64_t> members,
+                                                 std::int64_t generation) {
+    check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
+    const auto meeting = host().group(members, kFirstHostGeneration + generation);
+    introduce_devices(*meeting, members, uuid_);
+    const NcclId id = share_id(*meeting, make_id);
+    return std::make_unique<NcclCommunicator>(rank_, members, id, queue(generation));
+  }
+
   std::shared_ptr<NcclQueue> queue(std::int64_t generation) {
     const std::scoped_lock lock(mutex_);
     std::shared_ptr<NcclQueue>& queue = queues_[generation];

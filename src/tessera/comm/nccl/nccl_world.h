@@ -1,10 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tessera/comm/communicator.h"
 
@@ -19,6 +22,27 @@ namespace tessera {
 // operations or sizes run into the deadline.
 class NcclWorld : public World {
  public:
+  // Borrows `host`, the same ranks by other means, by which they learn of each other.
+  explicit NcclWorld(World& host) : host_(host) {}
+
+  std::int64_t rank() const override { return host_.rank(); }
+
+  std::int64_t size() const override { return host_.size(); }
+
+  Bell& bell() override { return host_.bell(); }
+
+  std::chrono::microseconds longest_sleep() const override { return host_.longest_sleep(); }
+
+  Progress& progress() override { return host_.progress(); }
+
+  const RunProgress& run_progress() const override { return host_.run_progress(); }
+
+  void exchange_progress() override { host_.exchange_progress(); }
+
+  void abort(std::string_view reason) override { host_.abort(reason); }
+
+  std::optional<std::string> abort_reason() override { return host_.abort_reason(); }
+
   // Waits for all that this rank's groups of these generations have enqueued, whose streams may
   // wait for each other, and watches it: the deadline of an operation runs from when what stands
   // before it in the stream is done. Errors: kTimeout naming the operation; kPeerFailure where a
@@ -32,6 +56,12 @@ class NcclWorld : public World {
   // Ends at once what this rank's groups have under way, where it cannot go on: none of them works
   // any more. By the thread that uses them.
   virtual void stop() = 0;
+
+ protected:
+  World& host() const { return host_; }
+
+ private:
+  World& host_;
 };
 
 struct NcclOptions {

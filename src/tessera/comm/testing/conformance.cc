@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "tessera/base/half.h"
+#include "tessera/comm/testing/channel_cases.h"
 
 namespace tessera {
 namespace {
@@ -463,15 +464,9 @@ void a_rank_aborts(World& world) {
 
 constexpr auto kDisagree = {ErrorCode::kInternal, ErrorCode::kPeerFailure};
 
-}  // namespace
-
-std::span<const ConformanceCase> conformance_cases() {
-  return kCases;
-}
-
-std::span<const FailureCase> failure_cases() {
+std::vector<FailureCase> make_failure_cases() {
   // A rank learns what is wrong by itself, or from the first that did.
-  static const std::vector<FailureCase> kFailures = {
+  std::vector<FailureCase> all = {
       {.name = "MemberStaysAway",
        .run = member_stays_away,
        .codes = {ErrorCode::kTimeout, ErrorCode::kPeerFailure},
@@ -499,6 +494,24 @@ std::span<const FailureCase> failure_cases() {
        .codes = {ErrorCode::kPeerFailure},
        .text = "the last rank ran out of memory"},
   };
+  const std::vector<FailureCase> of_channels = channel_failures();
+  all.insert(all.end(), of_channels.begin(), of_channels.end());
+  return all;
+}
+
+}  // namespace
+
+std::span<const ConformanceCase> conformance_cases() {
+  static const std::vector<ConformanceCase> kAll = [] {
+    std::vector<ConformanceCase> all(std::begin(kCases), std::end(kCases));
+    all.insert(all.end(), channel_cases().begin(), channel_cases().end());
+    return all;
+  }();
+  return kAll;
+}
+
+std::span<const FailureCase> failure_cases() {
+  static const std::vector<FailureCase> kFailures = make_failure_cases();
   return kFailures;
 }
 

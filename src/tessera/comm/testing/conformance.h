@@ -12,8 +12,9 @@
 
 namespace tessera {
 
-// What every World and its communicators must do, whatever carries the data. A case is run by every
-// rank of a run, at any number of ranks; it throws kInternal where something is not as it must be.
+// What every World, its communicators and its channels must do, whatever carries the data. A case
+// is run by every rank of a run, at any number of ranks; it throws kInternal where something is not
+// as it must be.
 struct ConformanceCase {
   std::string_view name;
   void (*run)(World& world) = nullptr;
@@ -34,6 +35,15 @@ struct FailureCase {
 
 // Each needs a run of its own, with a deadline of a second or two.
 std::span<const FailureCase> failure_cases();
+
+// Waits that outlast a deadline because a rank works meanwhile. Each needs a run of its own, with a
+// deadline of a second or two, which it is told, and leaves it as it was.
+struct PatienceCase {
+  std::string_view name;
+  void (*run)(World& world, double deadline_seconds) = nullptr;
+};
+
+std::span<const PatienceCase> patience_cases();
 
 // Runs it and says what happened to this rank; throws kInternal where that is not as it must be.
 std::string expect_failure(const FailureCase& failure, World& world);
