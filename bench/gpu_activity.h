@@ -94,6 +94,10 @@ class TimedWork final : public Backend {
 
   bool orders_streams() const override { return backend_.orders_streams(); }
 
+  World* world() override { return backend_.world(); }
+
+  Channel* channel(const Op& op) override { return backend_.channel(op); }
+
   void hand_over() override { backend_.hand_over(); }
 
   void signal(std::size_t number, StreamId stream) override { backend_.signal(number, stream); }

@@ -108,6 +108,10 @@ class PacedBackend final : public Backend {
 
   void synchronize() override { backend_.synchronize(); }
 
+  World* world() override { return backend_.world(); }
+
+  Channel* channel(const Op& op) override { return backend_.channel(op); }
+
   void run(const Op& op, const Views& views, StreamId stream) override {
     const Clock::time_point start = Clock::now();
     backend_.run(op, views, stream);

@@ -14,6 +14,9 @@
 
 namespace tessera {
 
+class Channel;  // comm/channel.h
+class World;    // comm/communicator.h
+
 // One stretch of device memory, zeroed, freed on destruction. The host sees it as memory of its
 // own: the same on a CPU, else a mirror, which holds what was last copied either way.
 class Arena {
@@ -93,6 +96,14 @@ class Backend {
   // all streams, in the program's order, and signal() and wait() say what of one waits for another.
   // Otherwise each stream has a thread, and the host orders them.
   virtual bool orders_streams() const { return false; }
+
+  // The run that this rank is one of; null where it is alone.
+  virtual World* world() { return nullptr; }
+
+  // What moves the tensor of a send or receive, whose run() returns when the other end has come:
+  // who has many under way gives their memory to the channels instead. Null for other ops, where
+  // nothing moves, and where run() only begins it.
+  virtual Channel* channel(const Op& /*op*/) { return nullptr; }
 
   // What the rank's own thread calls before it lets another stream's go on: run() there then comes
   // after all that stream 0 was given up to here.

@@ -13,7 +13,8 @@
 namespace tessera {
 
 // For tests: a backend that calls `before` with the number of each run(), counted from 0 in the
-// order in which they begin, on any stream. What it throws is what the op throws.
+// order in which they begin, on any stream. What it throws is what the op throws. Transfers that
+// channels move are no run().
 class FaultBackend final : public Backend {
  public:
   using Before = std::function<void(std::int64_t item)>;
@@ -39,6 +40,10 @@ class FaultBackend final : public Backend {
   }
 
   bool orders_streams() const override { return backend_->orders_streams(); }
+
+  World* world() override { return backend_->world(); }
+
+  Channel* channel(const Op& op) override { return backend_->channel(op); }
 
   void hand_over() override { backend_->hand_over(); }
 

@@ -36,57 +36,58 @@ Communicator& AxisCommunicators::along(std::string_view axis, TrafficClass traff
   return *found->second.counted.at(static_cast<std::size_t>(traffic_class));
 }
 
-Channel& AxisCommunicators::channel(std::string_view axis,
-                                    std::int64_t from,
-                                    std::int64_t to,
-                                    std::int64_t number,
+Channel& AxisCommunicators::channel(const AxisSizes& axes,
+                                    const ChannelPlaces& places,
                                     TrafficClass traffic_class) {
-  const ChannelKey places = {.from = from, .to = to, .number = number};
   const std::scoped_lock lock(mutex_);
-  auto of_axis = channels_.find(axis);
-  if (of_axis == channels_.end()) {
-    of_axis = channels_.emplace(axis, std::map<ChannelKey, AxisChannel>()).first;
-  }
-  auto found = of_axis->second.find(places);
-  if (found == of_axis->second.end()) {
-    found = of_axis->second.emplace(places, make_channel(axis, places, traffic_class)).first;
+  auto found = channels_.find({axes, places});
+  if (found == channels_.end()) {
+    found =
+        channels_.emplace(std::pair(axes, places), make_channel(axes, places, traffic_class)).first;
   }
   TESSERA_REQUIRE(found->second.traffic_class == traffic_class,
                   ErrorCode::kInvalidArgument,
                   "channel {} from {} to {} along {} counts as {}, not as {}",
-                  number,
-                  from,
-                  to,
-                  axis,
+                  places.number,
+                  places.from,
+                  places.to,
+                  to_string(axes),
                   name(found->second.traffic_class),
                   name(traffic_class));
   return *found->second.channel;
 }
 
-AxisCommunicators::AxisChannel AxisCommunicators::make_channel(std::string_view axis,
-                                                               const ChannelKey& places,
+AxisCommunicators::AxisChannel AxisCommunicators::make_channel(const AxisSizes& axes,
+                                                               const ChannelPlaces& places,
                                                                TrafficClass counted_as) {
-  const auto found = std::ranges::find(mesh_.axes, axis, &MeshAxis::name);
-  TESSERA_REQUIRE(
-      found != mesh_.axes.end(), ErrorCode::kInvalidArgument, "the mesh has no axis {}", axis);
-  const std::array listed = {static_cast<std::size_t>(found - mesh_.axes.begin())};
+  std::vector<std::size_t> listed;
+  for (const AxisSize& axis : axes) {
+    const auto found = std::ranges::find(mesh_.axes, axis.name, &MeshAxis::name);
+    TESSERA_REQUIRE(found != mesh_.axes.end() && found->size == axis.size,
+                    ErrorCode::kInvalidArgument,
+                    "the mesh has no axis {} of {}",
+                    axis.name,
+                    axis.size);
+    listed.push_back(static_cast<std::size_t>(found - mesh_.axes.begin()));
+  }
   const std::vector<std::int64_t> ranks = mesh_.members(listed, world_.rank());
   const auto rank_at = [&](std::int64_t place) {
-    TESSERA_REQUIRE(place >= 0 && place < found->size,
+    TESSERA_REQUIRE(place >= 0 && place < std::ssize(ranks),
                     ErrorCode::kInvalidArgument,
                     "a channel to or from {} along {}: expected places of [0, {})",
                     place,
-                    axis,
-                    found->size);
+                    to_string(axes),
+                    ranks.size());
     return ranks[static_cast<std::size_t>(place)];
   };
   const ChannelKey key = {
       .from = rank_at(places.from), .to = rank_at(places.to), .number = places.number};
   const auto of_class = static_cast<std::size_t>(counted_as);
-  CountedCommunicator& counted = *axes_.find(axis)->second.counted.at(of_class);
   const bool sends = key.from == world_.rank();
-  return {.channel = std::make_unique<CountedChannel>(world_.channel(key, generation_, mover_),
-                                                      sends ? &counted : nullptr),
+  CountedCommunicator* const counted =
+      sends ? axes_.find(crossed_axis(axes, places))->second.counted.at(of_class).get() : nullptr;
+  return {.channel =
+              std::make_unique<CountedChannel>(world_.channel(key, generation_, mover_), counted),
           .traffic_class = counted_as};
 }
 

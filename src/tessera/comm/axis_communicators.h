@@ -7,10 +7,12 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "tessera/comm/channel.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/counted_communicator.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/traffic.h"
 
@@ -31,16 +33,12 @@ class AxisCommunicators {
   // Errors: kInvalidArgument for an axis that the mesh lacks.
   Communicator& along(std::string_view axis, TrafficClass traffic_class) const;
 
-  // This rank's end of the channel from place `from` to place `to` along an axis, one of which is
-  // its own, at equal places along the others; what it sends counts as `traffic_class`. The number
-  // tells channels of the same two places apart. The first call makes it, as World::channel(); any
+  // This rank's end of the channel between two places along axes, innermost first, one of which is
+  // its own, at equal places along the others; what it sends counts as `traffic_class`, on the
+  // outermost axis on which the places differ. The first call makes it, as World::channel(); any
   // thread may call. Errors: as World::channel(); kInvalidArgument for an axis that the mesh lacks,
-  // a place outside it, and another class than before.
-  Channel& channel(std::string_view axis,
-                   std::int64_t from,
-                   std::int64_t to,
-                   std::int64_t number,
-                   TrafficClass traffic_class);
+  // a place outside the axes, and another class than before.
+  Channel& channel(const AxisSizes& axes, const ChannelPlaces& places, TrafficClass traffic_class);
 
   // What this rank has sent so far, by axis. Any thread may ask.
   Traffic sent() const;
@@ -59,8 +57,8 @@ class AxisCommunicators {
     TrafficClass traffic_class = TrafficClass::kTensor;
   };
 
-  AxisChannel make_channel(std::string_view axis,
-                           const ChannelKey& places,
+  AxisChannel make_channel(const AxisSizes& axes,
+                           const ChannelPlaces& places,
                            TrafficClass counted_as);
 
   World& world_;
@@ -70,8 +68,7 @@ class AxisCommunicators {
   std::map<std::string, Axis, std::less<>> axes_;
 
   std::mutex mutex_;  // guards what follows
-  // By axis, and with places along it instead of ranks.
-  std::map<std::string, std::map<ChannelKey, AxisChannel>, std::less<>> channels_;
+  std::map<std::pair<AxisSizes, ChannelPlaces>, AxisChannel> channels_;
 };
 
 }  // namespace tessera

@@ -20,16 +20,14 @@ void CollectiveContext::set_channels(ChannelOf channel_of) {
   channel_of_ = std::move(channel_of);
 }
 
-Channel& CollectiveContext::channel(std::string_view axis,
-                                    std::int64_t from,
-                                    std::int64_t to,
-                                    std::int64_t number,
+Channel& CollectiveContext::channel(const AxisSizes& axes,
+                                    const ChannelPlaces& places,
                                     TrafficClass traffic_class) const {
   TESSERA_REQUIRE(channel_of_ != nullptr,
                   ErrorCode::kInvalidArgument,
                   "a transfer along {}, but its stream has no channels",
-                  axis);
-  return channel_of_(axis, from, to, number, traffic_class);
+                  to_string(axes));
+  return channel_of_(axes, places, traffic_class);
 }
 
 std::span<Communicator* const> CollectiveContext::levels(const AxisSizes& axes,

@@ -23,12 +23,9 @@ class Communicator;
 using CommunicatorOf =
     std::function<Communicator&(std::string_view axis, TrafficClass traffic_class)>;
 
-// This rank's end of a channel along a mesh axis (see AxisCommunicators::channel()).
-using ChannelOf = std::function<Channel&(std::string_view axis,
-                                         std::int64_t from,
-                                         std::int64_t to,
-                                         std::int64_t number,
-                                         TrafficClass traffic_class)>;
+// This rank's end of a channel along mesh axes (see AxisCommunicators::channel()).
+using ChannelOf = std::function<Channel&(
+    const AxisSizes& axes, const ChannelPlaces& places, TrafficClass traffic_class)>;
 
 // What collectives and transfers of one stream run on, whatever the backend. One thread uses it at
 // a time.
@@ -55,11 +52,9 @@ class CollectiveContext {
   // A context without can run programs that send nothing by channels.
   void set_channels(ChannelOf channel_of);
 
-  // Errors: kInvalidArgument where the context has no channels, or none along the axis.
-  Channel& channel(std::string_view axis,
-                   std::int64_t from,
-                   std::int64_t to,
-                   std::int64_t number,
+  // Errors: kInvalidArgument where the context has no channels, or none along the axes.
+  Channel& channel(const AxisSizes& axes,
+                   const ChannelPlaces& places,
                    TrafficClass traffic_class) const;
 
  private:

@@ -162,7 +162,8 @@ TEST(AxisCommunicators, ChannelsJoinEqualPlacesOfTheOtherAxes) {
   const auto said = on_ranks(world, [&](World& self) -> std::string {
     AxisCommunicators communicators(self, mesh);
     const auto channel = [&](std::int64_t number, TrafficClass traffic_class) -> Channel& {
-      return communicators.channel("pipeline", 0, 1, number, traffic_class);
+      return communicators.channel(
+          {{.name = "pipeline", .size = 2}}, {.from = 0, .to = 1, .number = number}, traffic_class);
     };
     const bool sends = self.rank() < 2;
     for (const std::int64_t number : {4, 5}) {
@@ -179,13 +180,16 @@ TEST(AxisCommunicators, ChannelsJoinEqualPlacesOfTheOtherAxes) {
     EXPECT_EQ(communicators.sent(), Traffic({{"data", {}}, {"pipeline", sent}}));
     EXPECT_EQ(&channel(4, TrafficClass::kTensor), &channel(4, TrafficClass::kTensor));
     EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [&] { channel(4, TrafficClass::kState); }),
-                HasSubstr("channel 4 from 0 to 1 along pipeline counts as "));
-    EXPECT_THAT(error_of(ErrorCode::kInvalidArgument,
-                         [&] { communicators.channel("tensor", 0, 1, 0, TrafficClass::kTensor); }),
-                HasSubstr("the mesh has no axis tensor"));
-    EXPECT_THAT(error_of(ErrorCode::kInvalidArgument,
-                         [&] { communicators.channel("data", 0, 2, 0, TrafficClass::kTensor); }),
-                HasSubstr("a channel to or from 2 along data: expected places of [0, 2)"));
+                HasSubstr("channel 4 from 0 to 1 along pipeline=2 counts as "));
+    const auto error_along = [&](const AxisSize& axis) {
+      return error_of(ErrorCode::kInvalidArgument, [&] {
+        communicators.channel({axis}, {.from = 0, .to = 2}, TrafficClass::kTensor);
+      });
+    };
+    EXPECT_THAT(error_along({.name = "tensor", .size = 2}), HasSubstr("no axis tensor of 2"));
+    EXPECT_THAT(error_along({.name = "data", .size = 3}), HasSubstr("no axis data of 3"));
+    EXPECT_THAT(error_along({.name = "data", .size = 2}),
+                HasSubstr("a channel to or from 2 along data=2: expected places of [0, 2)"));
     return "";
   });
   EXPECT_THAT(said, testing::Each(""));

@@ -28,6 +28,8 @@ class CountedChannel final : public Channel {
 
   bool advance() override { return channel_->advance(); }
 
+  void withdraw() override { channel_->withdraw(); }
+
   std::optional<Clock::time_point> due() const override { return channel_->due(); }
 
  private:

@@ -1,14 +1,16 @@
 #include "tessera/comm/progress.h"
 
-#include <utility>
-
 #include "tessera/base/error.h"
 
 namespace tessera {
 
-void Progress::name_calls(std::vector<std::string> names) {
+std::size_t Progress::add_calls(const std::vector<std::string>& names) {
   const std::scoped_lock lock(mutex_);
-  names_ = std::move(names);
+  const std::size_t first = names_.size();
+  for (const std::string& each : names) {
+    names_.push_back(format("call {} ({})", names_.size() - first, each));
+  }
+  return first;
 }
 
 std::string Progress::place() const {
@@ -18,8 +20,7 @@ std::string Progress::place() const {
   }
   const std::uint64_t call = place - 1;
   const std::scoped_lock lock(mutex_);
-  return call < names_.size() ? format("at call {} ({})", call, names_[call])
-                              : format("at call {}", call);
+  return call < names_.size() ? format("at {}", names_[call]) : format("at call {}", call);
 }
 
 }  // namespace tessera

@@ -13,8 +13,9 @@ namespace tessera {
 // step writes it; any thread reads it.
 class Progress {
  public:
-  // What the calls of the steps to come are: "F of microbatch 5".
-  void name_calls(std::vector<std::string> names);
+  // What the calls of a program are: "forward of microbatch 5". Gives the number of the first, by
+  // which start_call() knows them.
+  std::size_t add_calls(const std::vector<std::string>& names);
 
   void start_call(std::size_t call) {
     place_.store(static_cast<std::uint64_t>(call) + 1, std::memory_order_relaxed);
@@ -33,8 +34,8 @@ class Progress {
   std::atomic<std::uint64_t> finished_ = 0;
   std::atomic<std::uint64_t> place_ = 0;  // the call that was started last + 1
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<std::string> names_;
+  mutable std::mutex mutex_;        // guards what follows
+  std::vector<std::string> names_;  // "call 14 (F of microbatch 5)"
 };
 
 // What all ranks of a run have finished, as far as this one has heard.

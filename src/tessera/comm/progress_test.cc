@@ -20,10 +20,13 @@ TEST(Progress, SaysWhereARankIs) {
   EXPECT_EQ(progress.place(), "before its first call");
   progress.start_call(1);
   EXPECT_EQ(progress.place(), "at call 1");
-  progress.name_calls({"F of microbatch 0", "B of microbatch 0"});
+  EXPECT_EQ(progress.add_calls({"F of microbatch 0", "B of microbatch 0"}), 0U);
   EXPECT_EQ(progress.place(), "at call 1 (B of microbatch 0)");
+  EXPECT_EQ(progress.add_calls({"validation"}), 2U);
   progress.start_call(2);
-  EXPECT_EQ(progress.place(), "at call 2");
+  EXPECT_EQ(progress.place(), "at call 0 (validation)");
+  progress.start_call(3);
+  EXPECT_EQ(progress.place(), "at call 3");
   EXPECT_EQ(progress.finished(), 0U);
   progress.finish_instruction();
   progress.finish_instruction();

@@ -33,6 +33,11 @@ CommunicatorOf along(const AxisCommunicators& communicators) {
   };
 }
 
+ChannelOf channels(AxisCommunicators& communicators) {
+  return [&](const AxisSizes& axes, const ChannelPlaces& places, TrafficClass traffic_class)
+             -> Channel& { return communicators.channel(axes, places, traffic_class); };
+}
+
 bool is_native(const RunConfig& config) {
   return config.comm.reduction == Reduction::kNative;
 }
@@ -136,8 +141,12 @@ RankBackend::RankBackend(World& world,
     }
   };
   if (device_ == nullptr) {
-    cpu_ = make_cpu_backend(
-        threads, along(compute_), {.communicator_of = along(comm_), .abort = abort});
+    cpu_ = make_cpu_backend(threads,
+                            along(compute_),
+                            {.communicator_of = along(comm_),
+                             .channel_of = channels(comm_),
+                             .abort = abort,
+                             .world = &world});
     return;
   }
   device_->set_communicators(kComputeStream, along(compute_));

@@ -55,4 +55,16 @@ std::int64_t num_ranks(const AxisSizes& axes) {
   return product;
 }
 
+std::string_view crossed_axis(const AxisSizes& axes, const ChannelPlaces& places) {
+  std::string_view crossed;
+  std::int64_t from = places.from;
+  std::int64_t to = places.to;
+  for (const AxisSize& axis : axes) {
+    crossed = from % axis.size != to % axis.size ? axis.name : crossed;
+    from /= axis.size;
+    to /= axis.size;
+  }
+  return crossed;
+}
+
 }  // namespace tessera

@@ -18,6 +18,16 @@ struct AxisSize {
 
 using AxisSizes = std::vector<AxisSize>;  // innermost first
 
+// A one-way connection along axes: the places of its ends, of which the innermost axis is the
+// fastest digit, and a number that tells those of the same ends apart.
+struct ChannelPlaces {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::int64_t number = 0;
+
+  friend auto operator<=>(const ChannelPlaces&, const ChannelPlaces&) = default;
+};
+
 // "data.pair=2 data.node=4"; "" for none.
 std::string to_string(const AxisSizes& axes);
 
@@ -32,6 +42,9 @@ AxisSizes parse_axes(std::string_view text);
 inline void parse_text(std::string_view text, AxisSizes& axes) {
   axes = parse_axes(text);
 }
+
+// The name of the outermost axis on which the two ends differ: the slowest that is between them.
+std::string_view crossed_axis(const AxisSizes& axes, const ChannelPlaces& places);
 
 bool contains(const AxisSizes& axes, const AxisSize& axis);
 bool contains_all(const AxisSizes& axes, const AxisSizes& others);

@@ -13,11 +13,13 @@
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/fence/fence.h"
+#include "tessera/ops/fill/fill.h"
 #include "tessera/ops/float8/float8.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/gradient_norm/gradient_norm.h"
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/norm/norm.h"
+#include "tessera/ops/point_to_point/point_to_point.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/softcap/softcap.h"
 #include "tessera/ops/swiglu/swiglu.h"
@@ -46,6 +48,7 @@ using OpVariant = std::variant<AddAttrs,
                                EmbeddingAttrs,
                                EmbeddingBackwardAttrs,
                                FenceAttrs,
+                               FillAttrs,
                                GatherSlicesAttrs,
                                GeluAttrs,
                                GeluBackwardAttrs,
@@ -57,6 +60,7 @@ using OpVariant = std::variant<AddAttrs,
                                MulAttrs,
                                MultiplyAttrs,
                                QuantizeFloat8Attrs,
+                               ReceiveAttrs,
                                ReduceScatterAttrs,
                                ReduceSlicesAttrs,
                                RmsNormAttrs,
@@ -66,6 +70,7 @@ using OpVariant = std::variant<AddAttrs,
                                RopeTableAttrs,
                                ScaleAttrs,
                                ScaledMatmulAttrs,
+                               SendAttrs,
                                SliceAttrs,
                                SoftcapAttrs,
                                SoftcapBackwardAttrs,

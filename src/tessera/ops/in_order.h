@@ -33,6 +33,13 @@ class InOrder {
   std::size_t begin_ = 0;
 };
 
+// All of a tensor without gaps.
+inline std::span<std::byte> memory_of(const View& view) {
+  TESSERA_CHECK(view.is_contiguous(), "found gaps in a tensor, expected contiguous memory");
+  return {view.as<std::byte>(),
+          static_cast<std::size_t>(view.num_elements()) * size_bytes(view.dtype)};
+}
+
 // The operand and the result of an op that has one of each.
 struct OneToOne {
   const View& x;

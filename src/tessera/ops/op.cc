@@ -28,6 +28,10 @@ std::string_view name(CollectiveKind kind) {
       return "all_reduce";
     case CollectiveKind::kAllToAll:
       return "all_to_all";
+    case CollectiveKind::kSend:
+      return "send";
+    case CollectiveKind::kReceive:
+      return "receive";
   }
   return "unknown collective";
 }

@@ -53,20 +53,22 @@ FactorRule with_results(FactorRule rule, const std::vector<FactorRule::Factors>&
 // The type of the largest magnitude of a tensor.
 inline const TensorType kMagnitude = {.dtype = DType::kF32, .dims = {}};
 
-enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll };
+enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend, kReceive };
 
 // "all_gather", ...
 std::string_view name(CollectiveKind kind);
 
-// Equal collectives that one execution of an op runs, one after the other.
+// Equal collectives that one execution of an op runs, one after the other. A send or a receive is
+// one of two ranks.
 struct CollectiveUse {
   AxisSizes axes;  // innermost first
   CollectiveKind kind = CollectiveKind::kAllReduce;
   DType dtype = DType::kF32;
   std::optional<PartialOp> fold = std::nullopt;  // none where nothing is folded
-  std::int64_t bytes = 0;  // of the whole that is gathered, folded or dealt, padding included
+  std::int64_t bytes = 0;  // of the whole that is gathered, folded, dealt or sent, with padding
   std::int64_t count = 1;  // how many there are
   Traffic sent = {};       // by a rank, for one of them
+  std::optional<ChannelPlaces> channel = std::nullopt;  // of a send or a receive
 
   friend bool operator==(const CollectiveUse&, const CollectiveUse&) = default;
 };

@@ -102,25 +102,42 @@ class Walk {
       operands.push_back(operand.type);
       names += format("{}\"{}\"", names.empty() ? "" : ", ", program_[operand.buffer].name);
     }
+    const auto add = [&](CollectiveCall added) {
+      added.stream = stream;
+      added.after = ended;
+      added.place = format("segment {}, microbatch {}, instruction {}: {}",
+                           program_[call.segment].name,
+                           call.microbatch,
+                           index,
+                           info(*instruction.op).name);
+      sequence_.calls.push_back(std::move(added));
+      ++ended[stream];
+    };
     for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
+      if (use.channel) {
+        add(transfer(use, call));
+        continue;
+      }
       for (const AxisSize& axis : legs(use)) {
-        if (axis.size == 1) {
-          continue;
+        if (axis.size > 1) {
+          add({.axis = axis.name,
+               .what = format(
+                   "{} of {} in microbatch {}", describe(use, axis), names, call.microbatch)});
         }
-        sequence_.calls.push_back(
-            {.stream = stream,
-             .axis = axis.name,
-             .what =
-                 format("{} of {} in microbatch {}", describe(use, axis), names, call.microbatch),
-             .after = ended,
-             .place = format("segment {}, microbatch {}, instruction {}: {}",
-                             program_[call.segment].name,
-                             call.microbatch,
-                             index,
-                             info(*instruction.op).name)});
-        ++ended[stream];
       }
     }
+  }
+
+  // The ends know the tensor by names of their own.
+  static CollectiveCall transfer(const CollectiveUse& use, const Call& call) {
+    return {.axis = "",
+            .channel = ChannelEnd{.axes = use.axes,
+                                  .places = *use.channel,
+                                  .sends = use.kind == CollectiveKind::kSend},
+            .what = format("transfer of {} bytes {} in microbatch {}",
+                           use.bytes,
+                           name(use.dtype),
+                           call.microbatch)};
   }
 
   const Program& program_;
@@ -128,6 +145,37 @@ class Walk {
   std::map<EventSlot, Ended> events_;
   CollectiveSequence sequence_;
 };
+
+// "send 0 1 0 pipeline=4": from, to, number; "" where there is none.
+std::string to_string(const std::optional<ChannelEnd>& channel) {
+  return channel ? format("{} {} {} {} {}",
+                          channel->sends ? "send" : "receive",
+                          channel->places.from,
+                          channel->places.to,
+                          channel->places.number,
+                          to_string(channel->axes))
+                 : "";
+}
+
+// Errors: kInternal quoting the line.
+std::optional<ChannelEnd> parse_channel(const std::string& field, const std::string& line) {
+  if (field.empty()) {
+    return std::nullopt;
+  }
+  ChannelEnd end;
+  std::istringstream in(field);
+  std::string kind;
+  in >> kind >> end.places.from >> end.places.to >> end.places.number >> std::ws;
+  std::string axes;
+  std::getline(in, axes);
+  TESSERA_CHECK(in.eof() && !axes.empty() && (kind == "send" || kind == "receive"),
+                "found \"{}\", expected a channel, in the collective \"{}\"",
+                field,
+                line);
+  end.sends = kind == "send";
+  end.axes = parse_axes(axes);
+  return end;
+}
 
 std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> fields;
@@ -155,6 +203,15 @@ CollectiveSequence collective_calls(const Program& program) {
   return Walk(program).run();
 }
 
+CollectiveSequence in_one_queue(CollectiveSequence sequence) {
+  sequence.streams = {"all"};
+  for (CollectiveCall& call : sequence.calls) {
+    call.stream = 0;
+    call.after = {0};
+  }
+  return sequence;
+}
+
 std::string to_string(const CollectiveSequence& sequence) {
   std::string text;
   for (const std::string& stream : sequence.streams) {
@@ -162,7 +219,12 @@ std::string to_string(const CollectiveSequence& sequence) {
   }
   text += '\n';
   for (const CollectiveCall& call : sequence.calls) {
-    text += format("{}\t{}\t{}\t{}", call.stream, call.axis, call.what, call.place);
+    text += format("{}\t{}\t{}\t{}\t{}",
+                   call.stream,
+                   call.axis,
+                   to_string(call.channel),
+                   call.what,
+                   call.place);
     for (const std::size_t ended : call.after) {
       text += format("\t{}", ended);
     }
@@ -172,7 +234,7 @@ std::string to_string(const CollectiveSequence& sequence) {
 }
 
 CollectiveSequence parse_collective_calls(std::string_view text) {
-  constexpr std::size_t kFixedFields = 4;
+  constexpr std::size_t kFixedFields = 5;
   std::istringstream in{std::string(text)};
   std::string line;
   std::getline(in, line);
@@ -187,9 +249,10 @@ CollectiveSequence parse_collective_calls(std::string_view text) {
                   line);
     CollectiveCall call{.stream = parse_count(fields[0], line),
                         .axis = fields[1],
-                        .what = fields[2],
+                        .channel = parse_channel(fields[2], line),
+                        .what = fields[3],
                         .after = {},
-                        .place = fields[3]};
+                        .place = fields[4]};
     TESSERA_CHECK(
         call.stream < num_streams, "stream {} of {}: \"{}\"", call.stream, num_streams, line);
     for (std::size_t stream = 0; stream < num_streams; ++stream) {

@@ -137,11 +137,13 @@ TEST(CollectiveCalls, ReadOnlyWhatIsWhole) {
   const auto error = [](std::string_view text) {
     return error_of(ErrorCode::kInternal, [&] { parse_collective_calls(text); });
   };
-  EXPECT_THAT(error("compute\t\n0\tdata\tfold\tthere\n"),
-              HasSubstr("a collective of 4 fields, expected 5: \"0\tdata\tfold\tthere\""));
-  EXPECT_THAT(error("compute\t\n0\tdata\tfold\tthere\t1x\n"),
+  EXPECT_THAT(error("compute\t\n0\tdata\t\tfold\tthere\n"),
+              HasSubstr("a collective of 5 fields, expected 6: \"0\tdata\t\tfold\tthere\""));
+  EXPECT_THAT(error("compute\t\n0\tdata\t\tfold\tthere\t1x\n"),
               HasSubstr("found \"1x\", expected a number"));
-  EXPECT_THAT(error("compute\t\n1\tdata\tfold\tthere\t0\n"), HasSubstr("stream 1 of 1"));
+  EXPECT_THAT(error("compute\t\n1\tdata\t\tfold\tthere\t0\n"), HasSubstr("stream 1 of 1"));
+  EXPECT_THAT(error("compute\t\n0\t\tsend 0 1 pipeline=2\tx\tthere\t0\n"),
+              HasSubstr("found \"send 0 1 pipeline=2\", expected a channel"));
 }
 
 TEST(CollectiveCalls, ReduceOutwardsAndGatherInwards) {

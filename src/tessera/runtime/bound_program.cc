@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/in_order.h"
 
 namespace tessera {
 
@@ -98,20 +99,37 @@ void BoundProgram::execute(const InstructionRun& run) {
     workspace = {address(bound.moving_workspace, call), workspace.size()};
   }
   const View* views = views_.data() + bound.first_view;
-  const auto place = [&] {
-    return format("segment {}, microbatch {}, instruction {}: {}",
-                  program_[call.segment].name,
-                  call.microbatch,
-                  run.index,
-                  info(*bound.op).name);
-  };
-  with_context(place, [&] {
-    backend_.run(*bound.op,
-                 {.in = {views, bound.num_operands},
-                  .out = {views + bound.num_operands, bound.num_results},
-                  .workspace = workspace},
-                 bound.instruction->stream);
-  });
+  with_context([&] { return place(run); },
+               [&] {
+                 backend_.run(*bound.op,
+                              {.in = {views, bound.num_operands},
+                               .out = {views + bound.num_operands, bound.num_results},
+                               .workspace = workspace},
+                              bound.instruction->stream);
+               });
+}
+
+std::span<std::byte> BoundProgram::only_tensor(const InstructionRun& run) const {
+  const Bound& bound = segments_[run.call->segment.at()][run.index];
+  TESSERA_CHECK(bound.num_operands + bound.num_results == 1,
+                "{} has {} operands and {} results, expected one tensor",
+                place(run),
+                bound.num_operands,
+                bound.num_results);
+  View view = views_[bound.first_view];
+  if (bound.num_moving > 0) {
+    view.data = address(moving_[bound.first_moving], *run.call);
+  }
+  return with_context([&] { return place(run); }, [&] { return memory_of(view); });
+}
+
+std::string BoundProgram::place(const InstructionRun& run) const {
+  const Segment& segment = program_[run.call->segment];
+  return format("segment {}, microbatch {}, instruction {}: {}",
+                segment.name,
+                run.call->microbatch,
+                run.index,
+                info(*segment.instructions[run.index].op).name);
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/backend/backend.h"
@@ -26,6 +27,12 @@ class BoundProgram {
   // executes those of a stream, and several streams may run at once. Errors: what kernels throw,
   // with segment, microbatch and instruction as context.
   void execute(const InstructionRun& run);
+
+  // The memory of the only operand or result of a send or receive, in this call.
+  std::span<std::byte> only_tensor(const InstructionRun& run) const;
+
+  // "segment forward, microbatch 0, instruction 3: add".
+  std::string place(const InstructionRun& run) const;
 
  private:
   // What each call moves to its own slot: the view of a buffer with several, or the workspace.

@@ -7,6 +7,9 @@
 
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/progress.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
@@ -34,6 +37,14 @@ InstructionRun first_state_write(const Program& program) {
   return first;
 }
 
+std::vector<std::string> call_names(const Program& program) {
+  std::vector<std::string> names;
+  for (const Call& call : program.calls) {
+    names.push_back(format("{} of microbatch {}", program[call.segment].name, call.microbatch));
+  }
+  return names;
+}
+
 }  // namespace
 
 Executor::Executor(const Program& program, Backend& backend)
@@ -50,6 +61,10 @@ Executor::Executor(const Program& program,
       first_write_(first_state_write(program)),
       streams_(program, bound_, backend) {
   batches_ = plan_batches(program, backend, streams_.is_by_backend(), first_write_);
+  if (World* const world = backend.world()) {
+    progress_ = &world->progress();
+    first_call_ = progress_->add_calls(call_names(program));
+  }
 }
 
 void Executor::run_step() {
@@ -61,7 +76,7 @@ void Executor::run_step() {
 }
 
 void Executor::run_all() {
-  if (!streams_.has_other_stream() && !backend_.orders_streams()) {
+  if (!streams_.has_other_streams() && !backend_.orders_streams()) {
     run_calls();
     backend_.synchronize();
     has_run_ = true;
@@ -131,11 +146,21 @@ void Executor::run_batches() {
     }
     batch.recording->replay();
     ++num_replayed_;
+    if (progress_ != nullptr) {
+      progress_->finish_instruction();
+    }
   }
 }
 
 void Executor::run(const InstructionRun& next) {
+  if (progress_ != nullptr && next.index == 0) {
+    progress_->start_call(first_call_ +
+                          static_cast<std::size_t>(next.call - program_.calls.data()));
+  }
   streams_.run(next);
+  if (progress_ != nullptr && instruction_of(program_, next).stream == kOwnStream) {
+    progress_->finish_instruction();
+  }
   // The first step loads kernels, and a driver that does may hold up other ranks of the process:
   // none of them must be waited for meanwhile.
   if (!has_run_ && backend_.orders_streams() && talks(instruction_of(program_, next))) {

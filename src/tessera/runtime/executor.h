@@ -20,13 +20,15 @@
 
 namespace tessera {
 
+class Progress;  // comm/progress.h
+
 // Runs a program's step on a backend. The arena is allocated once, and the views of every segment
 // are bound once; a step allocates nothing. What a backend can record it records in the second
-// step, whose arguments are those of all that follow. StreamOrder says how two streams run.
+// step, whose arguments are those of all that follow. StreamOrder says how several streams run.
 class Executor {
  public:
-  // Borrows both for its life. Errors: kOutOfMemory; kUnsupported for more than two streams;
-  // kInternal where the backend needs more workspace than the program was compiled with.
+  // Borrows both for its life. Errors: kOutOfMemory; kInternal where the backend needs more
+  // workspace than the program was compiled with.
   Executor(const Program& program, Backend& backend);
 
   // In an arena that it shares with executors of other programs, whose states must lie at the same
@@ -55,7 +57,7 @@ class Executor {
   // longest first.
   std::vector<std::pair<std::string, double>> profile_step();
 
-  // How long the calling thread waited for the other stream's thread in the last step; 0 where the
+  // How long the calling thread waited for other streams' threads in the last step; 0 where the
   // backend orders streams.
   double waited_seconds() const { return streams_.waited_seconds(); }
 
@@ -109,6 +111,9 @@ class Executor {
   std::size_t num_replayed_ = 0;
   bool failed_ = false;
   bool (*is_over_)() = nullptr;
+  Progress* progress_ =
+      nullptr;                  // of the rank, for others that wait for it; null where it is alone
+  std::size_t first_call_ = 0;  // by which it knows the program's
   InstructionRun first_write_;  // of a parameter or an optimizer state; no call: there is none
   std::atomic<bool> writes_states_ = false;  // from there on to the end of the step
   StreamOrder streams_;                      // ends before what its thread uses

@@ -4,41 +4,47 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/ir/ids.h"
 
 namespace tessera {
 
-namespace {
-
-constexpr StreamId kOtherStream = {1};
-
-}  // namespace
-
-// Its work is the same in every step, so that the thread needs no queue: it has the list of all
-// instructions, and is told how many of them it may run.
+// The work of the streams is the same in every step, so that they need no queues: each has the list
+// of all its instructions, and is told how many of them it may run.
 StreamOrder::StreamOrder(const Program& program, BoundProgram& bound, Backend& backend)
     : program_(program), bound_(bound), backend_(backend) {
-  TESSERA_REQUIRE(program.streams.size() <= 2,
-                  ErrorCode::kUnsupported,
-                  "a program of {} streams: expected at most 2",
-                  program.streams.size());
-  for_each_run(program, [&](const InstructionRun& run, const Instruction& instruction) {
+  streams_.resize(program.streams.size() - 1);
+  find_items();
+  is_by_backend_ = has_other_streams_ && backend.orders_streams();
+  if (!is_by_backend_) {
+    start_threads();
+  }
+}
+
+void StreamOrder::find_items() {
+  for_each_run(program_, [&](const InstructionRun& /*run*/, const Instruction& instruction) {
+    if (instruction.stream != kOwnStream) {
+      has_other_streams_ = true;
+      std::ranges::for_each(instruction.signals, [&](EventId event) { add_event(event); });
+    }
+  });
+  // By signal, the item that signalled it last; of no item while none has.
+  std::vector<Awaited> signalled(signalled_.size(), Awaited{.lane = streams_.size()});
+  for_each_run(program_, [&](const InstructionRun& run, const Instruction& instruction) {
     if (instruction.stream == kOwnStream) {
       return;
     }
-    others_.push_back(run);
+    const std::size_t lane = instruction.stream.at() - 1;
+    std::vector<Item>& items = streams_[lane].items;
+    items.push_back({.run = run, .after = awaited_by(run, instruction, signalled)});
     for (const EventId event : instruction.signals) {
-      add_event(event);
+      signalled[signal_of(run, event)] = {.lane = lane, .item = items.size() - 1};
     }
   });
-  is_by_backend_ = has_other_stream() && backend.orders_streams();
-  if (has_other_stream() && !is_by_backend_) {
-    thread_ = std::make_unique<StreamThread>(
-        others_.size(), [this](std::size_t item) { bound_.execute(others_[item]); });
-  }
 }
 
 void StreamOrder::add_event(EventId event) {
@@ -49,7 +55,7 @@ void StreamOrder::add_event(EventId event) {
   if (first == kOfOwnStream) {
     first = signalled_.size();
     const auto slots = static_cast<std::size_t>(program_.num_slots(program_.pool_of(event)));
-    signalled_.resize(first + slots, 0);
+    signalled_.resize(first + slots);
   }
 }
 
@@ -61,10 +67,90 @@ std::size_t StreamOrder::signal_of(const InstructionRun& run, EventId event) con
   return first_signal_[event.at()] + static_cast<std::size_t>(slot);
 }
 
+// What stream 0 did before an item of another stream is done when that is issued, and its own
+// stream is in order: only items of third streams are left to wait for.
+std::vector<Awaited> StreamOrder::awaited_by(const InstructionRun& run,
+                                             const Instruction& instruction,
+                                             const std::vector<Awaited>& signalled) const {
+  std::vector<Awaited> awaited;
+  for (const EventId event : instruction.waits) {
+    const std::size_t signal = signal_of(run, event);
+    if (signal != kOfOwnStream && signalled[signal].lane != streams_.size() &&
+        signalled[signal].lane != instruction.stream.at() - 1) {
+      awaited.push_back(signalled[signal]);
+    }
+  }
+  return awaited;
+}
+
+void StreamOrder::start_threads() {
+  std::vector<TransferLane> transfers;
+  World* const world = backend_.world();
+  for (Stream& stream : streams_) {
+    stream.lane = std::make_unique<Lane>(world == nullptr ? nullptr : &world->bell());
+  }
+  for (std::size_t lane = 0; lane < streams_.size(); ++lane) {
+    const std::size_t num_items = streams_[lane].items.size();
+    if (num_items == 0) {
+      continue;
+    }
+    if (is_of_transfers(streams_[lane])) {
+      transfers.push_back(transfers_of(lane));
+      continue;
+    }
+    threads_.push_back(std::make_unique<StreamThread>(
+        *streams_[lane].lane, num_items, [this, lane](std::size_t item, Lane::Ticket step) {
+          run_item(lane, item, step);
+        }));
+  }
+  if (!transfers.empty()) {
+    transfers_ = std::make_unique<TransferThread>(
+        *world, std::move(transfers), [this](const Awaited& awaited, Lane::Ticket step) {
+          return has_ended(awaited, step);
+        });
+  }
+}
+
+bool StreamOrder::is_of_transfers(const Stream& stream) const {
+  return backend_.world() != nullptr && std::ranges::all_of(stream.items, [&](const Item& item) {
+           return backend_.channel(*instruction_of(program_, item.run).op) != nullptr;
+         });
+}
+
+TransferLane StreamOrder::transfers_of(std::size_t lane) const {
+  TransferLane result = {.lane = streams_[lane].lane.get(), .transfers = {}};
+  for (const Item& item : streams_[lane].items) {
+    result.transfers.push_back({.channel = backend_.channel(*instruction_of(program_, item.run).op),
+                                .memory = bound_.only_tensor(item.run),
+                                .after = item.after,
+                                .place = [this, run = item.run] { return bound_.place(run); }});
+  }
+  return result;
+}
+
+bool StreamOrder::has_ended(const Awaited& awaited, Lane::Ticket step) const {
+  const Stream& stream = streams_[awaited.lane];
+  return stream.lane->done(step * static_cast<Lane::Ticket>(stream.items.size()) +
+                           static_cast<Lane::Ticket>(awaited.item) + 1);
+}
+
+void StreamOrder::run_item(std::size_t lane, std::size_t item, Lane::Ticket step) {
+  const Item& next = streams_[lane].items[item];
+  for (const Awaited& awaited : next.after) {
+    const Stream& stream = streams_[awaited.lane];
+    stream.lane->wait_for(step * static_cast<Lane::Ticket>(stream.items.size()) +
+                          static_cast<Lane::Ticket>(awaited.item) + 1);
+  }
+  bound_.execute(next.run);
+}
+
 void StreamOrder::start_step() {
   waited_seconds_ = 0;
-  if (thread_) {
-    std::ranges::fill(signalled_, thread_->last());
+  if (is_by_backend_) {
+    return;
+  }
+  for (Signal& signal : signalled_) {
+    signal.ticket = streams_[signal.lane].lane->last();  // all of it has ended
   }
 }
 
@@ -75,40 +161,54 @@ void StreamOrder::run(const InstructionRun& next) {
       wait_for_events(next, instruction);
     }
     bound_.execute(next);
+  } else if (is_by_backend_) {
+    enqueue(next, instruction);
   } else {
     issue(next, instruction);
   }
 }
 
 void StreamOrder::end_step() {
-  if (thread_) {
-    wait_for(thread_->last());
+  if (is_by_backend_) {
+    return;
+  }
+  for (const Stream& stream : streams_) {
+    wait_for(*stream.lane, stream.lane->last());
   }
 }
 
 void StreamOrder::stop() {
-  if (thread_) {
-    thread_->stop();
+  if (is_by_backend_) {
+    return;
+  }
+  for (const Stream& stream : streams_) {
+    stream.lane->stop();
   }
 }
 
-// The other stream may go on as far as here. All that this one did before is done by then, so that
-// no event of this stream has to be waited for.
+// The stream may go on as far as here. All that this one did before is done by then, so that no
+// event of this stream has to be waited for.
 void StreamOrder::issue(const InstructionRun& next, const Instruction& instruction) {
-  if (is_by_backend_) {
-    // A number that no event of the other stream has.
-    backend_.signal(signalled_.size(), kOwnStream);
-    backend_.wait(signalled_.size(), kOtherStream);
-    bound_.execute(next);
-    for (const EventId event : instruction.signals) {
-      backend_.signal(signal_of(next, event), kOtherStream);
-    }
-    return;
-  }
+  const std::size_t lane = instruction.stream.at() - 1;
   backend_.hand_over();
-  const StreamThread::Ticket ticket = thread_->issue();
+  const Lane::Ticket ticket = streams_[lane].lane->issue();
   for (const EventId event : instruction.signals) {
-    signalled_[signal_of(next, event)] = ticket;
+    signalled_[signal_of(next, event)] = {.lane = lane, .ticket = ticket};
+  }
+}
+
+void StreamOrder::enqueue(const InstructionRun& next, const Instruction& instruction) {
+  // A number that no event of the other streams has.
+  backend_.signal(signalled_.size(), kOwnStream);
+  backend_.wait(signalled_.size(), instruction.stream);
+  for (const EventId event : instruction.waits) {
+    if (const std::size_t signal = signal_of(next, event); signal != kOfOwnStream) {
+      backend_.wait(signal, instruction.stream);
+    }
+  }
+  bound_.execute(next);
+  for (const EventId event : instruction.signals) {
+    backend_.signal(signal_of(next, event), instruction.stream);
   }
 }
 
@@ -121,15 +221,15 @@ void StreamOrder::wait_for_events(const InstructionRun& next, const Instruction&
     if (is_by_backend_) {
       backend_.wait(signal, kOwnStream);
     } else {
-      wait_for(signalled_[signal]);
+      wait_for(*streams_[signalled_[signal].lane].lane, signalled_[signal].ticket);
     }
   }
 }
 
-void StreamOrder::wait_for(StreamThread::Ticket ticket) {
-  if (!thread_->done(ticket)) {
+void StreamOrder::wait_for(const Lane& lane, Lane::Ticket ticket) {
+  if (!lane.done(ticket)) {
     const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-    thread_->wait_for(ticket);
+    lane.wait_for(ticket);
     waited_seconds_ += seconds_since(start);
   }
 }

@@ -6,6 +6,7 @@
 #include "tessera/backend/cpu/dispatch.h"
 #include "tessera/backend/cpu/draw.h"
 #include "tessera/base/mapping.h"
+#include "tessera/ops/point_to_point/point_to_point.h"
 
 namespace tessera {
 namespace {
@@ -27,9 +28,14 @@ class MappedArena final : public HostArena {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, CommunicatorOf communicator_of, CpuCommStream comm)
-      : comm_(comm.threads), compute_(threads), abort_(std::move(comm.abort)) {
+      : transfers_(1),
+        comm_(comm.threads),
+        compute_(threads),
+        world_(comm.world),
+        abort_(std::move(comm.abort)) {
     compute_.set_communicators(std::move(communicator_of));
     comm_.set_communicators(std::move(comm.communicator_of));
+    transfers_.set_channels(std::move(comm.channel_of));
   }
 
   std::string_view name() const override { return "cpu"; }
@@ -49,8 +55,12 @@ class CpuBackend final : public Backend {
   }
 
   void run(const Op& op, const Views& views, StreamId stream) override {
-    cpu::run_op(stream == StreamId{0} ? compute_ : comm_, op, views);
+    cpu::run_op(context_of(stream), op, views);
   }
+
+  World* world() override { return world_; }
+
+  Channel* channel(const Op& op) override { return channel_of(op, transfers_); }
 
   void synchronize() override {}
 
@@ -61,8 +71,14 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  cpu::Context& context_of(StreamId stream) {
+    return stream == StreamId{0} ? compute_ : stream == StreamId{1} ? comm_ : transfers_;
+  }
+
+  cpu::Context transfers_;
   cpu::Context comm_;
   cpu::Context compute_;
+  World* world_;
   std::function<void(std::string_view)> abort_;
 };
 

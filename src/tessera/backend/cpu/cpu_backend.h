@@ -10,11 +10,13 @@
 namespace tessera {
 
 // What runs beside the rank's thread: the collectives of a program's second stream, in a thread of
-// their own, which needs communicators of its own.
+// their own, which needs communicators of its own, and transfers, on all further streams.
 struct CpuCommStream {
   CommunicatorOf communicator_of;
-  std::function<void(std::string_view reason)> abort;  // World::abort
-  int threads = 1;                                     // folds are bound by memory
+  ChannelOf channel_of = nullptr;
+  std::function<void(std::string_view reason)> abort = nullptr;  // World::abort
+  World* world = nullptr;                                        // borrowed
+  int threads = 1;                                               // folds are bound by memory
 };
 
 // The CPU backend on `threads` threads, of which the caller's is one. Collectives run on

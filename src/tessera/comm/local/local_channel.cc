@@ -86,6 +86,8 @@ class LocalSender final : public LocalEnd {
 
   ~LocalSender() override { release(); }
 
+  void withdraw() override { release(); }
+
   void begin(std::span<std::byte> memory) override {
     mover_.finish();
     start(memory.size());
@@ -161,6 +163,8 @@ class LocalReceiver final : public LocalEnd {
 
   std::optional<Clock::time_point> due() const override { return due_; }
 
+  void withdraw() override {}
+
  private:
   // While one lives, the sender's end does not go.
   class Reading {
@@ -176,7 +180,7 @@ class LocalReceiver final : public LocalEnd {
     std::atomic<bool>& flag_;
   };
 
-  // This end's memory is its own.
+  // Nobody else writes this end's memory.
   void release() override {}
 
   // In this order: a sender's end that takes over from another one first hides what that has shown.

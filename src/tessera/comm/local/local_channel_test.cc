@@ -201,9 +201,9 @@ TEST(LocalChannel, SaysWhoWaitsForWhomAndWhere) {
     LocalWorld world(2, {.deadline_seconds = kDeadlineSeconds});
     const auto sender = world.join(0);
     const auto receiver = world.join(1);
-    sender->progress().name_calls(names());
+    sender->progress().add_calls(names());
     sender->progress().start_call(0);
-    receiver->progress().name_calls(names());
+    receiver->progress().add_calls(names());
     receiver->progress().start_call(1);
     World& waits = sends ? *sender : *receiver;
     const auto end = waits.channel({.from = 0, .to = 1, .number = 7});

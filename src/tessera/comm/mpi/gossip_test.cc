@@ -68,7 +68,7 @@ TEST(Gossip, TellsWhereARankIs) {
   Gossip first(0);
   Gossip second(0);
   first.add_peer(1);
-  first.own().name_calls({"F of microbatch 0"});
+  first.own().add_calls({"F of microbatch 0"});
   EXPECT_EQ(second.place_of(0), "not heard of");
   first.own().start_call(0);
   second.hear(0, first.next()->bytes);

@@ -73,6 +73,8 @@ class MpiChannel final : public Channel {
     return false;
   }
 
+  void withdraw() override { give_up(); }
+
  private:
   enum class State : std::uint8_t { kIdle, kBegun, kHeader, kBytes };
 

@@ -22,6 +22,9 @@ class NcclChannel final : public Channel {
 
   bool advance() override { return true; }
 
+  // What is enqueued ends with the run (NcclWorld::stop()).
+  void withdraw() override {}
+
  private:
   std::unique_ptr<NcclCommunicator> group_;
 };

@@ -163,6 +163,8 @@ class StagedChannel final : public Channel {
     return true;
   }
 
+  void withdraw() override { staged_.channel->withdraw(); }
+
  private:
   NcclWorld& world_;
   Staged& staged_;

@@ -329,7 +329,7 @@ void transfer(World& world, Channel& end, std::size_t size) {
 
 // The last rank never sends.
 void a_transfer_never_comes(World& world) {
-  world.progress().name_calls({"F of microbatch 0", "B of microbatch 0"});
+  world.progress().add_calls({"F of microbatch 0", "B of microbatch 0"});
   world.progress().start_call(1);
   const FromLast from_last(world);
   world.group(all_ranks(world))->barrier();  // nobody's call is unknown to the others

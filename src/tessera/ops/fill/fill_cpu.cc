@@ -1,0 +1,12 @@
+#include "tessera/backend/cpu/context.h"
+#include "tessera/comm/mover.h"
+#include "tessera/ops/fill/fill.h"
+#include "tessera/ops/in_order.h"
+
+namespace tessera {
+
+void run(const FillAttrs&, cpu::Context& context, const Views& views) {
+  context.mover().zero(memory_of(InOrder(views.out).next()));
+}
+
+}  // namespace tessera
