@@ -58,6 +58,7 @@ class MpiChannel final : public Channel {
       return true;
     }
     try {
+      require_run();  // MPI may take what no receiver wants any more
       if (call_.sends ? send() : receive()) {
         state_ = State::kIdle;
         limit_.reset();

@@ -176,17 +176,18 @@ void run(Group& group,
   if (!meet(group, is_aborted, [&] { group.parts[rank] = parts; })) {
     return;
   }
+  // All members are here, and do what follows whoever gives up, so that nobody's memory goes while
+  // another one reads it.
+  const std::atomic<bool> is_never_aborted = false;
   std::vector<std::vector<std::byte>> results;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     results.push_back(result_of(group, rank, i));
   }
-  if (!meet(group, is_aborted)) {
-    return;
-  }
+  meet(group, is_never_aborted);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     std::ranges::copy(results[i], parts[i].to);
   }
-  meet(group, is_aborted);
+  meet(group, is_never_aborted);
 }
 
 // Calls between ncclGroupStart() and ncclGroupEnd().
@@ -215,9 +216,18 @@ ncclResult_t append(ncclComm_t comm, cudaStream_t stream, const Part& part) {
   return ncclSuccess;
 }
 
-// When their operations are done, and no recording has any.
+// Aborts those of a group together, so that a stream that one of them leaves does not enter another
+// one; returns when their operations are done, and no recording has any.
 void end_aborted() {
-  for (const ncclComm_t comm : std::exchange(calls.aborted, {})) {
+  const std::vector<ncclComm_t> aborted = std::exchange(calls.aborted, {});
+  for (const ncclComm_t comm : aborted) {
+    *comm->is_aborted = true;
+  }
+  for (const ncclComm_t comm : aborted) {
+    const std::scoped_lock lock(comm->group->mutex);
+    comm->group->changed.notify_all();
+  }
+  for (const ncclComm_t comm : aborted) {
     while (comm->is_aborted.use_count() > 1) {
       std::this_thread::yield();
     }
@@ -291,11 +301,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  {
-    const std::scoped_lock lock(comm->group->mutex);
-    *comm->is_aborted = true;
-    comm->group->changed.notify_all();
-  }
   calls.aborted.push_back(comm);
   if (calls.depth == 0) {
     end_aborted();
