@@ -13,13 +13,13 @@
 namespace tessera {
 namespace {
 
+bool keeps_best(const RunSetup& setup) {
+  return setup.programs.validation.has_value() && setup.config.checkpoint.keep_best;
+}
+
 // Of the steps before this start, so that the best one is known without a file of its own. Losses
-// of other data say nothing of it.
-void note_validations(const std::filesystem::path& run_dir,
-                      std::int64_t since,
-                      std::int64_t step_of_start,
-                      RunSaves& saves,
-                      RunRecord& record) {
+// of other data, until the step `since`, say nothing of it: whether there are any.
+bool note_validations(const std::filesystem::path& run_dir, std::int64_t since, RunSaves& saves) {
   bool leaves_some_out = false;
   for_each_validation(run_dir, [&](std::int64_t step, double loss) {
     if (step > since || since == 0) {
@@ -28,15 +28,21 @@ void note_validations(const std::filesystem::path& run_dir,
       leaves_some_out = leaves_some_out || std::isfinite(loss);
     }
   });
-  if (leaves_some_out && since >= step_of_start) {
-    record.warn(
-        "the data for validation are others than before: the best checkpoint is chosen anew, by "
-        "losses from now on; what the run was trained on before may be among them");
-  }
   saves.link_best();
+  return leaves_some_out;
 }
 
-void warn_of_full_disk(const RunSetup& setup, bool keeps_best, const RunSaves& saves) {
+std::string validation_of(const RunSetup& setup) {
+  return setup.programs.validation
+             ? describe_validation(setup.sequences, setup.config.validation.sequences)
+             : "";
+}
+
+std::int64_t alike_since(const RunSetup& setup) {
+  return validated_alike_since(read_sessions(setup.config.run.dir), validation_of(setup));
+}
+
+void warn_of_full_disk(const RunSetup& setup, const RunSaves& saves) {
   const RunConfig& config = setup.config;
   std::int64_t bytes = 0;
   for (const CheckpointTensor& tensor : model_tensors(setup.parameters, config.optimizer.moments)) {
@@ -45,7 +51,7 @@ void warn_of_full_disk(const RunSetup& setup, bool keeps_best, const RunSaves& s
   const std::string shortage = disk_shortage(config.run.dir,
                                              {.checkpoint_bytes = bytes,
                                               .keep = config.checkpoint.keep,
-                                              .keeps_best = keeps_best,
+                                              .keeps_best = keeps_best(setup),
                                               .present = count_checkpoints(saves.directory())});
   if (!shortage.empty()) {
     log_warning(shortage);
@@ -59,12 +65,8 @@ void open_record(const RunSetup& setup,
                  RunSaves& saves,
                  std::unique_ptr<RunRecord>& record) {
   const RunConfig& config = setup.config;
-  const bool validates = setup.programs.validation.has_value();
-  const bool keeps_best = validates && config.checkpoint.keep_best;
   const ParameterCounts parameters = count_parameters(setup.parameters);
-  const std::string validation =
-      validates ? describe_validation(setup.sequences, config.validation.sequences) : "";
-  const std::int64_t since = validated_alike_since(read_sessions(config.run.dir), validation);
+  const std::int64_t since = alike_since(setup);
   record = std::make_unique<RunRecord>(
       RunRecord::Facts{.run_dir = config.run.dir,
                        .num_steps = config.train.steps,
@@ -72,17 +74,25 @@ void open_record(const RunSetup& setup,
                        .parameters = parameters.all,
                        .flop_per_token = training_flop_per_token(
                            setup.run.plan.model, parameters, config.data.sequence_length),
-                       .validation = validation,
+                       .validation = validation_of(setup),
                        .plain_every = config.log.every,
                        .tensorboard = config.log.tensorboard},
       meta.step);
   if (saves.last()) {
     record->make_up(*saves.last(), meta.step);
   }
-  if (keeps_best) {
-    note_validations(config.run.dir, since, meta.step, saves, *record);
+  if (keeps_best(setup) && note_validations(config.run.dir, since, saves) && since >= meta.step) {
+    record->warn(
+        "the data for validation are others than before: the best checkpoint is chosen anew, by "
+        "losses from now on; what the run was trained on before may be among them");
   }
-  warn_of_full_disk(setup, keeps_best, saves);
+  warn_of_full_disk(setup, saves);
+}
+
+void link_best_of_ended_run(const RunSetup& setup, RunSaves& saves) {
+  if (keeps_best(setup)) {
+    note_validations(setup.config.run.dir, alike_since(setup), saves);
+  }
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/measure_peak.h"
+#include "tessera/train/open_record.h"
 #include "tessera/train/run_record.h"
 
 namespace tessera {
@@ -74,6 +75,7 @@ bool TrainingLoop::agree_on_owed_validation() {
 TrainResult TrainingLoop::end_without_steps() {
   if (parts_.control.leads()) {
     log_info(format("nothing to do: the run is at step {} of {}", step(), config_.train.steps));
+    link_best_of_ended_run(parts_.setup, parts_.state.saves());
   }
   prune_at_end();
   parts_.state.saves().end_removals(true);
