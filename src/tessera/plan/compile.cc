@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tessera/passes/compile.h"
 #include "tessera/passes/graph/undecayed_weights.h"
@@ -61,6 +62,12 @@ Programs compile(const Plan& plan, const Target& target, const std::filesystem::
   return programs;
 }
 
+RunPrograms compile_run(const Plan& plan, const Target& target, const std::filesystem::path& dump) {
+  std::vector<Programs> programs;
+  programs.push_back(compile(plan, target, dump));
+  return {plan.layout.mesh, std::move(programs)};
+}
+
 Program compile_evaluation(const Plan& plan,
                            std::int64_t rows,
                            std::int64_t sequence_length,
@@ -69,6 +76,15 @@ Program compile_evaluation(const Plan& plan,
   options.update.dims = plan.layout.evaluation_dims();
   options.sum_outputs = false;
   return compile_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype), options);
+}
+
+ByPipelineRank<Program> compile_run_evaluation(const Plan& plan,
+                                               std::int64_t rows,
+                                               std::int64_t sequence_length,
+                                               const Target& target) {
+  std::vector<Program> programs;
+  programs.push_back(compile_evaluation(plan, rows, sequence_length, target));
+  return {plan.layout.mesh, std::move(programs)};
 }
 
 Program compile_generation(const ModelDescription& model,

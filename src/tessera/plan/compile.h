@@ -4,13 +4,14 @@
 #include <filesystem>
 #include <optional>
 
+#include "tessera/plan/pipeline_ranks.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/target.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
 
-// What each rank of a run executes, in one arena: the training step and, where the run validates,
+// What a rank of a run executes, in one arena: the training step and, where the run validates,
 // the loss of one batch of `microbatch` sequences per data rank, on the step's parameters. That one
 // has inputs as the forward graph and the output "loss", the sum over the valid tokens of all
 // ranks; between two steps it may run as often as is wanted, and leaves the states as they are.
@@ -21,14 +22,28 @@ struct Programs {
   std::int64_t arena_bytes() const;
 };
 
+// The programs of all ranks of a run, which are those of their places along the pipeline.
+using RunPrograms = ByPipelineRank<Programs>;
+
 // Depends on the plan and the target alone: equal ones give equal programs, whatever machine
 // compiles them. `dump` names a directory that gets the text of every level; empty: none.
 // Errors: kInvalidConfig as workspace_query(); what passes refuse.
+RunPrograms compile_run(const Plan& plan,
+                        const Target& target,
+                        const std::filesystem::path& dump = {});
+
+// The same of a run without a pipeline, in which every rank executes the same.
 Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump = {});
 
-// The program by which each data rank says how well the model predicts `rows` sequences of
+// The programs by which each data rank says how well the model predicts `rows` sequences of
 // `sequence_length` tokens of its own: evaluation_graph()'s inputs and outputs, for these alone.
 // The ranks run it together.
+ByPipelineRank<Program> compile_run_evaluation(const Plan& plan,
+                                               std::int64_t rows,
+                                               std::int64_t sequence_length,
+                                               const Target& target);
+
+// The same of a run without a pipeline.
 Program compile_evaluation(const Plan& plan,
                            std::int64_t rows,
                            std::int64_t sequence_length,

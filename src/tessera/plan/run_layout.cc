@@ -15,6 +15,20 @@ std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
   return count;
 }
 
+// A rank's place among those that differ along the axes of a group.
+std::int64_t place_in(AxisGroup group, const Mesh& mesh, std::int64_t rank) {
+  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
+  std::int64_t place = 0;
+  std::int64_t step = 1;
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    if (mesh.axes[i].group == group) {
+      place += coordinates[i] * step;
+      step *= mesh.axes[i].size;
+    }
+  }
+  return place;
+}
+
 }  // namespace
 
 DimAxes RunLayout::evaluation_dims() const {
@@ -50,16 +64,11 @@ StateAxes state_axes(const RunLayout& layout) {
 }
 
 std::int64_t data_place(const Mesh& mesh, std::int64_t rank) {
-  const std::vector<std::int64_t> coordinates = mesh.coordinates(rank);
-  std::int64_t place = 0;
-  std::int64_t step = 1;
-  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
-    if (mesh.axes[i].group == AxisGroup::kData) {
-      place += coordinates[i] * step;
-      step *= mesh.axes[i].size;
-    }
-  }
-  return place;
+  return place_in(AxisGroup::kData, mesh, rank);
+}
+
+std::int64_t pipeline_place(const Mesh& mesh, std::int64_t rank) {
+  return place_in(AxisGroup::kPipeline, mesh, rank);
 }
 
 }  // namespace tessera

@@ -34,4 +34,7 @@ StateAxes state_axes(const RunLayout& layout);
 // A rank's place among those that read different sequences.
 std::int64_t data_place(const Mesh& mesh, std::int64_t rank);
 
+// A rank's place along the pipeline, from its start.
+std::int64_t pipeline_place(const Mesh& mesh, std::int64_t rank);
+
 }  // namespace tessera
