@@ -1,19 +1,34 @@
 #include "tessera/dataset/input_rows.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "tessera/program/step_names.h"
 
 namespace tessera {
+namespace {
+
+bool has_input(const Executor& executor, std::string_view name) {
+  const std::vector<Binding>& inputs = executor.program().inputs;
+  return std::ranges::find(inputs, name, &Binding::name) != inputs.end();
+}
+
+}  // namespace
 
 void load_row(Executor& executor,
               const SequenceSource& source,
               std::int64_t sequence,
               std::int64_t row,
               std::int64_t microbatch) {
-  const auto input = [&](std::string_view name) {
-    return input_row(executor, name, row, microbatch);
+  std::vector<std::vector<std::int32_t>> unread;  // of inputs that the program has not
+  const auto input = [&](std::string_view name) -> std::span<std::int32_t> {
+    if (has_input(executor, name)) {
+      return input_row(executor, name, row, microbatch);
+    }
+    return unread.emplace_back(static_cast<std::size_t>(source.sequence_length()));
   };
   source.read(sequence,
               {.inputs = input(step_names::kTokens),
@@ -24,10 +39,12 @@ void load_row(Executor& executor,
 
 void load_empty_row(Executor& executor, std::int64_t row) {
   for (const std::string_view input :
-       {step_names::kTokens, step_names::kPositions, step_names::kDocuments}) {
-    std::ranges::fill(input_row(executor, input, row), 0);
+       {step_names::kTokens, step_names::kPositions, step_names::kDocuments, step_names::kLabels}) {
+    if (has_input(executor, input)) {
+      std::ranges::fill(input_row(executor, input, row),
+                        input == step_names::kLabels ? kIgnoredLabel : 0);
+    }
   }
-  std::ranges::fill(input_row(executor, step_names::kLabels, row), kIgnoredLabel);
 }
 
 }  // namespace tessera

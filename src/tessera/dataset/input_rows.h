@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// Writes a sequence into row `row` of a microbatch: tokens, labels, positions and documents.
-// Errors: as SequenceSource::read().
+// Writes a sequence into row `row` of a microbatch: those of tokens, labels, positions and
+// documents that the program has. Errors: as SequenceSource::read().
 void load_row(Executor& executor,
               const SequenceSource& source,
               std::int64_t sequence,
