@@ -153,7 +153,7 @@ void CheckpointSaver::finish() {
                   "no save is written that could be finished");
   try {
     if (options_.rank == 0) {
-      publish(temporary_, directory_, options_.num_ranks, remover_);
+      publish(temporary_, directory_, options_.num_ranks, remover_, options_.tensors);
     }
   } catch (...) {
     const Error error = to_error(std::current_exception());

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -32,6 +33,9 @@ struct SaverOptions {
   std::string launch = {};
   // Is never made anew: where it is gone, a save fails. Empty: what is missing is made.
   std::filesystem::path home = {};
+  // What the checkpoint is to have of all ranks, without data, which finish() looks at. Empty: what
+  // the parts have.
+  std::vector<CheckpointTensor> tensors = {};
   // By name, texts that rank 0 writes as files beside those that the manifest lists.
   std::map<std::string, std::string> beside = {};
   // A file that says how the state came about: made durable before the part of rank 0 is, since the
@@ -121,7 +125,7 @@ class CheckpointSaver {
 
   // After kWritten on all ranks: rank 0 publishes the checkpoint, the others only become kIdle.
   // Errors: kInvalidArgument unless kWritten; kDeviceError naming the path and the system's reason,
-  // or a part that is missing; kInvalidData where the parts do not make up every tensor. The
+  // or a part that is missing; kInvalidData where the parts do not make up every tensor, once. The
   // temporary is then removed.
   void finish();
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -244,6 +245,46 @@ TEST_F(SaverTest, PartsThatDoNotMakeUpATensorAreRefused) {
   EXPECT_THAT(refusal(slice(1), 1), HasSubstr("slices overlap"));
   EXPECT_THAT(refusal(slice(2), 5),
               HasSubstr("ranks 0 and 2 are of different saves: after steps 1 and 5"));
+}
+
+// What no rank has written no sum over the parts would miss.
+TEST_F(SaverTest, TheTensorsMustBeThoseOfTheModel) {
+  const CheckpointTensor own = {.name = "w", .role = TensorRole::kMoment1, .shape = kShape};
+  const auto publish_as = [&](std::vector<CheckpointTensor> expected) {
+    savers_ = make_savers();
+    savers_[0]->set_options({.num_ranks = kRanks, .launch = "launch", .tensors = expected});
+    start_all();
+    savers_[0]->finish();
+    savers_.clear();
+  };
+  const auto refusal = [&](std::vector<CheckpointTensor> expected) {
+    return error_of(ErrorCode::kInvalidData, [&] { publish_as(std::move(expected)); });
+  };
+  EXPECT_THAT(refusal({own, {.name = "v", .shape = {3}}}),
+              HasSubstr("tensor 'v': found none in the ranks' parts, expected f32 (3)"));
+  EXPECT_THAT(refusal({{.name = "w", .shape = kShape}}),
+              HasSubstr("tensor 'w': found none in the ranks' parts, expected f32 (4, 6)"));
+  CheckpointTensor other = own;
+  other.shape = {6, 4};
+  EXPECT_THAT(refusal({other}),
+              HasSubstr("tensor 'w' (moment1): found f32 (4, 6) in the ranks' parts, expected f32 "
+                        "(6, 4)"));
+  EXPECT_EQ(find_newest_checkpoint(parent_), std::nullopt);
+  publish_as({own});
+  expect_values(1);
+}
+
+// A model without the tensor, but with another one that is there, too.
+TEST_F(SaverTest, NoRankMayWriteATensorThatTheModelHasNot) {
+  CheckpointSaver saver({.tensors = {{.name = "v", .shape = {1}}}});
+  const std::vector<float> data = {1.0F};
+  std::vector<CheckpointTensor> written;
+  for (const char* name : {"v", "w"}) {
+    written.push_back({.name = name, .shape = {1}, .data = std::as_bytes(std::span(data))});
+  }
+  saver.write(checkpoint_directory(parent_, 1), meta_of(1), written);
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { saver.finish(); }),
+              HasSubstr("tensor 'w': found f32 (1) in the ranks' parts, expected none"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tessera/checkpoint/require_model.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -116,6 +117,30 @@ void require_no_others(const CheckpointReader& checkpoint,
 }
 
 }  // namespace
+
+void require_tensors(const Manifest& manifest, std::span<const CheckpointTensor> expected) {
+  std::map<std::pair<std::string_view, TensorRole>, const ManifestTensor*> found;
+  for (const ManifestTensor& tensor : manifest.tensors) {
+    found.emplace(std::pair(std::string_view(tensor.name), tensor.role), &tensor);
+  }
+  for (const CheckpointTensor& tensor : expected) {
+    const auto place = found.find({tensor.name, tensor.role});
+    const bool is_there = place != found.end();
+    TESSERA_REQUIRE(
+        is_there && place->second->dtype == tensor.dtype && place->second->shape == tensor.shape,
+        ErrorCode::kInvalidData,
+        "tensor {}: found {} in the ranks' parts, expected {}",
+        quote(tensor.name, tensor.role),
+        is_there ? describe(place->second->dtype, place->second->shape) : "none",
+        describe(tensor.dtype, tensor.shape));
+    found.erase(place);
+  }
+  TESSERA_REQUIRE(found.empty(),
+                  ErrorCode::kInvalidData,
+                  "tensor {}: found {} in the ranks' parts, expected none",
+                  quote(found.begin()->second->name, found.begin()->second->role),
+                  describe(found.begin()->second->dtype, found.begin()->second->shape));
+}
 
 void require_model(const CheckpointReader& checkpoint,
                    std::string_view model,

@@ -11,6 +11,10 @@ namespace tessera {
 // imported have nothing else.
 enum class ModelScope { kAll, kWeights };
 
+// That what the parts of all ranks make up has just these tensors, of these types. Errors:
+// kInvalidData naming the first one that differs, found and expected.
+void require_tensors(const Manifest& manifest, std::span<const CheckpointTensor> expected);
+
 // That `checkpoint` is one of `model` (JSON text) with just these tensors, whose `slice` and `data`
 // are not looked at. An f32 parameter may have an f32 master beside it, which only some layouts
 // have. Errors: kInvalidData naming the first tensor (or else the first key of the model) that

@@ -24,6 +24,7 @@
 #include "tessera/base/machine.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/require_model.h"
 
 namespace tessera {
 namespace {
@@ -250,6 +251,7 @@ void publish_parts(const fs::path& save,
                    const fs::path& directory,
                    std::int64_t num_ranks,
                    DirectoryRemover& remover,
+                   std::span<const CheckpointTensor> expected,
                    ErrorCode changed) {
   with_context([&] { return saving(directory); },
                [&] {
@@ -259,6 +261,9 @@ void publish_parts(const fs::path& save,
                  }
                  const Manifest manifest = merge(parts);
                  verify(manifest);
+                 if (!expected.empty()) {
+                   require_tensors(manifest, expected);
+                 }
                  require_step(manifest, directory);
                  require_files(save, manifest, changed);
                  write_file_atomic(save / "manifest.json", print_manifest(manifest));
@@ -276,7 +281,7 @@ bool finish_interrupted_save(const fs::path& save,
   }
   for (const auto& [num_ranks, ranks] : find_parts(save)) {
     if (std::ssize(ranks) == num_ranks) {
-      publish_parts(save, directory, num_ranks, remover, ErrorCode::kInvalidData);
+      publish_parts(save, directory, num_ranks, remover, {}, ErrorCode::kInvalidData);
       return true;
     }
     std::string missing;
@@ -350,8 +355,9 @@ std::string saving(const fs::path& directory) {
 void publish(const fs::path& save,
              const fs::path& directory,
              std::int64_t num_ranks,
-             DirectoryRemover& remover) {
-  publish_parts(save, directory, num_ranks, remover, ErrorCode::kDeviceError);
+             DirectoryRemover& remover,
+             std::span<const CheckpointTensor> expected) {
+  publish_parts(save, directory, num_ranks, remover, expected, ErrorCode::kDeviceError);
 }
 
 std::vector<fs::path> finish_interrupted_saves(const fs::path& parent) {

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/directory_remover.h"
 
 namespace tessera {
@@ -55,12 +57,14 @@ std::string saving(const std::filesystem::path& directory);
 // Makes the checkpoint `directory` of what all ranks have written to `save`: their parts become its
 // manifest, every file that it lists is there and has its size, and the directory gets its name. An
 // older checkpoint of that name goes. Errors: kDeviceError naming the path and the system's reason,
-// or a part or file that is missing; kInvalidData where the parts do not make up every tensor or
-// are of another step than the name says.
+// or a part or file that is missing; kInvalidData where the parts do not make up every tensor, or
+// other tensors than `expected` (of which an empty one expects nothing), or are of another step
+// than the name says.
 void publish(const std::filesystem::path& save,
              const std::filesystem::path& directory,
              std::int64_t num_ranks,
-             DirectoryRemover& remover);
+             DirectoryRemover& remover,
+             std::span<const CheckpointTensor> expected = {});
 
 // Removes, beside `directory`, what programs of this machine that have ended left of saves of it.
 void remove_left_saves(const std::filesystem::path& directory);
