@@ -12,89 +12,14 @@
 #include "tessera/comm/wired.h"
 #include "tessera/ir/adapters.h"
 #include "tessera/mesh/placement.h"
-#include "tessera/ops/collective/collective.h"
+#include "tessera/state/state_range.h"
 
 namespace tessera {
 namespace {
 
-// What a state is to a checkpoint; nothing where it is a copy, or gone when the step ends.
-std::optional<TensorRole> saved_role(StateRole role) {
-  switch (role) {
-    case StateRole::kParameter:
-      return TensorRole::kParameter;
-    case StateRole::kMoment1:
-      return TensorRole::kMoment1;
-    case StateRole::kMoment2:
-      return TensorRole::kMoment2;
-    case StateRole::kMaster:
-      return TensorRole::kMaster;
-    case StateRole::kBuffer:
-      return TensorRole::kBuffer;
-    case StateRole::kSecondary:
-    case StateRole::kGradient:
-    case StateRole::kSum:
-    case StateRole::kCache:
-      return std::nullopt;
-  }
-  return std::nullopt;
-}
-
 // Whether a state is weights: those of its parameter, a copy of them, or a buffer.
 bool is_weights(StateRole role) {
   return is_of_model(role) || role == StateRole::kMaster || role == StateRole::kSecondary;
-}
-
-const ParameterInit& find_parameter(const std::vector<ParameterInit>& parameters,
-                                    const std::string& name) {
-  const auto found = std::ranges::find(parameters, name, &ParameterInit::name);
-  TESSERA_CHECK(found != parameters.end(), "state of no parameter: {}", name);
-  return *found;
-}
-
-// Where a state's elements lie among those of the rank's part of its tensor.
-struct StateRange {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;  // without the padding behind
-};
-
-// A rank's part of a tensor, and the axes along which that is cut into slices.
-struct SlicedPart {
-  SlicedPart(const TensorType& whole, const StatePart& place)
-      : tensor(whole, place.dims, place.coordinate),
-        axes(place.slice_axes),
-        coordinate(place.coordinate) {
-    const AxisSizes cut_by = axes_of(whole, place.dims);
-    std::erase_if(axes, [&](const AxisSize& axis) { return contains(cut_by, axis); });
-  }
-
-  // Of the rank's slice of `degree`, which has `size` elements.
-  StateRange slice(std::int64_t degree, std::int64_t size) const {
-    const std::int64_t begin = slice_index(axes, degree, coordinate) * size;
-    return {.begin = begin,
-            .count = std::clamp<std::int64_t>(tensor.num_elements() - begin, 0, size)};
-  }
-
-  StateRange all() const { return {.begin = 0, .count = tensor.num_elements()}; }
-
-  std::int64_t padded() const { return padded_elements(tensor.num_elements(), num_ranks(axes)); }
-
-  TensorPart tensor;
-  AxisSizes axes;
-  const CoordinateOf& coordinate;
-};
-
-StateRange range_of(const SlicedPart& part, const TensorType& state) {
-  if (state.num_dims() != 1 || state.dims[0].name != kSliceDim) {
-    return part.all();
-  }
-  const std::int64_t size = state.dims[0].bound;
-  return part.slice(part.padded() / size, size);
-}
-
-// Of a rank's slice of all N: the smallest that a state can be kept in.
-StateRange saved_range(const SlicedPart& part) {
-  const std::int64_t n = num_ranks(part.axes);
-  return n == 1 ? part.all() : part.slice(n, part.padded() / n);
 }
 
 // Calls body(first element in the whole, first element here, how many) for the stretches of a
@@ -146,15 +71,6 @@ void fill_state(Executor& executor,
       });
 }
 
-// Whether another rank of the tensor axes holds the same part of this tensor and saves it.
-bool saved_elsewhere(const TensorType& whole, const StatePart& part) {
-  const AxisSizes cut_by = axes_of(whole, part.dims);
-  return std::ranges::any_of(part.tensor_axes, [&](const std::string& axis) {
-    return std::ranges::find(cut_by, axis, &AxisSize::name) == cut_by.end() &&
-           part.coordinate(axis) != 0;
-  });
-}
-
 // How a parameter is drawn from its element `first` on.
 Initial initial_of(const ParameterInit& parameter, std::int64_t first, std::uint64_t seed) {
   const Initializer& init = parameter.init;
@@ -165,86 +81,22 @@ Initial initial_of(const ParameterInit& parameter, std::int64_t first, std::uint
           .constant = static_cast<float>(init.mean)};
 }
 
-class StateInitializer {
- public:
-  StateInitializer(Executor& executor, std::uint64_t seed, const StatePart& part)
-      : executor_(executor), seed_(seed), part_(part) {}
-
-  // The parameter or buffer, and its master and secondary copy where it has them.
-  void initialize(const ParameterInit& parameter) {
-    const Program& program = executor_.program();
-    write(parameter, find_binding(program.states, parameter.name));
-    for (const StateRole copy : {StateRole::kMaster, StateRole::kSecondary}) {
-      if (const StateBinding* const state = find_state(program, parameter.name, copy)) {
-        write(parameter, *state);
-      }
-    }
-  }
-
- private:
-  void write(const ParameterInit& parameter, const Binding& state) {
-    for_each_stretch(
-        state.tensor.type,
-        parameter.type,
-        part_,
-        [&](std::int64_t here, std::int64_t count) {
-          executor_.draw(state, here, count, {.normal = {.std = 0.0F}});
-        },
-        [&](std::int64_t first, std::int64_t here, std::int64_t count) {
-          executor_.draw(state, here, count, initial_of(parameter, first, seed_));
-        });
-  }
-
-  Executor& executor_;
-  std::uint64_t seed_;
-  const StatePart& part_;
-};
-
-// Calls body(tensor without data, the state that has it, its first element there) for all that a
-// rank saves, in the states of the rank whose part is `holder`; false where that has not all.
-template <class Body>
-bool for_each_saved(const Program& program,
-                    const std::vector<ParameterInit>& parameters,
-                    const StatePart& part,
-                    const StatePart& holder,
-                    const Body& body) {
-  for (const StateBinding& state : program.states) {
-    const std::optional<TensorRole> role = saved_role(state.state.role);
-    if (!role) {
-      continue;
-    }
-    const TensorType& whole = find_parameter(parameters, state.state.parameter).type;
-    if (role == TensorRole::kMaster && whole.dtype == DType::kF32) {
-      continue;  // it is the parameter's copy
-    }
-    const SlicedPart own(whole, part);
-    const TensorPart& tensor = own.tensor;
-    const StateRange saved = saved_range(own);
-    // A part may be padding alone.
-    if (saved.count == 0 || tensor.box().num_valid_elements() == 0 ||
-        saved_elsewhere(whole, part)) {
-      continue;
-    }
-    const SlicedPart held(whole, holder);
-    const StateRange kept = range_of(held, state.tensor.type);
-    const TensorBox& box = held.tensor.box();
-    if (box.offset() != tensor.box().offset() || box.extent() != tensor.box().extent() ||
-        saved.begin < kept.begin || saved.begin + saved.count > kept.begin + kept.count) {
-      return false;
-    }
-    body(CheckpointTensor{.name = state.state.parameter,
-                          .role = *role,
-                          .dtype = state.tensor.type.dtype,
-                          .shape = whole.bounds(),
-                          .slice = TensorSlice{.offset = tensor.box().offset(),
-                                               .extent = tensor.box().extent(),
-                                               .begin = saved.begin,
-                                               .count = saved.count},
-                          .data = {}},
-         state,
-         saved.begin - kept.begin);
-  }
-  return true;
+// Draws a parameter, a buffer or a copy of a parameter.
+void draw_state(Executor& executor,
+                const ParameterInit& parameter,
+                const Binding& state,
+                std::uint64_t seed,
+                const StatePart& part) {
+  for_each_stretch(
+      state.tensor.type,
+      parameter.type,
+      part,
+      [&](std::int64_t here, std::int64_t count) {
+        executor.draw(state, here, count, {.normal = {.std = 0.0F}});
+      },
+      [&](std::int64_t first, std::int64_t here, std::int64_t count) {
+        executor.draw(state, here, count, initial_of(parameter, first, seed));
+      });
 }
 
 // Which tensor of the checkpoint a state is filled from; a copy from what it is a copy of. An f32
@@ -331,84 +183,11 @@ void initialize_state(Executor& executor,
                       const std::vector<ParameterInit>& inits,
                       std::uint64_t seed,
                       const StatePart& part) {
-  StateInitializer initializer(executor, seed, part);
-  for (const ParameterInit& parameter : inits) {
-    initializer.initialize(parameter);
-  }
-}
-
-std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& parameters,
-                                            DType moments) {
-  std::vector<CheckpointTensor> tensors;
-  for (const ParameterInit& parameter : parameters) {
-    const DType dtype = parameter.type.dtype;
-    const auto add = [&](TensorRole role, DType as) {
-      tensors.push_back(
-          {.name = parameter.name, .role = role, .dtype = as, .shape = parameter.type.bounds()});
-    };
-    add(parameter.buffer ? TensorRole::kBuffer : TensorRole::kParameter, dtype);
-    if (parameter.frozen || parameter.buffer) {
-      continue;
-    }
-    add(TensorRole::kMoment1, moments);
-    add(TensorRole::kMoment2, moments);
-    if (dtype != DType::kF32) {
-      add(TensorRole::kMaster, DType::kF32);
+  for (const StateBinding& state : executor.program().states) {
+    if (is_weights(state.state.role)) {
+      draw_state(executor, find_parameter(inits, state.state.parameter), state, seed, part);
     }
   }
-  return tensors;
-}
-
-std::vector<CheckpointTensor> saved_tensors(const Program& program,
-                                            const std::vector<ParameterInit>& parameters,
-                                            const StatePart& part) {
-  std::vector<CheckpointTensor> tensors;
-  for_each_saved(program,
-                 parameters,
-                 part,
-                 part,
-                 [&](CheckpointTensor tensor, const Binding& /*state*/, std::int64_t /*first*/) {
-                   tensors.push_back(std::move(tensor));
-                 });
-  return tensors;
-}
-
-std::vector<CheckpointTensor> state_tensors(Executor& executor,
-                                            const std::vector<ParameterInit>& parameters,
-                                            const StatePart& part) {
-  return replica_tensors(executor, parameters, part, part).value();
-}
-
-bool has_states_of(const Program& program,
-                   const std::vector<ParameterInit>& parameters,
-                   const StatePart& holder,
-                   const StatePart& other) {
-  return for_each_saved(
-      program,
-      parameters,
-      other,
-      holder,
-      [](const CheckpointTensor& /*tensor*/, const Binding& /*state*/, std::int64_t /*first*/) {});
-}
-
-std::optional<std::vector<CheckpointTensor>> replica_tensors(
-    Executor& executor,
-    const std::vector<ParameterInit>& parameters,
-    const StatePart& holder,
-    const StatePart& other) {
-  if (!has_states_of(executor.program(), parameters, holder, other)) {
-    return std::nullopt;
-  }
-  std::vector<CheckpointTensor> tensors;
-  for_each_saved(executor.program(),
-                 parameters,
-                 other,
-                 holder,
-                 [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
-                   tensor.data = executor.state_to_host(state, first, tensor.slice->count);
-                   tensors.push_back(std::move(tensor));
-                 });
-  return tensors;
 }
 
 void load_weights(Executor& executor,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@
 #include "tessera/state/weight_source.h"
 
 namespace tessera {
+
+// Implemented in training_state.cc (how states start, and from what they are filled) and, as far as
+// it is about saving, in saved_state.cc.
 
 // How every parameter and every buffer of a model starts, by name.
 struct ParameterInit {
@@ -35,6 +39,8 @@ struct StatePart {
   // The axes besides those of the data ranks: along one that does not cut a tensor, all ranks hold
   // the same of it, and coordinate 0 saves it.
   std::vector<std::string> tensor_axes = {};
+  // States of the rank's program, by name, that a pipeline rank before it has, too, and saves.
+  std::set<std::string> of_earlier = {};
 };
 
 // The part of `rank` where a plan cuts dims over these axes.
@@ -45,10 +51,10 @@ std::vector<ParameterInit> parameter_inits(const Graph& graph);
 // Elements of all of them; buffers are none.
 ParameterCounts count_parameters(const std::vector<ParameterInit>& parameters);
 
-// Draws the parameters, on the device: element i of a parameter depends on (seed, name, i) alone,
-// whatever part of it lies here. Moments are zero; a master starts as the parameter in f32, of
-// which the parameter is the rounded copy. What lies in slices (a type of one dim kSliceDim) starts
-// as that stretch of the rank's part, padded with zeros.
+// Draws the parameters that the program has, on the device: element i of a parameter depends on
+// (seed, name, i) alone, whatever part of it lies here. Moments are zero; a master starts as the
+// parameter in f32, of which the parameter is the rounded copy. What lies in slices (a type of one
+// dim kSliceDim) starts as that stretch of the rank's part, padded with zeros.
 void initialize_state(Executor& executor,
                       const std::vector<ParameterInit>& inits,
                       std::uint64_t seed,
@@ -88,8 +94,9 @@ std::optional<std::vector<CheckpointTensor>> replica_tensors(
     const StatePart& holder,
     const StatePart& other);
 
-// Fills this rank's parameters, buffers, masters and secondary copies, adapters excepted, of which
-// the weights know nothing; reads nothing but its part. Errors: as WeightSource::load().
+// Fills the parameters, buffers, masters and secondary copies of this rank's program, adapters
+// excepted, of which the weights know nothing; reads nothing but its part. Errors: as
+// WeightSource::load().
 void load_weights(Executor& executor,
                   const std::vector<ParameterInit>& parameters,
                   const WeightSource& weights,
