@@ -89,6 +89,17 @@ Line last_line(std::string_view lines) {
   return {.begin = begin, .text = without_end.substr(begin)};
 }
 
+// By level and class; null where nothing is sent.
+nlohmann::ordered_json traffic_json(const Traffic& sent) {
+  nlohmann::ordered_json json;
+  for (const auto& [level, bytes] : sent) {
+    for (const TrafficClass traffic_class : kTrafficClasses) {
+      json[level][name(traffic_class)] = bytes.at(static_cast<std::size_t>(traffic_class));
+    }
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& metrics) {
@@ -103,11 +114,12 @@ std::string to_json(const StepMetrics& metrics) {
   if (metrics.validation_loss) {
     json["validation_loss"] = *metrics.validation_loss;
   }
-  for (const auto& [level, bytes] : metrics.comm_bytes) {
-    for (const TrafficClass traffic_class : kTrafficClasses) {
-      json["comm_bytes"][level][name(traffic_class)] =
-          bytes.at(static_cast<std::size_t>(traffic_class));
-    }
+  if (!metrics.comm_bytes.empty()) {
+    json["comm_bytes"] = traffic_json(metrics.comm_bytes);
+  }
+  for (const PipelineRankMetrics& rank : metrics.pipeline_ranks) {
+    json["pipeline_ranks"].push_back(
+        {{"memory_bytes", rank.memory_bytes}, {"comm_bytes", traffic_json(rank.comm_bytes)}});
   }
   return json.dump();
 }

@@ -6,11 +6,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/mesh/traffic.h"
 #include "tessera/metrics/record_file.h"
 
 namespace tessera {
+
+// What a step takes and sends on a rank of a pipeline rank, by its program.
+struct PipelineRankMetrics {
+  std::int64_t memory_bytes = 0;
+  Traffic comm_bytes = {};  // by level
+};
 
 // The measurements of one step; the field names are the keys in metrics.jsonl.
 struct StepMetrics {
@@ -21,9 +28,11 @@ struct StepMetrics {
   std::int64_t tokens = 0;  // seen since step 1, this step included
   double step_seconds = 0.0;
   double tokens_per_second = 0.0;
-  std::int64_t memory_bytes = 0;
+  std::int64_t memory_bytes = 0;               // of the rank that takes most
   std::optional<double> validation_loss = {};  // where the run validated after the step
   Traffic comm_bytes = {};                     // that rank 0 sent, by level; empty for one rank
+  // In their order, where there are several.
+  std::vector<PipelineRankMetrics> pipeline_ranks = {};
 };
 
 // One JSON object on one line, without its end. Floats have enough digits to read back to the same

@@ -36,6 +36,17 @@ StepMetrics metrics_of(std::int64_t step) {
           .memory_bytes = 1234567890123};
 }
 
+TEST(StepMetricsText, HasAnObjectOfEachPipelineRankAtItsEnd) {
+  StepMetrics metrics = metrics_of(1);
+  const std::string before = to_json(metrics);
+  metrics.pipeline_ranks = {{.memory_bytes = 5},
+                            {.memory_bytes = 7, .comm_bytes = {{"node", {1, 2, 3}}}}};
+  EXPECT_EQ(to_json(metrics),
+            before.substr(0, before.size() - 1) +
+                R"(,"pipeline_ranks":[{"memory_bytes":5,"comm_bytes":null},)"
+                R"({"memory_bytes":7,"comm_bytes":{"node":{"state":1,"tensor":2,"scalar":3}}}]})");
+}
+
 class MetricsWriterTest : public ::testing::Test {
  protected:
   void write(std::int64_t resume_step, std::int64_t last_step) const {

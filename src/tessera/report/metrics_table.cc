@@ -58,6 +58,34 @@ std::optional<double> number(const nlohmann::json& value) {
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 
+// Adds the columns of one pipeline rank; false where it is not what MetricsWriter writes.
+bool add_pipeline_rank(Line& line, std::size_t place, const nlohmann::json& rank) {
+  if (!rank.is_object() || !rank.contains("memory_bytes") || !rank["memory_bytes"].is_number() ||
+      !rank.contains("comm_bytes")) {
+    return false;
+  }
+  double sent = 0.0;
+  for (const auto& [level, bytes] : rank["comm_bytes"].items()) {
+    const std::optional<double> sum = total(bytes);
+    if (!sum) {
+      return false;
+    }
+    sent += *sum;
+  }
+  line.values[format("pipeline_ranks/{}/memory_bytes", place)] = rank["memory_bytes"];
+  line.values[format("pipeline_ranks/{}/comm_bytes", place)] = sent;
+  return true;
+}
+
+// The same of all of them.
+bool add_pipeline_ranks(Line& line, const nlohmann::json& ranks) {
+  bool good = ranks.is_array();
+  for (std::size_t place = 0; good && place < ranks.size(); ++place) {
+    good = add_pipeline_rank(line, place, ranks[place]);
+  }
+  return good;
+}
+
 Line parse_line(std::string_view text, std::int64_t last_step) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
@@ -89,6 +117,9 @@ Line parse_line(std::string_view text, std::int64_t last_step) {
       }
       line.values["comm_bytes/" + level] = *sum;
     }
+  }
+  if (json.contains("pipeline_ranks") && !add_pipeline_ranks(line, json["pipeline_ranks"])) {
+    return broken(text, "'memory_bytes' and 'comm_bytes' of each in 'pipeline_ranks'");
   }
   return line;
 }

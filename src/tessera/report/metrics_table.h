@@ -11,7 +11,9 @@ namespace tessera {
 
 // One field of metrics.jsonl over the steps.
 struct MetricsColumn {
-  std::string name;            // as in the file; "comm_bytes/<level>": all classes of traffic
+  // As in the file; "comm_bytes/<level>": all classes of traffic; "pipeline_ranks/<place>/..":
+  // memory_bytes, and comm_bytes on all levels.
+  std::string name;
   std::vector<double> values;  // a step each; NaN: not finite, or not there
 };
 

@@ -61,6 +61,22 @@ TEST_F(MetricsTableTest, ReadsWhatTheWriterWrote) {
   EXPECT_THAT(table.column("nothing"), IsEmpty());
 }
 
+TEST_F(MetricsTableTest, HasColumnsOfEachPipelineRank) {
+  const MetricsTable table =
+      read(line({.step = 1,
+                 .pipeline_ranks = {{.memory_bytes = 5},
+                                    {.memory_bytes = 7,
+                                     .comm_bytes = {{"node", {1, 2, 3}}, {"pair", {4, 0, 0}}}}}}));
+  EXPECT_THAT(table.column("pipeline_ranks/0/memory_bytes"), ElementsAre(5));
+  EXPECT_THAT(table.column("pipeline_ranks/0/comm_bytes"), ElementsAre(0));
+  EXPECT_THAT(table.column("pipeline_ranks/1/memory_bytes"), ElementsAre(7));
+  EXPECT_THAT(table.column("pipeline_ranks/1/comm_bytes"), ElementsAre(10));
+  std::string text = line({.step = 1});
+  text.replace(text.find("}\n"), 1, ",\"pipeline_ranks\":[{\"memory_bytes\":1}]}");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { read(text); }),
+              HasSubstr("expected 'memory_bytes' and 'comm_bytes' of each in 'pipeline_ranks'"));
+}
+
 TEST_F(MetricsTableTest, ATornLastLineIsPassedOver) {
   const std::string whole = line({.step = 1}) + line({.step = 2});
   const std::size_t one = line({.step = 1}).size();
