@@ -145,7 +145,9 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
     parts.push_back(to_string(facts.run.plan));
   }
   if (options.program) {
-    parts.push_back(to_string(facts.programs.step));
+    for (const Programs& own : facts.programs) {
+      parts.push_back(to_string(own.step));
+    }
   }
   if (options.parameters) {
     parts.push_back(parameters_text(facts));

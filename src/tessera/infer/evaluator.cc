@@ -73,7 +73,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
       all_(control_group(world)),
       place_(data_place(setup.layout.mesh, world.rank())),
       backend_(world, setup.layout.mesh, setup.model.config),
-      executor_(setup.program, *backend_) {
+      executor_(setup.programs.of(world.rank()), *backend_) {
   Patience patience(*all_, "loading the model", setup.model.config.checkpoint.deadline_seconds);
   const CheckpointReader reader(
       setup.model.checkpoint,
@@ -133,12 +133,13 @@ void EvaluatorRanks::run(std::int64_t length,
   const RunConfig& config = model_.config;
   const PlannedRun run = plan_run(config, model_.model);
   const std::int64_t num_rows = std::clamp<std::int64_t>(kTokens / length, 1, kMaxRows);
-  const Program program = compile_evaluation(run.plan, num_rows, length, run.target);
+  const ByPipelineRank<Program> programs =
+      compile_run_evaluation(run.plan, num_rows, length, run.target);
   const std::vector<ParameterInit> parameters =
       parameter_inits(evaluation_graph(model_.model, num_rows, length, config.train.dtype));
   const EvaluatorSetup setup = {.model = model_,
                                 .layout = run.plan.layout,
-                                .program = program,
+                                .programs = programs,
                                 .parameters = parameters,
                                 .num_rows = num_rows};
   if (patience_) {

@@ -14,6 +14,7 @@
 #include "tessera/infer/trained_model.h"
 #include "tessera/launch/patience.h"
 #include "tessera/launch/rank_backend.h"
+#include "tessera/plan/pipeline_ranks.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/program.h"
 #include "tessera/runtime/executor.h"
@@ -31,7 +32,7 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
 struct EvaluatorSetup {
   const TrainedModel& model;
   const RunLayout& layout;
-  const Program& program;
+  const ByPipelineRank<Program>& programs;  // that the ranks run
   const std::vector<ParameterInit>& parameters;
   std::int64_t num_rows = 1;  // sequences that a rank takes at a time
 };

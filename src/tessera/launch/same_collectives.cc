@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/format.h"
 #include "tessera/checkpoint/file_digest.h"
 #include "tessera/comm/texts.h"
+#include "tessera/plan/run_layout.h"
 #include "tessera/program/collective_calls.h"
 #include "tessera/program/verify_ranks.h"
 
@@ -16,8 +18,9 @@ namespace tessera {
 void require_same_collectives(Communicator& all, const Program& program, const Mesh& mesh) {
   const CollectiveSequence own = collective_calls(program);
   const std::string own_text = to_string(own);
+  const std::string own_class = format("{}\n{}", pipeline_place(mesh, all.rank()), own_text);
   const std::vector<std::string> digests =
-      gather_texts(all, digest(std::as_bytes(std::span(own_text))).xxh3_128);
+      gather_texts(all, digest(std::as_bytes(std::span(own_class))).xxh3_128);
 
   std::vector<std::string> distinct;
   std::vector<std::size_t> speakers;  // by class, the rank that sends its list

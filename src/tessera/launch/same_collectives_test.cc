@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/local/local_world.h"
 #include "tessera/config/run_config.h"
+#include "tessera/mesh/random_mesh.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/run_layout.h"
@@ -84,6 +85,23 @@ TEST(SameCollectives, AreReportedByAllRanksWhereOneDiffers) {
       say({&program, &program, &other, &program}, plan.layout.mesh);
   EXPECT_THAT(said[0], HasSubstr("collectives of the ranks do not match: found rank "));
   EXPECT_THAT(said[0], HasSubstr("rank 2 on stream "));
+  EXPECT_THAT(said, Each(said[0]));
+}
+
+// Ranks of two pipeline ranks need not do the same; those of one must.
+TEST(SameCollectives, AreThoseOfTheRanksPlaceAlongThePipeline) {
+  Plan plan = make_plan(small_config(2, 2), small_model());
+  plan.layout.mesh = make_mesh(test_cluster({2, 2, 2}), {.data = 2, .tensor = 2, .pipeline = 2});
+  const Program first = compile(plan, cpu_target()).step;
+  plan.sequence_length = 32;
+  const Program last = compile(plan, cpu_target()).step;
+  const Mesh& mesh = plan.layout.mesh;
+  std::vector<const Program*> programs = {
+      &first, &first, &first, &first, &last, &last, &last, &last};
+  EXPECT_THAT(say(programs, mesh), Each(""));
+  programs[6] = &first;
+  const std::vector<std::string> said = say(programs, mesh);
+  EXPECT_THAT(said[0], HasSubstr("collectives of the ranks do not match: found rank "));
   EXPECT_THAT(said, Each(said[0]));
 }
 

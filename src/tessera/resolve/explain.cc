@@ -65,7 +65,7 @@ std::string step_text(const Explanation& facts) {
       format_plural(facts.tokens_per_step(), "token"),
       name(config.train.dtype),
       how,
-      facts.programs.step.num_microbatches,
+      facts.run.plan.num_microbatches,
       format_plural(config.train.microbatch, "sequence"),
       data > 1 ? format(" on each of {} data ranks", data) : "");
 }
@@ -156,39 +156,57 @@ std::string fit_text(const Explanation& facts) {
 
 std::string memory_text(const Explanation& facts) {
   const std::int64_t ranks = facts.num_ranks();
+  const bool several = facts.work.size() > 1;
   return format("\nmemory {}at its peak, by category\n{}{}",
-                ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1) : "",
+                several     ? format("of a rank of pipeline rank {} ", facts.memory.pipeline_rank)
+                : ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1)
+                            : "",
                 memory_table(facts.memory),
                 fit_text(facts));
 }
 
-std::string work_text(const Explanation& facts) {
-  const bool several = facts.num_ranks() > 1;
+// " on a rank of pipeline rank 1", as far as there are several.
+std::string on_a_rank(const Explanation& facts, std::size_t place) {
+  return facts.work.size() > 1   ? format(" on a rank of pipeline rank {}", place)
+         : facts.num_ranks() > 1 ? " on a rank"
+                                 : "";
+}
+
+std::string rank_work_text(const Explanation& facts, std::size_t place) {
+  const RankWork& work = facts.work[place];
   std::string text = format("\nwork of a step{}: {}FLOP; kernels read {} and write {}\n",
-                            several ? " on a rank" : "",
-                            format_count(facts.cost.flop),
-                            format_bytes(static_cast<std::int64_t>(facts.cost.bytes_read)),
-                            format_bytes(static_cast<std::int64_t>(facts.cost.bytes_written)));
+                            on_a_rank(facts, place),
+                            format_count(work.cost.flop),
+                            format_bytes(static_cast<std::int64_t>(work.cost.bytes_read)),
+                            format_bytes(static_cast<std::int64_t>(work.cost.bytes_written)));
   const DeviceSpec::PeakFlops& peaks = facts.device.peak_flops;
   const double peak = facts.config.train.dtype == DType::kBF16 ? peaks.bf16 : peaks.f32;
   if (peak > 0) {
     text += format("  estimated time at the peak of the {}: {:.3g} s\n",
                    facts.device.name,
-                   facts.cost.flop / peak);
+                   work.cost.flop / peak);
   }
-  if (facts.attention.own + facts.attention_backward.own > 0) {
+  if (work.attention.own + work.attention_backward.own > 0) {
     text += format(
         "  attention by own kernels, not cuDNN's: forward {} of {}, backward {} "
         "of "
         "{}\n",
-        facts.attention.own,
-        facts.attention.all,
-        facts.attention_backward.own,
-        facts.attention_backward.all);
+        work.attention.own,
+        work.attention.all,
+        work.attention_backward.own,
+        work.attention_backward.all);
   }
-  if (facts.gathered_heads > 0) {
+  if (work.gathered_heads > 0) {
     text += format("  norms over all heads gather these from the tensor ranks: {} times\n",
-                   facts.gathered_heads);
+                   work.gathered_heads);
+  }
+  return text;
+}
+
+std::string work_text(const Explanation& facts) {
+  std::string text;
+  for (std::size_t place = 0; place < facts.work.size(); ++place) {
+    text += rank_work_text(facts, place);
   }
   text +=
       format("  training FLOP a token ({} + 12 layers heads head_dim seq): {}; a step: {}\n",
@@ -246,10 +264,17 @@ std::string update_text(const Explanation& facts, const LevelTraffic& level) {
           static_cast<double>(updates) * static_cast<double>(then) / static_cast<double>(now))));
 }
 
-std::string traffic_text(const Explanation& facts) {
-  std::string text = format("\nbytes that a rank sends in a step, by level and class\n");
+// Nothing where ranks of this place send nothing.
+std::string traffic_text(const Explanation& facts, std::size_t place) {
+  const std::vector<LevelTraffic>& levels = facts.work[place].levels;
+  if (levels.empty()) {
+    return "";
+  }
+  std::string text =
+      format("\nbytes that a rank{} sends in a step, by level and class\n",
+             facts.work.size() > 1 ? format(" of pipeline rank {}", place) : std::string());
   std::string seconds;
-  for (const LevelTraffic& level : facts.levels) {
+  for (const LevelTraffic& level : levels) {
     text += format("  {:<12}", level.level);
     for (const TrafficClass traffic_class : kTrafficClasses) {
       text += format("  {} {:>16}",
@@ -261,14 +286,12 @@ std::string traffic_text(const Explanation& facts) {
       seconds += format("{}{} {:.3g} s", seconds.empty() ? "" : ", ", level.level, *time);
     }
   }
-  if (is_timed(facts.levels)) {
+  if (is_timed(levels)) {
     text += format("  estimated time at the cluster's bandwidths: {}\n", seconds);
   }
-  const LevelTraffic& most = slowest(facts.levels);
-  text += format("  on {}{}: {}\n",
-                 most.level,
-                 is_timed(facts.levels) ? ", the slowest" : "",
-                 purposes_text(most));
+  const LevelTraffic& most = slowest(levels);
+  text += format(
+      "  on {}{}: {}\n", most.level, is_timed(levels) ? ", the slowest" : "", purposes_text(most));
   return text + update_text(facts, most);
 }
 
@@ -284,6 +307,36 @@ std::string sent_text(const Traffic& sent) {
   return format("{:>12}{}", format_bytes(bytes), sent.size() > 1 ? " (" + axes + ")" : "");
 }
 
+std::string rank_ops_text(const Explanation& facts, std::size_t place) {
+  const RankWork& work = facts.work[place];
+  std::string text =
+      format("work of a step{}, by op (attention counts visible pairs of causal sequences)\n",
+             on_a_rank(facts, place));
+  text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n", "op", "runs", "FLOP", "read", "written");
+  for (const CostRow& row : work.ops) {
+    text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n",
+                   row.op,
+                   row.count,
+                   format_count(row.cost.flop),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_read)),
+                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_written)));
+  }
+  if (!work.collectives.empty()) {
+    text += "\ncollectives of a step, and what a rank sends in them\n";
+  }
+  for (const CollectiveRow& row : work.collectives) {
+    text += format("  {:>6} x {:<9} {:<20} {:<14} {:<26} {:<11} {}\n",
+                   row.count,
+                   row.action,
+                   row.op,
+                   row.kind,
+                   row.axes,
+                   name(row.purpose),
+                   sent_text(row.sent));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string summary_text(const Explanation& facts) {
@@ -292,8 +345,8 @@ std::string summary_text(const Explanation& facts) {
     text += mesh_text(facts.layout().mesh) + placement_text(facts);
   }
   text += memory_text(facts) + work_text(facts);
-  if (!facts.levels.empty()) {
-    text += traffic_text(facts);
+  for (std::size_t place = 0; place < facts.work.size(); ++place) {
+    text += traffic_text(facts, place);
   }
   return text + "\nmore: --parameters, --ops, --program, or all as --json\n";
 }
@@ -313,30 +366,9 @@ std::string parameters_text(const Explanation& facts) {
 }
 
 std::string ops_text(const Explanation& facts) {
-  std::string text =
-      format("work of a step{}, by op (attention counts visible pairs of causal sequences)\n",
-             facts.num_ranks() > 1 ? " on a rank" : "");
-  text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n", "op", "runs", "FLOP", "read", "written");
-  for (const CostRow& row : facts.ops) {
-    text += format("{:<26} {:>8} {:>14} {:>14} {:>14}\n",
-                   row.op,
-                   row.count,
-                   format_count(row.cost.flop),
-                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_read)),
-                   format_bytes(static_cast<std::int64_t>(row.cost.bytes_written)));
-  }
-  if (!facts.collectives.empty()) {
-    text += "\ncollectives of a step, and what a rank sends in them\n";
-  }
-  for (const CollectiveRow& row : facts.collectives) {
-    text += format("  {:>6} x {:<9} {:<20} {:<14} {:<26} {:<11} {}\n",
-                   row.count,
-                   row.action,
-                   row.op,
-                   row.kind,
-                   row.axes,
-                   name(row.purpose),
-                   sent_text(row.sent));
+  std::string text;
+  for (std::size_t place = 0; place < facts.work.size(); ++place) {
+    text += (place > 0 ? "\n" : "") + rank_ops_text(facts, place);
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -23,7 +24,7 @@ OrderedJson step_json(const Explanation& facts) {
           {"sequences", config.train.global_batch},
           {"sequence_length", config.data.sequence_length},
           {"tokens", facts.tokens_per_step()},
-          {"microbatches", facts.programs.step.num_microbatches},
+          {"microbatches", facts.run.plan.num_microbatches},
           {"microbatch", config.train.microbatch},
           {"training_flop_per_token", facts.flop_per_token()}};
 }
@@ -87,23 +88,23 @@ OrderedJson cost_json(const Cost& cost) {
       {"flop", cost.flop}, {"bytes_read", cost.bytes_read}, {"bytes_written", cost.bytes_written}};
 }
 
-OrderedJson work_json(const Explanation& facts) {
+OrderedJson work_json(const RankWork& rank, const Target& target) {
   OrderedJson ops = OrderedJson::array();
-  for (const CostRow& row : facts.ops) {
+  for (const CostRow& row : rank.ops) {
     OrderedJson op = {{"op", row.op}, {"runs", row.count}};
     op.update(cost_json(row.cost));
     ops.push_back(op);
   }
-  OrderedJson work = cost_json(facts.cost);
+  OrderedJson work = cost_json(rank.cost);
   work["ops"] = ops;
-  if (facts.run.target.kind == DeviceKind::kCuda) {
+  if (target.kind == DeviceKind::kCuda) {
     const auto runs = [](const AttentionRuns& of) -> OrderedJson {
       return {{"runs", of.all}, {"own_kernels", of.own}};
     };
-    work["attention"] = runs(facts.attention);
-    work["attention_backward"] = runs(facts.attention_backward);
+    work["attention"] = runs(rank.attention);
+    work["attention_backward"] = runs(rank.attention_backward);
   }
-  work["gathered_heads"] = facts.gathered_heads;
+  work["gathered_heads"] = rank.gathered_heads;
   return work;
 }
 
@@ -115,9 +116,9 @@ OrderedJson classes_json(const ClassBytes& bytes) {
   return classes;
 }
 
-OrderedJson traffic_json(const Explanation& facts) {
+OrderedJson traffic_json(const RankWork& rank) {
   OrderedJson levels = OrderedJson::array();
-  for (const LevelTraffic& level : facts.levels) {
+  for (const LevelTraffic& level : rank.levels) {
     OrderedJson purposes = OrderedJson::object();
     for (const TrafficPurpose purpose : kTrafficPurposes) {
       purposes[std::string(name(purpose))] = level.by_purpose.at(static_cast<std::size_t>(purpose));
@@ -130,7 +131,7 @@ OrderedJson traffic_json(const Explanation& facts) {
                       {"seconds", seconds ? OrderedJson(*seconds) : OrderedJson()}});
   }
   OrderedJson collectives = OrderedJson::array();
-  for (const CollectiveRow& row : facts.collectives) {
+  for (const CollectiveRow& row : rank.collectives) {
     OrderedJson sent = OrderedJson::object();
     for (const auto& [axis, bytes] : row.sent) {
       sent[axis] = classes_json(bytes);
@@ -172,6 +173,22 @@ OrderedJson parameters_json(const Explanation& facts) {
           {"tensors", tensors}};
 }
 
+// What ranks of each place along the pipeline need, do and send.
+OrderedJson pipeline_json(const Explanation& facts, bool with_program) {
+  OrderedJson ranks = OrderedJson::array();
+  for (std::size_t place = 0; place < facts.work.size(); ++place) {
+    OrderedJson rank = {{"first_rank", facts.programs.first_rank(place)},
+                        {"needed", facts.memory.by_pipeline_rank[place]},
+                        {"work", work_json(facts.work[place], facts.run.target)},
+                        {"traffic", traffic_json(facts.work[place])}};
+    if (with_program) {
+      rank["program"] = to_string(facts.programs[place].step);
+    }
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
 }  // namespace
 
 std::string explanation_json(const Explanation& facts, bool with_program) {
@@ -183,11 +200,14 @@ std::string explanation_json(const Explanation& facts, bool with_program) {
                       {"mesh", mesh_json(facts.layout().mesh)},
                       {"state", state_json(facts)},
                       {"memory", memory_json(facts)},
-                      {"work", work_json(facts)},
-                      {"traffic", traffic_json(facts)},
+                      {"work", work_json(facts.work[0], facts.run.target)},
+                      {"traffic", traffic_json(facts.work[0])},
                       {"parameters", parameters_json(facts)}};
   if (with_program) {
-    json["program"] = to_string(facts.programs.step);
+    json["program"] = to_string(facts.programs[0].step);
+  }
+  if (facts.work.size() > 1) {
+    json["pipeline_ranks"] = pipeline_json(facts, with_program);
   }
   return json.dump() + "\n";
 }

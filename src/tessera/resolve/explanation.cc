@@ -124,6 +124,7 @@ bool is_described(const RunConfig& config) {
 MemoryFit memory_fit(const RunConfig& config,
                      const PlannedRun& run,
                      const DeviceSpec& device,
+                     const RunPrograms& programs,
                      const RunMemory& memory) {
   using Limit = MemoryFit::Limit;
   if (config.memory.limit_bytes > 0) {
@@ -138,7 +139,11 @@ MemoryFit memory_fit(const RunConfig& config,
   }
   if (is_described(config)) {
     // What checkpoints are written from lies on the host.
-    return {.needed = memory.arena,
+    std::int64_t largest = 0;
+    for (const Programs& own : programs) {
+      largest = std::max(largest, own.arena_bytes());
+    }
+    return {.needed = largest,
             .of = device.memory_bytes > 0 ? Limit::kDevice : Limit::kNone,
             .limit = device.memory_bytes};
   }
@@ -154,12 +159,12 @@ MemoryFit memory_fit(const RunConfig& config,
 }
 
 // The programs of a plan that need not fit; only what this machine could not write down is refused.
-Programs compile_plan(const RunConfig& config, const PlannedRun& run) {
+RunPrograms compile_plan(const RunConfig& config, const PlannedRun& run) {
   require_inputs_fit(
       config,
       run.plan,
       config.memory.limit_bytes > 0 ? config.memory.limit_bytes : usable_memory_bytes());
-  return compile(run.plan, run.target, config.passes.dump);
+  return compile_run(run.plan, run.target, config.passes.dump);
 }
 
 Cost sum(const std::vector<CostRow>& rows) {
@@ -210,6 +215,20 @@ std::int64_t gathers_of_heads(const Program& program) {
     }
   }
   return count;
+}
+
+RankWork rank_work(const Program& step, const Target& target, const ResolvedLayout& resolved) {
+  RankWork work;
+  work.ops = cost_by_op(step);
+  work.cost = sum(work.ops);
+  if (target.kind == DeviceKind::kCuda) {
+    work.attention = attention_runs<AttentionAttrs>(step);
+    work.attention_backward = attention_runs<AttentionBackwardAttrs>(step);
+  }
+  work.gathered_heads = gathers_of_heads(step);
+  work.collectives = collective_rows(step, state_axes(resolved.layout));
+  work.levels = level_rows(work.collectives, resolved);
+  return work;
 }
 
 }  // namespace
@@ -300,16 +319,10 @@ Explanation explain(RunConfig config, const std::string& target) {
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);
   facts.memory = run_memory(facts.run, facts.programs);
-  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.memory);
-  facts.ops = cost_by_op(facts.programs.step);
-  facts.cost = sum(facts.ops);
-  if (facts.run.target.kind == DeviceKind::kCuda) {
-    facts.attention = attention_runs<AttentionAttrs>(facts.programs.step);
-    facts.attention_backward = attention_runs<AttentionBackwardAttrs>(facts.programs.step);
+  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.programs, facts.memory);
+  for (const Programs& own : facts.programs) {
+    facts.work.push_back(rank_work(own.step, facts.run.target, resolved));
   }
-  facts.gathered_heads = gathers_of_heads(facts.programs.step);
-  facts.collectives = collective_rows(facts.programs.step, state_axes(facts.layout()));
-  facts.levels = level_rows(facts.collectives, resolved);
   return facts;
 }
 

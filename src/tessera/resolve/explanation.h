@@ -88,17 +88,8 @@ struct MemoryFit {
 
 std::string_view name(MemoryFit::Limit limit);
 
-// Everything that `tessera explain` says of a run, before it is written down.
-struct Explanation {
-  RunConfig config;  // resolved
-  PlannedRun run;
-  DeviceSpec device;  // of the target or of cluster.file; all unknown where neither says
-  std::vector<std::string> notes;  // about the placement
-  Programs programs;
-  std::vector<ParameterInit> parameters;
-  ParameterCounts counts;
-  RunMemory memory;
-  MemoryFit fit;
+// What a rank does in a step, by its program.
+struct RankWork {
   std::vector<CostRow> ops;
   Cost cost;                         // of all ops
   AttentionRuns attention;           // none where the target is no CUDA device
@@ -106,6 +97,20 @@ struct Explanation {
   std::int64_t gathered_heads = 0;   // gathers of all heads of queries or keys, for their norms
   std::vector<CollectiveRow> collectives;
   std::vector<LevelTraffic> levels;  // those on which something is sent, innermost first
+};
+
+// Everything that `tessera explain` says of a run, before it is written down.
+struct Explanation {
+  RunConfig config;  // resolved
+  PlannedRun run;
+  DeviceSpec device;  // of the target or of cluster.file; all unknown where neither says
+  std::vector<std::string> notes;  // about the placement
+  RunPrograms programs;
+  std::vector<ParameterInit> parameters;
+  ParameterCounts counts;
+  RunMemory memory;
+  MemoryFit fit;
+  std::vector<RankWork> work;  // of a rank of each pipeline rank
 
   const RunLayout& layout() const { return run.plan.layout; }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
@@ -9,6 +11,7 @@
 #include "tessera/checkpoint/part_copy.h"
 #include "tessera/plan/plan.h"
 #include "tessera/resolve/resolve.h"
+#include "tessera/state/state_parts.h"
 #include "tessera/state/training_state.h"
 
 namespace tessera {
@@ -76,24 +79,47 @@ Remedy shorter_sequences(const PlannedRun& run,
   return remedy;
 }
 
-// What ranks 0 to num_ranks - 1 write checkpoints from.
-std::int64_t copies_of_ranks(const Plan& plan, const Program& step, std::int64_t num_ranks) {
-  const RunLayout& layout = plan.layout;
-  const std::vector<ParameterInit> parameters = parameter_inits(step_graph(plan));
-  std::size_t bytes = 0;
-  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
-    bytes += part_copy_bytes(
-        saved_tensors(step, parameters, state_part(layout.mesh, rank, layout.dims())));
+// What ranks write checkpoints from.
+class RankCopies {
+ public:
+  RankCopies(const Plan& plan, const RunPrograms& programs)
+      : programs_(programs),
+        parameters_(parameter_inits(step_graph(plan))),
+        parts_(plan.layout, programs) {}
+
+  std::int64_t bytes(std::int64_t rank) const {
+    return static_cast<std::int64_t>(
+        part_copy_bytes(saved_tensors(programs_.of(rank).step, parameters_, parts_.of(rank))));
   }
-  return static_cast<std::int64_t>(bytes);
+
+ private:
+  const RunPrograms& programs_;
+  std::vector<ParameterInit> parameters_;
+  StateParts parts_;
+};
+
+// The most that ranks of one machine write checkpoints from, where each has so many: of those with
+// one pipeline rank the first, since what several ranks hold is saved by the first.
+std::int64_t copies_of_machine(const RunPrograms& programs, const Plan& plan, std::int64_t ranks) {
+  const RankCopies copies(plan, programs);
+  const std::int64_t all = plan.layout.mesh.num_ranks();
+  std::int64_t most = 0;
+  for (std::size_t place = 0; place < programs.size(); ++place) {
+    const std::int64_t first = programs.first_rank(place) / ranks * ranks;
+    std::int64_t bytes = 0;
+    for (std::int64_t rank = first; rank < std::min(first + ranks, all); ++rank) {
+      bytes += copies.bytes(rank);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
-// Rank 0's machine saves most: what several ranks hold is saved by the first.
-void require_host_holds_copies(const Programs& programs,
+void require_host_holds_copies(const RunPrograms& programs,
                                const Plan& plan,
                                std::int64_t ranks,
                                const RunMemory& memory) {
-  const std::int64_t needed = copies_of_ranks(plan, programs.step, ranks);
+  const std::int64_t needed = copies_of_machine(programs, plan, ranks);
   const std::int64_t free = free_memory_bytes();
   TESSERA_REQUIRE(needed <= free,
                   ErrorCode::kOutOfMemory,
@@ -106,11 +132,11 @@ void require_host_holds_copies(const Programs& programs,
                   memory_table(memory));
 }
 
-}  // namespace
-
-RunMemory run_memory(const PlannedRun& run, const Programs& programs) {
+// Of a rank with these programs, which writes checkpoints from `copy_bytes`.
+RunMemory rank_memory(const PlannedRun& run, const Programs& programs, std::int64_t copy_bytes) {
   RunMemory memory{.categories = memory_by_category(programs.step),
                    .arena = programs.arena_bytes(),
+                   .checkpoint_copy = copy_bytes,
                    .on_device = run.target.is_device()};
   if (programs.validation) {
     // The two never run at one time; the rows are in one order.
@@ -120,11 +146,31 @@ RunMemory run_memory(const PlannedRun& run, const Programs& programs) {
       peak = std::max(peak, rows[i].peak_bytes);
     }
   }
-  if (memory.on_device || run.saves_in_background) {
-    // Rank 0 saves most: what several ranks hold, and slices without padding.
-    memory.checkpoint_copy = copies_of_ranks(run.plan, programs.step, 1);
-  }
   return memory;
+}
+
+}  // namespace
+
+RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs) {
+  std::optional<RankCopies> copies;
+  if (run.target.is_device() || run.saves_in_background) {
+    copies.emplace(run.plan, programs);
+  }
+  RunMemory most;
+  std::vector<std::int64_t> totals;
+  for (std::size_t place = 0; place < programs.size(); ++place) {
+    RunMemory own =
+        rank_memory(run, programs[place], copies ? copies->bytes(programs.first_rank(place)) : 0);
+    totals.push_back(own.total());
+    if (place == 0 || own.total() > most.total()) {
+      most = std::move(own);
+      most.pipeline_rank = place;
+    }
+  }
+  if (totals.size() > 1) {
+    most.by_pipeline_rank = std::move(totals);
+  }
+  return most;
 }
 
 std::string memory_table(const RunMemory& memory) {
@@ -147,6 +193,14 @@ std::string memory_table(const RunMemory& memory) {
                memory.on_device ? "of the host, from which saves are written"
                                 : "beside the arena, from which saves are written; none with "
                                   "checkpoint.async = false"));
+  }
+  for (std::size_t i = 0; i < memory.by_pipeline_rank.size(); ++i) {
+    row(format("pipeline {}", i),
+        memory.by_pipeline_rank[i],
+        format("  ({} bytes{})",
+               format_grouped(memory.by_pipeline_rank[i]),
+               i == memory.pipeline_rank ? " in all, the most: the lines above are of its ranks"
+                                         : " in all"));
   }
   return text;
 }
@@ -172,7 +226,7 @@ void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t 
       key);
 }
 
-void require_fits(const Programs& programs,
+void require_fits(const RunPrograms& programs,
                   const PlannedRun& run,
                   const RunConfig& config,
                   std::int64_t limit) {
@@ -184,7 +238,7 @@ void require_fits(const Programs& programs,
     return;
   }
   const auto needed_bytes = [](const PlannedRun& changed) {
-    return run_memory(changed, compile(changed.plan, changed.target)).total();
+    return run_memory(changed, compile_run(changed.plan, changed.target)).total();
   };
   std::string advice;
   bool some_fit = false;
@@ -216,10 +270,11 @@ void require_fits(const Programs& programs,
 }
 
 std::unique_ptr<Arena> allocate_arena(Backend& backend,
-                                      const Programs& programs,
-                                      const PlannedRun& run) {
+                                      const RunPrograms& programs,
+                                      const PlannedRun& run,
+                                      std::int64_t rank) {
   try {
-    return backend.allocate(programs.arena_bytes());
+    return backend.allocate(programs.of(rank).arena_bytes());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) {
       throw;

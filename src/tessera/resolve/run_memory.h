@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,20 +14,26 @@
 
 namespace tessera {
 
-// What a rank of a run takes, in bytes, known before it starts.
+// What a rank of a run takes, in bytes, known before it starts: the one that takes most, by which
+// is decided whether the run fits.
 struct RunMemory {
   std::vector<MemoryRow> categories;  // of the arena, each at its own peak in any program
   std::int64_t arena = 0;
   // What a save writes from that is not the arena: in the background, or of a device's in any way.
   std::int64_t checkpoint_copy = 0;
   bool on_device = false;  // the arena: then the copy does not stand beside it
+  // Where there are several pipeline ranks, what a rank of each takes in all, and of which the rest
+  // of this tells.
+  std::vector<std::int64_t> by_pipeline_rank = {};
+  std::size_t pipeline_rank = 0;
 
   // Of the memory that the arena is in.
   std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy; }
 };
 
-// Of rank 0, which takes most; `programs` are those of `run`.
-RunMemory run_memory(const PlannedRun& run, const Programs& programs);
+// `programs` are those of `run`. Of the ranks of one place along the pipeline the first takes most:
+// what several hold it saves, and slices without padding.
+RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs);
 
 // As lines of text.
 std::string memory_table(const RunMemory& memory);
@@ -38,15 +45,16 @@ void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t 
 // Throws kOutOfMemory, with the table and what would fit, where a rank takes more than `limit`
 // (memory_limit()); and where ranks with devices, of which `ranks` are on this machine, save more
 // than the host has free.
-void require_fits(const Programs& programs,
+void require_fits(const RunPrograms& programs,
                   const PlannedRun& run,
                   const RunConfig& config,
                   std::int64_t limit);
 
-// The arena of `programs`, which are those of `run`. Errors: those of Backend::allocate(), to
+// The arena of a rank; `programs` are those of `run`. Errors: those of Backend::allocate(), to
 // kOutOfMemory with the table: others may have taken what was free when the plan was made.
 std::unique_ptr<Arena> allocate_arena(Backend& backend,
-                                      const Programs& programs,
-                                      const PlannedRun& run);
+                                      const RunPrograms& programs,
+                                      const PlannedRun& run,
+                                      std::int64_t rank = 0);
 
 }  // namespace tessera

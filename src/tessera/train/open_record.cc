@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 bool keeps_best(const RunSetup& setup) {
-  return setup.programs.validation.has_value() && setup.config.checkpoint.keep_best;
+  return setup.run.plan.validates && setup.config.checkpoint.keep_best;
 }
 
 // Of the steps before this start, so that the best one is known without a file of its own. Losses
@@ -33,7 +33,7 @@ bool note_validations(const std::filesystem::path& run_dir, std::int64_t since, 
 }
 
 std::string validation_of(const RunSetup& setup) {
-  return setup.programs.validation
+  return setup.run.plan.validates
              ? describe_validation(setup.sequences, setup.config.validation.sequences)
              : "";
 }

@@ -56,8 +56,9 @@ class RankSession {
         world_(world),
         control_(world, setup.config.checkpoint.deadline_seconds),
         backend_(make_backend(setup, world)),
-        arena_(allocate_arena(*backend_, setup.programs, setup.run)),
-        executor_(setup.programs.step, *backend_, arena_, setup.programs.arena_bytes()),
+        programs_(setup.programs.of(world.rank())),
+        arena_(allocate_arena(*backend_, setup.programs, setup.run, world.rank())),
+        executor_(programs_.step, *backend_, arena_, programs_.arena_bytes()),
         record_(control_.leads()),
         state_(setup, world, control_, executor_, record_, last_step),
         steps_(setup, world.rank(), backend_, executor_, launcher_grace()) {}
@@ -81,7 +82,7 @@ class RankSession {
 
  private:
   void start() {
-    require_same(setup_.programs.step);
+    require_same(programs_.step);
     settle_products(backend_, control_, ProductChoices::kKnown);
     prepare_validation();
     state_.start();
@@ -93,6 +94,7 @@ class RankSession {
     }
     control_.patiently("writing the run's config", [&] { write_config(); });
     loop_.emplace(TrainingLoop::Parts{.setup = setup_,
+                                      .rank = world_.rank(),
                                       .control = control_,
                                       .backend = backend_,
                                       .record = record_,
@@ -108,8 +110,8 @@ class RankSession {
   }
 
   void prepare_validation() {
-    if (setup_.programs.validation) {
-      require_same(*setup_.programs.validation);
+    if (programs_.validation) {
+      require_same(*programs_.validation);
       validation_ = std::make_unique<RunValidation>(setup_, world_.rank(), *backend_, arena_);
     }
   }
@@ -141,6 +143,7 @@ class RankSession {
   World& world_;
   RankControl control_;
   RankBackend backend_;
+  const Programs& programs_;
   std::shared_ptr<Arena> arena_;  // of both programs
   Executor executor_;
   std::unique_ptr<RunValidation> validation_;  // null where the run does not validate

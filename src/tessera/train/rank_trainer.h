@@ -19,7 +19,7 @@ namespace tessera {
 struct RunSetup {
   const RunConfig& config;  // resolved
   const PlannedRun& run;
-  const Programs& programs;  // of that run
+  const RunPrograms& programs;  // of that run
   const RunSequences& sequences;
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;

@@ -34,13 +34,15 @@ RunState::RunState(const RunSetup& setup,
       executor_(executor),
       record_(record),
       last_step_(last_step),
-      part_(state_part(setup.run.plan.layout.mesh, world.rank(), setup.run.plan.layout.dims())),
+      parts_(setup.run.plan.layout, setup.programs),
+      part_(parts_.of(world.rank())),
       saves_(control,
              save_rules(setup),
              {.rank = world.rank(),
               .num_ranks = world.size(),
               .copies = !executor.has_mirror(),
-              .threads = static_cast<int>(setup.config.run.threads)},
+              .threads = static_cast<int>(setup.config.run.threads),
+              .tensors = model_tensors(setup.parameters, setup.config.optimizer.moments)},
              [&record](const std::string& message) { record.warn(message); }),
       moved_(setup.home) {}
 
@@ -124,8 +126,9 @@ void RunState::leave_moved_directory() {
 
 LastState RunState::save_on_way_out(double patience_seconds) {
   const CheckpointMeta meta = applied_meta();
-  const auto part_of = [this](std::int64_t rank) {
-    return state_part(setup_.run.plan.layout.mesh, rank, setup_.run.plan.layout.dims());
+  // Ranks of another place along the pipeline have other states.
+  const auto are_alike = [this](std::int64_t a, std::int64_t b) {
+    return setup_.programs.place_of(a) == setup_.programs.place_of(b);
   };
   return saves_.save_alone(
       {.meta = meta,
@@ -135,12 +138,16 @@ LastState RunState::save_on_way_out(double patience_seconds) {
        .metrics_line = record_.line_of(meta.step),
        .tensors_of =
            [&](std::int64_t rank) {
-             return replica_tensors(executor_, setup_.parameters, part_, part_of(rank));
+             return are_alike(world_.rank(), rank)
+                        ? replica_tensors(executor_, setup_.parameters, part_, parts_.of(rank))
+                        : std::nullopt;
            },
        .has_states_of =
            [&](std::int64_t rank, std::int64_t other) {
-             return has_states_of(
-                 executor_.program(), setup_.parameters, part_of(rank), part_of(other));
+             return are_alike(rank, other) && has_states_of(setup_.programs.of(rank).step,
+                                                            setup_.parameters,
+                                                            parts_.of(rank),
+                                                            parts_.of(other));
            },
        .patience_seconds = patience_seconds});
 }

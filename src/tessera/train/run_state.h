@@ -9,6 +9,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/launch/rank_control.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/state/state_parts.h"
 #include "tessera/state/training_state.h"
 #include "tessera/train/divergence.h"
 #include "tessera/train/moved_directory.h"
@@ -88,7 +89,8 @@ class RunState {
   Executor& executor_;
   RankRecord& record_;
   std::optional<std::int64_t>& last_step_;
-  StatePart part_;
+  StateParts parts_;  // of all ranks
+  StatePart part_;    // of this one
   RunSaves saves_;
   MovedDirectory moved_;
   CheckpointMeta meta_;

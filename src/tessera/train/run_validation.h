@@ -14,7 +14,8 @@ namespace tessera {
 // The validations of a run on one rank, and what the last one has shown.
 class RunValidation {
  public:
-  // Runs setup.programs.validation, which must be there, in the step's arena. Borrows all of them.
+  // Runs the rank's validation program, which must be there, in the step's arena. Borrows all of
+  // them.
   RunValidation(const RunSetup& setup,
                 std::int64_t rank,
                 Backend& backend,

@@ -55,7 +55,7 @@ StepRunner::StepRunner(const RunSetup& setup,
 std::int64_t StepRunner::load_batch(std::int64_t step) {
   const std::vector<std::int64_t> batch = sampler_.batch(step);
   const BatchShare share = batch_share(setup_, rank_);
-  for (std::int64_t m = 0; m < setup_.programs.step.num_microbatches; ++m) {
+  for (std::int64_t m = 0; m < executor_.program().num_microbatches; ++m) {
     std::int64_t row = 0;
     for (const std::int64_t sequence : share_of(batch, share, m)) {
       load_row(executor_, setup_.sequences.train, sequence, row++, m);

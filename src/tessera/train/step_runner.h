@@ -22,7 +22,7 @@ inline constexpr double kShareOfGrace = 0.3;
 // says what came of it.
 class StepRunner {
  public:
-  // `executor` runs setup.programs.step on `backend`; `grace` are the seconds from a launcher's
+  // `executor` runs the rank's step program on `backend`; `grace` are the seconds from a launcher's
   // signal to its kill, if it kills. Borrows all of them.
   StepRunner(const RunSetup& setup,
              std::int64_t rank,

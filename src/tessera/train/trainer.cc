@@ -30,16 +30,18 @@
 #include "tessera/resolve/run_memory.h"
 #include "tessera/resolve/start_checks.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/state/state_parts.h"
 #include "tessera/train/rank_trainer.h"
 
 namespace tessera {
 namespace {
 
-// The programs of every rank: they differ in nothing except their place.
-Programs compile_and_check(const RunConfig& config, const PlannedRun& run) {
+RunPrograms compile_and_check(const RunConfig& config, const PlannedRun& run) {
   const std::int64_t limit = memory_limit(config, run.plan.layout);
   require_inputs_fit(config, run.plan, limit);
-  Programs programs = compile(run.plan, run.target, config.passes.dump);
+  RunPrograms programs = compile_run(run.plan, run.target, config.passes.dump);
+  require_each_tensor_once(
+      programs, parameter_inits(step_graph(run.plan)), run.plan.optimizer.moments);
   require_fits(programs, run, config, limit);
   return programs;
 }
@@ -70,21 +72,24 @@ void say_what_runs(const RunSetup& setup) {
   const RunLayout& layout = setup.run.plan.layout;
   const std::int64_t ranks = layout.mesh.num_ranks();
   const ParameterCounts parameters = count_parameters(setup.parameters);
-  log_info(format("model: {} parameters{}; memory{}: {}; threads{}: {}{}",
-                  format_grouped(parameters.all),
-                  parameters.frozen > 0 ? format(", {} of them trained",
-                                                 format_grouped(parameters.all - parameters.frozen))
-                                        : "",
-                  ranks > 1 ? " a rank" : "",
-                  format_bytes(run_memory(setup.run, setup.programs).total()),
-                  ranks > 1 ? " a rank" : "",
-                  config.run.threads,
-                  ranks > 1 ? format("; ranks: {} (data {}, tensor {}; state {})",
-                                     ranks,
-                                     layout.num_data(),
-                                     config.parallel.tensor,
-                                     config.state.preset)
-                            : ""));
+  log_info(format(
+      "model: {} parameters{}; memory{}: {}; threads{}: {}{}",
+      format_grouped(parameters.all),
+      parameters.frozen > 0
+          ? format(", {} of them trained", format_grouped(parameters.all - parameters.frozen))
+          : "",
+      ranks > 1 ? " a rank" : "",
+      format_bytes(run_memory(setup.run, setup.programs).total()),
+      ranks > 1 ? " a rank" : "",
+      config.run.threads,
+      ranks > 1
+          ? format("; ranks: {} ({}data {}, tensor {}; state {})",
+                   ranks,
+                   setup.programs.size() > 1 ? format("pipeline {}, ", setup.programs.size()) : "",
+                   layout.num_data(),
+                   config.parallel.tensor,
+                   config.state.preset)
+          : ""));
   const std::int64_t threads = config.run.threads * ranks_on_machine(config);
   if (threads > std::int64_t{2} * usable_cores() && config.run.threads > 1) {
     log_warning(
@@ -139,7 +144,7 @@ TrainResult train_ranks(const RunSetup& setup, World* launched, const RankFiles&
 struct Prepared {
   std::unique_ptr<World> world;  // of a process that a launcher started
   RunConfig config;
-  Programs programs;
+  RunPrograms programs;
   RunSequences sequences;
 };
 

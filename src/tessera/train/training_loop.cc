@@ -1,12 +1,17 @@
 #include "tessera/train/training_loop.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/program/step_traffic.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/measure_peak.h"
 #include "tessera/train/open_record.h"
@@ -15,13 +20,26 @@
 namespace tessera {
 namespace {
 
-// The memory of the run, as run_memory() states it before the start.
-std::int64_t memory_bytes(const RunSetup& setup, const RunSaves& saves) {
+// The memory of a rank, as run_memory() states it before the start.
+std::int64_t memory_bytes(const RunSetup& setup, std::int64_t rank, const RunSaves& saves) {
   return RunMemory{.categories = {},
-                   .arena = setup.programs.arena_bytes(),
+                   .arena = setup.programs.of(rank).arena_bytes(),
                    .checkpoint_copy = saves.memory_bytes(),
                    .on_device = setup.run.target.is_device()}
       .total();
+}
+
+// Of each pipeline rank, where there are several: what their programs state, which all ranks know
+// of each other.
+std::vector<PipelineRankMetrics> pipeline_metrics(const RunSetup& setup) {
+  std::vector<PipelineRankMetrics> metrics;
+  const std::vector<std::int64_t> memory = run_memory(setup.run, setup.programs).by_pipeline_rank;
+  for (std::size_t place = 0; place < memory.size(); ++place) {
+    metrics.push_back({.memory_bytes = memory[place],
+                       .comm_bytes = by_level(step_traffic(setup.programs[place].step),
+                                              setup.run.plan.layout.mesh)});
+  }
+  return metrics;
 }
 
 }  // namespace
@@ -36,7 +54,9 @@ TrainingLoop::TrainingLoop(const Parts& parts, RunValidation* validation)
     : parts_(parts),
       config_(parts.setup.config),
       validation_(validation),
-      owed_(config_.checkpoint) {}
+      owed_(config_.checkpoint),
+      pipeline_metrics_(parts.setup.programs.size() > 1 ? pipeline_metrics(parts.setup)
+                                                        : std::vector<PipelineRankMetrics>()) {}
 
 TrainResult TrainingLoop::run() {
   const bool owes_validation = agree_on_owed_validation();
@@ -120,7 +140,11 @@ StepMetrics TrainingLoop::train_and_validate() {
   last_result_ = parts_.steps.run(parts_.state.meta());
   parts_.state.advance(last_result_);
   StepMetrics metrics = last_result_.metrics;
-  metrics.memory_bytes = memory_bytes(parts_.setup, parts_.state.saves());
+  metrics.memory_bytes = memory_bytes(parts_.setup, parts_.rank, parts_.state.saves());
+  metrics.pipeline_ranks = pipeline_metrics_;
+  for (const PipelineRankMetrics& of_rank : pipeline_metrics_) {
+    metrics.memory_bytes = std::max(metrics.memory_bytes, of_rank.memory_bytes);
+  }
   parts_.record.note(metrics, peak_flop_per_second_);
   if (validation_ && validation_->is_due(metrics.step)) {
     metrics.validation_loss = validate();

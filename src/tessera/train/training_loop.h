@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "tessera/launch/rank_backend.h"
 #include "tessera/launch/rank_control.h"
@@ -26,6 +27,7 @@ class TrainingLoop {
   // The parts of the session that the loop works with. All of them outlive it.
   struct Parts {
     const RunSetup& setup;
+    std::int64_t rank;
     RankControl& control;
     RankBackend& backend;
     RankRecord& record;
@@ -64,7 +66,8 @@ class TrainingLoop {
   const RunConfig& config_;
   RunValidation* validation_;
   OwedSaves owed_;
-  std::optional<StopSignal> stop_;  // where the process takes signals
+  std::vector<PipelineRankMetrics> pipeline_metrics_;  // empty where there is one
+  std::optional<StopSignal> stop_;                     // where the process takes signals
   StepRunner::Result last_result_;
   std::optional<double> peak_flop_per_second_;
   bool has_begun_ = false;

@@ -1,0 +1,178 @@
+// What is said, and decided, of runs whose pipeline ranks have programs of their own, which are
+// made by hand here.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/backend/null/null_backend.h"
+#include "tessera/base/test_error.h"
+#include "tessera/base/units.h"
+#include "tessera/config/config.h"
+#include "tessera/mesh/random_mesh.h"
+#include "tessera/plan/compile.h"
+#include "tessera/resolve/explain.h"
+#include "tessera/resolve/explanation.h"
+#include "tessera/resolve/run_memory.h"
+#include "tessera/state/test_training.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr std::int64_t kMore = std::int64_t{1} << 20U;
+
+PlannedRun run_of(const Target& target, std::int64_t pipeline, ModelDescription model) {
+  PlannedRun run = {
+      .plan = {.model = std::move(model), .sequence_length = 16, .num_microbatches = 2},
+      .target = target,
+      .saves_in_background = true};
+  run.plan.layout.mesh =
+      make_mesh(test_cluster({2, 2, 2}), {.data = 2, .tensor = 2, .pipeline = pipeline});
+  run.plan.layout.placement = preset("zero1", run.plan.layout.mesh).placement;
+  return run;
+}
+
+// The last pipeline rank has the embedding and the head, and `more` bytes.
+RunPrograms halves(const PlannedRun& run, std::int64_t more) {
+  std::vector<Programs> programs;
+  for (const bool last : {false, true}) {
+    Programs& half = programs.emplace_back(compile(run.plan, run.target));
+    std::erase_if(half.step.states, [&](const StateBinding& state) {
+      return state.state.parameter.starts_with("layers.") == last;
+    });
+    half.step.arena_bytes += last ? more : 0;
+  }
+  return {run.plan.layout.mesh, std::move(programs)};
+}
+
+TEST(PipelineMemory, IsOfThePipelineRankThatTakesMost) {
+  const PlannedRun run = run_of(cpu_target(), 2, tiny_llama());
+  const RunPrograms programs = halves(run, kMore);
+  const RunMemory memory = run_memory(run, programs);
+  EXPECT_EQ(memory.pipeline_rank, 1U);
+  EXPECT_EQ(memory.arena, programs[1].arena_bytes());
+  ASSERT_EQ(memory.by_pipeline_rank.size(), 2U);
+  EXPECT_EQ(memory.by_pipeline_rank[1], memory.total());
+  // Their parts of a checkpoint are together that of a rank that has all, but for what the copy of
+  // each is rounded up to.
+  const PlannedRun whole = run_of(cpu_target(), 1, tiny_llama());
+  const std::int64_t all = run_memory(whole, compile(whole.plan, whole.target)).checkpoint_copy;
+  std::int64_t copies = 0;
+  for (std::size_t place = 0; place < 2; ++place) {
+    const std::int64_t copy = memory.by_pipeline_rank[place] - programs[place].arena_bytes();
+    EXPECT_GT(copy, 0);
+    EXPECT_LE(copy, all);
+    copies += copy;
+  }
+  EXPECT_GE(copies, all);
+  PlannedRun unsaved = run;
+  unsaved.saves_in_background = false;
+  EXPECT_THAT(run_memory(unsaved, programs).by_pipeline_rank,
+              ElementsAre(programs[0].arena_bytes(), programs[0].arena_bytes() + kMore));
+  EXPECT_EQ(run_memory(run, halves(run, -kMore / 8)).pipeline_rank, 0U);
+}
+
+TEST(PipelineMemory, HasALineForEach) {
+  const PlannedRun run = run_of(cpu_target(), 2, tiny_llama());
+  const RunMemory memory = run_memory(run, halves(run, kMore));
+  const auto line = [&](std::size_t place) {
+    return format("\n  pipeline {}   {:>12}  ({} bytes in all",
+                  place,
+                  format_bytes(memory.by_pipeline_rank[place]),
+                  format_grouped(memory.by_pipeline_rank[place]));
+  };
+  EXPECT_THAT(memory_table(memory),
+              AllOf(HasSubstr(line(0) + ")\n"),
+                    HasSubstr(line(1) + ", the most: the lines above are of its ranks)\n")));
+  const PlannedRun whole = run_of(cpu_target(), 1, tiny_llama());
+  EXPECT_THAT(memory_table(run_memory(whole, compile(whole.plan, whole.target))),
+              Not(HasSubstr("pipeline")));
+}
+
+TEST(PipelineMemory, DecidesWhetherTheRunFits) {
+  const PlannedRun run = run_of(cpu_target(), 2, tiny_llama());
+  const RunPrograms programs = halves(run, kMore);
+  const RunMemory memory = run_memory(run, programs);
+  require_fits(programs, run, RunConfig(), memory.total());
+  EXPECT_GT(memory.total(), memory.by_pipeline_rank[0]);
+  EXPECT_EQ(allocate_arena(*make_null_backend(), programs, run, 7) != nullptr, true);
+}
+
+// The machine of the last ranks saves most where these have the vocabulary. None has so much.
+TEST(PipelineMemory, OfAHostIsThatOfTheMachineThatSavesMost) {
+  const PlannedRun run = run_of(cuda_target(),
+                                2,
+                                describe_llama({.dim = 64,
+                                                .layers = 1,
+                                                .heads = 2,
+                                                .kv_heads = 2,
+                                                .ffn = 96,
+                                                .vocab = std::int64_t{1} << 40U}));
+  EXPECT_THAT(error_of(ErrorCode::kOutOfMemory,
+                       [&] { require_fits(halves(run, 0), run, RunConfig(), INT64_MAX); }),
+              StartsWith("the state is saved from the host's memory, of which it needs "));
+}
+
+// An explanation of one rank, made one of two pipeline ranks.
+Explanation explained() {
+  RunConfig config;
+  config.model.flavor = "debug";
+  config.train.global_batch = 8;
+  config.train.microbatch = 8;
+  Explanation facts = explain(config);
+  facts.run.plan.layout.mesh = make_mesh(test_cluster({2}), {.pipeline = 2});
+  Programs larger = facts.programs[0];
+  larger.step.arena_bytes += kMore;
+  facts.programs = RunPrograms(facts.layout().mesh, {facts.programs[0], larger});
+  facts.memory = run_memory(facts.run, facts.programs);
+  facts.work.push_back(facts.work[0]);
+  facts.work[1].cost.flop *= 2;
+  return facts;
+}
+
+TEST(PipelineExplanation, TellsOfEachPipelineRank) {
+  const Explanation facts = explained();
+  const std::string text = summary_text(facts);
+  for (std::size_t place = 0; place < 2; ++place) {
+    EXPECT_THAT(text,
+                HasSubstr(format("\nwork of a step on a rank of pipeline rank {}: {}FLOP;",
+                                 place,
+                                 format_count(facts.work[place].cost.flop))));
+    EXPECT_THAT(ops_text(facts),
+                HasSubstr(format("work of a step on a rank of pipeline rank {}, by op", place)));
+  }
+  EXPECT_THAT(text, HasSubstr("\nmemory of a rank of pipeline rank 1 at its peak, by category\n"));
+}
+
+TEST(PipelineExplanation, HasAnObjectOfEachAsJson) {
+  const Explanation facts = explained();
+  const auto json = nlohmann::json::parse(explanation_json(facts, true));
+  ASSERT_EQ(json.at("pipeline_ranks").size(), 2U);
+  for (std::size_t place = 0; place < 2; ++place) {
+    const auto& rank = json.at("pipeline_ranks")[place];
+    EXPECT_EQ(rank.at("first_rank"), place);
+    EXPECT_EQ(rank.at("needed"), facts.memory.by_pipeline_rank[place]);
+    EXPECT_EQ(rank.at("work").at("flop"), facts.work[place].cost.flop);
+    EXPECT_EQ(rank.at("program"), to_string(facts.programs[place].step));
+  }
+  EXPECT_EQ(json.at("memory").at("arena"), facts.programs[1].arena_bytes());
+  EXPECT_FALSE(nlohmann::json::parse(explanation_json(explain(facts.config), true))
+                   .contains("pipeline_ranks"));
+}
+
+}  // namespace
+}  // namespace tessera
