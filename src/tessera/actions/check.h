@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/actions/action_table.h"
+
+namespace tessera {
+
+// What every table must be: each stage is on one rank and each rank has a stage; each stage has of
+// each microbatch one F and either one B or one I and one W, in this order; and the ranks, doing
+// their actions in order, never wait for each other in a cycle. Returns the notes of notes.h.
+// Errors: kInvalidConfig naming stage and microbatch, or the shortest cycle ("rank 1 waits at 4:2B0
+// for 3B0", 4: the fourth action of its row).
+std::vector<std::string> check(const ActionTable& table);
+
+// A checked table against a run. `source` names the table. Errors: kInvalidConfig naming both
+// counts.
+void require_run(const ActionTable& table,
+                 std::string_view source,
+                 std::int64_t ranks,
+                 std::int64_t microbatches);
+
+}  // namespace tessera
