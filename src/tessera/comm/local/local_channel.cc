@@ -18,7 +18,9 @@ class LocalEnd : public Channel {
  protected:
   LocalEnd(std::shared_ptr<LocalConnection> connection, bool sends)
       : connection_(std::move(connection)),
-        call_{.channel = connection_->key, .sends = sends, .transfer = connection_->taken - 1} {}
+        call_{.channel = connection_->key,
+              .sends = sends,
+              .transfer = connection_->receiver.taken - 1} {}
 
   LocalConnection& connection() { return *connection_; }
 
@@ -51,7 +53,7 @@ class LocalEnd : public Channel {
   }
 
   void require_time() {
-    if (limit_->is_over()) {
+    if (limit_ && limit_->is_over()) {
       const std::string message = late_message(call_, run().options(), own_place(), peer_place());
       run().abort(message);
       release();
@@ -77,8 +79,8 @@ class LocalSender final : public LocalEnd {
   LocalSender(std::shared_ptr<LocalConnection> connection, const Mover& mover)
       : LocalEnd(std::move(connection), /*sends=*/true), mover_(mover) {
     LocalConnection& shared = this->connection();
-    shared.shown = shared.taken.load();  // not what an end before this one has left
-    shared.withdrawn = false;
+    shared.sender.shown = shared.receiver.taken.load();  // not what an end before this one has left
+    shared.sender.withdrawn = false;
   }
 
   LocalSender(const LocalSender&) = delete;
@@ -91,20 +93,20 @@ class LocalSender final : public LocalEnd {
   void begin(std::span<std::byte> memory) override {
     mover_.finish();
     start(memory.size());
-    LocalConnection& shared = connection();
-    shared.memory = memory;
-    if (shared.pace) {
-      shared.begun = Clock::now();
+    LocalConnection::Sender& own = connection().sender;
+    own.memory = memory;
+    if (connection().pace) {
+      own.begun = Clock::now();
     }
-    shared.shown = count();
+    own.shown = count();
     run().bell(call().peer()).ring();
   }
 
   bool advance() override {
     if (is_under_way()) {
-      if (connection().taken < count()) {
+      if (connection().receiver.taken < count()) {
         require_run();
-        if (connection().copied < count()) {
+        if (connection().receiver.copied < count()) {
           require_time();
         }
         return false;
@@ -117,8 +119,8 @@ class LocalSender final : public LocalEnd {
  private:
   // A receiver that has not seen this says that it reads.
   void release() override {
-    connection().withdrawn = true;
-    while (connection().reading) {
+    connection().sender.withdrawn = true;
+    while (connection().receiver.reading) {
       std::this_thread::yield();
     }
   }
@@ -155,7 +157,7 @@ class LocalReceiver final : public LocalEnd {
     }
     is_copied_ = false;
     due_.reset();
-    connection().taken = count();
+    connection().receiver.taken = count();
     run().bell(call().peer()).ring();
     finish();
     return true;
@@ -184,7 +186,10 @@ class LocalReceiver final : public LocalEnd {
   void release() override {}
 
   // In this order: a sender's end that takes over from another one first hides what that has shown.
-  bool is_shown() { return !connection().withdrawn && connection().shown >= count(); }
+  bool is_shown() {
+    const LocalConnection::Sender& sender = connection().sender;
+    return !sender.withdrawn && sender.shown >= count();
+  }
 
   // Whether the sender is there.
   bool copy() {
@@ -192,32 +197,32 @@ class LocalReceiver final : public LocalEnd {
     if (!is_shown()) {
       return false;
     }
-    const Reading reading(shared.reading);
+    const Reading reading(shared.receiver.reading);
     if (!is_shown() || run().aborted()) {  // before the sender could see that this end reads
       return false;
     }
     require_equal_sizes();
     try {
-      mover_.copy(shared.memory.data(), memory_);
+      mover_.copy(shared.sender.memory.data(), memory_);
     } catch (...) {
       mover_.finish();
       throw;
     }
     mover_.finish();
     is_copied_ = true;
-    shared.copied = count();
+    shared.receiver.copied = count();
     if (shared.pace) {
       due_ = run().links().take(*shared.pace,
                                 shared.key.from,
                                 shared.key.to,
                                 call().bytes,
-                                std::max(shared.begun, begun_));
+                                std::max(shared.sender.begun, begun_));
     }
     return true;
   }
 
   void require_equal_sizes() {
-    const std::size_t sent = connection().memory.size();
+    const std::size_t sent = connection().sender.memory.size();
     if (sent != memory_.size()) {
       const std::string message = mismatch_message(call(), static_cast<std::int64_t>(sent));
       run().abort(message);

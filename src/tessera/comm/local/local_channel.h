@@ -22,16 +22,24 @@ struct LocalConnection {
   ChannelKey key;
   std::optional<Pace> pace;
 
-  // Written by the sender before it raises `shown`, and not again before that many are taken.
-  std::span<const std::byte> memory;
-  Channel::Clock::time_point begun;  // where the run is throttled
+  // What the sender writes: a transfer before it raises `shown`, and not again before that many are
+  // taken.
+  struct alignas(64) Sender {
+    std::span<const std::byte> memory;
+    Channel::Clock::time_point begun;     // where the run is throttled
+    std::atomic<std::int64_t> shown = 0;  // transfers
+    std::atomic<bool> withdrawn = false;  // this end is gone
+  };
 
-  alignas(64) std::atomic<std::int64_t> shown = 0;  // transfers
-  std::atomic<bool> withdrawn = false;              // the sender's end is gone
+  // What the receiver writes.
+  struct alignas(64) Receiver {
+    std::atomic<std::int64_t> taken = 0;   // transfers
+    std::atomic<std::int64_t> copied = 0;  // those, and one that has yet to keep its pace
+    std::atomic<bool> reading = false;     // it may be reading the sender's memory
+  };
 
-  alignas(64) std::atomic<std::int64_t> taken = 0;  // transfers
-  std::atomic<std::int64_t> copied = 0;             // those, and one that has yet to keep its pace
-  std::atomic<bool> reading = false;                // the receiver may be reading `memory`
+  Sender sender;
+  Receiver receiver;
 };
 
 // The end of `rank`, which is one of the two. Borrows the mover.

@@ -79,15 +79,17 @@ class MpiChannel final : public Channel {
  private:
   enum class State : std::uint8_t { kIdle, kBegun, kHeader, kBytes };
 
+  static constexpr int kUnknown = -1;  // a tag that the peer has yet to tell
+
   bool send() {
     if (state_ == State::kBegun) {
-      tag_ = tag_ ? tag_ : run_->tag_of(ticket_, call_.peer());
-      if (!tag_) {
+      const int tag = run_->tag_of(ticket_, call_.peer()).value_or(kUnknown);
+      if (tag == kUnknown) {
         return false;
       }
       std::memcpy(header_.data(), &call_.bytes, sizeof call_.bytes);
-      post_send(header_);
-      for_each_piece([&](std::span<std::byte> piece) { post_send(piece); });
+      post_send(header_, tag);
+      for_each_piece([&](std::span<std::byte> piece) { post_send(piece, tag); });
       state_ = State::kBytes;
     }
     return are_done();
@@ -112,7 +114,7 @@ class MpiChannel final : public Channel {
   bool are_done() {
     bool some = false;
     const bool all = requests_->test(some);
-    if (some) {
+    if (some && limit_) {
       limit_->renew();
     }
     return all;
@@ -125,12 +127,12 @@ class MpiChannel final : public Channel {
     }
   }
 
-  void post_send(std::span<const std::byte> from) {
+  void post_send(std::span<const std::byte> from, int tag) {
     check_mpi(MPI_Isend(from.data(),
                         static_cast<int>(from.size()),
                         MPI_BYTE,
                         static_cast<int>(call_.peer()),
-                        *tag_,
+                        tag,
                         run_->data(),
                         requests_->add(0, Requests::Kind::kSend)),
               "MPI_Isend");
@@ -166,7 +168,7 @@ class MpiChannel final : public Channel {
   }
 
   void require_time() {
-    if (limit_->is_over()) {
+    if (limit_ && limit_->is_over()) {
       const std::string message = late_message(call_, run_->options(), own_place(), peer_place());
       run_->abort(message);
       fail(ErrorCode::kTimeout, "{}", message);
@@ -180,7 +182,8 @@ class MpiChannel final : public Channel {
   // Nobody writes to this end's memory any more. MPI may go on reading what it sends.
   void give_up() {
     if (state_ != State::kIdle) {
-      requests_.emplace();
+      requests_.reset();  // takes back what can be
+      requests_ = std::make_unique<Requests>();
       run_->keep(std::exchange(header_, std::vector<std::byte>(sizeof(std::int64_t))));
       state_ = State::kIdle;
     }
@@ -189,11 +192,10 @@ class MpiChannel final : public Channel {
   std::shared_ptr<MpiRun> run_;
   ChannelCall call_;
   MpiRun::Ticket ticket_;
-  std::optional<int> tag_;  // under which the peer receives
   std::span<std::byte> memory_;
   State state_ = State::kIdle;
   std::vector<std::byte> header_;  // which MPI may be reading or writing
-  std::optional<Requests> requests_ = std::make_optional<Requests>();
+  std::unique_ptr<Requests> requests_ = std::make_unique<Requests>();
   std::optional<WaitLimit> limit_;  // of the transfer under way
 };
 
