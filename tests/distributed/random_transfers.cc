@@ -32,7 +32,8 @@ class RankProgram {
     program_.buffers[sum_now_.at()].pool = PoolId::of(0);
     program_.inputs.push_back({.name = "x", .tensor = tensor(sum_now_)});
     const BufferId sum = add_buffer("sum", category_of(StateRole::kBuffer), true);
-    program_.states.push_back({{.name = "sum", .tensor = tensor(sum)}, {.parameter = "sum", .role = StateRole::kBuffer}});
+    program_.states.push_back(
+        {{.name = "sum", .tensor = tensor(sum)}, {.parameter = "sum", .role = StateRole::kBuffer}});
     program_.outputs.push_back({.name = "sum", .tensor = tensor(sum)});
     add_work();
     emit(make_op(AddAttrs{}), {sum, sum_now_}, {sum});

@@ -23,6 +23,7 @@
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/compile.h"
+#include "tessera/passes/stages/work_order.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/test_in_flight.h"
@@ -147,6 +148,9 @@ std::filesystem::path source_directory() {
   return said != nullptr ? said : TESSERA_SOURCE_DIR;
 }
 
+// Of the groups of ranks that run the same program.
+constexpr std::int64_t kAlikeGeneration = 9;
+
 class RankTrainer {
  public:
   RankTrainer(const RankRun& run, World& world)
@@ -191,9 +195,10 @@ class RankTrainer {
     }
     result.sent = by_level(rank_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
-    if (layout_.num_data() == world_.size()) {
+    if (layout_.num_data() == std::ssize(alike_ranks())) {
       for (const ParameterInit& parameter : parameters_) {
-        if (axes_of(parameter.type, layout_.dims()).empty()) {
+        if (axes_of(parameter.type, layout_.dims()).empty() &&
+            find_state(program_, parameter.name, StateRole::kParameter) != nullptr) {
           result.weights[parameter.name] = whole(parameter);
         }
       }
@@ -206,7 +211,7 @@ class RankTrainer {
 
  private:
   Program compile() {
-    Program program = rank_program(run_, workspace_of(*rank_));
+    Program program = rank_program(run_, workspace_of(*rank_), world_.rank());
     for (Segment& segment : program.segments) {
       std::erase_if(segment.instructions,
                     [&](const Instruction& instruction) { return is_left_out(*instruction.op); });
@@ -230,18 +235,21 @@ class RankTrainer {
     const std::int64_t place = data_place(run_.mesh, world_.rank());
     const std::int64_t vocab = description(run_).vocab;
     for (std::int64_t m = 0; m < run_.microbatches; ++m) {
-      const auto input = [&](std::string_view name) {
-        const auto bytes = executor_.bytes(find_binding(program_.inputs, name), m);
-        return reinterpret_cast<std::int32_t*>(bytes.data());
+      // A stage of a pipeline has not all of them.
+      const auto set = [&](std::string_view name, std::int64_t i, std::int32_t value) {
+        const auto found = std::ranges::find(program_.inputs, name, &Binding::name);
+        if (found != program_.inputs.end()) {
+          reinterpret_cast<std::int32_t*>(executor_.bytes(*found, m).data())[i] = value;
+        }
       };
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t sequence = (m * layout_.num_data() + place) * rows + r;
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
           const std::int64_t i = r * run_.sequence_length + t;
-          input("tokens")[i] = token(step, sequence, t, vocab);
-          input("positions")[i] = static_cast<std::int32_t>(t);
-          input("documents")[i] = 0;
-          input("labels")[i] = counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1;
+          set("tokens", i, token(step, sequence, t, vocab));
+          set("positions", i, static_cast<std::int32_t>(t));
+          set("documents", i, 0);
+          set("labels", i, counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1);
         }
       }
     }
@@ -252,6 +260,17 @@ class RankTrainer {
       }
     }
     return valid;
+  }
+
+  // Those that run the same program: all but for other places in the pipeline.
+  std::vector<std::int64_t> alike_ranks() const {
+    std::vector<std::size_t> listed;
+    for (std::size_t axis = 0; axis < run_.mesh.axes.size(); ++axis) {
+      if (run_.mesh.axes[axis].group != AxisGroup::kPipeline) {
+        listed.push_back(axis);
+      }
+    }
+    return run_.mesh.members(listed, world_.rank());
   }
 
   std::unique_ptr<Communicator> everybody() {
@@ -293,14 +312,15 @@ class RankTrainer {
     if (type.num_dims() != 1 || type.dims[0].name != kSliceDim) {
       return own;
     }
-    const auto ranks = static_cast<std::size_t>(world_.size());
-    std::vector<float> all(own.size() * ranks);
-    everybody()->all_gather(std::as_bytes(std::span(own)),
-                            std::as_writable_bytes(std::span(all)),
-                            own.size() * sizeof(float));
+    const std::vector<std::int64_t> ranks = alike_ranks();
+    std::vector<float> all(own.size() * ranks.size());
+    world_.group(ranks, kAlikeGeneration)
+        ->all_gather(std::as_bytes(std::span(own)),
+                     std::as_writable_bytes(std::span(all)),
+                     own.size() * sizeof(float));
     std::vector<float> result(own.size() * static_cast<std::size_t>(run_.placement.param));
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const StatePart part = state_part(run_.mesh, static_cast<std::int64_t>(rank), {});
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const StatePart part = state_part(run_.mesh, ranks[rank], {});
       const auto index = static_cast<std::size_t>(
           slice_index(part.slice_axes, run_.placement.param, part.coordinate));
       std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(rank * own.size()),
@@ -407,7 +427,38 @@ Program compile_in_flight(Graph graph, const CompileOptions& options, std::int64
 
 }  // namespace
 
-Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) {
+namespace {
+
+AxisSizes pipeline_axes(const Mesh& mesh) {
+  AxisSizes axes;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == AxisGroup::kPipeline) {
+      axes.push_back({.name = axis.name, .size = axis.size});
+    }
+  }
+  return axes;
+}
+
+std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
+  const AxisSizes axes = pipeline_axes(run.mesh);
+  if (axes.empty()) {
+    return std::nullopt;
+  }
+  const ActionTable table = make_table({.schedule = run.pipeline.schedule,
+                                        .ranks = num_ranks(axes),
+                                        .microbatches = run.microbatches});
+  PipelineOptions options = {
+      .cut = {.axes = axes, .layers = run.pipeline.layers, .rank_of_stage = table.rank_of_stage},
+      .order = {}};
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    options.order.push_back(work_order(table, rank));
+  }
+  return options;
+}
+
+}  // namespace
+
+Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes, std::int64_t rank) {
   const CompileOptions options = {.update = {.clip = 0.5,
                                              .moments = run.moments,
                                              .num_microbatches = run.microbatches,
@@ -417,9 +468,14 @@ Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes) 
                                   .recompute = run.recompute,
                                   .fuse = run.fuse,
                                   .gelu_products = run.device != nullptr,
+                                  .pipeline = pipeline_options(run),
                                   .overlap = run.overlap,
                                   .overlap_layers = run.overlap_layers,
                                   .workspace_bytes = workspace_bytes};
+  if (options.pipeline) {
+    return compile_pipeline(whole_graph(run), options)
+        .at(static_cast<std::size_t>(pipeline_place(run.mesh, rank)));
+  }
   return run.in_flight > 1 ? compile_in_flight(whole_graph(run), options, run.in_flight)
                            : compile_training(whole_graph(run), options);
 }
@@ -431,12 +487,20 @@ RankResult run_ranks(const RankRun& run) {
                [&](World& world) {
                  results[static_cast<std::size_t>(world.rank())] = RankTrainer(run, world).run();
                });
-  for (const RankResult& result : results) {
-    TESSERA_CHECK(result.losses == results[0].losses && result.weights == results[0].weights &&
-                      result.sent == results[0].sent,
+  const bool is_pipeline = !pipeline_axes(run.mesh).empty();
+  RankResult& first = results[0];
+  for (RankResult& result : results) {
+    TESSERA_CHECK(result.losses == first.losses && result.grad_norms == first.grad_norms &&
+                      (is_pipeline || (result.sent == first.sent &&
+                                       result.weights.size() == first.weights.size())),
                   "ranks disagree");
+    for (const auto& [name, weights] : result.weights) {
+      TESSERA_CHECK(first.weights.try_emplace(name, weights).first->second == weights,
+                    "ranks disagree on {}",
+                    name);
+    }
   }
-  return results[0];
+  return first;
 }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/actions/schedules.h"
 #include "tessera/backend/device_backend.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/mesh/cluster.h"
@@ -45,6 +46,12 @@ std::string virtual_cluster(std::int64_t ranks);
 // copy, with gradients as topo has them.
 std::vector<Placement> preset_placements(const Mesh& mesh);
 
+// How the ranks along the mesh's pipeline axes share the layers.
+struct PipelineRun {
+  std::vector<std::int64_t> layers = {};  // by stage; one for each rank
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+};
+
 // A run of a small model on ranks that are threads, of one thread each.
 struct RankRun {
   LlamaConfig model;
@@ -65,6 +72,7 @@ struct RankRun {
   bool recompute = false;
   bool fuse = true;
   bool sequence_parallel = false;
+  PipelineRun pipeline = {};   // where the mesh has one
   std::int64_t in_flight = 1;  // microbatches whose forward runs before a backward
   bool overlap = false;
   std::int64_t overlap_layers = 1;
@@ -94,9 +102,12 @@ struct RankResult {
 ModelDescription description(const RankRun& run);
 
 // What a rank runs. `workspace_bytes` may be empty: then the program has no workspaces.
-Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes);
+Program rank_program(const RankRun& run,
+                     const WorkspaceQuery& workspace_bytes,
+                     std::int64_t rank = 0);
 
-// Runs it; every rank must report the same losses. Errors: of any rank.
+// Runs it; every rank must report the same losses and norms, and the same weights where several
+// have one. Errors: of any rank.
 RankResult run_ranks(const RankRun& run);
 
 }  // namespace tessera

@@ -15,6 +15,7 @@
 //     %3: f32[slice=512] = secondary "secondary.embedding" of "embedding" wire "int8"
 //     %4: f32[embed=16] = buffer "mean" normal(0, 0, 0)
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
+//     send {axes="pipeline=2", to=1}(%2) @forward
 //     output "loss" loss = %9
 //     output "gradient.embedding" gradient of "embedding" = %11
 //     output "logits" = %10
@@ -54,8 +55,9 @@ std::string source_text(const Graph& graph, ValueId id) {
 }
 
 std::string node_text(const Graph& graph, const Node& node) {
-  std::string text = format("{} = {}({}) @{}",
+  std::string text = format("{}{}{}({}) @{}",
                             join_values(graph, node.results, true),
+                            node.results.empty() ? "" : " = ",
                             to_string(*node.op),
                             join_values(graph, node.operands, false),
                             name(node.phase));
@@ -145,6 +147,10 @@ class GraphParser {
 
   void definition() {
     std::vector<std::pair<ValueId, TensorType>> results;
+    if (scanner_.comes("send")) {  // the ops without results
+      node(results);
+      return;
+    }
     do {
       const ValueId id = scanner_.value();
       scanner_.expect(":");

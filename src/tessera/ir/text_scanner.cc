@@ -33,9 +33,13 @@ bool TextScanner::at_end() {
   return position_ == text_.size();
 }
 
-bool TextScanner::accept(std::string_view token) {
+bool TextScanner::comes(std::string_view text) {
   skip_space();
-  if (!text_.substr(position_).starts_with(token)) {
+  return text_.substr(position_).starts_with(text);
+}
+
+bool TextScanner::accept(std::string_view token) {
+  if (!comes(token)) {
     return false;
   }
   const std::size_t after = position_ + token.size();

@@ -24,6 +24,9 @@ class TextScanner {
 
   bool at_end();
 
+  // Whether the text goes on with these characters.
+  bool comes(std::string_view text);
+
   // Consumes `token` if it is next.
   bool accept(std::string_view token);
 

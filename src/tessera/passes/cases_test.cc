@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -105,11 +106,37 @@ Float8Options float8(const std::string& text) {
   return result;
 }
 
+std::vector<std::int64_t> numbers(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::int64_t>(words), {}};
+}
+
+// "F0 F1 B0 B1"
+std::vector<WorkStep> order(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<WorkStep> result;
+  for (std::string word; words >> word;) {
+    TESSERA_CHECK(word[0] == 'F' || word[0] == 'B', "{}: expected F or B", word);
+    result.push_back({.code = {.action = word[0] == 'F' ? Action::kForward : Action::kBackward},
+                      .microbatch = std::stoi(word.substr(1))});
+  }
+  return result;
+}
+
 // What a case says above its graph, a line "key: value" each.
 struct Head {
   std::string title;
   std::vector<std::string> after;  // passes that make of the graph what the pass gets
   CompileOptions options;
+  std::int64_t pipeline_rank = 0;
+
+  PipelineOptions& pipeline() {
+    if (!options.pipeline) {
+      options.pipeline.emplace();
+      options.pipeline->order.resize(1);
+    }
+    return *options.pipeline;
+  }
 
   void set(const std::string& key, const std::string& value) {
     StateAxes& state = options.update.state;
@@ -144,6 +171,16 @@ struct Head {
       options.logits_bytes = std::stoi(value);
     } else if (key == "overlap_layers") {
       options.overlap_layers = std::stoi(value);
+    } else if (key == "pipeline") {
+      pipeline().cut.axes = parse_axes(value);
+    } else if (key == "layers") {
+      pipeline().cut.layers = numbers(value);
+    } else if (key == "rank_of_stage") {
+      pipeline().cut.rank_of_stage = numbers(value);
+    } else if (key == "pipeline_rank") {
+      pipeline_rank = std::stoi(value);
+    } else if (key == "order") {
+      pipeline().order[0] = order(value);
     } else if (key == "cache_length") {
       options.cache_length = std::stoi(value);
     } else {
@@ -247,7 +284,8 @@ TEST_P(PassCase, MakesOfTheGraphWhatItSays) {
   const Program beside = tried.beside.empty() ? Program() : parse_program(tried.beside);
   CompileOptions options = tried.head.options;
   options.beside = tried.beside.empty() ? nullptr : &beside;
-  const Compilation compilation = {.options = options, .trains = true};
+  const Compilation compilation = {
+      .options = options, .trains = true, .pipeline_rank = tried.head.pipeline_rank};
   Representation form = parse_form(tried.before);
   std::visit([](const auto& content) { check(content); }, form);
   for (const std::string& earlier : tried.head.after) {

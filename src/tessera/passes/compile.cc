@@ -1,5 +1,6 @@
 #include "tessera/passes/compile.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
+#include "tessera/passes/program/add_transfers.h"
 #include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/overlap.h"
 #include "tessera/passes/ranks/localize.h"
@@ -50,6 +52,19 @@ bool always(const Compilation& /*c*/) {
 
 bool has_ranks(const Compilation& c) {
   return !c.options.update.dims.empty();
+}
+
+bool has_pipeline(const Compilation& c) {
+  return c.options.pipeline.has_value();
+}
+
+UpdateOptions update_options(const Compilation& c) {
+  UpdateOptions options = c.options.update;
+  if (has_pipeline(c)) {
+    options.pipeline = c.options.pipeline->cut.axes;
+    options.norm_sums = c.norm_sums;
+  }
+  return options;
 }
 
 // add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
@@ -116,6 +131,14 @@ constexpr std::array kPasses = {
          plain<Graph, group_gemms>,
          "on local shapes, while the model's structure is still plain to see; in forward alone as "
          "in training, so that weights lie as they do there"},
+    Pass{
+        "cut_stages",
+        has_pipeline,
+        on<Graph>([](const Graph& graph, const Compilation& c) {
+          return cut_stages(graph, c.options.pipeline->cut, c.pipeline_rank);
+        }),
+        "on local shapes, so that both ends of a boundary have one layout; before what a rank does "
+        "to its own parameters. From here on each pipeline rank has a graph of its own"},
     Pass{"shard_parameters",
          [](const Compilation& c) { return c.options.update.state.param > 0; },
          on<Graph>([](const Graph& graph, const Compilation& c) {
@@ -125,13 +148,13 @@ constexpr std::array kPasses = {
     Pass{"append_update",
          [](const Compilation& c) { return c.trains; },
          on<Graph>([](Graph graph, const Compilation& c) {
-           return append_update(std::move(graph), c.options.update);
+           return append_update(std::move(graph), update_options(c));
          }),
          "on the gradients as they will be made, in local shapes"},
     Pass{"sum_outputs",
          [](const Compilation& c) { return !c.trains && !c.summed().empty(); },
          on<Graph>([](Graph graph, const Compilation& c) {
-           return sum_outputs(std::move(graph), c.options.update.state);
+           return sum_outputs(std::move(graph), update_options(c));
          }),
          "where append_update sums them in training"},
     Pass{"gelu_products",
@@ -159,16 +182,27 @@ constexpr std::array kPasses = {
                          .workspace_bytes = c.options.workspace_bytes});
          }),
          "from here on places in memory and an order"},
+    Pass{"order_calls",
+         has_pipeline,
+         on<Program>([](Program program, const Compilation& c) {
+           return order_calls(std::move(program),
+                              c.options.pipeline->order[static_cast<std::size_t>(c.pipeline_rank)]);
+         }),
+         "before overlap, which works between one call and the next"},
     Pass{"overlap",
          [](const Compilation& c) { return c.options.overlap; },
          on<Program>([](Program program, const Compilation& c) {
            return overlap(std::move(program), c.options.overlap_layers);
          }),
          "before plan_memory: what another stream uses must lie apart for longer"},
+    Pass{"add_transfers",
+         has_pipeline,
+         plain<Program, add_transfers>,
+         "after overlap, which cuts the work that transfers come between"},
     Pass{"assign_slots",
          always,
          plain<Program, assign_slots>,
-         "after overlap, which decides what lives into later calls"},
+         "after overlap and add_transfers, which decide what lives into later calls"},
     Pass{"share_states",
          [](const Compilation& c) { return c.options.beside != nullptr; },
          on<Program>([](Program program, const Compilation& c) {
@@ -229,26 +263,51 @@ class Dump {
   std::string lines_;
 };
 
-Program compile(Graph forward, const Compilation& compilation) {
-  Dump dump(compilation.options.dump);
-  Representation form = std::move(forward);
-  verify(std::get<Graph>(form));
-  dump.add("forward", form, 0.0);
-  for (const Pass& pass : kPasses) {
+// Where the programs of a pipeline's ranks part.
+const Pass* fork_of_pipeline() {
+  return std::ranges::find(kPasses, "cut_stages", &Pass::name);
+}
+
+void verify_form(const Representation& form) {
+  if (const auto* graph = std::get_if<Graph>(&form)) {
+    verify(*graph);
+  } else if (const auto* laid_out = std::get_if<LaidOutGraph>(&form)) {
+    verify(*laid_out);
+  }
+}
+
+Representation run_passes(Representation form,
+                          std::span<const Pass> passes,
+                          const Compilation& compilation,
+                          Dump& dump) {
+  for (const Pass& pass : passes) {
     if (!pass.when(compilation)) {
       continue;
     }
     const auto start = std::chrono::steady_clock::now();
     form = pass.run(std::move(form), compilation);
-    if (const auto* graph = std::get_if<Graph>(&form)) {
-      verify(*graph);
-    } else if (const auto* laid_out = std::get_if<LaidOutGraph>(&form)) {
-      verify(*laid_out);
-    }
+    verify_form(form);
     dump.add(pass.name, form, seconds_since(start));
   }
+  return form;
+}
+
+Representation begin(Graph forward, Dump& dump) {
+  Representation form = std::move(forward);
+  verify_form(form);
+  dump.add("forward", form, 0.0);
+  return form;
+}
+
+Program verified(Representation form) {
   verify(std::get<Program>(form));
   return std::get<Program>(std::move(form));
+}
+
+Program compile(Graph forward, const Compilation& compilation) {
+  TESSERA_CHECK(!has_pipeline(compilation), "one program is asked for, of several pipeline ranks");
+  Dump dump(compilation.options.dump);
+  return verified(run_passes(begin(std::move(forward), dump), kPasses, compilation, dump));
 }
 
 }  // namespace
@@ -263,6 +322,23 @@ std::span<const Pass> pass_list() {
 
 Program compile_training(Graph forward, const CompileOptions& options) {
   return compile(std::move(forward), {.options = options, .trains = true});
+}
+
+std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& options) {
+  const std::span<const Pass> all = kPasses;
+  const auto fork = static_cast<std::size_t>(fork_of_pipeline() - kPasses.begin());
+  Compilation compilation = {.options = options, .trains = true};
+  Dump dump(options.dump);
+  const Representation whole =
+      run_passes(begin(std::move(forward), dump), all.first(fork), compilation, dump);
+  compilation.norm_sums = norm_sums(std::get<Graph>(whole), options.update);
+  std::vector<Program> programs;
+  for (std::size_t rank = 0; rank < options.pipeline->order.size(); ++rank) {
+    compilation.pipeline_rank = static_cast<std::int64_t>(rank);
+    Dump own(options.dump.empty() ? options.dump : options.dump / format("rank-{}", rank));
+    programs.push_back(verified(run_passes(whole, all.subspan(fork), compilation, own)));
+  }
+  return programs;
 }
 
 Program compile_forward(Graph forward, const CompileOptions& options) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "tessera/ir/graph.h"
 #include "tessera/passes/graph/choose_attention.h"
@@ -15,11 +16,19 @@
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/program/lower.h"
+#include "tessera/passes/program/order_calls.h"
 #include "tessera/passes/ranks/append_update.h"
 #include "tessera/passes/ranks/laid_out_graph.h"
+#include "tessera/passes/stages/cut_stages.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
+
+// A training step that ranks do one after the other, each for a part of the layers.
+struct PipelineOptions {
+  PipelineCut cut;
+  std::vector<std::vector<WorkStep>> order;  // by pipeline rank, of its forwards and backwards
+};
 
 struct CompileOptions {
   UpdateOptions update = {};
@@ -32,6 +41,7 @@ struct CompileOptions {
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = false;
+  std::optional<PipelineOptions> pipeline = {};
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
@@ -54,6 +64,9 @@ using Representation = std::variant<Graph, LaidOutGraph, Program>;
 struct Compilation {
   const CompileOptions& options;
   bool trains;
+  // From cut_stages on: whose program it becomes, and the norm's sums of the whole model.
+  std::int64_t pipeline_rank = 0;
+  NormSums norm_sums = {};
 
   // The axes over whose ranks losses, statistics and gradients become sums.
   AxisSizes summed() const;
@@ -74,6 +87,10 @@ std::span<const Pass> pass_list();
 // sum over valid tokens. Verified after every pass; the program once it is planned, before which
 // buffers have no offsets.
 Program compile_training(Graph forward, const CompileOptions& options);
+
+// The same where options.pipeline says how ranks share the layers: a program for each of them. What
+// all have in common is done once. A dump has a folder "rank-N" for each.
+std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& options);
 
 // The program of a forward pass alone. On many ranks (options.update.dims, .state) its loss and
 // statistics are sums over the tokens of one, and become those over all, unless options say

@@ -211,7 +211,7 @@ class ProgramParser {
     result.action =
         one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
     result.chunk = scanner_.index();
-    for (const CodeKind kind : {CodeKind::kGather, CodeKind::kFence}) {
+    for (const CodeKind kind : kCodeKinds) {
       result.kind = scanner_.accept(name(kind)) ? kind : result.kind;
     }
     result.piece = scanner_.accept("piece") ? scanner_.index() : 0;

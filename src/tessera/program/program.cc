@@ -72,8 +72,14 @@ std::string_view name(CodeKind kind) {
       return "work";
     case CodeKind::kGather:
       return "gather";
+    case CodeKind::kReceive:
+      return "receive";
+    case CodeKind::kSend:
+      return "send";
     case CodeKind::kFence:
       return "fence";
+    case CodeKind::kSent:
+      return "sent";
   }
   return "unknown";
 }

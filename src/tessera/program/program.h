@@ -48,11 +48,16 @@ enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
 
 std::string_view name(Action action);
 
-// What of an action a code does: its own work, gathers of the parameters that this needs first, or
-// the wait for collectives that it has left.
-enum class CodeKind : std::uint8_t { kWork, kGather, kFence };
+// What of an action a code does: its own work; before it, gathers of the parameters that it needs
+// and receives of what other ranks have made for it; after it, sends of what it has made for them,
+// and the waits for collectives and for sends that it has left.
+enum class CodeKind : std::uint8_t { kWork, kGather, kReceive, kSend, kFence, kSent };
 
-// "gather", "fence"
+// All but kWork, by their names.
+inline constexpr std::array kCodeKinds = {
+    CodeKind::kGather, CodeKind::kReceive, CodeKind::kSend, CodeKind::kFence, CodeKind::kSent};
+
+// "gather", "receive", "send", "fence", "sent"
 std::string_view name(CodeKind kind);
 
 // What names a segment, and those that are variants of it (of first and later microbatches): they

@@ -72,7 +72,9 @@ template <class Apply>
 Graph apply_to_all(const Graph& graph, Apply apply) {
   Fusion fusion(graph);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    apply(fusion, NodeId::of(i));
+    if (!graph.nodes[i].results.empty()) {
+      apply(fusion, NodeId::of(i));
+    }
   }
   return fusion.apply();
 }

@@ -35,10 +35,10 @@ class GraphEdit {
   // Replaces operand `index` of the original node `id`.
   void set_operand(NodeId id, std::size_t index, ValueId value);
 
-  // Replaces all outputs; they may name fresh values.
+  // Replaces all outputs; they may name fresh values and values of removed nodes that others make.
   void set_outputs(std::vector<Output> outputs) { outputs_ = std::move(outputs); }
 
-  // The edited graph: values renumbered, nodes whose results nobody reads dropped, types inferred.
+  // The edited graph: values renumbered, nodes with results that nobody reads dropped, types inferred.
   // compile() verifies it after the pass.
   Graph apply() const;
 
@@ -55,7 +55,7 @@ class GraphEdit {
 // repeated, say.
 bool same_content(const Graph& graph, ValueId a, ValueId b);
 
-// The same graph without nodes whose results nobody reads; values renumbered in order of
+// The same graph without nodes with results that nobody reads; values renumbered in order of
 // definition.
 Graph without_dead_nodes(const Graph& graph);
 

@@ -30,6 +30,16 @@ Action action_of(Phase phase) {
   return Action::kUpdate;
 }
 
+CodeKind kind_of(const Node& node) {
+  return node.op->get_if<ReceiveAttrs>() != nullptr ? CodeKind::kReceive
+         : node.op->get_if<SendAttrs>() != nullptr  ? CodeKind::kSend
+                                                    : CodeKind::kWork;
+}
+
+Code code_of(const Node& node) {
+  return {.action = action_of(node.phase), .kind = kind_of(node)};
+}
+
 constexpr std::array kActions = {Action::kForward, Action::kBackward, Action::kUpdate};
 
 bool is_view(const Node& node) {
@@ -38,12 +48,12 @@ bool is_view(const Node& node) {
 
 // The place of every node; views, which are no instructions, take the place of what follows.
 std::vector<Place> node_places(const Graph& graph) {
-  std::map<Action, std::int32_t> next;
+  std::map<Code, std::int32_t> next;
   std::vector<Place> places;
   for (const Node& node : graph.nodes) {
-    const Action action = action_of(node.phase);
-    std::int32_t& index = next[action];
-    places.push_back({.code = {.action = action}, .instruction = index});
+    const Code code = code_of(node);
+    std::int32_t& index = next[code];
+    places.push_back({.code = code, .instruction = index});
     index += is_view(node) ? 0 : 1;
   }
   return places;
@@ -81,7 +91,9 @@ class Lowering {
     });
     add("stash", [&](std::size_t i) {
       const Buffer& buffer = program_.buffers[i];
-      return !buffer.persistent && buffer.begin.code != buffer.end.code;
+      const auto is_work = [](const Place& place) { return place.code.kind == CodeKind::kWork; };
+      return !buffer.persistent && buffer.begin.code != buffer.end.code && is_work(buffer.begin) &&
+             is_work(buffer.end);
     });
   }
 
@@ -150,23 +162,32 @@ class Lowering {
     }
   }
 
-  // One segment an action, and a second one for the first microbatch where that differs.
+  // One segment an action, and a second one for the first microbatch where that differs; and one
+  // for its receives and one for its sends, which add_transfers() calls.
   void make_segments() {
     const Graph first = options_.num_microbatches > 1 ? start_accumulators(graph_) : graph_;
     std::map<Action, SegmentId> start;
     std::map<Action, SegmentId> next;
     for (const Action action : kActions) {
-      Segment later = make_segment(graph_, action);
-      if (later.instructions.empty()) {
+      Segment later = make_segment(graph_, {.action = action});
+      if (later.instructions.empty() && !has_transfers(action)) {
         continue;
       }
-      Segment begin = make_segment(first, action);
+      Segment begin = make_segment(first, {.action = action});
       const bool differs = !same_ops(begin, later);
       next[action] = add_segment(std::move(later));
       start[action] = next[action];
       if (differs) {
         begin.name += "_first";
         start[action] = add_segment(std::move(begin));
+      }
+    }
+    for (const Action action : {Action::kForward, Action::kBackward}) {
+      for (const CodeKind kind : {CodeKind::kReceive, CodeKind::kSend}) {
+        Segment transfers = make_segment(graph_, {.action = action, .kind = kind});
+        if (!transfers.instructions.empty()) {
+          add_segment(std::move(transfers));
+        }
       }
     }
     for (std::int32_t m = 0; m < options_.num_microbatches; ++m) {
@@ -180,6 +201,13 @@ class Lowering {
     if (next.contains(Action::kUpdate)) {
       program_.calls.push_back({.segment = next[Action::kUpdate]});
     }
+  }
+
+  // Then the action is called, even where there is nothing but what passes through.
+  bool has_transfers(Action action) const {
+    return std::ranges::any_of(graph_.nodes, [&](const Node& node) {
+      return action_of(node.phase) == action && kind_of(node) != CodeKind::kWork;
+    });
   }
 
   SegmentId add_segment(Segment segment) {
@@ -196,11 +224,10 @@ class Lowering {
         [](const Instruction& x, const Instruction& y) { return equal(*x.op, *y.op); });
   }
 
-  Segment make_segment(const Graph& graph, Action action) {
-    const Code code = {.action = action};
+  Segment make_segment(const Graph& graph, const Code& code) {
     Segment segment{.name = to_string(code), .code = code, .instructions = {}};
     for (const Node& node : graph.nodes) {
-      if (action_of(node.phase) != action || is_view(node)) {
+      if (code_of(node) != code || is_view(node)) {
         continue;
       }
       const Place here{.code = code,

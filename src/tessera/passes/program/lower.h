@@ -26,7 +26,8 @@ struct LowerOptions {
 // updated in place), nodes become instructions of the forward, backward and update segments, and
 // the call list runs forward and backward once a microbatch and update once. With several
 // microbatches, segments that accumulate have a variant for the first one, which writes instead of
-// adding. Slots are left to assign_slots(), offsets to plan_memory(). Errors: kInternal where the
+// adding. Receives and sends are segments of their own, which nothing calls before add_transfers().
+// Slots are left to assign_slots(), offsets to plan_memory(). Errors: kInternal where the
 // graph asks for an impossible placement.
 Program lower(const Graph& graph, const LowerOptions& options);
 

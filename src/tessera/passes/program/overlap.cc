@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -111,11 +112,15 @@ class Calls {
  public:
   Calls(Program& program, const std::vector<OverlappedCode>& codes)
       : program_(program), codes_(codes), segments_(codes.size()) {
-    program_.segments.clear();
     program_.calls.clear();
+    std::vector<Segment> all = std::exchange(program_.segments, {});
     for (std::size_t i = 0; i < codes.size(); ++i) {
       add_segments(codes[i], segments_[i]);
     }
+    // Transfers, which nothing calls yet.
+    std::ranges::copy_if(all, std::back_inserter(program_.segments), [](const Segment& segment) {
+      return segment.code.kind != CodeKind::kWork;
+    });
   }
 
   void add(const std::vector<WorkCall>& calls) {

@@ -181,13 +181,26 @@ Sums take_sums(Graph& graph) {
   return sums;
 }
 
-// The sum over all ranks.
-Value sum_over_ranks(GraphBuilder& builder, const StateAxes& state, const Value& value) {
-  return state.axes.empty()
-             ? value
-             : builder.emit(
-                   make_op(AllReduceAttrs{.axes = axes_between(state, 0, state.axes.size())}),
-                   {value})[0];
+// The sum over all ranks: those along `axes`, and those of the pipeline.
+Value sum_along(GraphBuilder& builder,
+                AxisSizes axes,
+                const UpdateOptions& options,
+                const Value& value) {
+  axes.insert(axes.end(), options.pipeline.begin(), options.pipeline.end());
+  return axes.empty() ? value : builder.emit(make_op(AllReduceAttrs{.axes = axes}), {value})[0];
+}
+
+Value sum_over_ranks(GraphBuilder& builder, const UpdateOptions& options, const Value& value) {
+  const StateAxes& state = options.state;
+  return sum_along(builder, axes_between(state, 0, state.axes.size()), options, value);
+}
+
+// The axes along which ranks hold different parts of a parameter's gradient: those that cut its
+// dims, and those that cut its state.
+AxisSizes axes_of_parts(AxisSizes cut, const StateAxes& state) {
+  const AxisSizes slices = first_axes(state, state.optimizer);
+  cut.insert(cut.end(), slices.begin(), slices.end());
+  return cut;
 }
 
 // A trained parameter at the end of the step.
@@ -251,25 +264,28 @@ class Update {
   }
 
  private:
-  // One sum for the gradients of each cut, over the ranks that hold different parts of them: those
-  // along the axes that cut a parameter's dims, and along those that cut its state.
+  // One sum for the gradients of each cut, over the ranks that hold different parts of them.
   std::vector<Value> sums_of_squares(const std::vector<Trained>& parameters) const {
-    std::map<std::string, std::pair<AxisSizes, std::vector<Value>>> by_text;
+    NormSums all = options_.norm_sums;
+    std::map<std::string, std::vector<Value>> by_text;
     for (const Trained& trained : parameters) {
-      AxisSizes axes = trained.cut;
-      const AxisSizes slices = first_axes(trained.state, trained.state.optimizer);
-      axes.insert(axes.end(), slices.begin(), slices.end());
-      auto& alike = by_text[to_string(axes)];
-      alike.first = std::move(axes);
-      alike.second.push_back(trained.gradient);
+      AxisSizes axes = axes_of_parts(trained.cut, trained.state);
+      by_text[to_string(axes)].push_back(trained.gradient);
+      all.try_emplace(to_string(axes), std::move(axes));
     }
     std::vector<Value> sums;
-    for (const auto& [text, alike] : by_text) {
-      const auto& [axes, values] = alike;
-      const Value sum = sum_squares(values);
-      sums.push_back(axes.empty() ? sum : collective(AllReduceAttrs{.axes = axes}, sum));
+    for (const auto& [text, axes] : all) {
+      const auto values = by_text.find(text);
+      const Value sum = values == by_text.end() ? zero_sum() : sum_squares(values->second);
+      sums.push_back(sum_along(builder_, axes, options_, sum));
     }
     return sums;
+  }
+
+  // That of no gradient.
+  Value zero_sum() const {
+    const TensorType type = infer(SumSquaresAttrs(), {})[0];
+    return builder_.emit(make_op(FillAttrs{.type = type}), {})[0];
   }
 
   template <class Attrs>
@@ -389,16 +405,26 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
     parameters.push_back(
         update.reduced(parameter, builder.handle(found->second), gradient_types.at(name)));
   }
-  update.run(parameters, sum_over_ranks(builder, options.state, builder.handle(sums.loss)));
+  update.run(parameters, sum_over_ranks(builder, options, builder.handle(sums.loss)));
   for (const Output& statistic : sums.statistics) {
     builder.output(statistic.name,
-                   sum_over_ranks(builder, options.state, builder.handle(statistic.value)),
+                   sum_over_ranks(builder, options, builder.handle(statistic.value)),
                    OutputKind::kStatistic);
   }
   return builder.take();
 }
 
-Graph sum_outputs(Graph graph, const StateAxes& state) {
+NormSums norm_sums(const Graph& graph, const UpdateOptions& options) {
+  NormSums sums;
+  for (const auto& [parameter, type] : types_of_gradients(graph)) {
+    AxisSizes axes = axes_of_parts(axes_of(type, options.dims),
+                                   state_axes_of(type, options.dims, options.state));
+    sums.try_emplace(to_string(axes), std::move(axes));
+  }
+  return sums;
+}
+
+Graph sum_outputs(Graph graph, const UpdateOptions& options) {
   const std::vector<Output> outputs = std::exchange(graph.outputs, {});
   GraphBuilder builder(std::move(graph));
   for (const Output& output : outputs) {
@@ -408,7 +434,7 @@ Graph sum_outputs(Graph graph, const StateAxes& state) {
                   output.updates ? "state" : "gradient");
     const Value value = builder.handle(output.value);
     builder.output(output.name,
-                   is_sum(output.kind) ? sum_over_ranks(builder, state, value) : value,
+                   is_sum(output.kind) ? sum_over_ranks(builder, options, value) : value,
                    output.kind);
   }
   return builder.take();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 
@@ -10,6 +11,10 @@
 #include "tessera/passes/ranks/state_axes.h"
 
 namespace tessera {
+
+// The sums of squares that the gradient's norm is made of: the axes along which each is summed, by
+// their text.
+using NormSums = std::map<std::string, AxisSizes>;
 
 struct UpdateOptions {
   double beta1 = 0.9;
@@ -22,7 +27,15 @@ struct UpdateOptions {
   std::int64_t num_microbatches = 1;
   StateAxes state = {};
   DimAxes dims = {};  // how parameters are cut: by axes that are then none of their state's
+  // The ranks of a pipeline, each with some of the model's parameters: loss, statistics and norm
+  // are sums over these axes, too. All have the model's `norm_sums`, zeros where they have none of
+  // it.
+  AxisSizes pipeline = {};
+  NormSums norm_sums = {};
 };
+
+// Those of the parameters whose gradients are outputs of `graph`.
+NormSums norm_sums(const Graph& graph, const UpdateOptions& options);
 
 // Replaces each output of kind gradient by the end of the step:
 //   output g gradient of w  ->  r = reduce(g); n = norm(r..); w, m, v = adamw(w, r, m, v, n, ..)
@@ -42,6 +55,6 @@ Graph append_update(Graph graph, const UpdateOptions& options);
 // The graph of a forward pass alone whose loss and statistics are sums over the tokens of one rank:
 // they become the sums over all, folded as append_update() folds the loss.
 //   output loss  ->  output sum_over_ranks(loss)
-Graph sum_outputs(Graph graph, const StateAxes& state);
+Graph sum_outputs(Graph graph, const UpdateOptions& options);
 
 }  // namespace tessera

@@ -220,7 +220,7 @@ TEST(AppendUpdate, RefusesResultsOfMicrobatches) {
 TEST(SumOutputs, FoldsLossAndStatistics) {
   Graph graph = graph_of_two_outputs(false);
   graph.outputs.push_back({.name = "result", .value = graph.outputs[1].value});
-  const Graph after = sum_outputs(graph, {.axes = {{.name = "data", .size = 2}}});
+  const Graph after = sum_outputs(graph, {.state = {.axes = {{.name = "data", .size = 2}}}});
   ASSERT_EQ(after.outputs.size(), 3);
   EXPECT_EQ(after.outputs[0].kind, OutputKind::kLoss);
   EXPECT_EQ(after.outputs[1].kind, OutputKind::kStatistic);

@@ -1,0 +1,268 @@
+#include "tessera/passes/program/add_transfers.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
+
+namespace tessera {
+namespace {
+
+// How many microbatches of a work may have sends under way.
+constexpr std::size_t kSendsUnderWay = 2;
+
+constexpr std::array kTransferKinds = {CodeKind::kSend, CodeKind::kReceive};
+constexpr std::array kTransferActions = {Action::kForward, Action::kBackward};
+
+Code with_kind(Code code, CodeKind kind) {
+  code.kind = kind;
+  code.piece = 0;
+  return code;
+}
+
+// The calls of one work: its pieces, in one microbatch.
+struct Step {
+  Code work;
+  std::int32_t microbatch = 0;
+  std::size_t begin = 0;  // of its calls, in the list
+  std::size_t end = 0;
+};
+
+class Transfers {
+ public:
+  explicit Transfers(Program program) : program_(std::move(program)) {}
+
+  Program run() {
+    for (std::size_t i = 0; i < program_.segments.size(); ++i) {
+      const CodeKind kind = program_.segments[i].code.kind;
+      if (kind == CodeKind::kReceive || kind == CodeKind::kSend) {
+        segments_[program_.segments[i].code] = SegmentId::of(i);
+      }
+    }
+    if (segments_.empty()) {
+      return std::move(program_);
+    }
+    next_event_ = first_free_event();
+    add_streams();
+    for (const auto& [code, segment] : std::map(segments_)) {
+      code.kind == CodeKind::kReceive ? add_receives(code) : add_sends(code);
+    }
+    add_waits();
+    add_calls();
+    return std::move(program_);
+  }
+
+ private:
+  std::size_t first_free_event() const {
+    std::size_t next = 0;
+    for (const Segment& segment : program_.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        for (const EventId event : instruction.signals) {
+          next = std::max(next, event.at() + 1);
+        }
+      }
+    }
+    return next;
+  }
+
+  // The same on every rank, whatever it sends and receives.
+  void add_streams() {
+    program_.streams.resize(1);
+    program_.streams.emplace_back("comm");
+    for (const CodeKind kind : kTransferKinds) {
+      for (const Action action : kTransferActions) {
+        program_.streams.push_back(format("{}.{}", name(kind), name(action)));
+      }
+    }
+  }
+
+  static StreamId stream_of(const Code& code) {
+    const auto kind = std::ranges::find(kTransferKinds, code.kind) - kTransferKinds.begin();
+    const auto action = std::ranges::find(kTransferActions, code.action) - kTransferActions.begin();
+    return StreamId::of(static_cast<std::size_t>(2 + 2 * kind + action));
+  }
+
+  PoolId add_pool(const Code& code) {
+    program_.pools.push_back({.name = to_string(code)});
+    return PoolId::of(program_.pools.size() - 1);
+  }
+
+  EventId add_event(PoolId pool) {
+    const EventId event = EventId::of(next_event_++);
+    program_.event_pools[event] = pool;
+    return event;
+  }
+
+  Buffer& buffer(const TensorRef& tensor) { return program_.buffers[tensor.buffer.at()]; }
+
+  std::vector<Instruction>& instructions(const Code& code) {
+    return program_.segments[segments_.at(code).at()].instructions;
+  }
+
+  void add_receives(const Code& code) {
+    const PoolId pool = add_pool(code);
+    std::int32_t place = 0;
+    for (Instruction& receive : instructions(code)) {
+      const EventId event = add_event(pool);
+      receive.stream = stream_of(code);
+      receive.signals = {event};
+      Buffer& received = buffer(receive.results[0]);
+      received.pool = pool;
+      received.begin = {.code = code, .instruction = place++};
+      received_[receive.results[0].buffer] = event;
+    }
+  }
+
+  void add_sends(const Code& code) {
+    const Code sent = with_kind(code, CodeKind::kSent);
+    const PoolId pool = add_pool(sent);
+    Instruction fence = {.op = make_op(FenceAttrs{}), .operands = {}, .results = {}};
+    for (Instruction& send : instructions(code)) {
+      send.stream = stream_of(code);
+      send.signals = {add_event(pool)};
+      fence.waits.push_back(send.signals[0]);
+      Buffer& read = buffer(send.operands[0]);
+      if (const auto received = received_.find(send.operands[0].buffer);
+          received != received_.end()) {
+        send.waits = {received->second};
+      }
+      if (read.persistent) {
+        continue;
+      }
+      if (read.end.code.action == code.action) {
+        read.end = {.code = sent, .instruction = 0};
+        read.pool = read.begin.code.kind == CodeKind::kReceive ? read.pool : pool;
+      } else {
+        ended_by_[sent].insert(with_kind(read.end.code, CodeKind::kWork));
+      }
+    }
+    program_.segments.push_back(
+        {.name = to_string(sent), .code = sent, .instructions = {std::move(fence)}});
+    segments_[sent] = SegmentId::of(program_.segments.size() - 1);
+  }
+
+  // In every segment of work, the first instruction that touches what was received.
+  void add_waits() {
+    for (Segment& segment : program_.segments) {
+      if (segment.code.kind == CodeKind::kReceive || segment.code.kind == CodeKind::kSend) {
+        continue;
+      }
+      std::set<EventId> awaited;
+      for (Instruction& instruction : segment.instructions) {
+        for (const auto* tensors : {&instruction.operands, &instruction.results}) {
+          for (const TensorRef& tensor : *tensors) {
+            const auto found = received_.find(tensor.buffer);
+            if (found != received_.end() && awaited.insert(found->second).second) {
+              instruction.waits.push_back(found->second);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Stretches of calls of one work and microbatch, with what overlap() has put in between.
+  std::vector<Step> steps() const {
+    std::vector<Step> steps;
+    for (std::size_t i = 0; i < program_.calls.size(); ++i) {
+      const Call& call = program_.calls[i];
+      const Code& code = program_[call.segment].code;
+      if (code.kind != CodeKind::kWork || code.action == Action::kUpdate) {
+        continue;
+      }
+      const Code work = with_kind(code, CodeKind::kWork);
+      if (steps.empty() || steps.back().work != work ||
+          steps.back().microbatch != call.microbatch) {
+        steps.push_back({.work = work, .microbatch = call.microbatch, .begin = i});
+      }
+      steps.back().end = i + 1;
+    }
+    return steps;
+  }
+
+  // What is called before each call of the list, and at its end.
+  using Insertions = std::vector<std::vector<Call>>;
+
+  void add(std::vector<Call>& calls, const Code& code, std::int32_t microbatch) const {
+    if (const auto found = segments_.find(code); found != segments_.end()) {
+      calls.push_back({.segment = found->second, .microbatch = microbatch});
+    }
+  }
+
+  void add_calls() {
+    const std::vector<Step> all = steps();
+    Insertions before(program_.calls.size() + 1);
+    std::map<Code, std::vector<std::int32_t>> under_way;  // by work, microbatches that it sends
+    const auto wait = [&](std::size_t at, const Code& work, std::int32_t microbatch) {
+      add(before[at], with_kind(work, CodeKind::kSent), microbatch);
+      std::erase(under_way[work], microbatch);
+    };
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Step& step = all[i];
+      for (const Code& work : works_ended_by(step.work)) {
+        if (std::ranges::count(under_way[work], step.microbatch) > 0) {
+          wait(step.begin, work, step.microbatch);
+        }
+      }
+      if (under_way[step.work].size() == kSendsUnderWay) {
+        wait(step.begin, step.work, under_way[step.work].front());
+      }
+      add(before[i == 0 ? 0 : all[i - 1].begin],
+          with_kind(step.work, CodeKind::kReceive),
+          step.microbatch);
+      add(before[step.end], with_kind(step.work, CodeKind::kSend), step.microbatch);
+      under_way[step.work].push_back(step.microbatch);
+    }
+    const std::size_t end = all.empty() ? 0 : all.back().end;
+    for (const auto& [work, microbatches] : std::map(under_way)) {
+      for (const std::int32_t microbatch : microbatches) {
+        wait(end, work, microbatch);
+      }
+    }
+    insert(before);
+  }
+
+  // The works that send what a call of `work` ends to live.
+  std::vector<Code> works_ended_by(const Code& work) const {
+    std::vector<Code> works;
+    for (const auto& [sent, ends] : ended_by_) {
+      if (ends.contains(work)) {
+        works.push_back(with_kind(sent, CodeKind::kWork));
+      }
+    }
+    return works;
+  }
+
+  void insert(const Insertions& before) {
+    std::vector<Call> calls;
+    for (std::size_t i = 0; i <= program_.calls.size(); ++i) {
+      calls.insert(calls.end(), before[i].begin(), before[i].end());
+      if (i < program_.calls.size()) {
+        calls.push_back(program_.calls[i]);
+      }
+    }
+    program_.calls = std::move(calls);
+  }
+
+  Program program_;
+  std::map<Code, SegmentId> segments_;       // of transfers, and of waits for them
+  std::map<BufferId, EventId> received_;     // what happens when it is there
+  std::map<Code, std::set<Code>> ended_by_;  // by wait for sends: works that need it before
+  std::size_t next_event_ = 0;
+};
+
+}  // namespace
+
+Program add_transfers(Program program) {
+  return Transfers(std::move(program)).run();
+}
+
+}  // namespace tessera

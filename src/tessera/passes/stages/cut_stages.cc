@@ -1,0 +1,219 @@
+#include "tessera/passes/stages/cut_stages.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph/graph_edit.h"
+#include "tessera/passes/stages/assign_stages.h"
+
+namespace tessera {
+namespace {
+
+// What goes over the boundary between a stage and the next one, in the order of definition.
+struct Boundary {
+  std::set<ValueId> forward;
+  std::set<ValueId> backward;
+};
+
+class StageCut {
+ public:
+  StageCut(const Graph& graph, const PipelineCut& cut, std::int64_t rank)
+      : graph_(graph),
+        cut_(cut),
+        rank_(rank),
+        stages_(assign_stages(graph, cut.layers)),
+        boundaries_(cut.layers.size() - 1),
+        edit_(graph) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      for (const ValueId operand : graph.nodes[i].operands) {
+        if (const NodeId producer = graph[operand].producer; producer.valid()) {
+          cross(operand, stages_[producer.at()], stages_[i]);
+        }
+      }
+    }
+  }
+
+  Graph run() {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      if (stages_[i] == kEveryStage || is_own(stages_[i])) {
+        made_.insert(graph_.nodes[i].results.begin(), graph_.nodes[i].results.end());
+      } else {
+        edit_.remove(NodeId::of(i));
+      }
+    }
+    for (std::size_t boundary = 0; boundary < boundaries_.size(); ++boundary) {
+      const auto before = static_cast<std::int32_t>(boundary);
+      if (is_own(before) != is_own(before + 1)) {
+        add_transfers(boundary, true);
+        add_transfers(boundary, false);
+      }
+    }
+    edit_.set_outputs(outputs());
+    return without_unread_sources(edit_.apply());
+  }
+
+ private:
+  bool is_own(std::int32_t stage) const {
+    return cut_.rank_of_stage[static_cast<std::size_t>(stage)] == rank_;
+  }
+
+  // Notes which boundaries a value of stage `from` crosses for a reader in stage `to`.
+  void cross(ValueId value, std::int32_t from, std::int32_t to) {
+    if (from == kEveryStage || from == to) {
+      return;
+    }
+    TESSERA_CHECK(to != kEveryStage, "what every stage does reads %{}", value.index);
+    const bool is_forward = graph_.nodes[graph_[value].producer.at()].phase == Phase::kForward;
+    TESSERA_REQUIRE(
+        is_forward == (from < to),
+        ErrorCode::kUnsupported,
+        "a {} value of stage {} of the pipeline is read in stage {}: expected values of "
+        "forward to be read in later stages, those of backward in earlier ones",
+        is_forward ? "forward" : "backward",
+        from,
+        to);
+    for (std::int32_t boundary = std::min(from, to); boundary < std::max(from, to); ++boundary) {
+      Boundary& crossed = boundaries_[static_cast<std::size_t>(boundary)];
+      (is_forward ? crossed.forward : crossed.backward).insert(value);
+    }
+  }
+
+  // Sends right after the last value is made, receives right before the first is read.
+  void add_transfers(std::size_t boundary, bool is_forward) {
+    const std::set<ValueId>& values =
+        is_forward ? boundaries_[boundary].forward : boundaries_[boundary].backward;
+    const bool is_first = is_own(static_cast<std::int32_t>(boundary));  // of the two stages
+    const bool sends = is_first == is_forward;
+    const auto channel = [&](auto attrs) {
+      const std::int64_t first = cut_.rank_of_stage[boundary];
+      const std::int64_t second = cut_.rank_of_stage[boundary + 1];
+      attrs.axes = cut_.axes;
+      attrs.from = is_forward ? first : second;
+      attrs.to = is_forward ? second : first;
+      attrs.number = 2 * static_cast<std::int64_t>(boundary) + (is_forward ? 0 : 1);
+      return attrs;
+    };
+    std::vector<ValueId> moved;
+    std::ranges::copy_if(values, std::back_inserter(moved), [&](ValueId value) {
+      return !is_there(value, boundary, is_forward);
+    });
+    const NodeId position = sends ? after_last_producer(moved) : before_first(is_forward);
+    for (const ValueId value : moved) {
+      Node node = {.op = sends ? make_op(channel(SendAttrs{}))
+                               : make_op(channel(ReceiveAttrs{.type = graph_[value].type})),
+                   .operands = {},
+                   .results = {},
+                   .phase = is_forward ? Phase::kForward : Phase::kBackward};
+      if (sends) {
+        node.operands = {value};
+      } else {
+        node.results = {value};
+        made_.insert(value);
+      }
+      edit_.insert(position, std::move(node));
+    }
+  }
+
+  // Whether the rank at the far end of the boundary has the value from a stage before.
+  bool is_there(ValueId value, std::size_t boundary, bool is_forward) const {
+    const auto made = static_cast<std::size_t>(stages_[graph_[value].producer.at()]);
+    const auto [first, last] =
+        is_forward ? std::pair(made, boundary) : std::pair(boundary + 1, made);
+    const std::int64_t far = cut_.rank_of_stage[is_forward ? boundary + 1 : boundary];
+    return std::any_of(cut_.rank_of_stage.begin() + static_cast<std::ptrdiff_t>(first),
+                       cut_.rank_of_stage.begin() + static_cast<std::ptrdiff_t>(last) + 1,
+                       [&](std::int64_t rank) { return rank == far; });
+  }
+
+  NodeId after_last_producer(const std::vector<ValueId>& values) const {
+    std::size_t last = 0;
+    for (const ValueId value : values) {
+      last = std::max(last, graph_[value].producer.at());
+    }
+    return NodeId::of(last + 1);
+  }
+
+  // Of forward, or of all that follows it.
+  NodeId before_first(bool is_forward) const {
+    std::size_t first = 0;
+    while (!is_forward && first < graph_.nodes.size() &&
+           graph_.nodes[first].phase == Phase::kForward) {
+      ++first;
+    }
+    return NodeId::of(first);
+  }
+
+  std::vector<Output> outputs() {
+    std::vector<Output> outputs;
+    for (const Output& output : graph_.outputs) {
+      if (made_.contains(output.value) || !graph_[output.value].producer.valid()) {
+        outputs.push_back(output);
+      } else if (output.kind != OutputKind::kGradient) {
+        edit_.insert(graph_[output.value].producer,
+                     {.op = make_op(FillAttrs{.type = graph_[output.value].type}),
+                      .operands = {},
+                      .results = {output.value},
+                      .phase = Phase::kForward});
+        made_.insert(output.value);
+        outputs.push_back(output);
+      }
+    }
+    return outputs;
+  }
+
+  // Scalars stay: the host sets them on every rank.
+  static Graph without_unread_sources(Graph graph) {
+    const std::vector<std::vector<NodeId>> readers = users(graph);
+    std::vector<bool> is_output(graph.values.size(), false);
+    for (const Output& output : graph.outputs) {
+      is_output[output.value.at()] = true;
+    }
+    Graph result;
+    result.name = graph.name;
+    std::vector<ValueId> renamed(graph.values.size());
+    for (std::size_t i = 0; i < graph.values.size(); ++i) {
+      const ValueKind kind = graph.values[i].kind;
+      const bool is_read = !readers[i].empty() || is_output[i];
+      if (kind == ValueKind::kResult || kind == ValueKind::kScalar || is_read) {
+        renamed[i] = ValueId::of(result.values.size());
+        result.values.push_back(std::move(graph.values[i]));
+      }
+    }
+    const auto rename = [&](std::vector<ValueId>& values) {
+      for (ValueId& value : values) {
+        value = renamed[value.at()];
+      }
+    };
+    for (Node& node : graph.nodes) {
+      rename(node.operands);
+      rename(node.results);
+    }
+    for (Output& output : graph.outputs) {
+      output.value = renamed[output.value.at()];
+    }
+    result.nodes = std::move(graph.nodes);
+    result.outputs = std::move(graph.outputs);
+    return result;
+  }
+
+  const Graph& graph_;
+  const PipelineCut& cut_;
+  std::int64_t rank_;
+  std::vector<std::int32_t> stages_;  // by node
+  std::vector<Boundary> boundaries_;  // after each stage but the last
+  std::set<ValueId> made_;            // on this rank
+  GraphEdit edit_;
+};
+
+}  // namespace
+
+Graph cut_stages(const Graph& graph, const PipelineCut& cut, std::int64_t rank) {
+  return StageCut(graph, cut, rank).run();
+}
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/ir/graph.h"
+#include "tessera/mesh/axes.h"
+
+namespace tessera {
+
+// How a model is cut along the pipeline.
+struct PipelineCut {
+  AxisSizes axes;                           // of the pipeline's ranks, innermost first
+  std::vector<std::int64_t> layers;         // by stage, how many
+  std::vector<std::int64_t> rank_of_stage;  // its place along the axes
+};
+
+// The part of a training graph, forward and backward in local shapes, that the pipeline rank at
+// place `rank` does (assign_stages()): what it reads of the stages before and after it it receives,
+// and what these read of it it sends, through each stage between them.
+//   y = stage0(x); z = stage1(y)  ->  rank 0: y = stage0(x); send(y)
+//                                     rank 1: y = receive(); z = stage1(y)
+// The channel of the boundary after stage s has number 2 s for what goes to the next stage, and
+// 2 s + 1 for what comes back; values go in the order in which the graph defines them. Outputs of
+// kind loss and statistic that another rank makes become zeros, so that all ranks can add them up;
+// gradients stay where they are made. Sources that the rank does not read go.
+// Errors: kInvalidArgument as assign_stages(); kUnsupported where forward needs a later stage's
+// value, or backward an earlier one's.
+Graph cut_stages(const Graph& graph, const PipelineCut& cut, std::int64_t rank);
+
+}  // namespace tessera
