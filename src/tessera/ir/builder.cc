@@ -48,11 +48,15 @@ void GraphBuilder::output(std::string name, Value value, OutputKind kind) {
   graph_.outputs.push_back({.name = std::move(name), .value = value.id, .kind = kind});
 }
 
-void GraphBuilder::gradient(std::string name, std::string parameter, Value value) {
+void GraphBuilder::gradient(std::string name,
+                            std::string parameter,
+                            Value value,
+                            std::int32_t use) {
   graph_.outputs.push_back({.name = std::move(name),
                             .value = value.id,
                             .kind = OutputKind::kGradient,
-                            .parameter = std::move(parameter)});
+                            .parameter = std::move(parameter),
+                            .use = use});
 }
 
 void GraphBuilder::update(Value state, Value content) {

@@ -50,7 +50,7 @@ class GraphBuilder {
 
   Value state(State state, std::string name, TensorType type);
   void output(std::string name, Value value, OutputKind kind = OutputKind::kResult);
-  void gradient(std::string name, std::string parameter, Value value);
+  void gradient(std::string name, std::string parameter, Value value, std::int32_t use = 0);
   void update(Value state, Value content);
 
   // Appends a node; result types come from the op's infer().

@@ -73,7 +73,7 @@ enum class OutputKind : std::uint8_t {
   kResult,     // the host reads it as it is
   kLoss,       // what training makes small: a sum over the labels of a microbatch
   kStatistic,  // another such sum, of which nothing is differentiated
-  kGradient,   // of a parameter, likewise a sum
+  kGradient,   // of a parameter or of one of its uses, likewise a sum
 };
 
 // "result", "loss", "statistic", "gradient".
@@ -90,6 +90,7 @@ struct Output {
   ValueId value;
   OutputKind kind = OutputKind::kResult;
   std::string parameter = {};  // of a gradient: whose
+  std::int32_t use = 0;        // of a gradient: of which of its uses, where each has its own
   std::optional<ValueId> updates = std::nullopt;
 
   friend bool operator==(const Output&, const Output&) = default;
@@ -149,7 +150,8 @@ bool equal(const Graph& a, const Graph& b);
 // Throws kInternal naming node and value unless: operands are defined before use and exist, arity
 // and result types are what the op says, ids link up, names are unique, states are what
 // verify_states() expects, outputs exist, updated state has the type of its new content, there is
-// at most one loss, and a gradient, at most one per parameter, names a parameter that is trained.
+// at most one loss, and a gradient, at most one per parameter and use, names a parameter that is
+// trained.
 // Throws kOutOfMemory for a tensor whose bytes have more than 63 bits.
 void verify(const Graph& graph);
 

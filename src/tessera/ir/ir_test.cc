@@ -253,6 +253,7 @@ constexpr std::string_view kStates = R"(graph "states" {
   %8: f32[n=2] = master "master" of "w"
   %9: f32[n=2] = cache "keys"
   %10: f32[n=2] = buffer "mean" normal(0.5, 0, 0)
+  %11: f32[n=2] = gradient "dw again" of "w" use 3
 }
 )";
 
@@ -270,6 +271,8 @@ TEST(States, HaveTextThatParsesBack) {
   EXPECT_EQ(graph.sources(ValueKind::kOptimizer).size(), 3);
   EXPECT_EQ(graph[ValueId{10}].state, (State{.parameter = "mean", .role = StateRole::kBuffer}));
   EXPECT_EQ(graph[ValueId{10}].init, Initializer{.mean = 0.5});
+  EXPECT_EQ(graph[ValueId{11}].state,
+            (State{.parameter = "w", .role = StateRole::kGradient, .use = 3}));
   EXPECT_EQ(graph.trained_parameters(), std::vector<ValueId>{ValueId{0}});
 }
 
@@ -291,6 +294,14 @@ TEST(States, AreVerified) {
               HasSubstr("a moment1 of \"\", which is no parameter (state \"m\")"));
   EXPECT_THAT(message("moment2 \"n\"", "moment1 \"n\""),
               HasSubstr("a second moment1 of \"w\" (state \"n\")"));
+  EXPECT_THAT(message("\"w\" use 3", "\"w\""),
+              HasSubstr("a second gradient of \"w\" (state \"dw again\")"));
+  EXPECT_THAT(message("\"dw\" of \"w\"", "\"dw\" of \"w\" use 3"),
+              HasSubstr("a second gradient of \"w\" use 3 (state \"dw again\")"));
+  EXPECT_THAT(message("\"w\" use 3", "\"w\" use -3"),
+              HasSubstr("a gradient of use -3, expected 0, or more of a gradient"));
+  EXPECT_THAT(message("\"m\" of \"w\"", "\"m\" of \"w\" use 1"),
+              HasSubstr("a moment1 of use 1, expected 0, or more of a gradient (state \"m\")"));
   EXPECT_THAT(message("cache \"keys\"", "cache \"keys\" of \"w\""),
               HasSubstr("a cache of parameter \"w\", expected of none (state \"keys\")"));
   EXPECT_THAT(message("\"master\" of \"w\"", "\"master\" of \"w\" wire \"int8\""),
@@ -328,6 +339,7 @@ constexpr std::string_view kOutputs = R"(graph "outputs" {
   output "main" loss = %0
   output "share" statistic = %0
   output "dw" gradient of "w" = %0
+  output "dw again" gradient of "w" use 2 = %0
   output "y" = %0
 }
 )";
@@ -340,7 +352,13 @@ TEST(Outputs, HaveTextThatParsesBack) {
   EXPECT_EQ(
       graph.outputs[2],
       (Output{.name = "dw", .value = ValueId{0}, .kind = OutputKind::kGradient, .parameter = "w"}));
-  EXPECT_EQ(graph.outputs[3], (Output{.name = "y", .value = ValueId{0}}));
+  EXPECT_EQ(graph.outputs[3],
+            (Output{.name = "dw again",
+                    .value = ValueId{0},
+                    .kind = OutputKind::kGradient,
+                    .parameter = "w",
+                    .use = 2}));
+  EXPECT_EQ(graph.outputs[4], (Output{.name = "y", .value = ValueId{0}}));
 }
 
 TEST(Outputs, AreVerified) {
@@ -356,6 +374,11 @@ TEST(Outputs, AreVerified) {
               HasSubstr("output share is a second loss"));
   EXPECT_THAT(fault("\"y\"", "\"y\" gradient of \"w\""),
               HasSubstr("output y is a second gradient of \"w\""));
+  EXPECT_THAT(fault("\"y\"", "\"y\" gradient of \"w\" use 2"),
+              HasSubstr("output y is a second gradient of \"w\" use 2"));
+  EXPECT_THAT(fault("use 2", "use -2"),
+              HasSubstr("output dw again is a gradient of use -2, expected 0, or more of a "
+                        "gradient"));
   EXPECT_THAT(fault("of \"w\"", "of \"v\""),
               HasSubstr("output dw is a gradient of \"v\", which is no parameter that is trained"));
   EXPECT_THAT(fault("of \"w\"", "of \"x\""),
@@ -365,6 +388,10 @@ TEST(Outputs, AreVerified) {
   EXPECT_THAT(error_of([&] { verify(graph); }).what(),
               HasSubstr("output share is a statistic of parameter \"w\", expected of none"));
   graph.outputs[1].parameter = "";
+  graph.outputs[1].use = 1;
+  EXPECT_THAT(error_of([&] { verify(graph); }).what(),
+              HasSubstr("output share is a statistic of use 1, expected 0, or more of a gradient"));
+  graph.outputs[1].use = 0;
   graph.outputs[1].updates = ValueId{1};
   EXPECT_THAT(error_of([&] { verify(graph); }).what(),
               HasSubstr("output share updates a state and is a statistic"));

@@ -17,7 +17,7 @@
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
 //     send {axes="pipeline=2", to=1}(%2) @forward
 //     output "loss" loss = %9
-//     output "gradient.embedding" gradient of "embedding" = %11
+//     output "gradient.embedding.use1" gradient of "embedding" use 1 = %11
 //     output "logits" = %10
 //     update %1 = %12
 //   }
@@ -76,7 +76,7 @@ std::string output_text(const Output& output) {
     text += format(" {}", name(output.kind));
   }
   if (output.kind == OutputKind::kGradient) {
-    text += format(" of {}", quote(output.parameter));
+    text += format(" of {}{}", quote(output.parameter), use_text(output.use));
   }
   return text + format(" = %{}", output.value.index);
 }
@@ -128,6 +128,7 @@ class GraphParser {
     if (result.kind == OutputKind::kGradient) {
       scanner_.expect("of");
       result.parameter = scanner_.quoted();
+      result.use = parse_use(scanner_);
     }
     scanner_.expect("=");
     result.value = scanner_.value();

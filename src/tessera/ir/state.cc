@@ -2,7 +2,7 @@
 
 #include <array>
 #include <set>
-#include <utility>
+#include <tuple>
 
 #include "tessera/base/error.h"
 #include "tessera/ir/text_scanner.h"
@@ -40,6 +40,10 @@ void verify_state(const NamedState& named, const ParameterNames& parameters) {
                   name(state.role),
                   state.parameter);
   }
+  TESSERA_CHECK(state.use == 0 || (state.role == StateRole::kGradient && state.use > 0),
+                "a {} of use {}, expected 0, or more of a gradient",
+                name(state.role),
+                state.use);
   TESSERA_CHECK(state.role == StateRole::kSecondary || state.wire == Wire(),
                 "a {} with the wire \"{}\" of blocks of {}, which only secondary copies have",
                 name(state.role),
@@ -82,11 +86,20 @@ bool is_of_model(StateRole role) {
   return role == StateRole::kParameter || role == StateRole::kBuffer;
 }
 
+std::string use_text(std::int32_t use) {
+  return use == 0 ? "" : format(" use {}", use);
+}
+
+std::int32_t parse_use(TextScanner& scanner) {
+  return scanner.accept("use") ? scanner.index() : 0;
+}
+
 std::string owner_text(const State& state) {
   std::string text;
   if (!is_of_model(state.role) && !state.parameter.empty()) {
     text += format(" of {}", quote(state.parameter));
   }
+  text += use_text(state.use);
   if (!state.wire.formats.empty()) {
     text += format(" wire {}", quote(to_string(state.wire.formats)));
   }
@@ -103,6 +116,7 @@ State parse_owner(TextScanner& scanner, StateRole role, std::string_view state_n
   } else if (scanner.accept("of")) {
     state.parameter = scanner.quoted();
   }
+  state.use = parse_use(scanner);
   if (scanner.accept("wire")) {
     state.wire.formats = parse_wire_formats(scanner.quoted());
   }
@@ -128,16 +142,18 @@ void verify_states(const std::vector<NamedState>& states) {
       parameters.insert(named.name);
     }
   }
-  std::set<std::pair<std::string_view, StateRole>> seen;
+  std::set<std::tuple<std::string_view, StateRole, std::int32_t>> seen;
   for (const NamedState& named : states) {
     with_context([&] { return format("state \"{}\"", named.name); },
                  [&] {
                    verify_state(named, parameters);
-                   TESSERA_CHECK(!has_parameter(named.state->role) ||
-                                     seen.emplace(named.state->parameter, named.state->role).second,
-                                 "a second {} of \"{}\"",
-                                 name(named.state->role),
-                                 named.state->parameter);
+                   const State& state = *named.state;
+                   TESSERA_CHECK(!has_parameter(state.role) ||
+                                     seen.emplace(state.parameter, state.role, state.use).second,
+                                 "a second {} of \"{}\"{}",
+                                 name(state.role),
+                                 state.parameter,
+                                 use_text(state.use));
                  });
   }
 }

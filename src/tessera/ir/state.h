@@ -16,7 +16,7 @@ class TextScanner;
 enum class StateRole : std::uint8_t {
   kParameter,  // weights, trained or frozen
   kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
-  kGradient,   // the sum of a parameter's gradients over the microbatches of a step
+  kGradient,   // the sum of a parameter's gradients, or of one use's, over a step's microbatches
   kSum,        // the sum over the microbatches of an output that is no gradient
   kMoment1,    // AdamW's first moment of a parameter's gradient
   kMoment2,    // its second moment
@@ -40,14 +40,22 @@ bool is_of_model(StateRole role);
 struct State {
   std::string parameter = {};  // its name; empty where the role has none
   StateRole role = StateRole::kParameter;
+  // Of a gradient: which of the parameter's uses it is of, from 0, where each has its own.
+  std::int32_t use = 0;
   // Of a secondary copy: how the update sends its parts to the other ranks, which rounds them.
   Wire wire = {};
 
   friend bool operator==(const State&, const State&) = default;
 };
 
-// What follows a state's name and role in text: ` of "w" wire "int8" block 64`, without the parts
-// that have their defaults. A parameter and a buffer are their own.
+// What follows a gradient's parameter in text: ` use 1`; nothing of the first use.
+std::string use_text(std::int32_t use);
+
+// The inverse.
+std::int32_t parse_use(TextScanner& scanner);
+
+// What follows a state's name and role in text: ` of "w" use 1`, ` of "w" wire "int8" block 64`,
+// without the parts that have their defaults. A parameter and a buffer are their own.
 std::string owner_text(const State& state);
 
 // The inverse: reads what follows the name and role of a state.
@@ -64,8 +72,8 @@ struct NamedState {
 
 // Throws kInternal naming the state unless: a parameter and a buffer are their own; a state of
 // another role that has a parameter names one that is among `states`; the other roles name none;
-// only a secondary copy has a wire; no two states have one role of one parameter. Errors: as
-// require_wire_block(), too.
+// only a gradient is of another use than the first; only a secondary copy has a wire; no two states
+// have one role of one parameter and use. Errors: as require_wire_block(), too.
 void verify_states(const std::vector<NamedState>& states);
 
 }  // namespace tessera

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -83,7 +84,7 @@ bool is_of_trained(const Graph& graph, const Output& output) {
 }
 
 void verify_kinds(const Graph& graph) {
-  std::unordered_set<std::string_view> parameters;
+  std::set<std::pair<std::string_view, std::int32_t>> gradients;  // by parameter and use
   bool has_loss = false;
   for (const Output& output : graph.outputs) {
     const bool is_gradient = output.kind == OutputKind::kGradient;
@@ -100,10 +101,16 @@ void verify_kinds(const Graph& graph) {
                   "output {} is a gradient of \"{}\", which is no parameter that is trained",
                   output.name,
                   output.parameter);
-    TESSERA_CHECK(!is_gradient || parameters.insert(output.parameter).second,
-                  "output {} is a second gradient of \"{}\"",
+    TESSERA_CHECK(output.use == 0 || (is_gradient && output.use > 0),
+                  "output {} is a {} of use {}, expected 0, or more of a gradient",
                   output.name,
-                  output.parameter);
+                  name(output.kind),
+                  output.use);
+    TESSERA_CHECK(!is_gradient || gradients.emplace(output.parameter, output.use).second,
+                  "output {} is a second gradient of \"{}\"{}",
+                  output.name,
+                  output.parameter,
+                  use_text(output.use));
     TESSERA_CHECK(output.kind != OutputKind::kLoss || !std::exchange(has_loss, true),
                   "output {} is a second loss",
                   output.name);

@@ -180,6 +180,7 @@ class RandomProgram {
     std::vector<StateBinding> result;
     for (Binding& binding : bindings()) {
       State state{.role = static_cast<StateRole>(number(9)),
+                  .use = small(3),
                   .wire = {.formats = WireFormats(static_cast<std::size_t>(number(3)),
                                                   static_cast<WireFormat>(number(4))),
                            .block = number(1000)}};
@@ -274,6 +275,7 @@ TEST(ProgramText, ChangedProgramsDiffer) {
   EXPECT_TRUE(changed([](Program& p) { ++p.outputs[0].tensor.offset; }));
   EXPECT_TRUE(changed([](Program& p) { p.states[0].state.parameter += "x"; }));
   EXPECT_TRUE(changed([](Program& p) { p.states[0].state.role = StateRole::kParameter; }));
+  EXPECT_TRUE(changed([](Program& p) { ++p.states[0].state.use; }));
   EXPECT_TRUE(changed([](Program& p) { ++p.states[0].state.wire.block; }));
   EXPECT_TRUE(changed([](Program& p) { p.states[0].state.wire.formats.resize(7); }));
   EXPECT_TRUE(changed([](Program& p) { ++p.segments[0].code.chunk; }));
