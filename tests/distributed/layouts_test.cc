@@ -115,6 +115,32 @@ TEST_P(DataParallelTest, PresetsComputeTheSame) {
   }
 }
 
+// The head is the table of embeddings: over microbatches the gradients of both add up apart, and
+// each is reduced where slices add up.
+TEST(DataParallel, TiedWeightsAreBitwiseAmongEqualGradientDegrees) {
+  for (const std::int64_t microbatches : {1, 4}) {
+    RankRun run = make_run(4, microbatches);
+    run.model.tied = true;
+    run.steps = 4;
+    RankRun one = run;
+    one.mesh = {};
+    const RankResult single = run_ranks(one);
+    std::map<std::int64_t, RankResult> by_degree;
+    for (const Placement& placement : placements(run.mesh)) {
+      run.placement = placement;
+      run.overlap = false;
+      const RankResult result = run_ranks(run);
+      const auto [found, is_new] =
+          by_degree.try_emplace(microbatches == 1 ? 0 : placement.grad, result);
+      expect_close(result, single, text(placement));
+      expect_equal(result, found->second, text(placement));
+      run.overlap = true;
+      expect_equal(run_ranks(run), result, text(placement) + ", overlap");
+    }
+    EXPECT_EQ(by_degree.size(), microbatches == 1 ? 1 : data_degrees(run.mesh).size());
+  }
+}
+
 // A second output of the training graph: the run stays as it was, and the output is summed over
 // microbatches and ranks as the loss is.
 TEST(DataParallel, AStatisticIsSummedAsTheLossIs) {

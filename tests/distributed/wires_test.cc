@@ -107,6 +107,7 @@ RankRun random_run(Draw& draw, const Mesh& mesh) {
   run.global_batch = data * run.microbatches;
   run.moments = draw.of<DType>({DType::kF32, DType::kBF16});
   run.secondary_use = draw.of<SecondaryUse>({SecondaryUse::kAll, SecondaryUse::kBackward});
+  run.model.tied = draw.below(3) == 0;
   return run;
 }
 
@@ -114,7 +115,7 @@ std::string text(const RankRun& run) {
   const auto& [param, secondary, grad, optimizer] = run.placement;
   return format(
       "{} ranks, placement ({}, {}, {}, {}), {} microbatches, {}, moments {}, wires \"{}\" \"{}\" "
-      "\"{}\" \"{}\"",
+      "\"{}\" \"{}\"{}",
       run.mesh.num_ranks(),
       param,
       secondary,
@@ -126,24 +127,34 @@ std::string text(const RankRun& run) {
       to_string(run.wires.param.formats),
       to_string(run.wires.secondary.formats),
       to_string(run.wires.grad.formats),
-      to_string(run.wires.update.formats));
+      to_string(run.wires.update.formats),
+      run.model.tied ? ", tied" : "");
 }
 
-// The elements of a parameter's part on one rank, and how often a microbatch gathers it: the table
-// of embeddings in forward alone, the head in one op with its gradients, all others twice.
+// The elements of a parameter's part on one rank, how often a microbatch gathers it (the table of
+// embeddings in forward alone, the head in one op with its gradients, both at once where they are
+// one; all others twice), and how many gradients it has over several microbatches.
 struct Parameter {
   std::int64_t elements = 0;
   std::int64_t gathers = 2;
+  std::int64_t uses = 1;
 };
+
+std::int64_t num_gradients(const RankRun& run, const Parameter& parameter) {
+  return run.microbatches > 1 ? parameter.uses : 1;
+}
 
 std::vector<Parameter> parameters(const RankRun& run) {
   const std::int64_t tensor = degree_of(run.mesh, AxisGroup::kTensor);
   const LlamaConfig& model = run.model;
   const std::int64_t head_dim = model.dim / model.heads;
   const std::int64_t entries = (model.vocab + tensor - 1) / tensor;
-  std::vector<Parameter> all = {{.elements = entries * model.dim, .gathers = 1},
-                                {.elements = model.dim},
-                                {.elements = entries * model.dim, .gathers = 1}};
+  std::vector<Parameter> all = {
+      {.elements = entries * model.dim, .gathers = 1, .uses = model.tied ? 2 : 1},
+      {.elements = model.dim}};
+  if (!model.tied) {
+    all.push_back({.elements = entries * model.dim, .gathers = 1});
+  }
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     const std::int64_t query = model.heads * head_dim * model.dim / tensor;
     const std::int64_t key = model.kv_heads * head_dim * model.dim / tensor;
@@ -186,7 +197,7 @@ std::vector<std::int64_t> expected_state(const RankRun& run) {
         run.placement, wire_bytes(run.wires, parameter.elements, run.dtype, run.mesh), run.mesh);
     add_gathers(total, run, traffic, parameter.gathers);
     add(total, traffic.secondary_write, 1);
-    add(total, traffic.grad_reduce, run.microbatches);
+    add(total, traffic.grad_reduce, run.microbatches * num_gradients(run, parameter));
     add(total, traffic.step_reduce, 1);
     add(total, traffic.step_gather, 1);
   }
@@ -256,7 +267,7 @@ TEST(Wires, ProgramsHoldWhatTheFormulasSay) {
                                             .moments = run.moments});
       expected.param += bytes.param;
       expected.secondary += bytes.secondary;
-      expected.grad += bytes.grad;
+      expected.grad += bytes.grad * num_gradients(run, parameter);
       expected.optimizer += bytes.optimizer;
     }
     ASSERT_EQ(held_states(rank_program(run, nullptr)), expected);

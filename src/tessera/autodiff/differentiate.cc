@@ -1,7 +1,10 @@
 #include "tessera/autodiff/differentiate.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,23 +31,35 @@ class Differentiator {
         depends_(parameters_reach()),
         contributions_(builder_.graph().values.size()) {}
 
-  Graph run() {
+  Graph run(GradientUses uses) {
     for (std::size_t i = num_forward_; i-- > 0;) {
       visit(NodeId::of(i));
     }
     for (const ValueId parameter : builder_.graph().trained_parameters()) {
       const std::string name = builder_.graph()[parameter].name;
-      const auto gradient = total(parameter, Phase::kWeightGradient);
-      TESSERA_REQUIRE(gradient.has_value(),
+      const auto& arrived = contributions_[parameter.at()];
+      TESSERA_REQUIRE(!arrived.empty(),
                       ErrorCode::kInvalidArgument,
                       "parameter {} does not reach the loss",
                       name);
-      builder_.gradient(gradient_name(name), name, *gradient);
+      if (uses == GradientUses::kSummed || arrived.size() == 1) {
+        builder_.gradient(gradient_name(name), name, *total(parameter, Phase::kWeightGradient));
+      } else {
+        gradients_apart(name, arrived);
+      }
     }
     return builder_.take();
   }
 
  private:
+  // One output a use, in the order of use; arrivals are in reverse.
+  void gradients_apart(const std::string& name, const std::vector<Contribution>& arrived) {
+    std::int32_t use = 0;
+    for (std::size_t i = arrived.size(); i-- > 0; ++use) {
+      builder_.gradient(gradient_name(name, use), name, builder_.handle(arrived[i].value), use);
+    }
+  }
+
   // For every value, whether some trained parameter has an influence on it.
   std::vector<bool> parameters_reach() const {
     const Graph& graph = builder_.graph();
@@ -126,14 +141,18 @@ std::string gradient_name(std::string_view parameter) {
   return format("gradient.{}", parameter);
 }
 
-Graph differentiate(Graph graph) {
+std::string gradient_name(std::string_view parameter, std::int32_t use) {
+  return format("{}.use{}", gradient_name(parameter), use);
+}
+
+Graph differentiate(Graph graph, GradientUses uses) {
   const auto output = std::ranges::find(graph.outputs, OutputKind::kLoss, &Output::kind);
   TESSERA_REQUIRE(output != graph.outputs.end(),
                   ErrorCode::kInvalidArgument,
                   "graph {} has no output of kind loss to differentiate",
                   graph.name);
   const ValueId loss_value = output->value;
-  return Differentiator(std::move(graph), loss_value).run();
+  return Differentiator(std::move(graph), loss_value).run(uses);
 }
 
 }  // namespace tessera

@@ -1,13 +1,16 @@
 #include "tessera/autodiff/differentiate.h"
 
+#include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/ops/testing/reference_executor.h"
 #include "tessera/ops/testing/sample.h"
 #include "tessera/ops/testing/tolerance.h"
@@ -16,6 +19,7 @@ namespace tessera {
 namespace {
 
 using conformance::HostTensor;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::string_view kLinearLoss = R"(graph "linear" {
@@ -171,6 +175,61 @@ TEST(Differentiate, AgreesWithFiniteDifferencesWhereValuesHaveManyUses) {
         std::nullopt)
         << graph[parameter].name;
   }
+}
+
+// The table's uses are its lookup and the head, and w's two products; %5, no parameter, has one
+// gradient as ever.
+TEST(Differentiate, GivesUsesApart) {
+  const Graph summed = differentiate(parse_graph(kManyUses));
+  const Graph apart = differentiate(parse_graph(kManyUses), GradientUses::kApart);
+  std::vector<std::string> names;
+  for (const Output& output : apart.outputs) {
+    names.push_back(format("{} {}", output.name, output.use));
+  }
+  EXPECT_THAT(names,
+              ElementsAre("loss 0",
+                          "gradient.table.use0 0",
+                          "gradient.table.use1 1",
+                          "gradient.w.use0 0",
+                          "gradient.w.use1 1"));
+  const auto op_of = [&](std::string_view name) {
+    return info(*apart.nodes[apart[output_of(apart, name)].producer.at()].op).name;
+  };
+  EXPECT_EQ(op_of("gradient.table.use0"), "embedding_backward");
+  EXPECT_EQ(op_of("gradient.table.use1"), "cross_entropy");
+  // Nothing but the two additions is missing: first use and second, in this order.
+  ASSERT_EQ(apart.nodes.size() + 2, summed.nodes.size());
+  for (std::size_t i = 0; i < apart.nodes.size(); ++i) {
+    EXPECT_TRUE(equal(*apart.nodes[i].op, *summed.nodes[i].op));
+    EXPECT_EQ(apart.nodes[i].operands, summed.nodes[i].operands);
+  }
+  for (const std::string name : {"table", "w"}) {
+    const ValueId sum = output_of(summed, gradient_name(name));
+    EXPECT_EQ(summed.nodes[summed[sum].producer.at()].operands,
+              (std::vector<ValueId>{output_of(apart, gradient_name(name, 0)),
+                                    output_of(apart, gradient_name(name, 1))}));
+  }
+}
+
+// Both operands of a node are uses; one use has the name and the text that it always had.
+TEST(Differentiate, EveryOperandIsAUse) {
+  const Graph squares = parse_graph(R"(graph "squares" {
+  %0: i32[rows=2] = input "labels"
+  %1: f32[] = scalar "inverse_labels"
+  %2: f32[rows=2, embed=3] = parameter "w" normal(0, 1, 0)
+  %3: f32[vocab=5, embed=3] = parameter "head" normal(0, 1, 0)
+  %4: f32[rows=2, embed=3] = mul(%2, %2) @forward
+  %5: f32[] = cross_entropy(%4, %3, %0, %1) @forward
+  output "loss" loss = %5
+}
+)");
+  const Graph apart = differentiate(squares, GradientUses::kApart);
+  ASSERT_EQ(apart.outputs.size(), 4);
+  EXPECT_EQ(apart.outputs[1].name, "gradient.w.use0");
+  EXPECT_EQ(apart.outputs[2].name, "gradient.w.use1");
+  EXPECT_EQ(apart.outputs[3].name, "gradient.head");
+  EXPECT_TRUE(equal(differentiate(parse_graph(kLinearLoss), GradientUses::kApart),
+                    differentiate(parse_graph(kLinearLoss))));
 }
 
 TEST(Differentiate, BackwardNodesBelongToTheirForwardNodesLayer) {

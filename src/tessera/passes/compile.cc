@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -50,6 +51,11 @@ bool always(const Compilation& /*c*/) {
   return true;
 }
 
+// Microbatches add up by use, so that the sum does not depend on where uses are computed.
+GradientUses uses_in(std::int64_t num_microbatches) {
+  return num_microbatches > 1 ? GradientUses::kApart : GradientUses::kSummed;
+}
+
 bool has_ranks(const Compilation& c) {
   return !c.options.update.dims.empty();
 }
@@ -93,7 +99,9 @@ constexpr std::array kPasses = {
          "on the model as it was written: later passes change what reads keys and values"},
     Pass{"differentiate",
          [](const Compilation& c) { return c.trains; },
-         plain<Graph, differentiate>,
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return differentiate(std::move(graph), uses_in(c.options.update.num_microbatches));
+         }),
          "after what is chosen of forward ops"},
     Pass{"round_gradients",
          [](const Compilation& c) { return c.trains && c.options.round_gradients; },

@@ -195,9 +195,11 @@ class StorageAssigner {
   }
 
   // Whether the bytes of `operand` hold nothing else that counts when node `id` writes there: no
-  // state, no other value that the node or a later one reads, and no other result of the node.
+  // state but an accumulator, no other value that the node or a later one reads, and no other
+  // result of the node.
   bool is_alone(ValueId operand, NodeId id) const {
-    if (storage_.buffer_of(operand).persistent) {
+    const StorageBuffer& buffer = storage_.buffer_of(operand);
+    if (buffer.persistent && buffer.category != Category::kGradient) {
       return false;
     }
     const TensorRef& target = storage_.tensor(operand);

@@ -58,6 +58,42 @@ TEST(Storage, ProductsLieAlike) {
   EXPECT_EQ(strides(""), strides("output \"product\" = %3"));
 }
 
+// The update's sum of accumulators takes the memory of one that nothing reads later; before the
+// update all microbatches need them.
+TEST(Storage, SumsOfAccumulatorsLieOverOneOfThem) {
+  const auto place_of_sum = [](const char* phase, const char* more) {
+    const Graph graph = parse_graph(format(R"(graph "uses" {{
+      %0: f32[n=4] = input "x"
+      %1: f32[n=4] = parameter "w" normal(0, 1, 0)
+      %2: f32[n=4] = gradient "first" of "w"
+      %3: f32[n=4] = gradient "second" of "w" use 1
+      %4: f32[n=4] = add(%2, %0) @backward
+      %5: f32[n=4] = add(%3, %0) @backward
+      %6: f32[n=4] = add(%4, %5) {}
+      %7: f32[n=4] = mul(%6, %6) @update
+      {}
+      update %2 = %4
+      update %3 = %5
+      output "y" = %7
+    }})",
+                                           phase,
+                                           more));
+    const Storage storage = assign_storage(graph);
+    EXPECT_EQ(storage.tensors[4], storage.tensors[2]);
+    EXPECT_EQ(storage.tensors[5], storage.tensors[3]);
+    const TensorRef& sum = storage.tensors[6];
+    return std::string(sum == storage.tensors[2]   ? "first"
+                       : sum == storage.tensors[3] ? "second"
+                                                   : "its own");
+  };
+  EXPECT_EQ(place_of_sum("@update", ""), "first");
+  EXPECT_EQ(place_of_sum("@update", "%8: f32[n=4] = gelu(%5) @update"), "first");
+  EXPECT_EQ(place_of_sum("@update", "%8: f32[n=4] = gelu(%4) @update"), "second");
+  EXPECT_EQ(place_of_sum("@update", "output \"first\" = %4"), "second");
+  EXPECT_EQ(place_of_sum("@update", "output \"first\" = %4 output \"second\" = %5"), "its own");
+  EXPECT_EQ(place_of_sum("@backward", ""), "its own");
+}
+
 // A program beside another has its states, and must take them for the same.
 TEST(ShareStates, AreTheSameInBothPrograms) {
   const auto program = [](std::string_view name, std::string_view copy) {

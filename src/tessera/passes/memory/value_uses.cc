@@ -11,6 +11,17 @@ namespace {
 
 constexpr NodeId kAfterAllNodes = {1 << 30};
 
+// Whether the content of an accumulator has served once the update has added it to another's, which
+// node `last` does: a step's first microbatch writes it anew.
+bool is_summed(const Graph& graph, const Output& output, NodeId last) {
+  if (!output.updates || graph[*output.updates].kind != ValueKind::kGradient || !last.valid() ||
+      last.at() >= graph.nodes.size()) {
+    return false;
+  }
+  const Node& node = graph.nodes[last.at()];
+  return node.phase == Phase::kUpdate && node.op->get_if<AddAttrs>() != nullptr;
+}
+
 std::vector<NodeId> find_last_uses(const Graph& graph) {
   std::vector<NodeId> last(graph.values.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -19,7 +30,8 @@ std::vector<NodeId> find_last_uses(const Graph& graph) {
     }
   }
   for (const Output& output : graph.outputs) {
-    last[output.value.at()] = kAfterAllNodes;
+    NodeId& of_output = last[output.value.at()];
+    of_output = is_summed(graph, output, of_output) ? of_output : kAfterAllNodes;
   }
   return last;
 }

@@ -9,8 +9,10 @@ namespace tessera {
 
 // What nodes and outputs do with the values of a graph. Each member is indexed by value.
 struct ValueUses {
-  std::vector<NodeId> last;     // to read it: invalid if none does, after all nodes for an output
-  std::vector<bool> is_factor;  // a product reads it, itself or by a view
+  // The last to read it: invalid if none does; after all nodes for an output, except a gradient's
+  // accumulator that the update adds to another's.
+  std::vector<NodeId> last;
+  std::vector<bool> is_factor;                  // a product reads it, itself or by a view
   std::vector<std::optional<ValueId>> updates;  // the state whose new content it is
 };
 

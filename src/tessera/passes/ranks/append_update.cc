@@ -1,6 +1,8 @@
 #include "tessera/passes/ranks/append_update.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -82,8 +84,9 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& of_all, const DimAxe
 
 // The state that an output's sum over the microbatches is.
 State accumulator_of(const Output& output) {
-  return is_gradient(output) ? State{.parameter = output.parameter, .role = StateRole::kGradient}
-                             : State{.role = StateRole::kSum};
+  return is_gradient(output)
+             ? State{.parameter = output.parameter, .role = StateRole::kGradient, .use = output.use}
+             : State{.role = StateRole::kSum};
 }
 
 // Inserts, right after each accumulated value is made, its addition to a state of the same name,
@@ -130,12 +133,12 @@ Graph accumulate(const Graph& graph) {
   return edit.apply();
 }
 
-// By parameter.
+// By parameter, that of its first use.
 std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
   std::map<std::string, TensorType> types;
   for (const Output& output : graph.outputs) {
     if (is_gradient(output)) {
-      types[output.parameter] = graph[output.value].type;
+      types.try_emplace(output.parameter, graph[output.value].type);
     }
   }
   return types;
@@ -143,7 +146,7 @@ std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
 
 // The sums that microbatches leave for the update.
 struct Sums {
-  std::map<std::string, ValueId> gradients;  // by parameter
+  std::map<std::string, std::map<std::int32_t, ValueId>> gradients;  // by parameter and use
   ValueId loss;
   std::vector<Output> statistics;
 };
@@ -158,7 +161,7 @@ Sums take_sums(Graph& graph) {
     }
     switch (output.kind) {
       case OutputKind::kGradient:
-        sums.gradients[output.parameter] = output.value;
+        sums.gradients[output.parameter][output.use] = output.value;
         break;
       case OutputKind::kLoss:
         sums.loss = output.value;
@@ -179,6 +182,15 @@ Sums take_sums(Graph& graph) {
                   "graph {} has no output of kind loss",
                   graph.name);
   return sums;
+}
+
+// The sum over the uses of a parameter, in their order.
+Value sum_of_uses(GraphBuilder& builder, const std::map<std::int32_t, ValueId>& gradients) {
+  Value sum = builder.handle(gradients.begin()->second);
+  for (auto use = std::next(gradients.begin()); use != gradients.end(); ++use) {
+    sum = add(sum, builder.handle(use->second));
+  }
+  return sum;
 }
 
 // The sum over all ranks: those along `axes`, and those of the pipeline.
@@ -403,7 +415,7 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
     const auto found = sums.gradients.find(name);
     TESSERA_CHECK(found != sums.gradients.end(), "no gradient of {}", name);
     parameters.push_back(
-        update.reduced(parameter, builder.handle(found->second), gradient_types.at(name)));
+        update.reduced(parameter, sum_of_uses(builder, found->second), gradient_types.at(name)));
   }
   update.run(parameters, sum_over_ranks(builder, options, builder.handle(sums.loss)));
   for (const Output& statistic : sums.statistics) {

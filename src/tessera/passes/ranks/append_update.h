@@ -42,7 +42,8 @@ NormSums norm_sums(const Graph& graph, const UpdateOptions& options);
 // Of each parameter, `state` is its own (state_axes_of()).
 // Gradients, loss and statistics are sums over the labels of one rank: every microbatch's gradient
 // is reduced to slices over state.grad axes; with several microbatches these, the loss and the
-// statistics add up in f32 states in microbatch order; then gradients are reduced to slices over
+// statistics add up in f32 states in microbatch order; those of a parameter's uses, each of which
+// has its own state, are added in the order of use; then gradients are reduced to slices over
 // state.optimizer axes and summed over the others, and loss and statistics are summed over all.
 // Then follow the exact global norm, each element counted once over all ranks, the clip scale and
 // one adamw per parameter, whose state updates become outputs; where parameters are cut less than
