@@ -74,6 +74,10 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
   if (name == "neox") {
     draw_neox(draw, model);
   }
+  // The other families have no choice, or are tied by default.
+  if (name == "llama3" || name == "qwen2" || name == "qwen3" || name == "olmo2") {
+    model.tied = draw.one_in(2);
+  }
   if (is_llama(name) && name != "phi3" && draw.one_in(4)) {
     model.rope_linear_factor = 4.0;
   }

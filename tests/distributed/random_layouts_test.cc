@@ -1,8 +1,10 @@
 // Layouts change nothing (docs/design/determinism.md, D3 and D4), for models and layouts that
 // nobody chose: sizes, families, dtypes and degrees are drawn from a seed.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -24,9 +26,28 @@ void expect_close(const RankResult& found, const RankResult& expected) {
   }
 }
 
+constexpr std::uint64_t kSeeds = 24;
+
 class RandomLayouts : public testing::TestWithParam<std::uint64_t> {};
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomLayouts, testing::Range<std::uint64_t>(0, 24));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomLayouts, testing::Range<std::uint64_t>(0, kSeeds));
+
+// Gradients that add up by use are among what is drawn, whole and as slices.
+TEST(RandomRuns, SomeHaveWeightsOfSeveralUses) {
+  std::map<bool, int> found;  // by whether slices add up
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    Draw draw(seed);
+    const RankRun run = draw_run(draw);
+    const Program program = rank_program(run, nullptr);
+    if (run.mesh.num_ranks() > 1 && std::ranges::any_of(program.states, [](const auto& state) {
+          return state.state.use > 0;
+        })) {
+      ++found[run.placement.grad > 1];
+    }
+  }
+  EXPECT_GE(found[false], 2);
+  EXPECT_GE(found[true], 2);
+}
 
 TEST_P(RandomLayouts, ChangeNothing) {
   Draw draw(GetParam());
