@@ -115,32 +115,6 @@ TEST_P(DataParallelTest, PresetsComputeTheSame) {
   }
 }
 
-// The head is the table of embeddings: over microbatches the gradients of both add up apart, and
-// each is reduced where slices add up.
-TEST(DataParallel, TiedWeightsAreBitwiseAmongEqualGradientDegrees) {
-  for (const std::int64_t microbatches : {1, 4}) {
-    RankRun run = make_run(4, microbatches);
-    run.model.tied = true;
-    run.steps = 4;
-    RankRun one = run;
-    one.mesh = {};
-    const RankResult single = run_ranks(one);
-    std::map<std::int64_t, RankResult> by_degree;
-    for (const Placement& placement : placements(run.mesh)) {
-      run.placement = placement;
-      run.overlap = false;
-      const RankResult result = run_ranks(run);
-      const auto [found, is_new] =
-          by_degree.try_emplace(microbatches == 1 ? 0 : placement.grad, result);
-      expect_close(result, single, text(placement));
-      expect_equal(result, found->second, text(placement));
-      run.overlap = true;
-      expect_equal(run_ranks(run), result, text(placement) + ", overlap");
-    }
-    EXPECT_EQ(by_degree.size(), microbatches == 1 ? 1 : data_degrees(run.mesh).size());
-  }
-}
-
 // A second output of the training graph: the run stays as it was, and the output is summed over
 // microbatches and ranks as the loss is.
 TEST(DataParallel, AStatisticIsSummedAsTheLossIs) {
@@ -319,6 +293,27 @@ RankRun alone(RankRun run) {
   run.mesh = {};
   run.placement = {};
   return run;
+}
+
+// Gradients of the head, which is the table of embeddings, add up by use over microbatches.
+TEST(DataParallel, TiedWeightsAreBitwiseAmongEqualGradientDegrees) {
+  for (const std::int64_t microbatches : {1, 4}) {
+    RankRun run = make_run(4, microbatches);
+    run.model.tied = true;
+    run.steps = 4;
+    const RankResult single = run_ranks(alone(run));
+    std::map<std::int64_t, RankResult> by_degree;
+    for (const Placement& placement : placements(run.mesh)) {
+      run.placement = placement;
+      run.overlap = false;
+      const RankResult result = run_ranks(run);
+      const std::int64_t degree = microbatches == 1 ? 0 : placement.grad;
+      expect_equal(result, by_degree.try_emplace(degree, result).first->second, text(placement));
+      expect_close(result, single, text(placement));
+      run.overlap = true;
+      expect_equal(run_ranks(run), result, text(placement) + ", overlap");
+    }
+  }
 }
 
 // ddp, the Frontier scheme by name where the mesh has its levels, its shape (parameters and
