@@ -123,7 +123,7 @@ def gpt2_logits(w, tokens, positions, documents, c):
         q, k, v = conv1d(norm(x, p + "ln_1"), p + "attn.c_attn").split(c["n_embd"], dim=-1)
         x = x + conv1d(attend(heads(q), heads(k), heads(v), mask), p + "attn.c_proj")
         x = x + conv1d(gelu(conv1d(norm(x, p + "ln_2"), p + "mlp.c_fc")), p + "mlp.c_proj")
-    return norm(x, "ln_f") @ w["wte.weight"].T
+    return norm(x, "ln_f") @ w.get("lm_head.weight", w["wte.weight"]).T
 
 
 def rotate_half(x):
@@ -183,7 +183,7 @@ def llama_logits(w, tokens, positions, documents, c):
         x = x + linear(attend(turn(q), k, v, mask), p + "self_attn.o_proj")
         y = norm(x, p + "post_attention_layernorm")
         x = x + linear(F.silu(linear(y, p + "mlp.gate_proj")) * linear(y, p + "mlp.up_proj"), p + "mlp.down_proj")
-    return norm(x, "model.norm") @ w["model.embed_tokens.weight"].T
+    return norm(x, "model.norm") @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
 
 
 def make_data(vocab):

@@ -29,38 +29,6 @@ namespace {
 class DecoderParity : public testing::TestWithParam<std::string> {
  protected:
   GoldenModel model_{GetParam(), 0};
-
-  std::vector<float> golden(const std::string& name) const { return model_.golden_floats(name); }
-
-  // Holds what `found` gives by parameter to the golden tensors `prefix` + name, whose rows may lie
-  // in another order, to a part of each tensor's largest element.
-  template <class Found>
-  void expect_near(std::string_view prefix, const Found& found, double tolerance) const {
-    const ModelFamily& family = model_family(model_.section().name);
-    for (const HuggingFaceWeight& weight : family.hugging_face_weights(model_.section())) {
-      const std::vector<float> expected = golden(std::string(prefix) + weight.name);
-      double largest = 0.0;
-      for (const float value : expected) {
-        largest = std::max(largest, std::abs(double{value}));
-      }
-      ASSERT_GT(largest, 0.0) << weight.name;
-      std::vector<std::span<const float>> parts;
-      for (const HuggingFaceWeight::Part& part : weight.parts) {
-        parts.push_back(found(part.parameter));
-      }
-      const std::int64_t columns = weight.columns();
-      for (std::int64_t row = 0; row < weight.rows(); ++row) {
-        const PartRow ours = our_row(weight, row);
-        for (std::int64_t column = 0; column < columns; ++column) {
-          const auto at = static_cast<std::size_t>(ours.row * columns + column);
-          ASSERT_NEAR(parts[ours.part][at],
-                      expected[static_cast<std::size_t>(row * columns + column)],
-                      tolerance * largest)
-              << weight.name << " row " << row << " column " << column;
-        }
-      }
-    }
-  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Families,
@@ -71,7 +39,8 @@ INSTANTIATE_TEST_SUITE_P(Families,
 TEST_P(DecoderParity, EveryGradient) {
   model_.start_gradients();
   model_.run_batch(0);
-  expect_near(
+  expect_near_goldens(
+      model_,
       "gradient.",
       [&](const std::string& parameter) { return model_.output(gradient_name(parameter)); },
       1e-5);
@@ -82,8 +51,11 @@ TEST_P(DecoderParity, WeightsAfterThreeSteps) {
   for (std::size_t step = 0; step < 3; ++step) {
     model_.step(step);
   }
-  expect_near(
-      "after3.", [&](const std::string& parameter) { return model_.state(parameter); }, 3e-5);
+  expect_near_goldens(
+      model_,
+      "after3.",
+      [&](const std::string& parameter) { return model_.state(parameter); },
+      3e-5);
 }
 
 TEST_P(DecoderParity, GreedyTokensWithTheCache) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tessera/autodiff/differentiate.h"
@@ -69,10 +71,11 @@ struct StepForm {
 // A compiled model with the weights of its golden directory.
 class GoldenModel {
  public:
-  GoldenModel(const std::string& family, std::int64_t padding)
+  // `name` is that of the files with what PyTorch computed.
+  GoldenModel(const std::string& family, std::int64_t padding, const std::string& name = "golden")
       : directory_(golden_directory(family)),
-        golden_(nlohmann::json::parse(read_file(directory_ / "golden.json"))),
-        data_(directory_ / "golden.safetensors"),
+        golden_(nlohmann::json::parse(read_file(directory_ / (name + ".json")))),
+        data_(directory_ / (name + ".safetensors")),
         section_(read_hugging_face_model(directory_).section),
         backend_(make_cpu_backend(2)) {
     change([&](ModelSection& section) {
@@ -94,6 +97,8 @@ class GoldenModel {
   const nlohmann::json& golden() const { return golden_; }
 
   std::int64_t seq() const { return golden_.at("seq"); }
+
+  std::int64_t microbatches() const { return golden_.value("microbatches", std::int64_t{1}); }
 
   std::span<const std::int32_t> ids(std::string_view name) const {
     const std::span<const std::byte> bytes = data_.find(name)->data;
@@ -132,7 +137,7 @@ class GoldenModel {
                                                 .eps = optimizer.at("eps"),
                                                 .weight_decay = optimizer.at("weight_decay"),
                                                 .clip = optimizer.at("clip"),
-                                                .num_microbatches = 1},
+                                                .num_microbatches = microbatches()},
                                      .recompute = form.recompute,
                                      .fuse = form.fuse,
                                      .workspace_bytes = workspace_of(*backend_)});
@@ -207,14 +212,18 @@ class GoldenModel {
   }
 
  private:
-  // Returns how many labels count.
+  // Writes the microbatches of a step. Returns how many labels count.
   std::int64_t set_batch(std::size_t number) {
     const std::size_t count =
         static_cast<std::size_t>(seq()) * golden_.at("batch").get<std::size_t>();
+    const auto of_step = static_cast<std::size_t>(microbatches());
     for (const char* name : {"tokens", "positions", "documents", "labels"}) {
-      std::ranges::copy(ids(name).subspan(number * count, count), input(name));
+      for (std::size_t m = 0; m < of_step; ++m) {
+        std::ranges::copy(ids(name).subspan((number * of_step + m) * count, count),
+                          input(name, static_cast<std::int64_t>(m)));
+      }
     }
-    return std::ranges::count_if(ids("labels").subspan(number * count, count),
+    return std::ranges::count_if(ids("labels").subspan(number * of_step * count, of_step * count),
                                  [](std::int32_t label) { return label >= 0; });
   }
 
@@ -232,9 +241,9 @@ class GoldenModel {
     load(*executor_, parameter_inits(graph_));
   }
 
-  std::int32_t* input(const char* name) {
+  std::int32_t* input(const char* name, std::int64_t microbatch = 0) {
     return reinterpret_cast<std::int32_t*>(
-        executor_->bytes(find_binding(program_.inputs, name)).data());
+        executor_->bytes(find_binding(program_.inputs, name), microbatch).data());
   }
 
   std::filesystem::path directory_;
@@ -247,5 +256,38 @@ class GoldenModel {
   Program program_;
   std::unique_ptr<Executor> executor_;
 };
+
+// Holds what `found` gives by parameter to the golden tensors `prefix` + name, whose rows may lie
+// in another order, to a part of each tensor's largest element.
+template <class Found>
+void expect_near_goldens(const GoldenModel& model,
+                         std::string_view prefix,
+                         const Found& found,
+                         double tolerance) {
+  const ModelFamily& family = model_family(model.section().name);
+  for (const HuggingFaceWeight& weight : family.hugging_face_weights(model.section())) {
+    const std::vector<float> expected = model.golden_floats(std::string(prefix) + weight.name);
+    double largest = 0.0;
+    for (const float value : expected) {
+      largest = std::max(largest, std::abs(double{value}));
+    }
+    ASSERT_GT(largest, 0.0) << weight.name;
+    std::vector<std::span<const float>> parts;
+    for (const HuggingFaceWeight::Part& part : weight.parts) {
+      parts.push_back(found(part.parameter));
+    }
+    const std::int64_t columns = weight.columns();
+    for (std::int64_t row = 0; row < weight.rows(); ++row) {
+      const PartRow ours = our_row(weight, row);
+      for (std::int64_t column = 0; column < columns; ++column) {
+        const auto at = static_cast<std::size_t>(ours.row * columns + column);
+        const auto theirs = static_cast<std::size_t>(
+            weight.transposed ? column * weight.rows() + row : row * columns + column);
+        ASSERT_NEAR(parts[ours.part][at], expected[theirs], tolerance * largest)
+            << weight.name << " row " << row << " column " << column;
+      }
+    }
+  }
+}
 
 }  // namespace tessera
