@@ -247,6 +247,12 @@ TEST_F(ValidationTest, IsLeftToStopAndMadeUpFor) {
     std::filesystem::remove(std::filesystem::path(path(parts)) / "checkpoints" / "best");
     EXPECT_THAT(train(parts, overrides).err, HasSubstr("nothing to do"));
     EXPECT_EQ(best(parts), best(whole));
+    // Without the losses the link stays as it is.
+    std::filesystem::remove(path(parts) / "metrics.jsonl");
+    const Outcome without = train(parts, overrides);
+    EXPECT_EQ(without.code, 0) << without.err;
+    EXPECT_THAT(without.err, HasSubstr("nothing to do"));
+    EXPECT_EQ(best(parts), best(whole));
   }
 }
 

@@ -33,10 +33,6 @@ RankRun base_run(std::int64_t microbatches) {
 }
 
 TEST(Pipeline, TrainsAsOneRankDoes) {
-  struct Split {
-    std::vector<std::int64_t> layers;
-  };
-
   for (const std::int64_t microbatches : {1, 2, 5}) {
     const RankRun alone = base_run(microbatches);
     const RankResult expected = run_ranks(alone);
@@ -50,6 +46,30 @@ TEST(Pipeline, TrainsAsOneRankDoes) {
             run_ranks(run),
             expected,
             format("{} ranks, {} microbatches, {}", layers.size(), microbatches, name(schedule)));
+      }
+    }
+  }
+}
+
+// Each rank of the pipeline is several, with placements, overlap and recompute of their own.
+TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
+  for (const std::int64_t tensor : {1, 2}) {
+    for (const char* const placement : {"ddp", "zero1", "fsdp"}) {
+      for (const bool overlap : {false, true}) {
+        RankRun alone = base_run(3);
+        alone.model.kv_heads = 2;
+        alone.global_batch = 12;
+        alone.mesh = mesh_of({.data = 2, .tensor = tensor});
+        alone.placement = preset(placement, alone.mesh).placement;
+        alone.sequence_parallel = tensor > 1;
+        alone.overlap = overlap;
+        alone.recompute = overlap;
+        RankRun run = alone;
+        run.mesh = mesh_of({.data = 2, .tensor = tensor, .pipeline = 2});
+        run.pipeline = {.layers = {3, 1}};
+        expect_equal(run_ranks(run),
+                     run_ranks(alone),
+                     format("tensor {}, {}{}", tensor, placement, overlap ? ", overlap" : ""));
       }
     }
   }

@@ -16,9 +16,12 @@ namespace tessera {
 namespace {
 
 using testing::AnyOf;
+using testing::Contains;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
 
 std::string refused(const ActionTable& table) {
@@ -192,6 +195,17 @@ TEST(Check, Notes) {
   EXPECT_THAT(check(make_table({PipelineSchedule::kInterleaved, 4, 2, 8})), IsEmpty());
   EXPECT_THAT(check(make_table({PipelineSchedule::kZbV, 4, 2, 8})), IsEmpty());
   EXPECT_THAT(check(make_table({PipelineSchedule::kDualPipeV, 4, 2, 8})), IsEmpty());
+}
+
+// Only the last stage's forwards add to a sum: that of the losses.
+TEST(Check, NotesOrderOfForwardsOnTheLastStageOnly) {
+  const auto notes = [](std::string_view text) {
+    return check(parse_table(text, "table.csv").table);
+  };
+  EXPECT_THAT(notes("0F1,0F0,0B0,0B1\n1F0,1B0,1F1,1B1\n"),
+              Each(Not(HasSubstr("after a later microbatch"))));
+  EXPECT_THAT(notes("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"),
+              Contains(HasSubstr("stage 1 runs 1F0 after a later microbatch")));
 }
 
 TEST(Check, RequireRun) {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "tessera/actions/as_index.h"
@@ -22,6 +21,12 @@ constexpr std::size_t kMaxDigits = 6;
 struct Cell {
   std::vector<StageAction> actions;  // none: a bubble, or left out
   bool is_left_out = false;
+};
+
+// Where a cell is in the text: row and column, from 1.
+struct CellPlace {
+  std::size_t row = 0;
+  std::size_t column = 0;
 };
 
 // The parts of `text` between separators: one more than there are of these.
@@ -192,38 +197,42 @@ class TableReader {
   }
 
   void add(const StageAction& action) {
-    const auto [found, is_new] = row_of_stage_.emplace(action.stage, table_.rows.size());
-    TESSERA_REQUIRE(is_new || found->second == table_.rows.size(),
+    const CellPlace place = {.row = table_.rows.size(), .column = column_};
+    const auto [found, is_new] = first_of_stage_.emplace(action.stage, place);
+    TESSERA_REQUIRE(is_new || found->second.row == place.row,
                     ErrorCode::kInvalidConfig,
                     "{}:{}:{}: {}, but stage {} is in row {}",
                     source_,
-                    table_.rows.size(),
-                    column_,
+                    place.row,
+                    place.column,
                     to_string(action),
                     action.stage,
-                    found->second);
-    microbatches_.insert(action.microbatch);
+                    found->second.row);
+    first_of_microbatch_.emplace(action.microbatch, place);
     table_.rows.back().push_back(action);
   }
 
   // Numbers without gaps, which bounds them by the length of the text.
   void finish() {
-    for (const auto& [stage, row] : row_of_stage_) {
+    for (const auto& [stage, place] : first_of_stage_) {
       TESSERA_REQUIRE(stage == table_.stages,
                       ErrorCode::kInvalidConfig,
-                      "{}:{}:1: the row has stage {}, but no row has stage {}",
+                      "{}:{}:{}: the row has stage {}, but no row has stage {}",
                       source_,
-                      row,
+                      place.row,
+                      place.column,
                       stage,
                       table_.stages);
-      table_.rank_of_stage.push_back(static_cast<std::int64_t>(row) - 1);
+      table_.rank_of_stage.push_back(static_cast<std::int64_t>(place.row) - 1);
       ++table_.stages;
     }
-    for (const std::int64_t microbatch : microbatches_) {
+    for (const auto& [microbatch, place] : first_of_microbatch_) {
       TESSERA_REQUIRE(microbatch == table_.microbatches,
                       ErrorCode::kInvalidConfig,
-                      "{}:1:1: the table has microbatch {}, but no microbatch {}",
+                      "{}:{}:{}: the table has microbatch {}, but no microbatch {}",
                       source_,
+                      place.row,
+                      place.column,
                       microbatch,
                       table_.microbatches);
       ++table_.microbatches;
@@ -251,8 +260,8 @@ class TableReader {
 
   std::string_view source_;
   ActionTable table_;
-  std::map<std::int64_t, std::size_t> row_of_stage_;  // rows from 1
-  std::set<std::int64_t> microbatches_;
+  std::map<std::int64_t, CellPlace> first_of_stage_;
+  std::map<std::int64_t, CellPlace> first_of_microbatch_;
   std::size_t column_ = 0;       // of the cell that is read, from 1
   std::size_t last_column_ = 0;  // that is not empty
   std::size_t num_columns_ = 0;

@@ -155,7 +155,15 @@ TEST(Csv, RefusesRows) {
   EXPECT_EQ(refused("0F0,0B0\n1F0,0F1"), "table.csv:2:2: 0F1, but stage 0 is in row 1");
   EXPECT_EQ(refused("0F0,0B0\n2F0,2B0"),
             "table.csv:2:1: the row has stage 2, but no row has stage 1");
-  EXPECT_EQ(refused("0F0,0F7"), "table.csv:1:1: the table has microbatch 7, but no microbatch 1");
+  EXPECT_EQ(refused("0F0,0B0\n1F0,1B0,,3F0,3B0"),
+            "table.csv:2:4: the row has stage 3, but no row has stage 2");
+  EXPECT_EQ(refused("0F0,0F7"), "table.csv:1:2: the table has microbatch 7, but no microbatch 1");
+}
+
+TEST(Csv, NamesTheCellOfAWrongMicrobatch) {
+  std::string text = to_csv(make_table({PipelineSchedule::k1F1B, 6, 1, 8}));
+  text.replace(text.find("2F7"), 3, "2F9");
+  EXPECT_EQ(refused(text), "table.csv:3:12: the table has microbatch 9, but no microbatch 8");
 }
 
 }  // namespace

@@ -15,13 +15,14 @@ namespace {
 
 constexpr double kMuchIdle = 0.4;
 
-// Kinds of action in which a stage adds to the same sums.
+// What actions of a stage add to, in the order of its row.
 enum class SumOf : std::uint8_t { kLosses, kGradients };
 
-std::optional<SumOf> sum_of(ActionKind kind) {
-  switch (kind) {
+// Of the forwards, only those of the last stage make losses.
+std::optional<SumOf> sum_of(const StageAction& action, std::int64_t stages) {
+  switch (action.kind) {
     case ActionKind::kForward:
-      return SumOf::kLosses;
+      return action.stage == stages - 1 ? std::optional(SumOf::kLosses) : std::nullopt;
     case ActionKind::kBackward:
     case ActionKind::kWeightGradient:
       return SumOf::kGradients;
@@ -36,7 +37,7 @@ std::optional<StageAction> first_falling(const ActionTable& table) {
   std::vector<std::array<std::int64_t, 2>> last(as_index(table.stages), {-1, -1});
   for (const std::vector<StageAction>& row : table.rows) {
     for (const StageAction& action : row) {
-      if (const std::optional<SumOf> sum = sum_of(action.kind)) {
+      if (const std::optional<SumOf> sum = sum_of(action, table.stages)) {
         std::int64_t& before = last[as_index(action.stage)].at(static_cast<std::size_t>(*sum));
         if (action.microbatch < before) {
           return action;
@@ -73,8 +74,12 @@ struct Bound {
 
 // What the schedule of this shape that starts backwards as soon as it can holds on a rank.
 std::optional<Bound> forwards_bound(const ActionTable& table, std::int64_t rank) {
-  const std::int64_t after = table.ranks - 1 - rank;
+  // Two stages on a single rank are a loop, too, in which a V may hold one forward more.
+  if (is_v(table)) {
+    return Bound{2 * table.ranks + 1, "dualpipe-v"};
+  }
   if (is_loop(table)) {
+    const std::int64_t after = table.ranks - 1 - rank;
     const std::int64_t chunks = table.stages / table.ranks;
     if (chunks == 1) {
       return Bound{after + 1, "1f1b"};
@@ -82,9 +87,6 @@ std::optional<Bound> forwards_bound(const ActionTable& table, std::int64_t rank)
     const std::int64_t rounds = std::max<std::int64_t>(1, table.microbatches / table.ranks);
     const std::int64_t round = (table.microbatches + rounds - 1) / rounds;
     return Bound{(chunks - 1) * round + 2 * after + 1, "interleaved"};
-  }
-  if (is_v(table)) {
-    return Bound{2 * table.ranks + 1, "dualpipe-v"};
   }
   return std::nullopt;
 }

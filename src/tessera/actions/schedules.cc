@@ -109,6 +109,23 @@ void require_chunks(const ScheduleRequest& request) {
   }
 }
 
+// So many forwards, and actions in proportion, a table may have.
+constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;
+
+void require_size(const ScheduleRequest& request) {
+  const auto& [schedule, ranks, chunks, microbatches] = request;
+  TESSERA_REQUIRE(ranks <= kMostForwards / chunks / microbatches,
+                  ErrorCode::kInvalidConfig,
+                  "pipeline.schedule = \"{}\": parallel.pipeline = {}, pipeline.chunks = {} and {} "
+                  "microbatches (train.global_batch / (data * microbatch)) multiply to more than "
+                  "{}: choose less of one of them",
+                  name(schedule),
+                  ranks,
+                  chunks,
+                  microbatches,
+                  kMostForwards);
+}
+
 bool goes_in_rounds(std::int64_t ranks, std::int64_t microbatches) {
   return microbatches % num_rounds(ranks, microbatches) == 0;
 }
@@ -162,6 +179,7 @@ void require_valid(const ScheduleRequest& request) {
                   request.ranks,
                   request.microbatches);
   require_chunks(request);
+  require_size(request);
   if (request.schedule == PipelineSchedule::kInterleaved ||
       request.schedule == PipelineSchedule::kInterleavedZb) {
     require_rounds(request);

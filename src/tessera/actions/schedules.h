@@ -51,7 +51,7 @@ struct ScheduleRequest {
 // The table of a schedule. "gpipe", "1f1b" and "zb-h1" have one chunk; "zb-v" and "dualpipe-v" two,
 // in a V; the others two or more, in loops. All take any number of ranks, and of microbatches with
 // these exceptions: "interleaved" and "interleaved-zb" take multiples of max(1, microbatches div
-// ranks), "dualpipe-v" at least 2 * ranks.
+// ranks), "dualpipe-v" at least 2 * ranks. ranks * chunks * microbatches is at most 2^24.
 // Errors: kInvalidConfig naming the keys, and what would do.
 ActionTable make_table(const ScheduleRequest& request);
 

@@ -162,6 +162,22 @@ TEST(Schedules, HoldWhatTheirPapersSay) {
   }
 }
 
+// All but those that run all forwards first are within the bound that check() has for their shape.
+TEST(Schedules, HoldNoMoreThanTheirShapeNeeds) {
+  for (const ScheduleRequest& request : all_requests()) {
+    const bool forwards_first = request.schedule == kGPipe || request.schedule == kLoopedBfs;
+    if (request.ranks > 4 || forwards_first) {
+      continue;
+    }
+    SCOPED_TRACE(format("{} p{} v{} m{}",
+                        name(request.schedule),
+                        request.ranks,
+                        request.chunks,
+                        request.microbatches));
+    EXPECT_THAT(check(make_table(request)), Each(testing::Not(HasSubstr("would hold"))));
+  }
+}
+
 // On 4 ranks, 8 microbatches.
 TEST(Schedules, UnequalCosts) {
   const auto percent = [](PipelineSchedule schedule, const ActionCosts& costs) {
@@ -264,6 +280,22 @@ TEST(Schedules, RefusesUnknownNames) {
             "\"zb-v\", \"dualpipe-v\", or a path that ends in .csv");
   EXPECT_THAT(refused("PipelineScheduleMulti"), HasSubstr("name the table, a path"));
   EXPECT_THAT(refused(""), HasSubstr("is not a schedule"));
+}
+
+// Before anything is allocated, and where the product of the three overflows.
+TEST(Schedules, RefusesTablesThatAreTooLarge) {
+  const auto refused = [](const ScheduleRequest& request) {
+    return error_of(ErrorCode::kInvalidConfig, [&] { make_table(request); });
+  };
+  EXPECT_EQ(refused({kInterleaved, 4, 1'000'000'000'000, 8}),
+            "pipeline.schedule = \"interleaved\": parallel.pipeline = 4, pipeline.chunks = "
+            "1000000000000 and 8 microbatches (train.global_batch / (data * microbatch)) multiply "
+            "to more than 16777216: choose less of one of them");
+  const auto too_large = HasSubstr("multiply to more than 16777216");
+  EXPECT_THAT(refused({kLoopedBfs, 4, std::int64_t{1} << 62, 8}), too_large);
+  EXPECT_THAT(refused({kGPipe, 1, 1, (std::int64_t{1} << 24) + 1}), too_large);
+  EXPECT_THAT(refused({kInterleavedZb, 4, 2, std::int64_t{1} << 62}), too_large);
+  EXPECT_THAT(refused({kDualPipeV, std::int64_t{1} << 62, 2, 8}), too_large);
 }
 
 TEST(Schedules, RefusesWhatTheyCannotDo) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "tessera/actions/as_index.h"
@@ -22,22 +23,48 @@ ActionCosts operator+(const ActionCosts& a, const ActionCosts& b) {
           a.weight_gradient + b.weight_gradient};
 }
 
+bool ranks_have_equally_many_stages(const ActionTable& table) {
+  std::vector<std::int64_t> stages(as_index(table.ranks));
+  for (const std::int64_t rank : table.rank_of_stage) {
+    ++stages[as_index(rank)];
+  }
+  return std::ranges::count(stages, stages.front()) == table.ranks;
+}
+
+// What to change in a table of more than `parts` stages.
+std::string fewer_stages(const ActionTable& table, std::int64_t parts) {
+  if (!ranks_have_equally_many_stages(table)) {
+    return "fewer stages";
+  }
+  const std::int64_t chunks = parts / table.ranks;
+  const std::int64_t ranks = parts / (table.stages / table.ranks);
+  std::string fewer_chunks;
+  if (chunks == 1) {
+    fewer_chunks = "a schedule of one chunk such as pipeline.schedule = \"zb-h1\" or \"1f1b\"";
+  } else if (chunks >= 2) {
+    fewer_chunks = format("pipeline.chunks = {}", chunks);
+  }
+  if (ranks == 0) {
+    return fewer_chunks.empty() ? "fewer stages" : fewer_chunks;
+  }
+  const std::string fewer_ranks = format("parallel.pipeline <= {}", ranks);
+  if (fewer_chunks.empty()) {
+    return fewer_ranks;
+  }
+  return format("{}{} or {}", fewer_chunks, chunks == 1 ? "," : "", fewer_ranks);
+}
+
 void require_stages(const ActionTable& table, const ModelCosts& model) {
   const auto parts = static_cast<std::int64_t>(model.layers.size()) + 2;
   if (table.stages <= parts) {
     return;
-  }
-  const std::int64_t chunks = std::max<std::int64_t>(1, table.stages / table.ranks);
-  std::string remedy = format("parallel.pipeline <= {}", parts / chunks);
-  if (parts / table.ranks >= 1) {
-    remedy = format("pipeline.chunks = {} or {}", parts / table.ranks, remedy);
   }
   fail(ErrorCode::kInvalidConfig,
        "{} stages, but {} layers, an embedding and a head make at most {}: {}",
        table.stages,
        model.layers.size(),
        parts,
-       remedy);
+       fewer_stages(table, parts));
 }
 
 // How good a split is: less is better, in `first`, then in `second`.
@@ -80,11 +107,13 @@ class SplitSearch {
         const Counts found = descend(from, score_of);
         const Score score = time_score(found, kWorst);
         if (is_better(score, best_score)) {
-          best = {found, score.first};
+          best.layers_of_stage = found;
           best_score = score;
         }
       }
     }
+    // Not the score's: costs that are differences of sums may be other in their last bits.
+    best.makespan = clock_.run(stage_costs(model_, best.layers_of_stage), hop_);
     return best;
   }
 

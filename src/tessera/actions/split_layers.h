@@ -23,7 +23,7 @@ std::vector<ActionCosts> stage_costs(const ModelCosts& model,
 
 struct LayerSplit {
   std::vector<std::int64_t> layers_of_stage;  // 0: embedding or head alone, or nothing
-  double makespan = 0.0;
+  double makespan = 0.0;                      // of timeline() with the stage_costs() of these
 };
 
 // Layers onto the stages of a checked table such that timeline() is short: the best that is found

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/actions/as_index.h"
+#include "tessera/actions/csv.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
@@ -126,10 +127,8 @@ TEST(SplitLayers, NearTheBestOfAllSplits) {
       for_each_split(table.stages, 6, counts, [&](const Counts& split) {
         best = std::min(best, timeline(table, stage_costs(model, split), 0.1 * draw(12)).makespan);
       });
-      EXPECT_NEAR(
-          timeline(table, stage_costs(model, found.layers_of_stage), 0.1 * draw(12)).makespan,
-          found.makespan,
-          1e-9);
+      EXPECT_EQ(timeline(table, stage_costs(model, found.layers_of_stage), 0.1 * draw(12)).makespan,
+                found.makespan);
       worst = std::max(worst, found.makespan / best);
     }
   }
@@ -175,13 +174,43 @@ TEST(SplitLayers, RefusesTooManyStages) {
   const auto refused = [&](const ScheduleRequest& request) {
     return error_of(ErrorCode::kInvalidConfig, [&] { split_layers(make_table(request), model); });
   };
-  EXPECT_EQ(
-      refused({kInterleaved, 8, 2, 8}),
-      "16 stages, but 12 layers, an embedding and a head make at most 14: pipeline.chunks = 1 "
-      "or parallel.pipeline <= 7");
+  EXPECT_EQ(refused({kInterleaved, 4, 4, 8}),
+            "16 stages, but 12 layers, an embedding and a head make at most 14: pipeline.chunks = "
+            "3 or parallel.pipeline <= 3");
   EXPECT_EQ(refused({kGPipe, 16, 1, 8}),
             "16 stages, but 12 layers, an embedding and a head make at most 14: parallel.pipeline "
             "<= 14");
+  EXPECT_EQ(refused({kInterleaved, 1, 16, 8}),
+            "16 stages, but 12 layers, an embedding and a head make at most 14: pipeline.chunks = "
+            "14");
+  EXPECT_EQ(refused({kLoopedBfs, 16, 16, 1}),
+            "256 stages, but 12 layers, an embedding and a head make at most 14: fewer stages");
+}
+
+TEST(SplitLayers, AdvisesSchedulesOfOneChunk) {
+  ModelCosts model;
+  model.layers.resize(12);
+  const auto refused = [&](const ScheduleRequest& request) {
+    return error_of(ErrorCode::kInvalidConfig, [&] { split_layers(make_table(request), model); });
+  };
+  for (const PipelineSchedule schedule : {kInterleaved, kZbV}) {
+    EXPECT_EQ(refused({schedule, 8, 2, 8}),
+              "16 stages, but 12 layers, an embedding and a head make at most 14: a schedule of "
+              "one chunk such as pipeline.schedule = \"zb-h1\" or \"1f1b\", or parallel.pipeline "
+              "<= 7");
+  }
+  EXPECT_EQ(refused({kInterleaved, 8, 16, 8}),
+            "128 stages, but 12 layers, an embedding and a head make at most 14: a schedule of one "
+            "chunk such as pipeline.schedule = \"zb-h1\" or \"1f1b\"");
+}
+
+TEST(SplitLayers, AdvisesFewerStagesOfRanksThatDiffer) {
+  ModelCosts model;
+  model.layers.resize(2);
+  const ActionTable table =
+      parse_table("0F0,0B0\n1F0,2F0,3F0,4F0,4B0,3B0,2B0,1B0\n", "table.csv").table;
+  EXPECT_EQ(error_of(ErrorCode::kInvalidConfig, [&] { split_layers(table, model); }),
+            "5 stages, but 2 layers, an embedding and a head make at most 4: fewer stages");
 }
 
 }  // namespace

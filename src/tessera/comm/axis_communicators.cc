@@ -82,12 +82,18 @@ AxisCommunicators::AxisChannel AxisCommunicators::make_channel(const AxisSizes& 
   };
   const ChannelKey key = {
       .from = rank_at(places.from), .to = rank_at(places.to), .number = places.number};
+  TESSERA_REQUIRE(keys_.insert(key).second,
+                  ErrorCode::kInvalidArgument,
+                  "channel {} from rank {} to rank {} has two names",
+                  key.number,
+                  key.from,
+                  key.to);
+  std::unique_ptr<Channel> channel = world_.channel(key, generation_, mover_);
   const auto of_class = static_cast<std::size_t>(counted_as);
   const bool sends = key.from == world_.rank();
   CountedCommunicator* const counted =
       sends ? axes_.find(crossed_axis(axes, places))->second.counted.at(of_class).get() : nullptr;
-  return {.channel =
-              std::make_unique<CountedChannel>(world_.channel(key, generation_, mover_), counted),
+  return {.channel = std::make_unique<CountedChannel>(std::move(channel), counted),
           .traffic_class = counted_as};
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,7 @@ class AxisCommunicators {
 
   std::mutex mutex_;  // guards what follows
   std::map<std::pair<AxisSizes, ChannelPlaces>, AxisChannel> channels_;
+  std::set<ChannelKey> keys_;  // of those
 };
 
 }  // namespace tessera

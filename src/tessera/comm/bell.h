@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-// Wakes a thread that sleeps. Any thread may ring; one at a time sleeps.
+// Wakes threads that sleep. Any thread may ring.
 class Bell {
  public:
   void ring();
@@ -20,7 +20,7 @@ class Bell {
 
  private:
   std::atomic<std::uint32_t> rings_ = 0;
-  std::atomic<bool> has_sleeper_ = false;
+  std::atomic<std::uint32_t> sleepers_ = 0;
 };
 
 }  // namespace tessera

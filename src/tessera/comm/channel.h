@@ -44,8 +44,8 @@ class Channel {
   // instruction for as long as the deadline.
   virtual bool advance() = 0;
 
-  // Ends a transfer that is under way: nobody reads or writes its memory any more. The channel moves
-  // nothing after it.
+  // Ends a transfer that is under way: nobody reads or writes its memory any more. The channel
+  // moves nothing after it.
   virtual void withdraw() = 0;
 
   // When a transfer that nobody else holds up will be done, where that is known: nothing rings

@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <string>
@@ -174,9 +175,10 @@ struct Head {
     } else if (key == "pipeline") {
       pipeline().cut.axes = parse_axes(value);
     } else if (key == "layers") {
-      pipeline().cut.layers = numbers(value);
-    } else if (key == "rank_of_stage") {
-      pipeline().cut.rank_of_stage = numbers(value);
+      PipelineCut& split = pipeline().cut;
+      split.layers = numbers(value);
+      split.rank_of_stage.resize(split.layers.size());
+      std::iota(split.rank_of_stage.begin(), split.rank_of_stage.end(), std::int64_t{0});
     } else if (key == "pipeline_rank") {
       pipeline_rank = std::stoi(value);
     } else if (key == "order") {

@@ -21,7 +21,8 @@ struct ChannelEnd {
   friend bool operator==(const ChannelEnd&, const ChannelEnd&) = default;
 };
 
-// One collective of a rank's step along one mesh axis, or a transfer of two ranks. Ranks of a group
+// One collective of a rank's step along one mesh axis, or a transfer of two ranks, which both ends
+// do in a call of one microbatch. Ranks of a group
 // match where stream, axis and `what` are equal; the ends of a channel, whatever their streams,
 // where `what` is.
 struct CollectiveCall {

@@ -91,6 +91,10 @@ void Executor::run_all() {
   } catch (const std::exception& error) {
     failed_ = true;
     streams_.stop();
+    if (const std::exception_ptr first = streams_.first_failure()) {
+      backend_.abort(to_error(first).what());
+      rethrow_copy(first);
+    }
     backend_.abort(error.what());
     throw;
   }
@@ -169,6 +173,13 @@ void Executor::run(const InstructionRun& next) {
 }
 
 std::vector<std::pair<std::string, double>> Executor::profile_step() {
+  for_each_run(program_, [&](const InstructionRun& run, const Instruction& instruction) {
+    TESSERA_REQUIRE(backend_.channel(*instruction.op) == nullptr,
+                    ErrorCode::kUnsupported,
+                    "{}: the ops of a step with transfers are not timed one by one, since ranks "
+                    "would wait for each other",
+                    bound_.place(run));
+  });
   memory_.inputs_to_device();
   std::map<std::string, double> seconds;
   for_each_run(program_, [&](const InstructionRun& run, const Instruction& instruction) {

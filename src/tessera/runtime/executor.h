@@ -54,7 +54,7 @@ class Executor {
   bool states_are_whole() const { return !writes_states_.load(std::memory_order_acquire); }
 
   // Seconds by op over one step, each instruction timed in its place, all on the calling thread;
-  // longest first.
+  // longest first. Errors: kUnsupported for a program with transfers.
   std::vector<std::pair<std::string, double>> profile_step();
 
   // How long the calling thread waited for other streams' threads in the last step; 0 where the

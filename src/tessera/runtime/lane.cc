@@ -1,5 +1,7 @@
 #include "tessera/runtime/lane.h"
 
+#include <utility>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/bell.h"
 
@@ -13,6 +15,14 @@ bool reached(Lane::Ticket at, Lane::Ticket ticket) {
 
 }  // namespace
 
+void rethrow_copy(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& found) {
+    throw Error(found);
+  }
+}
+
 Lane::Ticket Lane::issue() {
   const Ticket ticket = issued_.fetch_add(1, std::memory_order_release) + 1;
   issued_.notify_one();
@@ -25,7 +35,7 @@ bool Lane::done(Ticket ticket) const {
     return true;
   }
   if (failed_.load(std::memory_order_acquire)) {
-    std::rethrow_exception(error_);
+    rethrow_copy(error_);
   }
   return false;
 }
@@ -70,8 +80,8 @@ void Lane::finish() {
   ring();
 }
 
-void Lane::fail() {
-  error_ = std::current_exception();
+void Lane::fail(std::exception_ptr error) {
+  error_ = std::move(error);
   failed_.store(true, std::memory_order_release);
   done_.fetch_or(1, std::memory_order_release);
   done_.notify_all();

@@ -8,6 +8,9 @@ namespace tessera {
 
 class Bell;  // comm/bell.h
 
+// Throws what `error` holds; an Error is a copy of it, which several threads may each add to.
+[[noreturn]] void rethrow_copy(const std::exception_ptr& error);
+
 // How far the work of a stream is, whose items are the same in every step. One thread issues them,
 // in order, and one works them off; any thread may wait. Nothing here allocates or locks.
 class Lane {
@@ -42,9 +45,9 @@ class Lane {
   // Returns once the item is issued, or the lane stopped.
   void wait_for_issue(Ticket ticket) const;
 
-  // The next item has ended, or failed with the exception that is being handled: then none follows.
+  // The next item has ended, or failed with `error`: then none follows.
   void finish();
-  void fail();
+  void fail(std::exception_ptr error);
 
  private:
   void ring() const;

@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
-#include <stdexcept>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,7 +43,7 @@ TEST(Lane, TellsWhatItsWorkFailedWith) {
   try {
     fail(ErrorCode::kTimeout, "nobody came");
   } catch (...) {
-    lane.fail();
+    lane.fail(std::current_exception());
   }
   EXPECT_TRUE(lane.done(first));
   EXPECT_EQ(error_of(ErrorCode::kTimeout, [&] { lane.done(second); }), "nobody came");

@@ -83,44 +83,81 @@ std::vector<Awaited> StreamOrder::awaited_by(const InstructionRun& run,
   return awaited;
 }
 
-void StreamOrder::start_threads() {
-  std::vector<TransferLane> transfers;
+// The bell wakes the thread of transfers: the lanes ring it that it works off or that one of those
+// comes after.
+void StreamOrder::make_lanes() {
   World* const world = backend_.world();
-  for (Stream& stream : streams_) {
-    stream.lane = std::make_unique<Lane>(world == nullptr ? nullptr : &world->bell());
+  std::vector<bool> rings(streams_.size(), false);
+  for (std::size_t lane = 0; lane < streams_.size(); ++lane) {
+    Stream& stream = streams_[lane];
+    stream.is_of_transfers = world != nullptr && is_of_transfers(stream);
+    for (const Item& item : stream.items) {
+      for (const Awaited& awaited : item.after) {
+        rings[awaited.lane] = rings[awaited.lane] || stream.is_of_transfers;
+      }
+    }
+    rings[lane] = rings[lane] || stream.is_of_transfers;
   }
   for (std::size_t lane = 0; lane < streams_.size(); ++lane) {
-    const std::size_t num_items = streams_[lane].items.size();
-    if (num_items == 0) {
-      continue;
-    }
-    if (is_of_transfers(streams_[lane])) {
-      transfers.push_back(transfers_of(lane));
-      continue;
-    }
-    threads_.push_back(std::make_unique<StreamThread>(
-        *streams_[lane].lane, num_items, [this, lane](std::size_t item, Lane::Ticket step) {
-          run_item(lane, item, step);
-        }));
-  }
-  if (!transfers.empty()) {
-    transfers_ = std::make_unique<TransferThread>(
-        *world, std::move(transfers), [this](const Awaited& awaited, Lane::Ticket step) {
-          return has_ended(awaited, step);
-        });
+    streams_[lane].lane = std::make_unique<Lane>(rings[lane] ? &world->bell() : nullptr);
   }
 }
 
+void StreamOrder::start_threads() {
+  make_lanes();
+  const auto note = [this](const std::exception_ptr& error) { note_failure(error); };
+  std::vector<TransferLane> transfers;
+  for (std::size_t lane = 0; lane < streams_.size(); ++lane) {
+    const std::size_t num_items = streams_[lane].items.size();
+    if (streams_[lane].is_of_transfers) {
+      transfers.push_back(transfers_of(lane));
+    } else if (num_items > 0) {
+      threads_.push_back(std::make_unique<StreamThread>(
+          *streams_[lane].lane,
+          num_items,
+          [this, lane](std::size_t item, Lane::Ticket step) { run_item(lane, item, step); },
+          note));
+    }
+  }
+  if (!transfers.empty()) {
+    transfers_ = std::make_unique<TransferThread>(
+        *backend_.world(),
+        std::move(transfers),
+        [this](const Awaited& awaited, Lane::Ticket step) { return has_ended(awaited, step); },
+        note);
+  }
+}
+
+// The calling thread may be waiting for another stream, which waits for a rank that waits for what
+// has failed.
+void StreamOrder::note_failure(const std::exception_ptr& error) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (first_failure_) {
+      return;
+    }
+    first_failure_ = error;
+  }
+  backend_.abort(to_error(error).what());
+}
+
+std::exception_ptr StreamOrder::first_failure() {
+  const std::scoped_lock lock(mutex_);
+  return first_failure_;
+}
+
 bool StreamOrder::is_of_transfers(const Stream& stream) const {
-  return backend_.world() != nullptr && std::ranges::all_of(stream.items, [&](const Item& item) {
-           return backend_.channel(*instruction_of(program_, item.run).op) != nullptr;
-         });
+  return !stream.items.empty() && std::ranges::all_of(stream.items, [&](const Item& item) {
+    return backend_.channel(*instruction_of(program_, item.run).op) != nullptr;
+  });
 }
 
 TransferLane StreamOrder::transfers_of(std::size_t lane) const {
   TransferLane result = {.lane = streams_[lane].lane.get(), .transfers = {}};
   for (const Item& item : streams_[lane].items) {
-    result.transfers.push_back({.channel = backend_.channel(*instruction_of(program_, item.run).op),
+    const Instruction& instruction = instruction_of(program_, item.run);
+    const bool runs = program_.runs(instruction, *item.run.call);
+    result.transfers.push_back({.channel = runs ? backend_.channel(*instruction.op) : nullptr,
                                 .memory = bound_.only_tensor(item.run),
                                 .after = item.after,
                                 .place = [this, run = item.run] { return bound_.place(run); }});
@@ -147,6 +184,7 @@ void StreamOrder::run_item(std::size_t lane, std::size_t item, Lane::Ticket step
 void StreamOrder::start_step() {
   waited_seconds_ = 0;
   if (is_by_backend_) {
+    std::ranges::fill(signalled_, Signal());
     return;
   }
   for (Signal& signal : signalled_) {
@@ -201,14 +239,20 @@ void StreamOrder::enqueue(const InstructionRun& next, const Instruction& instruc
   // A number that no event of the other streams has.
   backend_.signal(signalled_.size(), kOwnStream);
   backend_.wait(signalled_.size(), instruction.stream);
+  const std::size_t lane = instruction.stream.at() - 1;
   for (const EventId event : instruction.waits) {
-    if (const std::size_t signal = signal_of(next, event); signal != kOfOwnStream) {
+    const std::size_t signal = signal_of(next, event);
+    // What third streams have signalled in this step.
+    if (signal != kOfOwnStream && signalled_[signal].ticket != 0 &&
+        signalled_[signal].lane != lane) {
       backend_.wait(signal, instruction.stream);
     }
   }
   bound_.execute(next);
   for (const EventId event : instruction.signals) {
-    backend_.signal(signal_of(next, event), instruction.stream);
+    const std::size_t signal = signal_of(next, event);
+    backend_.signal(signal, instruction.stream);
+    signalled_[signal] = {.lane = lane, .ticket = 1};
   }
 }
 

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "tessera/backend/backend.h"
@@ -47,6 +49,10 @@ class StreamOrder {
   // Drops what the other streams have not begun; they run nothing any more.
   void stop();
 
+  // What another stream failed with first; null while none has. What the calling thread fails with
+  // may be a consequence of it.
+  std::exception_ptr first_failure();
+
   // How long the calling thread waited for the others in the last step.
   double waited_seconds() const { return waited_seconds_; }
 
@@ -69,6 +75,7 @@ class StreamOrder {
   struct Stream {
     std::vector<Item> items;  // in order
     std::unique_ptr<Lane> lane;
+    bool is_of_transfers = false;
   };
 
   void find_items();
@@ -77,6 +84,8 @@ class StreamOrder {
                                   const Instruction& instruction,
                                   const std::vector<Awaited>& signalled) const;
   void start_threads();
+  void make_lanes();
+  void note_failure(const std::exception_ptr& error);
   TransferLane transfers_of(std::size_t lane) const;
   bool is_of_transfers(const Stream& stream) const;
   bool has_ended(const Awaited& awaited, Lane::Ticket step) const;
@@ -96,6 +105,8 @@ class StreamOrder {
   std::vector<Stream> streams_;            // by index in the program, less one
   std::vector<std::size_t> first_signal_;  // by event, into signalled_; one for each slot
   std::vector<Signal> signalled_;          // the last ones
+  std::mutex mutex_;                       // guards what follows
+  std::exception_ptr first_failure_;
   bool has_other_streams_ = false;
   bool is_by_backend_ = false;
   double waited_seconds_ = 0;

@@ -4,14 +4,16 @@
 
 namespace tessera {
 
-StreamThread::StreamThread(Lane& lane, std::size_t num_items, Work work)
-    : lane_(lane), thread_([this, num_items, work = std::move(work)] { loop(num_items, work); }) {}
+StreamThread::StreamThread(Lane& lane, std::size_t num_items, Work work, Note note)
+    : lane_(lane), thread_([this, num_items, work = std::move(work), note = std::move(note)] {
+        loop(num_items, work, note);
+      }) {}
 
 StreamThread::~StreamThread() {
   lane_.stop();
 }
 
-void StreamThread::loop(std::size_t num_items, const Work& work) {
+void StreamThread::loop(std::size_t num_items, const Work& work, const Note& note) {
   std::size_t item = 0;
   Lane::Ticket step = 0;
   for (Lane::Ticket next = 1;; ++next) {
@@ -22,7 +24,11 @@ void StreamThread::loop(std::size_t num_items, const Work& work) {
     try {
       work(item, step);
     } catch (...) {
-      lane_.fail();
+      const std::exception_ptr error = std::current_exception();
+      if (note) {
+        note(error);
+      }
+      lane_.fail(error);
       return;
     }
     lane_.finish();

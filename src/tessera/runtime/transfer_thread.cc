@@ -18,11 +18,15 @@ constexpr std::chrono::milliseconds kIdle(100);
 
 }  // namespace
 
-TransferThread::TransferThread(World& world, std::vector<TransferLane> lanes, HasEnded has_ended)
+TransferThread::TransferThread(World& world,
+                               std::vector<TransferLane> lanes,
+                               HasEnded has_ended,
+                               Note note)
     : world_(world),
       lanes_(std::move(lanes)),
       progress_(lanes_.size()),
       has_ended_(std::move(has_ended)),
+      note_(std::move(note)),
       thread_([this] { loop(); }) {}
 
 TransferThread::~TransferThread() {
@@ -33,21 +37,48 @@ TransferThread::~TransferThread() {
 
 void TransferThread::loop() {
   Bell& bell = world_.bell();
-  while (!all_stopped()) {
-    const std::uint32_t seen = bell.rings();
-    bool went_on = false;
-    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-      went_on = go_on(lane) || went_on;
+  try {
+    for (;;) {
+      const std::uint32_t seen = bell.rings();
+      if (all_stopped()) {
+        break;
+      }
+      const bool went_on = go_on_with_all();
+      world_.exchange_progress();
+      if (!went_on) {
+        bell.sleep(seen, longest_sleep());
+      }
     }
-    world_.exchange_progress();
-    if (!went_on) {
-      bell.sleep(seen, longest_sleep());
+  } catch (...) {  // what the ranks tell each other cannot be told any more
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+      fail(lane, std::current_exception());
     }
   }
+  withdraw_all();
+}
+
+// Whether any transfer ended.
+bool TransferThread::go_on_with_all() {
+  bool went_on = false;
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    went_on = go_on(lane) || went_on;
+  }
+  return went_on;
+}
+
+void TransferThread::withdraw_all() {
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (progress_[lane].under_way) {
       lanes_[lane].transfers[progress_[lane].item].channel->withdraw();
     }
+  }
+}
+
+void TransferThread::fail(std::size_t lane, const std::exception_ptr& error) {
+  if (!progress_[lane].failed) {
+    progress_[lane].failed = true;
+    note_(error);
+    lanes_[lane].lane->fail(error);
   }
 }
 
@@ -78,18 +109,17 @@ bool TransferThread::go_on(std::size_t lane) {
   const std::vector<Transfer>& transfers = lanes_[lane].transfers;
   const auto num_items = static_cast<Lane::Ticket>(transfers.size());
   const auto ticket = progress.step * num_items + static_cast<Lane::Ticket>(progress.item) + 1;
-  if (progress.failed || items.stopped() || !items.is_issued(ticket)) {
+  // In this order: a lane that stops seems to issue one more.
+  if (progress.failed || !items.is_issued(ticket) || items.stopped()) {
     return false;
   }
-  const Transfer& transfer = transfers[progress.item];
   try {
-    if (!with_context(transfer.place, [&] { return move(transfer, progress); })) {
+    if (!move(transfers[progress.item], progress)) {
       return false;
     }
   } catch (...) {
-    progress.failed = true;
     progress.under_way = false;
-    items.fail();
+    fail(lane, std::current_exception());
     return false;
   }
   progress.under_way = false;
@@ -104,18 +134,19 @@ bool TransferThread::go_on(std::size_t lane) {
 // Whether it is done.
 bool TransferThread::move(const Transfer& transfer, Progress& progress) const {
   if (!progress.under_way) {
-    if (!may_begin(transfer, progress.step)) {
-      return false;
+    const bool may_begin = std::ranges::all_of(
+        transfer.after, [&](const Awaited& awaited) { return has_ended_(awaited, progress.step); });
+    if (!may_begin || transfer.channel == nullptr) {
+      return may_begin;
     }
-    transfer.channel->begin(transfer.memory);
-    progress.under_way = true;
   }
-  return transfer.channel->advance();
-}
-
-bool TransferThread::may_begin(const Transfer& transfer, Lane::Ticket step) const {
-  return std::ranges::all_of(transfer.after,
-                             [&](const Awaited& awaited) { return has_ended_(awaited, step); });
+  return with_context(transfer.place, [&] {
+    if (!progress.under_way) {
+      transfer.channel->begin(transfer.memory);
+      progress.under_way = true;
+    }
+    return transfer.channel->advance();
+  });
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -24,7 +25,7 @@ struct Awaited {
 
 // A tensor that goes through a channel in each step.
 struct Transfer {
-  Channel* channel = nullptr;
+  Channel* channel = nullptr;  // null where nothing moves in this call
   std::span<std::byte> memory;
   std::vector<Awaited> after;
   std::function<std::string()> place;  // for errors
@@ -44,7 +45,10 @@ class TransferThread {
   // the world, its bell, which every lane of the step must ring, the lanes and the channels.
   using HasEnded = std::function<bool(const Awaited& awaited, Lane::Ticket step)>;
 
-  TransferThread(World& world, std::vector<TransferLane> lanes, HasEnded has_ended);
+  // What a transfer fails with is told to `note` first.
+  using Note = std::function<void(const std::exception_ptr& error)>;
+
+  TransferThread(World& world, std::vector<TransferLane> lanes, HasEnded has_ended, Note note);
 
   // Stops the lanes, and takes back the transfers under way: none uses its memory any more.
   ~TransferThread();
@@ -62,9 +66,11 @@ class TransferThread {
   };
 
   void loop();
+  bool go_on_with_all();
   bool go_on(std::size_t lane);
   bool move(const Transfer& transfer, Progress& progress) const;
-  bool may_begin(const Transfer& transfer, Lane::Ticket step) const;
+  void fail(std::size_t lane, const std::exception_ptr& error);
+  void withdraw_all();
   std::chrono::microseconds longest_sleep() const;
   bool all_stopped() const;
 
@@ -72,6 +78,7 @@ class TransferThread {
   std::vector<TransferLane> lanes_;
   std::vector<Progress> progress_;  // by lane
   HasEnded has_ended_;
+  Note note_;
   std::jthread thread_;
 };
 

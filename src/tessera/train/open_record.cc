@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/dataset/same_data.h"
 #include "tessera/state/training_state.h"
@@ -90,8 +91,14 @@ void open_record(const RunSetup& setup,
 }
 
 void link_best_of_ended_run(const RunSetup& setup, RunSaves& saves) {
-  if (keeps_best(setup)) {
+  if (!keeps_best(setup)) {
+    return;
+  }
+  // Not worth the run, which has ended.
+  try {
     note_validations(setup.config.run.dir, alike_since(setup), saves);
+  } catch (const Error& error) {
+    log_warning(error.what());
   }
 }
 

@@ -19,7 +19,8 @@ void open_record(const RunSetup& setup,
                  std::unique_ptr<RunRecord>& record);
 
 // What open_record() does for the link to the best checkpoint, of a run that has no step left: it
-// may have been interrupted between its last save and this.
+// may have been interrupted between its last save and this. Rank 0 alone; files that cannot be read
+// are warned of.
 void link_best_of_ended_run(const RunSetup& setup, RunSaves& saves);
 
 }  // namespace tessera

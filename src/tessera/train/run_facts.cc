@@ -40,12 +40,13 @@ std::int64_t directory_bytes(const fs::path& directory) {
   return bytes;
 }
 
-// The last value of a column that has one; nothing where none has.
+// The value of a column in the last step; nothing where that has none.
 std::optional<std::int64_t> last_bytes(const MetricsTable& metrics, const std::string& column) {
   const std::span<const double> values = metrics.column(column);
-  const auto last = std::find_if(
-      values.rbegin(), values.rend(), [](double value) { return std::isfinite(value); });
-  return last == values.rend() ? std::nullopt : std::optional(std::llround(*last));
+  if (values.empty() || !std::isfinite(values.back())) {
+    return std::nullopt;
+  }
+  return std::llround(values.back());
 }
 
 }  // namespace

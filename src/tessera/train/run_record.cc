@@ -47,7 +47,11 @@ bool lacks_validation(const std::filesystem::path& run_dir, std::int64_t step) {
 
 void for_each_validation(const std::filesystem::path& run_dir,
                          const std::function<void(std::int64_t step, double loss)>& each) {
-  const MetricsTable metrics = read_metrics(metrics_file(run_dir), BrokenLines::kSkip);
+  const std::filesystem::path path = metrics_file(run_dir);
+  if (!std::filesystem::exists(path)) {
+    return;
+  }
+  const MetricsTable metrics = read_metrics(path, BrokenLines::kSkip);
   const std::span<const double> losses = metrics.column("validation_loss");
   for (std::size_t i = 0; i < losses.size(); ++i) {
     each(metrics.steps[i], losses[i]);

@@ -22,7 +22,7 @@ std::filesystem::path metrics_file(const std::filesystem::path& run_dir);
 // the run was stopped in that validation.
 bool lacks_validation(const std::filesystem::path& run_dir, std::int64_t step);
 
-// each(step, loss) for the validation losses that metrics.jsonl has.
+// each(step, loss) for the validation losses that metrics.jsonl has; a run without it has none.
 void for_each_validation(const std::filesystem::path& run_dir,
                          const std::function<void(std::int64_t step, double loss)>& each);
 

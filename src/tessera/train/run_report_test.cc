@@ -14,8 +14,10 @@
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/units.h"
 #include "tessera/launch/exit_record.h"
 #include "tessera/metrics/metrics_writer.h"
+#include "tessera/train/run_facts.h"
 #include "tessera/train/session_log.h"
 
 namespace tessera {
@@ -110,6 +112,29 @@ TEST_F(RunReportTest, AConfigThatCannotBeReadIsANotice) {
   EXPECT_THAT(notices(), ElementsAre(HasSubstr("did you mean \"flavor\"")));
   std::filesystem::remove(run() / "config.toml");
   EXPECT_THAT(notices(), ElementsAre(HasSubstr("config.toml: No such file")));
+}
+
+// A run may go on with fewer pipeline ranks, or without.
+TEST_F(RunReportTest, TellsOfThePipelineRanksOfTheLastStep) {
+  const std::string three = to_json(
+      {.step = 1,
+       .pipeline_ranks = {{.memory_bytes = 1024}, {.memory_bytes = 2048}, {.memory_bytes = 4096}}});
+  const std::string two =
+      to_json({.step = 2, .pipeline_ranks = {{.memory_bytes = 3072}, {.memory_bytes = 5120}}});
+  const auto facts = [&](const std::string& lines) {
+    write_test_file(run() / "metrics.jsonl", lines);
+    std::vector<std::string> values;
+    if (const auto group = pipeline_facts(read_metrics(run() / "metrics.jsonl"))) {
+      for (const Fact& fact : group->facts) {
+        values.push_back(fact.value);
+      }
+    }
+    return values;
+  };
+  EXPECT_EQ(facts(three + "\n").size(), 3U);
+  EXPECT_THAT(facts(three + "\n" + two + "\n"),
+              ElementsAre(HasSubstr(format_bytes(3072)), HasSubstr(format_bytes(5120))));
+  EXPECT_THAT(facts(three + "\n" + to_json({.step = 2}) + "\n"), IsEmpty());
 }
 
 TEST_F(RunReportTest, NamesStepsThatHaveNoLine) {

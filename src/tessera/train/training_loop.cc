@@ -95,8 +95,12 @@ bool TrainingLoop::agree_on_owed_validation() {
 TrainResult TrainingLoop::end_without_steps() {
   if (parts_.control.leads()) {
     log_info(format("nothing to do: the run is at step {} of {}", step(), config_.train.steps));
-    link_best_of_ended_run(parts_.setup, parts_.state.saves());
   }
+  parts_.control.patiently("linking the best checkpoint", [&] {
+    if (parts_.control.leads()) {
+      link_best_of_ended_run(parts_.setup, parts_.state.saves());
+    }
+  });
   prune_at_end();
   parts_.state.saves().end_removals(true);
   return {.step = step(), .checkpoint = parts_.state.saves().last()};

@@ -1,5 +1,8 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 
+#include <map>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "tessera/backend/cpu/context.h"
@@ -28,14 +31,15 @@ class MappedArena final : public HostArena {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, CommunicatorOf communicator_of, CpuCommStream comm)
-      : transfers_(1),
-        comm_(comm.threads),
+      : comm_(comm.threads),
         compute_(threads),
+        channel_of_(std::move(comm.channel_of)),
         world_(comm.world),
         abort_(std::move(comm.abort)) {
     compute_.set_communicators(std::move(communicator_of));
     comm_.set_communicators(std::move(comm.communicator_of));
-    transfers_.set_channels(std::move(comm.channel_of));
+    compute_.set_channels(channel_of_);
+    comm_.set_channels(channel_of_);
   }
 
   std::string_view name() const override { return "cpu"; }
@@ -60,7 +64,7 @@ class CpuBackend final : public Backend {
 
   World* world() override { return world_; }
 
-  Channel* channel(const Op& op) override { return channel_of(op, transfers_); }
+  Channel* channel(const Op& op) override { return channel_of(op, compute_); }
 
   void synchronize() override {}
 
@@ -71,14 +75,26 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // The first two streams', or, from the first op on, that of a further one.
   cpu::Context& context_of(StreamId stream) {
-    return stream == StreamId{0} ? compute_ : stream == StreamId{1} ? comm_ : transfers_;
+    if (stream == StreamId{0} || stream == StreamId{1}) {
+      return stream == StreamId{0} ? compute_ : comm_;
+    }
+    const std::scoped_lock lock(mutex_);
+    std::unique_ptr<cpu::Context>& context = further_[stream];
+    if (!context) {
+      context = std::make_unique<cpu::Context>(1);
+      context->set_channels(channel_of_);
+    }
+    return *context;
   }
 
-  cpu::Context transfers_;
   cpu::Context comm_;
   cpu::Context compute_;
+  ChannelOf channel_of_;
   World* world_;
+  std::mutex mutex_;  // guards what follows
+  std::map<StreamId, std::unique_ptr<cpu::Context>> further_;
   std::function<void(std::string_view)> abort_;
 };
 

@@ -22,6 +22,12 @@ Gossip::Gossip(double deadline_seconds) : interval_(deadline_seconds / 8) {}
 void Gossip::add_peer(std::int64_t peer) {
   const std::scoped_lock lock(mutex_);
   peers_.insert(peer);
+  peers_.merge(neighbours_);
+}
+
+void Gossip::add_neighbours(std::span<const std::int64_t> peers) {
+  const std::scoped_lock lock(mutex_);
+  (peers_.empty() ? neighbours_ : peers_).insert(peers.begin(), peers.end());
 }
 
 void Gossip::forget_peers() {

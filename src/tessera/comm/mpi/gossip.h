@@ -26,8 +26,10 @@ class Gossip final : public RunProgress {
 
   Progress& own() { return own_; }
 
-  // A rank at the other end of a channel.
+  // A rank at the other end of a channel, and those that are in a group with this one: they are
+  // told as well once there is a channel, since its ends may keep others of their groups waiting.
   void add_peer(std::int64_t peer);
+  void add_neighbours(std::span<const std::int64_t> peers);
 
   // Nobody is told anything any more.
   void forget_peers();
@@ -61,7 +63,8 @@ class Gossip final : public RunProgress {
   std::uint64_t told_finished_ = 0;  // of this rank's instructions, when it last told
   std::string told_place_;
   std::chrono::steady_clock::time_point next_;  // when it may tell again
-  std::set<std::int64_t> peers_;
+  std::set<std::int64_t> peers_;                // told
+  std::set<std::int64_t> neighbours_;           // told from the first channel on
   std::map<std::int64_t, std::string> places_;  // by peer
 };
 

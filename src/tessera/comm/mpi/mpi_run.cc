@@ -1,9 +1,12 @@
 #include "tessera/comm/mpi/mpi_run.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/machine.h"
@@ -104,6 +107,15 @@ MpiRun::Ticket MpiRun::announce(std::span<const std::int64_t> members, std::int6
       tell(ticket, member);
     }
   }
+  // A chain through the group is enough: news is passed on.
+  const auto own = std::ranges::find(members, rank_) - members.begin();
+  std::vector<std::int64_t> beside;
+  for (const std::ptrdiff_t place : {own - 1, own + 1}) {
+    if (place >= 0 && place < std::ssize(members)) {
+      beside.push_back(members[static_cast<std::size_t>(place)]);
+    }
+  }
+  gossip_.add_neighbours(beside);
   return ticket;
 }
 
