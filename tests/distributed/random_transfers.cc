@@ -62,7 +62,7 @@ class RankProgram {
             .strides = {1}};
   }
 
-  Instruction& emit(OpRef op, std::vector<BufferId> in, std::vector<BufferId> out) {
+  Instruction& emit(OpRef op, const std::vector<BufferId>& in, const std::vector<BufferId>& out) {
     Instruction& instruction =
         work_.emplace_back(Instruction{.op = std::move(op), .operands = {}, .results = {}});
     for (const BufferId buffer : in) {

@@ -47,7 +47,7 @@ std::string fewer_stages(const ActionTable& table, std::int64_t parts) {
   if (ranks == 0) {
     return fewer_chunks.empty() ? "fewer stages" : fewer_chunks;
   }
-  const std::string fewer_ranks = format("parallel.pipeline <= {}", ranks);
+  std::string fewer_ranks = format("parallel.pipeline <= {}", ranks);
   if (fewer_chunks.empty()) {
     return fewer_ranks;
   }

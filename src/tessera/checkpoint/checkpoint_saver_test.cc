@@ -250,15 +250,15 @@ TEST_F(SaverTest, PartsThatDoNotMakeUpATensorAreRefused) {
 // What no rank has written no sum over the parts would miss.
 TEST_F(SaverTest, TheTensorsMustBeThoseOfTheModel) {
   const CheckpointTensor own = {.name = "w", .role = TensorRole::kMoment1, .shape = kShape};
-  const auto publish_as = [&](std::vector<CheckpointTensor> expected) {
+  const auto publish_as = [&](const std::vector<CheckpointTensor>& expected) {
     savers_ = make_savers();
     savers_[0]->set_options({.num_ranks = kRanks, .launch = "launch", .tensors = expected});
     start_all();
     savers_[0]->finish();
     savers_.clear();
   };
-  const auto refusal = [&](std::vector<CheckpointTensor> expected) {
-    return error_of(ErrorCode::kInvalidData, [&] { publish_as(std::move(expected)); });
+  const auto refusal = [&](const std::vector<CheckpointTensor>& expected) {
+    return error_of(ErrorCode::kInvalidData, [&] { publish_as(expected); });
   };
   EXPECT_THAT(refusal({own, {.name = "v", .shape = {3}}}),
               HasSubstr("tensor 'v': found none in the ranks' parts, expected f32 (3)"));

@@ -61,20 +61,23 @@ TEST(Lane, WakesThoseThatWait) {
   for (const bool stops : {false, true}) {
     Lane lane;
     const Lane::Ticket ticket = lane.issue();
-    std::atomic<bool> is_over = false;
+    std::atomic<int> num_done = 0;
+    std::atomic<int> num_refused = 0;
     std::vector<std::jthread> waiting;
     for (int i = 0; i < 3; ++i) {
       waiting.emplace_back([&] {
         try {
           lane.wait_for(ticket);
-          is_over = true;
+          ++num_done;
         } catch (const Error&) {
+          ++num_refused;
         }
       });
     }
     stops ? lane.stop() : lane.finish();
     waiting.clear();
-    EXPECT_EQ(is_over, !stops);
+    EXPECT_EQ(num_done, stops ? 0 : 3);
+    EXPECT_EQ(num_refused, stops ? 3 : 0);
   }
 }
 

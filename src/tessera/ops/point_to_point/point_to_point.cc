@@ -1,7 +1,6 @@
 #include "tessera/ops/point_to_point/point_to_point.h"
 
 #include <string>
-#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -36,7 +35,7 @@ template <class Attrs>
 Collectives channel_use(const Attrs& attrs,
                         CollectiveKind kind,
                         const TensorType& type,
-                        Traffic sent) {
+                        const Traffic& sent) {
   if (num_ranks(attrs.axes) == 1) {
     return {};
   }
@@ -44,7 +43,7 @@ Collectives channel_use(const Attrs& attrs,
            .kind = kind,
            .dtype = type.dtype,
            .bytes = type.num_bytes(),
-           .sent = std::move(sent),
+           .sent = sent,
            .channel = places_of(attrs)}};
 }
 

@@ -14,8 +14,8 @@ struct EditedNode {
   bool kept;
 };
 
-// Which nodes of `nodes` are needed for the outputs, found backwards; those without results (a send)
-// are done for something else.
+// Which nodes of `nodes` are needed for the outputs, found backwards; those without results (a
+// send) are done for something else.
 std::vector<bool> needed_nodes(const std::vector<EditedNode>& nodes,
                                const std::vector<Output>& outputs,
                                std::size_t num_values) {
@@ -26,10 +26,9 @@ std::vector<bool> needed_nodes(const std::vector<EditedNode>& nodes,
   std::vector<bool> needed(nodes.size(), false);
   for (std::size_t i = nodes.size(); i-- > 0;) {
     const Node& node = *nodes[i].node;
-    needed[i] = node.results.empty() ||
-                std::any_of(node.results.begin(), node.results.end(), [&](ValueId id) {
-                  return read[id.at()];
-                });
+    needed[i] = node.results.empty() || std::any_of(node.results.begin(),
+                                                    node.results.end(),
+                                                    [&](ValueId id) { return read[id.at()]; });
     if (!needed[i]) {
       continue;
     }

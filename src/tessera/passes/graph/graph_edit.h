@@ -38,8 +38,8 @@ class GraphEdit {
   // Replaces all outputs; they may name fresh values and values of removed nodes that others make.
   void set_outputs(std::vector<Output> outputs) { outputs_ = std::move(outputs); }
 
-  // The edited graph: values renumbered, nodes with results that nobody reads dropped, types inferred.
-  // compile() verifies it after the pass.
+  // The edited graph: values renumbered, nodes with results that nobody reads dropped, types
+  // inferred. compile() verifies it after the pass.
   Graph apply() const;
 
  private:

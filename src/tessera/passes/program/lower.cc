@@ -182,14 +182,7 @@ class Lowering {
         start[action] = add_segment(std::move(begin));
       }
     }
-    for (const Action action : {Action::kForward, Action::kBackward}) {
-      for (const CodeKind kind : {CodeKind::kReceive, CodeKind::kSend}) {
-        Segment transfers = make_segment(graph_, {.action = action, .kind = kind});
-        if (!transfers.instructions.empty()) {
-          add_segment(std::move(transfers));
-        }
-      }
-    }
+    make_transfers();
     for (std::int32_t m = 0; m < options_.num_microbatches; ++m) {
       for (const Action action : {Action::kForward, Action::kBackward}) {
         if (next.contains(action)) {
@@ -200,6 +193,17 @@ class Lowering {
     }
     if (next.contains(Action::kUpdate)) {
       program_.calls.push_back({.segment = next[Action::kUpdate]});
+    }
+  }
+
+  void make_transfers() {
+    for (const Action action : {Action::kForward, Action::kBackward}) {
+      for (const CodeKind kind : {CodeKind::kReceive, CodeKind::kSend}) {
+        Segment transfers = make_segment(graph_, {.action = action, .kind = kind});
+        if (!transfers.instructions.empty()) {
+          add_segment(std::move(transfers));
+        }
+      }
     }
   }
 
