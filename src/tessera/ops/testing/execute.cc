@@ -254,7 +254,9 @@ class Stage {
   }
 
   std::int32_t slice_of(const TensorType& type, const Execution& execution) const {
-    return type.num_dims() == operand_types_[0].num_dims() ? execution.sliced_dim : -1;
+    const bool is_sliced =
+        !operand_types_.empty() && type.num_dims() == operand_types_[0].num_dims();
+    return is_sliced ? execution.sliced_dim : -1;
   }
 
   void check_buffers(std::vector<std::string>& failures) {
