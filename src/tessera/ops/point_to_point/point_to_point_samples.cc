@@ -16,10 +16,13 @@ using conformance::OpClass;
 SampleList samples(SamplesOf<SendAttrs>) {
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    list.push_back({.name = format("{}", name(dtype)),
-                    .op = make_op(SendAttrs{}),
-                    .operands = conformance::types(dtype, {"?[batch=3, seq=7]"}),
-                    .differentiable = false});
+    for (const std::string_view x : {"?[batch=3, seq=7]", "?[batch=4, seq=6]"}) {
+      list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
+                      .op = make_op(SendAttrs{}),
+                      .operands = conformance::types(dtype, {x}),
+                      .differentiable = false,
+                      .gradient_results = {}});
+    }
   }
   return list;
 }
