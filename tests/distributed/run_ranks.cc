@@ -440,10 +440,10 @@ AxisSizes pipeline_axes(const Mesh& mesh) {
 }
 
 std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
-  const AxisSizes axes = pipeline_axes(run.mesh);
-  if (axes.empty()) {
+  if (run.pipeline.layers.empty()) {
     return std::nullopt;
   }
+  const AxisSizes axes = pipeline_axes(run.mesh);
   const ActionTable table = make_table({.schedule = run.pipeline.schedule,
                                         .ranks = num_ranks(axes),
                                         .microbatches = run.microbatches});

@@ -48,7 +48,7 @@ std::vector<Placement> preset_placements(const Mesh& mesh);
 
 // How the ranks along the mesh's pipeline axes share the layers.
 struct PipelineRun {
-  std::vector<std::int64_t> layers = {};  // by stage; one for each rank
+  std::vector<std::int64_t> layers = {};  // by stage, one for each rank; none: all have all
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
 };
 
