@@ -148,7 +148,7 @@ class GraphParser {
 
   void definition() {
     std::vector<std::pair<ValueId, TensorType>> results;
-    if (scanner_.comes("send")) {  // the ops without results
+    if (!scanner_.comes("%")) {  // an op without results
       node(results);
       return;
     }
