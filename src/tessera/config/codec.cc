@@ -110,6 +110,10 @@ Codec<std::vector<double>> positive_list() {
   return list_of(positive(), "list of numbers above 0");
 }
 
+Codec<std::vector<std::int64_t>> counts() {
+  return list_of(size_or_zero(), "list of whole numbers, at least 0");
+}
+
 Codec<std::array<double, 2>> pair(const Codec<double>& element) {
   const std::string expected = format("list of two, each a {}", element.expected);
   auto read = [=, read = element.read](const ConfigValue& value) {

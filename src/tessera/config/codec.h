@@ -59,6 +59,7 @@ Codec<double> ratio();      // [0, 1]
 Codec<double> below_one();  // [0, 1)
 
 Codec<std::vector<double>> positive_list();
+Codec<std::vector<std::int64_t>> counts();  // each a size_or_zero()
 Codec<std::array<double, 2>> pair(const Codec<double>& element);
 Codec<std::string> text();
 Codec<std::vector<std::string>> text_list();

@@ -108,6 +108,10 @@ std::string_view to_string(Float8Recipe recipe) {
   return "?";
 }
 
+bool is_table(const PipelineSection& pipeline) {
+  return pipeline.schedule.ends_with(".csv");
+}
+
 std::string placed(const RunConfig& config, std::string_view key) {
   const auto found = config.origins.places.find(key);
   const std::string& place =

@@ -135,7 +135,16 @@ struct ParallelSection {
   std::optional<std::int64_t> data;   // empty = the ranks that the other degrees leave
   std::int64_t tensor = 1;
   bool sequence_parallel = true;
+  std::int64_t pipeline = 1;
   bool operator==(const ParallelSection&) const = default;
+};
+
+// How the ranks along the pipeline share the layers and the microbatches.
+struct PipelineSection {
+  std::string schedule = "1f1b";  // a name (actions/schedules.h), or the path of a table
+  std::optional<std::int64_t> chunks;               // stages per rank; empty = the schedule's
+  std::optional<std::vector<std::int64_t>> layers;  // by stage; empty = by their cost
+  bool operator==(const PipelineSection&) const = default;
 };
 
 // Over how many data ranks each state is cut (mesh/placement.h): a preset, whose degrees single
@@ -227,6 +236,7 @@ struct RunConfig {
   OptimizerSection optimizer;
   Schedule schedule;
   ParallelSection parallel;
+  PipelineSection pipeline;
   StateSection state;
   CommSection comm;
   ClusterSection cluster;
@@ -242,6 +252,9 @@ struct RunConfig {
 // "run.toml:4:9: model.heads" or "--model.heads=5: model.heads"; a key that was not set has the
 // run file's name in front, where there is one.
 std::string placed(const RunConfig& config, std::string_view key);
+
+// Whether the schedule is the path of a table.
+bool is_table(const PipelineSection& pipeline);
 
 // data.sources with all that they leave out, or data.files as the one source.
 std::vector<DataSource> data_sources(const DataSection& data);

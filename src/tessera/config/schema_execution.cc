@@ -16,12 +16,12 @@ ConfigSection parallel() {
   return section(
       "parallel",
       &RunConfig::parallel,
-      "How the ranks divide the work. data * tensor = ranks.",
+      "How the ranks divide the work. data * tensor * pipeline = ranks.",
       {row("ranks",
            &S::ranks,
            codec::size(),
            "Ranks of the run: threads of this process, or the processes that mpirun or srun "
-           "started. Left out: what the launcher started, else parallel.data x parallel.tensor."),
+           "started. Left out: what the launcher started, else data x tensor x pipeline."),
        row("data",
            &S::data,
            codec::size(),
@@ -37,7 +37,35 @@ ConfigSection parallel() {
            "The ranks that share a layer's weights also divide the sequence where no weight is "
            "cut: less memory, and a fifth to a quarter more bytes between them, since backward "
            "gathers "
-           "again what forward did not keep.")});
+           "again what forward did not keep."),
+       row("pipeline",
+           &S::pipeline,
+           codec::size(),
+           "Ranks that do the layers one after the other, each with some of them, on several "
+           "microbatches at a time. Results are bitwise the same with any number.")});
+}
+
+ConfigSection pipeline() {
+  using S = PipelineSection;
+  return section(
+      "pipeline",
+      &RunConfig::pipeline,
+      "Which rank of the pipeline does what, and when. Of parallel.pipeline > 1.",
+      {row("schedule",
+           &S::schedule,
+           codec::path(),
+           "\"gpipe\", \"1f1b\", \"interleaved\", \"looped-bfs\", \"zb-h1\", \"interleaved-zb\", "
+           "\"zb-v\" or \"dualpipe-v\", PyTorch's name of one of them, or the path of a table "
+           "that ends in .csv, as PyTorch and TorchTitan write them."),
+       row("chunks",
+           &S::chunks,
+           codec::size(),
+           "Stages per rank. Left out: 1, or 2 where the schedule has several."),
+       row("layers",
+           &S::layers,
+           codec::counts(),
+           "Layers of each stage, the first one first; 0: the embedding or the head alone. Left "
+           "out: as many as make the step shortest by the cost of layers, embedding and head.")});
 }
 
 ConfigSection state() {
@@ -262,7 +290,7 @@ ConfigSection passes() {
 
 std::vector<ConfigSection> execution_sections() {
   return {
-      parallel(), state(), comm(), cluster(), memory(), checkpoint(), log(), sample(), passes()};
+      parallel(), pipeline(), state(), comm(), cluster(), memory(), checkpoint(), log(), sample(), passes()};
 }
 
 }  // namespace tessera

@@ -14,7 +14,7 @@ std::vector<ConfigSection> input_sections();
 // train, validation, lora, float8, optimizer, schedule: how weights follow from data.
 std::vector<ConfigSection> training_sections();
 
-// parallel, state, comm, cluster, memory, checkpoint, log, sample, passes: how ranks divide the
+// parallel, pipeline, state, comm, cluster, memory, checkpoint, log, sample, passes: how ranks divide the
 // work, and what a run keeps and shows.
 std::vector<ConfigSection> execution_sections();
 

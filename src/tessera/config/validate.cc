@@ -321,28 +321,79 @@ void validate_schedule(const RunConfig& config) {
                   num_steps);
 }
 
+// Of a pipeline, where there is none.
+void validate_pipeline(const RunConfig& config) {
+  const PipelineSection& pipeline = config.pipeline;
+  const auto require_pipeline = [&](std::string_view key, bool is_set) {
+    TESSERA_REQUIRE(config.parallel.pipeline > 1 || !is_set,
+                    ErrorCode::kInvalidConfig,
+                    "{}: has no effect with parallel.pipeline = 1: expected several ranks, or none "
+                    "of [pipeline]",
+                    placed(config, key));
+  };
+  require_pipeline("pipeline.schedule", pipeline.schedule != PipelineSection().schedule);
+  require_pipeline("pipeline.chunks", pipeline.chunks.has_value());
+  require_pipeline("pipeline.layers", pipeline.layers.has_value());
+}
+
+// What of `ranks` the tensor ranks leave.
+void require_pipeline_divides(const RunConfig& config, std::int64_t ranks) {
+  const std::int64_t pipeline = config.parallel.pipeline;
+  const std::int64_t left = ranks / config.parallel.tensor;
+  if (left % pipeline == 0) {
+    return;
+  }
+  std::string divisors = format("{}", left);
+  const char* separator = " or ";
+  for (std::int64_t divisor = left / 2; divisor > 1; --divisor) {
+    if (left % divisor == 0) {
+      divisors = format("{}{}{}", divisor, separator, divisors);
+      separator = ", ";
+    }
+  }
+  fail(ErrorCode::kInvalidConfig,
+       "{} = {} does not divide {}{}; {} {}",
+       placed(config, "parallel.pipeline"),
+       pipeline,
+       format_plural(ranks, "rank"),
+       config.parallel.tensor > 1
+           ? format(" / parallel.tensor = {}", config.parallel.tensor)
+           : "",
+       divisors,
+       divisors.find(' ') == std::string::npos ? "does" : "do");
+}
+
 }  // namespace
 
 void validate_degrees(const RunConfig& config) {
   const ParallelSection& parallel = config.parallel;
-  if (parallel.ranks && parallel.data) {
-    TESSERA_REQUIRE(*parallel.data * parallel.tensor == *parallel.ranks,
+  if (!parallel.ranks) {
+    return;
+  }
+  const std::int64_t ranks = *parallel.ranks;
+  const std::int64_t of_data = parallel.tensor * parallel.pipeline;  // ranks per data rank
+  if (parallel.data) {
+    TESSERA_REQUIRE(*parallel.data * of_data == ranks,
                     ErrorCode::kInvalidConfig,
-                    "{}: found {}, which with parallel.tensor = {} makes {} ranks, expected "
+                    "{}: found {}, which with parallel.tensor = {}{} makes {} ranks, expected "
                     "parallel.ranks = {}; leave parallel.data out to take the ranks that are left",
                     placed(config, "parallel.data"),
                     *parallel.data,
                     parallel.tensor,
-                    *parallel.data * parallel.tensor,
-                    *parallel.ranks);
-  } else if (parallel.ranks) {
-    TESSERA_REQUIRE(*parallel.ranks % parallel.tensor == 0,
-                    ErrorCode::kInvalidConfig,
-                    "{}: found {}, expected a divisor of parallel.ranks = {}",
-                    placed(config, "parallel.tensor"),
-                    parallel.tensor,
-                    *parallel.ranks);
+                    parallel.pipeline > 1
+                        ? format(" and parallel.pipeline = {}", parallel.pipeline)
+                        : "",
+                    *parallel.data * of_data,
+                    ranks);
+    return;
   }
+  TESSERA_REQUIRE(ranks % parallel.tensor == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, expected a divisor of parallel.ranks = {}",
+                  placed(config, "parallel.tensor"),
+                  parallel.tensor,
+                  ranks);
+  require_pipeline_divides(config, ranks);
 }
 
 void validate_run(const RunConfig& config, ConfigUse use) {
@@ -350,6 +401,7 @@ void validate_run(const RunConfig& config, ConfigUse use) {
     validate_inputs(config);
   }
   validate_degrees(config);
+  validate_pipeline(config);
   validate_batch(config);
   validate_lora(config);
   validate_float8(config);

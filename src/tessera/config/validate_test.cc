@@ -164,6 +164,37 @@ TEST(Validate, Degrees) {
             "parallel.tensor: found 4, expected a divisor of parallel.ranks = 6");
 }
 
+TEST(Validate, PipelineDegrees) {
+  const auto error = [](std::int64_t ranks, std::int64_t tensor, std::int64_t pipeline) {
+    RunConfig config = valid_config();
+    config.parallel = {
+        .ranks = ranks, .data = std::nullopt, .tensor = tensor, .pipeline = pipeline};
+    return config_error([&] { validate_degrees(config); });
+  };
+  EXPECT_EQ(error(8, 1, 3), "parallel.pipeline = 3 does not divide 8 ranks; 2, 4 or 8 do");
+  EXPECT_EQ(error(12, 2, 4),
+            "parallel.pipeline = 4 does not divide 12 ranks / parallel.tensor = 2; 2, 3 or 6 do");
+  EXPECT_EQ(error(1, 1, 2), "parallel.pipeline = 2 does not divide 1 rank; 1 does");
+  EXPECT_EQ(error(7, 1, 2), "parallel.pipeline = 2 does not divide 7 ranks; 7 does");
+  RunConfig config = valid_config();
+  config.parallel = {.ranks = 12, .data = 3, .tensor = 2, .pipeline = 3};
+  EXPECT_EQ(config_error([&] { validate_degrees(config); }),
+            "parallel.data: found 3, which with parallel.tensor = 2 and parallel.pipeline = 3 makes "
+            "18 ranks, expected parallel.ranks = 12; leave parallel.data out to take the ranks "
+            "that are left");
+}
+
+TEST(Validate, PipelineKeysNeedOne) {
+  constexpr std::string_view kUnused =
+      ": has no effect with parallel.pipeline = 1: expected several ranks, or none of [pipeline]";
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.schedule = "gpipe"; }),
+            format("pipeline.schedule{}", kUnused));
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.chunks = 2; }),
+            format("pipeline.chunks{}", kUnused));
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.layers = {{1, 1}}; }),
+            format("pipeline.layers{}", kUnused));
+}
+
 TEST(LoadRunConfig, ARunDirectoryNamesItsFile) {
   const TestDirectory directory;
   const std::string path = directory.path().string();

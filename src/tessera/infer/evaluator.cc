@@ -44,6 +44,7 @@ bool says_ranks(std::string_view override) {
 RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides) {
   RunConfig config = trained.config;
   config.parallel = {};
+  config.pipeline = {};
   config.state = {};
   config.cluster = {};
   config.comm = {};

@@ -70,14 +70,14 @@ std::vector<std::string> say(const std::vector<const Program*>& programs, const 
 TEST(SameCollectives, AreRequiredOfAllRanks) {
   for (const auto& [data, tensor] : {std::pair{4, 1}, {2, 2}, {1, 4}}) {
     const RunConfig config = small_config(data, tensor);
-    const Plan plan = make_plan(config, small_model());
+    const Plan plan = plan_run(config, small_model()).plan;
     const Program program = compile(plan, cpu_target()).step;
     EXPECT_THAT(say({4, &program}, plan.layout.mesh), Each("")) << data << " x " << tensor;
   }
 }
 
 TEST(SameCollectives, AreReportedByAllRanksWhereOneDiffers) {
-  Plan plan = make_plan(small_config(2, 2), small_model());
+  Plan plan = plan_run(small_config(2, 2), small_model()).plan;
   const Program program = compile(plan, cpu_target()).step;
   plan.sequence_length = 32;
   const Program other = compile(plan, cpu_target()).step;
@@ -90,7 +90,7 @@ TEST(SameCollectives, AreReportedByAllRanksWhereOneDiffers) {
 
 // Ranks of two pipeline ranks need not do the same; those of one must.
 TEST(SameCollectives, AreThoseOfTheRanksPlaceAlongThePipeline) {
-  Plan plan = make_plan(small_config(2, 2), small_model());
+  Plan plan = plan_run(small_config(2, 2), small_model()).plan;
   plan.layout.mesh = make_mesh(test_cluster({2, 2, 2}), {.data = 2, .tensor = 2, .pipeline = 2});
   const Program first = compile(plan, cpu_target()).step;
   plan.sequence_length = 32;

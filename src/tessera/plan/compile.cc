@@ -4,8 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/passes/compile.h"
 #include "tessera/passes/graph/undecayed_weights.h"
+#include "tessera/passes/stages/work_order.h"
 #include "tessera/plan/graphs.h"
 
 namespace tessera {
@@ -37,6 +39,46 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .workspace_bytes = workspace_query(target, plan.threads)};
 }
 
+std::optional<PipelineOptions> pipeline_options(const Plan& plan) {
+  if (!plan.pipeline) {
+    return std::nullopt;
+  }
+  const ActionTable& table = plan.pipeline->table;
+  PipelineOptions options = {.cut = {.axes = pipeline_axes(plan.layout.mesh),
+                                     .layers = plan.pipeline->layers,
+                                     .rank_of_stage = table.rank_of_stage},
+                             .order = {}};
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    options.order.push_back(work_order(table, rank));
+  }
+  return options;
+}
+
+CompileOptions step_options(const Plan& plan,
+                            const Target& target,
+                            const Graph& graph,
+                            const std::filesystem::path& dump) {
+  CompileOptions options = compile_options(plan, target);
+  options.pipeline = pipeline_options(plan);
+  options.dump = dump;
+  if (!plan.optimizer.decays_all) {
+    options.update.undecayed = undecayed_weights(graph);
+  }
+  return options;
+}
+
+RunPrograms compile_pipeline_run(const Plan& plan,
+                                 const Target& target,
+                                 const std::filesystem::path& dump) {
+  Graph graph = step_graph(plan);
+  const CompileOptions options = step_options(plan, target, graph, dump);
+  std::vector<Programs> programs;
+  for (Program& step : compile_pipeline(std::move(graph), options)) {
+    programs.push_back({.step = std::move(step)});
+  }
+  return {plan.layout.mesh, std::move(programs)};
+}
+
 }  // namespace
 
 std::int64_t Programs::arena_bytes() const {
@@ -44,12 +86,9 @@ std::int64_t Programs::arena_bytes() const {
 }
 
 Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump) {
+  TESSERA_CHECK(!plan.pipeline, "one program is asked for, of a run with a pipeline");
   Graph graph = step_graph(plan);
-  CompileOptions options = compile_options(plan, target);
-  options.dump = dump;
-  if (!plan.optimizer.decays_all) {
-    options.update.undecayed = undecayed_weights(graph);
-  }
+  CompileOptions options = step_options(plan, target, graph, dump);
   Programs programs = {.step = compile_training(std::move(graph), options)};
   if (plan.validates) {
     options.beside = &programs.step;
@@ -63,6 +102,9 @@ Programs compile(const Plan& plan, const Target& target, const std::filesystem::
 }
 
 RunPrograms compile_run(const Plan& plan, const Target& target, const std::filesystem::path& dump) {
+  if (plan.pipeline) {
+    return compile_pipeline_run(plan, target, dump);
+  }
   std::vector<Programs> programs;
   programs.push_back(compile(plan, target, dump));
   return {plan.layout.mesh, std::move(programs)};

@@ -4,7 +4,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "tessera/actions/action_table.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/models/model.h"
 #include "tessera/passes/graph/group_gemms.h"
@@ -38,6 +40,18 @@ struct PassPlan {
   bool any_order = false;   // sums of attention's backward may have any order
 };
 
+// How the ranks along the pipeline share the layers and the microbatches of a step.
+struct PipelinePlan {
+  ActionTable table;                 // of the plan's microbatches
+  std::vector<std::int64_t> layers;  // by stage, how many
+
+  friend bool operator==(const PipelinePlan&, const PipelinePlan&) = default;
+};
+
+// That `pipeline.layers` are those of all stages, and of a model of so many layers. Errors:
+// kInvalidConfig with both counts.
+void require_layers(const PipelinePlan& pipeline, std::int64_t num_layers);
+
 // All that decides the programs of a run, with a Target (compile.h). It names no file, no device
 // and no config: whoever has a plan, made from a run file or by a planner, can compile it.
 struct Plan {
@@ -47,6 +61,7 @@ struct Plan {
   std::int64_t num_microbatches = 1;  // of a step
   bool validates = false;             // between steps, on batches of a microbatch's size
   RunLayout layout = {};
+  std::optional<PipelinePlan> pipeline = {};  // where the mesh has pipeline ranks
   DType dtype = DType::kF32;                 // of compute: f32 or bf16
   DType logits = DType::kF32;                // likewise
   std::optional<Float8Options> float8 = {};  // none: products in dtype

@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "tessera/actions/check.h"
+#include "tessera/actions/csv.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/toml_section.h"
@@ -51,6 +53,14 @@ class PlanWriter {
   }
 
   void number(const char* key, double value) { line(key, toml_number(value)); }
+
+  void counts(const char* key, const std::vector<std::int64_t>& values) {
+    std::string list;
+    for (const std::int64_t value : values) {
+      list += format("{}{}", list.empty() ? "" : ", ", value);
+    }
+    line(key, format("[{}]", list));
+  }
 
   void flag(const char* key, bool value) { line(key, value ? "true" : "false"); }
 
@@ -143,6 +153,23 @@ class PlanReader {
     values.clear();
     for (const toml::node& element : *array) {
       values.push_back(element.as_string()->get());
+    }
+  }
+
+  // Each at least 0.
+  void counts(const char* key, std::vector<std::int64_t>& values) {
+    constexpr std::string_view kExpected = "an array of whole numbers, at least 0";
+    const toml::node& node = require(section_, note(key), kExpected);
+    const toml::array* const array = node.as_array();
+    if (array == nullptr) {
+      refuse(section_, key, node, kExpected);
+    }
+    values.clear();
+    for (const toml::node& element : *array) {
+      values.push_back(element.is_integer() ? element.as_integer()->get() : -1);
+      if (values.back() < 0) {
+        refuse(section_, key, element, kExpected);
+      }
     }
   }
 
@@ -323,6 +350,14 @@ void pass_fields(Io& io, C& passes) {
   io.flag("any_order", passes.any_order);
 }
 
+template <class Io, class P>
+void pipeline_fields(Io& io, P& pipeline) {
+  io.counts("layers", pipeline.layers);
+  text_field(io, "table", pipeline.table, to_csv, [](const std::string& text) {
+    return parse_table(text, "").table;
+  });
+}
+
 // All of a plan. Strides of axes follow from their sizes, and the wires share their block.
 template <class Io, class P>
 void plan_fields(Io& io, P& plan) {
@@ -330,6 +365,8 @@ void plan_fields(Io& io, P& plan) {
   io.table("step", [&](Io& table) { step_fields(table, plan); });
   io.table("mesh", [&](Io& table) { mesh_fields(table, plan.layout.mesh); });
   io.table("state", [&](Io& table) { state_fields(table, plan.layout); });
+  io.optional_table(
+      "pipeline", plan.pipeline, [](Io& table, auto& value) { pipeline_fields(table, value); });
   io.optional_table(
       "float8", plan.float8, [](Io& table, auto& value) { float8_fields(table, value); });
   io.table("optimizer", [&](Io& table) { optimizer_fields(table, plan.optimizer); });
@@ -380,6 +417,21 @@ void require_gradients(const Plan& plan) {
                   plan.layout.num_data());
 }
 
+// A plan has a pipeline where its mesh has one, and a table of its ranks and microbatches.
+void require_pipeline(const Plan& plan) {
+  const std::int64_t ranks = num_pipeline_ranks(plan.layout.mesh);
+  TESSERA_REQUIRE(plan.pipeline.has_value() == (ranks > 1),
+                  ErrorCode::kInvalidConfig,
+                  "found {}, with {} on the mesh",
+                  plan.pipeline ? "a table" : "none",
+                  format_plural(ranks, "pipeline rank"));
+  if (plan.pipeline) {
+    check(plan.pipeline->table);
+    require_run(plan.pipeline->table, "table", ranks, plan.num_microbatches);
+    require_layers(*plan.pipeline, plan.model.num_layers);
+  }
+}
+
 }  // namespace
 
 std::string to_string(const Plan& plan) {
@@ -395,7 +447,7 @@ Plan parse_plan(std::string_view text, std::string_view source) {
   plan_fields(reader, plan);
   reader.end();
   // What several keys say together has the place of their section.
-  const auto check = [&](const char* section, const auto& body) {
+  const auto check_section = [&](const char* section, const auto& body) {
     try {
       body();
     } catch (const Error& error) {
@@ -406,9 +458,10 @@ Plan parse_plan(std::string_view text, std::string_view source) {
            error.message());
     }
   };
-  check("mesh", [&] { set_strides(plan.layout.mesh); });
-  check("state", [&] { complete_state(plan.layout); });
-  check("optimizer", [&] { require_gradients(plan); });
+  check_section("mesh", [&] { set_strides(plan.layout.mesh); });
+  check_section("state", [&] { complete_state(plan.layout); });
+  check_section("optimizer", [&] { require_gradients(plan); });
+  check_section(plan.pipeline ? "pipeline" : "mesh", [&] { require_pipeline(plan); });
   return plan;
 }
 

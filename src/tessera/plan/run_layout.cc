@@ -63,6 +63,20 @@ StateAxes state_axes(const RunLayout& layout) {
           .secondary_use = layout.secondary_use};
 }
 
+AxisSizes pipeline_axes(const Mesh& mesh) {
+  AxisSizes axes;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == AxisGroup::kPipeline) {
+      axes.push_back({.name = axis.name, .size = axis.size});
+    }
+  }
+  return axes;
+}
+
+std::int64_t num_pipeline_ranks(const Mesh& mesh) {
+  return num_ranks(pipeline_axes(mesh));
+}
+
 std::int64_t data_place(const Mesh& mesh, std::int64_t rank) {
   return place_in(AxisGroup::kData, mesh, rank);
 }

@@ -34,6 +34,12 @@ StateAxes state_axes(const RunLayout& layout);
 // A rank's place among those that read different sequences.
 std::int64_t data_place(const Mesh& mesh, std::int64_t rank);
 
+// How many ranks share the layers; 1 without a pipeline.
+std::int64_t num_pipeline_ranks(const Mesh& mesh);
+
+// The axes along which they lie, innermost first.
+AxisSizes pipeline_axes(const Mesh& mesh);
+
 // A rank's place along the pipeline, from its start.
 std::int64_t pipeline_place(const Mesh& mesh, std::int64_t rank);
 

@@ -9,10 +9,18 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/ops/op.h"
 
 namespace tessera {
 namespace {
+
+// Named after the group, with its level where that has several axes (MeshAxis).
+bool is_of_pipeline(const AxisSize& axis) {
+  const std::string_view group = to_string(AxisGroup::kPipeline);
+  return axis.name == group || axis.name.starts_with(format("{}.", group));
+}
 
 // By stream, how many of its calls are known to have ended.
 using Ended = std::vector<std::size_t>;
@@ -120,9 +128,11 @@ class Walk {
       }
       for (const AxisSize& axis : legs(use)) {
         if (axis.size > 1) {
+          // Ranks of a pipeline know a tensor by names of their own.
+          const std::string of = is_of_pipeline(axis) ? "" : format(" of {}", names);
           add({.axis = axis.name,
-               .what = format(
-                   "{} of {} in microbatch {}", describe(use, axis), names, call.microbatch)});
+               .what =
+                   format("{}{} in microbatch {}", describe(use, axis), of, call.microbatch)});
         }
       }
     }

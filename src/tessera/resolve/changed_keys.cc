@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 18> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 20> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "run.deterministic",
                                                           "run.time_gemms",
@@ -30,7 +30,9 @@ constexpr std::array<std::string_view, 18> kKeysOfBits = {"run.threads",
                                                           "schedule",
                                                           "passes.group_gemms",
                                                           "passes.gelu_products",
-                                                          "parallel",
+                                                          "parallel.data",
+                                                          "parallel.tensor",
+                                                          "parallel.sequence_parallel",
                                                           "state",
                                                           "cluster",
                                                           "comm.reduction"};
@@ -41,6 +43,17 @@ bool sends_values(const RunLayout& layout) {
          wires.grad.formats.empty() && wires.update.formats.empty();
 }
 
+// How ranks share the layers, and in which order they work, changes no sum.
+bool divide_sums_alike(const ParallelSection& before, const ParallelSection& now) {
+  return before.data == now.data && before.tensor == now.tensor &&
+         before.sequence_parallel == now.sequence_parallel;
+}
+
+// A table may have microbatches in another order than the schedules that have names.
+bool name_schedules(const RunConfig& before, const RunConfig& now) {
+  return !is_table(before.pipeline) && !is_table(now.pipeline);
+}
+
 bool has_one_microbatch(const RunConfig& config, const RunLayout& layout) {
   return config.train.global_batch == config.train.microbatch * layout.num_data();
 }
@@ -48,7 +61,7 @@ bool has_one_microbatch(const RunConfig& config, const RunLayout& layout) {
 // Whether the placements of state make no difference to what is summed in which order
 // (docs/design/determinism.md, D3).
 bool state_has_same_sums(const RunConfig& before, const RunConfig& now) {
-  if (before.state == now.state || before.parallel != now.parallel ||
+  if (before.state == now.state || !divide_sums_alike(before.parallel, now.parallel) ||
       before.cluster != now.cluster) {
     return before.state == now.state;
   }
@@ -129,7 +142,8 @@ std::vector<std::string> changed_keys(const RunConfig& before,
                              (key == "schedule.decay_ratio" && is_usual_decay(before, now));
     const bool counts =
         std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
-    return (counts && !has_no_part) || (key == "train.steps" && !same_rates);
+    return (counts && !has_no_part) || (key == "train.steps" && !same_rates) ||
+           (key == "pipeline.schedule" && !name_schedules(before, now));
   });
 }
 

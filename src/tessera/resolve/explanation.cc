@@ -309,12 +309,13 @@ Explanation explain(RunConfig config, const std::string& target) {
   }
   Explanation facts;
   facts.config = resolve(std::move(config), ConfigUse::kPlan);
-  facts.run = plan_run(facts.config, resolve_model(facts.config));
-  facts.run.target = named.value_or(facts.run.target);
+  facts.run = plan_run(
+      facts.config, resolve_model(facts.config), named.value_or(run_target(facts.config)));
   const ResolvedLayout resolved = resolve_layout(facts.config);
   facts.device =
       facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;
   facts.notes = resolved.notes;
+  facts.notes.insert(facts.notes.end(), facts.run.notes.begin(), facts.run.notes.end());
   facts.programs = compile_plan(facts.config, facts.run);
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);

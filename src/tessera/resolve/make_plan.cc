@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "tessera/resolve/resolve_layout.h"
+#include "tessera/resolve/resolve_pipeline.h"
 
 namespace tessera {
 namespace {
@@ -28,8 +30,7 @@ bool saves_in_background(const RunConfig& config) {
          config.checkpoint.every <= config.train.steps;
 }
 
-}  // namespace
-
+// All but the pipeline.
 Plan make_plan(const RunConfig& config, const ModelDescription& model) {
   Plan plan = {.model = model,
                .sequence_length = config.data.sequence_length,
@@ -60,10 +61,21 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
   return plan;
 }
 
+}  // namespace
+
+PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, const Target& target) {
+  PlannedRun run = {.plan = make_plan(config, model),
+                    .target = target,
+                    .saves_in_background = saves_in_background(config)};
+  if (auto pipeline = resolve_pipeline(config, run.plan, target)) {
+    run.plan.pipeline = std::move(pipeline->plan);
+    run.notes = std::move(pipeline->notes);
+  }
+  return run;
+}
+
 PlannedRun plan_run(const RunConfig& config, const ModelDescription& model) {
-  return {.plan = make_plan(config, model),
-          .target = run_target(config),
-          .saves_in_background = saves_in_background(config)};
+  return plan_run(config, model, run_target(config));
 }
 
 Target run_target(const RunConfig& config) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "tessera/config/run_config.h"
 #include "tessera/plan/plan.h"
@@ -13,12 +15,12 @@ struct PlannedRun {
   Plan plan;
   Target target;
   bool saves_in_background = false;  // some checkpoint is written beside the training
+  std::vector<std::string> notes = {};  // about the pipeline, for people
 };
 
-// The one place where keys of a resolved config become a plan. Errors: as resolve_layout().
-Plan make_plan(const RunConfig& config, const ModelDescription& model);
-
-// The same for the device that the run is on.
+// The one place where keys of a resolved config become a plan, for `target` or for the device that
+// the run is on. Errors: as resolve_layout() and resolve_pipeline().
+PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, const Target& target);
 PlannedRun plan_run(const RunConfig& config, const ModelDescription& model);
 
 // What run.device = "cpu" or "cuda" is compiled for.

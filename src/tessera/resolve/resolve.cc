@@ -301,10 +301,11 @@ RunConfig resolve_ranks(RunConfig config, ConfigUse use) {
   ParallelSection& parallel = config.parallel;
   if (!parallel.ranks) {
     const std::optional<MpiLaunch> launch = find_mpi_launch();
-    parallel.ranks = launch ? launch->size : parallel.data.value_or(1) * parallel.tensor;
+    parallel.ranks = launch ? launch->size
+                            : parallel.data.value_or(1) * parallel.tensor * parallel.pipeline;
   }
   validate_degrees(config);
-  parallel.data = *parallel.ranks / parallel.tensor;
+  parallel.data = *parallel.ranks / (parallel.tensor * parallel.pipeline);
   if (use == ConfigUse::kPlan && config.run.device == "cuda") {
     plan_reduction(config);
   } else {

@@ -94,16 +94,16 @@ TEST(Programs, ShareTheArena) {
 TEST(Programs, ValidateOnlyWhereAsked) {
   RunConfig config = small_config(1, 1, "ddp");
   config.validation.every = 0;
-  EXPECT_FALSE(compile(make_plan(config, small_model()), cpu_target()).validation.has_value());
+  EXPECT_FALSE(compile(plan_run(config, small_model()).plan, cpu_target()).validation.has_value());
 }
 
 TEST(ShareStates, RefusesAProgramOfAnotherModel) {
   const RunConfig config = small_config(1, 1, "ddp");
-  const Program step = compile(make_plan(config, small_model()), cpu_target()).step;
+  const Program step = compile(plan_run(config, small_model()).plan, cpu_target()).step;
   const ModelDescription wider =
       describe_llama({.dim = 24, .layers = 2, .heads = 4, .kv_heads = 4, .ffn = 40, .vocab = 64});
   try {
-    share_states(compile(make_plan(config, wider), cpu_target()).step, step);
+    share_states(compile(plan_run(config, wider).plan, cpu_target()).step, step);
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInternal);

@@ -1,0 +1,90 @@
+#include "tessera/plan/model_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tessera/autodiff/differentiate.h"
+#include "tessera/ops/op.h"
+#include "tessera/passes/stages/assign_stages.h"
+
+namespace tessera {
+namespace {
+
+// FLOP in the time that a byte takes, where a data sheet says neither: those of a core with its
+// share of a server's memory.
+constexpr double kUsualFlopPerByte = 10.0;
+
+// Ticks of an op: seconds, or the time of a FLOP.
+class Speed {
+ public:
+  Speed(const Target& target, DType dtype) {
+    const DeviceSpec& device = target.device;
+    const double flops =
+        dtype == DType::kBF16 ? device.peak_flops.bf16 : device.peak_flops.f32;
+    if (flops > 0 && device.memory_bandwidth > 0) {
+      per_flop_ = 1.0 / flops;
+      per_byte_ = 1.0 / device.memory_bandwidth;
+    }
+  }
+
+  double ticks(const Cost& cost) const {
+    return std::max(per_flop_ * cost.flop, per_byte_ * (cost.bytes_read + cost.bytes_written));
+  }
+
+ private:
+  double per_flop_ = 1.0;
+  double per_byte_ = kUsualFlopPerByte;
+};
+
+double& part_of(ActionCosts& costs, Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return costs.forward;
+    case Phase::kWeightGradient:
+      return costs.weight_gradient;
+    case Phase::kBackward:
+    case Phase::kUpdate:
+      break;
+  }
+  return costs.input_gradient;
+}
+
+}  // namespace
+
+ModelCosts model_costs(const Plan& plan, const Target& target) {
+  const Graph graph = differentiate(step_graph(plan));
+  const Speed speed(target, plan.dtype);
+  // The embedding, the layers, the head.
+  const std::array<std::int64_t, 3> parts = {0, plan.model.num_layers, 0};
+  const std::vector<std::int32_t> part_of_node = assign_stages(graph, parts);
+  constexpr ActionCosts kNothing = {0.0, 0.0, 0.0};
+  ModelCosts costs = {
+      .layers = std::vector(static_cast<std::size_t>(plan.model.num_layers), kNothing),
+      .embedding = kNothing,
+      .head = kNothing};
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const bool is_layer = node.layer >= 0;
+    if (node.results.empty() || (!is_layer && part_of_node[i] == kEveryStage)) {
+      continue;
+    }
+    TensorTypes operands;
+    for (const ValueId operand : node.operands) {
+      operands.push_back(graph[operand].type);
+    }
+    ActionCosts& part = is_layer            ? costs.layers[static_cast<std::size_t>(node.layer)]
+                        : part_of_node[i] == 0 ? costs.embedding
+                                               : costs.head;
+    const double ticks = speed.ticks(cost(*node.op, operands));
+    part_of(part, node.phase) += ticks;
+    if (is_layer && node.phase == Phase::kForward && plan.passes.recompute) {
+      part.input_gradient += ticks;
+    }
+  }
+  return costs;
+}
+
+}  // namespace tessera

@@ -1,0 +1,73 @@
+#include "tessera/resolve/resolve_pipeline.h"
+
+#include <iterator>
+#include <utility>
+
+#include "tessera/actions/check.h"
+#include "tessera/actions/csv.h"
+#include "tessera/actions/schedules.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/plan/model_costs.h"
+
+namespace tessera {
+namespace {
+
+ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) {
+  const std::string& path = config.pipeline.schedule;
+  TESSERA_REQUIRE(!config.pipeline.chunks,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, but pipeline.schedule = \"{}\" is a table, which says the stages "
+                  "of each rank: leave it out",
+                  placed(config, "pipeline.chunks"),
+                  *config.pipeline.chunks,
+                  path);
+  ParsedTable parsed = with_context([&] { return placed(config, "pipeline.schedule"); }, [&] {
+    return parse_table(read_file(path), path);
+  });
+  ResolvedPipeline resolved = {.plan = {.table = std::move(parsed.table), .layers = {}},
+                               .notes = std::move(parsed.notes)};
+  std::vector<std::string> notes = with_context([&] { return path; }, [&] {
+    return check(resolved.plan.table);
+  });
+  std::ranges::move(notes, std::back_inserter(resolved.notes));
+  require_run(resolved.plan.table, path, config.parallel.pipeline, microbatches);
+  return resolved;
+}
+
+ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) {
+  return with_context([&] { return placed(config, "pipeline.schedule"); }, [&] {
+    const PipelineSchedule schedule = parse_pipeline_schedule(config.pipeline.schedule);
+    const ScheduleRequest request = {
+        .schedule = schedule,
+        .ranks = config.parallel.pipeline,
+        .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
+        .microbatches = microbatches};
+    return ResolvedPipeline{.plan = {.table = make_table(request), .layers = {}},
+                            .notes = schedule_notes(request)};
+  });
+}
+
+}  // namespace
+
+std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
+                                                 const Plan& plan,
+                                                 const Target& target) {
+  if (config.parallel.pipeline == 1) {
+    return std::nullopt;
+  }
+  ResolvedPipeline resolved = is_table(config.pipeline)
+                                  ? read_table(config, plan.num_microbatches)
+                                  : make_named(config, plan.num_microbatches);
+  PipelinePlan& pipeline = resolved.plan;
+  if (config.pipeline.layers) {
+    pipeline.layers = *config.pipeline.layers;
+    with_context([&] { return placed(config, "pipeline.layers"); },
+                 [&] { require_layers(pipeline, plan.model.num_layers); });
+  } else {
+    pipeline.layers = split_layers(pipeline.table, model_costs(plan, target)).layers_of_stage;
+  }
+  return resolved;
+}
+
+}  // namespace tessera

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/config/run_config.h"
+#include "tessera/plan/plan.h"
+#include "tessera/plan/target.h"
+
+namespace tessera {
+
+struct ResolvedPipeline {
+  PipelinePlan plan;
+  std::vector<std::string> notes;  // for people
+};
+
+// The schedule and the stages that [pipeline] asks for, of a plan that has all else; none with one
+// pipeline rank. Errors: kInvalidConfig with the key and what would do, or the table's file with
+// row and column.
+std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
+                                                 const Plan& plan,
+                                                 const Target& target);
+
+}  // namespace tessera

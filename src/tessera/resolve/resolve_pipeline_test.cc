@@ -1,0 +1,137 @@
+// From [pipeline] to a table and stages, and what is refused.
+
+#include "tessera/resolve/resolve_pipeline.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/actions/csv.h"
+#include "tessera/actions/schedules.h"
+#include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/resolve/make_plan.h"
+#include "tessera/state/test_training.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+RunConfig config_of(std::int64_t pipeline, std::int64_t microbatches, const std::string& schedule) {
+  RunConfig config;
+  config.parallel = {.ranks = pipeline, .data = 1, .pipeline = pipeline};
+  config.pipeline.schedule = schedule;
+  config.train.global_batch = microbatches;
+  config.data.sequence_length = 16;
+  return config;
+}
+
+ModelDescription model_of(std::int64_t layers, std::int64_t vocab = 64) {
+  return describe_llama(
+      {.dim = 16, .layers = layers, .heads = 2, .kv_heads = 2, .ffn = 32, .vocab = vocab});
+}
+
+PlannedRun plan_of(const RunConfig& config, std::int64_t layers = 12) {
+  return plan_run(config, model_of(layers), cpu_target());
+}
+
+std::string error_of_plan(const RunConfig& config, std::int64_t layers = 12) {
+  return error_of(ErrorCode::kInvalidConfig, [&] { plan_of(config, layers); });
+}
+
+TEST(ResolvePipeline, MakesTheTableThatIsNamed) {
+  EXPECT_FALSE(plan_of(config_of(1, 4, "1f1b")).plan.pipeline.has_value());
+  for (const char* const schedule : {"zb-v", "ZBVZeroBubble"}) {
+    const PlannedRun run = plan_of(config_of(4, 8, schedule));
+    EXPECT_EQ(run.plan.pipeline->table,
+              make_table({.schedule = PipelineSchedule::kZbV,
+                          .ranks = 4,
+                          .chunks = 2,
+                          .microbatches = 8}));
+    EXPECT_THAT(run.notes, IsEmpty());
+  }
+  EXPECT_THAT(plan_of(config_of(4, 4, "zb-v")).notes, ElementsAre(HasSubstr("at its best from")));
+}
+
+TEST(ResolvePipeline, TakesTheLayersThatAreSaid) {
+  RunConfig config = config_of(4, 8, "1f1b");
+  config.pipeline.layers = {{4, 4, 4, 0}};
+  EXPECT_THAT(plan_of(config).plan.pipeline->layers, ElementsAre(4, 4, 4, 0));
+  config.pipeline.layers = {{4, 4, 4}};
+  EXPECT_EQ(error_of_plan(config),
+            "found the layers of 3 stages, expected those of 4 (pipeline.layers)");
+  config.pipeline.layers = {{4, 4, 4, 1}};
+  EXPECT_EQ(error_of_plan(config), "found 13 layers in all, the model has 12 (pipeline.layers)");
+}
+
+// A vocabulary that costs as much as some layers leaves the last rank fewer.
+TEST(ResolvePipeline, SplitsLayersByCost) {
+  const RunConfig config = config_of(4, 8, "1f1b");
+  EXPECT_THAT(plan_of(config).plan.pipeline->layers, ElementsAre(3, 3, 3, 3));
+  const PlannedRun run = plan_run(config, model_of(12, 2048), cpu_target());
+  EXPECT_THAT(run.plan.pipeline->layers, ElementsAre(3, 4, 4, 1));
+}
+
+TEST(ResolvePipeline, RefusesWhatScheduleAndModelCannotDo) {
+  EXPECT_EQ(error_of_plan(config_of(4, 9, "interleaved")),
+            "pipeline.schedule = \"interleaved\" wants microbatches in multiples of its "
+            "2 rounds, there are 9 (train.global_batch / (data * microbatch)); 8 and 10 do; "
+            "\"1f1b\" takes any number (pipeline.schedule)");
+  EXPECT_THAT(error_of_plan(config_of(4, 6, "dualpipe-v")),
+              HasSubstr("needs at least 8 microbatches at pipeline 4, there are 6; \"zb-v\" takes 6 "
+                        "(bubble 7.7 %)"));
+  RunConfig chunks = config_of(8, 8, "interleaved");
+  chunks.pipeline.chunks = 2;
+  EXPECT_THAT(error_of_plan(chunks),
+              HasSubstr("16 stages, but 12 layers, an embedding and a head make at most 14: "));
+  RunConfig unused = config_of(4, 8, "gpipe");
+  unused.pipeline.chunks = 2;
+  EXPECT_THAT(error_of_plan(unused), HasSubstr("pipeline.chunks = 2 has no effect"));
+  EXPECT_THAT(error_of_plan(config_of(4, 8, "zbx")), HasSubstr("\"zbx\" is not a schedule"));
+}
+
+class TableFile : public testing::Test {
+ protected:
+  RunConfig config_with(const std::string& text) {
+    write_test_file(path_, text);
+    return config_of(2, 2, path_);
+  }
+
+  TestDirectory directory_;
+  std::string path_ = (directory_.path() / "table.csv").string();
+};
+
+TEST_F(TableFile, IsRead) {
+  const ActionTable table = make_table({.ranks = 2, .microbatches = 2});
+  EXPECT_EQ(plan_of(config_with(to_csv(table))).plan.pipeline->table, table);
+  const PlannedRun falling = plan_of(config_with("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n"));
+  EXPECT_THAT(falling.notes, testing::Contains(HasSubstr("stage 0 runs 0B0 after a later microbatch")));
+}
+
+TEST_F(TableFile, ThatIsWrongSaysWhere) {
+  EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n1F0,0X3,1F1,1B1\n")),
+              HasSubstr("table.csv:2:2: \"0X3\" is not an action"));
+  EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1B1\n")),
+              HasSubstr("stage 1 has I but no W of microbatch 0"));
+  EXPECT_THAT(error_of_plan(config_with("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")),
+              HasSubstr("rank 0 waits at 2:0B0 for 1B0"));
+  EXPECT_THAT(error_of_plan(config_with("0F0,0B0\n1F0,1B0\n")), HasSubstr("microbatch"));
+  EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n")), HasSubstr("parallel.pipeline = 2"));
+  RunConfig chunks = config_with("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  chunks.pipeline.chunks = 1;
+  EXPECT_THAT(error_of_plan(chunks), HasSubstr("pipeline.chunks: found 1, but pipeline.schedule"));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { plan_of(config_of(2, 2, "/nowhere/t.csv")); }),
+              HasSubstr("/nowhere/t.csv"));
+}
+
+}  // namespace
+}  // namespace tessera
