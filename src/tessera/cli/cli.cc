@@ -69,6 +69,13 @@ void add_explain(CLI::App& app) {
       ->type_name("NAME");
   command.add_flag("--parameters", options->parameters, "Print how each parameter lies on ranks");
   command.add_flag("--ops", options->ops, "Print the work of each op, and the collectives");
+  command.add_flag("--schedule{-}",
+                   options->schedule,
+                   "Draw the pipeline's schedule; --schedule=FILE.csv writes it as a table that "
+                   "pipeline.schedule takes");
+  command
+      .add_option("--gantt", options->gantt, "Draw the pipeline's schedule into this SVG image")
+      ->type_name("FILE.svg");
   command.add_flag("--plan", options->plan, "Print all that decides the programs");
   command.add_flag("--program", options->program, "Print the program of a rank's step");
   command.add_flag("--json",

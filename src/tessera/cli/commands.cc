@@ -13,10 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/base/print.h"
+#include "tessera/base/terminal.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/dataset/prompts.h"
@@ -24,6 +26,7 @@
 #include "tessera/launch/exit_record.h"
 #include "tessera/launch/stop_signal.h"
 #include "tessera/resolve/explain.h"
+#include "tessera/resolve/explain_pipeline.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/start_checks.h"
 #include "tessera/resolve/weights_defaults.h"
@@ -92,6 +95,23 @@ std::string speed_text(const GenerationSpeed& speed) {
   return text;
 }
 
+// The files that are asked for. Whether any is.
+bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
+  const bool writes_table = !options.schedule.empty() && options.schedule != "-";
+  if (writes_table) {
+    TESSERA_REQUIRE(options.schedule.ends_with(".csv"),
+                    ErrorCode::kInvalidConfig,
+                    "--schedule={}: expected a file that ends in .csv, as pipeline.schedule wants "
+                    "it",
+                    options.schedule);
+    write_file_atomic(options.schedule, schedule_csv(facts));
+  }
+  if (!options.gantt.empty()) {
+    write_file_atomic(options.gantt, schedule_gantt(facts));
+  }
+  return writes_table || !options.gantt.empty();
+}
+
 }  // namespace
 
 void train_command(const RunConfig& config) {
@@ -155,7 +175,11 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
   if (options.ops) {
     parts.push_back(ops_text(facts));
   }
-  if (parts.empty()) {
+  if (options.schedule == "-") {
+    parts.push_back(schedule_text(facts, static_cast<std::size_t>(terminal_width(stdout))));
+  }
+  const bool writes = write_schedule(facts, options);
+  if (parts.empty() && !writes) {
     parts.push_back(summary_text(facts));
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {

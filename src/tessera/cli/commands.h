@@ -17,6 +17,8 @@ struct ExplainOptions {
   bool parameters = false;
   bool ops = false;
   bool json = false;        // one object in place of text
+  std::string schedule = {};  // of a pipeline: "-" draws it, else a file that gets it as a table
+  std::string gantt = {};     // a file that gets it as an SVG image
   std::string target = {};  // as explain() takes it
 };
 

@@ -11,27 +11,20 @@
 #include <utility>
 #include <vector>
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "tessera/base/format.h"
+#include "tessera/base/terminal.h"
 #include "tessera/base/units.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kDefaultWidth = 80;
 constexpr std::string_view kSeparator = "  ";
 
 bool is_terminal(std::FILE* file) {
   const char* kind = std::getenv("TERM");
   return ::isatty(::fileno(file)) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
-}
-
-int terminal_width(std::FILE* file) {
-  winsize size{};
-  const bool known = ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : kDefaultWidth;
 }
 
 struct Field {

@@ -12,6 +12,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/mesh/placement.h"
+#include "tessera/resolve/explain_pipeline.h"
 
 namespace tessera {
 namespace {
@@ -342,13 +343,14 @@ std::string rank_ops_text(const Explanation& facts, std::size_t place) {
 std::string summary_text(const Explanation& facts) {
   std::string text = model_text(facts) + step_text(facts);
   if (facts.num_ranks() > 1) {
-    text += mesh_text(facts.layout().mesh) + placement_text(facts);
+    text += mesh_text(facts.layout().mesh) + placement_text(facts) + pipeline_text(facts);
   }
   text += memory_text(facts) + work_text(facts);
   for (std::size_t place = 0; place < facts.work.size(); ++place) {
     text += traffic_text(facts, place);
   }
-  return text + "\nmore: --parameters, --ops, --program, or all as --json\n";
+  return text + format("\nmore: --parameters, --ops, --program,{} or all as --json\n",
+                       facts.run.plan.pipeline ? " --schedule, --gantt=FILE.svg," : "");
 }
 
 std::string parameters_text(const Explanation& facts) {

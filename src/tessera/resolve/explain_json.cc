@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tessera/actions/timeline.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/resolve/explain.h"
 
@@ -65,6 +66,35 @@ OrderedJson state_json(const Explanation& facts) {
             {"update", wire_json(wires.update)},
             {"block", wires.param.block}}},
           {"notes", facts.notes}};
+}
+
+OrderedJson schedule_json(const Explanation& facts) {
+  const PipelinePlan& plan = *facts.run.plan.pipeline;
+  const Timeline time = timeline(plan.table, facts.stage_costs);
+  OrderedJson stages = OrderedJson::array();
+  for (std::size_t stage = 0; stage < plan.layers.size(); ++stage) {
+    const ActionCosts& costs = facts.stage_costs[stage];
+    stages.push_back({{"rank", plan.table.rank_of_stage[stage]},
+                      {"layers", plan.layers[stage]},
+                      {"cost",
+                       {{"forward", costs.forward},
+                        {"input_gradient", costs.input_gradient},
+                        {"weight_gradient", costs.weight_gradient}}}});
+  }
+  OrderedJson ranks = OrderedJson::array();
+  for (std::size_t rank = 0; rank < time.held_by_rank.size(); ++rank) {
+    const PeakHeld& held = time.held_by_rank[rank];
+    ranks.push_back({{"bubble", bubble(time, static_cast<std::int64_t>(rank))},
+                     {"forwards_held", held.forwards},
+                     {"weight_gradients_held", held.weight_gradients}});
+  }
+  return {{"schedule", facts.config.pipeline.schedule},
+          {"microbatches", plan.table.microbatches},
+          {"stages", stages},
+          {"makespan", time.makespan},
+          {"bubble", bubble(time)},
+          {"imbalance", imbalance(time)},
+          {"ranks", ranks}};
 }
 
 OrderedJson memory_json(const Explanation& facts) {
@@ -205,6 +235,9 @@ std::string explanation_json(const Explanation& facts, bool with_program) {
                       {"parameters", parameters_json(facts)}};
   if (with_program) {
     json["program"] = to_string(facts.programs[0].step);
+  }
+  if (facts.run.plan.pipeline) {
+    json["pipeline"] = schedule_json(facts);
   }
   if (facts.work.size() > 1) {
     json["pipeline_ranks"] = pipeline_json(facts, with_program);

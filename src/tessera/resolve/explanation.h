@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/actions/timeline.h"
 #include "tessera/config/run_config.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/model.h"
@@ -111,6 +112,7 @@ struct Explanation {
   RunMemory memory;
   MemoryFit fit;
   std::vector<RankWork> work;  // of a rank of each pipeline rank
+  std::vector<ActionCosts> stage_costs;  // of a pipeline, by stage (model_costs())
 
   const RunLayout& layout() const { return run.plan.layout; }
 

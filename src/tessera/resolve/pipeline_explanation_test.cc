@@ -20,6 +20,7 @@
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/plan/compile.h"
 #include "tessera/resolve/explain.h"
+#include "tessera/resolve/explain_pipeline.h"
 #include "tessera/resolve/explanation.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/state/test_training.h"
@@ -156,6 +157,43 @@ TEST(PipelineExplanation, TellsOfEachPipelineRank) {
                 HasSubstr(format("work of a step on a rank of pipeline rank {}, by op", place)));
   }
   EXPECT_THAT(text, HasSubstr("\nmemory of a rank of pipeline rank 1 at its peak, by category\n"));
+}
+
+RunConfig pipeline_config(std::int64_t microbatches) {
+  RunConfig config;
+  config.model.flavor = "debug";  // 6 layers
+  config.train.global_batch = microbatches;
+  config.parallel.pipeline = 2;
+  return config;
+}
+
+TEST(PipelineExplanation, SaysWhatWaitsAndWhatIsHeld) {
+  RunConfig config = pipeline_config(8);
+  config.pipeline.layers = {{3, 3}};
+  const Explanation facts = explain(config);
+  const std::string text = summary_text(facts);
+  EXPECT_THAT(text, HasSubstr("\npipeline: 1f1b, 8 microbatches; 2 stages of 3, 3 layers\n"));
+  EXPECT_THAT(text, HasSubstr("; 11.1 % if stages were equal\n"));
+  EXPECT_THAT(text, HasSubstr("  in flight at most: forwards of 2, 1 by rank\n"));
+  // One value of f32 per token, each way, for each microbatch.
+  const std::int64_t bytes = std::int64_t{4} * 8 * 512 * *facts.config.model.dim;
+  EXPECT_THAT(text,
+              HasSubstr(format("  boundaries: a rank sends up to {} over local in a step\n",
+                               format_bytes(bytes))));
+  const auto json = nlohmann::json::parse(explanation_json(facts, false)).at("pipeline");
+  EXPECT_EQ(json.at("schedule"), "1f1b");
+  EXPECT_EQ(json.at("stages").size(), 2U);
+  EXPECT_EQ(json.at("ranks")[0].at("forwards_held"), 2);
+  EXPECT_GT(json.at("bubble"), json.at("imbalance"));
+}
+
+TEST(PipelineExplanation, ShowsTheSchedule) {
+  const Explanation facts = explain(pipeline_config(2));
+  EXPECT_EQ(schedule_csv(facts), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_THAT(schedule_text(facts, 80), AllOf(StartsWith("rank 0  0F0"), HasSubstr("\nrank 1  .")));
+  EXPECT_THAT(schedule_gantt(facts), StartsWith("<svg "));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [] { schedule_csv(explained()); }),
+              HasSubstr("no pipeline"));
 }
 
 TEST(PipelineExplanation, HasAnObjectOfEachAsJson) {
