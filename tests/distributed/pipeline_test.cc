@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/format.h"
+#include "tessera/program/step_traffic.h"
 #include "tests/distributed/expect_results.h"
 #include "tests/distributed/run_ranks.h"
 
@@ -51,6 +52,36 @@ TEST(Pipeline, TrainsAsOneRankDoes) {
   }
 }
 
+// Ranks with several stages, in loops.
+TEST(Pipeline, TrainsWithSeveralStagesPerRankAsOneRankDoes) {
+  struct Split {
+    std::int64_t ranks;
+    std::vector<std::int64_t> layers;
+  };
+
+  const std::vector<Split> splits = {
+      {1, {3, 1}}, {2, {1, 1, 1, 1}}, {2, {1, 0, 1, 1, 1, 0}}, {3, {1, 1, 0, 0, 1, 1}}};
+  for (const std::int64_t microbatches : {1, 4, 6}) {
+    const RankRun alone = base_run(microbatches);
+    const RankResult expected = run_ranks(alone);
+    for (const Split& split : splits) {
+      for (const PipelineSchedule schedule :
+           {PipelineSchedule::kInterleaved, PipelineSchedule::kLoopedBfs}) {
+        RankRun run = alone;
+        run.mesh = mesh_of({.pipeline = split.ranks});
+        run.pipeline = {.layers = split.layers, .schedule = schedule};
+        expect_equal(run_ranks(run),
+                     expected,
+                     format("{} ranks, {} stages, {} microbatches, {}",
+                            split.ranks,
+                            split.layers.size(),
+                            microbatches,
+                            name(schedule)));
+      }
+    }
+  }
+}
+
 // Each rank of the pipeline is several, with placements, overlap and recompute of their own.
 TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
   for (const std::int64_t tensor : {1, 2}) {
@@ -70,6 +101,42 @@ TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
         expect_equal(run_ranks(run),
                      run_ranks(alone),
                      format("tensor {}, {}{}", tensor, placement, overlap ? ", overlap" : ""));
+      }
+    }
+  }
+}
+
+// What all ranks send of parameters and gradients in a step.
+std::int64_t state_bytes(const RankRun& run) {
+  Traffic sum;
+  for (std::int64_t rank = 0; rank < run.mesh.num_ranks(); ++rank) {
+    add(sum, step_traffic(rank_program(run, {}, rank)));
+  }
+  return sum["data"][static_cast<std::size_t>(TrafficClass::kState)];
+}
+
+// Every chunk gathers once for each of its forwards and backwards, and reduces as often as ranks do
+// that have all layers.
+TEST(Pipeline, SeveralStagesPerRankSendWhatOneSends) {
+  for (const char* const placement : {"ddp", "zero1", "zero2", "fsdp"}) {
+    for (const bool overlap : {false, true}) {
+      RankRun alone = base_run(4);
+      alone.global_batch = 16;
+      alone.mesh = mesh_of({.data = 2});
+      alone.placement = preset(placement, alone.mesh).placement;
+      alone.overlap = overlap;
+      const RankResult expected = run_ranks(alone);
+      const std::int64_t sent = state_bytes(alone);
+      EXPECT_GT(sent, 0);
+      for (const PipelineSchedule schedule :
+           {PipelineSchedule::kInterleaved, PipelineSchedule::kLoopedBfs}) {
+        RankRun run = alone;
+        run.mesh = mesh_of({.data = 2, .pipeline = 2});
+        run.pipeline = {.layers = {2, 0, 1, 1}, .schedule = schedule};
+        const std::string what =
+            format("{}, {}{}", name(schedule), placement, overlap ? ", overlap" : "");
+        expect_equal(run_ranks(run), expected, what);
+        EXPECT_EQ(state_bytes(run), sent) << what;
       }
     }
   }

@@ -443,13 +443,11 @@ std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
   if (run.pipeline.layers.empty()) {
     return std::nullopt;
   }
-  const AxisSizes axes = pipeline_axes(run.mesh);
-  const ActionTable table = make_table({.schedule = run.pipeline.schedule,
-                                        .ranks = num_ranks(axes),
-                                        .microbatches = run.microbatches});
-  PipelineOptions options = {
-      .cut = {.axes = axes, .layers = run.pipeline.layers, .rank_of_stage = table.rank_of_stage},
-      .order = {}};
+  const ActionTable table = action_table(run);
+  PipelineOptions options = {.cut = {.axes = pipeline_axes(run.mesh),
+                                     .layers = run.pipeline.layers,
+                                     .rank_of_stage = table.rank_of_stage},
+                             .order = {}};
   for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
     options.order.push_back(work_order(table, rank));
   }
@@ -457,6 +455,17 @@ std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
 }
 
 }  // namespace
+
+ActionTable action_table(const RankRun& run) {
+  if (run.pipeline.table) {
+    return *run.pipeline.table;
+  }
+  const std::int64_t ranks = num_ranks(pipeline_axes(run.mesh));
+  return make_table({.schedule = run.pipeline.schedule,
+                     .ranks = ranks,
+                     .chunks = std::ssize(run.pipeline.layers) / ranks,
+                     .microbatches = run.microbatches});
+}
 
 Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes, std::int64_t rank) {
   const CompileOptions options = {.update = {.clip = 0.5,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/actions/action_table.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/backend/device_backend.h"
 #include "tessera/launch/rank_backend.h"
@@ -48,8 +49,9 @@ std::vector<Placement> preset_placements(const Mesh& mesh);
 
 // How the ranks along the mesh's pipeline axes share the layers.
 struct PipelineRun {
-  std::vector<std::int64_t> layers = {};  // by stage, one for each rank; none: all have all
+  std::vector<std::int64_t> layers = {};  // by stage; none: all ranks have all
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  std::optional<ActionTable> table = {};  // in place of the schedule's
 };
 
 // A run of a small model on ranks that are threads, of one thread each.
@@ -105,6 +107,9 @@ ModelDescription description(const RankRun& run);
 Program rank_program(const RankRun& run,
                      const WorkspaceQuery& workspace_bytes,
                      std::int64_t rank = 0);
+
+// What its pipeline ranks do.
+ActionTable action_table(const RankRun& run);
 
 // Runs it; every rank must report the same losses and norms, and the same weights where several
 // have one. Errors: of any rank.

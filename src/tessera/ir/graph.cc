@@ -181,7 +181,7 @@ bool equal_values(const ValueInfo& a, const ValueInfo& b) {
 
 bool equal_nodes(const Node& a, const Node& b) {
   return equal(*a.op, *b.op) && a.operands == b.operands && a.results == b.results &&
-         a.phase == b.phase && a.layer == b.layer;
+         a.phase == b.phase && a.layer == b.layer && a.chunk == b.chunk;
 }
 
 template <class T, class Equal>

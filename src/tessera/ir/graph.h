@@ -66,6 +66,7 @@ struct Node {
   std::vector<ValueId> results;
   Phase phase = Phase::kForward;
   std::int32_t layer = -1;  // the model's layer, the unit of recompute; -1 outside the layers
+  std::int32_t chunk = 0;   // which of a pipeline rank's stages it is of
 };
 
 // What an output is to the passes.

@@ -15,7 +15,7 @@
 //     %3: f32[slice=512] = secondary "secondary.embedding" of "embedding" wire "int8"
 //     %4: f32[embed=16] = buffer "mean" normal(0, 0, 0)
 //     %2: f32[batch=1, seq=8, embed=16] = embedding(%1, %0) @forward layer 0
-//     send {axes="pipeline=2", to=1}(%2) @forward
+//     send {axes="pipeline=2", to=1}(%2) @forward chunk 1
 //     output "loss" loss = %9
 //     output "gradient.embedding.use1" gradient of "embedding" use 1 = %11
 //     output "logits" = %10
@@ -61,6 +61,9 @@ std::string node_text(const Graph& graph, const Node& node) {
                             to_string(*node.op),
                             join_values(graph, node.operands, false),
                             name(node.phase));
+  if (node.chunk > 0) {
+    text += format(" chunk {}", node.chunk);
+  }
   if (node.layer >= 0) {
     text += format(" layer {}", node.layer);
   }
@@ -200,6 +203,7 @@ class GraphParser {
     }
     scanner_.expect("@");
     node.phase = phase();
+    node.chunk = scanner_.accept("chunk") ? scanner_.index() : 0;
     if (scanner_.accept("layer")) {
       node.layer = scanner_.index();
     }

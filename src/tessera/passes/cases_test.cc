@@ -112,14 +112,23 @@ std::vector<std::int64_t> numbers(const std::string& text) {
   return {std::istream_iterator<std::int64_t>(words), {}};
 }
 
-// "F0 F1 B0 B1"
+// "F0 1F0 rB0 B0 W0": that of chunk 1, and a receive.
 std::vector<WorkStep> order(const std::string& text) {
+  const std::map<char, Action> actions = {
+      {'F', Action::kForward}, {'B', Action::kBackward}, {'W', Action::kWeightGradient}};
   std::istringstream words(text);
   std::vector<WorkStep> result;
   for (std::string word; words >> word;) {
-    TESSERA_CHECK(word[0] == 'F' || word[0] == 'B', "{}: expected F or B", word);
-    result.push_back({.code = {.action = word[0] == 'F' ? Action::kForward : Action::kBackward},
-                      .microbatch = std::stoi(word.substr(1))});
+    WorkStep& step = result.emplace_back();
+    if (word[0] == 'r') {
+      step.code.kind = CodeKind::kReceive;
+      word = word.substr(1);
+    }
+    const std::size_t letter = word.find_first_of("FBW");
+    TESSERA_CHECK(letter != std::string::npos, "{}: expected F, B or W", word);
+    step.code.action = actions.at(word[letter]);
+    step.code.chunk = letter == 0 ? 0 : std::stoi(word);
+    step.microbatch = std::stoi(word.substr(letter + 1));
   }
   return result;
 }
@@ -179,6 +188,8 @@ struct Head {
       split.layers = numbers(value);
       split.rank_of_stage.resize(split.layers.size());
       std::iota(split.rank_of_stage.begin(), split.rank_of_stage.end(), std::int64_t{0});
+    } else if (key == "ranks_of_stages") {
+      pipeline().cut.rank_of_stage = numbers(value);
     } else if (key == "pipeline_rank") {
       pipeline_rank = std::stoi(value);
     } else if (key == "order") {

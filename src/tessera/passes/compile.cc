@@ -64,6 +64,10 @@ bool has_pipeline(const Compilation& c) {
   return c.options.pipeline.has_value();
 }
 
+std::span<const WorkStep> works_of(const Compilation& c) {
+  return c.options.pipeline->order[static_cast<std::size_t>(c.pipeline_rank)];
+}
+
 UpdateOptions update_options(const Compilation& c) {
   UpdateOptions options = c.options.update;
   if (has_pipeline(c)) {
@@ -193,8 +197,7 @@ constexpr std::array kPasses = {
     Pass{"order_calls",
          has_pipeline,
          on<Program>([](Program program, const Compilation& c) {
-           return order_calls(std::move(program),
-                              c.options.pipeline->order[static_cast<std::size_t>(c.pipeline_rank)]);
+           return order_calls(std::move(program), works_of(c));
          }),
          "before overlap, which works between one call and the next"},
     Pass{"overlap",
@@ -205,7 +208,9 @@ constexpr std::array kPasses = {
          "before plan_memory: what another stream uses must lie apart for longer"},
     Pass{"add_transfers",
          has_pipeline,
-         plain<Program, add_transfers>,
+         on<Program>([](Program program, const Compilation& c) {
+           return add_transfers(std::move(program), works_of(c));
+         }),
          "after overlap, which cuts the work that transfers come between"},
     Pass{"assign_slots",
          always,

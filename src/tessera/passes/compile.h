@@ -27,7 +27,7 @@ namespace tessera {
 // A training step that ranks do one after the other, each for a part of the layers.
 struct PipelineOptions {
   PipelineCut cut;
-  std::vector<std::vector<WorkStep>> order;  // by pipeline rank, of its forwards and backwards
+  std::vector<std::vector<WorkStep>> order;  // by pipeline rank: work_order()
 };
 
 struct CompileOptions {

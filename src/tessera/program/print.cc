@@ -208,8 +208,7 @@ class ProgramParser {
 
   Code code() {
     Code result;
-    result.action =
-        one_of(std::array{Action::kForward, Action::kBackward, Action::kUpdate}, "an action");
+    result.action = one_of(kActions, "an action");
     result.chunk = scanner_.index();
     for (const CodeKind kind : kCodeKinds) {
       result.kind = scanner_.accept(name(kind)) ? kind : result.kind;

@@ -60,6 +60,8 @@ std::string_view name(Action action) {
       return "forward";
     case Action::kBackward:
       return "backward";
+    case Action::kWeightGradient:
+      return "weight_gradient";
     case Action::kUpdate:
       return "update";
   }

@@ -43,8 +43,12 @@ std::string_view name(Category category);
 // Where a state lies.
 Category category_of(StateRole role);
 
-// What a segment does in a microbatch (or, update, in a step).
-enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
+// What a segment does in a microbatch (or, update, in a step). A backward may leave the gradients
+// of weights to an action of their own.
+enum class Action : std::uint8_t { kForward, kBackward, kWeightGradient, kUpdate };
+
+inline constexpr std::array kActions = {
+    Action::kForward, Action::kBackward, Action::kWeightGradient, Action::kUpdate};
 
 std::string_view name(Action action);
 
@@ -64,7 +68,7 @@ std::string_view name(CodeKind kind);
 // have the same buffers at the same instructions.
 struct Code {
   Action action = Action::kForward;
-  std::int32_t chunk = 0;  // of the model's layers
+  std::int32_t chunk = 0;  // which of a pipeline rank's stages
   CodeKind kind = CodeKind::kWork;
   std::int32_t piece = 0;  // where the work is cut, so that other calls come in between
 

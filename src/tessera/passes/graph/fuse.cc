@@ -28,7 +28,7 @@ void add_into_norm(Fusion& fusion, NodeId id) {
   }
   const Node& addition = fusion.node(producer);
   const ValueId sum = addition.results[0];
-  if (addition.phase != node.phase || fusion.readers(sum).front() != id) {
+  if (!runs_beside(addition, node) || fusion.readers(sum).front() != id) {
     return;
   }
   Attrs attrs = *norm;
@@ -43,7 +43,8 @@ void add_into_norm(Fusion& fusion, NodeId id) {
                   .operands = std::move(operands),
                   .results = std::move(results),
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
 }
 
 // The node that adds a vector to the rows of what makes `value`, if that is all it is.
@@ -66,7 +67,7 @@ void bias_into_layer_norm(Fusion& fusion, NodeId id) {
   for (const std::size_t branch : {1, 0}) {
     const ValueId added = node.operands[branch];
     const Node* const biased = biased_rows(fusion, added);
-    if (biased == nullptr || biased->phase != node.phase ||
+    if (biased == nullptr || !runs_beside(*biased, node) ||
         fusion.only_reader(added) != std::optional(id)) {
       continue;
     }
@@ -81,7 +82,8 @@ void bias_into_layer_norm(Fusion& fusion, NodeId id) {
                     .operands = std::move(operands),
                     .results = node.results,
                     .phase = node.phase,
-                    .layer = node.layer});
+                    .layer = node.layer,
+                    .chunk = node.chunk});
     return;
   }
 }
@@ -113,7 +115,7 @@ void bias_into_gelu(Fusion& fusion, NodeId id) {
   for (const NodeId reader : readers) {
     const Node& other = fusion.node(reader);
     if (fusion.taken(reader) || !with_bias(*other.op) || other.operands.back() != sum ||
-        (is_gathered && other.phase != node.phase)) {
+        (is_gathered && !runs_beside(other, node))) {
       return;
     }
   }
@@ -128,7 +130,8 @@ void bias_into_gelu(Fusion& fusion, NodeId id) {
                     .operands = std::move(operands),
                     .results = other.results,
                     .phase = other.phase,
-                    .layer = other.layer});
+                    .layer = other.layer,
+                    .chunk = other.chunk});
   }
 }
 
@@ -161,7 +164,8 @@ void weight_gradient_into_backward(Fusion& fusion, NodeId id) {
                     .operands = main.operands,
                     .results = std::move(results),
                     .phase = main.phase,
-                    .layer = main.layer});
+                    .layer = main.layer,
+                    .chunk = main.chunk});
     return;
   }
 }
@@ -195,7 +199,8 @@ void residual_into_norm_backward(Fusion& fusion, NodeId id) {
                   .operands = std::move(operands),
                   .results = std::move(results),
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
 }
 
 // The nodes behind `first` that make `values`, in order: a gather, say, that was put before its
@@ -262,7 +267,8 @@ void loss_with_gradients(Fusion& fusion, NodeId id) {
                     .operands = std::move(operands),
                     .results = std::move(results),
                     .phase = node.phase,
-                    .layer = node.layer});
+                    .layer = node.layer,
+                    .chunk = node.chunk});
     return;
   }
 }
@@ -277,7 +283,7 @@ void transposition_into_quantize(Fusion& fusion, NodeId id) {
   const Node& node = fusion.node(id);
   const NodeId producer = fusion.graph()[node.operands[0]].producer;
   const auto* quantize = producer.valid() ? fusion.op<QuantizeFloat8Attrs>(producer) : nullptr;
-  if (quantize == nullptr || quantize->transposed || fusion.node(producer).phase != node.phase) {
+  if (quantize == nullptr || quantize->transposed || !runs_beside(fusion.node(producer), node)) {
     return;
   }
   const Node& main = fusion.node(producer);
@@ -295,7 +301,8 @@ void transposition_into_quantize(Fusion& fusion, NodeId id) {
                   .operands = main.operands,
                   .results = std::move(results),
                   .phase = main.phase,
-                  .layer = main.layer});
+                  .layer = main.layer,
+                  .chunk = main.chunk});
 }
 
 // The op that makes of its first results what `float8` asks for along with them, for the ops that
@@ -357,7 +364,7 @@ std::optional<NodeId> own_amax(const Fusion& fusion, NodeId id) {
   const bool is_found = amax != nullptr && amax->dims == quantize->dims && !amax->leading &&
                         fusion.node(producer).operands[0] == node.operands[0] &&
                         fusion.only_reader(a) == std::optional(id) &&
-                        fusion.node(producer).phase == node.phase &&
+                        runs_beside(fusion.node(producer), node) &&
                         quantize->dims < num_dims(fusion, node.operands[0]);
   return is_found ? std::optional(producer) : std::nullopt;
 }
@@ -399,7 +406,7 @@ void float8_into_producer(Fusion& fusion, NodeId id, const Find& find) {
   Float8Results float8;
   for (std::size_t i = 0; i < num_seen; ++i) {
     const std::optional<OfValue> found = find(fusion, node.results[i]);
-    if (!found || fusion.node(found->nodes.back()).phase != node.phase ||
+    if (!found || !runs_beside(fusion.node(found->nodes.back()), node) ||
         (i > 0 && found->float8 != float8)) {
       return;
     }
@@ -415,7 +422,8 @@ void float8_into_producer(Fusion& fusion, NodeId id, const Find& find) {
                     .operands = node.operands,
                     .results = std::move(results),
                     .phase = node.phase,
-                    .layer = node.layer});
+                    .layer = node.layer,
+                    .chunk = node.chunk});
   }
 }
 
@@ -432,7 +440,8 @@ void amax_into_quantize(Fusion& fusion, NodeId id) {
                     .operands = {node.operands[0]},
                     .results = node.results,
                     .phase = node.phase,
-                    .layer = node.layer});
+                    .layer = node.layer,
+                    .chunk = node.chunk});
   }
 }
 

@@ -67,6 +67,11 @@ class Fusion {
   std::vector<bool> is_output_;
 };
 
+// Whether two nodes are of one phase, and of one chunk.
+inline bool runs_beside(const Node& a, const Node& b) {
+  return a.phase == b.phase && a.chunk == b.chunk;
+}
+
 // Calls `apply(fusion, node)` for every node in order.
 template <class Apply>
 Graph apply_to_all(const Graph& graph, Apply apply) {

@@ -134,6 +134,12 @@ void GraphEdit::set_operand(NodeId id, std::size_t index, ValueId value) {
   changed_.try_emplace(id, node(id)).first->second.operands[index] = value;
 }
 
+void GraphEdit::set_chunk(NodeId id, std::int32_t chunk) {
+  if (node(id).chunk != chunk) {
+    changed_.try_emplace(id, node(id)).first->second.chunk = chunk;
+  }
+}
+
 Graph GraphEdit::apply() const {
   std::vector<EditedNode> nodes;
   for (std::size_t i = 0; i <= graph_.nodes.size(); ++i) {

@@ -35,6 +35,9 @@ class GraphEdit {
   // Replaces operand `index` of the original node `id`.
   void set_operand(NodeId id, std::size_t index, ValueId value);
 
+  // Puts the original node `id` into another chunk.
+  void set_chunk(NodeId id, std::int32_t chunk);
+
   // Replaces all outputs; they may name fresh values and values of removed nodes that others make.
   void set_outputs(std::vector<Output> outputs) { outputs_ = std::move(outputs); }
 
@@ -47,7 +50,7 @@ class GraphEdit {
   std::int32_t num_values_;
   std::vector<bool> removed_;
   std::vector<std::vector<Node>> inserted_;
-  std::map<NodeId, Node> changed_;  // with other operands
+  std::map<NodeId, Node> changed_;  // with other operands, or of another chunk
   std::vector<Output> outputs_;
 };
 

@@ -59,7 +59,8 @@ void accumulation_into_producer(Fusion& fusion, NodeId id) {
                   .operands = std::move(operands),
                   .results = {addition.results[0]},
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
 }
 
 // One part of a grouped weight gradient: slice and addition to its state.
@@ -127,7 +128,8 @@ void accumulation_into_group(Fusion& fusion, NodeId id) {
                     .operands = std::move(operands),
                     .results = {result},
                     .phase = node.phase,
-                    .layer = node.layer});
+                    .layer = node.layer,
+                    .chunk = node.chunk});
   };
   std::vector<ValueId> states;
   std::vector<NodeId> removed = {id};

@@ -26,7 +26,7 @@ const MatmulAttrs* plain_product(const Fusion& fusion, NodeId id) {
 std::optional<NodeId> product_of(const Fusion& fusion, ValueId value, NodeId reader) {
   const NodeId producer = fusion.graph()[value].producer;
   const bool is_found = producer.valid() && fusion.only_reader(value) == std::optional(reader) &&
-                        fusion.node(producer).phase == fusion.node(reader).phase &&
+                        runs_beside(fusion.node(producer), fusion.node(reader)) &&
                         plain_product(fusion, producer) != nullptr;
   return is_found ? std::optional(producer) : std::nullopt;
 }
@@ -68,7 +68,8 @@ void bias_into_product(Fusion& fusion, NodeId id) {
                   .operands = biased_operands(fusion.node(*found), node),
                   .results = node.results,
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
 }
 
 // u = add_bias(matmul(x, w), b); y = gelu(u)
@@ -82,7 +83,7 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
   const ValueId argument = node.operands[0];
   const NodeId sum = fusion.graph()[argument].producer;
   const std::optional<NodeId> found = sum.valid() ? biased_product(fusion, sum) : std::nullopt;
-  if (!found || fusion.node(sum).phase != node.phase) {
+  if (!found || !runs_beside(fusion.node(sum), node)) {
     return;
   }
   MatmulAttrs attrs = *plain_product(fusion, *found);
@@ -98,7 +99,8 @@ void gelu_into_product(Fusion& fusion, NodeId id) {
                   .operands = biased_operands(fusion.node(*found), fusion.node(sum)),
                   .results = std::move(results),
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
 }
 
 // dx = gelu_backward(matmul(dz, w), u)  ->  dx = matmul{epilogue="gelu_backward"}(dz, w, u)
@@ -121,7 +123,8 @@ void gelu_backward_into_product(Fusion& fusion, NodeId id) {
                   .operands = {product.operands[0], product.operands[1], node.operands[1]},
                   .results = node.results,
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
 }
 
 }  // namespace

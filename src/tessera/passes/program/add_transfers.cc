@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,12 @@ Code with_kind(Code code, CodeKind kind) {
   return code;
 }
 
+// Where the work of a code stands among those of a microbatch: backwards come to the chunks in
+// falling order.
+std::pair<Action, std::int32_t> turn_of(const Code& code) {
+  return {code.action, code.action == Action::kForward ? code.chunk : -code.chunk};
+}
+
 // The calls of one work: its pieces, in one microbatch.
 struct Step {
   Code work;
@@ -38,7 +45,8 @@ struct Step {
 
 class Transfers {
  public:
-  explicit Transfers(Program program) : program_(std::move(program)) {}
+  Transfers(Program program, std::span<const WorkStep> order)
+      : program_(std::move(program)), order_(order) {}
 
   Program run() {
     for (std::size_t i = 0; i < program_.segments.size(); ++i) {
@@ -52,7 +60,12 @@ class Transfers {
     }
     next_event_ = first_free_event();
     add_streams();
-    for (const auto& [code, segment] : std::map(segments_)) {
+    std::vector<Code> codes;
+    for (const auto& [code, segment] : segments_) {
+      codes.push_back(code);
+    }
+    std::ranges::stable_sort(codes, {}, turn_of);
+    for (const Code& code : codes) {
       code.kind == CodeKind::kReceive ? add_receives(code) : add_sends(code);
     }
     add_waits();
@@ -137,7 +150,10 @@ class Transfers {
       if (read.persistent) {
         continue;
       }
-      if (read.end.code.action == code.action) {
+      if (turn_of(read.end.code) <= turn_of(code)) {
+        if (read.end.code.kind == CodeKind::kSent) {
+          ended_by_[read.end.code].insert(with_kind(code, CodeKind::kWork));
+        }
         read.end = {.code = sent, .instruction = 0};
         read.pool = read.begin.code.kind == CodeKind::kReceive ? read.pool : pool;
       } else {
@@ -199,14 +215,27 @@ class Transfers {
 
   void add_calls() {
     const std::vector<Step> all = steps();
+    const std::size_t end = all.empty() ? 0 : all.back().end;
     Insertions before(program_.calls.size() + 1);
     std::map<Code, std::vector<std::int32_t>> under_way;  // by work, microbatches that it sends
     const auto wait = [&](std::size_t at, const Code& work, std::int32_t microbatch) {
       add(before[at], with_kind(work, CodeKind::kSent), microbatch);
       std::erase(under_way[work], microbatch);
     };
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const Step& step = all[i];
+    std::map<Code, std::size_t> num_receives;
+    std::size_t next = 0;
+    for (const WorkStep& listed : order_) {
+      if (listed.code.kind == CodeKind::kReceive) {
+        const std::size_t at = next == 0 ? 0 : next < all.size() ? all[next].begin : end;
+        add(before[at], listed.code, listed.microbatch);
+        ++num_receives[listed.code];
+        continue;
+      }
+      if (next == all.size() || all[next].work != listed.code ||
+          all[next].microbatch != listed.microbatch) {
+        continue;  // of a code that the program does not have
+      }
+      const Step& step = all[next++];
       for (const Code& work : works_ended_by(step.work)) {
         if (std::ranges::count(under_way[work], step.microbatch) > 0) {
           wait(step.begin, work, step.microbatch);
@@ -215,19 +244,35 @@ class Transfers {
       if (under_way[step.work].size() == kSendsUnderWay) {
         wait(step.begin, step.work, under_way[step.work].front());
       }
-      add(before[i == 0 ? 0 : all[i - 1].begin],
-          with_kind(step.work, CodeKind::kReceive),
-          step.microbatch);
       add(before[step.end], with_kind(step.work, CodeKind::kSend), step.microbatch);
       under_way[step.work].push_back(step.microbatch);
     }
-    const std::size_t end = all.empty() ? 0 : all.back().end;
+    require_all(all, next, num_receives);
     for (const auto& [work, microbatches] : std::map(under_way)) {
       for (const std::int32_t microbatch : microbatches) {
         wait(end, work, microbatch);
       }
     }
     insert(before);
+  }
+
+  void require_all(const std::vector<Step>& all,
+                   std::size_t listed,
+                   const std::map<Code, std::size_t>& num_receives) const {
+    TESSERA_CHECK(listed == all.size(),
+                  "{} of {} works are called in another order than is listed",
+                  all.size() - listed,
+                  all.size());
+    for (const auto& [code, segment] : segments_) {
+      const auto found = num_receives.find(code);
+      const std::size_t num_listed = found == num_receives.end() ? 0 : found->second;
+      TESSERA_CHECK(
+          code.kind != CodeKind::kReceive || std::cmp_equal(num_listed, program_.num_microbatches),
+          "{} is listed for {} of {} microbatches",
+          to_string(code),
+          num_listed,
+          program_.num_microbatches);
+    }
   }
 
   // The works that send what a call of `work` ends to live.
@@ -253,6 +298,7 @@ class Transfers {
   }
 
   Program program_;
+  std::span<const WorkStep> order_;
   std::map<Code, SegmentId> segments_;       // of transfers, and of waits for them
   std::map<BufferId, EventId> received_;     // what happens when it is there
   std::map<Code, std::set<Code>> ended_by_;  // by wait for sends: works that need it before
@@ -261,8 +307,8 @@ class Transfers {
 
 }  // namespace
 
-Program add_transfers(Program program) {
-  return Transfers(std::move(program)).run();
+Program add_transfers(Program program, std::span<const WorkStep> order) {
+  return Transfers(std::move(program), order).run();
 }
 
 }  // namespace tessera

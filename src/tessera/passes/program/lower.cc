@@ -2,9 +2,9 @@
 #include "tessera/passes/program/lower.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,13 +17,14 @@
 namespace tessera {
 namespace {
 
-Action action_of(Phase phase) {
+Action action_of(Phase phase, bool splits_backward) {
   switch (phase) {
     case Phase::kForward:
       return Action::kForward;
     case Phase::kBackward:
-    case Phase::kWeightGradient:
       return Action::kBackward;
+    case Phase::kWeightGradient:
+      return splits_backward ? Action::kWeightGradient : Action::kBackward;
     case Phase::kUpdate:
       return Action::kUpdate;
   }
@@ -36,25 +37,50 @@ CodeKind kind_of(const Node& node) {
                                                     : CodeKind::kWork;
 }
 
-Code code_of(const Node& node) {
-  return {.action = action_of(node.phase), .kind = kind_of(node)};
+// By node.
+std::vector<Code> find_codes(const Graph& graph, bool splits_backward) {
+  std::vector<Code> codes;
+  for (const Node& node : graph.nodes) {
+    codes.push_back({.action = action_of(node.phase, splits_backward),
+                     .chunk = node.chunk,
+                     .kind = kind_of(node)});
+  }
+  return codes;
 }
 
-constexpr std::array kActions = {Action::kForward, Action::kBackward, Action::kUpdate};
+// The works of a step as a microbatch comes to them, those of which there are only transfers, too.
+std::vector<Code> find_works(const std::vector<Code>& codes) {
+  std::int32_t num_chunks = 0;
+  std::set<Code> found;
+  for (Code code : codes) {
+    num_chunks = std::max(num_chunks, code.chunk + 1);
+    code.kind = CodeKind::kWork;
+    found.insert(code);
+  }
+  std::vector<Code> works;
+  for (const Action action : kActions) {
+    for (std::int32_t i = 0; i < num_chunks; ++i) {
+      const std::int32_t chunk = action == Action::kForward ? i : num_chunks - 1 - i;
+      if (const Code code = {.action = action, .chunk = chunk}; found.contains(code)) {
+        works.push_back(code);
+      }
+    }
+  }
+  return works;
+}
 
 bool is_view(const Node& node) {
   return info(*node.op).view != ViewKind::kNone;
 }
 
 // The place of every node; views, which are no instructions, take the place of what follows.
-std::vector<Place> node_places(const Graph& graph) {
+std::vector<Place> node_places(const Graph& graph, const std::vector<Code>& codes) {
   std::map<Code, std::int32_t> next;
   std::vector<Place> places;
-  for (const Node& node : graph.nodes) {
-    const Code code = code_of(node);
-    std::int32_t& index = next[code];
-    places.push_back({.code = code, .instruction = index});
-    index += is_view(node) ? 0 : 1;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    std::int32_t& index = next[codes[i]];
+    places.push_back({.code = codes[i], .instruction = index});
+    index += is_view(graph.nodes[i]) ? 0 : 1;
   }
   return places;
 }
@@ -62,7 +88,10 @@ std::vector<Place> node_places(const Graph& graph) {
 class Lowering {
  public:
   Lowering(const Graph& graph, const LowerOptions& options)
-      : graph_(graph), options_(options), storage_(assign_storage(graph)) {}
+      : graph_(graph),
+        options_(options),
+        codes_(find_codes(graph, options.splits_backward)),
+        storage_(assign_storage(graph)) {}
 
   Program run() {
     program_.name = graph_.name;
@@ -77,24 +106,35 @@ class Lowering {
   // What one microbatch leaves for its later calls, or gets from the host, may be there at the same
   // time as another's.
   void make_pools() {
-    const auto add = [&](std::string_view pool_name, const auto& is_in) {
-      const PoolId pool = PoolId::of(program_.pools.size());
-      for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-        program_.buffers[i].pool = is_in(i) ? pool : program_.buffers[i].pool;
+    std::map<std::string, PoolId> pools;
+    const auto put = [&](Buffer& buffer, const std::string& pool_name) {
+      const auto [pool, is_new] = pools.try_emplace(pool_name, PoolId::of(program_.pools.size()));
+      if (is_new) {
+        program_.pools.push_back({.name = pool_name});
       }
-      if (std::ranges::any_of(program_.buffers, [&](const Buffer& b) { return b.pool == pool; })) {
-        program_.pools.push_back({.name = std::string(pool_name)});
-      }
+      buffer.pool = pool->second;
     };
-    add("inputs", [&](std::size_t i) {
-      return storage_.buffers[i].category == Category::kInput && !storage_.buffers[i].is_scalar;
-    });
-    add("stash", [&](std::size_t i) {
-      const Buffer& buffer = program_.buffers[i];
-      const auto is_work = [](const Place& place) { return place.code.kind == CodeKind::kWork; };
-      return !buffer.persistent && buffer.begin.code != buffer.end.code && is_work(buffer.begin) &&
-             is_work(buffer.end);
-    });
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      if (storage_.buffers[i].category == Category::kInput && !storage_.buffers[i].is_scalar) {
+        put(program_.buffers[i], "inputs");
+      }
+    }
+    for (Buffer& buffer : program_.buffers) {
+      const Code& begin = buffer.begin.code;
+      const Code& end = buffer.end.code;
+      if (!buffer.persistent && begin != end && begin.kind == CodeKind::kWork &&
+          end.kind == CodeKind::kWork) {
+        put(buffer, pool_between(begin, end));
+      }
+    }
+  }
+
+  static std::string pool_between(const Code& begin, const Code& end) {
+    if (begin.action == Action::kForward && end.action == Action::kBackward &&
+        begin.chunk == end.chunk) {
+      return end.chunk == 0 ? "stash" : format("stash.{}", end.chunk);
+    }
+    return format("{} to {}", to_string(begin), to_string(end));
   }
 
   void make_buffers() {
@@ -104,7 +144,7 @@ class Lowering {
                                   .bytes = buffer.bytes,
                                   .persistent = buffer.persistent});
     }
-    const std::vector<Place> places = node_places(graph_);
+    const std::vector<Place> places = node_places(graph_, codes_);
     std::vector<bool> seen(program_.buffers.size(), false);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (is_view(graph_.nodes[i])) {
@@ -162,44 +202,45 @@ class Lowering {
     }
   }
 
-  // One segment an action, and a second one for the first microbatch where that differs; and one
-  // for its receives and one for its sends, which add_transfers() calls.
+  // One segment an action and chunk, and a second one for the first microbatch where that differs;
+  // and one for its receives and one for its sends, which add_transfers() calls.
   void make_segments() {
     const Graph first = options_.num_microbatches > 1 ? start_accumulators(graph_) : graph_;
-    std::map<Action, SegmentId> start;
-    std::map<Action, SegmentId> next;
-    for (const Action action : kActions) {
-      Segment later = make_segment(graph_, {.action = action});
-      if (later.instructions.empty() && !has_transfers(action)) {
+    const std::vector<Code> works = find_works(codes_);
+    std::map<Code, SegmentId> start;
+    std::map<Code, SegmentId> next;
+    for (const Code& code : works) {
+      Segment later = make_segment(graph_, code);
+      if (later.instructions.empty() && !has_transfers(code)) {
         continue;
       }
-      Segment begin = make_segment(first, {.action = action});
+      Segment begin = make_segment(first, code);
       const bool differs = !same_ops(begin, later);
-      next[action] = add_segment(std::move(later));
-      start[action] = next[action];
+      next[code] = add_segment(std::move(later));
+      start[code] = next[code];
       if (differs) {
         begin.name += "_first";
-        start[action] = add_segment(std::move(begin));
+        start[code] = add_segment(std::move(begin));
       }
     }
-    make_transfers();
+    make_transfers(works);
     for (std::int32_t m = 0; m < options_.num_microbatches; ++m) {
-      for (const Action action : {Action::kForward, Action::kBackward}) {
-        if (next.contains(action)) {
-          program_.calls.push_back(
-              {.segment = m == 0 ? start[action] : next[action], .microbatch = m});
+      for (const Code& code : works) {
+        if (next.contains(code) && code.action != Action::kUpdate) {
+          program_.calls.push_back({.segment = m == 0 ? start[code] : next[code], .microbatch = m});
         }
       }
     }
-    if (next.contains(Action::kUpdate)) {
-      program_.calls.push_back({.segment = next[Action::kUpdate]});
+    if (const auto update = next.find({.action = Action::kUpdate}); update != next.end()) {
+      program_.calls.push_back({.segment = update->second});
     }
   }
 
-  void make_transfers() {
-    for (const Action action : {Action::kForward, Action::kBackward}) {
+  void make_transfers(const std::vector<Code>& works) {
+    for (const Code& work : works) {
       for (const CodeKind kind : {CodeKind::kReceive, CodeKind::kSend}) {
-        Segment transfers = make_segment(graph_, {.action = action, .kind = kind});
+        Segment transfers =
+            make_segment(graph_, {.action = work.action, .chunk = work.chunk, .kind = kind});
         if (!transfers.instructions.empty()) {
           add_segment(std::move(transfers));
         }
@@ -207,10 +248,10 @@ class Lowering {
     }
   }
 
-  // Then the action is called, even where there is nothing but what passes through.
-  bool has_transfers(Action action) const {
-    return std::ranges::any_of(graph_.nodes, [&](const Node& node) {
-      return action_of(node.phase) == action && kind_of(node) != CodeKind::kWork;
+  // Then the work is called, even where there is nothing but what passes through.
+  bool has_transfers(const Code& work) const {
+    return std::ranges::any_of(codes_, [&](const Code& code) {
+      return code.action == work.action && code.chunk == work.chunk && code.kind != CodeKind::kWork;
     });
   }
 
@@ -230,8 +271,9 @@ class Lowering {
 
   Segment make_segment(const Graph& graph, const Code& code) {
     Segment segment{.name = to_string(code), .code = code, .instructions = {}};
-    for (const Node& node : graph.nodes) {
-      if (code_of(node) != code || is_view(node)) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      const Node& node = graph.nodes[i];
+      if (codes_[i] != code || is_view(node)) {
         continue;
       }
       const Place here{.code = code,
@@ -277,6 +319,7 @@ class Lowering {
 
   const Graph& graph_;
   const LowerOptions& options_;
+  std::vector<Code> codes_;  // by node
   Storage storage_;
   Program program_;
   std::map<std::pair<Code, std::int32_t>, BufferId> workspaces_;  // by place

@@ -18,15 +18,18 @@ using WorkspaceQuery = std::function<std::int64_t(
 
 struct LowerOptions {
   std::int64_t num_microbatches = 1;
+  bool splits_backward = false;  // weight gradients are an action of their own
   WorkspaceQuery workspace_bytes;
 };
 
 // From the graph of a step to the program of a rank: every value gets a place in a buffer (parts of
 // a concat lie in one buffer, an op may write over an operand that nobody needs any more, state is
-// updated in place), nodes become instructions of the forward, backward and update segments, and
-// the call list runs forward and backward once a microbatch and update once. With several
-// microbatches, segments that accumulate have a variant for the first one, which writes instead of
-// adding. Receives and sends are segments of their own, which nothing calls before add_transfers().
+// updated in place), nodes become instructions of a segment for each action and chunk, and the call
+// list runs these once a microbatch (forwards of the chunks in rising order, backwards in falling
+// order, then weight gradients) and update once. With several microbatches, segments that
+// accumulate have a variant for the first one, which writes instead of adding. What one action
+// leaves for a later one is in a pool of these two ("stash": for the backward of its chunk).
+// Receives and sends are segments of their own, which nothing calls before add_transfers().
 // Slots are left to assign_slots(), offsets to plan_memory(). Errors: kInternal where the
 // graph asks for an impossible placement.
 Program lower(const Graph& graph, const LowerOptions& options);

@@ -1,5 +1,6 @@
 #include "tessera/passes/program/order_calls.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -26,6 +27,11 @@ std::map<Code, Variants> find_variants(const Program& program) {
 }
 
 }  // namespace
+
+bool splits_backward(std::span<const WorkStep> order) {
+  return std::ranges::any_of(
+      order, [](const WorkStep& step) { return step.code.action == Action::kWeightGradient; });
+}
 
 Program order_calls(Program program, std::span<const WorkStep> order) {
   const std::map<Code, Variants> variants = find_variants(program);

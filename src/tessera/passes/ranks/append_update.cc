@@ -75,7 +75,8 @@ Graph reduce_gradients(const Graph& graph, const StateAxes& of_all, const DimAxe
                  .operands = {output.value},
                  .results = {slice},
                  .phase = made_by.phase,
-                 .layer = made_by.layer});
+                 .layer = made_by.layer,
+                 .chunk = made_by.chunk});
     output.value = slice;
   }
   edit.set_outputs(std::move(outputs));
@@ -125,7 +126,8 @@ Graph accumulate(const Graph& graph) {
                  .operands = {sum.state, output.value},
                  .results = {total},
                  .phase = made_by.phase,
-                 .layer = made_by.layer});
+                 .layer = made_by.layer,
+                 .chunk = made_by.chunk});
     output.value = total;
     outputs.push_back(std::move(output));
   }

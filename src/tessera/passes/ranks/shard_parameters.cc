@@ -13,10 +13,11 @@
 namespace tessera {
 namespace {
 
-// What shares one gather: a layer's forward, or its backward.
+// What shares one gather: a layer's forward, or its backward; outside the layers, a chunk's.
 struct GatherUse {
   bool forward = true;
   std::int32_t layer = -1;
+  std::int32_t chunk = 0;
 
   friend auto operator<=>(const GatherUse&, const GatherUse&) = default;
 };
@@ -24,7 +25,9 @@ struct GatherUse {
 // The gradients of the loss follow it at once, and fuse() joins them where they read one head.
 GatherUse gather_use_of(const Node& node) {
   const bool is_loss = node.op->get_if<CrossEntropyAttrs>() != nullptr;
-  return {.forward = node.phase == Phase::kForward || is_loss, .layer = node.layer};
+  return {.forward = node.phase == Phase::kForward || is_loss,
+          .layer = node.layer,
+          .chunk = node.chunk};
 }
 
 // Where a parameter's gathers read: its slices, and its copy, where there is none the same.
@@ -102,7 +105,8 @@ Graph shard_parameters(const Graph& graph, const StateAxes& state, const DimAxes
            .operands = {reads_copy ? sources.copy : sources.slices},
            .results = {found->second},
            .phase = node.phase,
-           .layer = node.layer});
+           .layer = node.layer,
+           .chunk = node.chunk});
     }
     return found->second;
   };

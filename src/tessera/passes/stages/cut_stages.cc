@@ -39,9 +39,11 @@ class StageCut {
   }
 
   Graph run() {
+    const std::vector<std::int32_t> chunks = chunks_of_nodes();
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       if (stages_[i] == kEveryStage || is_own(stages_[i])) {
         made_.insert(graph_.nodes[i].results.begin(), graph_.nodes[i].results.end());
+        edit_.set_chunk(NodeId::of(i), chunks[i]);
       } else {
         edit_.remove(NodeId::of(i));
       }
@@ -58,11 +60,46 @@ class StageCut {
   }
 
  private:
-  bool is_own(std::int32_t stage) const {
-    return cut_.rank_of_stage[static_cast<std::size_t>(stage)] == rank_;
+  std::int64_t rank_of(std::int32_t stage) const {
+    return cut_.rank_of_stage[static_cast<std::size_t>(stage)];
   }
 
-  // Notes which boundaries a value of stage `from` crosses for a reader in stage `to`.
+  bool is_own(std::int32_t stage) const { return rank_of(stage) == rank_; }
+
+  // Of a stage of this rank: its place among these.
+  std::int32_t chunk_of(std::int32_t stage) const {
+    return static_cast<std::int32_t>(
+        std::count(cut_.rank_of_stage.begin(), cut_.rank_of_stage.begin() + stage, rank_));
+  }
+
+  // Of this rank's nodes. Those of every stage are in the chunk of their first reader: forwards of
+  // a microbatch come to the chunks in rising order, backwards in falling order.
+  std::vector<std::int32_t> chunks_of_nodes() const {
+    std::vector<std::int32_t> chunks(stages_.size(), 0);
+    std::vector<bool> is_read(stages_.size(), false);
+    for (std::size_t i = stages_.size(); i-- > 0;) {
+      if (stages_[i] != kEveryStage && !is_own(stages_[i])) {
+        continue;
+      }
+      chunks[i] = stages_[i] == kEveryStage ? chunks[i] : chunk_of(stages_[i]);
+      for (const ValueId operand : graph_.nodes[i].operands) {
+        const NodeId producer = graph_[operand].producer;
+        if (!producer.valid() || stages_[producer.at()] != kEveryStage) {
+          continue;
+        }
+        std::int32_t& chunk = chunks[producer.at()];
+        const bool is_forward = graph_.nodes[producer.at()].phase == Phase::kForward;
+        chunk = !is_read[producer.at()] ? chunks[i]
+                : is_forward            ? std::min(chunk, chunks[i])
+                                        : std::max(chunk, chunks[i]);
+        is_read[producer.at()] = true;
+      }
+    }
+    return chunks;
+  }
+
+  // Notes which boundaries a value of stage `from` crosses for a reader in stage `to`: those up to
+  // the first stage that the reader's rank has.
   void cross(ValueId value, std::int32_t from, std::int32_t to) {
     if (from == kEveryStage || from == to) {
       return;
@@ -77,8 +114,9 @@ class StageCut {
         is_forward ? "forward" : "backward",
         from,
         to);
-    for (std::int32_t boundary = std::min(from, to); boundary < std::max(from, to); ++boundary) {
-      Boundary& crossed = boundaries_[static_cast<std::size_t>(boundary)];
+    const std::int32_t step = is_forward ? 1 : -1;
+    for (std::int32_t stage = from; rank_of(stage) != rank_of(to); stage += step) {
+      Boundary& crossed = boundaries_[static_cast<std::size_t>(is_forward ? stage : stage - 1)];
       (is_forward ? crossed.forward : crossed.backward).insert(value);
     }
   }
@@ -108,7 +146,8 @@ class StageCut {
                                : make_op(channel(ReceiveAttrs{.type = graph_[value].type})),
                    .operands = {},
                    .results = {},
-                   .phase = is_forward ? Phase::kForward : Phase::kBackward};
+                   .phase = is_forward ? Phase::kForward : Phase::kBackward,
+                   .chunk = chunk_of(static_cast<std::int32_t>(boundary) + (is_first ? 0 : 1))};
       if (sends) {
         node.operands = {value};
       } else {

@@ -20,6 +20,9 @@ struct PipelineCut {
 // and what these read of it it sends, through each stage between them.
 //   y = stage0(x); z = stage1(y)  ->  rank 0: y = stage0(x); send(y)
 //                                     rank 1: y = receive(); z = stage1(y)
+// A rank with several stages has a chunk for each, in the order of the stages; what one of them
+// makes for another of the same rank is not sent. What every stage does for itself the first chunk
+// does that a microbatch comes to and that reads it.
 // The channel of the boundary after stage s has number 2 s for what goes to the next stage, and
 // 2 s + 1 for what comes back; values go in the order in which the graph defines them. Outputs of
 // kind loss and statistic that another rank makes become zeros, so that all ranks can add them up;

@@ -27,7 +27,8 @@ struct GradientEnd {
 
 std::optional<GradientEnd> find_end(std::vector<CodeBody>& codes, const Instruction& reduction) {
   for (auto code = codes.rbegin(); code != codes.rend(); ++code) {
-    if (code->code.action != Action::kBackward) {
+    const Action action = code->code.action;
+    if (action != Action::kBackward && action != Action::kWeightGradient) {
       continue;
     }
     if (const auto found = code->last_conflict(reduction, code->size())) {
