@@ -6,6 +6,8 @@
 #include "tessera/actions/csv.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
 
 namespace tessera {
@@ -41,6 +43,21 @@ TEST(DrawTable, RefusesAnotherTablesTimes) {
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { draw_table(kTable, other, 80); }),
             "a table with the timeline of another table");
   error_of(ErrorCode::kInvalidArgument, [&] { draw_gantt(kTable, other); });
+}
+
+// What the page of schedules shows.
+TEST(DrawTable, IsAsThePageShows) {
+  const std::string page = read_file(TESSERA_SOURCE_DIR "/docs/reference/schedules.md");
+  for (const PipelineSchedule schedule : kPipelineSchedules) {
+    const std::int64_t chunks = default_chunks(schedule);
+    const ActionTable table = make_table({.schedule = schedule,
+                                          .ranks = chunks == 1 ? 3 : 2,
+                                          .chunks = chunks,
+                                          .microbatches = 4});
+    const Timeline time = timeline(table);
+    EXPECT_THAT(page, HasSubstr(format("`{}`, bubble {:.1f} %. ", name(schedule), 100 * bubble(time))));
+    EXPECT_THAT(page, HasSubstr(format("```\n{}```\n", draw_table(table, time, 120))));
+  }
 }
 
 std::size_t count(std::string_view text, std::string_view word) {

@@ -21,6 +21,21 @@ bool talks(const Instruction& instruction) {
   return !collectives(*instruction.op, operand_types(instruction)).empty();
 }
 
+// By segment and instruction, whether the calling thread waits for other ranks in it; empty where
+// `program` has no transfers, or threads do not order its streams.
+std::vector<std::vector<bool>> find_talks(const Program& program, Backend& backend) {
+  std::vector<std::vector<bool>> talk;
+  bool has_transfers = false;
+  for (const Segment& segment : program.segments) {
+    std::vector<bool>& of_segment = talk.emplace_back();
+    for (const Instruction& instruction : segment.instructions) {
+      has_transfers = has_transfers || backend.channel(*instruction.op) != nullptr;
+      of_segment.push_back(instruction.stream == kOwnStream && talks(instruction));
+    }
+  }
+  return has_transfers && !backend.orders_streams() ? talk : std::vector<std::vector<bool>>();
+}
+
 // Of what a checkpoint holds: accumulators are written all the time.
 InstructionRun first_state_write(const Program& program) {
   const auto is_saved = [&](const TensorRef& tensor) {
@@ -64,6 +79,7 @@ Executor::Executor(const Program& program,
   if (World* const world = backend.world()) {
     progress_ = &world->progress();
     first_call_ = progress_->add_calls(call_names(program));
+    talks_ = find_talks(program, backend);
   }
 }
 
@@ -101,6 +117,7 @@ void Executor::run_all() {
 }
 
 void Executor::run_calls() {
+  talk_seconds_ = 0;
   if (!batches_.empty()) {
     run_batches();
     return;
@@ -161,7 +178,14 @@ void Executor::run(const InstructionRun& next) {
     progress_->start_call(first_call_ +
                           static_cast<std::size_t>(next.call - program_.calls.data()));
   }
-  streams_.run(next);
+  if (talks_itself(next)) {
+    const auto start = std::chrono::steady_clock::now();
+    const double waited_before = streams_.waited_seconds();
+    streams_.run(next);
+    talk_seconds_ += seconds_since(start) - (streams_.waited_seconds() - waited_before);
+  } else {
+    streams_.run(next);
+  }
   if (progress_ != nullptr && instruction_of(program_, next).stream == kOwnStream) {
     progress_->finish_instruction();
   }
@@ -170,6 +194,10 @@ void Executor::run(const InstructionRun& next) {
   if (!has_run_ && backend_.orders_streams() && talks(instruction_of(program_, next))) {
     backend_.synchronize();
   }
+}
+
+bool Executor::talks_itself(const InstructionRun& next) const {
+  return !talks_.empty() && talks_[next.call->segment.at()][next.index];
 }
 
 std::vector<std::pair<std::string, double>> Executor::profile_step() {

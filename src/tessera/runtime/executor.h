@@ -61,6 +61,12 @@ class Executor {
   // backend orders streams.
   double waited_seconds() const { return streams_.waited_seconds(); }
 
+  // The same with what it waited for other ranks in its own collectives, of a program with
+  // transfers whose streams are threads; else 0.
+  double waited_for_ranks_seconds() const {
+    return talks_.empty() ? 0.0 : streams_.waited_seconds() + talk_seconds_;
+  }
+
   // The host's memory of a bound tensor; `slot` is the microbatch of an input. The tensor is
   // contiguous. Inputs and scalars reach the device when a step begins, outputs the host when it
   // has ended; states by the two functions below alone.
@@ -101,6 +107,7 @@ class Executor {
   void run_range(const Call& call, std::size_t begin, std::size_t end);
   void run_batches();
   void run(const InstructionRun& next);
+  bool talks_itself(const InstructionRun& next) const;
 
   const Program& program_;
   Backend& backend_;
@@ -108,6 +115,10 @@ class Executor {
   BoundProgram bound_;
   std::vector<StepBatch> batches_;  // none where the backend records nothing
   bool has_run_ = false;
+  // By segment and instruction, of a program with transfers: whether the calling thread waits for
+  // other ranks in it.
+  std::vector<std::vector<bool>> talks_;
+  double talk_seconds_ = 0;  // that it did in the last step
   std::size_t num_replayed_ = 0;
   bool failed_ = false;
   bool (*is_over_)() = nullptr;

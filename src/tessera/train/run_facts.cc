@@ -97,6 +97,10 @@ FactGroup layout_facts(const RunConfig& config) {
   add("Ranks", format_grouped(ranks));
   add("Data", format_grouped(config.parallel.data.value_or(ranks)));
   add("Tensor", format_grouped(config.parallel.tensor));
+  if (config.parallel.pipeline > 1) {
+    add("Pipeline",
+        format("{}, {}", format_grouped(config.parallel.pipeline), config.pipeline.schedule));
+  }
   add("State", config.state.preset);
   add("Threads a rank", format_grouped(config.run.threads));
   add("Recompute", std::string(to_string(config.memory.recompute)));
@@ -197,7 +201,11 @@ FactGroup checkpoint_facts(const fs::path& run_dir) {
   return group;
 }
 
-std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics) {
+std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics,
+                                        const std::vector<Session>& sessions) {
+  const std::vector<PipelineWaiting> waiting =
+      sessions.empty() || !sessions.back().end ? std::vector<PipelineWaiting>()
+                                               : sessions.back().end->pipeline;
   FactGroup group{.title = "Pipeline ranks", .facts = {}};
   for (std::size_t place = 0;; ++place) {
     const std::string prefix = format("pipeline_ranks/{}/", place);
@@ -207,9 +215,14 @@ std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics) {
     }
     group.facts.push_back(
         {.label = format("Pipeline rank {}", place),
-         .value = format("{}, sends {} a step",
+         .value = format("{}, sends {} a step{}",
                          format_bytes(*memory),
-                         format_bytes(last_bytes(metrics, prefix + "comm_bytes").value_or(0)))});
+                         format_bytes(last_bytes(metrics, prefix + "comm_bytes").value_or(0)),
+                         place < waiting.size()
+                             ? format(", waits {:.1f} % of it; by its schedule {:.1f} %",
+                                      100 * waiting[place].measured,
+                                      100 * waiting[place].expected)
+                             : "")});
   }
   return group.facts.empty() ? std::nullopt : std::optional(std::move(group));
 }

@@ -27,7 +27,9 @@ FactGroup optimizer_facts(const RunConfig& config);
 FactGroup session_facts(const std::vector<Session>& sessions);
 FactGroup checkpoint_facts(const std::filesystem::path& run_dir);
 
-// What a rank of each pipeline rank took and sent in the last step; nothing where there is one.
-std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics);
+// What a rank of each pipeline rank took and sent in the last step, and how long it waited in those
+// of the last session, where that ended; nothing where there is one.
+std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics,
+                                        const std::vector<Session>& sessions);
 
 }  // namespace tessera

@@ -280,7 +280,7 @@ ReportPage describe_run(const fs::path& run_dir, const MetricsTable& metrics) {
                   data_facts(*config),
                   optimizer_facts(*config)};
   }
-  if (std::optional<FactGroup> pipeline = pipeline_facts(metrics)) {
+  if (std::optional<FactGroup> pipeline = pipeline_facts(metrics, sessions)) {
     page.facts.push_back(std::move(*pipeline));
   }
   page.facts.push_back(session_facts(sessions));

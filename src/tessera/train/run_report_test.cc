@@ -124,7 +124,8 @@ TEST_F(RunReportTest, TellsOfThePipelineRanksOfTheLastStep) {
   const auto facts = [&](const std::string& lines) {
     write_test_file(run() / "metrics.jsonl", lines);
     std::vector<std::string> values;
-    if (const auto group = pipeline_facts(read_metrics(run() / "metrics.jsonl"))) {
+    if (const auto group =
+            pipeline_facts(read_metrics(run() / "metrics.jsonl"), read_sessions(run()))) {
       for (const Fact& fact : group->facts) {
         values.push_back(fact.value);
       }
@@ -135,6 +136,12 @@ TEST_F(RunReportTest, TellsOfThePipelineRanksOfTheLastStep) {
   EXPECT_THAT(facts(three + "\n" + two + "\n"),
               ElementsAre(HasSubstr(format_bytes(3072)), HasSubstr(format_bytes(5120))));
   EXPECT_THAT(facts(three + "\n" + to_json({.step = 2}) + "\n"), IsEmpty());
+  log_session_start(run(), {});
+  log_session_end(
+      run(), {.step = 2, .pipeline = {{.measured = 0.25, .expected = 0.2}, {.measured = 0.5}}});
+  EXPECT_THAT(facts(two + "\n"),
+              ElementsAre(HasSubstr(", waits 25.0 % of it; by its schedule 20.0 %"),
+                          HasSubstr(", waits 50.0 % of it; by its schedule 0.0 %")));
 }
 
 TEST_F(RunReportTest, NamesStepsThatHaveNoLine) {

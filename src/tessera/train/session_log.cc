@@ -48,7 +48,10 @@ void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
                         .cores = line.at("cores"),
                         .memory_bytes = line.at("memory_bytes")});
   } else if (event == "end" && !sessions.empty()) {
-    const SessionEnd end = {.step = line.at("step"), .stopped = line.at("stopped")};
+    SessionEnd end = {.step = line.at("step"), .stopped = line.at("stopped")};
+    for (const nlohmann::json& rank : line.value("pipeline", nlohmann::json::array())) {
+      end.pipeline.push_back({.measured = rank.at("measured"), .expected = rank.at("expected")});
+    }
     sessions.back().ended = line.at("time");
     sessions.back().end = end;
   }
@@ -72,8 +75,12 @@ void log_session_start(const std::filesystem::path& run_dir, const SessionStart&
 }
 
 void log_session_end(const std::filesystem::path& run_dir, const SessionEnd& end) {
-  append(session_log(run_dir),
-         {{"event", "end"}, {"time", utc_now()}, {"step", end.step}, {"stopped", end.stopped}});
+  nlohmann::ordered_json line = {
+      {"event", "end"}, {"time", utc_now()}, {"step", end.step}, {"stopped", end.stopped}};
+  for (const PipelineWaiting& rank : end.pipeline) {
+    line["pipeline"].push_back({{"measured", rank.measured}, {"expected", rank.expected}});
+  }
+  append(session_log(run_dir), line);
 }
 
 std::vector<Session> read_sessions(const std::filesystem::path& run_dir) {

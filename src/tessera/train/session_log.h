@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/train/pipeline_waiting.h"
+
 namespace tessera {
 
 // "<run_dir>/sessions.jsonl": when, where and how far a run was trained, a line at the start of
@@ -20,6 +22,7 @@ struct SessionStart {
 struct SessionEnd {
   std::int64_t step = 0;  // the last one
   bool stopped = false;   // by a signal, before the run's end
+  std::vector<PipelineWaiting> pipeline = {};
 };
 
 // Append a line with the time and, for a start, this machine. Errors: kDeviceError naming the path.

@@ -90,6 +90,10 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
   add(sent, sent_before, -1);
   const std::int64_t tokens = train.global_batch * setup_.config.data.sequence_length;
   seconds_ = seconds_since(start);
+  if (num_steps_++ > 0) {
+    all_seconds_ += seconds_;
+    waited_seconds_ += executor_.waited_for_ranks_seconds();
+  }
   return {.metrics = {.step = step,
                       .loss = unsigned_nan(double{outputs.loss_sum} /
                                            static_cast<double>(std::max<std::int64_t>(valid, 1))),
@@ -101,6 +105,10 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
                       .comm_bytes = by_level(sent, setup_.run.plan.layout.mesh)},
           .applied = outputs.applied,
           .num_labels = valid};
+}
+
+double StepRunner::waiting() const {
+  return all_seconds_ > 0 ? waited_seconds_ / all_seconds_ : 0.0;
 }
 
 float StepRunner::run_without_update(std::int64_t step) {

@@ -46,6 +46,10 @@ class StepRunner {
   // Of the last step.
   double seconds() const { return seconds_; }
 
+  // The share of the steps but the first, on which ranks load what they need, in which this one
+  // waited for others; 0 where that is not known (Executor::waited_for_ranks_seconds()).
+  double waiting() const;
+
  private:
   std::int64_t load_batch(std::int64_t step);
 
@@ -56,6 +60,9 @@ class StepRunner {
   std::optional<double> grace_;
   BatchSampler sampler_;
   double seconds_ = 0;
+  std::int64_t num_steps_ = 0;
+  double all_seconds_ = 0;     // of the steps but the first
+  double waited_seconds_ = 0;  // for other ranks, in these
 };
 
 }  // namespace tessera

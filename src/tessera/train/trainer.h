@@ -5,10 +5,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tessera/config/run_config.h"
 #include "tessera/models/model.h"
 #include "tessera/plan/target.h"
+#include "tessera/train/pipeline_waiting.h"
 
 namespace tessera {
 
@@ -22,6 +24,7 @@ struct TrainResult {
   std::optional<double> loss = {};  // of that step, mean over its valid tokens; none: nothing to do
   bool interrupted = false;         // by a signal (StopSignal); everything is saved
   std::optional<std::filesystem::path> checkpoint = {};  // of that step; none: none has ended
+  std::vector<PipelineWaiting> pipeline = {};  // of each pipeline rank of a session with steps
 };
 
 // Calls into the caller's code, on the ranks' own threads.

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tessera/actions/timeline.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/plan/model_costs.h"
 #include "tessera/program/step_traffic.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/measure_peak.h"
@@ -241,8 +243,31 @@ void TrainingLoop::end(TrainResult& result) {
     prune_at_end();
   }
   result.checkpoint = state.saves().last();
+  result.pipeline = pipeline_waiting();
   parts_.record.end(result);
   state.saves().end_removals(!result.interrupted);
+}
+
+// What ranks measured, beside what their schedule says.
+std::vector<PipelineWaiting> TrainingLoop::pipeline_waiting() {
+  const auto& pipeline = parts_.setup.run.plan.pipeline;
+  if (!pipeline) {
+    return {};
+  }
+  const Timeline expected = timeline(
+      pipeline->table,
+      stage_costs(model_costs(parts_.setup.run.plan, parts_.setup.run.target), pipeline->layers));
+  const std::vector<std::string> measured =
+      parts_.control.from_all(format("{}", parts_.steps.waiting()));
+  std::vector<PipelineWaiting> waiting(pipeline->table.rows.size(), {.measured = 1.0});
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    double& least = waiting[parts_.setup.programs.place_of(static_cast<std::int64_t>(rank))].measured;
+    least = std::min(least, std::stod(measured[rank]));
+  }
+  for (std::size_t place = 0; place < waiting.size(); ++place) {
+    waiting[place].expected = bubble(expected, static_cast<std::int64_t>(place));
+  }
+  return waiting;
 }
 
 void TrainingLoop::prune_at_end() {

@@ -12,6 +12,7 @@
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/run_state.h"
 #include "tessera/train/run_validation.h"
+#include "tessera/train/pipeline_waiting.h"
 #include "tessera/train/step_runner.h"
 
 namespace tessera {
@@ -57,6 +58,7 @@ class TrainingLoop {
   void make_up_validation();
   void measure_peak_once();
   void end(TrainResult& result);
+  std::vector<PipelineWaiting> pipeline_waiting();
   void prune_at_end();
   bool shows_finite_state();
 
