@@ -36,16 +36,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Token t of sequence s of step n, and whether its label counts: some do not.
-std::int32_t token(std::int64_t step, std::int64_t sequence, std::int64_t t, std::int64_t vocab) {
-  const std::int64_t mixed = (step * 7919 + sequence * 104729 + t * 31 + t * t * 7) % 9973;
-  return static_cast<std::int32_t>(mixed % vocab);
-}
-
-bool counts(std::int64_t sequence, std::int64_t t) {
-  return (sequence * 5 + t) % 7 != 0;
-}
-
 RunLayout layout_of(const RankRun& run) {
   return {.mesh = run.mesh,
           .placement = run.placement,
@@ -67,12 +57,6 @@ Graph with_second_loss(Graph graph) {
   }
   builder.output(kSecondLoss, builder.emit(loss.op, operands)[0], OutputKind::kStatistic);
   return builder.take();
-}
-
-Graph whole_graph(const RankRun& run) {
-  Graph graph = training_graph(
-      description(run), run.global_batch / run.microbatches, run.sequence_length, run.dtype);
-  return run.loss_twice ? with_second_loss(std::move(graph)) : graph;
 }
 
 // A backend whose ops on the rank's thread take as long as on a device of so many FLOP/s. Short
@@ -347,6 +331,21 @@ class RankTrainer {
 
 }  // namespace
 
+std::int32_t token(std::int64_t step, std::int64_t sequence, std::int64_t t, std::int64_t vocab) {
+  const std::int64_t mixed = (step * 7919 + sequence * 104729 + t * 31 + t * t * 7) % 9973;
+  return static_cast<std::int32_t>(mixed % vocab);
+}
+
+bool counts(std::int64_t sequence, std::int64_t t) {
+  return (sequence * 5 + t) % 7 != 0;
+}
+
+Graph whole_graph(const RankRun& run) {
+  Graph graph = training_graph(
+      description(run), run.global_batch / run.microbatches, run.sequence_length, run.dtype);
+  return run.loss_twice ? with_second_loss(std::move(graph)) : graph;
+}
+
 LlamaConfig odd_llama() {
   return {.dim = 20, .layers = 3, .heads = 2, .kv_heads = 1, .ffn = 27, .vocab = 67};
 }
@@ -467,20 +466,24 @@ ActionTable action_table(const RankRun& run) {
                      .microbatches = run.microbatches});
 }
 
+CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_bytes) {
+  return {.update = {.clip = 0.5,
+                     .moments = run.moments,
+                     .num_microbatches = run.microbatches,
+                     .state = state_axes(layout_of(run)),
+                     .dims = layout_of(run).dims()},
+          .float8 = run.float8,
+          .recompute = run.recompute,
+          .fuse = run.fuse,
+          .gelu_products = run.device != nullptr,
+          .pipeline = pipeline_options(run),
+          .overlap = run.overlap,
+          .overlap_layers = run.overlap_layers,
+          .workspace_bytes = workspace_bytes};
+}
+
 Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes, std::int64_t rank) {
-  const CompileOptions options = {.update = {.clip = 0.5,
-                                             .moments = run.moments,
-                                             .num_microbatches = run.microbatches,
-                                             .state = state_axes(layout_of(run)),
-                                             .dims = layout_of(run).dims()},
-                                  .float8 = run.float8,
-                                  .recompute = run.recompute,
-                                  .fuse = run.fuse,
-                                  .gelu_products = run.device != nullptr,
-                                  .pipeline = pipeline_options(run),
-                                  .overlap = run.overlap,
-                                  .overlap_layers = run.overlap_layers,
-                                  .workspace_bytes = workspace_bytes};
+  const CompileOptions options = rank_options(run, workspace_bytes);
   if (options.pipeline) {
     return compile_pipeline(whole_graph(run), options)
         .at(static_cast<std::size_t>(pipeline_place(run.mesh, rank)));

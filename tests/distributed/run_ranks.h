@@ -18,6 +18,7 @@
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/llama/llama.h"
+#include "tessera/passes/compile.h"
 #include "tessera/passes/graph/quantize_products.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/program/program.h"
@@ -102,6 +103,16 @@ struct RankResult {
 
 // The model that is trained.
 ModelDescription description(const RankRun& run);
+
+// The forward graph of its microbatches, of all data ranks.
+Graph whole_graph(const RankRun& run);
+
+// Token t of sequence s of step n, and whether its label counts: some do not.
+std::int32_t token(std::int64_t step, std::int64_t sequence, std::int64_t t, std::int64_t vocab);
+bool counts(std::int64_t sequence, std::int64_t t);
+
+// How its programs are compiled.
+CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_bytes);
 
 // What a rank runs. `workspace_bytes` may be empty: then the program has no workspaces.
 Program rank_program(const RankRun& run,

@@ -9,14 +9,16 @@
 #include "tessera/program/step_names.h"
 
 namespace tessera {
-namespace {
 
-bool has_input(const Executor& executor, std::string_view name) {
+std::span<std::int32_t> find_input_row(Executor& executor,
+                                       std::string_view input,
+                                       std::int64_t row,
+                                       std::int64_t microbatch) {
   const std::vector<Binding>& inputs = executor.program().inputs;
-  return std::ranges::find(inputs, name, &Binding::name) != inputs.end();
+  return std::ranges::find(inputs, input, &Binding::name) == inputs.end()
+             ? std::span<std::int32_t>()
+             : input_row(executor, input, row, microbatch);
 }
-
-}  // namespace
 
 void load_row(Executor& executor,
               const SequenceSource& source,
@@ -25,8 +27,8 @@ void load_row(Executor& executor,
               std::int64_t microbatch) {
   std::vector<std::vector<std::int32_t>> unread;  // of inputs that the program has not
   const auto input = [&](std::string_view name) -> std::span<std::int32_t> {
-    if (has_input(executor, name)) {
-      return input_row(executor, name, row, microbatch);
+    if (const auto own = find_input_row(executor, name, row, microbatch); !own.empty()) {
+      return own;
     }
     return unread.emplace_back(static_cast<std::size_t>(source.sequence_length()));
   };
@@ -37,13 +39,11 @@ void load_row(Executor& executor,
                .documents = input(step_names::kDocuments)});
 }
 
-void load_empty_row(Executor& executor, std::int64_t row) {
+void load_empty_row(Executor& executor, std::int64_t row, std::int64_t microbatch) {
   for (const std::string_view input :
        {step_names::kTokens, step_names::kPositions, step_names::kDocuments, step_names::kLabels}) {
-    if (has_input(executor, input)) {
-      std::ranges::fill(input_row(executor, input, row),
-                        input == step_names::kLabels ? kIgnoredLabel : 0);
-    }
+    std::ranges::fill(find_input_row(executor, input, row, microbatch),
+                      input == step_names::kLabels ? kIgnoredLabel : 0);
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "tessera/data/sequence_source.h"
 #include "tessera/runtime/training_step.h"
@@ -15,7 +17,13 @@ void load_row(Executor& executor,
               std::int64_t row,
               std::int64_t microbatch = 0);
 
-// Fills a row of the first microbatch with what does not count: labels that are ignored.
-void load_empty_row(Executor& executor, std::int64_t row);
+// Fills a row of a microbatch with what does not count: labels that are ignored.
+void load_empty_row(Executor& executor, std::int64_t row, std::int64_t microbatch = 0);
+
+// A row of an input as input_row(); empty where the program has no such input.
+std::span<std::int32_t> find_input_row(Executor& executor,
+                                       std::string_view input,
+                                       std::int64_t row,
+                                       std::int64_t microbatch);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "tessera/base/format.h"
 #include "tessera/data/sequence_source.h"
 #include "tessera/dataset/input_rows.h"
+#include "tessera/program/step_names.h"
 
 namespace tessera {
 namespace {
@@ -68,19 +70,24 @@ std::int64_t num_inputs(const Item& item) {
 }
 
 // Row `row`: all tokens but the last, padded on the right; labels are the ending's tokens. Of a
-// context that is too long the front is cut off.
-void load_item(Executor& executor, std::int64_t row, const Item& item) {
-  load_empty_row(executor, row);
-  const std::span<std::int32_t> inputs = input_row(executor, "tokens", row);
-  const std::span<const std::int32_t> tokens(item.encoded.tokens);
-  const std::size_t count = std::min(inputs.size(), tokens.size() - 1);
-  const std::span<const std::int32_t> kept = tokens.last(count + 1);
-  std::ranges::copy(kept.first(count), inputs.begin());
-  const std::span<std::int32_t> positions = input_row(executor, "positions", row);
+// context that is too long the front is cut off. Inputs that the program has not stay away.
+void load_item(Executor& executor, std::int64_t row, std::int64_t microbatch, const Item& item) {
+  load_empty_row(executor, row, microbatch);
+  const auto find = [&](std::string_view input) {
+    return find_input_row(executor, input, row, microbatch);
+  };
+  const std::span<std::int32_t> positions = find(step_names::kPositions);
   std::iota(positions.begin(), positions.end(), 0);
-  const std::span<std::int32_t> labels = input_row(executor, "labels", row);
-  std::ranges::copy(kept.last(item.encoded.own),
-                    labels.begin() + static_cast<std::ptrdiff_t>(count - item.encoded.own));
+  const std::span<const std::int32_t> tokens(item.encoded.tokens);
+  if (const std::span<std::int32_t> inputs = find(step_names::kTokens); !inputs.empty()) {
+    const std::size_t count = std::min(inputs.size(), tokens.size() - 1);
+    std::ranges::copy(tokens.last(count + 1).first(count), inputs.begin());
+  }
+  if (const std::span<std::int32_t> labels = find(step_names::kLabels); !labels.empty()) {
+    const std::size_t count = std::min(labels.size(), tokens.size() - 1);
+    const std::size_t own = item.encoded.own;
+    std::ranges::copy(tokens.last(own), labels.begin() + static_cast<std::ptrdiff_t>(count - own));
+  }
 }
 
 // The nats of every item, on all ranks.
@@ -92,9 +99,10 @@ std::vector<double> score_items(Evaluator& evaluator,
   double sum = 0;
   std::int64_t tokens = 0;
   while (nats.size() < items.size()) {
-    const auto load = [&](Executor& executor, std::int64_t row, std::int64_t i) {
-      load_item(executor, row, items[static_cast<std::size_t>(i)]);
-    };
+    const auto load =
+        [&](Executor& executor, std::int64_t row, std::int64_t microbatch, std::int64_t i) {
+          load_item(executor, row, microbatch, items[static_cast<std::size_t>(i)]);
+        };
     for (const double loss : evaluator.losses(std::ssize(nats), total, load)) {
       tokens += static_cast<std::int64_t>(items[nats.size()].encoded.own);
       sum += loss;

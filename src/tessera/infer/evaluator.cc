@@ -18,7 +18,6 @@
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/make_plan.h"
 #include "tessera/resolve/resolve.h"
-#include "tessera/runtime/training_step.h"
 
 namespace tessera {
 namespace {
@@ -79,7 +78,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
   const CheckpointReader reader(
       setup.model.checkpoint,
       {.verify = Verify::kOnLoad, .rank = world.rank(), .num_ranks = world.size()});
-  load_state(executor_,
+  load_state(executor_.executor(),
              setup.parameters,
              reader,
              state_part(setup.layout.mesh, world.rank(), setup.layout.evaluation_dims()),
@@ -88,33 +87,56 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
 }
 
 std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, const LoadRow& load) {
+  const std::int64_t count = std::min(num_sequences(), total - first);
+  const std::int64_t microbatches = (count + num_rows() - 1) / num_rows();
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    load_rows(first + m * num_rows(), total, m, load);
+  }
+  executor_.run(microbatches);
   const std::int64_t rows = setup_.num_rows;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t sequence = first + place_ * rows + row;
-    if (sequence < total) {
-      load(executor_, row, sequence);
-    } else {
-      load_empty_row(executor_, row);
+  std::vector<float> own;
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      own.push_back(executor_.output(format("loss.{}", row), m));
     }
   }
-  run_losses(executor_);
-  std::vector<float> own;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    own.push_back(executor_.output_scalar(format("loss.{}", row)));
-  }
-  std::vector<float> of_ranks(own.size() * static_cast<std::size_t>(world_.size()));
-  all_->all_gather(std::as_bytes(std::span(own)),
-                   std::as_writable_bytes(std::span(of_ranks)),
-                   own.size() * sizeof(float));
-  std::vector<double> losses(static_cast<std::size_t>(num_rows()));
+  const std::vector<float> of_ranks = from_all(own);
+  std::vector<double> losses(static_cast<std::size_t>(microbatches * num_rows()));
   for (std::int64_t rank = 0; rank < world_.size(); ++rank) {
     // Ranks that read the same sequences say the same.
-    std::copy_n(of_ranks.begin() + rank * rows,
-                rows,
-                losses.begin() + data_place(setup_.layout.mesh, rank) * rows);
+    const std::int64_t place = data_place(setup_.layout.mesh, rank) * rows;
+    for (std::int64_t m = 0; m < microbatches; ++m) {
+      std::copy_n(of_ranks.begin() + rank * std::ssize(own) + m * rows,
+                  rows,
+                  losses.begin() + m * num_rows() + place);
+    }
   }
-  losses.resize(static_cast<std::size_t>(std::min(num_rows(), total - first)));
+  losses.resize(static_cast<std::size_t>(count));
   return losses;
+}
+
+// This rank's rows of the microbatch that begins with sequence `first`.
+void Evaluator::load_rows(std::int64_t first,
+                          std::int64_t total,
+                          std::int64_t microbatch,
+                          const LoadRow& load) {
+  for (std::int64_t row = 0; row < setup_.num_rows; ++row) {
+    const std::int64_t sequence = first + place_ * setup_.num_rows + row;
+    if (sequence < total) {
+      load(executor_.executor(), row, microbatch, sequence);
+    } else {
+      load_empty_row(executor_.executor(), row, microbatch);
+    }
+  }
+}
+
+// What each rank says, in their order.
+std::vector<float> Evaluator::from_all(const std::vector<float>& own) {
+  std::vector<float> all(own.size() * static_cast<std::size_t>(world_.size()));
+  all_->all_gather(std::as_bytes(std::span(own)),
+                   std::as_writable_bytes(std::span(all)),
+                   own.size() * sizeof(float));
+  return all;
 }
 
 EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)

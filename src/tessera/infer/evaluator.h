@@ -17,7 +17,7 @@
 #include "tessera/plan/pipeline_ranks.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/program.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/loss_executor.h"
 #include "tessera/state/training_state.h"
 
 namespace tessera {
@@ -34,7 +34,7 @@ struct EvaluatorSetup {
   const RunLayout& layout;
   const ByPipelineRank<Program>& programs;  // that the ranks run
   const std::vector<ParameterInit>& parameters;
-  std::int64_t num_rows = 1;  // sequences that a rank takes at a time
+  std::int64_t num_rows = 1;  // sequences of a microbatch that a rank has
 };
 
 // One rank of those that say how well a trained model predicts sequences: as many at a time as make
@@ -50,25 +50,35 @@ class Evaluator {
   bool leads() const { return world_.rank() == 0; }
 
   // Sequences at a time, of all ranks.
-  std::int64_t num_rows() const { return setup_.num_rows * setup_.layout.num_data(); }
+  std::int64_t num_sequences() const { return num_rows() * executor_.num_microbatches(); }
 
-  // Fills row `row` of the executor's inputs tokens, labels, positions and documents with sequence
-  // number `sequence`; a label below 0 does not count.
-  using LoadRow = std::function<void(Executor& executor, std::int64_t row, std::int64_t sequence)>;
+  // Fills row `row` of a microbatch with sequence number `sequence`: those of the inputs tokens,
+  // labels, positions and documents that the program has. A label below 0 does not count.
+  using LoadRow = std::function<void(
+      Executor& executor, std::int64_t row, std::int64_t microbatch, std::int64_t sequence)>;
 
-  // Of sequences first, first + 1, .. (num_rows() of them, or up to `total`), the sum over the
+  // Of sequences first, first + 1, .. (num_sequences() of them, or up to `total`), the sum over the
   // labels that count of -log p(label), in nats. Every rank calls it with the same numbers and gets
   // the same; `load` is called for this rank's sequences. Errors: what `load`, kernels and
   // collectives throw.
   std::vector<double> losses(std::int64_t first, std::int64_t total, const LoadRow& load);
 
  private:
+  // Of a microbatch, on all ranks.
+  std::int64_t num_rows() const { return setup_.num_rows * setup_.layout.num_data(); }
+
+  void load_rows(std::int64_t first,
+                 std::int64_t total,
+                 std::int64_t microbatch,
+                 const LoadRow& load);
+  std::vector<float> from_all(const std::vector<float>& own);
+
   const EvaluatorSetup& setup_;
   World& world_;
   std::unique_ptr<Communicator> all_;  // ranks
   std::int64_t place_;                 // among those that read other sequences
   RankBackend backend_;
-  Executor executor_;
+  LossExecutor executor_;
 };
 
 // The ranks of an evaluation, as the model's config lays them out: threads of this process, or this

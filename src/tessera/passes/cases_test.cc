@@ -296,7 +296,9 @@ TEST_P(PassCase, MakesOfTheGraphWhatItSays) {
   SCOPED_TRACE(tried.head.title);
   const Program beside = tried.beside.empty() ? Program() : parse_program(tried.beside);
   CompileOptions options = tried.head.options;
-  options.beside = tried.beside.empty() ? nullptr : &beside;
+  if (!tried.beside.empty()) {
+    options.beside = {&beside};
+  }
   const Compilation compilation = {
       .options = options, .trains = true, .pipeline_rank = tried.head.pipeline_rank};
   Representation form = parse_form(tried.before);

@@ -68,6 +68,11 @@ std::span<const WorkStep> works_of(const Compilation& c) {
   return c.options.pipeline->order[static_cast<std::size_t>(c.pipeline_rank)];
 }
 
+// Forward alone is of one microbatch, but in a pipeline.
+bool has_microbatches(const Compilation& c) {
+  return c.trains || has_pipeline(c);
+}
+
 UpdateOptions update_options(const Compilation& c) {
   UpdateOptions options = c.options.update;
   if (has_pipeline(c)) {
@@ -164,9 +169,11 @@ constexpr std::array kPasses = {
          }),
          "on the gradients as they will be made, in local shapes"},
     Pass{"sum_outputs",
-         [](const Compilation& c) { return !c.trains && !c.summed().empty(); },
+         [](const Compilation& c) { return !c.trains && (!c.summed().empty() || has_pipeline(c)); },
          on<Graph>([](Graph graph, const Compilation& c) {
-           return sum_outputs(std::move(graph), update_options(c));
+           UpdateOptions options = update_options(c);
+           options.state.axes = c.summed();
+           return sum_outputs(std::move(graph), options);
          }),
          "where append_update sums them in training"},
     Pass{"gelu_products",
@@ -189,9 +196,11 @@ constexpr std::array kPasses = {
     Pass{"lower",
          always,
          on<Graph>([](const Graph& graph, const Compilation& c) {
-           return lower(graph,
-                        {.num_microbatches = c.trains ? c.options.update.num_microbatches : 1,
-                         .workspace_bytes = c.options.workspace_bytes});
+           return lower(
+               graph,
+               {.num_microbatches = has_microbatches(c) ? c.options.update.num_microbatches : 1,
+                .is_summed = c.trains,
+                .workspace_bytes = c.options.workspace_bytes});
          }),
          "from here on places in memory and an order"},
     Pass{"order_calls",
@@ -217,9 +226,10 @@ constexpr std::array kPasses = {
          plain<Program, assign_slots>,
          "after overlap and add_transfers, which decide what lives into later calls"},
     Pass{"share_states",
-         [](const Compilation& c) { return c.options.beside != nullptr; },
+         [](const Compilation& c) { return !c.options.beside.empty(); },
          on<Program>([](Program program, const Compilation& c) {
-           return share_states(std::move(program), *c.options.beside);
+           return share_states(std::move(program),
+                               *c.options.beside[static_cast<std::size_t>(c.pipeline_rank)]);
          }),
          "before plan_memory, which lays the rest around the states"},
     Pass{
@@ -323,6 +333,23 @@ Program compile(Graph forward, const Compilation& compilation) {
   return verified(run_passes(begin(std::move(forward), dump), kPasses, compilation, dump));
 }
 
+std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
+  const CompileOptions& options = compilation.options;
+  const std::span<const Pass> all = kPasses;
+  const auto fork = static_cast<std::size_t>(fork_of_pipeline() - kPasses.begin());
+  Dump dump(options.dump);
+  const Representation whole =
+      run_passes(begin(std::move(forward), dump), all.first(fork), compilation, dump);
+  compilation.norm_sums = norm_sums(std::get<Graph>(whole), options.update);
+  std::vector<Program> programs;
+  for (std::size_t rank = 0; rank < options.pipeline->order.size(); ++rank) {
+    compilation.pipeline_rank = static_cast<std::int64_t>(rank);
+    Dump own(options.dump.empty() ? options.dump : options.dump / format("rank-{}", rank));
+    programs.push_back(verified(run_passes(whole, all.subspan(fork), compilation, own)));
+  }
+  return programs;
+}
+
 }  // namespace
 
 AxisSizes Compilation::summed() const {
@@ -338,20 +365,11 @@ Program compile_training(Graph forward, const CompileOptions& options) {
 }
 
 std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& options) {
-  const std::span<const Pass> all = kPasses;
-  const auto fork = static_cast<std::size_t>(fork_of_pipeline() - kPasses.begin());
-  Compilation compilation = {.options = options, .trains = true};
-  Dump dump(options.dump);
-  const Representation whole =
-      run_passes(begin(std::move(forward), dump), all.first(fork), compilation, dump);
-  compilation.norm_sums = norm_sums(std::get<Graph>(whole), options.update);
-  std::vector<Program> programs;
-  for (std::size_t rank = 0; rank < options.pipeline->order.size(); ++rank) {
-    compilation.pipeline_rank = static_cast<std::int64_t>(rank);
-    Dump own(options.dump.empty() ? options.dump : options.dump / format("rank-{}", rank));
-    programs.push_back(verified(run_passes(whole, all.subspan(fork), compilation, own)));
-  }
-  return programs;
+  return compile_ranks(std::move(forward), {.options = options, .trains = true});
+}
+
+std::vector<Program> compile_pipeline_forward(Graph forward, const CompileOptions& options) {
+  return compile_ranks(std::move(forward), {.options = options, .trains = false});
 }
 
 Program compile_forward(Graph forward, const CompileOptions& options) {

@@ -45,8 +45,8 @@ struct CompileOptions {
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
-  // same states (share_states()); null: none. Borrowed.
-  const Program* beside = nullptr;
+  // same states (share_states()), of each pipeline rank; none: it is alone. Borrowed.
+  std::vector<const Program*> beside = {};
   // Forward alone, on many ranks: whether outputs become sums over all; else each data rank's are
   // those of its own inputs, whose batch is then cut over no axes.
   bool sum_outputs = true;
@@ -96,5 +96,10 @@ std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& optio
 // statistics are sums over the tokens of one, and become those over all, unless options say
 // otherwise.
 Program compile_forward(Graph forward, const CompileOptions& options);
+
+// The same where options.pipeline says how ranks share the layers: a program for each of them, of
+// options.update.num_microbatches microbatches. Each microbatch has outputs of its own, in the slot
+// of its number, which all ranks get.
+std::vector<Program> compile_pipeline_forward(Graph forward, const CompileOptions& options);
 
 }  // namespace tessera

@@ -91,7 +91,7 @@ Programs compile(const Plan& plan, const Target& target, const std::filesystem::
   CompileOptions options = step_options(plan, target, graph, dump);
   Programs programs = {.step = compile_training(std::move(graph), options)};
   if (plan.validates) {
-    options.beside = &programs.step;
+    options.beside = {&programs.step};
     if (!dump.empty()) {
       options.dump = dump / "validation";
     }

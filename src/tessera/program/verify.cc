@@ -232,12 +232,20 @@ class StepWalk {
   void check_outputs() const {
     for (const Binding& output : program_.outputs) {
       const BufferId id = output.tensor.buffer;
-      for (std::int32_t slot = 0; slot < program_.num_slots(program_[id].pool); ++slot) {
+      // Those of a pool are each microbatch's; there may be slots for more.
+      const std::int64_t count = program_[id].pool.valid() ? program_.num_microbatches : 1;
+      for (std::int32_t slot = 0; slot < count; ++slot) {
+        TESSERA_CHECK(slot < program_.num_slots(program_[id].pool),
+                      "output \"{}\" has {} slots for {} microbatches",
+                      output.name,
+                      program_.num_slots(program_[id].pool),
+                      count);
         const std::optional<Life>& life = lives_[numbers_[{.buffer = id, .slot = slot}]];
         TESSERA_CHECK(life->written.covers(region_of(output.tensor)),
-                      "output \"{}\", {}, is not written by the end of the step",
+                      "output \"{}\", {}, is not written by the end of the step{}",
                       output.name,
-                      to_string(output.tensor));
+                      to_string(output.tensor),
+                      count > 1 ? format(" of microbatch {}", slot) : "");
       }
     }
   }

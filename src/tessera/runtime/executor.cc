@@ -234,8 +234,9 @@ void Executor::set_scalar(std::string_view scalar, float value) {
   *reinterpret_cast<float*>(bytes(find_binding(program_.scalars, scalar)).data()) = value;
 }
 
-float Executor::output_scalar(std::string_view output) {
-  return *reinterpret_cast<const float*>(bytes(find_binding(program_.outputs, output)).data());
+float Executor::output_scalar(std::string_view output, std::int64_t microbatch) {
+  const Binding& binding = find_binding(program_.outputs, output);
+  return *reinterpret_cast<const float*>(bytes(binding, microbatch).data());
 }
 
 }  // namespace tessera

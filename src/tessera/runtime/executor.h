@@ -67,7 +67,8 @@ class Executor {
     return talks_.empty() ? 0.0 : streams_.waited_seconds() + talk_seconds_;
   }
 
-  // The host's memory of a bound tensor; `slot` is the microbatch of an input. The tensor is
+  // The host's memory of a bound tensor; `slot` is the microbatch of an input, or of an output that
+  // each microbatch has. The tensor is
   // contiguous. Inputs and scalars reach the device when a step begins, outputs the host when it
   // has ended; states by the two functions below alone.
   std::span<std::byte> bytes(const Binding& binding, std::int64_t slot = 0) {
@@ -88,7 +89,7 @@ class Executor {
 
   // Convenience for scalars.
   void set_scalar(std::string_view scalar, float value);
-  float output_scalar(std::string_view output);
+  float output_scalar(std::string_view output, std::int64_t microbatch = 0);
 
   // How many recordings the last step replayed: 0 where the backend records nothing.
   std::size_t num_replayed() const { return num_replayed_; }

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "tessera/backend/backend.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/loss_executor.h"
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/validator.h"
 
@@ -35,7 +35,7 @@ class RunValidation {
   bool has_shown_finite(std::int64_t step) const { return finite_step_ == step; }
 
  private:
-  Executor executor_;
+  LossExecutor executor_;
   Validator validator_;
   std::int64_t every_;
   bool was_left_ = false;

@@ -5,7 +5,6 @@
 
 #include "tessera/dataset/input_rows.h"
 #include "tessera/program/step_names.h"
-#include "tessera/runtime/training_step.h"
 
 namespace tessera {
 std::vector<std::int64_t> evenly_spread(std::int64_t total, std::int64_t count) {
@@ -18,7 +17,7 @@ std::vector<std::int64_t> evenly_spread(std::int64_t total, std::int64_t count) 
   return numbers;
 }
 
-Validator::Validator(Executor& executor,
+Validator::Validator(LossExecutor& executor,
                      const SequenceSource& source,
                      const ValidationSection& validation,
                      const BatchShare& share)
@@ -34,25 +33,33 @@ Validator::Validator(Executor& executor,
 std::optional<double> Validator::loss(const GoOn& go_on) {
   double sum = 0;
   const auto num_sequences = static_cast<std::int64_t>(sequences_.size());
-  for (std::int64_t first = 0; first < num_sequences; first += share_.rows * share_.num_data) {
+  const std::int64_t batch = share_.rows * share_.num_data;
+  const std::int64_t at_once = batch * executor_.num_microbatches();
+  for (std::int64_t first = 0; first < num_sequences; first += at_once) {
     if (first > 0 && !go_on(first, num_sequences)) {
       return std::nullopt;
     }
-    load(first);
-    run_losses(executor_);
-    sum += double{executor_.output_scalar(step_names::kLoss)};
+    const std::int64_t rest = std::min(at_once, num_sequences - first);
+    const std::int64_t microbatches = (rest + batch - 1) / batch;
+    for (std::int64_t m = 0; m < microbatches; ++m) {
+      load(first + m * batch, m);
+    }
+    executor_.run(microbatches);
+    for (std::int64_t m = 0; m < microbatches; ++m) {
+      sum += double{executor_.output(step_names::kLoss, m)};
+    }
   }
   return sum / static_cast<double>(std::max<std::int64_t>(num_labels_, 1));
 }
 
 // This rank's rows of the batch that begins with sequence `first` of the list.
-void Validator::load(std::int64_t first) {
+void Validator::load(std::int64_t first, std::int64_t microbatch) {
   for (std::int64_t row = 0; row < share_.rows; ++row) {
     const auto i = static_cast<std::size_t>(first + share_.place * share_.rows + row);
     if (i < sequences_.size()) {
-      load_row(executor_, source_, sequences_[i], row);
+      load_row(executor_.executor(), source_, sequences_[i], row, microbatch);
     } else {
-      load_empty_row(executor_, row);
+      load_empty_row(executor_.executor(), row, microbatch);
     }
   }
 }

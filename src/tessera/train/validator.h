@@ -8,7 +8,7 @@
 #include "tessera/config/run_config.h"
 #include "tessera/data/batch_sampler.h"
 #include "tessera/data/sequence_source.h"
-#include "tessera/runtime/executor.h"
+#include "tessera/runtime/loss_executor.h"
 
 namespace tessera {
 
@@ -20,14 +20,15 @@ std::vector<std::int64_t> evenly_spread(std::int64_t total, std::int64_t count);
 // order each time, whatever the ranks and the training batch.
 class Validator {
  public:
-  // `executor` runs compile()'s validation program, whose batches have share.rows sequences on
-  // each of share.num_data ranks. Borrows both.
-  Validator(Executor& executor,
+  // `executor` runs the rank's validation program, each of whose microbatches is a batch of
+  // share.rows sequences on each of share.num_data ranks. Borrows it and the source.
+  Validator(LossExecutor& executor,
             const SequenceSource& source,
             const ValidationSection& validation,
             const BatchShare& share);
 
-  // Called between two batches with how many sequences are done, of how many; false: stop.
+  // Called between two runs of the program with how many sequences are done, of how many; false:
+  // stop.
   using GoOn = std::function<bool(std::int64_t done, std::int64_t total)>;
 
   // The mean over all labels that count, summed over batches in f64; nothing where `go_on` said to
@@ -36,9 +37,9 @@ class Validator {
   std::optional<double> loss(const GoOn& go_on);
 
  private:
-  void load(std::int64_t first);
+  void load(std::int64_t first, std::int64_t microbatch);
 
-  Executor& executor_;
+  LossExecutor& executor_;
   const SequenceSource& source_;
   BatchShare share_;
   std::vector<std::int64_t> sequences_;

@@ -117,6 +117,8 @@ class Lowering {
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
       if (storage_.buffers[i].category == Category::kInput && !storage_.buffers[i].is_scalar) {
         put(program_.buffers[i], "inputs");
+      } else if (is_output_of_each(BufferId::of(i))) {
+        put(program_.buffers[i], "outputs");
       }
     }
     for (Buffer& buffer : program_.buffers) {
@@ -135,6 +137,14 @@ class Lowering {
       return end.chunk == 0 ? "stash" : format("stash.{}", end.chunk);
     }
     return format("{} to {}", to_string(begin), to_string(end));
+  }
+
+  // Whether each microbatch has an output there.
+  bool is_output_of_each(BufferId buffer) const {
+    return !options_.is_summed && options_.num_microbatches > 1 &&
+           std::ranges::any_of(graph_.outputs, [&](const Output& output) {
+             return tensor(output.value).buffer == buffer;
+           });
   }
 
   void make_buffers() {
@@ -231,8 +241,10 @@ class Lowering {
         }
       }
     }
-    if (const auto update = next.find({.action = Action::kUpdate}); update != next.end()) {
-      program_.calls.push_back({.segment = update->second});
+    const auto update = next.find({.action = Action::kUpdate});
+    const std::int64_t num_updates = options_.is_summed ? 1 : options_.num_microbatches;
+    for (std::int32_t m = 0; m < num_updates && update != next.end(); ++m) {
+      program_.calls.push_back({.segment = update->second, .microbatch = m});
     }
   }
 

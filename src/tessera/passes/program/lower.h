@@ -19,7 +19,10 @@ using WorkspaceQuery = std::function<std::int64_t(
 struct LowerOptions {
   std::int64_t num_microbatches = 1;
   bool splits_backward = false;  // weight gradients are an action of their own
-  WorkspaceQuery workspace_bytes;
+  // Whether the microbatches leave their sums for one update at the end; else each has outputs of
+  // its own, and an update that makes them, all at the end.
+  bool is_summed = true;
+  WorkspaceQuery workspace_bytes = {};
 };
 
 // From the graph of a step to the program of a rank: every value gets a place in a buffer (parts of

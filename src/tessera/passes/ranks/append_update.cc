@@ -441,6 +441,9 @@ NormSums norm_sums(const Graph& graph, const UpdateOptions& options) {
 Graph sum_outputs(Graph graph, const UpdateOptions& options) {
   const std::vector<Output> outputs = std::exchange(graph.outputs, {});
   GraphBuilder builder(std::move(graph));
+  if (!options.pipeline.empty()) {
+    builder.set_phase(Phase::kUpdate);
+  }
   for (const Output& output : outputs) {
     TESSERA_CHECK(!output.updates && !is_gradient(output),
                   "output {} of a forward graph is a {}",
@@ -448,7 +451,8 @@ Graph sum_outputs(Graph graph, const UpdateOptions& options) {
                   output.updates ? "state" : "gradient");
     const Value value = builder.handle(output.value);
     builder.output(output.name,
-                   is_sum(output.kind) ? sum_over_ranks(builder, options, value) : value,
+                   is_sum(output.kind) ? sum_over_ranks(builder, options, value)
+                                       : sum_along(builder, {}, options, value),
                    output.kind);
   }
   return builder.take();
