@@ -138,6 +138,7 @@ struct Head {
   std::string title;
   std::vector<std::string> after;  // passes that make of the graph what the pass gets
   CompileOptions options;
+  bool trains = true;
   std::int64_t pipeline_rank = 0;
 
   PipelineOptions& pipeline() {
@@ -165,6 +166,8 @@ struct Head {
       *degree->second = static_cast<std::size_t>(std::stoi(value));
     } else if (key.starts_with("cut ")) {
       options.update.dims[key.substr(4)] = cut(value);
+    } else if (key == "forward_alone") {
+      trains = !flag(value);
     } else if (key == "microbatches") {
       options.update.num_microbatches = std::stoi(value);
     } else if (key == "clip") {
@@ -300,7 +303,7 @@ TEST_P(PassCase, MakesOfTheGraphWhatItSays) {
     options.beside = {&beside};
   }
   const Compilation compilation = {
-      .options = options, .trains = true, .pipeline_rank = tried.head.pipeline_rank};
+      .options = options, .trains = tried.head.trains, .pipeline_rank = tried.head.pipeline_rank};
   Representation form = parse_form(tried.before);
   std::visit([](const auto& content) { check(content); }, form);
   for (const std::string& earlier : tried.head.after) {
