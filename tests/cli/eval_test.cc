@@ -175,6 +175,8 @@ std::vector<std::vector<std::string>> layouts() {
           {"--parallel.tensor=2"},
           {"--parallel.tensor=4", "--parallel.sequence_parallel=false"},
           {"--parallel.data=2", "--parallel.tensor=2", "--comm.overlap=false"},
+          {"--parallel.pipeline=2"},
+          {"--parallel.data=2", "--parallel.tensor=2", "--parallel.pipeline=2"},
           {"--parallel.ranks=4", "--state.preset=hsdp@pair", cluster},
           {"--parallel.ranks=4", "--state.preset=topo", "--state.wire_param=full", cluster}};
 }
@@ -213,6 +215,20 @@ TEST_F(EvalTest, ScoresAreTheSameUnderEveryLayout) {
             << json(layout).dump() << ": line " << q + 1 << ", ending " << e;
       }
     }
+  }
+}
+
+// A pipeline computes what one rank does, and in the same order; a rank may have no layers.
+TEST_F(EvalTest, PipelinesSayBitwiseTheSame) {
+  ASSERT_EQ(train("run").code, 0);
+  const std::vector<std::string> alone = {"run", "--data", "corpus.txt", "--run.threads=1"};
+  const json expected = eval(alone);
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{"--parallel.pipeline=2"},
+        {"--parallel.pipeline=3", "--pipeline.layers=[1, 1, 0]"}}) {
+    std::vector<std::string> arguments = alone;
+    arguments.insert(arguments.end(), layout.begin(), layout.end());
+    EXPECT_EQ(eval(arguments), expected) << json(layout).dump();
   }
 }
 

@@ -127,6 +127,31 @@ TEST_F(ValidationTest, LayoutsThatTrainAlikeValidateAlike) {
   }
 }
 
+// However many batches a pipeline has in flight, also where the last ones are fewer: 19 batches,
+// the last of which has one sequence.
+TEST_F(ValidationTest, PipelinesValidateAsOneRankDoes) {
+  const auto losses = [&](const std::string& run, std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"--train.microbatch=2", "--validation.sequences=37"});
+    const Outcome outcome = train_validating(run, 6, overrides);
+    EXPECT_EQ(outcome.code, 0) << run << ": " << outcome.err;
+    return validation_losses(run);
+  };
+  for (const char* const layers : {"2", "3"}) {
+    const std::string model = format("--model.layers={}", layers);
+    const std::string name = format("{}-layers", layers);
+    const std::map<std::int64_t, double> expected = losses(name, {model});
+    ASSERT_EQ(expected.size(), 2U);
+    EXPECT_EQ(losses(name + "-pipeline", {model, format("--parallel.pipeline={}", layers)}),
+              expected);
+  }
+  EXPECT_EQ(losses("fsdp", {"--parallel.data=2", "--state.preset=fsdp", "--train.global_batch=8"}),
+            losses("fsdp-pipeline",
+                   {"--parallel.data=2",
+                    "--parallel.pipeline=2",
+                    "--state.preset=fsdp",
+                    "--train.global_batch=8"}));
+}
+
 // On the wires of topo (int8), too: a validation computes with what came off the wire, as training
 // does, from the second copy of the parameters.
 TEST_F(ValidationTest, IsBitwiseHoweverItIsCompiled) {

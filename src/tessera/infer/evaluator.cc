@@ -27,7 +27,8 @@ constexpr std::int64_t kTokens = 2048;
 constexpr std::int64_t kMaxRows = 32;
 
 bool says_ranks(std::string_view override) {
-  constexpr std::array<std::string_view, 7> kKeys = {"--parallel.",
+  constexpr std::array<std::string_view, 8> kKeys = {"--parallel.",
+                                                     "--pipeline.",
                                                      "--state.",
                                                      "--cluster.",
                                                      "--comm.",
@@ -44,6 +45,7 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
   RunConfig config = trained.config;
   config.parallel = {};
   config.pipeline = {};
+  config.pipeline = {};
   config.state = {};
   config.cluster = {};
   config.comm = {};
@@ -56,13 +58,17 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
     TESSERA_REQUIRE(says_ranks(override),
                     ErrorCode::kInvalidConfig,
                     "{}: expected a key that says on what ranks the evaluation runs: one of "
-                    "[parallel], [state], [cluster] or [comm], checkpoint.deadline_seconds, "
-                    "run.device or run.threads",
+                    "[parallel], [pipeline], [state], [cluster] or [comm], "
+                    "checkpoint.deadline_seconds, run.device or run.threads",
                     override);
   }
   config = resolve_ranks(std::move(config));
-  // The batches of training are none of an evaluation's.
-  config.train.global_batch = config.train.microbatch * config.parallel.data.value_or(1);
+  // The batches and gradients of training are none of an evaluation's; every schedule of a pipeline
+  // takes so many microbatches.
+  const std::int64_t pipeline = config.parallel.pipeline;
+  config.optimizer.gradients = DType::kF32;
+  config.train.global_batch = config.train.microbatch * config.parallel.data.value_or(1) *
+                              (pipeline > 1 ? 2 * pipeline : 1);
   validate(config);
   return config;
 }

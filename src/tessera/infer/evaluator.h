@@ -23,9 +23,9 @@
 namespace tessera {
 
 // The config of a trained model, for its evaluation on the ranks that `overrides` name
-// ("--parallel.ranks=4"): [parallel], [state], [cluster], [comm] and run.threads say nothing of the
-// training, but are those of a run file without them, and run.device is the model's. So it is one
-// rank, or as many as a launcher started. Errors: kInvalidConfig, for other keys too.
+// ("--parallel.ranks=4"): [parallel], [pipeline], [state], [cluster], [comm] and run.threads say
+// nothing of the training, but are those of a run file without them, and run.device is the model's.
+// So it is one rank, or as many as a launcher started. Errors: kInvalidConfig, for other keys too.
 RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides);
 
 // What the ranks of a process share; all of it outlives them.

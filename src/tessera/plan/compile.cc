@@ -1,9 +1,11 @@
 #include "tessera/plan/compile.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
+#include "tessera/actions/forwards.h"
 #include "tessera/base/error.h"
 #include "tessera/passes/compile.h"
 #include "tessera/passes/graph/undecayed_weights.h"
@@ -39,11 +41,8 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .workspace_bytes = workspace_query(target, plan.threads)};
 }
 
-std::optional<PipelineOptions> pipeline_options(const Plan& plan) {
-  if (!plan.pipeline) {
-    return std::nullopt;
-  }
-  const ActionTable& table = plan.pipeline->table;
+// Of a plan with a pipeline, with this table of its stages.
+PipelineOptions pipeline_options(const Plan& plan, const ActionTable& table) {
   PipelineOptions options = {.cut = {.axes = pipeline_axes(plan.layout.mesh),
                                      .layers = plan.pipeline->layers,
                                      .rank_of_stage = table.rank_of_stage},
@@ -59,12 +58,45 @@ CompileOptions step_options(const Plan& plan,
                             const Graph& graph,
                             const std::filesystem::path& dump) {
   CompileOptions options = compile_options(plan, target);
-  options.pipeline = pipeline_options(plan);
+  if (plan.pipeline) {
+    options.pipeline = pipeline_options(plan, plan.pipeline->table);
+  }
   options.dump = dump;
   if (!plan.optimizer.decays_all) {
     options.update.undecayed = undecayed_weights(graph);
   }
   return options;
+}
+
+// The microbatches of forwards alone that are on their way at once, for each rank of a pipeline: it
+// fills and drains in less than a fifth of the time.
+constexpr std::int64_t kForwardsPerRank = 4;
+
+// Of forwards alone, in a plan with a pipeline, from what a step's are or a single rank's.
+CompileOptions forward_options(const Plan& plan, CompileOptions options) {
+  const ActionTable& step = plan.pipeline->table;
+  const ActionTable table = forwards(step.rank_of_stage, kForwardsPerRank * step.ranks);
+  options.pipeline = pipeline_options(plan, table);
+  options.update.num_microbatches = table.microbatches;
+  return options;
+}
+
+// Beside the steps that are there, compiled with these options.
+void add_validation(const Plan& plan,
+                    const CompileOptions& of_steps,
+                    std::vector<Programs>& programs) {
+  CompileOptions options = forward_options(plan, of_steps);
+  for (const Programs& own : programs) {
+    options.beside.push_back(&own.step);
+  }
+  if (!options.dump.empty()) {
+    options.dump /= "validation";
+  }
+  std::vector<Program> validation = compile_pipeline_forward(step_graph(plan), options);
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+    programs[rank].validation = std::move(validation[rank]);
+    programs[rank].validation->name = "validation";
+  }
 }
 
 RunPrograms compile_pipeline_run(const Plan& plan,
@@ -76,7 +108,18 @@ RunPrograms compile_pipeline_run(const Plan& plan,
   for (Program& step : compile_pipeline(std::move(graph), options)) {
     programs.push_back({.step = std::move(step)});
   }
+  if (plan.validates) {
+    add_validation(plan, options, programs);
+  }
   return {plan.layout.mesh, std::move(programs)};
+}
+
+// Of an evaluation, in which each data rank has sequences of its own.
+CompileOptions evaluation_options(const Plan& plan, const Target& target) {
+  CompileOptions options = compile_options(plan, target);
+  options.update.dims = plan.layout.evaluation_dims();
+  options.sum_outputs = false;
+  return options;
 }
 
 }  // namespace
@@ -114,19 +157,21 @@ Program compile_evaluation(const Plan& plan,
                            std::int64_t rows,
                            std::int64_t sequence_length,
                            const Target& target) {
-  CompileOptions options = compile_options(plan, target);
-  options.update.dims = plan.layout.evaluation_dims();
-  options.sum_outputs = false;
-  return compile_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype), options);
+  TESSERA_CHECK(!plan.pipeline, "one program is asked for, of a run with a pipeline");
+  return compile_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype),
+                         evaluation_options(plan, target));
 }
 
 ByPipelineRank<Program> compile_run_evaluation(const Plan& plan,
                                                std::int64_t rows,
                                                std::int64_t sequence_length,
                                                const Target& target) {
-  std::vector<Program> programs;
-  programs.push_back(compile_evaluation(plan, rows, sequence_length, target));
-  return {plan.layout.mesh, std::move(programs)};
+  if (!plan.pipeline) {
+    return {plan.layout.mesh, {compile_evaluation(plan, rows, sequence_length, target)}};
+  }
+  return {plan.layout.mesh,
+          compile_pipeline_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype),
+                                   forward_options(plan, evaluation_options(plan, target)))};
 }
 
 Program compile_generation(const ModelDescription& model,

@@ -14,7 +14,8 @@ namespace tessera {
 // What a rank of a run executes, in one arena: the training step and, where the run validates,
 // the loss of one batch of `microbatch` sequences per data rank, on the step's parameters. That one
 // has inputs as the forward graph and the output "loss", the sum over the valid tokens of all
-// ranks; between two steps it may run as often as is wanted, and leaves the states as they are.
+// ranks; between two steps it may run as often as is wanted, and leaves the states as they are. In
+// a pipeline it has several microbatches, each of which is a batch and has a loss of its own.
 struct Programs {
   Program step;
   std::optional<Program> validation = {};
@@ -37,7 +38,8 @@ Programs compile(const Plan& plan, const Target& target, const std::filesystem::
 
 // The programs by which each data rank says how well the model predicts `rows` sequences of
 // `sequence_length` tokens of its own: evaluation_graph()'s inputs and outputs, for these alone.
-// The ranks run it together.
+// The ranks run it together. In a pipeline it has several microbatches of `rows` sequences, and all
+// ranks have the outputs of each.
 ByPipelineRank<Program> compile_run_evaluation(const Plan& plan,
                                                std::int64_t rows,
                                                std::int64_t sequence_length,

@@ -77,7 +77,7 @@ TEST(FirstMicrobatches, MustEachMakeTheirOutput) {
       HasSubstr("\"loss\" (slot 2) is of microbatch 2"));
   // The second output is not made.
   EXPECT_THAT(fault("= gelu(#2+0 f32[n=16] strides(1)) stream 0",
-                    "= gelu(#2+0 f32[n=16] strides(1)) stream 0 last"),
+                    "= gelu(#2+0 f32[n=16] strides(1)) stream 0 only_last"),
               HasSubstr("output \"loss\", #1+0 f32[n=16] strides(1), is not written by the end of "
                         "the step of microbatch 0"));
   EXPECT_THAT(fault("\"outputs\" 3 slots", "\"outputs\" 2 slots"), HasSubstr("has 3 offsets"));
