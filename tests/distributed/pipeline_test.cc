@@ -1,6 +1,7 @@
 // Ranks that do a model's layers one after the other train it bit by bit as one rank does.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -52,35 +53,53 @@ TEST(Pipeline, TrainsAsOneRankDoes) {
   }
 }
 
-// Ranks with several stages, in loops.
-TEST(Pipeline, TrainsWithSeveralStagesPerRankAsOneRankDoes) {
-  struct Split {
-    std::int64_t ranks;
-    std::vector<std::int64_t> layers;
-  };
+// How many microbatches a schedule takes at this number of ranks: fewer than ranks, an odd number,
+// and several rounds.
+std::vector<std::int64_t> microbatches_of(PipelineSchedule schedule, std::int64_t ranks) {
+  if (schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kInterleavedZb) {
+    return {1, 2 * ranks - 1, 2 * ranks};
+  }
+  if (schedule == PipelineSchedule::kDualPipeV) {
+    return {2 * ranks, 2 * ranks + 1};
+  }
+  return {1, 2 * ranks + 1};
+}
 
-  const std::vector<Split> splits = {
-      {1, {3, 1}}, {2, {1, 1, 1, 1}}, {2, {1, 0, 1, 1, 1, 0}}, {3, {1, 1, 0, 0, 1, 1}}};
-  for (const std::int64_t microbatches : {1, 4, 6}) {
-    const RankRun alone = base_run(microbatches);
-    const RankResult expected = run_ranks(alone);
-    for (const Split& split : splits) {
-      for (const PipelineSchedule schedule :
-           {PipelineSchedule::kInterleaved, PipelineSchedule::kLoopedBfs}) {
-        RankRun run = alone;
-        run.mesh = mesh_of({.pipeline = split.ranks});
-        run.pipeline = {.layers = split.layers, .schedule = schedule};
-        expect_equal(run_ranks(run),
-                     expected,
-                     format("{} ranks, {} stages, {} microbatches, {}",
-                            split.ranks,
-                            split.layers.size(),
-                            microbatches,
-                            name(schedule)));
-      }
+// Of four layers. In the longer ones stages have none.
+std::vector<std::int64_t> layers_of(std::int64_t stages) {
+  const std::map<std::int64_t, std::vector<std::int64_t>> layers = {{2, {3, 1}},
+                                                                    {3, {1, 2, 1}},
+                                                                    {4, {2, 1, 1, 0}},
+                                                                    {6, {1, 0, 1, 0, 2, 0}},
+                                                                    {8, {0, 1, 1, 0, 0, 1, 1, 0}}};
+  return layers.at(stages);
+}
+
+class PipelineScheduleTest : public testing::TestWithParam<PipelineSchedule> {};
+
+TEST_P(PipelineScheduleTest, TrainsAsOneRankDoes) {
+  for (const std::int64_t ranks : {2, 3, 4}) {
+    for (const std::int64_t microbatches : microbatches_of(GetParam(), ranks)) {
+      const RankRun alone = base_run(microbatches);
+      RankRun run = alone;
+      run.mesh = mesh_of({.pipeline = ranks});
+      run.pipeline = {.layers = layers_of(ranks * default_chunks(GetParam())),
+                      .schedule = GetParam()};
+      expect_equal(run_ranks(run),
+                   run_ranks(alone),
+                   format("{} ranks, {} microbatches", ranks, microbatches));
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Schedules,
+                         PipelineScheduleTest,
+                         testing::ValuesIn(kPipelineSchedules),
+                         [](const auto& tried) {
+                           std::string text(name(tried.param));
+                           std::erase(text, '-');
+                           return text;
+                         });
 
 // Each rank of the pipeline is several, with placements, overlap and recompute of their own.
 TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
@@ -128,8 +147,11 @@ TEST(Pipeline, SeveralStagesPerRankSendWhatOneSends) {
       const RankResult expected = run_ranks(alone);
       const std::int64_t sent = state_bytes(alone);
       EXPECT_GT(sent, 0);
-      for (const PipelineSchedule schedule :
-           {PipelineSchedule::kInterleaved, PipelineSchedule::kLoopedBfs}) {
+      for (const PipelineSchedule schedule : {PipelineSchedule::kInterleaved,
+                                              PipelineSchedule::kLoopedBfs,
+                                              PipelineSchedule::kInterleavedZb,
+                                              PipelineSchedule::kZbV,
+                                              PipelineSchedule::kDualPipeV}) {
         RankRun run = alone;
         run.mesh = mesh_of({.data = 2, .pipeline = 2});
         run.pipeline = {.layers = {2, 0, 1, 1}, .schedule = schedule};

@@ -30,6 +30,7 @@
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
 #include "tessera/passes/ranks/shard_parameters.h"
+#include "tessera/passes/stages/split_backward.h"
 
 namespace tessera {
 namespace {
@@ -71,6 +72,10 @@ std::span<const WorkStep> works_of(const Compilation& c) {
 // Forward alone is of one microbatch, but in a pipeline.
 bool has_microbatches(const Compilation& c) {
   return c.trains || has_pipeline(c);
+}
+
+bool splits_backward_of(const Compilation& c) {
+  return has_pipeline(c) && splits_backward(works_of(c));
 }
 
 UpdateOptions update_options(const Compilation& c) {
@@ -193,6 +198,10 @@ constexpr std::array kPasses = {
          [](const Compilation& c) { return c.trains; },
          plain<Graph, join_accumulation>,
          "after fuse, whose joint nodes make gradients, too"},
+    Pass{"split_backward",
+         splits_backward_of,
+         plain<Graph, split_backward>,
+         "on the nodes as they will be: what of them is a weight gradient's alone"},
     Pass{"lower",
          always,
          on<Graph>([](const Graph& graph, const Compilation& c) {
@@ -200,6 +209,7 @@ constexpr std::array kPasses = {
                graph,
                {.num_microbatches = has_microbatches(c) ? c.options.update.num_microbatches : 1,
                 .is_summed = c.trains,
+                .splits_backward = splits_backward_of(c),
                 .workspace_bytes = c.options.workspace_bytes});
          }),
          "from here on places in memory and an order"},

@@ -1,0 +1,157 @@
+// Pipelines whose schedule is any table that can run: drawn ones, and one as PyTorch writes them.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/actions/check.h"
+#include "tessera/actions/csv.h"
+#include "tessera/actions/test_random_table.h"
+#include "tessera/actions/timeline.h"
+#include "tessera/base/format.h"
+#include "tessera/program/collective_calls.h"
+#include "tessera/program/verify_ranks.h"
+#include "tests/distributed/draw_run.h"
+#include "tests/distributed/expect_results.h"
+#include "tests/distributed/run_ranks.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t kRanks = 3;
+constexpr std::int64_t kStages = 6;
+constexpr std::int64_t kMicrobatches = 5;
+
+// How many tables are drawn; more of them where the environment says so.
+std::uint64_t num_tables() {
+  const char* const text = std::getenv("TESSERA_TABLES");
+  return text == nullptr ? 24 : std::strtoull(text, nullptr, 10);
+}
+
+RankRun one_rank() {
+  LlamaConfig model = odd_llama();
+  model.layers = 4;
+  return {.model = model,
+          .mesh = make_mesh(local_cluster(1), {}),
+          .microbatches = kMicrobatches,
+          .global_batch = kMicrobatches,
+          .sequence_length = 6,
+          .steps = 2};
+}
+
+RankRun with_table(RankRun run, const ActionTable& table, std::vector<std::int64_t> layers) {
+  run.mesh = make_mesh(local_cluster(table.ranks), {.pipeline = table.ranks});
+  run.pipeline = {.layers = std::move(layers), .table = table};
+  return run;
+}
+
+std::vector<std::int64_t> draw_layers(Draw& draw, std::int64_t layers) {
+  std::vector<std::int64_t> result(kStages, 0);
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    ++result[static_cast<std::size_t>(draw.between(0, kStages - 1))];
+  }
+  return result;
+}
+
+// Nothing is buffered: neither with streams that go on by themselves, nor on a device that has one
+// queue for all of them.
+void expect_no_rank_waits_in_vain(const RankRun& run, const std::vector<Program>& programs) {
+  std::vector<CollectiveSequence> classes;
+  std::vector<std::size_t> class_of;
+  for (const Program& program : programs) {
+    class_of.push_back(classes.size());
+    classes.push_back(collective_calls(program));
+  }
+  verify_ranks(run.mesh, classes, class_of);
+  std::ranges::transform(classes, classes.begin(), [](const CollectiveSequence& calls) {
+    return in_one_queue(calls);
+  });
+  verify_ranks(run.mesh, classes, class_of);
+}
+
+// What a stage keeps for its backward is there as often as the table has it, and no more.
+void expect_held(const ActionTable& table, const std::vector<Program>& programs) {
+  const Timeline times = timeline(table);
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    const std::vector<std::int64_t> stages = stages_of_rank(table, rank);
+    for (const Pool& pool : programs[static_cast<std::size_t>(rank)].pools) {
+      for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+        const auto stage = static_cast<std::size_t>(stages[chunk]);
+        if (pool.name == (chunk == 0 ? "stash" : format("stash.{}", chunk))) {
+          EXPECT_EQ(pool.slots, times.held_by_stage[stage].forwards) << "stage " << stage;
+        }
+      }
+    }
+  }
+}
+
+void expect_runs(const RankRun& run, const RankResult& expected) {
+  check(*run.pipeline.table);
+  std::vector<Program> programs;
+  for (std::int64_t rank = 0; rank < run.pipeline.table->ranks; ++rank) {
+    programs.push_back(rank_program(run, {}, rank));
+  }
+  expect_held(*run.pipeline.table, programs);
+  expect_no_rank_waits_in_vain(run, programs);
+  expect_equal(run_ranks(run), expected);
+}
+
+TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {
+  const RankRun alone = one_rank();
+  const RankResult expected = run_ranks(alone);
+  for (std::uint64_t seed = 0; seed < num_tables(); ++seed) {
+    SCOPED_TRACE(format("seed {}", seed));
+    Draw draw(seed);
+    const ActionTable table = random_table(seed,
+                                           {.ranks = kRanks,
+                                            .stages = kStages,
+                                            .microbatches = kMicrobatches,
+                                            .splits = draw.one_in(2)});
+    RankRun run = with_table(alone, table, draw_layers(draw, alone.model.layers));
+    run.recompute = draw.one_in(3);
+    run.fuse = !draw.one_in(3);
+    expect_runs(run, expected);
+  }
+}
+
+// Sums in another order are other sums, but as good.
+TEST(PipelineTables, MayTakeMicrobatchesInAnyOrder) {
+  const RankRun alone = one_rank();
+  const RankResult expected = run_ranks(alone);
+  for (std::uint64_t seed = 0; seed < num_tables() / 3; ++seed) {
+    SCOPED_TRACE(format("seed {}", seed));
+    Draw draw(seed);
+    const ActionTable table = random_table(
+        seed, {.ranks = kRanks, .stages = kStages, .microbatches = kMicrobatches, .rising = false});
+    const RankResult found =
+        run_ranks(with_table(alone, table, draw_layers(draw, alone.model.layers)));
+    for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-5F * expected.losses[step]);
+      EXPECT_NEAR(
+          found.grad_norms[step], expected.grad_norms[step], 1e-4F * expected.grad_norms[step]);
+    }
+  }
+}
+
+// Whole backwards and some in two parts, of one stage, with cells of communication.
+TEST(PipelineTables, AsPyTorchWritesThemTrainAsOneRankDoes) {
+  const ParsedTable parsed = parse_table(
+      "0UNSHARD,0F0,0SEND_F0,0F1,2F0,2F1,2I0,2W0,0F2,2I1,0I0,2F2,0W0,2B2,2W1,0B1,0F3,2F3,2B3,0I2,"
+      "0W2,,0B3\n"
+      "1F0,1F1,3F0,3B0,3F1,3I1,1I0,3W1,1F2,1W0,1B1,3F2,3I2,3W2,1I2,1F3,1W2,3F3,3B3,1B3\n",
+      "table.csv");
+  RankRun alone = one_rank();
+  alone.microbatches = 4;
+  alone.global_batch = 4;
+  const RankRun run = with_table(alone, parsed.table, {1, 1, 2, 0});
+  expect_runs(run, run_ranks(alone));
+}
+
+}  // namespace
+}  // namespace tessera
