@@ -208,8 +208,8 @@ constexpr std::array kPasses = {
            return lower(
                graph,
                {.num_microbatches = has_microbatches(c) ? c.options.update.num_microbatches : 1,
-                .is_summed = c.trains,
                 .splits_backward = splits_backward_of(c),
+                .is_summed = c.trains,
                 .workspace_bytes = c.options.workspace_bytes});
          }),
          "from here on places in memory and an order"},
