@@ -1,0 +1,217 @@
+// Whole runs with a pipeline: they go on with any other one, and end together, whichever rank
+// fails, hangs or has no answer.
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/backend/test_fault_backend.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/format.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/models/llama/llama.h"
+#include "tessera/train/test_run.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+ModelDescription four_layers() {
+  return describe_llama(
+      {.dim = 32, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 64, .vocab = 300});
+}
+
+struct Shape {
+  std::int64_t pipeline = 1;
+  std::string schedule = "1f1b";
+  std::optional<std::vector<std::int64_t>> layers = {};
+  std::int64_t data = 1;
+};
+
+class PipelinedTraining : public testing::Test {
+ protected:
+  RunConfig config(const std::string& run, const Shape& shape) const {
+    RunConfig config = runs_.config(run);
+    config.train.global_batch = 8;
+    config.train.microbatch = 1;
+    config.train.steps = 3;
+    config.data.validation_share = 0.2;
+    config.validation.every = 3;
+    config.parallel.data = shape.data;
+    config.parallel.pipeline = shape.pipeline;
+    config.parallel.ranks = shape.pipeline * shape.data;
+    if (shape.pipeline > 1) {
+      config.pipeline = {.schedule = shape.schedule, .layers = shape.layers};
+    }
+    return config;
+  }
+
+  // By name and role.
+  static std::map<std::string, std::vector<std::byte>> state_of(
+      const std::filesystem::path& checkpoint) {
+    std::map<std::string, std::vector<std::byte>> state;
+    const CheckpointReader reader(checkpoint);
+    for (const ManifestTensor& tensor : reader.tensors()) {
+      state[quote(tensor.name, tensor.role)] = reader.read(tensor.name, tensor.role);
+    }
+    return state;
+  }
+
+  // Lines of metrics without times and sizes.
+  std::vector<std::string> numbers_of(const std::string& run) const {
+    std::vector<std::string> numbers;
+    const std::string text = read_file(runs_.run(run) / "metrics.jsonl");
+    for (std::size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1) {
+      const std::string line = text.substr(begin, text.find('\n', begin) - begin);
+      const std::size_t validation = line.find("\"validation_loss\"");
+      numbers.push_back(
+          line.substr(0, line.find("\"step_seconds\"")) +
+          (validation == std::string::npos
+               ? ""
+               : line.substr(validation, line.find_first_of(",}", validation) - validation)));
+    }
+    return numbers;
+  }
+
+  TestRun runs_;
+};
+
+// From none to stages in a V, to a stage without layers on data ranks, and back.
+TEST_F(PipelinedTraining, GoesOnWithAnyOtherPipeline) {
+  constexpr std::int64_t kData = 2;
+  RunConfig undisturbed = config("whole", {.data = kData});
+  undisturbed.train.steps = 15;
+  const auto expected = train(undisturbed, four_layers()).checkpoint;
+  std::optional<std::filesystem::path> last;
+  std::int64_t steps = 0;
+  for (const Shape& shape : {Shape{.data = kData},
+                             Shape{.pipeline = 3, .schedule = "zb-v", .data = kData},
+                             Shape{.pipeline = 2, .layers = {{4, 0}}, .data = kData},
+                             Shape{.pipeline = 4, .schedule = "gpipe", .data = kData},
+                             Shape{.data = kData}}) {
+    RunConfig part = config("ring", shape);
+    part.train.steps = steps += 3;
+    last = train(part, four_layers()).checkpoint;
+  }
+  EXPECT_EQ(numbers_of("ring"), numbers_of("whole"));
+  EXPECT_TRUE(state_of(last.value()) == state_of(expected.value()));
+}
+
+// A wild rate makes the numbers overflow on some stage: all of them leave the weights as they were.
+TEST_F(PipelinedTraining, StagesAgreeOnAStepThatIsNotFinite) {
+  const auto diverges = [&](const std::string& run, const Shape& shape) {
+    RunConfig wild = config(run, shape);
+    wild.optimizer.lr = 1e10;
+    wild.train.steps = 20;
+    wild.validation.every = 0;
+    try {
+      train(wild, four_layers());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDiverged) << error.what();
+      return;
+    }
+    ADD_FAILURE() << run << " did not diverge";
+  };
+  diverges("one", {});
+  const auto newest = [&](const std::string& run) {
+    return find_newest_checkpoint(runs_.run(run) / "checkpoints").value();
+  };
+  for (const Shape& shape : {Shape{.pipeline = 2}, Shape{.pipeline = 4, .schedule = "zb-h1"}}) {
+    const std::string run = format("pipeline{}", shape.pipeline);
+    diverges(run, shape);
+    EXPECT_EQ(numbers_of(run), numbers_of("one"));
+    EXPECT_TRUE(state_of(newest(run)) == state_of(newest("one")));
+  }
+}
+
+// Calls act() once, before an op of this rank's in this step, in the middle of it.
+TrainHooks in_step(std::int64_t failing_rank,
+                   std::int64_t failing_step,
+                   const std::function<void()>& act) {
+  constexpr std::int64_t kItem = 20;
+  const auto items = std::make_shared<std::atomic<std::int64_t>>(-1);
+  return {.before_step =
+              [=](std::int64_t rank, std::int64_t step) {
+                if (rank == failing_rank && step == failing_step) {
+                  *items = 0;
+                }
+              },
+          .wrap_backend = [=](std::int64_t rank,
+                              std::unique_ptr<Backend> backend) -> std::unique_ptr<Backend> {
+            return std::make_unique<FaultBackend>(std::move(backend), [=](std::int64_t) {
+              if (rank == failing_rank && *items >= 0 && (*items)++ == kItem) {
+                act();
+              }
+            });
+          }};
+}
+
+double seconds_of(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The first cause with its place, at once, though the others wait for what it would have sent.
+TEST_F(PipelinedTraining, EndsWithWhatAStageFailedWith) {
+  constexpr std::int64_t kPipeline = 3;
+  for (std::int64_t rank = 0; rank < kPipeline; ++rank) {
+    std::string message;
+    const double seconds = seconds_of([&] {
+      try {
+        train(config(format("run{}", rank), {.pipeline = kPipeline}),
+              four_layers(),
+              in_step(rank, 2, [] { fail(ErrorCode::kDeviceError, "the device is gone"); }));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
+        message = error.what();
+      }
+    });
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("the device is gone (segment "),
+                      HasSubstr(", microbatch "),
+                      HasSubstr(format("(rank {})", rank))));
+    EXPECT_LT(seconds, 20.0) << "the deadline of 60 s has nothing to do with it";
+  }
+}
+
+// Those that wait for a rank that stands still say for whom and in what, and end the process, which
+// it is a thread of.
+TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  // The process that ends so has a directory of its own, which it leaves: in this one.
+  ::setenv("TMPDIR", runs_.run(".").c_str(), 1);
+  const auto hang = [&] {
+    RunConfig hangs = config("run", {.pipeline = 3});
+    hangs.comm.deadline_seconds = 1;
+    train(hangs, four_layers(), in_step(0, 2, [] {
+            std::this_thread::sleep_for(std::chrono::hours(1));
+          }));
+  };
+  EXPECT_EXIT(hang(),
+              testing::ExitedWithCode(5),
+              "rank . waits at call .* of microbatch .*, which is at call .* of microbatch .*: no "
+              "answer within 1 s .segment ");
+  ::unsetenv("TMPDIR");
+}
+
+}  // namespace
+}  // namespace tessera
