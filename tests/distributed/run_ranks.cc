@@ -23,7 +23,6 @@
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/compile.h"
-#include "tessera/passes/stages/work_order.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/test_in_flight.h"
@@ -428,29 +427,11 @@ Program compile_in_flight(Graph graph, const CompileOptions& options, std::int64
 
 namespace {
 
-AxisSizes pipeline_axes(const Mesh& mesh) {
-  AxisSizes axes;
-  for (const MeshAxis& axis : mesh.axes) {
-    if (axis.group == AxisGroup::kPipeline) {
-      axes.push_back({.name = axis.name, .size = axis.size});
-    }
-  }
-  return axes;
-}
-
 std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
   if (run.pipeline.layers.empty()) {
     return std::nullopt;
   }
-  const ActionTable table = action_table(run);
-  PipelineOptions options = {.cut = {.axes = pipeline_axes(run.mesh),
-                                     .layers = run.pipeline.layers,
-                                     .rank_of_stage = table.rank_of_stage},
-                             .order = {}};
-  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-    options.order.push_back(work_order(table, rank));
-  }
-  return options;
+  return pipeline_options(action_table(run), run.pipeline.layers, pipeline_axes(run.mesh));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
 #include "tessera/passes/ranks/shard_parameters.h"
+#include "tessera/passes/stages/work_order.h"
 #include "tessera/passes/stages/split_backward.h"
 
 namespace tessera {
@@ -361,6 +362,19 @@ std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
 }
 
 }  // namespace
+
+PipelineOptions pipeline_options(const ActionTable& table,
+                                 std::vector<std::int64_t> layers,
+                                 AxisSizes axes) {
+  PipelineOptions options = {.cut = {.axes = std::move(axes),
+                                     .layers = std::move(layers),
+                                     .rank_of_stage = table.rank_of_stage},
+                             .order = {}};
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    options.order.push_back(work_order(table, rank));
+  }
+  return options;
+}
 
 AxisSizes Compilation::summed() const {
   return trains || options.sum_outputs ? options.update.state.axes : AxisSizes();

@@ -8,7 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/actions/action_table.h"
 #include "tessera/ir/graph.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/passes/graph/choose_attention.h"
 #include "tessera/passes/graph/group_gemms.h"
 #include "tessera/passes/graph/product_epilogues.h"
@@ -29,6 +31,11 @@ struct PipelineOptions {
   PipelineCut cut;
   std::vector<std::vector<WorkStep>> order;  // by pipeline rank: work_order()
 };
+
+// By a schedule: `layers` by its stages, `axes` those of its ranks. Errors: as work_order().
+PipelineOptions pipeline_options(const ActionTable& table,
+                                 std::vector<std::int64_t> layers,
+                                 AxisSizes axes);
 
 struct CompileOptions {
   UpdateOptions update = {};

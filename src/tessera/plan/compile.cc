@@ -9,7 +9,6 @@
 #include "tessera/base/error.h"
 #include "tessera/passes/compile.h"
 #include "tessera/passes/graph/undecayed_weights.h"
-#include "tessera/passes/stages/work_order.h"
 #include "tessera/plan/graphs.h"
 
 namespace tessera {
@@ -43,14 +42,7 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
 
 // Of a plan with a pipeline, with this table of its stages.
 PipelineOptions pipeline_options(const Plan& plan, const ActionTable& table) {
-  PipelineOptions options = {.cut = {.axes = pipeline_axes(plan.layout.mesh),
-                                     .layers = plan.pipeline->layers,
-                                     .rank_of_stage = table.rank_of_stage},
-                             .order = {}};
-  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-    options.order.push_back(work_order(table, rank));
-  }
-  return options;
+  return pipeline_options(table, plan.pipeline->layers, pipeline_axes(plan.layout.mesh));
 }
 
 CompileOptions step_options(const Plan& plan,
