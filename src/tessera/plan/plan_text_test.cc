@@ -1,8 +1,10 @@
+#include <cstddef>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/actions/schedules.h"
 #include "tessera/base/test_error.h"
 #include "tessera/plan/compile.h"
 #include "tessera/state/test_training.h"
@@ -41,7 +43,14 @@ std::vector<Plan> plans() {
   Plan rounded = plain;
   rounded.model = tiny_neox();
   rounded.optimizer.gradients = DType::kBF16;
-  return {plain, cut, codes, rounded};
+  Plan stages = plain;
+  stages.layout = layout_of("zero1", {.data = 2, .tensor = 2, .pipeline = 2});
+  stages.num_microbatches = 3;
+  stages.validates = true;
+  stages.pipeline = PipelinePlan{
+      .table = make_table({.schedule = PipelineSchedule::kZbH1, .ranks = 2, .microbatches = 3}),
+      .layers = {2, 0}};
+  return {plain, cut, codes, rounded, stages};
 }
 
 // Equal text says that nothing of a plan is lost that the text has; equal programs, that nothing
@@ -55,12 +64,15 @@ TEST(PlanText, CompilesToTheSamePrograms) {
     EXPECT_EQ(read.layout.mesh, plan.layout.mesh);
     for (const char* name : {"cpu", "cuda", "h200"}) {
       const Target target = find_target(name);
-      const Programs expected = compile(plan, target);
-      const Programs found = compile(read, parse_target(to_string(target), "target"));
-      EXPECT_EQ(to_string(found.step), to_string(expected.step));
-      ASSERT_EQ(found.validation.has_value(), expected.validation.has_value());
-      if (expected.validation) {
-        EXPECT_EQ(to_string(*found.validation), to_string(*expected.validation));
+      const RunPrograms expected = compile_run(plan, target);
+      const RunPrograms found = compile_run(read, parse_target(to_string(target), "target"));
+      ASSERT_EQ(found.size(), expected.size());
+      for (std::size_t place = 0; place < expected.size(); ++place) {
+        EXPECT_EQ(to_string(found[place].step), to_string(expected[place].step));
+        ASSERT_EQ(found[place].validation.has_value(), expected[place].validation.has_value());
+        if (expected[place].validation) {
+          EXPECT_EQ(to_string(*found[place].validation), to_string(*expected[place].validation));
+        }
       }
     }
   }
@@ -99,6 +111,26 @@ TEST(PlanText, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message("gradients = \"f32\"", "gradients = \"bf16\""),
               HasSubstr("with 3 microbatches on 4 data ranks"));
   EXPECT_THAT(message("[passes]", "passes = 3\n[passages]"), HasSubstr("p.toml:"));
+}
+
+TEST(PlanText, RefusesAPipelineThatDoesNotFit) {
+  const std::string good = to_string(plans()[4]);
+  const auto message = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t place = text.find(from);
+    EXPECT_NE(place, std::string::npos) << from;
+    text.replace(place, from.size(), to);
+    return error_of(ErrorCode::kInvalidConfig, [&] { parse_plan(text, "p.toml"); });
+  };
+  EXPECT_THAT(message("layers = [2, 0]", "layers = [2, 1]"),
+              HasSubstr(": pipeline: found 3 layers in all, the model has 2"));
+  EXPECT_THAT(message("layers = [2, 0]", "layers = [2]"), HasSubstr("the layers of 1 stage"));
+  EXPECT_THAT(message("layers = [2, 0]", "layers = [2, -1]"),
+              HasSubstr("expected an array of whole numbers, at least 0"));
+  EXPECT_THAT(message("microbatches = 3", "microbatches = 4"), HasSubstr(": pipeline: "));
+  EXPECT_THAT(message("0F0,", "0X0,"), HasSubstr("pipeline.table: "));
+  EXPECT_THAT(message("group = \"pipeline\"", "group = \"tensor\""),
+              HasSubstr("found a table, with 1 pipeline rank on the mesh"));
 }
 
 // A model of one's own has no text; its plan has, up to there.
