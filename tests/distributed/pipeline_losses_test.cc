@@ -53,6 +53,20 @@ RankRun on_pipeline(RankRun run, MeshDegrees degrees, std::vector<std::int64_t> 
   return run;
 }
 
+// A step of one microbatch over stages that lie on two ranks like this.
+RankRun on_stages(RankRun run,
+                  const std::vector<std::int64_t>& rank_of_stage,
+                  std::vector<std::int64_t> layers) {
+  run.mesh = mesh_of({.pipeline = 2});
+  run.pipeline = {.layers = std::move(layers), .table = forwards(rank_of_stage, 1)};
+  for (std::vector<StageAction>& row : run.pipeline.table->rows) {
+    for (std::size_t i = row.size(); i-- > 0;) {
+      row.push_back({.stage = row[i].stage, .kind = ActionKind::kBackward});
+    }
+  }
+  return run;
+}
+
 bool is_pipeline(const RankRun& run) {
   return !run.pipeline.layers.empty();
 }
@@ -85,7 +99,7 @@ std::vector<Program> compile_steps(const RankRun& run, const CompileOptions& opt
 
 // Ranks along the pipeline come to an end together, however many microbatches they do.
 void expect_to_end(const RankRun& run, const std::vector<Program>& programs) {
-  std::vector<std::size_t> class_of;
+  std::vector<std::size_t> class_of;  // by rank
   for (std::int64_t rank = 0; rank < run.mesh.num_ranks(); ++rank) {
     class_of.push_back(static_cast<std::size_t>(pipeline_place(run.mesh, rank)));
   }
@@ -238,6 +252,17 @@ TEST(PipelineLosses, AreThoseOfOneRank) {
       asked.in_flight = 2 * ranks;
       EXPECT_EQ(losses_of(on_pipeline(alone, {}, layers), asked), expected) << ranks;
     }
+  }
+}
+
+TEST(PipelineLosses, AreThoseOfOneRankOverSeveralStages) {
+  const RankRun alone = base_run();
+  Asked asked = {.batches = {1, 5, 9}};
+  const auto expected = losses_of(alone, asked);
+  asked.in_flight = 8;
+  for (const std::vector<std::int64_t>& rank_of_stage :
+       {std::vector<std::int64_t>{0, 1, 0, 1}, {0, 1, 1, 0}}) {
+    EXPECT_EQ(losses_of(on_stages(alone, rank_of_stage, {1, 1, 2, 0}), asked), expected);
   }
 }
 

@@ -143,7 +143,7 @@ class Lowering {
   bool is_output_of_each(BufferId buffer) const {
     return !options_.is_summed && options_.num_microbatches > 1 &&
            std::ranges::any_of(graph_.outputs, [&](const Output& output) {
-             return tensor(output.value).buffer == buffer;
+             return !output.updates && tensor(output.value).buffer == buffer;
            });
   }
 
