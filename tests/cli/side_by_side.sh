@@ -1,22 +1,36 @@
 #!/usr/bin/env bash
-# Runs a GoogleTest program as several shards at a time, beside which nothing else is to run: for
-# tests that mostly wait. Prints what each printed, one after the other.
+# Runs the cases of a GoogleTest program several at a time, each in a process of its own: for tests
+# that mostly wait. Prints what each printed, in the order of the program.
 #
-# usage: side_by_side.sh NUM_SHARDS PROGRAM ARGUMENT...
+# usage: side_by_side.sh NUM_AT_A_TIME PROGRAM ARGUMENT...
 set -euo pipefail
 
-declare -i shards=$1 failures=0
+declare -i at_a_time=$1
 shift
 output=$(mktemp --directory)
 trap 'rm -rf "$output"' EXIT
 
-pids=()
-for ((shard = 0; shard < shards; ++shard)); do
-  GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$@" >"$output/$shard" 2>&1 &
-  pids+=($!)
+# Suites start at the margin, their cases are indented, and comments follow.
+list=$("$@" --gtest_list_tests)
+mapfile -t cases < <(awk '/^[^ ]+\.( |$)/ { suite = $1 } /^  / { print suite $1 }' <<<"$list")
+if ((${#cases[@]} == 0)); then
+  echo "no case of: $*" >&2
+  exit 1
+fi
+
+declare -i failures=0 running=0
+for i in "${!cases[@]}"; do
+  if ((running == at_a_time)); then
+    wait -n || failures+=1
+    running+=-1
+  fi
+  GTEST_FILTER=${cases[i]} "$@" >"$output/$i" 2>&1 &
+  running+=1
 done
-for ((shard = 0; shard < shards; ++shard)); do
-  wait "${pids[shard]}" || failures+=1
-  cat "$output/$shard"
+for ((; running > 0; running -= 1)); do
+  wait -n || failures+=1
+done
+for i in "${!cases[@]}"; do
+  cat "$output/$i"
 done
 exit $((failures > 0))
