@@ -48,7 +48,11 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 class CudaTraining : public testing::TestWithParam<Case> {
  protected:
+#ifdef TESSERA_EMULATED_CUDA
+  static constexpr int kSteps = 15;  // each takes a second
+#else
   static constexpr int kSteps = 50;
+#endif
   // At ten times as much, Adam makes of gradients that are all rounding steps that are not alike.
   static constexpr float kRate = 1e-3F;
 

@@ -18,6 +18,9 @@ namespace tessera::cuda {
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{64} << 10U;
+// Stacks at equal distances would have their first frames in the same few lines of the caches.
+constexpr std::size_t kStackShift = 448;
+constexpr std::size_t kStackShifts = 37;
 
 constexpr std::size_t kLanes = 32;
 constexpr std::size_t kMaxExchanged = 32;  // bytes of a lane
@@ -73,12 +76,12 @@ void change(std::jmp_buf& here, std::jmp_buf& there) {
   }
 }
 
-// Enters the stack of `fiber`, whose first frame run_fiber() is.
-void enter(std::jmp_buf& here, Fiber& fiber, void (*run_fiber)()) {
+// Enters the stack of thread `index`, whose first frame run_fiber() is.
+void enter(std::jmp_buf& here, Fiber& fiber, std::size_t index, void (*run_fiber)()) {
   ucontext_t context = {};
   ::getcontext(&context);
   context.uc_stack.ss_sp = fiber.stack.get();
-  context.uc_stack.ss_size = kStackBytes;
+  context.uc_stack.ss_size = kStackBytes - index % kStackShifts * kStackShift;
   ::makecontext(&context, run_fiber, 0);
   fiber.entered = true;
   if (_setjmp(here) == 0) {
@@ -110,7 +113,7 @@ void resume(std::size_t index) {
   if (fiber.entered) {
     change(block.scheduler, fiber.place);
   } else {
-    enter(block.scheduler, fiber, run_fiber);
+    enter(block.scheduler, fiber, index, run_fiber);
   }
 }
 
@@ -198,7 +201,7 @@ void emulate(const char* name,
   gridDim.x = static_cast<unsigned>(blocks);
   for (std::int64_t i = 0; i < blocks; ++i) {
     blockIdx.x = static_cast<unsigned>(i);
-    for (Fiber& fiber : block.fibers) {
+    for (Fiber& fiber : std::span(block.fibers).first(num_threads)) {
       fiber.num_exchanges = 0;
     }
     std::size_t ended = 0;
