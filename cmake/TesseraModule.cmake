@@ -53,6 +53,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TESSERA_PRECOMPILE)
     tessera_flags INTERFACE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 
+# What is run once is compiled for size. Sanitizers want what all others have.
+set(small "")
+if(NOT TESSERA_SANITIZE)
+  set(small $<$<CONFIG:Release>:-Os>)
+endif()
+
 # Other people's headers that most files include, compiled once. Nothing may rely on them: the lint
 # preset compiles without.
 set(common_headers
@@ -73,19 +79,28 @@ set(common_headers
     <variant>
     <vector>
     <fmt/core.h>)
+# Those of modules that are compiled for size need a compiled header of the same options.
 if(TESSERA_PRECOMPILE)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/common_headers.cc" CONTENT "")
-  add_library(tessera_headers OBJECT "${PROJECT_BINARY_DIR}/common_headers.cc")
-  set_target_properties(tessera_headers PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_link_libraries(tessera_headers PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX)
-  target_precompile_headers(tessera_headers PRIVATE ${common_headers})
+  foreach(headers tessera_headers tessera_small_headers)
+    add_library(${headers} OBJECT "${PROJECT_BINARY_DIR}/common_headers.cc")
+    set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(${headers} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX)
+    target_precompile_headers(${headers} PRIVATE ${common_headers})
+  endforeach()
+  target_compile_options(tessera_small_headers PRIVATE ${small})
 endif()
 
-# Compiles a module's sources in batches (TESSERA_UNITY), except those that Highway compiles once for
-# each instruction set, which include themselves.
-function(tessera_compile_in_batches target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
-  foreach(source ${ARGN})
+# Compiles sources in batches of so many (TESSERA_UNITY), except those of `ALONE` and those that
+# Highway compiles once for each instruction set, which include themselves.
+function(tessera_compile_in_batches target size)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;ALONE")
+  if(NOT TESSERA_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+  set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  foreach(source ${arg_SOURCES})
     file(STRINGS "${source}" vectorized REGEX "#include.*/foreach_target-inl.h" LIMIT_COUNT 1)
     if(vectorized)
       set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -97,35 +112,33 @@ endfunction()
 #                [TEST_LIBRARIES target...] [LABEL label] [PRECOMPILE header...])
 #
 # SOURCES become part of libtessera; LIBRARIES are what their .cc files include. ALONE are those of
-# them whose own names others have, too. TESTS become one GoogleTest program, NAME_test, registered
+# them, and of TESTS, whose own names others have, too. TESTS become one GoogleTest program, NAME_test, registered
 # with CTest under LABEL (default: unit), which links TEST_LIBRARIES too. PRECOMPILE: what most
-# SOURCES include and take long over. SMALL: they run once and are compiled for size, which needs a
-# compiled header of their own.
+# SOURCES include and take long over. SMALL: they run once and are compiled for size.
 function(tessera_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SMALL" "LABEL"
                         "SOURCES;ALONE;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
   if(arg_SOURCES)
-    set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     add_library(tessera_${name} OBJECT ${arg_SOURCES})
-    if(TESSERA_UNITY)
-      tessera_compile_in_batches(tessera_${name} ${arg_SOURCES})
-    endif()
+    tessera_compile_in_batches(tessera_${name} 16 SOURCES ${arg_SOURCES} ALONE ${arg_ALONE})
     set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(tessera_${name} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX
                                                   ${arg_LIBRARIES})
-    if(arg_SMALL AND NOT TESSERA_SANITIZE)
-      target_compile_options(tessera_${name} PRIVATE $<$<CONFIG:Release>:-Os>)
+    set(headers tessera_headers)
+    if(arg_SMALL)
+      target_compile_options(tessera_${name} PRIVATE ${small})
+      set(headers tessera_small_headers)
     endif()
-    if(TESSERA_PRECOMPILE AND (arg_PRECOMPILE OR arg_SMALL))
+    if(TESSERA_PRECOMPILE AND arg_PRECOMPILE)
       target_precompile_headers(tessera_${name} PRIVATE ${common_headers} ${arg_PRECOMPILE})
     elseif(TESSERA_PRECOMPILE)
-      target_precompile_headers(tessera_${name} REUSE_FROM tessera_headers)
+      target_precompile_headers(tessera_${name} REUSE_FROM ${headers})
     endif()
     set_property(GLOBAL APPEND PROPERTY TESSERA_MODULES tessera_${name})
     set_property(GLOBAL APPEND PROPERTY TESSERA_LIBRARIES ${arg_LIBRARIES})
   endif()
   if(arg_TESTS)
-    tessera_test(${name}_test SOURCES ${arg_TESTS} LABEL ${arg_LABEL}
+    tessera_test(${name}_test SOURCES ${arg_TESTS} ALONE ${arg_ALONE} LABEL ${arg_LABEL}
                  LIBRARIES ${arg_LIBRARIES} ${arg_TEST_LIBRARIES})
   endif()
 endfunction()
@@ -163,6 +176,21 @@ if(TESSERA_TESTS AND GTest_FOUND AND TESSERA_PRECOMPILE AND NOT TESSERA_TEST_PRO
                                  <nlohmann/json.hpp>)
 endif()
 
+# tessera_compile_as_test(TARGET): the TARGET, which only tests run or link, is compiled as they are.
+function(tessera_compile_as_test target)
+  set_target_properties(${target} PROPERTIES TESSERA_TEST ON)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE tessera_flags fmt::fmt OpenMP::OpenMP_CXX)
+  if(TARGET tessera_test_headers)
+    target_precompile_headers(${target} REUSE_FROM tessera_test_headers)
+    # Those of the compiled header, without which GCC does not take it.
+    target_compile_definitions(
+      ${target} PRIVATE $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_DEFINITIONS>)
+    target_compile_options(
+      ${target} PRIVATE $<TARGET_PROPERTY:GTest::gtest,INTERFACE_COMPILE_OPTIONS>)
+  endif()
+endfunction()
+
 # What runs another build's programs of tests on this one's library, under the sanitizer's runtime.
 if(TESSERA_TEST_PROGRAMS)
   execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libasan.so
@@ -175,8 +203,8 @@ if(TESSERA_TEST_PROGRAMS)
 endif()
 
 # tessera_register_test(NAME PROGRAM [SIDE_BY_SIDE number] ARGUMENT...): a program of the build
-# folder's tests/ as the test NAME, in shards as tessera_test() has it; with TESSERA_TEST_PROGRAMS
-# that of another build.
+# folder's tests/ as the test NAME, side by side as tessera_test() has it; with
+# TESSERA_TEST_PROGRAMS that of another build.
 function(tessera_register_test name program)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "SIDE_BY_SIDE" "")
   set(command "$<TARGET_FILE:${program}>")
@@ -204,21 +232,21 @@ if(TESSERA_TEST_PROGRAMS AND TESSERA_TESTS)
                PASS_REGULAR_EXPRESSION "libtessera.so.[0-9]+ => ${PROJECT_BINARY_DIR}/")
 endif()
 
-# tessera_test(NAME SOURCES file... [LIBRARIES target...] [LABEL label] [UNSANITIZED pattern...]
-#              [SHARDS number] [SIDE_BY_SIDE number] [STARTS_PROGRAMS])
+# tessera_test(NAME SOURCES file... [ALONE file...] [LIBRARIES target...] [LABEL label]
+#              [UNSANITIZED pattern...] [SHARDS number] [SIDE_BY_SIDE number] [STARTS_PROGRAMS])
 #
-# UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
+# ALONE are those of SOURCES whose own names others have, too. UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
 # nothing from that they do not see in others. SHARDS cuts what takes minutes into as many tests,
 # NAME_0 and so on, which run side by side and before others; SIDE_BY_SIDE makes one test of what
-# waits most of the time, which is as many shards beside which nothing else runs. STARTS_PROGRAMS:
-# what it looks at is `tessera`, which it starts; of other builds' tests that alone is then this
-# build's.
+# waits most of the time, which runs as many cases at a time, and nothing else beside them.
+# STARTS_PROGRAMS: what it looks at is `tessera`, which it starts; of other builds' tests that alone
+# is then this build's.
 function(tessera_test name)
   if(NOT TESSERA_TESTS OR NOT GTest_FOUND)
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 arg "STARTS_PROGRAMS" "LABEL;SHARDS;SIDE_BY_SIDE"
-                        "SOURCES;LIBRARIES;UNSANITIZED")
+                        "SOURCES;ALONE;LIBRARIES;UNSANITIZED")
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
@@ -255,16 +283,13 @@ function(tessera_test name)
   endif()
   add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
   add_dependencies(tests ${name})
-  if(TARGET tessera_test_headers)
-    target_precompile_headers(${name} REUSE_FROM tessera_test_headers)
-  endif()
-  target_link_libraries(
-    ${name} PRIVATE tessera_flags tessera GTest::gtest GTest::gtest_main GTest::gmock fmt::fmt
-                    OpenMP::OpenMP_CXX ${arg_LIBRARIES})
+  tessera_compile_as_test(${name})
+  tessera_compile_in_batches(${name} 8 SOURCES ${arg_SOURCES} ALONE ${arg_ALONE})
+  target_link_libraries(${name} PRIVATE tessera GTest::gtest GTest::gtest_main GTest::gmock
+                                        ${arg_LIBRARIES})
   # Where the library is may be said by LD_LIBRARY_PATH.
   target_link_options(${name} PRIVATE -Wl,--enable-new-dtags)
-  set_target_properties(${name} PROPERTIES TESSERA_TEST ON RUNTIME_OUTPUT_DIRECTORY
-                                                           "${PROJECT_BINARY_DIR}/tests")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              TESSERA_BINARY_DIR="${PROJECT_BINARY_DIR}")
 endfunction()

@@ -326,10 +326,10 @@ DecoderConfig decoder_from_hugging_face(const DecoderForm& form, const HuggingFa
                format("a divisor of \"hidden_size\" = {}", config.dim));
   config.head_dim = file.size(
       "head_dim", form.file_head_dim > 0 ? form.file_head_dim : config.dim / config.heads);
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 31U;
-  file.require(config.head_dim <= kMostRows / config.heads,
+  constexpr std::int64_t kMost = std::int64_t{1} << 31U;
+  file.require(config.head_dim <= kMost / config.heads,
                "num_attention_heads",
-               format("at most {} rows of heads of {}", kMostRows, config.head_dim));
+               format("at most {} rows of heads of {}", kMost, config.head_dim));
   file.require(
       config.head_dim % 2 == 0,
       file.has("head_dim") ? "head_dim" : "num_attention_heads",
