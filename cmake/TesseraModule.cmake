@@ -240,8 +240,9 @@ endif()
 # tessera_test(NAME SOURCES file... [ALONE file...] [LIBRARIES target...] [LABEL label]
 #              [UNSANITIZED pattern...] [SHARDS number] [SIDE_BY_SIDE number] [STARTS_PROGRAMS])
 #
-# ALONE are those of SOURCES whose own names others have, too. UNSANITIZED are patterns of GoogleTest for cases that sanitizers would run for minutes and learn
-# nothing from that they do not see in others. SHARDS cuts what takes minutes into as many tests,
+# ALONE are those of SOURCES whose own names others have, too. UNSANITIZED are patterns of GoogleTest
+# for cases that sanitizers would run for minutes and learn nothing from that they do not see in
+# others. SHARDS cuts what takes minutes into as many tests,
 # NAME_0 and so on, which run side by side and before others; SIDE_BY_SIDE makes one test of what
 # waits most of the time, which runs as many cases at a time, and nothing else beside them.
 # STARTS_PROGRAMS: what it looks at is `tessera`, which it starts; of other builds' tests that alone

@@ -45,7 +45,6 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
   RunConfig config = trained.config;
   config.parallel = {};
   config.pipeline = {};
-  config.pipeline = {};
   config.state = {};
   config.cluster = {};
   config.comm = {};
