@@ -164,11 +164,17 @@ class RankTrainer {
     for (std::int64_t step = done_ + 1; step <= last; ++step) {
       const std::int64_t valid = load_batch(run_.one_batch ? 1 : step);
       const Clock::time_point start = Clock::now();
-      const StepOutputs outputs = TrainingStep(executor_).run(
-          {.num_labels = valid, .learning_rate = 3e-3, .update_number = step});
+      const StepOutputs outputs =
+          TrainingStep(executor_).run({.num_labels = valid,
+                                       .learning_rate = 3e-3,
+                                       .update_number = step,
+                                       .apply = step != run_.unapplied_step});
       result.step_seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
       result.waited_seconds.push_back(executor_.waited_seconds());
-      TESSERA_CHECK(run_.keep != Keep::kAll || outputs.applied, "step {} not applied", step);
+      TESSERA_CHECK(run_.keep != Keep::kAll || outputs.applied == (step != run_.unapplied_step),
+                    "step {} is {}applied",
+                    step,
+                    outputs.applied ? "" : "not ");
       result.losses.push_back(outputs.loss_sum / static_cast<float>(valid));
       if (run_.loss_twice) {
         result.statistics.push_back(executor_.output_scalar(kSecondLoss) /

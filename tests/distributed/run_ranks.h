@@ -82,9 +82,10 @@ struct RankRun {
   std::vector<Level> throttle = {};  // LocalOptions
   double device_flops = 0;  // FLOP/s of a slower device, which a rank plays by sleeping; 0: none
   Keep keep = Keep::kAll;
-  StateWires wires = {};    // by level
-  bool one_batch = false;   // every step has the tokens of the first
-  bool loss_twice = false;  // the second one as a statistic
+  StateWires wires = {};            // by level
+  std::int64_t unapplied_step = 0;  // which the host says to leave the weights as they are; 0: none
+  bool one_batch = false;           // every step has the tokens of the first
+  bool loss_twice = false;          // the second one as a statistic
   std::function<std::unique_ptr<DeviceBackend>()> device = nullptr;  // of each rank; null: the CPU
   JoinNative join = nullptr;  // the world of the devices' collectives, where they have one
 };

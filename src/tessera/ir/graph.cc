@@ -32,6 +32,8 @@ std::string_view name(ValueKind kind) {
 
 std::string_view name(Phase phase) {
   switch (phase) {
+    case Phase::kStart:
+      return "start";
     case Phase::kForward:
       return "forward";
     case Phase::kBackward:

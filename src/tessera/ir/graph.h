@@ -20,7 +20,7 @@ enum class ValueKind : std::uint8_t {
   kInput,      // differs from microbatch to microbatch: tokens, labels, ...
   kScalar,     // set by the host once a step: learning rate, 1/valid tokens, ...
   kParameter,  // trained weights
-  kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
+  kSecondary,  // a copy of a parameter over fewer ranks, or of another pipeline rank's
   kGradient,   // accumulates a gradient or another output over the microbatches of a step
   kOptimizer,  // optimizer state: moments, f32 master
   kCache,      // keys and values of earlier tokens, in generation
@@ -28,8 +28,9 @@ enum class ValueKind : std::uint8_t {
   kResult,     // of a node
 };
 
-// When a node runs: once a microbatch (forward, backward, weight gradient) or once a step (update).
-enum class Phase : std::uint8_t { kForward, kBackward, kWeightGradient, kUpdate };
+// When a node runs: once a microbatch (forward, backward, weight gradient) or once a step, before
+// its microbatches (start) or after them (update).
+enum class Phase : std::uint8_t { kStart, kForward, kBackward, kWeightGradient, kUpdate };
 
 std::string_view name(ValueKind kind);
 std::string_view name(Phase phase);

@@ -276,6 +276,28 @@ TEST(States, HaveTextThatParsesBack) {
   EXPECT_EQ(graph.trained_parameters(), std::vector<ValueId>{ValueId{0}});
 }
 
+// What a pipeline rank has of a parameter that is another rank's.
+TEST(States, MayBeOfACopyAlone) {
+  const std::string text = R"(graph "copies" {
+  %0: f32[n=2] = secondary "copy" of "w"
+  %1: f32[n=1] = secondary "part" of "w" wire "int8"
+  %2: f32[n=2] = gradient "dw" of "w" use 1
+}
+)";
+  EXPECT_EQ(to_string(parse_graph(text)), text);
+  const auto message = [&](std::string_view from, std::string_view to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return std::string(error_of([&] { parse_graph(changed); }).what());
+  };
+  EXPECT_THAT(message("\"dw\" of \"w\"", "\"dw\" of \"v\""),
+              HasSubstr("a gradient of \"v\", which is no parameter (state \"dw\")"));
+  EXPECT_THAT(message("gradient \"dw\" of \"w\" use 1", "moment1 \"m\" of \"w\""),
+              HasSubstr("a moment1 of \"w\", which is no parameter (state \"m\")"));
+  EXPECT_THAT(message("\"copy\" of \"w\"", "\"copy\""),
+              HasSubstr("a secondary of \"\", which is no parameter (state \"copy\")"));
+}
+
 TEST(States, AreVerified) {
   const auto fault = [](const std::string& from, const std::string& to) {
     std::string text(kStates);

@@ -87,7 +87,7 @@ std::string output_text(const Output& output) {
 constexpr std::array kOutputKinds = {
     OutputKind::kLoss, OutputKind::kStatistic, OutputKind::kGradient};
 constexpr std::array kPhases = {
-    Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
+    Phase::kStart, Phase::kForward, Phase::kBackward, Phase::kWeightGradient, Phase::kUpdate};
 
 class GraphParser {
  public:

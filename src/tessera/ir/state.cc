@@ -20,7 +20,16 @@ constexpr std::array kRoles = {StateRole::kParameter,
                                StateRole::kCache,
                                StateRole::kBuffer};
 
-using ParameterNames = std::set<std::string_view>;
+// What a rank has of parameters: itself, or a copy alone of another pipeline rank's.
+struct ParameterNames {
+  std::set<std::string_view> own;
+  std::set<std::string_view> copied;
+
+  bool contains(const State& state) const {
+    return own.contains(state.parameter) || state.role == StateRole::kSecondary ||
+           (state.role == StateRole::kGradient && copied.contains(state.parameter));
+  }
+};
 
 void verify_state(const NamedState& named, const ParameterNames& parameters) {
   const State& state = *named.state;
@@ -35,7 +44,7 @@ void verify_state(const NamedState& named, const ParameterNames& parameters) {
                   name(state.role),
                   state.parameter);
   } else {
-    TESSERA_CHECK(parameters.contains(state.parameter),
+    TESSERA_CHECK(!state.parameter.empty() && parameters.contains(state),
                   "a {} of \"{}\", which is no parameter",
                   name(state.role),
                   state.parameter);
@@ -139,7 +148,9 @@ void verify_states(const std::vector<NamedState>& states) {
   ParameterNames parameters;
   for (const NamedState& named : states) {
     if (named.state->role == StateRole::kParameter) {
-      parameters.insert(named.name);
+      parameters.own.insert(named.name);
+    } else if (named.state->role == StateRole::kSecondary) {
+      parameters.copied.insert(named.state->parameter);
     }
   }
   std::set<std::tuple<std::string_view, StateRole, std::int32_t>> seen;
@@ -148,7 +159,9 @@ void verify_states(const std::vector<NamedState>& states) {
                  [&] {
                    verify_state(named, parameters);
                    const State& state = *named.state;
-                   TESSERA_CHECK(!has_parameter(state.role) ||
+                   const bool is_copy_alone = state.role == StateRole::kSecondary &&
+                                              !parameters.own.contains(state.parameter);
+                   TESSERA_CHECK(!has_parameter(state.role) || is_copy_alone ||
                                      seen.emplace(state.parameter, state.role, state.use).second,
                                  "a second {} of \"{}\"{}",
                                  name(state.role),

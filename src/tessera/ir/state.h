@@ -15,7 +15,7 @@ class TextScanner;
 // What a state is to the run that keeps it.
 enum class StateRole : std::uint8_t {
   kParameter,  // weights, trained or frozen
-  kSecondary,  // a copy of a parameter over fewer ranks, which serves gathers
+  kSecondary,  // a copy of a parameter over fewer ranks, or of another pipeline rank's
   kGradient,   // the sum of a parameter's gradients, or of one use's, over a step's microbatches
   kSum,        // the sum over the microbatches of an output that is no gradient
   kMoment1,    // AdamW's first moment of a parameter's gradient
@@ -71,9 +71,11 @@ struct NamedState {
 };
 
 // Throws kInternal naming the state unless: a parameter and a buffer are their own; a state of
-// another role that has a parameter names one that is among `states`; the other roles name none;
-// only a gradient is of another use than the first; only a secondary copy has a wire; no two states
-// have one role of one parameter and use. Errors: as require_wire_block(), too.
+// another role that has a parameter names one that is among `states`, a secondary copy or a
+// gradient of one that is copied here one that need not be; the other roles name none; only a
+// gradient is of another use than the first; only a secondary copy has a wire; no two states have
+// one role of one parameter and use, but for copies of what is not here itself. Errors: as
+// require_wire_block(), too.
 void verify_states(const std::vector<NamedState>& states);
 
 }  // namespace tessera

@@ -149,6 +149,8 @@ struct Head {
     return *options.pipeline;
   }
 
+  bool is_cut() const { return options.pipeline && !options.pipeline->cut.layers.empty(); }
+
   void set(const std::string& key, const std::string& value) {
     StateAxes& state = options.update.state;
     const std::map<std::string, std::size_t*> degrees = {{"param", &state.param},
@@ -302,10 +304,15 @@ TEST_P(PassCase, MakesOfTheGraphWhatItSays) {
   if (!tried.beside.empty()) {
     options.beside = {&beside};
   }
-  const Compilation compilation = {
+  Compilation compilation = {
       .options = options, .trains = tried.head.trains, .pipeline_rank = tried.head.pipeline_rank};
   Representation form = parse_form(tried.before);
   std::visit([](const auto& content) { check(content); }, form);
+  if (const auto* graph = std::get_if<Graph>(&form);
+      graph != nullptr && tried.head.is_cut() && tried.outcome != "fails") {
+    const UpdateOptions& update = options.update;
+    compilation.tied = tied_parameters(*graph, options.pipeline->cut, update.state, update.dims);
+  }
   for (const std::string& earlier : tried.head.after) {
     form = find_pass(earlier).run(std::move(form), compilation);
   }

@@ -23,6 +23,7 @@
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
+#include "tessera/passes/program/add_tied_transfers.h"
 #include "tessera/passes/program/add_transfers.h"
 #include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/overlap.h"
@@ -30,8 +31,9 @@
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
 #include "tessera/passes/ranks/shard_parameters.h"
-#include "tessera/passes/stages/work_order.h"
+#include "tessera/passes/stages/share_tied.h"
 #include "tessera/passes/stages/split_backward.h"
+#include "tessera/passes/stages/work_order.h"
 
 namespace tessera {
 namespace {
@@ -51,11 +53,6 @@ constexpr auto on(auto run) -> Representation (*)(Representation, const Compilat
 
 bool always(const Compilation& /*c*/) {
   return true;
-}
-
-// Microbatches add up by use, so that the sum does not depend on where uses are computed.
-GradientUses uses_in(std::int64_t num_microbatches) {
-  return num_microbatches > 1 ? GradientUses::kApart : GradientUses::kSummed;
 }
 
 bool has_ranks(const Compilation& c) {
@@ -79,11 +76,20 @@ bool splits_backward_of(const Compilation& c) {
   return has_pipeline(c) && splits_backward(works_of(c));
 }
 
+// Microbatches add up by use, so that the sum does not depend on where uses are computed; those of
+// a pipeline may be computed on several ranks.
+GradientUses uses_in(const Compilation& c) {
+  return c.options.update.num_microbatches > 1 || has_pipeline(c) ? GradientUses::kApart
+                                                                  : GradientUses::kSummed;
+}
+
 UpdateOptions update_options(const Compilation& c) {
   UpdateOptions options = c.options.update;
   if (has_pipeline(c)) {
     options.pipeline = c.options.pipeline->cut.axes;
     options.norm_sums = c.norm_sums;
+    options.tied = c.tied;
+    options.pipeline_rank = c.pipeline_rank;
   }
   return options;
 }
@@ -115,7 +121,7 @@ constexpr std::array kPasses = {
     Pass{"differentiate",
          [](const Compilation& c) { return c.trains; },
          on<Graph>([](Graph graph, const Compilation& c) {
-           return differentiate(std::move(graph), uses_in(c.options.update.num_microbatches));
+           return differentiate(std::move(graph), uses_in(c));
          }),
          "after what is chosen of forward ops"},
     Pass{"round_gradients",
@@ -182,6 +188,12 @@ constexpr std::array kPasses = {
            return sum_outputs(std::move(graph), options);
          }),
          "where append_update sums them in training"},
+    Pass{"share_tied",
+         has_pipeline,
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return share_tied(std::move(graph), c.tied, c.pipeline_rank);
+         }),
+         "after append_update, for which it is a parameter still; before what changes readers"},
     Pass{"gelu_products",
          [](const Compilation& c) { return c.options.gelu_products; },
          plain<Graph, gelu_products>,
@@ -232,10 +244,14 @@ constexpr std::array kPasses = {
            return add_transfers(std::move(program), works_of(c));
          }),
          "after overlap, which cuts the work that transfers come between"},
+    Pass{"add_tied_transfers",
+         has_pipeline,
+         plain<Program, add_tied_transfers>,
+         "after add_transfers: these come once a step, before or after all others"},
     Pass{"assign_slots",
          always,
          plain<Program, assign_slots>,
-         "after overlap and add_transfers, which decide what lives into later calls"},
+         "after overlap and the transfers, which decide what lives into later calls"},
     Pass{"share_states",
          [](const Compilation& c) { return !c.options.beside.empty(); },
          on<Program>([](Program program, const Compilation& c) {
@@ -351,7 +367,10 @@ std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
   Dump dump(options.dump);
   const Representation whole =
       run_passes(begin(std::move(forward), dump), all.first(fork), compilation, dump);
-  compilation.norm_sums = norm_sums(std::get<Graph>(whole), options.update);
+  const Graph& graph = std::get<Graph>(whole);
+  const UpdateOptions& update = options.update;
+  compilation.norm_sums = norm_sums(graph, update);
+  compilation.tied = tied_parameters(graph, options.pipeline->cut, update.state, update.dims);
   std::vector<Program> programs;
   for (std::size_t rank = 0; rank < options.pipeline->order.size(); ++rank) {
     compilation.pipeline_rank = static_cast<std::int64_t>(rank);

@@ -71,9 +71,11 @@ using Representation = std::variant<Graph, LaidOutGraph, Program>;
 struct Compilation {
   const CompileOptions& options;
   bool trains;
-  // From cut_stages on: whose program it becomes, and the norm's sums of the whole model.
+  // From cut_stages on: whose program it becomes, and the norm's sums and the parameters of several
+  // pipeline ranks of the whole model.
   std::int64_t pipeline_rank = 0;
   NormSums norm_sums = {};
+  TiedParameters tied = {};
 
   // The axes over whose ranks losses, statistics and gradients become sums.
   AxisSizes summed() const;

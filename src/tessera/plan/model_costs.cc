@@ -46,6 +46,7 @@ double& part_of(ActionCosts& costs, Phase phase) {
     case Phase::kWeightGradient:
       return costs.weight_gradient;
     case Phase::kBackward:
+    case Phase::kStart:
     case Phase::kUpdate:
       break;
   }

@@ -56,6 +56,8 @@ Category category_of(StateRole role) {
 
 std::string_view name(Action action) {
   switch (action) {
+    case Action::kStart:
+      return "start";
     case Action::kForward:
       return "forward";
     case Action::kBackward:

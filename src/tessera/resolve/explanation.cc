@@ -26,6 +26,13 @@ TrafficPurpose purpose_of(const Instruction& instruction,
                           Action action,
                           const CollectiveUse& use,
                           const StateAxes& state) {
+  // Transfers of a step are of a parameter that several pipeline ranks use.
+  if (instruction.op->get_if<SendAttrs>() != nullptr && action == Action::kStart) {
+    return TrafficPurpose::kParameters;
+  }
+  if (instruction.op->get_if<SendAttrs>() != nullptr && action == Action::kUpdate) {
+    return TrafficPurpose::kGradients;
+  }
   // All that it sends is of one class.
   for (const auto& [axis, bytes] : use.sent) {
     if (bytes.at(static_cast<std::size_t>(TrafficClass::kTensor)) > 0) {

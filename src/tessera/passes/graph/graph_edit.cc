@@ -167,6 +167,50 @@ bool same_content(const Graph& graph, ValueId a, ValueId b) {
          equal(*first.op, *second.op);
 }
 
+Graph without_unread_sources(Graph graph, const std::function<bool(const ValueInfo&)>& may_go) {
+  std::vector<bool> is_read(graph.values.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (const ValueId operand : node.operands) {
+      is_read[operand.at()] = true;
+    }
+  }
+  for (const Output& output : graph.outputs) {
+    is_read[output.value.at()] = true;
+    if (output.updates) {
+      is_read[output.updates->at()] = true;
+    }
+  }
+  Graph result;
+  result.name = graph.name;
+  std::vector<ValueId> renamed(graph.values.size());
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    const ValueKind kind = graph.values[i].kind;
+    if (kind == ValueKind::kResult || kind == ValueKind::kScalar || is_read[i] ||
+        !may_go(graph.values[i])) {
+      renamed[i] = ValueId::of(result.values.size());
+      result.values.push_back(std::move(graph.values[i]));
+    }
+  }
+  const auto rename = [&](std::vector<ValueId>& values) {
+    for (ValueId& value : values) {
+      value = renamed[value.at()];
+    }
+  };
+  for (Node& node : graph.nodes) {
+    rename(node.operands);
+    rename(node.results);
+  }
+  for (Output& output : graph.outputs) {
+    output.value = renamed[output.value.at()];
+    if (output.updates) {
+      output.updates = renamed[output.updates->at()];
+    }
+  }
+  result.nodes = std::move(graph.nodes);
+  result.outputs = std::move(graph.outputs);
+  return result;
+}
+
 Graph without_dead_nodes(const Graph& graph) {
   return GraphEdit(graph).apply();
 }

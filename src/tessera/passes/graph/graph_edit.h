@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -61,5 +62,13 @@ bool same_content(const Graph& graph, ValueId a, ValueId b);
 // The same graph without nodes with results that nobody reads; values renumbered in order of
 // definition.
 Graph without_dead_nodes(const Graph& graph);
+
+// The same graph without inputs and states that nothing reads or updates, of those that `may_go`.
+// Scalars stay: the host sets them on every rank.
+Graph without_unread_sources(
+    Graph graph,
+    const std::function<bool(const ValueInfo&)>& may_go = [](const ValueInfo& /*source*/) {
+      return true;
+    });
 
 }  // namespace tessera

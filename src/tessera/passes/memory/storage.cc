@@ -64,7 +64,11 @@ bool may_share_bytes(const TensorRef& a, const TensorRef& b) {
   return true;
 }
 
-// What backward leaves for the update is gradient memory.
+bool is_made_before_update(const Node& node) {
+  return node.phase != Phase::kUpdate || node.op->get_if<ReceiveAttrs>() != nullptr;
+}
+
+// What backward leaves for the update is gradient memory, that of another rank's, too.
 void mark_gradients(const Graph& graph, Storage& storage) {
   for (const Node& node : graph.nodes) {
     if (node.phase != Phase::kUpdate) {
@@ -72,7 +76,7 @@ void mark_gradients(const Graph& graph, Storage& storage) {
     }
     for (const ValueId operand : node.operands) {
       const NodeId producer = graph[operand].producer;
-      if (producer.valid() && graph.nodes[producer.at()].phase != Phase::kUpdate) {
+      if (producer.valid() && is_made_before_update(graph.nodes[producer.at()])) {
         StorageBuffer& buffer = storage.buffers[storage.tensors[operand.at()].buffer.at()];
         buffer.category =
             buffer.category == Category::kActivation ? Category::kGradient : buffer.category;

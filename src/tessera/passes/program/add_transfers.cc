@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
+#include "tessera/passes/program/new_events.h"
 
 namespace tessera {
 namespace {
@@ -50,15 +51,16 @@ class Transfers {
 
   Program run() {
     for (std::size_t i = 0; i < program_.segments.size(); ++i) {
-      const CodeKind kind = program_.segments[i].code.kind;
-      if (kind == CodeKind::kReceive || kind == CodeKind::kSend) {
-        segments_[program_.segments[i].code] = SegmentId::of(i);
+      const Code& code = program_.segments[i].code;
+      const bool is_transfer = code.kind == CodeKind::kReceive || code.kind == CodeKind::kSend;
+      if (is_transfer && std::ranges::count(kTransferActions, code.action) > 0) {
+        segments_[code] = SegmentId::of(i);
       }
     }
     if (segments_.empty()) {
       return std::move(program_);
     }
-    next_event_ = first_free_event();
+    next_event_ = first_free_event(program_);
     add_streams();
     std::vector<Code> codes;
     for (const auto& [code, segment] : segments_) {
@@ -74,18 +76,6 @@ class Transfers {
   }
 
  private:
-  std::size_t first_free_event() const {
-    std::size_t next = 0;
-    for (const Segment& segment : program_.segments) {
-      for (const Instruction& instruction : segment.instructions) {
-        for (const EventId event : instruction.signals) {
-          next = std::max(next, event.at() + 1);
-        }
-      }
-    }
-    return next;
-  }
-
   // The same on every rank, whatever it sends and receives.
   void add_streams() {
     program_.streams.resize(1);

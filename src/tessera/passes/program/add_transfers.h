@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// After overlap(): calls the receives and sends that lower() has left, on streams of their own, one
-// for each direction of each action.
+// After overlap(): calls the receives and sends of microbatches that lower() has left, on streams
+// of their own, one for each direction of each action.
 //   F(0) F(1)  ->  receive(0) receive(1) F(0) send(0) F(1) send(1)
 // A receive is called where `order` has it; the first reader in a segment waits for it. A send is
 // called right after its work. What is sent is waited for ("sent") when the work comes to its

@@ -19,6 +19,8 @@ namespace {
 
 Action action_of(Phase phase, bool splits_backward) {
   switch (phase) {
+    case Phase::kStart:
+      return Action::kStart;
     case Phase::kForward:
       return Action::kForward;
     case Phase::kBackward:
@@ -220,6 +222,9 @@ class Lowering {
     std::map<Code, SegmentId> start;
     std::map<Code, SegmentId> next;
     for (const Code& code : works) {
+      if (code.action == Action::kStart) {
+        continue;  // there are transfers alone
+      }
       Segment later = make_segment(graph_, code);
       if (later.instructions.empty() && !has_transfers(code)) {
         continue;

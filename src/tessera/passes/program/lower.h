@@ -32,7 +32,8 @@ struct LowerOptions {
 // order, then weight gradients) and update once. With several microbatches, segments that
 // accumulate have a variant for the first one, which writes instead of adding. What one action
 // leaves for a later one is in a pool of these two ("stash": for the backward of its chunk).
-// Receives and sends are segments of their own, which nothing calls before add_transfers().
+// Receives and sends are segments of their own, which nothing calls before add_transfers() and
+// add_tied_transfers().
 // Slots are left to assign_slots(), offsets to plan_memory(). Errors: kInternal where the
 // graph asks for an impossible placement.
 Program lower(const Graph& graph, const LowerOptions& options);

@@ -14,6 +14,7 @@
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph/graph_edit.h"
 #include "tessera/passes/ranks/state_axes.h"
+#include "tessera/passes/ranks/tied_gradients.h"
 #include "tessera/program/step_names.h"
 
 namespace tessera {
@@ -50,16 +51,19 @@ bool is_gradient(const Output& output) {
   return output.kind == OutputKind::kGradient;
 }
 
-// Reduces each gradient to this rank's slice, right after it is made.
-Graph reduce_gradients(const Graph& graph, const StateAxes& of_all, const DimAxes& dims) {
+// Reduces each gradient to this rank's slice, right after it is made, but for those of the
+// parameters `later`.
+Graph reduce_gradients(const Graph& graph,
+                       const UpdateOptions& options,
+                       const std::set<std::string>& later) {
   GraphEdit edit(graph);
   std::vector<Output> outputs = graph.outputs;
   for (Output& output : outputs) {
-    if (!is_gradient(output)) {
+    if (!is_gradient(output) || later.contains(output.parameter)) {
       continue;
     }
     const TensorType& type = graph[output.value].type;
-    const StateAxes state = state_axes_of(type, dims, of_all);
+    const StateAxes state = state_axes_of(type, options.dims, options.state);
     if (state.grad == 0) {
       continue;
     }
@@ -148,7 +152,7 @@ std::map<std::string, TensorType> types_of_gradients(const Graph& graph) {
 
 // The sums that microbatches leave for the update.
 struct Sums {
-  std::map<std::string, std::map<std::int32_t, ValueId>> gradients;  // by parameter and use
+  GradientsOfUses gradients;
   ValueId loss;
   std::vector<Output> statistics;
 };
@@ -236,20 +240,26 @@ class Update {
         apply_(builder.scalar(step_names::kApply)) {}
 
   // `parameter`, whose gradient of `type` (the whole, of this rank's part) has been reduced over
-  // its state.grad axes.
-  Trained reduced(ValueId parameter, const Value& gradient, const TensorType& type) const {
+  // its state.grad axes, unless it is `whole`.
+  Trained reduced(ValueId parameter,
+                  const Value& gradient,
+                  const TensorType& type,
+                  bool whole) const {
     const StateAxes state = state_axes_of(type, options_.dims, options_.state);
     const Wire& wire = state.wires.grad;
     const std::size_t all = state.axes.size();
     Value result = gradient;
-    if (state.grad < state.optimizer) {
-      result = collective(
-          ReduceSlicesAttrs{.axes = axes_between(state, state.grad, state.optimizer),
-                            .slice = slice_elements(state, type, state.optimizer),
-                            .wire = part_of(state, wire, state.grad, state.optimizer).formats,
-                            .block = wire.block},
-          result);
-    }
+    const auto reduce = [&](std::size_t begin, std::size_t end) {
+      if (begin < end) {
+        result = collective(ReduceSlicesAttrs{.axes = axes_between(state, begin, end),
+                                              .slice = slice_elements(state, type, end),
+                                              .wire = part_of(state, wire, begin, end).formats,
+                                              .block = wire.block},
+                            result);
+      }
+    };
+    reduce(whole ? 0 : state.grad, state.grad);
+    reduce(state.grad, state.optimizer);
     if (state.optimizer < all) {
       result = collective(
           AllReduceSlicesAttrs{.axes = axes_between(state, state.optimizer, all),
@@ -400,24 +410,31 @@ void require_names(const Graph& graph) {
 Graph append_update(Graph graph, const UpdateOptions& options) {
   require_names(graph);
   const std::map<std::string, TensorType> gradient_types = types_of_gradients(graph);
+  const std::set<std::string> summed_whole = summed_before_reduction(graph, options);
   if (options.state.grad > 0) {
-    graph = reduce_gradients(graph, options.state, options.dims);
+    graph = reduce_gradients(graph, options, summed_whole);
   }
   if (options.num_microbatches > 1) {
     graph = accumulate(graph);
   }
-  const Sums sums = take_sums(graph);
+  Sums sums = take_sums(graph);
   GraphBuilder builder(std::move(graph));
   builder.set_phase(Phase::kUpdate);
+  exchange_tied(builder, options, sums.gradients);
 
   const Update update(builder, options);
   std::vector<Trained> parameters;
   for (const ValueId parameter : builder.graph().trained_parameters()) {
     const std::string name = builder.graph()[parameter].name;
+    if (options.tied.is_copied(name, options.pipeline_rank)) {
+      continue;
+    }
     const auto found = sums.gradients.find(name);
     TESSERA_CHECK(found != sums.gradients.end(), "no gradient of {}", name);
-    parameters.push_back(
-        update.reduced(parameter, sum_of_uses(builder, found->second), gradient_types.at(name)));
+    parameters.push_back(update.reduced(parameter,
+                                        sum_of_uses(builder, found->second),
+                                        gradient_types.at(name),
+                                        summed_whole.contains(name)));
   }
   update.run(parameters, sum_over_ranks(builder, options, builder.handle(sums.loss)));
   for (const Output& statistic : sums.statistics) {

@@ -9,6 +9,7 @@
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/dim_axes.h"
 #include "tessera/passes/ranks/state_axes.h"
+#include "tessera/passes/stages/tied_parameters.h"
 
 namespace tessera {
 
@@ -32,6 +33,9 @@ struct UpdateOptions {
   // it.
   AxisSizes pipeline = {};
   NormSums norm_sums = {};
+  // The parameters that several of these ranks use, and which of them this one is.
+  TiedParameters tied = {};
+  std::int64_t pipeline_rank = 0;
 };
 
 // Those of the parameters whose gradients are outputs of `graph`.
@@ -43,14 +47,15 @@ NormSums norm_sums(const Graph& graph, const UpdateOptions& options);
 // Gradients, loss and statistics are sums over the labels of one rank: every microbatch's gradient
 // is reduced to slices over state.grad axes; with several microbatches these, the loss and the
 // statistics add up in f32 states in microbatch order; those of a parameter's uses, each of which
-// has its own state, are added in the order of use; then gradients are reduced to slices over
-// state.optimizer axes and summed over the others, and loss and statistics are summed over all.
-// Then follow the exact global norm, each element counted once over all ranks, the clip scale and
-// one adamw per parameter, whose state updates become outputs; where parameters are cut less than
-// the optimizer, adamw updates an f32 master slice, and the parameter is gathered from it. The
-// outputs "loss" (sum over valid tokens), "grad_norm", "applied" and the statistics stay for the
-// host. Scalars it adds: learning_rate, update_number (from 1), apply. Errors: kInvalidArgument for
-// an output that is a result, and for a graph without a loss.
+// has its own state, are added in the order of use (those that another pipeline rank has made are
+// received, and of another's parameter sent and not updated here); then gradients are reduced to
+// slices over state.optimizer axes and summed over the others, and loss and statistics are summed
+// over all. Then follow the exact global norm, each element counted once over all ranks, the clip
+// scale and one adamw per parameter, whose state updates become outputs; where parameters are cut
+// less than the optimizer, adamw updates an f32 master slice, and the parameter is gathered from
+// it. The outputs "loss" (sum over valid tokens), "grad_norm", "applied" and the statistics stay
+// for the host. Scalars it adds: learning_rate, update_number (from 1), apply. Errors:
+// kInvalidArgument for an output that is a result, and for a graph without a loss.
 Graph append_update(Graph graph, const UpdateOptions& options);
 
 // The graph of a forward pass alone whose loss and statistics are sums over the tokens of one rank:

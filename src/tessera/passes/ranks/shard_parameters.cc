@@ -42,6 +42,10 @@ bool has_secondary(const StateAxes& state) {
   return state.secondary < state.param;
 }
 
+bool reads_secondary(const StateAxes& state, const GatherUse& use) {
+  return has_secondary(state) && !(use.forward && state.secondary_use == SecondaryUse::kBackward);
+}
+
 // Cuts the parameters of `graph`, and adds their copies.
 std::map<ValueId, Kept> cut_parameters(Graph& graph, const StateAxes& of_all, const DimAxes& dims) {
   std::map<ValueId, Kept> kept;
@@ -81,6 +85,10 @@ OpRef gather_of(const StateAxes& state,
 
 }  // namespace
 
+bool reads_secondary(const StateAxes& state, const Node& node) {
+  return reads_secondary(state, gather_use_of(node));
+}
+
 Graph shard_parameters(const Graph& graph, const StateAxes& state, const DimAxes& dims) {
   Graph sliced = graph;
   const std::map<ValueId, Kept> kept = cut_parameters(sliced, state, dims);
@@ -90,8 +98,7 @@ Graph shard_parameters(const Graph& graph, const StateAxes& state, const DimAxes
   const auto read = [&](std::size_t i, const Node& node, const Kept& sources) {
     const GatherUse use = gather_use_of(node);
     const StateAxes& own = sources.state;
-    const bool reads_copy =
-        has_secondary(own) && !(use.forward && own.secondary_use == SecondaryUse::kBackward);
+    const bool reads_copy = reads_secondary(own, use);
     if (reads_copy && own.secondary == 0) {
       return sources.copy;
     }

@@ -16,4 +16,7 @@ namespace tessera {
 // which append_update() writes anew whenever the weights change.
 Graph shard_parameters(const Graph& graph, const StateAxes& state, const DimAxes& dims);
 
+// Whether shard_parameters() has `node` read the copy of a parameter, whose own `state` this is.
+bool reads_secondary(const StateAxes& state, const Node& node);
+
 }  // namespace tessera

@@ -34,16 +34,40 @@ void require_layers(const Graph& graph, std::span<const std::int64_t> layers) {
 
 // What a value follows from, over however many nodes.
 struct Origin {
+  bool input = false;
   bool state = false;  // a parameter or another state
   bool layer = false;  // a node of a layer
   bool backward_of_layer = false;
 
+  bool is_of_states_alone() const { return state && !input && !layer; }
+
   void add(const Origin& other) {
+    input |= other.input;
     state |= other.state;
     layer |= other.layer;
     backward_of_layer |= other.backward_of_layer;
   }
 };
+
+// The stage of what follows from states alone, until it is known who reads it.
+constexpr std::int32_t kOfReader = -2;
+
+void follow_readers(const Graph& graph, std::vector<std::int32_t>& stages) {
+  const std::vector<std::vector<NodeId>> readers = users(graph);
+  for (std::size_t i = stages.size(); i-- > 0;) {
+    if (stages[i] != kOfReader) {
+      continue;
+    }
+    NodeId first;
+    for (const ValueId result : graph.nodes[i].results) {
+      const std::vector<NodeId>& of_result = readers[result.at()];
+      if (!of_result.empty() && (!first.valid() || of_result.front() < first)) {
+        first = of_result.front();
+      }
+    }
+    stages[i] = first.valid() ? stages[first.at()] : 0;
+  }
+}
 
 }  // namespace
 
@@ -53,6 +77,7 @@ std::vector<std::int32_t> assign_stages(const Graph& graph, std::span<const std:
   const auto last = static_cast<std::int32_t>(layers.size()) - 1;
   std::vector<Origin> origins(graph.values.size());
   for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    origins[i].input = graph.values[i].kind == ValueKind::kInput;
     origins[i].state = is_state(graph.values[i].kind);
   }
   std::vector<std::int32_t> stages;
@@ -68,6 +93,8 @@ std::vector<std::int32_t> assign_stages(const Graph& graph, std::span<const std:
       origin.backward_of_layer |= !is_forward;
     } else if (!origin.state && !origin.layer) {
       stages.push_back(kEveryStage);
+    } else if (origin.is_of_states_alone()) {
+      stages.push_back(kOfReader);
     } else {
       const bool is_before = is_forward ? !origin.layer : origin.backward_of_layer;
       stages.push_back(is_before ? 0 : last);
@@ -76,6 +103,7 @@ std::vector<std::int32_t> assign_stages(const Graph& graph, std::span<const std:
       origins[result.at()] = origin;
     }
   }
+  follow_readers(graph, stages);
   return stages;
 }
 

@@ -205,41 +205,6 @@ class StageCut {
     return outputs;
   }
 
-  // Scalars stay: the host sets them on every rank.
-  static Graph without_unread_sources(Graph graph) {
-    const std::vector<std::vector<NodeId>> readers = users(graph);
-    std::vector<bool> is_output(graph.values.size(), false);
-    for (const Output& output : graph.outputs) {
-      is_output[output.value.at()] = true;
-    }
-    Graph result;
-    result.name = graph.name;
-    std::vector<ValueId> renamed(graph.values.size());
-    for (std::size_t i = 0; i < graph.values.size(); ++i) {
-      const ValueKind kind = graph.values[i].kind;
-      const bool is_read = !readers[i].empty() || is_output[i];
-      if (kind == ValueKind::kResult || kind == ValueKind::kScalar || is_read) {
-        renamed[i] = ValueId::of(result.values.size());
-        result.values.push_back(std::move(graph.values[i]));
-      }
-    }
-    const auto rename = [&](std::vector<ValueId>& values) {
-      for (ValueId& value : values) {
-        value = renamed[value.at()];
-      }
-    };
-    for (Node& node : graph.nodes) {
-      rename(node.operands);
-      rename(node.results);
-    }
-    for (Output& output : graph.outputs) {
-      output.value = renamed[output.value.at()];
-    }
-    result.nodes = std::move(graph.nodes);
-    result.outputs = std::move(graph.outputs);
-    return result;
-  }
-
   const Graph& graph_;
   const PipelineCut& cut_;
   std::int64_t rank_;
