@@ -166,13 +166,17 @@ void TrainingTest::TearDown() {
 void TrainingTest::expect_plan_is_all(const std::filesystem::path& config_path) {
   const RunConfig config = resolve(load_run_config(config_path, {}));
   const PlannedRun run = plan_run(config, resolve_model(config));
-  const Programs expected = compile(run.plan, run.target);
-  const Programs found = compile(parse_plan(to_string(run.plan), config_path.string()),
-                                 parse_target(to_string(run.target), config_path.string()));
-  EXPECT_EQ(to_string(found.step), to_string(expected.step));
-  ASSERT_EQ(found.validation.has_value(), expected.validation.has_value());
-  if (expected.validation) {
-    EXPECT_EQ(to_string(*found.validation), to_string(*expected.validation));
+  const RunPrograms expected = compile_run(run.plan, run.target);
+  const RunPrograms found = compile_run(parse_plan(to_string(run.plan), config_path.string()),
+                                        parse_target(to_string(run.target), config_path.string()));
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t place = 0; place < expected.size(); ++place) {
+    EXPECT_EQ(to_string(found[place].step), to_string(expected[place].step));
+    const auto& validation = expected[place].validation;
+    ASSERT_EQ(found[place].validation.has_value(), validation.has_value());
+    if (validation) {
+      EXPECT_EQ(to_string(*found[place].validation), to_string(*validation));
+    }
   }
 }
 
