@@ -97,7 +97,8 @@ std::vector<Program> compile_steps(const RankRun& run, const CompileOptions& opt
                           : std::vector<Program>{compile_training(whole_graph(run), options)};
 }
 
-// Ranks along the pipeline come to an end together, however many microbatches they do.
+// Ranks along the pipeline come to an end together, however many microbatches they do; those with a
+// stage each also where a device has one queue for all streams.
 void expect_to_end(const RankRun& run, const std::vector<Program>& programs) {
   std::vector<std::size_t> class_of;  // by rank
   for (std::int64_t rank = 0; rank < run.mesh.num_ranks(); ++rank) {
@@ -109,8 +110,10 @@ void expect_to_end(const RankRun& run, const std::vector<Program>& programs) {
       classes.push_back(collective_calls(first_microbatches(program, count)));
     }
     verify_ranks(run.mesh, classes, class_of);
-    std::ranges::transform(classes, classes.begin(), in_one_queue);
-    verify_ranks(run.mesh, classes, class_of);
+    if (run.pipeline.layers.size() <= programs.size()) {
+      std::ranges::transform(classes, classes.begin(), in_one_queue);
+      verify_ranks(run.mesh, classes, class_of);
+    }
   }
 }
 
