@@ -98,8 +98,8 @@ class StageCut {
     return chunks;
   }
 
-  // Notes which boundaries a value of stage `from` crosses for a reader in stage `to`: those up to
-  // the first stage that the reader's rank has.
+  // Notes which boundaries a value of stage `from` crosses for a reader in stage `to`. A rank gets
+  // a value at the first of its stages behind `from`, if at all, and keeps it for the later ones.
   void cross(ValueId value, std::int32_t from, std::int32_t to) {
     if (from == kEveryStage || from == to) {
       return;
@@ -115,9 +115,18 @@ class StageCut {
         from,
         to);
     const std::int32_t step = is_forward ? 1 : -1;
-    for (std::int32_t stage = from; rank_of(stage) != rank_of(to); stage += step) {
-      Boundary& crossed = boundaries_[static_cast<std::size_t>(is_forward ? stage : stage - 1)];
+    const auto first_of_rank = [&](std::int32_t of) {
+      std::int32_t stage = from;
+      while (rank_of(stage) != rank_of(of)) {
+        stage += step;
+      }
+      return stage;
+    };
+    for (std::int32_t stage = first_of_rank(to); stage != from;) {
+      const std::int32_t before = stage - step;
+      Boundary& crossed = boundaries_[static_cast<std::size_t>(std::min(before, stage))];
       (is_forward ? crossed.forward : crossed.backward).insert(value);
+      stage = first_of_rank(before);
     }
   }
 
