@@ -89,6 +89,8 @@ Costs costs_of(const RankRun& run, const ActionTable& table) {
         case Action::kWeightGradient:
           stage.weight_gradient += seconds_of(segment);
           break;
+        case Action::kStart:
+          break;
         case Action::kUpdate:
           update += seconds_of(segment);
           break;

@@ -44,7 +44,7 @@ std::string fewer_stages(const ActionTable& table, std::int64_t parts) {
   } else if (chunks >= 2) {
     fewer_chunks = format("pipeline.chunks = {}", chunks);
   }
-  if (ranks == 0) {
+  if (ranks <= 1) {
     return fewer_chunks.empty() ? "fewer stages" : fewer_chunks;
   }
   std::string fewer_ranks = format("parallel.pipeline <= {}", ranks);

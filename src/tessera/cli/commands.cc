@@ -106,6 +106,13 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
                     options.schedule);
     write_file_atomic(options.schedule, schedule_csv(facts));
   }
+  TESSERA_REQUIRE(options.gantt.empty() || options.gantt.ends_with(".svg"),
+                  ErrorCode::kInvalidConfig,
+                  "--gantt={}: expected a file that ends in .svg, which it is",
+                  options.gantt);
+  TESSERA_REQUIRE(options.schedule != "-" || !options.json,
+                  ErrorCode::kInvalidConfig,
+                  "--schedule draws, and --json prints one object: expected one of the two");
   if (!options.gantt.empty()) {
     write_file_atomic(options.gantt, schedule_gantt(facts));
   }
@@ -156,6 +163,7 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
       !weights.empty() && std::filesystem::exists(weights)) {
     require_same_model(facts.config, weights_section(weights));
   }
+  const bool writes = write_schedule(facts, options);
   if (options.json) {
     print(explanation_json(facts, options.program));
     return;
@@ -176,9 +184,11 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
     parts.push_back(ops_text(facts));
   }
   if (options.schedule == "-") {
-    parts.push_back(schedule_text(facts, static_cast<std::size_t>(terminal_width(stdout))));
+    constexpr std::size_t kUncut = std::size_t{1} << 20U;
+    const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+    parts.push_back(schedule_text(
+        facts, is_terminal ? static_cast<std::size_t>(terminal_width(stdout)) : kUncut));
   }
-  const bool writes = write_schedule(facts, options);
   if (parts.empty() && !writes) {
     parts.push_back(summary_text(facts));
   }

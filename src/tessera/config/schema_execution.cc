@@ -289,8 +289,16 @@ ConfigSection passes() {
 }  // namespace
 
 std::vector<ConfigSection> execution_sections() {
-  return {
-      parallel(), pipeline(), state(), comm(), cluster(), memory(), checkpoint(), log(), sample(), passes()};
+  return {parallel(),
+          pipeline(),
+          state(),
+          comm(),
+          cluster(),
+          memory(),
+          checkpoint(),
+          log(),
+          sample(),
+          passes()};
 }
 
 }  // namespace tessera

@@ -14,8 +14,8 @@ std::vector<ConfigSection> input_sections();
 // train, validation, lora, float8, optimizer, schedule: how weights follow from data.
 std::vector<ConfigSection> training_sections();
 
-// parallel, pipeline, state, comm, cluster, memory, checkpoint, log, sample, passes: how ranks divide the
-// work, and what a run keeps and shows.
+// parallel, pipeline, state, comm, cluster, memory, checkpoint, log, sample, passes: how ranks
+// divide the work, and what a run keeps and shows.
 std::vector<ConfigSection> execution_sections();
 
 }  // namespace tessera

@@ -334,8 +334,8 @@ void validate_pipeline(const RunConfig& config, ConfigUse use) {
   const auto require_pipeline = [&](std::string_view key, bool is_set) {
     TESSERA_REQUIRE(config.parallel.pipeline > 1 || !is_set,
                     ErrorCode::kInvalidConfig,
-                    "{}: has no effect with parallel.pipeline = 1: expected several ranks, or none "
-                    "of [pipeline]",
+                    "{}: has no effect with parallel.pipeline = 1: set that to 2 or more, or leave "
+                    "[pipeline] out",
                     placed(config, key));
   };
   require_pipeline("pipeline.schedule", pipeline.schedule != PipelineSection().schedule);
@@ -362,10 +362,10 @@ void require_pipeline_divides(const RunConfig& config, std::int64_t ranks) {
        "{} = {} does not divide {}{}; {} {}",
        placed(config, "parallel.pipeline"),
        pipeline,
-       format_plural(ranks, "rank"),
        config.parallel.tensor > 1
-           ? format(" / parallel.tensor = {}", config.parallel.tensor)
+           ? format("the {} that parallel.tensor = {} leaves of ", left, config.parallel.tensor)
            : "",
+       format_plural(ranks, "rank"),
        divisors,
        divisors.find(' ') == std::string::npos ? "does" : "do");
 }
@@ -380,18 +380,17 @@ void validate_degrees(const RunConfig& config) {
   const std::int64_t ranks = *parallel.ranks;
   const std::int64_t of_data = parallel.tensor * parallel.pipeline;  // ranks per data rank
   if (parallel.data) {
-    TESSERA_REQUIRE(*parallel.data * of_data == ranks,
-                    ErrorCode::kInvalidConfig,
-                    "{}: found {}, which with parallel.tensor = {}{} makes {} ranks, expected "
-                    "parallel.ranks = {}; leave parallel.data out to take the ranks that are left",
-                    placed(config, "parallel.data"),
-                    *parallel.data,
-                    parallel.tensor,
-                    parallel.pipeline > 1
-                        ? format(" and parallel.pipeline = {}", parallel.pipeline)
-                        : "",
-                    *parallel.data * of_data,
-                    ranks);
+    TESSERA_REQUIRE(
+        *parallel.data * of_data == ranks,
+        ErrorCode::kInvalidConfig,
+        "{}: found {}, which with parallel.tensor = {}{} makes {} ranks, expected "
+        "parallel.ranks = {}; leave parallel.data out to take the ranks that are left",
+        placed(config, "parallel.data"),
+        *parallel.data,
+        parallel.tensor,
+        parallel.pipeline > 1 ? format(" and parallel.pipeline = {}", parallel.pipeline) : "",
+        *parallel.data * of_data,
+        ranks);
     return;
   }
   TESSERA_REQUIRE(ranks % parallel.tensor == 0,

@@ -12,8 +12,8 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/test_directory.h"
-#include "tessera/config/config.h"
 #include "tessera/base/test_error.h"
+#include "tessera/config/config.h"
 #include "tessera/config/test_config.h"
 
 namespace tessera {
@@ -174,15 +174,17 @@ TEST(Validate, PipelineDegrees) {
   };
   EXPECT_EQ(error(8, 1, 3), "parallel.pipeline = 3 does not divide 8 ranks; 2, 4 or 8 do");
   EXPECT_EQ(error(12, 2, 4),
-            "parallel.pipeline = 4 does not divide 12 ranks / parallel.tensor = 2; 2, 3 or 6 do");
+            "parallel.pipeline = 4 does not divide the 6 that parallel.tensor = 2 leaves of 12 "
+            "ranks; 2, 3 or 6 do");
   EXPECT_EQ(error(1, 1, 2), "parallel.pipeline = 2 does not divide 1 rank; 1 does");
   EXPECT_EQ(error(7, 1, 2), "parallel.pipeline = 2 does not divide 7 ranks; 7 does");
   RunConfig config = valid_config();
   config.parallel = {.ranks = 12, .data = 3, .tensor = 2, .pipeline = 3};
-  EXPECT_EQ(config_error([&] { validate_degrees(config); }),
-            "parallel.data: found 3, which with parallel.tensor = 2 and parallel.pipeline = 3 makes "
-            "18 ranks, expected parallel.ranks = 12; leave parallel.data out to take the ranks "
-            "that are left");
+  EXPECT_EQ(
+      config_error([&] { validate_degrees(config); }),
+      "parallel.data: found 3, which with parallel.tensor = 2 and parallel.pipeline = 3 makes "
+      "18 ranks, expected parallel.ranks = 12; leave parallel.data out to take the ranks "
+      "that are left");
 }
 
 TEST(Validate, PipelinesRunOnCpusSoFar) {
@@ -197,7 +199,7 @@ TEST(Validate, PipelinesRunOnCpusSoFar) {
 
 TEST(Validate, PipelineKeysNeedOne) {
   constexpr std::string_view kUnused =
-      ": has no effect with parallel.pipeline = 1: expected several ranks, or none of [pipeline]";
+      ": has no effect with parallel.pipeline = 1: set that to 2 or more, or leave [pipeline] out";
   EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.schedule = "gpipe"; }),
             format("pipeline.schedule{}", kUnused));
   EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.chunks = 2; }),

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <utility>
 
+#include "tessera/actions/csv.h"
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/config/config.h"
@@ -39,6 +41,16 @@ bool says_ranks(std::string_view override) {
                              [&](std::string_view key) { return override.starts_with(key); });
 }
 
+// As many as the schedule takes; of its table an evaluation has the stages' ranks alone.
+std::int64_t pipeline_microbatches(const RunConfig& config) {
+  if (config.parallel.pipeline == 1) {
+    return 1;
+  }
+  const std::string& table = config.pipeline.schedule;
+  return is_table(config.pipeline) ? parse_table(read_file(table), table).table.microbatches
+                                   : 2 * config.parallel.pipeline;
+}
+
 }  // namespace
 
 RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides) {
@@ -62,12 +74,10 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
                     override);
   }
   config = resolve_ranks(std::move(config));
-  // The batches and gradients of training are none of an evaluation's; every schedule of a pipeline
-  // takes so many microbatches.
-  const std::int64_t pipeline = config.parallel.pipeline;
+  // The batches and gradients of training are none of an evaluation's.
   config.optimizer.gradients = DType::kF32;
-  config.train.global_batch = config.train.microbatch * config.parallel.data.value_or(1) *
-                              (pipeline > 1 ? 2 * pipeline : 1);
+  config.train.global_batch =
+      config.train.microbatch * config.parallel.data.value_or(1) * pipeline_microbatches(config);
   validate(config);
   return config;
 }

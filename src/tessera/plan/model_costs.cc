@@ -4,10 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/ops/op.h"
+#include "tessera/passes/graph/fuse.h"
 #include "tessera/passes/stages/assign_stages.h"
 
 namespace tessera {
@@ -22,8 +24,7 @@ class Speed {
  public:
   Speed(const Target& target, DType dtype) {
     const DeviceSpec& device = target.device;
-    const double flops =
-        dtype == DType::kBF16 ? device.peak_flops.bf16 : device.peak_flops.f32;
+    const double flops = dtype == DType::kBF16 ? device.peak_flops.bf16 : device.peak_flops.f32;
     if (flops > 0 && device.memory_bandwidth > 0) {
       per_flop_ = 1.0 / flops;
       per_byte_ = 1.0 / device.memory_bandwidth;
@@ -56,7 +57,11 @@ double& part_of(ActionCosts& costs, Phase phase) {
 }  // namespace
 
 ModelCosts model_costs(const Plan& plan, const Target& target) {
-  const Graph graph = differentiate(step_graph(plan));
+  // As it runs: a fused loss makes its gradients in forward.
+  Graph graph = differentiate(step_graph(plan));
+  if (plan.passes.fuse) {
+    graph = fuse(std::move(graph));
+  }
   const Speed speed(target, plan.dtype);
   // The embedding, the layers, the head.
   const std::array<std::int64_t, 3> parts = {0, plan.model.num_layers, 0};
@@ -76,7 +81,7 @@ ModelCosts model_costs(const Plan& plan, const Target& target) {
     for (const ValueId operand : node.operands) {
       operands.push_back(graph[operand].type);
     }
-    ActionCosts& part = is_layer            ? costs.layers[static_cast<std::size_t>(node.layer)]
+    ActionCosts& part = is_layer               ? costs.layers[static_cast<std::size_t>(node.layer)]
                         : part_of_node[i] == 0 ? costs.embedding
                                                : costs.head;
     const double ticks = speed.ticks(cost(*node.op, operands));

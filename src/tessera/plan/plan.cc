@@ -13,8 +13,8 @@ void require_layers(const PipelinePlan& pipeline, std::int64_t num_layers) {
   const std::vector<std::int64_t>& layers = pipeline.layers;
   TESSERA_REQUIRE(std::ssize(layers) == pipeline.table.stages,
                   ErrorCode::kInvalidConfig,
-                  "found the layers of {}, expected those of {}",
-                  format_plural(std::ssize(layers), "stage"),
+                  "found {}, expected {}: one per stage",
+                  format_plural(std::ssize(layers), "number"),
                   pipeline.table.stages);
   const std::int64_t sum = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
   TESSERA_REQUIRE(sum == num_layers,

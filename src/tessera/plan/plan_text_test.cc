@@ -124,7 +124,8 @@ TEST(PlanText, RefusesAPipelineThatDoesNotFit) {
   };
   EXPECT_THAT(message("layers = [2, 0]", "layers = [2, 1]"),
               HasSubstr(": pipeline: found 3 layers in all, the model has 2"));
-  EXPECT_THAT(message("layers = [2, 0]", "layers = [2]"), HasSubstr("the layers of 1 stage"));
+  EXPECT_THAT(message("layers = [2, 0]", "layers = [2]"),
+              HasSubstr("found 1 number, expected 2: one per stage"));
   EXPECT_THAT(message("layers = [2, 0]", "layers = [2, -1]"),
               HasSubstr("expected an array of whole numbers, at least 0"));
   EXPECT_THAT(message("microbatches = 3", "microbatches = 4"), HasSubstr(": pipeline: "));

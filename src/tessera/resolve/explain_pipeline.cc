@@ -43,10 +43,10 @@ std::string held_text(const Timeline& timeline) {
       format("forwards of {} by rank", numbers_text(timeline.held_by_rank, &PeakHeld::forwards));
   const bool holds_weights = std::ranges::any_of(
       timeline.held_by_rank, [](const PeakHeld& held) { return held.weight_gradients > 0; });
-  return text + (holds_weights ? format(", weight gradients to come of {}",
-                                        numbers_text(timeline.held_by_rank,
-                                                     &PeakHeld::weight_gradients))
-                               : "");
+  return text + (holds_weights
+                     ? format(", weight gradients to come of {}",
+                              numbers_text(timeline.held_by_rank, &PeakHeld::weight_gradients))
+                     : "");
 }
 
 // What one pipeline rank sends to others in a step, by level.
@@ -84,7 +84,8 @@ std::string percent(double share) {
 const PipelinePlan& require_pipeline(const Explanation& facts) {
   TESSERA_REQUIRE(facts.run.plan.pipeline.has_value(),
                   ErrorCode::kInvalidConfig,
-                  "the run has no pipeline, whose schedule could be shown: set parallel.pipeline");
+                  "the run has no pipeline, so there is no schedule to show: set parallel.pipeline "
+                  "to 2 or more");
   return *facts.run.plan.pipeline;
 }
 

@@ -22,30 +22,30 @@ ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) 
                   placed(config, "pipeline.chunks"),
                   *config.pipeline.chunks,
                   path);
-  ParsedTable parsed = with_context([&] { return placed(config, "pipeline.schedule"); }, [&] {
-    return parse_table(read_file(path), path);
-  });
+  ParsedTable parsed = with_context([&] { return placed(config, "pipeline.schedule"); },
+                                    [&] { return parse_table(read_file(path), path); });
   ResolvedPipeline resolved = {.plan = {.table = std::move(parsed.table), .layers = {}},
                                .notes = std::move(parsed.notes)};
-  std::vector<std::string> notes = with_context([&] { return path; }, [&] {
-    return check(resolved.plan.table);
-  });
+  std::vector<std::string> notes =
+      with_context([&] { return path; }, [&] { return check(resolved.plan.table); });
   std::ranges::move(notes, std::back_inserter(resolved.notes));
   require_run(resolved.plan.table, path, config.parallel.pipeline, microbatches);
   return resolved;
 }
 
 ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) {
-  return with_context([&] { return placed(config, "pipeline.schedule"); }, [&] {
-    const PipelineSchedule schedule = parse_pipeline_schedule(config.pipeline.schedule);
-    const ScheduleRequest request = {
-        .schedule = schedule,
-        .ranks = config.parallel.pipeline,
-        .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
-        .microbatches = microbatches};
-    return ResolvedPipeline{.plan = {.table = make_table(request), .layers = {}},
-                            .notes = schedule_notes(request)};
-  });
+  return with_context(
+      [&] { return placed(config, "pipeline.schedule"); },
+      [&] {
+        const PipelineSchedule schedule = parse_pipeline_schedule(config.pipeline.schedule);
+        const ScheduleRequest request = {
+            .schedule = schedule,
+            .ranks = config.parallel.pipeline,
+            .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
+            .microbatches = microbatches};
+        return ResolvedPipeline{.plan = {.table = make_table(request), .layers = {}},
+                                .notes = schedule_notes(request)};
+      });
 }
 
 }  // namespace
@@ -56,16 +56,18 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   if (config.parallel.pipeline == 1) {
     return std::nullopt;
   }
-  ResolvedPipeline resolved = is_table(config.pipeline)
-                                  ? read_table(config, plan.num_microbatches)
-                                  : make_named(config, plan.num_microbatches);
+  ResolvedPipeline resolved = is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
+                                                        : make_named(config, plan.num_microbatches);
   PipelinePlan& pipeline = resolved.plan;
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;
     with_context([&] { return placed(config, "pipeline.layers"); },
                  [&] { require_layers(pipeline, plan.model.num_layers); });
   } else {
-    pipeline.layers = split_layers(pipeline.table, model_costs(plan, target)).layers_of_stage;
+    const char* const key = config.pipeline.chunks ? "pipeline.chunks" : "parallel.pipeline";
+    pipeline.layers = with_context(
+        [&] { return placed(config, key); },
+        [&] { return split_layers(pipeline.table, model_costs(plan, target)).layers_of_stage; });
   }
   return resolved;
 }

@@ -52,11 +52,10 @@ TEST(ResolvePipeline, MakesTheTableThatIsNamed) {
   EXPECT_FALSE(plan_of(config_of(1, 4, "1f1b")).plan.pipeline.has_value());
   for (const char* const schedule : {"zb-v", "ZBVZeroBubble"}) {
     const PlannedRun run = plan_of(config_of(4, 8, schedule));
-    EXPECT_EQ(run.plan.pipeline->table,
-              make_table({.schedule = PipelineSchedule::kZbV,
-                          .ranks = 4,
-                          .chunks = 2,
-                          .microbatches = 8}));
+    EXPECT_EQ(
+        run.plan.pipeline->table,
+        make_table(
+            {.schedule = PipelineSchedule::kZbV, .ranks = 4, .chunks = 2, .microbatches = 8}));
     EXPECT_THAT(run.notes, IsEmpty());
   }
   EXPECT_THAT(plan_of(config_of(4, 4, "zb-v")).notes, ElementsAre(HasSubstr("at its best from")));
@@ -67,8 +66,7 @@ TEST(ResolvePipeline, TakesTheLayersThatAreSaid) {
   config.pipeline.layers = {{4, 4, 4, 0}};
   EXPECT_THAT(plan_of(config).plan.pipeline->layers, ElementsAre(4, 4, 4, 0));
   config.pipeline.layers = {{4, 4, 4}};
-  EXPECT_EQ(error_of_plan(config),
-            "found the layers of 3 stages, expected those of 4 (pipeline.layers)");
+  EXPECT_EQ(error_of_plan(config), "found 3 numbers, expected 4: one per stage (pipeline.layers)");
   config.pipeline.layers = {{4, 4, 4, 1}};
   EXPECT_EQ(error_of_plan(config), "found 13 layers in all, the model has 12 (pipeline.layers)");
 }
@@ -86,9 +84,10 @@ TEST(ResolvePipeline, RefusesWhatScheduleAndModelCannotDo) {
             "pipeline.schedule = \"interleaved\" wants microbatches in multiples of its "
             "2 rounds, there are 9 (train.global_batch / (data * microbatch)); 8 and 10 do; "
             "\"1f1b\" takes any number (pipeline.schedule)");
-  EXPECT_THAT(error_of_plan(config_of(4, 6, "dualpipe-v")),
-              HasSubstr("needs at least 8 microbatches at pipeline 4, there are 6; \"zb-v\" takes 6 "
-                        "(bubble 7.7 %)"));
+  EXPECT_THAT(
+      error_of_plan(config_of(4, 6, "dualpipe-v")),
+      HasSubstr("needs at least 8 microbatches at pipeline 4, there are 6; \"zb-v\" takes 6 "
+                "(bubble 7.7 %)"));
   RunConfig chunks = config_of(8, 8, "interleaved");
   chunks.pipeline.chunks = 2;
   EXPECT_THAT(error_of_plan(chunks),
@@ -114,7 +113,8 @@ TEST_F(TableFile, IsRead) {
   const ActionTable table = make_table({.ranks = 2, .microbatches = 2});
   EXPECT_EQ(plan_of(config_with(to_csv(table))).plan.pipeline->table, table);
   const PlannedRun falling = plan_of(config_with("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n"));
-  EXPECT_THAT(falling.notes, testing::Contains(HasSubstr("stage 0 runs 0B0 after a later microbatch")));
+  EXPECT_THAT(falling.notes,
+              testing::Contains(HasSubstr("stage 0 runs 0B0 after a later microbatch")));
 }
 
 TEST_F(TableFile, ThatIsWrongSaysWhere) {
@@ -129,8 +129,9 @@ TEST_F(TableFile, ThatIsWrongSaysWhere) {
   RunConfig chunks = config_with("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   chunks.pipeline.chunks = 1;
   EXPECT_THAT(error_of_plan(chunks), HasSubstr("pipeline.chunks: found 1, but pipeline.schedule"));
-  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { plan_of(config_of(2, 2, "/nowhere/t.csv")); }),
-              HasSubstr("/nowhere/t.csv"));
+  EXPECT_THAT(
+      error_of(ErrorCode::kInvalidData, [&] { plan_of(config_of(2, 2, "/nowhere/t.csv")); }),
+      HasSubstr("/nowhere/t.csv"));
 }
 
 }  // namespace

@@ -29,9 +29,10 @@ void make_microbatches_smallest(Plan& plan) {
   plan.microbatch = 1;
 }
 
-// Whether there may be several microbatches, whose gradients are added up.
+// Whether there may be more microbatches, whose gradients are added up: not of a pipeline, whose
+// schedule is of so many.
 bool may_be_cut(const Plan& plan) {
-  return plan.microbatch > 1 && plan.optimizer.gradients == DType::kF32;
+  return plan.microbatch > 1 && plan.optimizer.gradients == DType::kF32 && !plan.pipeline;
 }
 
 // From the cheapest; each keeps the run's results except for the order of sums.

@@ -201,11 +201,22 @@ FactGroup checkpoint_facts(const fs::path& run_dir) {
   return group;
 }
 
+namespace {
+
+std::string waiting_text(const PipelineWaiting& waiting) {
+  return waiting.measured ? format("; waits {:.1f} % of a step, by its schedule {:.1f} %",
+                                   100 * *waiting.measured,
+                                   100 * waiting.expected)
+                          : "";
+}
+
+}  // namespace
+
 std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics,
                                         const std::vector<Session>& sessions) {
-  const std::vector<PipelineWaiting> waiting =
-      sessions.empty() || !sessions.back().end ? std::vector<PipelineWaiting>()
-                                               : sessions.back().end->pipeline;
+  const std::vector<PipelineWaiting> waiting = sessions.empty() || !sessions.back().end
+                                                   ? std::vector<PipelineWaiting>()
+                                                   : sessions.back().end->pipeline;
   FactGroup group{.title = "Pipeline ranks", .facts = {}};
   for (std::size_t place = 0;; ++place) {
     const std::string prefix = format("pipeline_ranks/{}/", place);
@@ -218,11 +229,7 @@ std::optional<FactGroup> pipeline_facts(const MetricsTable& metrics,
          .value = format("{}, sends {} a step{}",
                          format_bytes(*memory),
                          format_bytes(last_bytes(metrics, prefix + "comm_bytes").value_or(0)),
-                         place < waiting.size()
-                             ? format(", waits {:.1f} % of it; by its schedule {:.1f} %",
-                                      100 * waiting[place].measured,
-                                      100 * waiting[place].expected)
-                             : "")});
+                         place < waiting.size() ? waiting_text(waiting[place]) : "")});
   }
   return group.facts.empty() ? std::nullopt : std::optional(std::move(group));
 }

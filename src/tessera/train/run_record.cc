@@ -167,9 +167,9 @@ void RunRecord::write_validation(std::int64_t step, double loss) {
 void RunRecord::end(const TrainResult& result) {
   keep_trying([&] { metrics_.flush(); });
   try {
-    log_session_end(facts_.run_dir, {.step = result.step,
-                                         .stopped = result.interrupted,
-                                         .pipeline = result.pipeline});
+    log_session_end(
+        facts_.run_dir,
+        {.step = result.step, .stopped = result.interrupted, .pipeline = result.pipeline});
   } catch (const Error& error) {
     warn(error.what());
   }

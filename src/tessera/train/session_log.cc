@@ -50,7 +50,10 @@ void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
   } else if (event == "end" && !sessions.empty()) {
     SessionEnd end = {.step = line.at("step"), .stopped = line.at("stopped")};
     for (const nlohmann::json& rank : line.value("pipeline", nlohmann::json::array())) {
-      end.pipeline.push_back({.measured = rank.at("measured"), .expected = rank.at("expected")});
+      end.pipeline.push_back({.expected = rank.at("expected")});
+      if (rank.at("measured").is_number()) {
+        end.pipeline.back().measured = rank.at("measured").get<double>();
+      }
     }
     sessions.back().ended = line.at("time");
     sessions.back().end = end;
@@ -78,7 +81,9 @@ void log_session_end(const std::filesystem::path& run_dir, const SessionEnd& end
   nlohmann::ordered_json line = {
       {"event", "end"}, {"time", utc_now()}, {"step", end.step}, {"stopped", end.stopped}};
   for (const PipelineWaiting& rank : end.pipeline) {
-    line["pipeline"].push_back({{"measured", rank.measured}, {"expected", rank.expected}});
+    line["pipeline"].push_back(
+        {{"measured", rank.measured ? nlohmann::ordered_json(*rank.measured) : nullptr},
+         {"expected", rank.expected}});
   }
   append(session_log(run_dir), line);
 }

@@ -107,8 +107,8 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
           .num_labels = valid};
 }
 
-double StepRunner::waiting() const {
-  return all_seconds_ > 0 ? waited_seconds_ / all_seconds_ : 0.0;
+std::optional<double> StepRunner::waiting() const {
+  return all_seconds_ > 0 ? std::optional(waited_seconds_ / all_seconds_) : std::nullopt;
 }
 
 float StepRunner::run_without_update(std::int64_t step) {

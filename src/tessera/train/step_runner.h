@@ -47,8 +47,8 @@ class StepRunner {
   double seconds() const { return seconds_; }
 
   // The share of the steps but the first, on which ranks load what they need, in which this one
-  // waited for others; 0 where that is not known (Executor::waited_for_ranks_seconds()).
-  double waiting() const;
+  // waited for others (Executor::waited_for_ranks_seconds()); nothing where there was one step.
+  std::optional<double> waiting() const;
 
  private:
   std::int64_t load_batch(std::int64_t step);

@@ -90,6 +90,9 @@ void say_what_runs(const RunSetup& setup) {
                    config.parallel.tensor,
                    config.state.preset)
           : ""));
+  for (const std::string& note : setup.run.notes) {
+    log_info(format("pipeline: {}", note));
+  }
   const std::int64_t threads = config.run.threads * ranks_on_machine(config);
   if (threads > std::int64_t{2} * usable_cores() && config.run.threads > 1) {
     log_warning(

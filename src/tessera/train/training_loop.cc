@@ -257,12 +257,13 @@ std::vector<PipelineWaiting> TrainingLoop::pipeline_waiting() {
   const Timeline expected = timeline(
       pipeline->table,
       stage_costs(model_costs(parts_.setup.run.plan, parts_.setup.run.target), pipeline->layers));
-  const std::vector<std::string> measured =
-      parts_.control.from_all(format("{}", parts_.steps.waiting()));
-  std::vector<PipelineWaiting> waiting(pipeline->table.rows.size(), {.measured = 1.0});
-  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
-    double& least = waiting[parts_.setup.programs.place_of(static_cast<std::int64_t>(rank))].measured;
-    least = std::min(least, std::stod(measured[rank]));
+  const std::optional<double> own = parts_.steps.waiting();
+  const std::vector<std::string> measured = parts_.control.from_all(own ? format("{}", *own) : "");
+  std::vector<PipelineWaiting> waiting(pipeline->table.rows.size());
+  for (std::size_t rank = 0; rank < measured.size() && own; ++rank) {
+    const std::size_t place = parts_.setup.programs.place_of(static_cast<std::int64_t>(rank));
+    const double share = std::stod(measured[rank]);
+    waiting[place].measured = std::min(waiting[place].measured.value_or(share), share);
   }
   for (std::size_t place = 0; place < waiting.size(); ++place) {
     waiting[place].expected = bubble(expected, static_cast<std::int64_t>(place));

@@ -8,11 +8,11 @@
 #include "tessera/launch/rank_control.h"
 #include "tessera/launch/stop_signal.h"
 #include "tessera/train/owed_saves.h"
+#include "tessera/train/pipeline_waiting.h"
 #include "tessera/train/rank_record.h"
 #include "tessera/train/rank_trainer.h"
 #include "tessera/train/run_state.h"
 #include "tessera/train/run_validation.h"
-#include "tessera/train/pipeline_waiting.h"
 #include "tessera/train/step_runner.h"
 
 namespace tessera {

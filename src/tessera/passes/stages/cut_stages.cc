@@ -145,12 +145,8 @@ class StageCut {
       attrs.number = 2 * static_cast<std::int64_t>(boundary) + (is_forward ? 0 : 1);
       return attrs;
     };
-    std::vector<ValueId> moved;
-    std::ranges::copy_if(values, std::back_inserter(moved), [&](ValueId value) {
-      return !is_there(value, boundary, is_forward);
-    });
-    const NodeId position = sends ? after_last_producer(moved) : before_first(is_forward);
-    for (const ValueId value : moved) {
+    const NodeId position = sends ? after_last_producer(values) : before_first(is_forward);
+    for (const ValueId value : values) {
       Node node = {.op = sends ? make_op(channel(SendAttrs{}))
                                : make_op(channel(ReceiveAttrs{.type = graph_[value].type})),
                    .operands = {},
@@ -167,18 +163,7 @@ class StageCut {
     }
   }
 
-  // Whether the rank at the far end of the boundary has the value from a stage before.
-  bool is_there(ValueId value, std::size_t boundary, bool is_forward) const {
-    const auto made = static_cast<std::size_t>(stages_[graph_[value].producer.at()]);
-    const auto [first, last] =
-        is_forward ? std::pair(made, boundary) : std::pair(boundary + 1, made);
-    const std::int64_t far = cut_.rank_of_stage[is_forward ? boundary + 1 : boundary];
-    return std::any_of(cut_.rank_of_stage.begin() + static_cast<std::ptrdiff_t>(first),
-                       cut_.rank_of_stage.begin() + static_cast<std::ptrdiff_t>(last) + 1,
-                       [&](std::int64_t rank) { return rank == far; });
-  }
-
-  NodeId after_last_producer(const std::vector<ValueId>& values) const {
+  NodeId after_last_producer(const std::set<ValueId>& values) const {
     std::size_t last = 0;
     for (const ValueId value : values) {
       last = std::max(last, graph_[value].producer.at());
