@@ -408,7 +408,8 @@ TEST_F(RanksTest, RefusesRanksWithOtherCollectives) {
   const ModelDescription model = resolve_model(config);
   const PlannedRun planned = plan_run(config, model);
   const Programs programs = compile(planned.plan, planned.target);
-  const Programs others = compile(plan_run(resolved("--state.preset=ddp"), model).plan, planned.target);
+  const Programs others =
+      compile(plan_run(resolved("--state.preset=ddp"), model).plan, planned.target);
   const RunSequences sequences =
       run_sequences(config, run_tokenizer(config, model.vocab), model.vocab);
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(planned.plan));

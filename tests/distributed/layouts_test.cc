@@ -34,21 +34,6 @@ RankRun make_run(std::int64_t ranks, std::int64_t microbatches) {
           .steps = some_steps(10, ranks)};
 }
 
-// Every placement without a secondary copy.
-std::vector<Placement> placements(const Mesh& mesh) {
-  std::vector<Placement> all;
-  for (const std::int64_t param : data_degrees(mesh)) {
-    for (const std::int64_t grad : data_degrees(mesh)) {
-      for (const std::int64_t optimizer : data_degrees(mesh)) {
-        if (grad % param == 0 && optimizer % grad == 0) {
-          all.push_back({.param = param, .secondary = param, .grad = grad, .optimizer = optimizer});
-        }
-      }
-    }
-  }
-  return all;
-}
-
 std::string text(const Placement& placement) {
   return format("({}, {}, {}, {})",
                 placement.param,

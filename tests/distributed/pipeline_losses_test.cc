@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -185,24 +186,29 @@ class RankLosses {
             .sequence_parallel = run_.sequence_parallel};
   }
 
-  // This rank's rows of a batch: those inputs that the program has. As many labels count as the
-  // number of the batch says.
-  void load(std::int64_t batch, std::int64_t microbatch) {
+  // Of an input, at token t of a sequence. As many labels count as the number of the batch says.
+  std::int32_t id_of(std::string_view input,
+                     std::int64_t batch,
+                     std::int64_t sequence,
+                     std::int64_t t) const {
     const std::int64_t vocab = description(run_).vocab;
+    if (input == step_names::kLabels) {
+      return t < batch || !counts(sequence, t) ? -1 : token(batch, sequence, t + 1, vocab);
+    }
+    if (input == step_names::kTokens) {
+      return token(batch, sequence, t, vocab);
+    }
+    return input == step_names::kPositions ? static_cast<std::int32_t>(t) : 0;
+  }
+
+  // This rank's rows of a batch: those inputs that the program has.
+  void load(std::int64_t batch, std::int64_t microbatch) {
     for (const Binding& input : programs_[place_].inputs) {
       for (std::int64_t row = 0; row < rows_; ++row) {
-        const std::int64_t sequence = data_place_ * rows_ + row;
         const std::span<std::int32_t> ids =
             input_row(losses_->executor(), input.name, row, microbatch);
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
-          const bool is_label = input.name == step_names::kLabels;
-          const bool is_token = input.name == step_names::kTokens;
-          const bool is_ignored = is_label && (t < batch || !counts(sequence, t));
-          ids[static_cast<std::size_t>(t)] =
-              is_ignored             ? -1
-              : is_token || is_label ? token(batch, sequence, t + (is_label ? 1 : 0), vocab)
-              : input.name == step_names::kPositions ? static_cast<std::int32_t>(t)
-                                                     : 0;
+          ids[static_cast<std::size_t>(t)] = id_of(input.name, batch, data_place_ * rows_ + row, t);
         }
       }
     }

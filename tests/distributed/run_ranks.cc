@@ -390,6 +390,20 @@ std::string virtual_cluster(std::int64_t ranks) {
   return source_directory() / format("configs/clusters/virtual-{}.toml", ranks);
 }
 
+std::vector<Placement> placements(const Mesh& mesh) {
+  std::vector<Placement> all;
+  for (const std::int64_t param : data_degrees(mesh)) {
+    for (const std::int64_t grad : data_degrees(mesh)) {
+      for (const std::int64_t optimizer : data_degrees(mesh)) {
+        if (grad % param == 0 && optimizer % grad == 0) {
+          all.push_back({.param = param, .secondary = param, .grad = grad, .optimizer = optimizer});
+        }
+      }
+    }
+  }
+  return all;
+}
+
 std::vector<Placement> preset_placements(const Mesh& mesh) {
   std::vector<std::string> names = {"ddp", "zero1", "zero2", "fsdp", "shard-grad-op"};
   for (const std::string& level : mesh.levels) {

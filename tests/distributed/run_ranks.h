@@ -44,6 +44,9 @@ Mesh virtual_mesh(std::int64_t ranks, std::int64_t tensor = 1);
 // That file.
 std::string virtual_cluster(std::int64_t ranks);
 
+// Every placement without a secondary copy.
+std::vector<Placement> placements(const Mesh& mesh);
+
 // The presets whose levels the mesh has, and parameters cut over more levels than their second
 // copy, with gradients as topo has them.
 std::vector<Placement> preset_placements(const Mesh& mesh);

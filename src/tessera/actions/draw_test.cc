@@ -50,12 +50,11 @@ TEST(DrawTable, IsAsThePageShows) {
   const std::string page = read_file(TESSERA_SOURCE_DIR "/docs/reference/schedules.md");
   for (const PipelineSchedule schedule : kPipelineSchedules) {
     const std::int64_t chunks = default_chunks(schedule);
-    const ActionTable table = make_table({.schedule = schedule,
-                                          .ranks = chunks == 1 ? 3 : 2,
-                                          .chunks = chunks,
-                                          .microbatches = 4});
+    const ActionTable table = make_table(
+        {.schedule = schedule, .ranks = chunks == 1 ? 3 : 2, .chunks = chunks, .microbatches = 4});
     const Timeline time = timeline(table);
-    EXPECT_THAT(page, HasSubstr(format("`{}`, bubble {:.1f} %. ", name(schedule), 100 * bubble(time))));
+    EXPECT_THAT(page,
+                HasSubstr(format("`{}`, bubble {:.1f} %. ", name(schedule), 100 * bubble(time))));
     EXPECT_THAT(page, HasSubstr(format("```\n{}```\n", draw_table(table, time, 120))));
   }
 }

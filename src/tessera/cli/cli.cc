@@ -73,8 +73,7 @@ void add_explain(CLI::App& app) {
                    options->schedule,
                    "Draw the pipeline's schedule; --schedule=FILE.csv writes it as a table that "
                    "pipeline.schedule takes");
-  command
-      .add_option("--gantt", options->gantt, "Draw the pipeline's schedule into this SVG image")
+  command.add_option("--gantt", options->gantt, "Draw the pipeline's schedule into this SVG image")
       ->type_name("FILE.svg");
   command.add_flag("--plan", options->plan, "Print all that decides the programs");
   command.add_flag("--program", options->program, "Print the program of a rank's step");

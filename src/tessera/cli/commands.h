@@ -16,10 +16,10 @@ struct ExplainOptions {
   bool plan = false;     // by itself the text that parse_plan() reads
   bool parameters = false;
   bool ops = false;
-  bool json = false;        // one object in place of text
+  bool json = false;          // one object in place of text
   std::string schedule = {};  // of a pipeline: "-" draws it, else a file that gets it as a table
   std::string gantt = {};     // a file that gets it as an SVG image
-  std::string target = {};  // as explain() takes it
+  std::string target = {};    // as explain() takes it
 };
 
 // `tessera explain`: prints what a run is, needs and sends on stdout; trains nothing. The config

@@ -141,8 +141,8 @@ struct ParallelSection {
 
 // How the ranks along the pipeline share the layers and the microbatches.
 struct PipelineSection {
-  std::string schedule = "1f1b";  // a name (actions/schedules.h), or the path of a table
-  std::optional<std::int64_t> chunks = {};               // stages per rank; empty = the schedule's
+  std::string schedule = "1f1b";            // a name (actions/schedules.h), or the path of a table
+  std::optional<std::int64_t> chunks = {};  // stages per rank; empty = the schedule's
   std::optional<std::vector<std::int64_t>> layers = {};  // by stage; empty = by their cost
   bool operator==(const PipelineSection&) const = default;
 };

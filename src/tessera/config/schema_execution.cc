@@ -42,7 +42,9 @@ ConfigSection parallel() {
            &S::pipeline,
            codec::size(),
            "Ranks that do the layers one after the other, each with some of them, on several "
-           "microbatches at a time. Results are bitwise the same with any number.")});
+           "microbatches at a time. On the CPU results are bitwise the same with any number, at "
+           "equal "
+           "run.threads.")});
 }
 
 ConfigSection pipeline() {

@@ -151,6 +151,11 @@ struct Head {
 
   bool is_cut() const { return options.pipeline && !options.pipeline->cut.layers.empty(); }
 
+  static std::vector<std::string> words(const std::string& text) {
+    std::istringstream in(text);
+    return {std::istream_iterator<std::string>(in), {}};
+  }
+
   void set(const std::string& key, const std::string& value) {
     StateAxes& state = options.update.state;
     const std::map<std::string, std::size_t*> degrees = {{"param", &state.param},
@@ -158,10 +163,7 @@ struct Head {
                                                          {"grad", &state.grad},
                                                          {"optimizer", &state.optimizer}};
     if (key == "after") {
-      std::istringstream words(value);
-      for (std::string word; words >> word;) {
-        after.push_back(word);
-      }
+      after = words(value);
     } else if (key == "ranks") {
       state.axes = parse_axes(value);
     } else if (const auto degree = degrees.find(key); degree != degrees.end()) {

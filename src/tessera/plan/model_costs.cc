@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "tessera/autodiff/differentiate.h"
@@ -60,7 +59,7 @@ ModelCosts model_costs(const Plan& plan, const Target& target) {
   // As it runs: a fused loss makes its gradients in forward.
   Graph graph = differentiate(step_graph(plan));
   if (plan.passes.fuse) {
-    graph = fuse(std::move(graph));
+    graph = fuse(graph);
   }
   const Speed speed(target, plan.dtype);
   // The embedding, the layers, the head.

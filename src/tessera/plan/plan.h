@@ -62,9 +62,9 @@ struct Plan {
   bool validates = false;             // between steps, on batches of a microbatch's size
   RunLayout layout = {};
   std::optional<PipelinePlan> pipeline = {};  // where the mesh has pipeline ranks
-  DType dtype = DType::kF32;                 // of compute: f32 or bf16
-  DType logits = DType::kF32;                // likewise
-  std::optional<Float8Options> float8 = {};  // none: products in dtype
+  DType dtype = DType::kF32;                  // of compute: f32 or bf16
+  DType logits = DType::kF32;                 // likewise
+  std::optional<Float8Options> float8 = {};   // none: products in dtype
   OptimizerPlan optimizer = {};
   PassPlan passes = {};
   std::int64_t threads = 1;  // of a rank whose target is a CPU

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/toml_section.h"
+#include "tessera/base/units.h"
 #include "tessera/models/described_model.h"
 #include "tessera/plan/plan.h"
 

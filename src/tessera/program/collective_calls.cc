@@ -131,8 +131,7 @@ class Walk {
           // Ranks of a pipeline know a tensor by names of their own.
           const std::string of = is_of_pipeline(axis) ? "" : format(" of {}", names);
           add({.axis = axis.name,
-               .what =
-                   format("{}{} in microbatch {}", describe(use, axis), of, call.microbatch)});
+               .what = format("{}{} in microbatch {}", describe(use, axis), of, call.microbatch)});
         }
       }
     }

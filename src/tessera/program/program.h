@@ -43,16 +43,13 @@ std::string_view name(Category category);
 // Where a state lies.
 Category category_of(StateRole role);
 
-// What a segment does in a microbatch or, before and after all of them (start, update), in a step. A
-// backward may leave the gradients of weights to an action of their own.
+// What a segment does in a microbatch or, before and after all of them (start, update), in a step.
+// A backward may leave the gradients of weights to an action of their own.
 enum class Action : std::uint8_t { kStart, kForward, kBackward, kWeightGradient, kUpdate };
 
 // All of them.
-inline constexpr std::array kActions = {Action::kStart,
-                                        Action::kForward,
-                                        Action::kBackward,
-                                        Action::kWeightGradient,
-                                        Action::kUpdate};
+inline constexpr std::array kActions = {
+    Action::kStart, Action::kForward, Action::kBackward, Action::kWeightGradient, Action::kUpdate};
 
 std::string_view name(Action action);
 

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// What `tessera explain` says of a run's pipeline, as text for people: its schedule and stages, what
-// its ranks wait, what they hold, and what goes over its boundaries; "" without one.
+// What `tessera explain` says of a run's pipeline, as text for people: its schedule and stages,
+// what its ranks wait, what they hold, and what goes over its boundaries; "" without one.
 std::string pipeline_text(const Explanation& facts);
 
 // The schedule over time, by the cost of its stages: drawn in lines of `width` columns, as an SVG

@@ -317,8 +317,8 @@ Explanation explain(RunConfig config, const std::string& target) {
   }
   Explanation facts;
   facts.config = resolve(std::move(config), ConfigUse::kPlan);
-  facts.run = plan_run(
-      facts.config, resolve_model(facts.config), named.value_or(run_target(facts.config)));
+  facts.run =
+      plan_run(facts.config, resolve_model(facts.config), named.value_or(run_target(facts.config)));
   const ResolvedLayout resolved = resolve_layout(facts.config);
   facts.device =
       facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;

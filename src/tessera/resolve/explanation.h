@@ -111,7 +111,7 @@ struct Explanation {
   ParameterCounts counts;
   RunMemory memory;
   MemoryFit fit;
-  std::vector<RankWork> work;  // of a rank of each pipeline rank
+  std::vector<RankWork> work;            // of a rank of each pipeline rank
   std::vector<ActionCosts> stage_costs;  // of a pipeline, by stage (model_costs())
 
   const RunLayout& layout() const { return run.plan.layout; }

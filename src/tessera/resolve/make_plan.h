@@ -14,7 +14,7 @@ namespace tessera {
 struct PlannedRun {
   Plan plan;
   Target target;
-  bool saves_in_background = false;  // some checkpoint is written beside the training
+  bool saves_in_background = false;     // some checkpoint is written beside the training
   std::vector<std::string> notes = {};  // about the pipeline, for people
 };
 

@@ -301,8 +301,8 @@ RunConfig resolve_ranks(RunConfig config, ConfigUse use) {
   ParallelSection& parallel = config.parallel;
   if (!parallel.ranks) {
     const std::optional<MpiLaunch> launch = find_mpi_launch();
-    parallel.ranks = launch ? launch->size
-                            : parallel.data.value_or(1) * parallel.tensor * parallel.pipeline;
+    parallel.ranks =
+        launch ? launch->size : parallel.data.value_or(1) * parallel.tensor * parallel.pipeline;
   }
   validate_degrees(config);
   parallel.data = *parallel.ranks / (parallel.tensor * parallel.pipeline);

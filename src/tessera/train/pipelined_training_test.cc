@@ -157,7 +157,11 @@ TrainHooks in_step(std::int64_t failing_rank,
           .wrap_backend = [=](std::int64_t rank,
                               std::unique_ptr<Backend> backend) -> std::unique_ptr<Backend> {
             return std::make_unique<FaultBackend>(std::move(backend), [=](std::int64_t) {
-              if (rank == failing_rank && *items >= 0 && (*items)++ == kItem) {
+              if (rank != failing_rank || *items < 0) {
+                return;
+              }
+              const std::int64_t item = (*items)++;
+              if (item == kItem) {
                 act();
               }
             });

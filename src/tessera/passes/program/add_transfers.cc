@@ -203,9 +203,16 @@ class Transfers {
     }
   }
 
+  // Where the calls before step `next` go; what stands before the first one is before all.
+  static std::size_t begin_of(const std::vector<Step>& all, std::size_t next) {
+    if (next == 0) {
+      return 0;
+    }
+    return next < all.size() ? all[next].begin : all.back().end;
+  }
+
   void add_calls() {
     const std::vector<Step> all = steps();
-    const std::size_t end = all.empty() ? 0 : all.back().end;
     Insertions before(program_.calls.size() + 1);
     std::map<Code, std::vector<std::int32_t>> under_way;  // by work, microbatches that it sends
     const auto wait = [&](std::size_t at, const Code& work, std::int32_t microbatch) {
@@ -216,8 +223,7 @@ class Transfers {
     std::size_t next = 0;
     for (const WorkStep& listed : order_) {
       if (listed.code.kind == CodeKind::kReceive) {
-        const std::size_t at = next == 0 ? 0 : next < all.size() ? all[next].begin : end;
-        add(before[at], listed.code, listed.microbatch);
+        add(before[begin_of(all, next)], listed.code, listed.microbatch);
         ++num_receives[listed.code];
         continue;
       }
@@ -238,10 +244,9 @@ class Transfers {
       under_way[step.work].push_back(step.microbatch);
     }
     require_all(all, next, num_receives);
+    const std::size_t end = begin_of(all, all.size());
     for (const auto& [work, microbatches] : std::map(under_way)) {
-      for (const std::int32_t microbatch : microbatches) {
-        wait(end, work, microbatch);
-      }
+      std::ranges::for_each(microbatches, [&](std::int32_t m) { wait(end, work, m); });
     }
     insert(before);
   }

@@ -239,10 +239,18 @@ class Lowering {
       }
     }
     make_transfers(works);
+    list_calls(works, start, next);
+  }
+
+  // `start`: what the first microbatch calls of a work, `next`: what the others do.
+  void list_calls(const std::vector<Code>& works,
+                  const std::map<Code, SegmentId>& start,
+                  const std::map<Code, SegmentId>& next) {
     for (std::int32_t m = 0; m < options_.num_microbatches; ++m) {
       for (const Code& code : works) {
         if (next.contains(code) && code.action != Action::kUpdate) {
-          program_.calls.push_back({.segment = m == 0 ? start[code] : next[code], .microbatch = m});
+          program_.calls.push_back(
+              {.segment = m == 0 ? start.at(code) : next.at(code), .microbatch = m});
         }
       }
     }

@@ -110,9 +110,8 @@ class BackwardSplit {
     return memory;
   }
 
-  // Which values are copied, for which chunks.
-  void find_copies() {
-    const std::vector<ValueId> memory = find_memory();
+  // By memory, who works on it.
+  std::map<ValueId, Touches> find_touches(const std::vector<ValueId>& memory) const {
     std::map<ValueId, Touches> touches;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
@@ -127,6 +126,13 @@ class BackwardSplit {
         }
       }
     }
+    return touches;
+  }
+
+  // Which values are copied, for which chunks.
+  void find_copies() {
+    const std::vector<ValueId> memory = find_memory();
+    std::map<ValueId, Touches> touches = find_touches(memory);
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
       const ValueId value = ValueId::of(i);
       const NodeId producer = graph_[value].producer;
