@@ -33,23 +33,13 @@
 namespace tessera {
 namespace {
 
-LlamaConfig four_layers() {
-  LlamaConfig model = odd_llama();
-  model.layers = 4;
-  return model;
-}
-
-Mesh mesh_of(const MeshDegrees& degrees) {
-  return make_mesh(local_cluster(degrees.data * degrees.tensor * degrees.pipeline), degrees);
-}
-
 RankRun base_run() {
-  return {.model = four_layers(), .mesh = mesh_of({}), .global_batch = 2, .sequence_length = 8};
+  return {.model = odd_llama(4), .mesh = local_mesh({}), .global_batch = 2, .sequence_length = 8};
 }
 
 RankRun on_pipeline(RankRun run, MeshDegrees degrees, std::vector<std::int64_t> layers) {
   degrees.pipeline = std::ssize(layers);
-  run.mesh = mesh_of(degrees);
+  run.mesh = local_mesh(degrees);
   run.pipeline = {.layers = std::move(layers)};
   return run;
 }
@@ -58,7 +48,7 @@ RankRun on_pipeline(RankRun run, MeshDegrees degrees, std::vector<std::int64_t> 
 RankRun on_stages(RankRun run,
                   const std::vector<std::int64_t>& rank_of_stage,
                   std::vector<std::int64_t> layers) {
-  run.mesh = mesh_of({.pipeline = 2});
+  run.mesh = local_mesh({.pipeline = 2});
   run.pipeline = {.layers = std::move(layers), .table = forwards(rank_of_stage, 1)};
   for (std::vector<StageAction>& row : run.pipeline.table->rows) {
     for (std::size_t i = row.size(); i-- > 0;) {
@@ -76,10 +66,7 @@ bool is_pipeline(const RankRun& run) {
 CompileOptions forward_options(CompileOptions options, std::int64_t in_flight) {
   options.update.num_microbatches = in_flight;
   if (options.pipeline) {
-    const ActionTable table = forwards(options.pipeline->cut.rank_of_stage, in_flight);
-    for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-      options.pipeline->order[static_cast<std::size_t>(rank)] = work_order(table, rank);
-    }
+    options.pipeline->order = work_orders(forwards(options.pipeline->cut.rank_of_stage, in_flight));
   }
   return options;
 }
@@ -283,7 +270,7 @@ TEST(PipelineLosses, AreThoseOfDataAndTensorRanks) {
         RankRun alone = base_run();
         alone.model.kv_heads = 2;
         alone.global_batch = 4;
-        alone.mesh = mesh_of({.data = 2, .tensor = tensor});
+        alone.mesh = local_mesh({.data = 2, .tensor = tensor});
         alone.placement = preset(placement, alone.mesh).placement;
         alone.sequence_parallel = tensor > 1;
         alone.overlap = placement == std::string("fsdp");

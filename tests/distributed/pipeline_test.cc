@@ -15,19 +15,9 @@
 namespace tessera {
 namespace {
 
-LlamaConfig four_layers() {
-  LlamaConfig model = odd_llama();
-  model.layers = 4;
-  return model;
-}
-
-Mesh mesh_of(const MeshDegrees& degrees) {
-  return make_mesh(local_cluster(degrees.data * degrees.tensor * degrees.pipeline), degrees);
-}
-
 RankRun base_run(std::int64_t microbatches) {
-  return {.model = four_layers(),
-          .mesh = mesh_of({}),
+  return {.model = odd_llama(4),
+          .mesh = local_mesh({}),
           .microbatches = microbatches,
           .global_batch = 2 * microbatches,
           .sequence_length = 8,
@@ -42,7 +32,7 @@ TEST(Pipeline, TrainsAsOneRankDoes) {
          {std::vector<std::int64_t>{2, 2}, {1, 2, 1}, {2, 1, 1, 0}, {0, 4}}) {
       for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
         RankRun run = alone;
-        run.mesh = mesh_of({.pipeline = std::ssize(layers)});
+        run.mesh = local_mesh({.pipeline = std::ssize(layers)});
         run.pipeline = {.layers = layers, .schedule = schedule};
         expect_equal(
             run_ranks(run),
@@ -82,7 +72,7 @@ TEST_P(PipelineScheduleTest, TrainsAsOneRankDoes) {
     for (const std::int64_t microbatches : microbatches_of(GetParam(), ranks)) {
       const RankRun alone = base_run(microbatches);
       RankRun run = alone;
-      run.mesh = mesh_of({.pipeline = ranks});
+      run.mesh = local_mesh({.pipeline = ranks});
       run.pipeline = {.layers = layers_of(ranks * default_chunks(GetParam())),
                       .schedule = GetParam()};
       expect_equal(run_ranks(run),
@@ -109,13 +99,13 @@ TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
         RankRun alone = base_run(3);
         alone.model.kv_heads = 2;
         alone.global_batch = 12;
-        alone.mesh = mesh_of({.data = 2, .tensor = tensor});
+        alone.mesh = local_mesh({.data = 2, .tensor = tensor});
         alone.placement = preset(placement, alone.mesh).placement;
         alone.sequence_parallel = tensor > 1;
         alone.overlap = overlap;
         alone.recompute = overlap;
         RankRun run = alone;
-        run.mesh = mesh_of({.data = 2, .tensor = tensor, .pipeline = 2});
+        run.mesh = local_mesh({.data = 2, .tensor = tensor, .pipeline = 2});
         run.pipeline = {.layers = {3, 1}};
         expect_equal(run_ranks(run),
                      run_ranks(alone),
@@ -141,7 +131,7 @@ TEST(Pipeline, SeveralStagesPerRankSendWhatOneSends) {
     for (const bool overlap : {false, true}) {
       RankRun alone = base_run(4);
       alone.global_batch = 16;
-      alone.mesh = mesh_of({.data = 2});
+      alone.mesh = local_mesh({.data = 2});
       alone.placement = preset(placement, alone.mesh).placement;
       alone.overlap = overlap;
       const RankResult expected = run_ranks(alone);
@@ -153,7 +143,7 @@ TEST(Pipeline, SeveralStagesPerRankSendWhatOneSends) {
                                               PipelineSchedule::kZbV,
                                               PipelineSchedule::kDualPipeV}) {
         RankRun run = alone;
-        run.mesh = mesh_of({.data = 2, .pipeline = 2});
+        run.mesh = local_mesh({.data = 2, .pipeline = 2});
         run.pipeline = {.layers = {2, 0, 1, 1}, .schedule = schedule};
         const std::string what =
             format("{}, {}{}", name(schedule), placement, overlap ? ", overlap" : "");

@@ -351,8 +351,12 @@ Graph whole_graph(const RankRun& run) {
   return run.loss_twice ? with_second_loss(std::move(graph)) : graph;
 }
 
-LlamaConfig odd_llama() {
-  return {.dim = 20, .layers = 3, .heads = 2, .kv_heads = 1, .ffn = 27, .vocab = 67};
+LlamaConfig odd_llama(std::int64_t layers) {
+  return {.dim = 20, .layers = layers, .heads = 2, .kv_heads = 1, .ffn = 27, .vocab = 67};
+}
+
+Mesh local_mesh(const MeshDegrees& degrees) {
+  return make_mesh(local_cluster(degrees.data * degrees.tensor * degrees.pipeline), degrees);
 }
 
 ModelDescription odd_model(const char* name, std::vector<std::string> adapted) {

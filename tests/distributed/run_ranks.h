@@ -29,13 +29,16 @@ namespace tessera {
 enum class Keep : std::uint8_t { kAll, kComputation, kCollectives };
 
 // Grouped queries, an odd vocabulary, widths that no number of ranks divides.
-LlamaConfig odd_llama();
+LlamaConfig odd_llama(std::int64_t layers = 3);
 
 // Of any family, odd likewise, with low-rank adapters of the weights that are named.
 ModelDescription odd_model(const char* name, std::vector<std::string> adapted = {});
 
 // Weights of every family's layers.
 std::vector<std::string> attention_and_feed_forward();
+
+// Ranks of this machine.
+Mesh local_mesh(const MeshDegrees& degrees);
 
 // That many ranks on configs/clusters/virtual-N.toml, data ranks where no more is said. Of the
 // checkout that TESSERA_SOURCE names in the environment, else the one that the test was built from.

@@ -385,14 +385,10 @@ std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
 PipelineOptions pipeline_options(const ActionTable& table,
                                  std::vector<std::int64_t> layers,
                                  AxisSizes axes) {
-  PipelineOptions options = {.cut = {.axes = std::move(axes),
-                                     .layers = std::move(layers),
-                                     .rank_of_stage = table.rank_of_stage},
-                             .order = {}};
-  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-    options.order.push_back(work_order(table, rank));
-  }
-  return options;
+  return {.cut = {.axes = std::move(axes),
+                  .layers = std::move(layers),
+                  .rank_of_stage = table.rank_of_stage},
+          .order = work_orders(table)};
 }
 
 AxisSizes Compilation::summed() const {

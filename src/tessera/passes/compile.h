@@ -29,10 +29,10 @@ namespace tessera {
 // A training step that ranks do one after the other, each for a part of the layers.
 struct PipelineOptions {
   PipelineCut cut;
-  std::vector<std::vector<WorkStep>> order;  // by pipeline rank: work_order()
+  std::vector<std::vector<WorkStep>> order;  // by pipeline rank: work_orders()
 };
 
-// By a schedule: `layers` by its stages, `axes` those of its ranks. Errors: as work_order().
+// By a schedule: `layers` by its stages, `axes` those of its ranks. Errors: as work_orders().
 PipelineOptions pipeline_options(const ActionTable& table,
                                  std::vector<std::int64_t> layers,
                                  AxisSizes axes);

@@ -70,10 +70,10 @@ OrderedJson state_json(const Explanation& facts) {
 
 OrderedJson schedule_json(const Explanation& facts) {
   const PipelinePlan& plan = *facts.run.plan.pipeline;
-  const Timeline time = timeline(plan.table, facts.stage_costs);
+  const Timeline time = timeline(plan.table, facts.run.stage_costs);
   OrderedJson stages = OrderedJson::array();
   for (std::size_t stage = 0; stage < plan.layers.size(); ++stage) {
-    const ActionCosts& costs = facts.stage_costs[stage];
+    const ActionCosts& costs = facts.run.stage_costs[stage];
     stages.push_back({{"rank", plan.table.rank_of_stage[stage]},
                       {"layers", plan.layers[stage]},
                       {"cost",

@@ -90,7 +90,7 @@ const PipelinePlan& require_pipeline(const Explanation& facts) {
 }
 
 Timeline timeline_of(const Explanation& facts) {
-  return timeline(require_pipeline(facts).table, facts.stage_costs);
+  return timeline(require_pipeline(facts).table, facts.run.stage_costs);
 }
 
 }  // namespace

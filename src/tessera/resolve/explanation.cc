@@ -14,7 +14,6 @@
 #include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/ops/all_ops.h"
-#include "tessera/plan/model_costs.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/resolve_layout.h"
 
@@ -324,10 +323,6 @@ Explanation explain(RunConfig config, const std::string& target) {
       facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;
   facts.notes = resolved.notes;
   facts.notes.insert(facts.notes.end(), facts.run.notes.begin(), facts.run.notes.end());
-  if (const auto& pipeline = facts.run.plan.pipeline) {
-    facts.stage_costs =
-        stage_costs(model_costs(facts.run.plan, facts.run.target), pipeline->layers);
-  }
   facts.programs = compile_plan(facts.config, facts.run);
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);

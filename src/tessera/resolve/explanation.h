@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/actions/timeline.h"
 #include "tessera/config/run_config.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/model.h"
@@ -111,8 +110,7 @@ struct Explanation {
   ParameterCounts counts;
   RunMemory memory;
   MemoryFit fit;
-  std::vector<RankWork> work;            // of a rank of each pipeline rank
-  std::vector<ActionCosts> stage_costs;  // of a pipeline, by stage (model_costs())
+  std::vector<RankWork> work;  // of a rank of each pipeline rank
 
   const RunLayout& layout() const { return run.plan.layout; }
 

@@ -69,6 +69,7 @@ PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, cons
                     .saves_in_background = saves_in_background(config)};
   if (auto pipeline = resolve_pipeline(config, run.plan, target)) {
     run.plan.pipeline = std::move(pipeline->plan);
+    run.stage_costs = std::move(pipeline->stage_costs);
     run.notes = std::move(pipeline->notes);
   }
   return run;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/actions/timeline.h"
 #include "tessera/config/run_config.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/target.h"
@@ -14,8 +15,9 @@ namespace tessera {
 struct PlannedRun {
   Plan plan;
   Target target;
-  bool saves_in_background = false;     // some checkpoint is written beside the training
-  std::vector<std::string> notes = {};  // about the pipeline, for people
+  bool saves_in_background = false;           // some checkpoint is written beside the training
+  std::vector<ActionCosts> stage_costs = {};  // of a pipeline, by stage (model_costs())
+  std::vector<std::string> notes = {};        // about the pipeline, for people
 };
 
 // The one place where keys of a resolved config become a plan, for `target` or for the device that

@@ -25,6 +25,7 @@ ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) 
   ParsedTable parsed = with_context([&] { return placed(config, "pipeline.schedule"); },
                                     [&] { return parse_table(read_file(path), path); });
   ResolvedPipeline resolved = {.plan = {.table = std::move(parsed.table), .layers = {}},
+                               .stage_costs = {},
                                .notes = std::move(parsed.notes)};
   std::vector<std::string> notes =
       with_context([&] { return path; }, [&] { return check(resolved.plan.table); });
@@ -44,6 +45,7 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
             .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
             .microbatches = microbatches};
         return ResolvedPipeline{.plan = {.table = make_table(request), .layers = {}},
+                                .stage_costs = {},
                                 .notes = schedule_notes(request)};
       });
 }
@@ -59,16 +61,18 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   ResolvedPipeline resolved = is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
                                                         : make_named(config, plan.num_microbatches);
   PipelinePlan& pipeline = resolved.plan;
+  const ModelCosts costs = model_costs(plan, target);
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;
     with_context([&] { return placed(config, "pipeline.layers"); },
                  [&] { require_layers(pipeline, plan.model.num_layers); });
   } else {
     const char* const key = config.pipeline.chunks ? "pipeline.chunks" : "parallel.pipeline";
-    pipeline.layers = with_context(
-        [&] { return placed(config, key); },
-        [&] { return split_layers(pipeline.table, model_costs(plan, target)).layers_of_stage; });
+    pipeline.layers =
+        with_context([&] { return placed(config, key); },
+                     [&] { return split_layers(pipeline.table, costs).layers_of_stage; });
   }
+  resolved.stage_costs = stage_costs(costs, pipeline.layers);
   return resolved;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/actions/timeline.h"
 #include "tessera/config/run_config.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/target.h"
@@ -12,7 +13,8 @@ namespace tessera {
 
 struct ResolvedPipeline {
   PipelinePlan plan;
-  std::vector<std::string> notes;  // for people
+  std::vector<ActionCosts> stage_costs;  // by stage: model_costs()
+  std::vector<std::string> notes;        // for people
 };
 
 // The schedule and the stages that [pipeline] asks for, of a plan that has all else; none with one

@@ -12,7 +12,6 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
-#include "tessera/plan/model_costs.h"
 #include "tessera/program/step_traffic.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/measure_peak.h"
@@ -254,9 +253,7 @@ std::vector<PipelineWaiting> TrainingLoop::pipeline_waiting() {
   if (!pipeline) {
     return {};
   }
-  const Timeline expected = timeline(
-      pipeline->table,
-      stage_costs(model_costs(parts_.setup.run.plan, parts_.setup.run.target), pipeline->layers));
+  const Timeline expected = timeline(pipeline->table, parts_.setup.run.stage_costs);
   const std::optional<double> own = parts_.steps.waiting();
   const std::vector<std::string> measured = parts_.control.from_all(own ? format("{}", *own) : "");
   std::vector<PipelineWaiting> waiting(pipeline->table.rows.size());

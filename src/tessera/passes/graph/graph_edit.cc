@@ -167,6 +167,10 @@ bool same_content(const Graph& graph, ValueId a, ValueId b) {
          equal(*first.op, *second.op);
 }
 
+bool is_view(const Node& node) {
+  return info(*node.op).view != ViewKind::kNone;
+}
+
 Graph without_unread_sources(Graph graph, const std::function<bool(const ValueInfo&)>& may_go) {
   std::vector<bool> is_read(graph.values.size(), false);
   for (const Node& node : graph.nodes) {

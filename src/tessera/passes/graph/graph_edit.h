@@ -63,6 +63,9 @@ bool same_content(const Graph& graph, ValueId a, ValueId b);
 // definition.
 Graph without_dead_nodes(const Graph& graph);
 
+// Whether a node makes another view of an operand's memory, which is no work.
+bool is_view(const Node& node);
+
 // The same graph without inputs and states that nothing reads or updates, of those that `may_go`.
 // Scalars stay: the host sets them on every rank.
 Graph without_unread_sources(

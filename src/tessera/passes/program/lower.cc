@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
+#include "tessera/passes/graph/graph_edit.h"
 #include "tessera/passes/graph/join_accumulation.h"
 #include "tessera/passes/memory/storage.h"
 
@@ -69,10 +70,6 @@ std::vector<Code> find_works(const std::vector<Code>& codes) {
     }
   }
   return works;
-}
-
-bool is_view(const Node& node) {
-  return info(*node.op).view != ViewKind::kNone;
 }
 
 // The place of every node; views, which are no instructions, take the place of what follows.

@@ -1,23 +1,14 @@
 #include "tessera/passes/ranks/tied_gradients.h"
 
 #include <cstddef>
-#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/ranks/append_update.h"
+#include "tessera/passes/stages/transfer_op.h"
 
 namespace tessera {
 namespace {
-
-template <class Attrs>
-OpRef transfer_to(const TiedParameters& tied, std::int64_t owner, std::int64_t from, Attrs attrs) {
-  attrs.axes = tied.axes;
-  attrs.from = from;
-  attrs.to = owner;
-  attrs.number = tied.gradient_channel;
-  return make_op(std::move(attrs));
-}
 
 // How a use's gradient lies once the microbatches are done: that of a single one whole, the sum of
 // several as they are added up.
@@ -58,13 +49,15 @@ void exchange_tied(GraphBuilder& builder,
       if (maker == parameter.owner) {
         continue;
       }
+      const ChannelPlaces places = {
+          .from = maker, .to = parameter.owner, .number = options.tied.gradient_channel};
       if (maker == own) {
-        builder.emit(transfer_to(options.tied, parameter.owner, maker, SendAttrs{}),
+        builder.emit(transfer_op(options.tied.axes, places, SendAttrs{}),
                      {builder.handle(gradients.at(parameter.name).at(use))});
       } else if (parameter.owner == own) {
         const ReceiveAttrs receive = {.type = type_of_sum(parameter, options)};
         gradients[parameter.name][use] =
-            builder.emit(transfer_to(options.tied, own, maker, receive), {})[0].id;
+            builder.emit(transfer_op(options.tied.axes, places, receive), {})[0].id;
       }
     }
     if (parameter.owner != own) {

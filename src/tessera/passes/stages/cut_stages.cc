@@ -10,6 +10,7 @@
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph/graph_edit.h"
 #include "tessera/passes/stages/assign_stages.h"
+#include "tessera/passes/stages/transfer_op.h"
 
 namespace tessera {
 namespace {
@@ -136,23 +137,21 @@ class StageCut {
         is_forward ? boundaries_[boundary].forward : boundaries_[boundary].backward;
     const bool is_first = is_own(static_cast<std::int32_t>(boundary));  // of the two stages
     const bool sends = is_first == is_forward;
-    const auto channel = [&](auto attrs) {
-      const std::int64_t first = cut_.rank_of_stage[boundary];
-      const std::int64_t second = cut_.rank_of_stage[boundary + 1];
-      attrs.axes = cut_.axes;
-      attrs.from = is_forward ? first : second;
-      attrs.to = is_forward ? second : first;
-      attrs.number = 2 * static_cast<std::int64_t>(boundary) + (is_forward ? 0 : 1);
-      return attrs;
-    };
+    const std::int64_t first = cut_.rank_of_stage[boundary];
+    const std::int64_t second = cut_.rank_of_stage[boundary + 1];
+    const ChannelPlaces places = {
+        .from = is_forward ? first : second,
+        .to = is_forward ? second : first,
+        .number = 2 * static_cast<std::int64_t>(boundary) + (is_forward ? 0 : 1)};
     const NodeId position = sends ? after_last_producer(values) : before_first(is_forward);
     for (const ValueId value : values) {
-      Node node = {.op = sends ? make_op(channel(SendAttrs{}))
-                               : make_op(channel(ReceiveAttrs{.type = graph_[value].type})),
-                   .operands = {},
-                   .results = {},
-                   .phase = is_forward ? Phase::kForward : Phase::kBackward,
-                   .chunk = chunk_of(static_cast<std::int32_t>(boundary) + (is_first ? 0 : 1))};
+      Node node = {
+          .op = sends ? transfer_op(cut_.axes, places, SendAttrs{})
+                      : transfer_op(cut_.axes, places, ReceiveAttrs{.type = graph_[value].type}),
+          .operands = {},
+          .results = {},
+          .phase = is_forward ? Phase::kForward : Phase::kBackward,
+          .chunk = chunk_of(static_cast<std::int32_t>(boundary) + (is_first ? 0 : 1))};
       if (sends) {
         node.operands = {value};
       } else {

@@ -8,6 +8,7 @@
 #include "tessera/base/format.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph/graph_edit.h"
+#include "tessera/passes/stages/transfer_op.h"
 
 namespace tessera {
 namespace {
@@ -28,11 +29,11 @@ std::vector<ValueId> states_of(const Graph& graph,
 
 template <class Attrs>
 Node transfer(const TiedParameters& tied, std::int64_t from, std::int64_t to, Attrs attrs) {
-  attrs.axes = tied.axes;
-  attrs.from = from;
-  attrs.to = to;
-  attrs.number = tied.weight_channel;
-  return {.op = make_op(std::move(attrs)), .operands = {}, .results = {}, .phase = Phase::kStart};
+  const ChannelPlaces places = {.from = from, .to = to, .number = tied.weight_channel};
+  return {.op = transfer_op(tied.axes, places, std::move(attrs)),
+          .operands = {},
+          .results = {},
+          .phase = Phase::kStart};
 }
 
 // A parameter that is another rank's is none here.

@@ -15,10 +15,6 @@
 namespace tessera {
 namespace {
 
-bool is_view_node(const Node& node) {
-  return info(*node.op).view != ViewKind::kNone;
-}
-
 // The phase and the chunk of works that touch some memory.
 using Touches = std::set<std::pair<Phase, std::int32_t>>;
 
@@ -70,8 +66,7 @@ class BackwardSplit {
                      const NodeId producer = graph_[operand].producer;
                      return producer.valid() && follows[producer.at()];
                    });
-      const bool is_early =
-          node.phase == Phase::kWeightGradient && !follows[i] && !is_view_node(node);
+      const bool is_early = node.phase == Phase::kWeightGradient && !follows[i] && !is_view(node);
       phases.push_back(is_early ? Phase::kBackward : node.phase);
     }
     for (std::size_t i = graph_.nodes.size(); i-- > 0;) {
@@ -98,7 +93,7 @@ class BackwardSplit {
       memory.push_back(ValueId::of(i));
     }
     for (const Node& node : graph_.nodes) {
-      if (!is_view_node(node)) {
+      if (!is_view(node)) {
         continue;
       }
       for (const ValueId operand : node.operands) {
@@ -115,7 +110,7 @@ class BackwardSplit {
     std::map<ValueId, Touches> touches;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.phase == Phase::kUpdate || is_view_node(node)) {
+      if (node.phase == Phase::kUpdate || is_view(node)) {
         continue;
       }
       for (const auto* values : {&node.operands, &node.results}) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <span>
@@ -36,16 +37,17 @@ class GlobalOrder {
 
   std::size_t place(std::size_t action) const { return places_[action]; }
 
-  // The actions of a rank, by their places in its row.
-  std::vector<std::size_t> row(std::int64_t rank) const {
-    std::vector<std::size_t> row;
-    for (std::size_t i = 0; i < actions().size(); ++i) {
-      if (actions()[i].rank == rank) {
-        row.push_back(i);
-      }
+  // The actions of each rank, by their places in its row.
+  std::vector<std::vector<std::size_t>> rows(const ActionTable& table) const {
+    std::vector<std::vector<std::size_t>> rows;
+    for (const std::vector<StageAction>& row : table.rows) {
+      rows.emplace_back(row.size());
     }
-    std::ranges::sort(row, {}, [&](std::size_t i) { return actions()[i].position; });
-    return row;
+    for (std::size_t i = 0; i < actions().size(); ++i) {
+      const OrderedAction& action = actions()[i];
+      rows[as_index(action.rank)][as_index(action.position)] = i;
+    }
+    return rows;
   }
 
  private:
@@ -106,9 +108,11 @@ std::vector<std::vector<WorkStep>> place_receives(const GlobalOrder& order,
   return before;
 }
 
-}  // namespace
-
-std::vector<WorkStep> work_order(const ActionTable& table, std::int64_t rank) {
+// Of one rank, whose row this is in the order of all.
+std::vector<WorkStep> work_order(const ActionTable& table,
+                                 std::int64_t rank,
+                                 const GlobalOrder& global,
+                                 const std::vector<std::size_t>& row) {
   const std::vector<std::int64_t> own = stages_of_rank(table, rank);
   const std::vector<StageAction>& actions = table.rows[as_index(rank)];
   const bool splits = std::ranges::any_of(actions, [](const StageAction& action) {
@@ -121,8 +125,7 @@ std::vector<WorkStep> work_order(const ActionTable& table, std::int64_t rank) {
         {.code = {.action = action_of(action.kind), .chunk = static_cast<std::int32_t>(chunk)},
          .microbatch = static_cast<std::int32_t>(action.microbatch)});
   }
-  const GlobalOrder global(table);
-  const auto receives = place_receives(global, global.row(rank), works);
+  const auto receives = place_receives(global, row, works);
   std::vector<WorkStep> order;
   for (std::size_t i = 0; i < works.size(); ++i) {
     order.insert(order.end(), receives[i].begin(), receives[i].end());
@@ -133,6 +136,18 @@ std::vector<WorkStep> work_order(const ActionTable& table, std::int64_t rank) {
     }
   }
   return order;
+}
+
+}  // namespace
+
+std::vector<std::vector<WorkStep>> work_orders(const ActionTable& table) {
+  const GlobalOrder global(table);
+  const std::vector<std::vector<std::size_t>> rows = global.rows(table);
+  std::vector<std::vector<WorkStep>> orders;
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    orders.push_back(work_order(table, rank, global, rows[as_index(rank)]));
+  }
+  return orders;
 }
 
 }  // namespace tessera

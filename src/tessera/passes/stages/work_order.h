@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "tessera/actions/action_table.h"
@@ -8,12 +7,12 @@
 
 namespace tessera {
 
-// What a pipeline rank calls, in the order of its row of a schedule; a chunk is the place of a
+// What each pipeline rank calls, in the order of its row of a schedule; a chunk is the place of a
 // stage among the rank's own. In a row that has backwards in two parts, whole ones are both parts
 // in turn. A receive stands before the first work that comes after the work that sends, in one
 // order of all ranks' works in which each comes after those that it waits for, and at least one
 // work ahead of its reader: so all ranks come to the end of any table that check() takes, even
 // where a send ends with its receive alone. Receives of one action are in the order of their sends.
-std::vector<WorkStep> work_order(const ActionTable& table, std::int64_t rank);
+std::vector<std::vector<WorkStep>> work_orders(const ActionTable& table);
 
 }  // namespace tessera
