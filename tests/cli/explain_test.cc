@@ -229,6 +229,45 @@ TEST_F(ExplainTest, SaysThatHeadsAreGatheredForTheirNorms) {
   EXPECT_EQ(gathers(by_head), 0);
 }
 
+TEST_F(ExplainTest, WritesTheScheduleOfAPipeline) {
+  const std::vector<std::string> run = {"--model.flavor=debug",
+                                        "--parallel.pipeline=2",
+                                        "--train.global_batch=4",
+                                        "--pipeline.schedule=zb-h1"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = run;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  EXPECT_THAT(
+      explained(with({"--schedule"})),
+      AllOf(StartsWith("rank 0  0F0"), HasSubstr("\nrank 1  "), Not(HasSubstr("columns)"))));
+  EXPECT_EQ(explained(with({"--schedule=zb.csv", "--gantt=zb.svg"})), "");
+  EXPECT_THAT(read_file(path("zb.csv")), StartsWith("0F0,0F1,0I0,"));
+  EXPECT_THAT(read_file(path("zb.svg")), StartsWith("<svg "));
+  // What it writes it runs, whatever else is printed.
+  EXPECT_THAT(json::parse(explained({"--model.flavor=debug",
+                                     "--parallel.pipeline=2",
+                                     "--train.global_batch=4",
+                                     "--pipeline.schedule=zb.csv",
+                                     "--schedule=again.csv",
+                                     "--json"}))
+                  .at("pipeline")
+                  .at("schedule"),
+              "zb.csv");
+  EXPECT_EQ(read_file(path("again.csv")), read_file(path("zb.csv")));
+  const auto error = [&](const std::string& option) {
+    std::vector<std::string> arguments = with({option, "--json"});
+    arguments.insert(arguments.begin(), "explain");
+    const Outcome outcome = tessera(arguments);
+    EXPECT_EQ(outcome.code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(error("--schedule"), HasSubstr("expected one of the two"));
+  EXPECT_THAT(error("--schedule=x.txt"), HasSubstr("expected a file that ends in .csv"));
+  EXPECT_THAT(error("--gantt=x.png"), HasSubstr("expected a file that ends in .svg"));
+}
+
 TEST_F(ExplainTest, RefusesATargetThatItDoesNotKnow) {
   const Outcome outcome = tessera({"explain", "run.toml", "--target=mi300"});
   EXPECT_EQ(outcome.code, 2);

@@ -78,16 +78,20 @@ TEST(PlanText, CompilesToTheSamePrograms) {
   }
 }
 
+// What is said of the text of a plan with `to` in place of `from`.
+std::string error_of_changed(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t place = text.find(from);
+  EXPECT_NE(place, std::string::npos) << from;
+  text.replace(place, from.size(), to);
+  return error_of(ErrorCode::kInvalidConfig, [&] { parse_plan(text, "p.toml"); });
+}
+
 // Every key matters to the programs: a change of each is a change of some program's text, or is
 // refused. (The wires' block and threads only matter with formats of blocks and on a CPU.)
 TEST(PlanText, RefusesWhatDoesNotFit) {
   const std::string good = to_string(plans()[1]);
   const auto message = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
-    const std::size_t place = text.find(from);
-    EXPECT_NE(place, std::string::npos) << from;
-    text.replace(place, from.size(), to);
-    return error_of(ErrorCode::kInvalidConfig, [&] { parse_plan(text, "p.toml"); });
+    return error_of_changed(good, from, to);
   };
   EXPECT_THAT(message("microbatch = 2", "microbatch = 0"),
               HasSubstr("p.toml:8:14: step.microbatch: found integer 0, expected integer from 1"));
@@ -116,11 +120,7 @@ TEST(PlanText, RefusesWhatDoesNotFit) {
 TEST(PlanText, RefusesAPipelineThatDoesNotFit) {
   const std::string good = to_string(plans()[4]);
   const auto message = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
-    const std::size_t place = text.find(from);
-    EXPECT_NE(place, std::string::npos) << from;
-    text.replace(place, from.size(), to);
-    return error_of(ErrorCode::kInvalidConfig, [&] { parse_plan(text, "p.toml"); });
+    return error_of_changed(good, from, to);
   };
   EXPECT_THAT(message("layers = [2, 0]", "layers = [2, 1]"),
               HasSubstr(": pipeline: found 3 layers in all, the model has 2"));

@@ -22,6 +22,7 @@
 #include "tessera/resolve/explain.h"
 #include "tessera/resolve/explain_pipeline.h"
 #include "tessera/resolve/explanation.h"
+#include "tessera/resolve/resolve.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/state/test_training.h"
 
@@ -111,6 +112,19 @@ TEST(PipelineMemory, DecidesWhetherTheRunFits) {
   require_fits(programs, run, RunConfig(), memory.total());
   EXPECT_GT(memory.total(), memory.by_pipeline_rank[0]);
   EXPECT_EQ(allocate_arena(*make_null_backend(), programs, run, 7) != nullptr, true);
+}
+
+// Its schedule is of so many microbatches: no others are advised.
+TEST(PipelineMemory, AdviceKeepsTheMicrobatches) {
+  RunConfig config;
+  config.model.flavor = "debug";
+  config.parallel = {.ranks = 2, .data = 1, .pipeline = 2};
+  config.train.global_batch = 8;
+  config.train.microbatch = 4;
+  const PlannedRun run = plan_run(config, resolve_model(config), cpu_target());
+  const RunPrograms programs = compile_run(run.plan, run.target);
+  EXPECT_THAT(error_of(ErrorCode::kOutOfMemory, [&] { require_fits(programs, run, config, 1000); }),
+              AllOf(HasSubstr("memory.recompute"), Not(HasSubstr("train.microbatch"))));
 }
 
 // The machine of the last ranks saves most where these have the vocabulary. None has so much.

@@ -109,10 +109,31 @@ TEST_F(PipelinedTraining, GoesOnWithAnyOtherPipeline) {
                              Shape{.data = kData}}) {
     RunConfig part = config("ring", shape);
     part.train.steps = steps += 3;
-    last = train(part, four_layers()).checkpoint;
+    const TrainResult result = train(part, four_layers());
+    last = result.checkpoint;
+    ASSERT_EQ(std::ssize(result.pipeline), shape.pipeline > 1 ? shape.pipeline : 0);
+    for (const PipelineWaiting& waiting : result.pipeline) {
+      EXPECT_GE(waiting.measured.value(), 0.0);
+      EXPECT_LT(waiting.measured.value(), 1.0);
+      EXPECT_LT(waiting.expected, 1.0);
+    }
   }
   EXPECT_EQ(numbers_of("ring"), numbers_of("whole"));
   EXPECT_TRUE(state_of(last.value()) == state_of(expected.value()));
+}
+
+// Its sums have another order, which the user must know.
+TEST_F(PipelinedTraining, SaysThatATableTakesMicrobatchesInAnotherOrder) {
+  const std::string table = runs_.run("falling.csv");
+  write_test_file(table, "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n");
+  RunConfig falling = config("run", {.pipeline = 2, .schedule = table});
+  falling.train.global_batch = 2;
+  falling.train.steps = 1;
+  falling.validation.every = 0;
+  testing::internal::CaptureStderr();
+  train(falling, four_layers());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("pipeline: stage 0 runs 0B0 after a later microbatch"));
 }
 
 // A wild rate makes the numbers overflow on some stage: all of them leave the weights as they were.
