@@ -246,7 +246,7 @@ TEST_F(RanksTest, AQuantizedSecondCopyGoesOn) {
   expect_same_training("parts", "whole");
 }
 
-// The debug model on real text, CMake's manual: 120 steps of 1,024 tokens.
+// The debug model on real text, CMake's manual: 80 steps of 512 tokens.
 TEST_F(RanksTest, QuantizedWiresEndWhereFullPrecisionDoes) {
   ASSERT_EQ(shell("cmake --help-full > manual.txt").code, 0);
   write_test_file(path("debug.toml"),
@@ -258,15 +258,15 @@ path = "debug-tokenizer.json"
 train_vocab = 2048
 [data]
 files = ["manual.txt"]
-sequence_length = 128
+sequence_length = 64
 [train]
-steps = 120
+steps = 80
 global_batch = 8
 microbatch = 1
 [optimizer]
 lr = 3e-3
 [schedule]
-warmup = 20
+warmup = 15
 decay_ratio = 0.4
 [parallel]
 ranks = 8
@@ -278,13 +278,13 @@ ranks = 8
     const Outcome outcome = tessera(command);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     const std::vector<double> steps = losses(run);
-    EXPECT_EQ(steps.size(), 120U);
+    EXPECT_EQ(steps.size(), 80U);
     std::vector<double> last(steps.end() - 20, steps.end());
     std::ranges::sort(last);
     return (last[9] + last[10]) / 2;
   };
   const double full = end_of("full", {"--state.preset=fsdp"});
-  EXPECT_LT(full, 5.0) << "nothing was learned";
+  EXPECT_LT(full, 5.6) << "nothing was learned";
   // A second copy of the weights in each node.
   const double quantized = end_of(
       "quantized", {"--state.preset=zeropp", "--state.wire_param=int8", "--state.wire_grad=int4"});
