@@ -63,10 +63,13 @@ bool is_pipeline(const RankRun& run) {
 }
 
 // The forwards of so many microbatches, and nothing else.
-CompileOptions forward_options(CompileOptions options, std::int64_t in_flight) {
+CompileOptions forward_options(CompileOptions options,
+                               std::int64_t in_flight,
+                               TransferLaunch launch) {
   options.update.num_microbatches = in_flight;
   if (options.pipeline) {
-    options.pipeline->order = work_orders(forwards(options.pipeline->cut.rank_of_stage, in_flight));
+    options.pipeline->order =
+        work_orders(forwards(options.pipeline->cut.rank_of_stage, in_flight), launch);
   }
   return options;
 }
@@ -74,8 +77,9 @@ CompileOptions forward_options(CompileOptions options, std::int64_t in_flight) {
 std::vector<Program> compile_losses(const RankRun& run,
                                     Graph graph,
                                     const CompileOptions& options,
-                                    std::int64_t in_flight) {
-  const CompileOptions forward = forward_options(options, in_flight);
+                                    std::int64_t in_flight,
+                                    TransferLaunch launch) {
+  const CompileOptions forward = forward_options(options, in_flight, launch);
   return is_pipeline(run) ? compile_pipeline_forward(std::move(graph), forward)
                           : std::vector<Program>{compile_forward(std::move(graph), forward)};
 }
@@ -85,9 +89,10 @@ std::vector<Program> compile_steps(const RankRun& run, const CompileOptions& opt
                           : std::vector<Program>{compile_training(whole_graph(run), options)};
 }
 
-// Ranks along the pipeline come to an end together, however many microbatches they do; those with a
-// stage each also where a device has one queue for all streams.
-void expect_to_end(const RankRun& run, const std::vector<Program>& programs) {
+// Ranks along the pipeline come to an end together, however many microbatches they do.
+void expect_to_end(const RankRun& run,
+                   const std::vector<Program>& programs,
+                   TransferLaunch launch) {
   std::vector<std::size_t> class_of;  // by rank
   for (std::int64_t rank = 0; rank < run.mesh.num_ranks(); ++rank) {
     class_of.push_back(static_cast<std::size_t>(pipeline_place(run.mesh, rank)));
@@ -98,7 +103,7 @@ void expect_to_end(const RankRun& run, const std::vector<Program>& programs) {
       classes.push_back(collective_calls(first_microbatches(program, count)));
     }
     verify_ranks(run.mesh, classes, class_of);
-    if (run.pipeline.layers.size() <= programs.size()) {
+    if (launch == TransferLaunch::kInOneQueue) {
       std::ranges::transform(classes, classes.begin(), in_one_queue);
       verify_ranks(run.mesh, classes, class_of);
     }
@@ -134,9 +139,13 @@ class RankLosses {
     const Graph graph =
         asked.by_row ? evaluation_graph(description(run), rows_, run.sequence_length, run.dtype)
                      : whole_graph(run);
-    programs_ = compile_losses(run, graph, options, asked.in_flight);
+    const auto compiled = [&](TransferLaunch launch) {
+      return compile_losses(run, graph, options, asked.in_flight, launch);
+    };
+    programs_ = compiled(TransferLaunch::kByStream);
     if (world.rank() == 0) {
-      expect_to_end(run, programs_);
+      expect_to_end(run, programs_, TransferLaunch::kByStream);
+      expect_to_end(run, compiled(TransferLaunch::kInOneQueue), TransferLaunch::kInOneQueue);
     }
     const std::int64_t bytes = std::max(steps_[place_].arena_bytes, programs_[place_].arena_bytes);
     const std::shared_ptr<Arena> arena = backend_->allocate(bytes);

@@ -59,7 +59,7 @@ std::vector<std::int64_t> draw_layers(Draw& draw, std::int64_t layers) {
   return result;
 }
 
-// Where nothing is buffered.
+// Where nothing is buffered, and where so it is launched, each transfer behind the one before it.
 void expect_no_rank_waits_in_vain(const RankRun& run, const std::vector<Program>& programs) {
   std::vector<CollectiveSequence> classes;
   std::vector<std::size_t> class_of;
@@ -68,6 +68,10 @@ void expect_no_rank_waits_in_vain(const RankRun& run, const std::vector<Program>
     classes.push_back(collective_calls(program));
   }
   ASSERT_NO_THROW(verify_ranks(run.mesh, classes, class_of));
+  if (run.pipeline.launch == TransferLaunch::kInOneQueue) {
+    std::ranges::transform(classes, classes.begin(), in_one_queue);
+    ASSERT_NO_THROW(verify_ranks(run.mesh, classes, class_of));
+  }
 }
 
 // What a stage keeps for its backward is there as often as the table has it, and no more.
@@ -86,14 +90,14 @@ void expect_held(const ActionTable& table, const std::vector<Program>& programs)
   }
 }
 
-void expect_can_run(const RankRun& run) {
+void expect_can_run(RankRun run) {
   check(*run.pipeline.table);
-  std::vector<Program> programs;
-  for (std::int64_t rank = 0; rank < run.pipeline.table->ranks; ++rank) {
-    programs.push_back(rank_program(run, {}, rank));
+  for (const TransferLaunch launch : {TransferLaunch::kByStream, TransferLaunch::kInOneQueue}) {
+    run.pipeline.launch = launch;
+    const std::vector<Program> programs = compile_pipeline(whole_graph(run), rank_options(run, {}));
+    expect_held(*run.pipeline.table, programs);
+    ASSERT_NO_FATAL_FAILURE(expect_no_rank_waits_in_vain(run, programs));
   }
-  expect_held(*run.pipeline.table, programs);
-  expect_no_rank_waits_in_vain(run, programs);
 }
 
 TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {
@@ -108,6 +112,7 @@ TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {
                                             .microbatches = kMicrobatches,
                                             .splits = draw.one_in(2)});
     RankRun run = with_table(alone, table, draw_layers(draw, alone.model.layers));
+    run.pipeline.launch = seed % 2 == 0 ? TransferLaunch::kByStream : TransferLaunch::kInOneQueue;
     run.recompute = draw.one_in(3);
     run.fuse = !draw.one_in(3);
     expect_can_run(run);
@@ -137,6 +142,31 @@ TEST(PipelineTables, MayTakeMicrobatchesInAnyOrder) {
       EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-5F * expected.losses[step]);
       EXPECT_NEAR(
           found.grad_norms[step], expected.grad_norms[step], 1e-4F * expected.grad_norms[step]);
+    }
+  }
+}
+
+// The microbatches of several rounds, and as few as a schedule takes.
+TEST(PipelineTables, OfEveryScheduleCanRun) {
+  const auto layers = [](std::int64_t stages) {
+    std::vector<std::int64_t> result(static_cast<std::size_t>(stages), 0);
+    for (std::int64_t layer = 0; layer < 4; ++layer) {
+      ++result[static_cast<std::size_t>(layer % stages)];
+    }
+    return result;
+  };
+  for (const PipelineSchedule schedule : kPipelineSchedules) {
+    for (const std::int64_t ranks : {2, 3, 4}) {
+      for (const std::int64_t microbatches : {2 * ranks, 3 * ranks}) {
+        SCOPED_TRACE(format("{}, {} ranks, {} microbatches", name(schedule), ranks, microbatches));
+        const std::int64_t chunks = default_chunks(schedule);
+        const ActionTable table = make_table(
+            {.schedule = schedule, .ranks = ranks, .chunks = chunks, .microbatches = microbatches});
+        RankRun run = with_table(one_rank(), table, layers(ranks * chunks));
+        run.microbatches = microbatches;
+        run.global_batch = microbatches;
+        expect_can_run(run);
+      }
     }
   }
 }

@@ -455,7 +455,10 @@ std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
   if (run.pipeline.layers.empty()) {
     return std::nullopt;
   }
-  return pipeline_options(action_table(run), run.pipeline.layers, pipeline_axes(run.mesh));
+  return pipeline_options(action_table(run),
+                          run.pipeline.layers,
+                          pipeline_axes(run.mesh),
+                          run.device ? TransferLaunch::kInOneQueue : run.pipeline.launch);
 }
 
 }  // namespace

@@ -59,6 +59,8 @@ struct PipelineRun {
   std::vector<std::int64_t> layers = {};  // by stage; none: all ranks have all
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   std::optional<ActionTable> table = {};  // in place of the schedule's
+  // On devices always in one queue.
+  TransferLaunch launch = TransferLaunch::kByStream;
 };
 
 // A run of a small model on ranks that are threads, of one thread each.

@@ -332,14 +332,9 @@ TEST(TiedPipeline, HasTransfersThatMeet) {
       for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
         RankRun run = in_stages(tied_run("gpt2", microbatches), {}, layers);
         run.pipeline.schedule = schedule;
-        RankRun untied = run;
-        untied.other = {};
-        untied.model.tied = false;
-        const std::vector<Program> programs = programs_of(run);
-        EXPECT_EQ(fault_of(run, programs, false), "");
-        // In one queue they add no wait to those of a model without them.
-        EXPECT_EQ(fault_of(run, programs, true).empty(),
-                  fault_of(untied, programs_of(untied), true).empty());
+        EXPECT_EQ(fault_of(run, programs_of(run), false), "");
+        run.pipeline.launch = TransferLaunch::kInOneQueue;
+        EXPECT_EQ(fault_of(run, programs_of(run), true), "");
       }
     }
   }

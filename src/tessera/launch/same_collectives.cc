@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/format.h"
@@ -14,8 +15,25 @@
 #include "tessera/program/verify_ranks.h"
 
 namespace tessera {
+namespace {
 
-void require_same_collectives(Communicator& all, const Program& program, const Mesh& mesh) {
+void verify(const Mesh& mesh,
+            std::vector<CollectiveSequence> classes,
+            const std::vector<std::size_t>& class_of,
+            bool one_queue) {
+  verify_ranks(mesh, classes, class_of);
+  if (one_queue) {
+    std::ranges::transform(classes, classes.begin(), in_one_queue);
+    verify_ranks(mesh, classes, class_of);
+  }
+}
+
+}  // namespace
+
+void require_same_collectives(Communicator& all,
+                              const Program& program,
+                              const Mesh& mesh,
+                              bool one_queue) {
   const CollectiveSequence own = collective_calls(program);
   const std::string own_text = to_string(own);
   const std::string own_class = format("{}\n{}", pipeline_place(mesh, all.rank()), own_text);
@@ -34,7 +52,7 @@ void require_same_collectives(Communicator& all, const Program& program, const M
     }
   }
   if (distinct.size() == 1) {
-    verify_ranks(mesh, {&own, 1}, class_of);
+    verify(mesh, {own}, class_of, one_queue);
     return;
   }
   const auto rank = static_cast<std::size_t>(all.rank());
@@ -45,7 +63,7 @@ void require_same_collectives(Communicator& all, const Program& program, const M
   for (const std::size_t speaker : speakers) {
     classes.push_back(parse_collective_calls(lists[speaker]));
   }
-  verify_ranks(mesh, classes, class_of);
+  verify(mesh, std::move(classes), class_of, one_queue);
 }
 
 }  // namespace tessera

@@ -46,7 +46,9 @@ RunConfig small_config(std::int64_t data, std::int64_t tensor) {
 }
 
 // What each rank of `programs.size()` says: its error, or nothing.
-std::vector<std::string> say(const std::vector<const Program*>& programs, const Mesh& mesh) {
+std::vector<std::string> say(const std::vector<const Program*>& programs,
+                             const Mesh& mesh,
+                             bool one_queue = false) {
   LocalWorld world(static_cast<std::int64_t>(programs.size()), {.deadline_seconds = 20});
   std::vector<std::string> said(programs.size());
   std::vector<std::jthread> threads;
@@ -57,7 +59,7 @@ std::vector<std::string> say(const std::vector<const Program*>& programs, const 
       std::iota(everybody.begin(), everybody.end(), std::int64_t{0});
       const std::unique_ptr<Communicator> all = self->group(everybody);
       try {
-        require_same_collectives(*all, *programs[rank], mesh);
+        require_same_collectives(*all, *programs[rank], mesh, one_queue);
       } catch (const Error& error) {
         said[rank] = error.what();
       }
@@ -103,6 +105,26 @@ TEST(SameCollectives, AreThoseOfTheRanksPlaceAlongThePipeline) {
   const std::vector<std::string> said = say(programs, mesh);
   EXPECT_THAT(said[0], HasSubstr("collectives of the ranks do not match: found rank "));
   EXPECT_THAT(said, Each(said[0]));
+}
+
+// Receives that are called early block what is behind them where there is one queue: programs for
+// devices call them late enough.
+TEST(SameCollectives, ComeToAnEndInOneQueueOnDevices) {
+  RunConfig config = small_config(1, 1);
+  config.parallel.ranks = 2;
+  config.parallel.pipeline = 2;
+  config.pipeline.schedule = "gpipe";
+  config.train.global_batch = 4;
+  const Plan plan = plan_run(config, small_model()).plan;
+  const Mesh& mesh = plan.layout.mesh;
+  for (const bool on_device : {false, true}) {
+    const RunPrograms programs = compile_run(plan, on_device ? cuda_target() : cpu_target());
+    const std::vector<const Program*> steps = {&programs[0].step, &programs[1].step};
+    EXPECT_THAT(say(steps, mesh), Each(""));
+    const std::vector<std::string> said = say(steps, mesh, true);
+    EXPECT_THAT(said, Each(HasSubstr(on_device ? "" : "wait for each other")));
+    EXPECT_EQ(said[0].empty(), on_device);
+  }
 }
 
 }  // namespace

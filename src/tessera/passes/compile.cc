@@ -384,11 +384,12 @@ std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
 
 PipelineOptions pipeline_options(const ActionTable& table,
                                  std::vector<std::int64_t> layers,
-                                 AxisSizes axes) {
+                                 AxisSizes axes,
+                                 TransferLaunch launch) {
   return {.cut = {.axes = std::move(axes),
                   .layers = std::move(layers),
                   .rank_of_stage = table.rank_of_stage},
-          .order = work_orders(table)};
+          .order = work_orders(table, launch)};
 }
 
 AxisSizes Compilation::summed() const {

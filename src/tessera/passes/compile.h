@@ -22,6 +22,7 @@
 #include "tessera/passes/ranks/append_update.h"
 #include "tessera/passes/ranks/laid_out_graph.h"
 #include "tessera/passes/stages/cut_stages.h"
+#include "tessera/passes/stages/work_order.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
@@ -35,7 +36,8 @@ struct PipelineOptions {
 // By a schedule: `layers` by its stages, `axes` those of its ranks. Errors: as work_orders().
 PipelineOptions pipeline_options(const ActionTable& table,
                                  std::vector<std::int64_t> layers,
-                                 AxisSizes axes);
+                                 AxisSizes axes,
+                                 TransferLaunch launch);
 
 struct CompileOptions {
   UpdateOptions update = {};

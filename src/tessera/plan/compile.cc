@@ -41,8 +41,12 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
 }
 
 // Of a plan with a pipeline, with this table of its stages.
-PipelineOptions pipeline_options(const Plan& plan, const ActionTable& table) {
-  return pipeline_options(table, plan.pipeline->layers, pipeline_axes(plan.layout.mesh));
+PipelineOptions pipeline_options(const Plan& plan, const Target& target, const ActionTable& table) {
+  return pipeline_options(
+      table,
+      plan.pipeline->layers,
+      pipeline_axes(plan.layout.mesh),
+      target.is_device() ? TransferLaunch::kInOneQueue : TransferLaunch::kByStream);
 }
 
 CompileOptions step_options(const Plan& plan,
@@ -51,7 +55,7 @@ CompileOptions step_options(const Plan& plan,
                             const std::filesystem::path& dump) {
   CompileOptions options = compile_options(plan, target);
   if (plan.pipeline) {
-    options.pipeline = pipeline_options(plan, plan.pipeline->table);
+    options.pipeline = pipeline_options(plan, target, plan.pipeline->table);
   }
   options.dump = dump;
   if (!plan.optimizer.decays_all) {
@@ -65,19 +69,20 @@ CompileOptions step_options(const Plan& plan,
 constexpr std::int64_t kForwardsPerRank = 4;
 
 // Of forwards alone, in a plan with a pipeline, from what a step's are or a single rank's.
-CompileOptions forward_options(const Plan& plan, CompileOptions options) {
+CompileOptions forward_options(const Plan& plan, const Target& target, CompileOptions options) {
   const ActionTable& step = plan.pipeline->table;
   const ActionTable table = forwards(step.rank_of_stage, kForwardsPerRank * step.ranks);
-  options.pipeline = pipeline_options(plan, table);
+  options.pipeline = pipeline_options(plan, target, table);
   options.update.num_microbatches = table.microbatches;
   return options;
 }
 
 // Beside the steps that are there, compiled with these options.
 void add_validation(const Plan& plan,
+                    const Target& target,
                     const CompileOptions& of_steps,
                     std::vector<Programs>& programs) {
-  CompileOptions options = forward_options(plan, of_steps);
+  CompileOptions options = forward_options(plan, target, of_steps);
   for (const Programs& own : programs) {
     options.beside.push_back(&own.step);
   }
@@ -101,7 +106,7 @@ RunPrograms compile_pipeline_run(const Plan& plan,
     programs.push_back({.step = std::move(step)});
   }
   if (plan.validates) {
-    add_validation(plan, options, programs);
+    add_validation(plan, target, options, programs);
   }
   return {plan.layout.mesh, std::move(programs)};
 }
@@ -161,9 +166,10 @@ ByPipelineRank<Program> compile_run_evaluation(const Plan& plan,
   if (!plan.pipeline) {
     return {plan.layout.mesh, {compile_evaluation(plan, rows, sequence_length, target)}};
   }
-  return {plan.layout.mesh,
-          compile_pipeline_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype),
-                                   forward_options(plan, evaluation_options(plan, target)))};
+  return {
+      plan.layout.mesh,
+      compile_pipeline_forward(evaluation_graph(plan.model, rows, sequence_length, plan.dtype),
+                               forward_options(plan, target, evaluation_options(plan, target)))};
 }
 
 Program compile_generation(const ModelDescription& model,

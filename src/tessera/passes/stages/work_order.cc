@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <numeric>
+#include <queue>
 #include <span>
 #include <utility>
 
@@ -14,10 +16,82 @@
 namespace tessera {
 namespace {
 
+// Whose edges say which actions come after which: of a row the next one, and those that wait.
+class ActionGraph {
+ public:
+  ActionGraph(std::span<const OrderedAction> actions,
+              const std::vector<std::vector<std::size_t>>& rows)
+      : next_(actions.size()), num_before_(actions.size(), 0) {
+    for (const std::vector<std::size_t>& row : rows) {
+      for (std::size_t i = 1; i < row.size(); ++i) {
+        add(row[i - 1], row[i]);
+      }
+    }
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (actions[i].waits_for >= 0) {
+        add(as_index(actions[i].waits_for), i);
+      }
+    }
+  }
+
+  void add(std::size_t before, std::size_t after) {
+    next_[before].push_back(after);
+    ++num_before_[after];
+  }
+
+  // Whether `last` is `first` or comes after it.
+  bool reaches(std::size_t first, std::size_t last) const {
+    std::vector<bool> seen(next_.size(), false);
+    std::vector<std::size_t> open = {first};
+    while (!open.empty()) {
+      const std::size_t action = open.back();
+      open.pop_back();
+      if (action == last) {
+        return true;
+      }
+      for (const std::size_t after : next_[action]) {
+        if (!seen[after]) {
+          seen[after] = true;
+          open.push_back(after);
+        }
+      }
+    }
+    return false;
+  }
+
+  // By action, its place in an order of all: that of `places` where the edges allow it.
+  std::vector<std::size_t> order_near(std::span<const std::size_t> places) const {
+    std::vector<std::size_t> waits = num_before_;
+    using Ready = std::pair<std::size_t, std::size_t>;  // place and action
+    std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready;
+    for (std::size_t action = 0; action < waits.size(); ++action) {
+      if (waits[action] == 0) {
+        ready.emplace(places[action], action);
+      }
+    }
+    std::vector<std::size_t> ordered(places.size());
+    for (std::size_t place = 0; !ready.empty(); ++place) {
+      const std::size_t action = ready.top().second;
+      ready.pop();
+      ordered[action] = place;
+      for (const std::size_t after : next_[action]) {
+        if (--waits[after] == 0) {
+          ready.emplace(places[after], after);
+        }
+      }
+    }
+    return ordered;
+  }
+
+ private:
+  std::vector<std::vector<std::size_t>> next_;
+  std::vector<std::size_t> num_before_;
+};
+
 // One order of all actions of a table: by the times at which they start if all cost alike.
 class GlobalOrder {
  public:
-  explicit GlobalOrder(const ActionTable& table) : clock_(table) {
+  explicit GlobalOrder(const ActionTable& table) : clock_(table), rows_(rows_of(table)) {
     const std::vector<ActionCosts> costs(as_index(table.stages));
     clock_.run(costs, 0.0);
     std::vector<double> starts;
@@ -33,12 +107,30 @@ class GlobalOrder {
     }
   }
 
+  // Moves works that send to before the one ahead of their reader, wherever they do not wait for
+  // that one: a receive that stands right behind its send is then ahead of its reader.
+  void send_ahead_of_readers() {
+    ActionGraph graph(actions(), rows_);
+    for (const std::vector<std::size_t>& row : rows_) {
+      for (std::size_t i = 1; i < row.size(); ++i) {
+        const OrderedAction& reader = actions()[row[i]];
+        if (reader.hops && !graph.reaches(row[i - 1], as_index(reader.waits_for))) {
+          graph.add(as_index(reader.waits_for), row[i - 1]);
+        }
+      }
+    }
+    places_ = graph.order_near(places_);
+  }
+
   std::span<const OrderedAction> actions() const { return clock_.order(); }
 
   std::size_t place(std::size_t action) const { return places_[action]; }
 
   // The actions of each rank, by their places in its row.
-  std::vector<std::vector<std::size_t>> rows(const ActionTable& table) const {
+  const std::vector<std::vector<std::size_t>>& rows() const { return rows_; }
+
+ private:
+  std::vector<std::vector<std::size_t>> rows_of(const ActionTable& table) const {
     std::vector<std::vector<std::size_t>> rows;
     for (const std::vector<StageAction>& row : table.rows) {
       rows.emplace_back(row.size());
@@ -50,8 +142,8 @@ class GlobalOrder {
     return rows;
   }
 
- private:
   TableClock clock_;
+  std::vector<std::vector<std::size_t>> rows_;
   std::vector<std::size_t> places_;
 };
 
@@ -75,7 +167,8 @@ void sort_by_sends(std::vector<PlacedReceive>& receives) {
 // By place in the row.
 std::vector<std::vector<WorkStep>> place_receives(const GlobalOrder& order,
                                                   const std::vector<std::size_t>& row,
-                                                  const std::vector<WorkStep>& works) {
+                                                  const std::vector<WorkStep>& works,
+                                                  TransferLaunch launch) {
   std::map<Action, std::vector<PlacedReceive>> by_action;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const OrderedAction& reader = order.actions()[row[i]];
@@ -85,11 +178,12 @@ std::vector<std::vector<WorkStep>> place_receives(const GlobalOrder& order,
     const std::size_t sent = order.place(as_index(reader.waits_for));
     const auto after = std::ranges::partition_point(
         row, [&](std::size_t action) { return order.place(action) < sent; });
+    const std::size_t last = launch == TransferLaunch::kInOneQueue || i == 0 ? i : i - 1;
     WorkStep step = works[i];
     step.code.kind = CodeKind::kReceive;
     by_action[step.code.action].push_back(
         {.sent = sent,
-         .before = std::min(static_cast<std::size_t>(after - row.begin()), i - (i > 0 ? 1 : 0)),
+         .before = std::min(static_cast<std::size_t>(after - row.begin()), last),
          .step = step});
   }
   std::vector<PlacedReceive> all;
@@ -108,11 +202,11 @@ std::vector<std::vector<WorkStep>> place_receives(const GlobalOrder& order,
   return before;
 }
 
-// Of one rank, whose row this is in the order of all.
+// Of one rank.
 std::vector<WorkStep> work_order(const ActionTable& table,
                                  std::int64_t rank,
                                  const GlobalOrder& global,
-                                 const std::vector<std::size_t>& row) {
+                                 TransferLaunch launch) {
   const std::vector<std::int64_t> own = stages_of_rank(table, rank);
   const std::vector<StageAction>& actions = table.rows[as_index(rank)];
   const bool splits = std::ranges::any_of(actions, [](const StageAction& action) {
@@ -125,7 +219,7 @@ std::vector<WorkStep> work_order(const ActionTable& table,
         {.code = {.action = action_of(action.kind), .chunk = static_cast<std::int32_t>(chunk)},
          .microbatch = static_cast<std::int32_t>(action.microbatch)});
   }
-  const auto receives = place_receives(global, row, works);
+  const auto receives = place_receives(global, global.rows()[as_index(rank)], works, launch);
   std::vector<WorkStep> order;
   for (std::size_t i = 0; i < works.size(); ++i) {
     order.insert(order.end(), receives[i].begin(), receives[i].end());
@@ -140,12 +234,14 @@ std::vector<WorkStep> work_order(const ActionTable& table,
 
 }  // namespace
 
-std::vector<std::vector<WorkStep>> work_orders(const ActionTable& table) {
-  const GlobalOrder global(table);
-  const std::vector<std::vector<std::size_t>> rows = global.rows(table);
+std::vector<std::vector<WorkStep>> work_orders(const ActionTable& table, TransferLaunch launch) {
+  GlobalOrder global(table);
+  if (launch == TransferLaunch::kInOneQueue) {
+    global.send_ahead_of_readers();
+  }
   std::vector<std::vector<WorkStep>> orders;
   for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-    orders.push_back(work_order(table, rank, global, rows[as_index(rank)]));
+    orders.push_back(work_order(table, rank, global, launch));
   }
   return orders;
 }
